@@ -1,0 +1,81 @@
+"""Make and show the plan of `train.yml`; nothing on any host is touched."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+from plugins.filter.cluster import check_hosts, cluster_hosts
+from plugins.shared import control
+from trainer.analysis import text
+from trainer.errors import LockstepError
+from trainer.files import read_json
+from trainer.telemetry import read_history
+
+
+class ActionModule(ActionBase):
+    """Returns the facts `plan` and `cluster`."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Validate what was typed, resolve it, show it."""
+        result = super().run(tmp, task_vars)
+        assert task_vars is not None
+        with control.refusing():
+            options = control.operator_options("train", task_vars)
+            hosts = cluster_hosts(task_vars["hostvars"], task_vars["groups"].get("workers", []))
+            plan = self._plan(options, hosts, task_vars)
+        check_hosts(plan["hosts"])
+        if not plan["dataset"]["digest"] and self._task.check_mode:
+            plan["dataset"]["digest"] = ""
+        result["show"] = text.plan(plan, control.relative(control.RUNS), _warnings(plan["hosts"]))
+        if plan["complete"]:
+            result["show_last"] = _already(plan)
+        result["ansible_facts"] = {"plan": plan, "cluster": plan["hosts"], "run_options": options}
+        return result
+
+    def _plan(self, options: dict[str, Any], hosts: list[dict[str, Any]], task_vars: dict[str, Any]) -> dict[str, Any]:
+        request = {
+            "options": options,
+            "hosts": hosts,
+            "default_workers": int(self._templar.template(self._task.args.get("default_workers", len(hosts)))),
+            "runs": str(control.RUNS),
+            "packs": self._task.args["packs"],
+            "parameter_cache": str(control.PRIVATE / "parameters"),
+            "write": not self._task.check_mode,
+        }
+        argv = [sys.executable, "-m", "trainer", "plan"]
+        done = subprocess.run(argv, input=json.dumps(request), capture_output=True, text=True, cwd=control.ROOT, check=False)
+        if done.returncode != 0:
+            raise LockstepError(done.stderr.strip().removeprefix("error: ") or f"the plan failed with exit code {done.returncode}")
+        plan: dict[str, Any] = json.loads(done.stdout)
+        return plan
+
+
+def _already(plan: dict[str, Any]) -> str:
+    """The result of a run that is complete already."""
+    folder = control.RUNS / plan["run"]
+    shown = text.result(plan["run"], control.relative(folder), read_json(folder / "summary.json"), read_history(folder / "history.csv"))
+    return f"Nothing to do: {plan['counts']['epochs']} epochs are done already.\n\n{shown}"
+
+
+def _warnings(hosts: list[dict[str, Any]]) -> list[str]:
+    """TensorFlow's worker port runs code for whoever reaches it, and it can't be bound to loopback."""
+    loopback = all(host["address"].startswith("127.") for host in hosts)
+    interfaces = [name for _, name in socket.if_nameindex() if name != "lo"]
+    up = [name for name in interfaces if _is_up(name)]
+    if not loopback or not up:
+        return []
+    ports = ", ".join(str(host["port"]) for host in hosts)
+    return [f"TensorFlow listens on ports {ports} of every interface ({', '.join(up)}) without a password: use a trusted network or a firewall"]
+
+
+def _is_up(interface: str) -> bool:
+    state = Path(f"/sys/class/net/{interface}/operstate")
+    return state.is_file() and state.read_text(encoding="utf-8").strip() == "up"

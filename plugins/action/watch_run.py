@@ -1,0 +1,154 @@
+"""Watch one worker until it ends; on the chief's host, show progress and collect results."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from plugins.shared import control
+from plugins.shared.remote import Gone, Seen, Worker, mark_failed, other_failed
+from trainer.analysis import outcome, text
+from trainer.analysis.progress import Estimate, Line
+
+POLL_S = 1.0
+OTHERS_GRACE_S = 25.0
+
+
+class ActionModule(ActionBase):
+    """Never fails itself: returns `verdict`, from which `conclude_run` tells the run's outcome."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Poll until the worker is done, failed, silent or unreachable (or under way, when detached)."""
+        result = super().run(tmp, task_vars)
+        arguments = self._task.args
+        watch = _Watch(self, arguments)
+        verdict = watch.until_end()
+        if verdict["state"] not in ("done", "preempted", "running"):
+            mark_failed(watch.marks, arguments["host"])
+        result["verdict"] = verdict
+        return result
+
+
+class _Watch:
+    """The state of watching one worker."""
+
+    def __init__(self, action: ActionModule, arguments: dict[str, Any]):
+        self.action, self.arguments = action, arguments
+        self.host, self.rank = arguments["host"], int(arguments["rank"])
+        self.counts, self.local = arguments["counts"], Path(arguments["local"])
+        self.worker = Worker(action, arguments["run_folder"], arguments["folder"], arguments["session"])
+        self.marks = control.PRIVATE / "watch" / arguments["run"]
+        self.line = Line(Display(), control.terminal(), every=1e9)
+        self.estimate, self.last_epoch = Estimate(self.counts), None
+        self.launched, self.heard_at = time.monotonic(), time.monotonic()
+        self.phase, self.trained, self.collected = "starting", False, 0.0
+
+    def until_end(self) -> dict[str, Any]:
+        verdict = None
+        while verdict is None:
+            verdict = self._once()
+            if verdict is None:
+                time.sleep(POLL_S)
+        self.line.end()
+        self._collect(last=True)
+        return verdict
+
+    def _once(self) -> dict[str, Any] | None:
+        try:
+            seen = self.worker.look()
+        except Gone as error:
+            return self._silent("unreachable", f"{self.host} can't be reached: {error}")
+        if seen.records:
+            self.heard_at = time.monotonic()
+            self._follow(seen.records)
+        return self._ended(seen) or self._under_way() or self._late(seen) or self._abandoned()
+
+    def _ended(self, seen: Seen) -> dict[str, Any] | None:
+        if seen.exit is not None:
+            code = seen.exit["exit_code"]
+            return self._verdict(outcome.of_exit_code(code), exit_code=code, at=seen.exit["ended_at"], lines=code not in (0,))
+        if not seen.alive:
+            return self._verdict("gone", message="its tmux session ended without an exit code (killed, or the host was restarted)", lines=True)
+        return None
+
+    def _under_way(self) -> dict[str, Any] | None:
+        return self._verdict("running") if self.arguments["detach"] and self.trained else None
+
+    def _late(self, seen: Seen) -> dict[str, Any] | None:
+        silence = float(self.arguments["silence"])
+        if seen.heard is not None and seen.heard > silence and time.monotonic() - self.heard_at > min(silence, 10):
+            return self._end_it("silent", f"no heartbeat for {seen.heard:.0f} s while {self.phase} (limit {silence:.0f} s)")
+        deadline = float(self.arguments["start_deadline"]) + 15
+        if self.phase in ("starting", "joining") and time.monotonic() - self.heard_at > deadline:
+            return self._end_it("silent", f"still {self.phase} after {deadline:.0f} s")
+        return None
+
+    def _silent(self, state: str, message: str) -> dict[str, Any] | None:
+        if time.monotonic() - self.heard_at > float(self.arguments["silence"]):
+            return self._verdict(state, message=message)
+        return self._abandoned()
+
+    def _abandoned(self) -> dict[str, Any] | None:
+        age = other_failed(self.marks, self.host)
+        if age is not None and age > OTHERS_GRACE_S:
+            return self._end_it("ended", "ended because another worker failed", by_us=True)
+        return None
+
+    def _end_it(self, state: str, message: str, by_us: bool = False) -> dict[str, Any]:
+        verdict = self._verdict(state, message=message, lines=True, ended_by_us=by_us)
+        arguments = {"name": self.arguments["session"], "state": "absent", "grace": 2}
+        self.action._execute_module("tmux_session", module_args=arguments, task_vars=None)
+        return verdict
+
+    def _verdict(self, state: str, lines: bool = False, **more: Any) -> dict[str, Any]:
+        verdict = {"host": self.host, "rank": self.rank, "state": state, "phase": self.phase, "at": time.time(), **more}
+        if lines:
+            try:
+                verdict["last_lines"] = self.worker.last_lines()
+            except Gone as error:
+                verdict["last_lines"] = [str(error)]
+        return verdict
+
+    def _follow(self, records: list[dict[str, Any]]) -> None:
+        for record in records:
+            if record["kind"] in ("phase", "heartbeat"):
+                self.phase = record["phase"]
+                self._show_phase(record)
+            elif record["kind"] == "steps":
+                self.trained = True
+                self._show_steps(record)
+            elif record["kind"] == "epoch":
+                self._show_epoch(record)
+        if self.rank == 0:
+            self._collect()
+
+    def _show_phase(self, record: dict[str, Any]) -> None:
+        if self.rank == 0 and record["kind"] == "phase" and record["phase"] != "training":
+            self.line.update(f"{self.host}: {record['phase']} {record['note']}".rstrip())
+
+    def _show_steps(self, record: dict[str, Any]) -> None:
+        if self.rank == 0:
+            left = self.estimate.left(record["step"], record["images_per_s"])
+            self.line.update(text.progress(record, self.counts, self.last_epoch, left))
+
+    def _show_epoch(self, record: dict[str, Any]) -> None:
+        if self.rank == 0:
+            self.last_epoch = record
+            self.estimate.epoch(record["t"], record["epoch"])
+            left = self.estimate.left(record["epoch"] * self.counts["steps_per_epoch"], record["images_per_s"])
+            self.line.print(text.epoch_line(record, self.counts, left))
+            self.collected = 0.0
+
+    def _collect(self, last: bool = False) -> None:
+        """The chief's whole run directory, the others' own folders; at most every 15 s between epochs."""
+        if not last and time.monotonic() - self.collected < 15:
+            return
+        self.collected = time.monotonic()
+        try:
+            self.worker.collect(self.local, None if self.rank == 0 else f"workers/{self.host}")
+        except Gone as error:
+            Display().warning(f"results of {self.host} could not be collected: {error}")

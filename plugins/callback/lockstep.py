@@ -1,0 +1,125 @@
+"""Terminal output for people: stages instead of tasks, what a task wants to show, failures in full.
+
+A task shows a text by returning `show`. With `-v` everything of Ansible's default output is there.
+"""
+
+import atexit
+import os
+import sys
+
+from ansible import constants as C
+from ansible.plugins.callback.default import CallbackModule as Default
+
+DOCUMENTATION = """
+name: lockstep
+type: stdout
+short_description: Stages, progress and results instead of task lists
+description:
+  - Prints the name of a play as a stage, the text that a task returns as C(show), and failures.
+extends_documentation_fragment:
+  - default_callback
+  - result_format_callback
+"""
+
+
+class CallbackModule(Default):
+    """The default output, made quiet."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "stdout"
+    CALLBACK_NAME = "lockstep"
+
+    def __init__(self):
+        """Note facts that only the main process can know."""
+        super().__init__()
+        self._main = os.getpid()
+        self._run_under_way = None
+        self._last_words = []
+        os.environ["LOCKSTEP_TTY"] = "1" if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" else "0"
+        atexit.register(self._hint_if_interrupted)
+
+    @property
+    def _wordy(self):
+        return self._display.verbosity > 0
+
+    def _hint_if_interrupted(self):
+        """After Ctrl-C: training goes on, and this is how to see it."""
+        if os.getpid() == self._main and self._run_under_way:
+            from trainer.analysis import text
+
+            print(f"\nTraining goes on: {self._run_under_way}\n{text.under_way(self._run_under_way)}", flush=True)
+
+    def v2_playbook_on_play_start(self, play):
+        if self._wordy:
+            super().v2_playbook_on_play_start(play)
+        elif play.get_name().strip():
+            self._display.display(f"--- {play.get_name().strip()}")
+
+    def v2_playbook_on_task_start(self, task, is_conditional):
+        if self._wordy:
+            super().v2_playbook_on_task_start(task, is_conditional)
+
+    def v2_playbook_on_handler_task_start(self, task):
+        if self._wordy:
+            super().v2_playbook_on_handler_task_start(task)
+
+    def v2_playbook_on_include(self, included_file):
+        if self._wordy:
+            super().v2_playbook_on_include(included_file)
+
+    def v2_playbook_on_no_hosts_matched(self):
+        if self._wordy:
+            super().v2_playbook_on_no_hosts_matched()
+
+    def v2_runner_on_start(self, host, task):
+        if self._wordy:
+            super().v2_runner_on_start(host, task)
+
+    def v2_runner_on_ok(self, result):
+        returned = self._returned(result)
+        self._follow(returned)
+        if returned.get("show"):
+            self._display.display(returned["show"])
+        if returned.get("show_last"):
+            self._last_words.append(returned["show_last"])
+        if self._wordy:
+            super().v2_runner_on_ok(result)
+
+    def v2_runner_item_on_ok(self, result):
+        if self._wordy:
+            super().v2_runner_item_on_ok(result)
+
+    def v2_runner_on_skipped(self, result):
+        if self._wordy:
+            super().v2_runner_on_skipped(result)
+
+    def v2_runner_item_on_skipped(self, result):
+        if self._wordy:
+            super().v2_runner_item_on_skipped(result)
+
+    def v2_runner_on_failed(self, result, ignore_errors=False):
+        returned = self._returned(result)
+        self._follow(returned)
+        if self._wordy or not returned.get("msg"):
+            super().v2_runner_on_failed(result, ignore_errors)
+        elif not ignore_errors:
+            self._display.display(f"{result.host.get_name()}: {returned['msg']}" if self._names_host(result) else returned["msg"], color=C.COLOR_ERROR)
+
+    def v2_playbook_on_stats(self, stats):
+        super().v2_playbook_on_stats(stats)
+        for words in self._last_words:
+            self._display.display(words)
+
+    @staticmethod
+    def _returned(result):
+        return getattr(result, "result", None) or result._result
+
+    @staticmethod
+    def _names_host(result):
+        message = str(CallbackModule._returned(result)["msg"])
+        return not result.task.run_once and result.host.get_name() not in message
+
+    def _follow(self, returned):
+        """Remember a run that goes on without this process."""
+        if "run_under_way" in returned:
+            self._run_under_way = returned["run_under_way"]

@@ -1,0 +1,82 @@
+"""tmux sessions and the processes in them. Every command names one session exactly."""
+
+import os
+import signal
+import time
+
+SOCKET = "lockstep"
+
+
+def exists(module, name):
+    """Whether the session is there (that is: whether its command still runs)."""
+    return _tmux(module, "has-session", "-t", f"={name}")[0] == 0
+
+
+def start(module, name, argv, chdir):
+    """Start a detached session that runs `argv` and ends with it."""
+    code, _, error = _tmux(module, "new-session", "-d", "-s", name, "-c", chdir, *argv)
+    if code != 0:
+        module.fail_json(msg=f"tmux could not start session {name}: {error.strip()}")
+
+
+def processes(module, name):
+    """Process ids in the session: the pane's own first, then its descendants."""
+    code, out, _ = _tmux(module, "list-panes", "-s", "-t", f"={name}", "-F", "#{pane_pid}")
+    return _with_descendants([int(pid) for pid in out.split()]) if code == 0 else []
+
+
+def _tmux(module, *argv):
+    tmux = module.get_bin_path("tmux")
+    if tmux is None:
+        module.fail_json(msg="tmux is missing on this host; install it: sudo apt-get install tmux")
+    return module.run_command([tmux, "-L", SOCKET, *argv])
+
+
+def _with_descendants(roots):
+    children = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            children.setdefault(_parent(entry), []).append(int(entry))
+    found = list(roots)
+    for pid in found:
+        found.extend(children.get(pid, []))
+    return found
+
+
+def _parent(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+            return int(stream.read().rpartition(")")[2].split()[1])
+    except (OSError, IndexError):
+        return None
+
+
+def send(pids, number):
+    """Send a signal to processes that may be gone already."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def end(module, name, grace, ask=True):
+    """End a session: SIGTERM to its worker, wait, then SIGKILL to what is left of that session.
+
+    Returns:
+        "ended" (by itself in time), "killed", or "absent" (there was none).
+    """
+    if not exists(module, name):
+        return "absent"
+    if ask:
+        send(processes(module, name)[1:], signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while exists(module, name) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    left = processes(module, name)
+    if not left and not exists(module, name):
+        return "ended"
+    send(left, signal.SIGCONT)
+    send(reversed(left), signal.SIGKILL)
+    _tmux(module, "kill-session", "-t", f"={name}")
+    return "killed"

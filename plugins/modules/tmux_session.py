@@ -1,0 +1,82 @@
+"""Ansible module: a command in a tmux session."""
+
+from ansible.module_utils import lockstep_tmux as tmux
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = """
+module: tmux_session
+short_description: Run a command in a tmux session that outlives the control node
+description:
+  - Starts a command in a detached tmux session, or ends a session and only its processes.
+  - A session lives as long as its command. The tmux server is reached by the socket name C(lockstep).
+options:
+  name:
+    description: Name of the session, matched exactly.
+    type: str
+    required: true
+  argv:
+    description: The command and its arguments; needed to start.
+    type: list
+    elements: str
+  chdir:
+    description: Working directory of the command.
+    type: path
+    default: /
+  state:
+    description: Whether the session is to be there.
+    type: str
+    choices: [present, absent]
+    default: present
+  grace:
+    description: Seconds between SIGTERM and SIGKILL when a session is ended.
+    type: float
+    default: 10
+author: Lockstep
+"""
+
+EXAMPLES = """
+- name: Start a worker
+  tmux_session:
+    name: my-run-w0
+    argv: [bash, run_worker.sh]
+    chdir: /srv/lockstep/runs/my-run/workers/node01
+
+- name: End it
+  tmux_session:
+    name: my-run-w0
+    state: absent
+"""
+
+RETURN = """
+ended:
+  description: How the session ended; C(absent) when there was none.
+  returned: state=absent
+  type: str
+"""
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "argv": {"type": "list", "elements": "str"},
+            "chdir": {"type": "path", "default": "/"},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "grace": {"type": "float", "default": 10},
+        },
+        required_if=[("state", "present", ["argv"])],
+        supports_check_mode=True,
+    )
+    wanted, name = module.params["state"] == "present", module.params["name"]
+    there = tmux.exists(module, name)
+    if wanted == there or module.check_mode:
+        module.exit_json(changed=wanted != there, ended="absent")
+    if wanted:
+        tmux.start(module, name, module.params["argv"], module.params["chdir"])
+        module.exit_json(changed=True)
+    module.exit_json(changed=True, ended=tmux.end(module, name, module.params["grace"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""Ansible module: a worker's place on a host (directories, port) claimed for one run."""
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import socket
+import sys
+import time
+
+from ansible.module_utils import lockstep_tmux as tmux
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = """
+module: worker_claim
+short_description: Claim a worker's port and directories on a host for one run
+description:
+  - Refuses when another run that is alive holds the port, or when another program listens on it.
+  - A claim of a run that is gone is recognised (its tmux session is no more) and replaced.
+  - Reports what the run's records need of the host (versions, CPU, disk).
+options:
+  root:
+    description: The worker's own directory.
+    type: path
+    required: true
+  run:
+    description: Name of the run.
+    type: str
+    required: true
+  host:
+    description: Inventory name of the worker.
+    type: str
+    required: true
+  port:
+    description: The worker's TCP port.
+    type: int
+    required: true
+  session:
+    description: tmux session that the run's worker has or will have.
+    type: str
+    required: true
+  state:
+    description: C(present) claims, C(absent) gives back what this run holds.
+    type: str
+    choices: [present, absent]
+    default: present
+author: Lockstep
+"""
+
+EXAMPLES = """
+- name: Claim port 12345 for my-run
+  worker_claim:
+    root: /home/pi/lockstep
+    run: my-run
+    host: node01
+    port: 12345
+    session: my-run-w0
+"""
+
+RETURN = """
+running:
+  description: Whether this very run's worker is alive already.
+  returned: state=present
+  type: bool
+facts:
+  description: Versions, CPU model, cores, free disk of the host.
+  returned: state=present
+  type: dict
+newest_state:
+  description: Name of the newest training state on this host, or an empty string.
+  returned: state=present
+  type: str
+"""
+
+STARTING_S = 60
+PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "pillow")
+MINIMUM_FREE_MB = 512
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "root": {"type": "path", "required": True},
+            "run": {"type": "str", "required": True},
+            "host": {"type": "str", "required": True},
+            "port": {"type": "int", "required": True},
+            "session": {"type": "str", "required": True},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        },
+        supports_check_mode=True,
+    )
+    path = os.path.join(module.params["root"], "locks", f"{module.params['port']}.json")
+    if module.params["state"] == "absent":
+        give_back(module, path)
+    claim(module, path)
+
+
+def give_back(module, path):
+    """Remove the claim when this run holds it."""
+    held = read(path)
+    mine = held is not None and held["run"] == module.params["run"]
+    if mine and not module.check_mode:
+        os.unlink(path)
+    module.exit_json(changed=mine)
+
+
+def claim(module, path):
+    """Refuse, continue or take the claim; then report on the host."""
+    run, session = module.params["run"], module.params["session"]
+    running = tmux.exists(module, session)
+    held = read(path)
+    if held is not None and held["run"] != run and alive(module, held):
+        module.fail_json(
+            msg=f"run {held['run']} is training on {module.params['host']} (port {module.params['port']}). Wait for it, stop it "
+            f"(ansible-playbook stop.yml -e run={held['run']}), or give the inventory other ports (worker_port)."
+        )
+    if not running and listening(module.params["port"]):
+        module.fail_json(
+            msg=f"port {module.params['port']} on {module.params['host']} is in use by another program; end it or set another worker_port."
+        )
+    check_disk(module)
+    changed = not running and not module.check_mode
+    if changed:
+        take(module, path, held)
+    module.exit_json(changed=changed, running=running, facts=facts(module), newest_state=newest_state(module))
+
+
+def read(path):
+    """The claim on disk, or None; a torn file counts as none."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return json.load(stream)
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def alive(module, held):
+    """Whether the run that holds a claim still runs or is just being started."""
+    return tmux.exists(module, held["session"]) or time.time() - held["at"] < STARTING_S
+
+
+def take(module, path, held):
+    """Write the claim; of two launches at once only one gets it."""
+    for folder in (os.path.dirname(path), run_folder(module), worker_folder(module)):
+        os.makedirs(folder, exist_ok=True)
+    if held is not None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    text = json.dumps({"run": module.params["run"], "session": module.params["session"], "at": time.time()})
+    part = f"{path}.{os.getpid()}"
+    with open(part, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        module.fail_json(msg=f"another launch took port {module.params['port']} on {module.params['host']} at the same moment: {read(path)}")
+    finally:
+        os.unlink(part)
+    for stale in ("exit.json", "stop"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(worker_folder(module), stale))
+
+
+def run_folder(module):
+    """The run directory on this host."""
+    return os.path.join(module.params["root"], "runs", module.params["run"])
+
+
+def worker_folder(module):
+    """This worker's part of the run directory."""
+    return os.path.join(run_folder(module), "workers", module.params["host"])
+
+
+def listening(port):
+    """Whether somebody listens on the port, on any address."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False
+
+
+def check_disk(module):
+    """Refuse when the worker's disk is nearly full."""
+    folder = module.params["root"]
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    free = shutil.disk_usage(folder).free // 2**20
+    if free < MINIMUM_FREE_MB:
+        module.fail_json(
+            msg=f"{module.params['host']}: {free} MB free under {module.params['root']}; at least {MINIMUM_FREE_MB} MB are needed."
+        )
+
+
+def newest_state(module):
+    """Name of the newest training state of this run on this host."""
+    folder = os.path.join(run_folder(module), "state")
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return max((name for name in names if name.startswith("step-") and name.endswith(".npz")), default="")
+
+
+def facts(module):
+    """What the records of a run say of a host."""
+    return {
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in PACKAGES if version(name)},
+        "machine": platform.machine(),
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "executable": sys.executable,
+    }
+
+
+def version(name):
+    """Installed version of a package, or None."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def cpu_model():
+    """The CPU's name as the kernel gives it."""
+    with open("/proc/cpuinfo", encoding="utf-8") as stream:
+        for line in stream:
+            if line.lower().startswith(("model name", "model\t")):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+if __name__ == "__main__":
+    main()

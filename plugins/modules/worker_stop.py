@@ -1,0 +1,61 @@
+"""Ansible module: stop one run's worker gracefully."""
+
+import os
+
+from ansible.module_utils import lockstep_tmux as tmux
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = """
+module: worker_stop
+short_description: Ask a worker to save its state and end, and end only its processes if it does not
+options:
+  session:
+    description: tmux session of the worker.
+    type: str
+    required: true
+  folder:
+    description: The worker's folder in the run directory; a marker there says that a person asked.
+    type: path
+    required: true
+  grace:
+    description: Seconds between SIGTERM and SIGKILL.
+    type: float
+    default: 120
+author: Lockstep
+"""
+
+EXAMPLES = """
+- name: Stop
+  worker_stop:
+    session: my-run-w0
+    folder: /home/pi/lockstep/runs/my-run/workers/node01
+"""
+
+RETURN = """
+ended:
+  description: C(ended) by itself, C(killed), or C(absent) when it was not running.
+  returned: always
+  type: str
+"""
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "session": {"type": "str", "required": True},
+            "folder": {"type": "path", "required": True},
+            "grace": {"type": "float", "default": 120},
+        },
+        supports_check_mode=True,
+    )
+    running = tmux.exists(module, module.params["session"])
+    if not running or module.check_mode:
+        module.exit_json(changed=running, ended="absent")
+    with open(os.path.join(module.params["folder"], "stop"), "w", encoding="utf-8"):
+        pass
+    module.exit_json(changed=True, ended=tmux.end(module, module.params["session"], module.params["grace"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Code that several action plugins share."""

@@ -1,0 +1,61 @@
+"""The control node's side: operator variables, results, refusals."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ansible import context
+from ansible.errors import AnsibleActionFail
+from ansible.parsing.dataloader import DataLoader
+from ansible.utils.vars import load_extra_vars
+
+from trainer import operator_variables
+from trainer.errors import LockstepError
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNS = ROOT / "runs"
+PRIVATE = ROOT / ".lockstep"
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Turn a LockstepError into a failed task with only its message."""
+    try:
+        yield
+    except LockstepError as error:
+        raise AnsibleActionFail(str(error)) from None
+
+
+def extra_variables() -> dict[str, Any]:
+    """Everything given with `-e`, files included."""
+    load_extra_vars.extra_vars = None
+    return dict(load_extra_vars(DataLoader()))
+
+
+def operator_options(command: str, task_vars: dict[str, Any]) -> dict[str, Any]:
+    """The checked operator variables of a command.
+
+    Raises:
+        LockstepError: an unknown name, or `--limit`.
+    """
+    if task_vars.get("ansible_limit"):
+        raise LockstepError(
+            f"--limit {task_vars['ansible_limit']}: a synchronous cluster waits for every worker, so hosts can't be left out; "
+            "leave --limit away and choose how many train with -e workers=N, or take hosts out of the inventory."
+        )
+    hostvars = task_vars["hostvars"]
+    names = {name for host in task_vars["groups"]["all"] for name in hostvars.get(host)}
+    options = operator_variables.check(command, extra_variables(), names - set(operator_variables.COMMANDS[command]))
+    return options
+
+
+def terminal() -> bool:
+    """Whether the person's terminal can redraw a line; the callback says so from the main process."""
+    return os.environ.get("LOCKSTEP_TTY") == "1"
+
+
+def relative(path: Path) -> str:
+    """A path as a person in the project's folder would type it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,1 @@
+"""Lockstep's trainer: the Python package that every node runs."""

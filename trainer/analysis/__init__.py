@@ -1,0 +1,1 @@
+"""What the control node computes and shows from a run's files. Never imports TensorFlow."""

@@ -1,0 +1,113 @@
+"""The command line: `python -m trainer COMMAND`. Playbooks call it; people may.
+
+On the control node: `plan`, `publish`, `parameters`. On a node: `train`, `evaluate`, `predict`.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import DONE, FAILED, LockstepError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; a LockstepError is one message without a traceback."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.function(arguments))
+    except LockstepError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m trainer", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, function: Any, *options: tuple[str, dict[str, Any]]) -> None:
+        sub = commands.add_parser(name, help=function.__doc__)
+        sub.set_defaults(function=function)
+        for option, settings in options:
+            sub.add_argument(option, **settings)
+
+    path = {"type": Path, "required": True}
+    text = {"required": True}
+    command("plan", plan)
+    command("parameters", parameters, ("section", {"help": "JSON: model, size, classes"}))
+    command("publish", publish, ("--source", text), ("--path", {}), ("--packs", path), ("--allow-bad-images", {"action": "store_true"}))
+    node = (("--run", path), ("--host", text), ("--packs", path), ("--caches", path), ("--threads", {"type": int, "default": 1}))
+    command("train", train, *node, ("--start-deadline", {"type": float, "default": 300.0}))
+    command("evaluate", evaluate, *node, ("--epochs", text), ("--out", path))
+    command("predict", predict, *node, ("--epoch", {"type": int, "required": True}), ("--image", path))
+    return parser
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Read a request as JSON on standard input and print the plan as JSON."""
+    from trainer import plan as planning
+
+    request = json.load(sys.stdin)
+    for key in ("runs", "packs", "parameter_cache"):
+        request[key] = Path(request[key])
+    print(json.dumps(planning.make(planning.Request(**request))))
+    return DONE
+
+
+def parameters(arguments: argparse.Namespace) -> int:
+    """Print a model's parameter counts as JSON."""
+    from trainer import models, worker
+
+    worker.quiet_tensorflow()
+    section = json.loads(arguments.section)
+    model = models.build(section["model"], tuple(section["size"]), section["classes"])
+    trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
+    print(json.dumps({"total": model.count_params(), "trainable": trainable}))
+    return DONE
+
+
+def publish(arguments: argparse.Namespace) -> int:
+    """Publish a dataset; prints progress lines, then the digest and what was left out as JSON."""
+    from trainer.data import publish as publishing
+    from trainer.data.sources import open_source
+
+    def progress(done: int, total: int) -> None:
+        print(f"checked {done:,} of {total:,} images", flush=True)
+
+    source = open_source(arguments.source, arguments.path)
+    manifest = publishing.publish(source, arguments.source, arguments.packs, arguments.allow_bad_images, progress)
+    print(json.dumps({"digest": manifest.digest, "excluded": manifest.excluded, "bytes": sum(manifest.shards)}))
+    return DONE
+
+
+def train(arguments: argparse.Namespace) -> int:
+    """Train as one worker of the cluster in TF_CONFIG."""
+    from trainer import worker
+
+    worker.quiet_tensorflow()
+    return worker.main(arguments.run, arguments.host, arguments.packs, arguments.caches, arguments.threads, arguments.start_deadline)
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Evaluate snapshots on the test images."""
+    from trainer import evaluate as evaluating
+    from trainer import worker
+    from trainer.telemetry import Metrics
+
+    worker.quiet_tensorflow()
+    epochs = [int(epoch) for epoch in arguments.epochs.split(",")]
+    metrics = Metrics(arguments.out / "metrics.jsonl")
+    evaluating.evaluate(arguments.run, epochs, arguments.packs, arguments.caches, arguments.out, metrics)
+    return DONE
+
+
+def predict(arguments: argparse.Namespace) -> int:
+    """Print the three most probable classes of one image as JSON."""
+    from trainer import evaluate as evaluating
+    from trainer import worker
+
+    worker.quiet_tensorflow()
+    print(json.dumps(evaluating.predict(arguments.run, arguments.epoch, arguments.packs, arguments.image)))
+    return DONE

@@ -1,0 +1,123 @@
+"""The synchronous cluster: TF_CONFIG in, a strategy out, and the few collectives made outside a step."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
+from tensorflow.python.eager import context
+
+from trainer.errors import ClusterError
+
+HEARTBEAT_TIMEOUT_MS = 30_000
+REGISTER_TIMEOUT_MS = 300_000
+COLLECTIVE_TIMEOUT_S = 600.0
+LEADER = "/job:worker/replica:0/task:0"
+
+
+@dataclass(frozen=True)
+class Place:
+    """This process's place in the cluster."""
+
+    rank: int
+    addresses: list[str]
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return len(self.addresses)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker writes snapshots, events and the summary."""
+        return self.rank == 0
+
+
+def place_from_environment(environment: Mapping[str, str] = os.environ) -> Place:
+    """Read TF_CONFIG, the format of TensorFlow's `TFConfigClusterResolver`.
+
+    Raises:
+        ClusterError: TF_CONFIG is missing, not JSON, or names no worker of that index.
+    """
+    text = environment.get("TF_CONFIG", "")
+    try:
+        parsed: dict[str, Any] = json.loads(text)
+        workers, task = parsed["cluster"]["worker"], parsed["task"]
+        place = Place(int(task["index"]), [str(address) for address in workers])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ClusterError(f"TF_CONFIG={text!r}: expected {{cluster: {{worker: [...]}}, task: {{type, index}}}} ({error!r})") from None
+    if task["type"] != "worker" or not 0 <= place.rank < place.workers:
+        raise ClusterError(f"TF_CONFIG: task {task} is none of the {place.workers} workers")
+    return place
+
+
+class Cluster:
+    """A running cluster: MultiWorkerMirroredStrategy and this worker's place in it."""
+
+    def __init__(self, place: Place, threads: int):
+        """Join the cluster; returns when every worker has. Creates the strategy before any op."""
+        self.place = place
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+        tf.config.experimental.enable_op_determinism()
+        if place.workers > 1:
+            _watch_peers(place.workers)
+        self.options = tf.distribute.experimental.CommunicationOptions(
+            timeout_seconds=COLLECTIVE_TIMEOUT_S,
+            implementation=tf.distribute.experimental.CommunicationImplementation.RING,
+        )
+        self.strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=self.options)
+        self._sums = {dtype.name: self._make_sum(dtype) for dtype in (tf.float32, tf.int32)}
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Sum of an array over all workers, the same shape and type (float32 or int32)."""
+        if self.place.workers == 1:
+            return values
+        reduced: np.ndarray = self._sums[values.dtype.name](values.ravel()).numpy()
+        return reduced.reshape(values.shape)
+
+    def _make_sum(self, dtype: tf.DType) -> Callable[[np.ndarray], tf.Tensor]:
+        def in_replica(local: tf.Tensor) -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(local), options=self.options)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], dtype)])
+        def call(values: tf.Tensor) -> tf.Tensor:
+            return self.strategy.run(in_replica, args=(values,))
+
+        return call
+
+    def from_chief(self, values: np.ndarray) -> np.ndarray:
+        """The chief's float32 array, bit for bit, on every worker."""
+        bits = np.ascontiguousarray(values, np.float32).view(np.int32)
+        return self.sum(bits if self.place.is_chief else np.zeros_like(bits)).view(np.float32).reshape(values.shape)
+
+    def digests(self, digest: str) -> list[str]:
+        """Every worker's hex SHA-256, in order of rank."""
+        table = np.zeros((self.place.workers, 8), np.int32)
+        table[self.place.rank] = np.frombuffer(bytes.fromhex(digest), np.int32)
+        return [row.tobytes().hex() for row in self.sum(table)]
+
+
+def _watch_peers(workers: int) -> None:
+    """Let TensorFlow's coordination service notice a peer that dies or freezes."""
+    context.context().configure_coordination_service(
+        "standalone",
+        service_leader=LEADER,
+        coordinated_jobs=[CoordinatedJob(name="worker", num_tasks=workers)],
+        heartbeat_timeout_in_ms=HEARTBEAT_TIMEOUT_MS,
+        cluster_register_timeout_in_ms=REGISTER_TIMEOUT_MS,
+    )
+
+
+def digest(arrays: list[np.ndarray]) -> str:
+    """Hex SHA-256 over the bytes of arrays, in order."""
+    state = hashlib.sha256()
+    for array in arrays:
+        state.update(np.ascontiguousarray(array).tobytes())
+    return state.hexdigest()

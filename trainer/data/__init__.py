@@ -1,0 +1,1 @@
+"""Datasets: sources, one published manifest and pack, a cache on each node, an exact partition."""

@@ -1,0 +1,89 @@
+"""Source `fashion_mnist` (Xiao, Rasul, Vollgraf 2017, arXiv:1708.07747): the example dataset.
+
+Taken from the Debian package `dataset-fashion-mnist` when it is installed or can be fetched and
+unpacked without root, else downloaded by Keras.
+"""
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from trainer.data.idx import Idx
+from trainer.data.sources import source
+from trainer.errors import DatasetError
+
+PACKAGE = "dataset-fashion-mnist"
+FOLDER = "usr/share/datasets/fashion-mnist"
+KEPT = Path(".lockstep/sources") / PACKAGE
+CLASSES = ["T-shirt_top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle_boot"]
+
+
+@source("fashion_mnist")
+def fashion_mnist(path: str | None) -> Idx:
+    """The example dataset; `path` names a folder that already holds its files."""
+    folder = Path(path) if path else locate(Path("/"), KEPT)
+    return Idx(str(folder), "fashion_mnist", CLASSES)
+
+
+def locate(system: Path, kept: Path) -> Path:
+    """Folder with the four files: installed under `system`, kept from before, or fetched now into `kept`.
+
+    Raises:
+        DatasetError: every way failed; says each way's reason.
+    """
+    reasons = []
+    for folder in (system / FOLDER, kept):
+        if folder.is_dir() and any(folder.iterdir()):
+            return folder
+    for fetch in (_from_debian, _from_keras):
+        try:
+            return fetch(kept)
+        except (OSError, subprocess.SubprocessError) as error:
+            reasons.append(f"{fetch.__name__.removeprefix('_from_')}: {_reason(error)}")
+    raise DatasetError(
+        "Fashion-MNIST, the example dataset, can't be obtained here:\n  "
+        + "\n  ".join(reasons)
+        + f"\n  Install the Debian package {PACKAGE}, or give your own images: -e dataset=FOLDER with train/<class>/ and test/<class>/."
+    )
+
+
+def _reason(error: Exception) -> str:
+    stderr = getattr(error, "stderr", None)
+    return (stderr.strip().splitlines() or [str(error)])[-1] if stderr else str(error)
+
+
+def _from_debian(kept: Path) -> Path:
+    """Fetch and unpack the package without installing it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for argv in (["apt-get", "download", PACKAGE], ["dpkg", "-x", "PACKAGE", "tree"]):
+            if argv[0] == "dpkg":
+                argv[2] = str(next(Path(scratch).glob("*.deb")))
+            subprocess.run(argv, cwd=scratch, check=True, capture_output=True, text=True, timeout=300)
+        return _keep(Path(scratch) / "tree" / FOLDER, kept)
+
+
+def _from_keras(kept: Path) -> Path:
+    """Let Keras download the files (in a process of its own: it imports TensorFlow)."""
+    code = (
+        "import sys, keras\n"
+        "for name in ('train-images-idx3', 'train-labels-idx1', 't10k-images-idx3', 't10k-labels-idx1'):\n"
+        "    file = name + '-ubyte.gz'\n"
+        "    keras.utils.get_file(file, 'https://storage.googleapis.com/tensorflow/tf-keras-datasets/' + file,\n"
+        "                         cache_dir=sys.argv[1], cache_subdir='.')\n"
+    )
+    import sys
+
+    with tempfile.TemporaryDirectory() as scratch:
+        subprocess.run([sys.executable, "-c", code, scratch], check=True, capture_output=True, text=True, timeout=300)
+        return _keep(Path(scratch), kept)
+
+
+def _keep(folder: Path, kept: Path) -> Path:
+    part = kept.with_name(kept.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(folder, part)
+    shutil.rmtree(kept, ignore_errors=True)
+    part.rename(kept)
+    return kept

@@ -1,0 +1,87 @@
+"""Decode image files and fit them to a model's input size. Pillow and NumPy only."""
+
+import io
+
+import numpy as np
+from PIL import Image, ImageOps
+
+EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif"})
+FORMATS = ("JPEG", "PNG", "BMP", "GIF")
+
+
+def decode(data: bytes) -> np.ndarray:
+    """Decode an image file to `[height, width, channels]` uint8, channels 1 (grey) or 3 (colour).
+
+    The first frame of an animation; turned upright by its EXIF orientation; transparency dropped.
+
+    Raises:
+        ValueError: the bytes are not a whole JPEG, PNG, BMP or GIF; the text says what is wrong.
+    """
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            image.load()
+            return _to_array(image)
+    except Image.DecompressionBombError as error:
+        raise ValueError(str(error)) from None
+    except (OSError, SyntaxError, ValueError, IndexError) as error:
+        reason = "not a JPEG, PNG, BMP or GIF" if "cannot identify" in str(error) else str(error)
+        raise ValueError(reason) from None
+
+
+def _to_array(image: Image.Image) -> np.ndarray:
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I"):
+        grey = np.asarray(upright, dtype=np.int64)
+        return (np.clip(grey, 0, 65535) // 257).astype(np.uint8)[..., None]
+    if upright.mode in ("1", "L", "LA", "F"):
+        return np.asarray(upright.convert("L"))[..., None]
+    return np.asarray(upright.convert("RGB"))
+
+
+def fit(image: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+    """Fit `[h, w, c]` uint8 to `size` `(height, width, channels)`.
+
+    Grey is repeated to colour and colour is turned to grey (ITU-R 601 luma). An image that is
+    smaller by less than half is padded with zeros around it; any other is resized (bilinear with
+    antialiasing, aspect ratio not kept).
+    """
+    height, width, channels = size
+    image = _channels(image, channels)
+    if image.shape[:2] == (height, width):
+        return image
+    if _pads(image.shape, size):
+        return pad(image[None], size)[0]
+    mode_image = Image.fromarray(image[..., 0] if channels == 1 else image)
+    resized = np.asarray(mode_image.resize((width, height), Image.Resampling.BILINEAR))
+    return resized.reshape(height, width, channels)
+
+
+def fit_batch(images: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+    """Fit `[n, h, w, c]` uint8, all of one shape, to `[n, *size]`; the rule is that of `fit`."""
+    height, width, channels = size
+    if images.shape[-1] == 1 and channels == 3:
+        images = np.repeat(images, 3, axis=-1)
+    if images.shape[1:] == size:
+        return images
+    if images.shape[-1] == channels and _pads(images.shape[1:], size):
+        return pad(images, size)
+    return np.stack([fit(image, size) for image in images]) if len(images) else np.zeros((0, *size), np.uint8)
+
+
+def _pads(shape: tuple[int, ...], size: tuple[int, ...]) -> bool:
+    return all(wanted / 2 < have <= wanted for have, wanted in zip(shape[:2], size[:2], strict=True))
+
+
+def pad(images: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+    """Zeros around `[n, h, w, c]` so that it is `[n, *size]`, the image in the middle."""
+    rows, columns = (want - have for want, have in zip(size[:2], images.shape[1:3], strict=True))
+    margins = ((0, 0), (rows // 2, rows - rows // 2), (columns // 2, columns - columns // 2), (0, 0))
+    return np.pad(images, margins)
+
+
+def _channels(image: np.ndarray, channels: int) -> np.ndarray:
+    if image.shape[-1] == channels:
+        return image
+    if channels == 3:
+        return np.repeat(image, 3, axis=-1)
+    return np.asarray(Image.fromarray(image).convert("L"))[..., None]

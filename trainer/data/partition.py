@@ -1,0 +1,61 @@
+"""Which image goes where: pure functions of (seed, epoch, step, worker).
+
+No collectives and no state: any worker computes any other's share, and a resumed run computes
+what an uninterrupted one would have.
+"""
+
+import numpy as np
+
+
+def stratified_order(labels: np.ndarray, seed: int) -> np.ndarray:
+    """Order `[n]` of all indices in which every prefix has the classes in their proportions.
+
+    Within a class the order is random (from `seed`); image k of a class with m images is placed
+    at (k + 0.5) / m, so the first fraction f of the list holds f of each class, to within one.
+    """
+    rng = np.random.Generator(np.random.Philox(key=[seed, 0]))
+    place = np.empty(len(labels))
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        place[rng.permutation(members)] = (np.arange(len(members)) + 0.5) / len(members)
+    return np.lexsort((labels, place))
+
+
+def epoch_order(images: int, seed: int, epoch: int, lap: int = 0) -> np.ndarray:
+    """Permutation `[images]` for an epoch; `lap` counts repeated passes inside one epoch."""
+    rng = np.random.Generator(np.random.Philox(key=[seed, (epoch << 16) + lap + 1]))
+    return rng.permutation(images)
+
+
+def share(batch: int, workers: int, rank: int) -> tuple[int, int]:
+    """Start and stop of a worker's part of a batch; parts differ by at most one image."""
+    return batch * rank // workers, batch * (rank + 1) // workers
+
+
+class EpochPlan:
+    """The batches of one epoch: union batches over all workers, and each worker's part."""
+
+    def __init__(self, images: int, global_batch: int, steps: int, seed: int, epoch: int):
+        self.images, self.global_batch, self.steps = images, global_batch, steps
+        self._seed, self._epoch = seed, epoch
+        self._orders = {0: epoch_order(images, seed, epoch)}
+        self._wraps = steps * global_batch >= images + global_batch
+
+    def union(self, step: int) -> np.ndarray:
+        """Positions of the images that all workers see together in `step` (from 0)."""
+        first, last = step * self.global_batch, (step + 1) * self.global_batch
+        if not self._wraps:
+            return self._orders[0][first : min(last, self.images)]
+        return np.concatenate([self._lap(first, last, lap) for lap in range(first // self.images, -(-last // self.images))])
+
+    def part(self, step: int, workers: int, rank: int) -> np.ndarray:
+        """Positions of the images that worker `rank` sees in `step`."""
+        union = self.union(step)
+        start, stop = share(len(union), workers, rank)
+        return union[start:stop]
+
+    def _lap(self, first: int, last: int, lap: int) -> np.ndarray:
+        if lap not in self._orders:
+            self._orders[lap] = epoch_order(self.images, self._seed, self._epoch, lap)
+        start = lap * self.images
+        return self._orders[lap][max(first - start, 0) : min(last - start, self.images)]

@@ -1,0 +1,89 @@
+"""Batches for the inner loop: cut from the exact partition, gathered one call ahead in a thread."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from trainer.data.cache import Images
+from trainer.data.partition import EpochPlan
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call's steps, counted from the start of its epoch."""
+
+    first: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What one worker feeds to one call."""
+
+    call: Call
+    images: np.ndarray
+    """`[steps, batch, height, width, channels]` uint8."""
+    labels: np.ndarray
+    """`[steps, batch]` int32."""
+    weights: np.ndarray
+    """`[steps, batch]` float32, 0 for the stand-in of a worker whose share is empty."""
+
+
+class Partition(Protocol):
+    """The indices of the images that a worker sees."""
+
+    def part(self, step: int, workers: int, rank: int) -> np.ndarray:
+        """Positions in the training set."""
+
+
+def calls(first: int, last: int, most: int, uneven: bool, boundary: int | None = None, offset: int = 0) -> Iterator[Call]:
+    """Cut the steps `first` to `last` of an epoch into calls of at most `most` steps.
+
+    The epoch's short last step (`uneven`) is a call of its own, and no call crosses a multiple of
+    `boundary` counted from the run's start (`offset` steps before the epoch).
+    """
+    while first < last:
+        stop = min(first + most, last)
+        if uneven and first < last - 1:
+            stop = min(stop, last - 1)
+        if boundary:
+            stop = min(stop, ((offset + first) // boundary + 1) * boundary - offset)
+        yield Call(first, stop - first)
+        first = stop
+
+
+class Feeder:
+    """Gathers a worker's batches, one call ahead of training."""
+
+    def __init__(self, images: Images, chosen: np.ndarray, workers: int, rank: int):
+        """Feed the images `chosen` (indices into `images`) to worker `rank` of `workers`."""
+        self._images, self._chosen = images, chosen
+        self._workers, self._rank = workers, rank
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="feeder")
+
+    def epoch(self, plan: EpochPlan, planned: Iterator[Call]) -> Iterator[Batches]:
+        """The batches of an epoch's calls, in order."""
+        ahead: Future[Batches] | None = None
+        for call in planned:
+            following = self._thread.submit(self._gather, plan, call)
+            if ahead is not None:
+                yield ahead.result()
+            ahead = following
+        if ahead is not None:
+            yield ahead.result()
+
+    def _gather(self, plan: EpochPlan, call: Call) -> Batches:
+        parts = [plan.part(step, self._workers, self._rank) for step in range(call.first, call.first + call.steps)]
+        weight = 1.0 if len(parts[0]) else 0.0
+        positions = np.stack(parts) if len(parts[0]) else np.zeros((call.steps, 1), np.int64)
+        indices = self._chosen[positions]
+        pixels = self._images.gather(indices.ravel())
+        return Batches(
+            call,
+            pixels.reshape(*indices.shape, *pixels.shape[1:]),
+            self._images.labels[indices].astype(np.int32),
+            np.full(indices.shape, weight, np.float32),
+        )

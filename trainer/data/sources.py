@@ -1,0 +1,99 @@
+"""The registry of dataset sources: what can be published. One decorator adds one.
+
+A source lists its records without decoding them (`scan`) and reads one record's bytes (`read`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from trainer.config import nearest
+from trainer.errors import DatasetError
+
+
+@dataclass
+class Listing:
+    """What a source holds: names and labels of both splits, nothing decoded yet."""
+
+    name: str
+    classes: list[str]
+    files: dict[str, list[str]]
+    """`train` and `test`: a name for each image, unique in its split."""
+    labels: dict[str, list[int]]
+    """`train` and `test`: an index into `classes` for each image."""
+    fingerprint: str
+    """Digest of names, sizes and times: equal while the source is untouched."""
+    shape: tuple[int, ...] | None = None
+    """`(height, width, channels)` when records are raw pixels; None when they are image files."""
+    ignored: list[str] = field(default_factory=list)
+    """Files that are no images by their name."""
+
+    def counts(self, split: str) -> dict[str, int]:
+        """Images of each class in a split."""
+        totals = dict.fromkeys(self.classes, 0)
+        for label in self.labels[split]:
+            totals[self.classes[label]] += 1
+        return totals
+
+
+class Source(Protocol):
+    """A place that images can be published from."""
+
+    def scan(self) -> Listing:
+        """List what there is; raises DatasetError when it can't be used."""
+
+    def read(self, split: str, index: int) -> bytes:
+        """Bytes of one record: an image file, or raw pixels."""
+
+
+_SOURCES: dict[str, Callable[[str | None], Source]] = {}
+
+
+def source(name: str) -> Callable[[Callable[[str | None], Source]], Callable[[str | None], Source]]:
+    """Register a factory `path -> Source` under a name."""
+
+    def register(factory: Callable[[str | None], Source]) -> Callable[[str | None], Source]:
+        _SOURCES[name] = factory
+        return factory
+
+    return register
+
+
+def names() -> list[str]:
+    """Names of the registered sources."""
+    return sorted(_SOURCES)
+
+
+def open_source(name: str, path: str | None) -> Source:
+    """The source of that name at that path.
+
+    Raises:
+        DatasetError: no such source.
+    """
+    if name not in _SOURCES:
+        raise DatasetError(f"data.source: {name} is unknown{nearest(name, _SOURCES)}; it must be one of: {', '.join(names())}")
+    return _SOURCES[name](path)
+
+
+def detect(dataset: str) -> dict[str, str | None]:
+    """`data.source` and `data.path` for what a person gave as `dataset=`.
+
+    Raises:
+        DatasetError: neither a source's name nor something that exists, or of no known kind.
+    """
+    if dataset in _SOURCES and not Path(dataset).exists():
+        return {"source": dataset, "path": None}
+    path = Path(dataset).expanduser()
+    if not path.exists():
+        raise DatasetError(
+            f"dataset={dataset}: no such folder or file{nearest(dataset, _SOURCES)}; "
+            f"give a folder with train/<class>/ and test/<class>/, MNIST-format files, or one of: {', '.join(names())}"
+        )
+    kind = "idx" if _holds_idx(path) else "folder"
+    return {"source": kind, "path": str(path.resolve())}
+
+
+def _holds_idx(path: Path) -> bool:
+    files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
+    return any("idx" in file.name and "ubyte" in file.name for file in files)

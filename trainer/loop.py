@@ -1,0 +1,260 @@
+"""The outer loop of one worker: join, restore, train epoch by epoch, validate, record, end.
+
+Inner and outer loop are apart, as in Orbit's controller: `trainer.step` runs steps, this decides
+what happens between them.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer import models, optimizer, reduction, schedule, step
+from trainer.checkpoint import Progress, States, restore, save_snapshot
+from trainer.cluster import Cluster, digest
+from trainer.config import Config
+from trainer.data.cache import Images
+from trainer.data.manifest import Manifest
+from trainer.data.partition import EpochPlan, share
+from trainer.data.pipeline import Batches, Feeder, calls
+from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged
+from trainer.files import write_json
+from trainer.schedule import Counts
+from trainer.telemetry import Events, History, Metrics
+
+VALIDATION_BATCH = 250
+
+
+@dataclass
+class Job:
+    """What a worker was asked to do, and with what."""
+
+    config: Config
+    counts: Counts
+    run: Path
+    manifest: Manifest
+    images: dict[str, Images]
+    metrics: Metrics
+    stop_asked: Callable[[], bool]
+    stop_marker: Path
+    """Exists when the stop was asked for by stop.yml (and not by a signal from elsewhere)."""
+    started: float = field(default_factory=time.monotonic)
+
+
+class Trainer:
+    """One worker's training."""
+
+    def __init__(self, job: Job, cluster: Cluster):
+        """Build the model and everything around it under the strategy's scope."""
+        self.job, self.cluster = job, cluster
+        config = job.config
+        keras.utils.set_random_seed(config.seed % 2**32)
+        with cluster.strategy.scope():
+            self.model = models.build(config.model, config.data.image_size, len(job.manifest.classes))
+            self.optimizer = optimizer.make(config.optimizer, self.model.trainable_variables)
+        reduce = reduction.make(config.reduction, cluster.place.workers, cluster.options)
+        self._train_call = step.make_train_call(cluster, self.model, self.optimizer, reduce)
+        self._evaluate_call = step.make_evaluate_call(self.model)
+        self.variables = [variable.value for variable in self.model.variables] + self.optimizer.slots
+        self.states = States(job.run / "state", config.checkpoint.keep)
+        self.history = History(job.run / "history.csv")
+        self.events = Events(job.run / "logs") if cluster.place.is_chief else None
+        self._prepare_data()
+
+    def _prepare_data(self) -> None:
+        counts, place = self.job.counts, self.cluster.place
+        order = np.asarray(self.job.manifest.validation_order)
+        chosen = order[counts.validation_images : counts.validation_images + counts.train_images]
+        self._feeder = Feeder(self.job.images["train"], chosen, place.workers, place.rank)
+        start, stop = share(counts.validation_images, place.workers, place.rank)
+        self._validation = np.sort(order[:counts.validation_images])[start:stop]
+
+    def run(self) -> int:
+        """Train to the end or to a stop.
+
+        Returns:
+            The exit code, DONE or PREEMPTED.
+
+        Raises:
+            Diverged: the loss is not a number.
+            tf.errors.OpError: a peer is gone.
+        """
+        self.job.metrics.phase("restoring")
+        self.progress = restore(self.cluster, self.states, self.variables)
+        self.history.truncate(self.progress.step // self.job.counts.steps_per_epoch)
+        self._same_weights("at the start")
+        self._summary("RUNNING")
+        stopped = False
+        while self.progress.step < self.job.counts.total_steps and not stopped:
+            stopped = self._epoch()
+        return self._end(stopped)
+
+    def _epoch(self) -> bool:
+        """Train what is left of an epoch; True when all workers agreed to stop inside it."""
+        counts, progress = self.job.counts, self.progress
+        epoch = counts.epoch_of(progress.step)
+        self.job.metrics.phase("training", f"epoch {epoch}")
+        begun = time.monotonic()
+        plan = EpochPlan(counts.train_images, counts.global_batch, counts.steps_per_epoch, self.job.config.seed, epoch)
+        for batches in self._timed(self._feeder.epoch(plan, self._calls(epoch))):
+            if self._call(epoch, *batches):
+                progress.seconds_training += time.monotonic() - begun
+                return True
+        progress.seconds_training += time.monotonic() - begun
+        self._finish_epoch(epoch)
+        return False
+
+    def _calls(self, epoch: int) -> Any:
+        counts, config = self.job.counts, self.job.config
+        offset = (epoch - 1) * counts.steps_per_epoch
+        last = min(counts.steps_per_epoch, counts.total_steps - offset)
+        uneven = last * counts.global_batch > counts.train_images and last == counts.steps_per_epoch
+        return calls(self.progress.step - offset, last, config.train.steps_per_call, uneven, config.checkpoint.every_steps, offset)
+
+    @staticmethod
+    def _timed(feed: Any) -> Any:
+        """Pairs of the next batches and the seconds spent waiting for them."""
+        while True:
+            begun = time.monotonic()
+            batches = next(feed, None)
+            if batches is None:
+                return
+            yield batches, time.monotonic() - begun
+
+    def _call(self, epoch: int, batches: Batches, waited: float) -> bool:
+        config, progress = self.job.config, self.progress
+        rates = self._rates(epoch, batches)
+        begun = time.monotonic()
+        asks = np.float32(self.job.stop_asked() or self._out_of_time())
+        rows = self._train_call(batches.images, batches.labels, batches.weights, rates, asks).numpy()
+        seconds = time.monotonic() - begun + waited
+        self._check_finite(rows, rates)
+        sums = rows.astype(np.float64).sum(axis=0)
+        progress.step += batches.call.steps
+        progress.loss, progress.images, progress.correct = progress.loss + sums[0], progress.images + sums[1], progress.correct + sums[2]
+        progress.seconds, progress.images_total = progress.seconds + seconds, progress.images_total + sums[1]
+        self._sample(epoch, sums, seconds, waited)
+        stop = bool(sums[3] > 0)
+        every = config.checkpoint.every_steps
+        if stop or (every and progress.step % every == 0):
+            self._save_state()
+        return stop
+
+    def _rates(self, epoch: int, batches: Batches) -> np.ndarray:
+        counts = self.job.counts
+        steps = range(batches.call.first, batches.call.first + batches.call.steps)
+        times = (epoch - 1 + number / counts.steps_per_epoch for number in steps)
+        return np.array([schedule.learning_rate(self.job.config, counts.workers, at) for at in times], np.float32)
+
+    def _out_of_time(self) -> bool:
+        limit = self.job.config.train.time_limit
+        return limit is not None and self.cluster.place.is_chief and time.monotonic() - self.job.started > limit
+
+    def _check_finite(self, rows: np.ndarray, rates: np.ndarray) -> None:
+        bad = np.flatnonzero(~np.isfinite(rows[:, 0]))
+        if len(bad):
+            number, rate = self.progress.step + int(bad[0]) + 1, rates[bad[0]]
+            raise Diverged(
+                f"the loss became {rows[bad[0], 0]} at step {number} with learning rate {rate:g}; lower it "
+                f"(-e set=optimizer.learning_rate={rate / 10:g}) under another run name"
+            )
+
+    def _sample(self, epoch: int, sums: np.ndarray, seconds: float, waited: float) -> None:
+        self.job.metrics.step = self.progress.step
+        if self.progress.step // self.job.config.train.steps_per_call % self.job.config.telemetry.sample_every == 0:
+            self.job.metrics.steps(
+                epoch=epoch,
+                step=self.progress.step,
+                images_per_s=round(sums[1] / seconds, 1),
+                loss=round(self.progress.loss / self.progress.images, 6),
+                accuracy=round(self.progress.correct / self.progress.images, 6),
+                input_wait=round(waited, 6),
+                seconds=round(seconds, 6),
+            )
+
+    def _finish_epoch(self, epoch: int) -> None:
+        begun, progress = time.monotonic(), self.progress
+        val_loss, val_accuracy = self._validate()
+        row = {
+            "epoch": epoch,
+            "loss": round(progress.loss / progress.images, 6),
+            "accuracy": round(progress.correct / progress.images, 6),
+            "val_loss": round(val_loss, 6),
+            "val_accuracy": round(val_accuracy, 6),
+            "learning_rate": float(schedule.learning_rate(self.job.config, self.job.counts.workers, epoch - 1)),
+            "seconds": round(progress.seconds, 3),
+            "images_per_s": round(progress.images / progress.seconds, 1),
+        }
+        if progress.step % self.job.counts.steps_per_epoch == 0:
+            progress.loss = progress.images = progress.correct = progress.seconds = 0.0
+        progress.seconds_training += time.monotonic() - begun
+        self.job.metrics.phase("saving", f"epoch {epoch}")
+        self._record(epoch, row)
+        self._save_state()
+        self._summary("RUNNING")
+        self.job.metrics.epoch(row)
+
+    def _record(self, epoch: int, row: dict[str, Any]) -> None:
+        if self.events is not None:
+            self.events.epoch(row)
+            save_snapshot(self.model, self.job.run, epoch)
+            self.history.add(row)
+
+    def _validate(self) -> tuple[float, float]:
+        """Mean loss and accuracy over all validation images: each worker its shard, one reduction."""
+        self.job.metrics.phase("validating")
+        images, sums = self.job.images["train"], np.zeros(3)
+        for start in range(0, len(self._validation), VALIDATION_BATCH):
+            part = self._validation[start : start + VALIDATION_BATCH]
+            sums += self._evaluate_call(images.gather(part), images.labels[part].astype(np.int32)).numpy()
+        loss, count, correct = self.cluster.sum(sums.astype(np.float32)).tolist()
+        return loss / count, correct / count
+
+    def _save_state(self) -> None:
+        if self.cluster.place.is_chief:
+            self.states.save(self.variables, self.progress)
+
+    def _weights(self) -> list[np.ndarray]:
+        return [variable.value.numpy() for variable in self.model.variables]
+
+    def _same_weights(self, when: str) -> list[str]:
+        digests = self.cluster.digests(digest(self._weights()))
+        if len(set(digests)) > 1:
+            table = ", ".join(f"rank {rank}: {value[:12]}" for rank, value in enumerate(digests))
+            raise ClusterError(f"weights differ between workers {when}: {table}")
+        return digests
+
+    def _end(self, stopped: bool) -> int:
+        by_rank = self._same_weights("at the end")
+        state = "SUCCEEDED" if not stopped else "CANCELLED" if self.job.stop_marker.exists() or self._out_of_time() else "PREEMPTED"
+        self._summary(state, by_rank)
+        self.cluster.sum(np.zeros(1, np.float32))
+        self.job.metrics.phase("ended", state)
+        return PREEMPTED if stopped else DONE
+
+    def _summary(self, state: str, by_rank: list[str] | None = None) -> None:
+        if not self.cluster.place.is_chief:
+            return
+        progress, counts = self.progress, self.job.counts
+        steps_seconds = sum(row["seconds"] for row in self.history.rows) + progress.seconds
+        summary = {
+            "state": state,
+            "workers": counts.workers,
+            "epochs_done": progress.step // counts.steps_per_epoch,
+            "epochs": counts.epochs,
+            "steps": progress.step,
+            "total_steps": counts.total_steps,
+            "restarts": progress.restarts,
+            "seconds_total": round(time.monotonic() - self.job.started, 3),
+            "seconds_training": round(progress.seconds_training, 3),
+            "images_per_s": round(progress.images_total / steps_seconds, 1) if steps_seconds else None,
+            "best": self.history.best(),
+            "weights_sha256": by_rank[0] if by_rank else None,
+            "weights_sha256_by_rank": by_rank,
+        }
+        write_json(self.job.run / "summary.json", summary)

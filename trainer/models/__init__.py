@@ -1,0 +1,10 @@
+"""Models: Keras 3, images `[batch, height, width, channels]` 0..255 in, logits `[batch, classes]` out.
+
+Keras (and with it TensorFlow) is imported when a model is built, so that names and options can
+be checked without it.
+"""
+
+from trainer.models import cnn  # noqa: F401 - models register themselves
+from trainer.models.registry import build, names, options_of
+
+__all__ = ["build", "names", "options_of"]

@@ -1,0 +1,80 @@
+"""The Pi cluster's convolutional networks (hpides/BDL, task 6) and a deeper one."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainer.errors import ConfigError
+from trainer.models.registry import NoOptions, Size, model
+
+if TYPE_CHECKING:
+    import keras
+
+
+@model("lecture_cnn")
+def lecture_cnn(options: NoOptions, size: Size, classes: int) -> "keras.Model":
+    """The lecture's MNIST model: 2,770,634 parameters at 28x28x1 and ten classes."""
+    import keras
+    from keras import layers
+
+    return keras.Sequential(
+        [
+            keras.Input(size),
+            layers.Rescaling(1 / 255),
+            layers.Reshape(size),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(128, activation="relu"),
+            layers.Dense(classes),
+        ],
+        name="lecture_cnn",
+    )
+
+
+@model("task_cnn")
+def task_cnn(options: NoOptions, size: Size, classes: int) -> "keras.Model":
+    """The task's model: 3,688,714 parameters at 32x32x3 and ten classes."""
+    import keras
+    from keras import layers
+
+    return keras.Sequential(
+        [
+            keras.Input(size),
+            layers.Rescaling(1 / 255),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(128, activation="relu"),
+            layers.Dense(classes),
+        ],
+        name="task_cnn",
+    )
+
+
+@dataclass(frozen=True)
+class DeepOptions:
+    """What can be set of `deep_cnn`."""
+
+    filters: int = 32
+    """Filters of the first stage; each later stage has twice as many."""
+    stages: int = 3
+    """Stages of two convolutions and a pooling that halves height and width."""
+
+
+@model("deep_cnn", DeepOptions)
+def deep_cnn(options: DeepOptions, size: Size, classes: int) -> "keras.Model":
+    """A deeper variant: stages of conv3-conv3-pool (Simonyan, Zisserman 2015, arXiv:1409.1556)."""
+    import keras
+    from keras import layers
+
+    if options.stages < 1 or options.filters < 1 or min(size[:2]) >> options.stages < 1:
+        raise ConfigError(
+            f"model.stages: {options.stages} is not allowed; each stage halves the image, "
+            f"and {size[0]}x{size[1]} can be halved {min(size[:2]).bit_length() - 1} times (model.filters must be at least 1)"
+        )
+    network = [keras.Input(size), layers.Rescaling(1 / 127.5, offset=-1.0)]
+    for stage in range(options.stages):
+        for _ in range(2):
+            filters = options.filters * 2**stage
+            network.append(layers.Conv2D(filters, 3, padding="same", activation="relu", kernel_initializer="he_normal"))
+        network.append(layers.MaxPooling2D())
+    network += [layers.Flatten(), layers.Dense(128, activation="relu", kernel_initializer="he_normal"), layers.Dense(classes)]
+    return keras.Sequential(network, name="deep_cnn")

@@ -1,0 +1,73 @@
+"""The registry of models. One file, one decorator and one YAML add a model."""
+
+import dataclasses
+import typing
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import ConfigError, nearest
+
+if TYPE_CHECKING:
+    import keras
+
+Size = tuple[int, ...]
+Builder = Callable[[Any, Size, int], "keras.Model"]
+
+
+@dataclasses.dataclass(frozen=True)
+class NoOptions:
+    """A model without options of its own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A registered model: how to build it and what can be set."""
+
+    build: Builder
+    options: type
+
+
+_MODELS: dict[str, Entry] = {}
+
+
+def model(name: str, options: type = NoOptions) -> Callable[[Builder], Builder]:
+    """Register `build(options, input_size, classes) -> keras.Model` (giving logits) under a name."""
+
+    def register(build: Builder) -> Builder:
+        _MODELS[name] = Entry(build, options)
+        return build
+
+    return register
+
+
+def names() -> list[str]:
+    """Names of the registered models."""
+    return sorted(_MODELS)
+
+
+def options_of(section: dict[str, Any]) -> Any:
+    """The model's own options, from a configuration's `model` section.
+
+    Raises:
+        ConfigError: unknown model or option (with the nearest known one), or a value of another type.
+    """
+    name = section["name"]
+    if name not in _MODELS:
+        raise ConfigError(f"model.name: {name} is unknown{nearest(name, _MODELS)}; it must be one of: {', '.join(names())}")
+    kind = _MODELS[name].options
+    hints = typing.get_type_hints(kind)
+    values = {key: value for key, value in section.items() if key != "name"}
+    for key, value in values.items():
+        if key not in hints:
+            known = ", ".join(f"model.{hint}" for hint in hints) or "none"
+            raise ConfigError(f"model.{key}: {name} has no such option{nearest(key, hints)}; known: {known}")
+        allowed = (int, float) if hints[key] is float else (hints[key],)
+        if not isinstance(value, allowed) or isinstance(value, bool) != (hints[key] is bool):
+            raise ConfigError(f"model.{key}: {value!r} is not of type {hints[key].__name__}")
+    return kind(**values)
+
+
+def build(section: dict[str, Any], size: Size, classes: int) -> "keras.Model":
+    """Build the model that a configuration names, for images `[*size]` and a number of classes."""
+    options = options_of(section)
+    return _MODELS[section["name"]].build(options, size, classes)

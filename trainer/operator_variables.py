@@ -1,0 +1,60 @@
+"""The variables that a person gives with `-e`, and which command takes which.
+
+Ansible accepts any name in silence; a misspelt one must not pass.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from trainer.config import nearest
+from trainer.errors import ConfigError
+
+COMMANDS: dict[str, dict[str, str]] = {
+    "train": {
+        "run": "run name; an existing one continues where it stopped",
+        "config": "name of a configuration, or a path",
+        "dataset": "folder, file or source name",
+        "workers": "how many hosts train, in inventory order",
+        "epochs": "how many in all",
+        "set": "overrides, as in a.b=1,c=[1,2]",
+        "quick": "a few batches only, to see that everything works",
+        "detach": "return once training is under way",
+        "allow_bad_images": "leave unreadable images out",
+    },
+    "evaluate": {
+        "run": "run name; default: the latest",
+        "epoch": "12, or 1,12,30, first, best, last, all",
+        "image": "predict this one image instead",
+    },
+    "status": {"run": "run name; default: the latest"},
+    "logs": {"run": "run name; default: the latest", "lines": "how many of each worker's last lines"},
+    "stop": {"run": "run name; default: the latest"},
+    "tensorboard": {
+        "run": "show this run only; default: all",
+        "state": "present or absent",
+        "tensorboard_port": "port on the loopback address",
+    },
+}
+
+
+def check(command: str, given: Mapping[str, Any], inventory: Iterable[str]) -> dict[str, Any]:
+    """The operator variables among what was given with `-e`.
+
+    Args:
+        command: name of the command, without `.yml`.
+        given: every extra variable.
+        inventory: names that the inventory defines, which `-e` may override.
+
+    Raises:
+        ConfigError: a name that this command does not take, with the nearest one that it does.
+    """
+    known, overridable = COMMANDS[command], set(inventory)
+    for name in given:
+        if name in known or name in overridable or name.startswith("ansible_"):
+            continue
+        others = sorted(other for other, names in COMMANDS.items() if name in names)
+        where = f" It belongs to: {', '.join(f'{other}.yml' for other in others)}." if others else ""
+        raise ConfigError(
+            f"-e {name}={given[name]}: {command}.yml takes no such variable{nearest(name, known)}; it takes: {', '.join(known)}.{where}"
+        )
+    return {name: value for name, value in given.items() if name in known}

@@ -1,0 +1,275 @@
+"""The plan of a run, made on the control node before any host is touched.
+
+From what a person typed (operator variables), the inventory's workers and the files on the control
+node to one dict: run name, resolved configuration, exact sizes. Nothing is written here.
+"""
+
+import datetime
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainer import config as configs
+from trainer import models, package, schedule
+from trainer.config import Config, nearest
+from trainer.data import publish
+from trainer.data.sources import Listing, detect, open_source
+from trainer.errors import ConfigError, LockstepError
+from trainer.files import read_json, write_json
+
+RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+MAY_CHANGE = ("train.epochs", "train.steps", "train.time_limit")
+QUICK = {"train.epochs": 1, "train.steps_per_epoch": 10, "data.limit_train": 2000}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked of `train.yml`."""
+
+    options: dict[str, Any]
+    """Operator variables as typed (texts)."""
+    hosts: list[dict[str, Any]]
+    """Workers of the inventory, in its order: name, address, port."""
+    default_workers: int
+    runs: Path
+    packs: Path
+    parameter_cache: Path
+    write: bool
+    """False with `--check`: not even a cache is written."""
+
+
+def make(request: Request) -> dict[str, Any]:
+    """The plan.
+
+    Raises:
+        LockstepError: anything that can be refused before a host is touched.
+    """
+    name, existing = run_name(request)
+    config, config_name = resolve(request, existing)
+    hosts = choose_hosts(request, existing)
+    models.options_of(config.model)
+    source = open_source(config.data.source, config.data.path)
+    listing = source.scan()
+    digest = publish.published(source, listing, request.packs, config.data.allow_bad_images)
+    config = with_global_batch(config, len(hosts))
+    sizes = schedule.counts(config, len(hosts), len(listing.files["train"]))
+    check_sizes(sizes, len(hosts))
+    return {
+        "run": name,
+        "resume": existing is not None,
+        "config_name": config_name,
+        "config": configs.to_dict(config),
+        "config_yaml": configs.dump(config),
+        "hosts": hosts,
+        "counts": vars(sizes),
+        "parameters": parameters(config, len(listing.classes), request),
+        "dataset": describe(listing, digest),
+        "code": package.digest(),
+        "newest_state": newest_state(existing),
+        "complete": complete(existing, sizes),
+    }
+
+
+def newest_state(existing: Path | None) -> str:
+    """Name of the newest training state collected to the control node, or an empty string."""
+    names = [path.name for path in (existing / "state").glob("step-*.npz")] if existing else []
+    return max(names, default="")
+
+
+def complete(existing: Path | None, sizes: schedule.Counts) -> bool:
+    """Whether a run has done all that is asked of it, so that there is nothing to do."""
+    path = existing / "summary.json" if existing else None
+    if path is None or not path.is_file():
+        return False
+    summary = read_json(path)
+    return bool(summary["state"] == "SUCCEEDED" and summary["steps"] >= sizes.total_steps)
+
+
+def run_name(request: Request) -> tuple[str, Path | None]:
+    """The run's name, and its directory when it exists already.
+
+    Raises:
+        ConfigError: the name could leave its folder or reach a shell.
+    """
+    asked = request.options.get("run")
+    name = str(asked) if asked is not None else _new_name(request)
+    check_run_name(name)
+    folder = request.runs / name
+    return name, folder if (folder / "config.yml").is_file() else None
+
+
+def check_run_name(name: str) -> None:
+    """Refuse a run name that could leave its folder or reach a shell."""
+    if not RUN_NAME.fullmatch(name):
+        raise ConfigError(f"run={name}: a run name is 1 to 64 of a-z 0-9 . _ - and starts with a letter or digit")
+
+
+def _new_name(request: Request) -> str:
+    config = Path(str(request.options.get("config", "lecture_cnn"))).stem.lower()
+    stem = re.sub(r"[^a-z0-9]+", "-", config).strip("-")[:32] or "run"
+    stamp = datetime.datetime.now(tz=datetime.UTC).strftime("%m%d-%H%M%S")
+    return f"{stem}-{stamp}"
+
+
+def resolve(request: Request, existing: Path | None) -> tuple[Config, str]:
+    """The configuration from defaults, file, operator variables and `set`, and the name of its file.
+
+    Raises:
+        ConfigError: unknown keys or values, or a change that a resumed run can't take.
+    """
+    options = request.options
+    name = str(options.get("config", "lecture_cnn"))
+    if existing is not None and "config" not in options:
+        raw, name = configs.load(existing / "config.yml"), "config.yml"
+    else:
+        raw = configs.load(configs.find(name))
+    config = configs.build(configs.override(raw, overrides(options)))
+    if existing is not None:
+        config = _resumed(config, existing, options)
+    return config, name
+
+
+def overrides(options: dict[str, Any]) -> dict[str, Any]:
+    """Operator variables as dotted keys; `set` wins over shorthands."""
+    result: dict[str, Any] = {}
+    if truth("quick", options.get("quick", False)):
+        result |= QUICK
+    if "dataset" in options:
+        found = detect(str(options["dataset"]))
+        result |= {"data.source": found["source"], "data.path": found["path"]}
+    if "epochs" in options:
+        result["train.epochs"] = integer("epochs", options["epochs"])
+    if "allow_bad_images" in options:
+        result["data.allow_bad_images"] = truth("allow_bad_images", options["allow_bad_images"])
+    return result | configs.parse_set(str(options.get("set", "")))
+
+
+def integer(name: str, value: Any) -> int:
+    """An operator variable as a whole number from 1.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    text = str(value)
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"{name}={text}: expected a whole number from 1")
+    return int(text)
+
+
+def truth(name: str, value: Any) -> bool:
+    """An operator variable as true or false.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    text = str(value).lower()
+    if text not in ("true", "false", "yes", "no", "1", "0", "on", "off"):
+        raise ConfigError(f"{name}={value}: expected true or false")
+    return text in ("true", "yes", "1", "on")
+
+
+def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
+    old = yaml.safe_load((existing / "config.yml").read_text(encoding="utf-8"))
+    if "global_batch" not in str(options.get("set", "")):
+        config = configs.build(configs.override(configs.to_dict(config), {"train.global_batch": old["train"]["global_batch"]}))
+    changed = [key for key in configs.differences(old, configs.to_dict(config)) if key not in MAY_CHANGE]
+    if changed:
+        raise ConfigError(
+            f"run={existing.name}: this run exists with another {', '.join(changed)}; only {', '.join(MAY_CHANGE)} may change "
+            f"when it is continued. Leave that out to continue it, or give a new run name."
+        )
+    return config
+
+
+def with_global_batch(config: Config, workers: int) -> Config:
+    """Fix the global batch, so that a resumed run takes the same steps on any number of workers."""
+    batch = config.train.global_batch or config.train.batch_size * workers
+    return configs.build(configs.override(configs.to_dict(config), {"train.global_batch": batch}))
+
+
+def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]]:
+    """The hosts that train: the first so many of the inventory; a resumed run keeps its number.
+
+    Raises:
+        ConfigError: more are asked for than there are.
+    """
+    asked = request.options.get("workers")
+    if asked is not None:
+        number = integer("workers", asked)
+    elif existing is not None and (existing / "cluster.json").is_file():
+        number = len(read_json(existing / "cluster.json")["hosts"])
+    else:
+        number = request.default_workers
+    if number > len(request.hosts):
+        names = ", ".join(host["name"] for host in request.hosts)
+        raise ConfigError(f"workers={number}: the inventory has {len(request.hosts)} ({names}); add hosts or ask for fewer")
+    return request.hosts[:number]
+
+
+def check_sizes(sizes: schedule.Counts, workers: int) -> None:
+    """Refuse sizes with which a worker would have nothing to do."""
+    if sizes.global_batch < workers:
+        raise ConfigError(f"train.global_batch: {sizes.global_batch} is below the {workers} workers; each needs an image a step")
+    if sizes.train_images < workers:
+        raise ConfigError(f"the dataset has {sizes.train_images} training images for {workers} workers; use fewer workers or more images")
+
+
+def describe(listing: Listing, digest: str | None) -> dict[str, Any]:
+    """What the plan and the results say of the dataset."""
+    return {
+        "name": listing.name,
+        "classes": listing.classes,
+        "train": len(listing.files["train"]),
+        "test": len(listing.files["test"]),
+        "ignored": len(listing.ignored),
+        "digest": digest,
+    }
+
+
+def parameters(config: Config, classes: int, request: Request) -> dict[str, int]:
+    """Exact parameter counts, remembered by model and code: Keras takes seconds to import."""
+    section = {"model": config.model, "size": list(config.data.image_size), "classes": classes, "code": _models_digest()}
+    key = hashlib.sha256(json.dumps(section, sort_keys=True).encode()).hexdigest()[:16]
+    entry = request.parameter_cache / f"{key}.json"
+    if entry.is_file():
+        return dict(read_json(entry))
+    argv = [sys.executable, "-m", "trainer", "parameters", json.dumps(section)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise LockstepError(f"model {config.model['name']}: can't be built:\n" + "\n".join(done.stderr.strip().splitlines()[-5:]))
+    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    if request.write:
+        write_json(entry, found)
+    return found
+
+
+def _models_digest() -> str:
+    state = hashlib.sha256()
+    for path in sorted((package.PACKAGE / "models").glob("*.py")):
+        state.update(path.read_bytes())
+    return state.hexdigest()
+
+
+def latest_run(runs: Path, asked: str | None) -> Path:
+    """Directory of the run that was asked for, or of the newest.
+
+    Raises:
+        ConfigError: there is none, or none of that name (with the nearest).
+    """
+    found = sorted((path for path in runs.glob("*/config.yml")), key=lambda path: path.stat().st_mtime)
+    names = [path.parent.name for path in found]
+    if asked is not None:
+        check_run_name(asked)
+        if asked not in names:
+            raise ConfigError(f"run={asked}: no such run{nearest(asked, names)}; there are: {', '.join(names) or 'none'}")
+        return runs / asked
+    if not names:
+        raise ConfigError("there is no run yet; start one with: ansible-playbook train.yml")
+    return runs / names[-1]

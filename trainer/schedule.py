@@ -1,0 +1,70 @@
+"""Exact counts of steps, and the learning rate at each of them. Pure arithmetic."""
+
+import math
+from dataclasses import dataclass
+
+from trainer.config import Config
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Exact sizes of a run (images and steps)."""
+
+    workers: int
+    train_images: int
+    validation_images: int
+    global_batch: int
+    steps_per_epoch: int
+    epochs: int
+    total_steps: int
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch, from 1, that the step after `step` finished steps belongs to."""
+        return step // self.steps_per_epoch + 1
+
+
+def counts(config: Config, workers: int, train_files: int) -> Counts:
+    """Sizes that follow from a configuration, a number of workers and the files in `train/`.
+
+    An epoch sees every training image once, its last step with what is left, unless
+    `train.steps_per_epoch` says otherwise.
+    """
+    validation = validation_count(train_files, config.data.validation_split)
+    images = limited(train_files - validation, config.data.limit_train)
+    batch = config.train.global_batch or config.train.batch_size * workers
+    per_epoch = config.train.steps_per_epoch or math.ceil(images / batch)
+    total = config.train.epochs * per_epoch
+    if config.train.steps is not None:
+        total = config.train.steps
+    return Counts(workers, images, validation, batch, per_epoch, math.ceil(total / per_epoch), total)
+
+
+def validation_count(files: int, fraction: float) -> int:
+    """Images held out of `files`: at least one, never all."""
+    return max(1, min(files - 1, round(files * fraction)))
+
+
+def limited(images: int, limit: int | float | None) -> int:
+    """Training images that `data.limit_train` leaves of `images`."""
+    if limit is None:
+        return images
+    wanted = limit if isinstance(limit, int) else round(images * limit)
+    return max(1, min(images, int(wanted)))
+
+
+def learning_rate(config: Config, workers: int, epoch: float) -> float:
+    """The rate at a point in time, in epochs from 0 (3.5 is the middle of the fourth epoch).
+
+    Scaling with the number of workers and gradual warm-up follow Goyal et al. 2017
+    (arXiv:1706.02677); decay is in stages.
+    """
+    base = config.optimizer.learning_rate
+    factor = {"none": 1.0, "linear": float(workers), "sqrt": math.sqrt(workers)}[config.schedule.scaling]
+    warmup = config.schedule.warmup_epochs
+    if epoch < warmup:
+        factor = 1.0 + (factor - 1.0) * epoch / warmup
+    stage = 1.0
+    for start, multiplier in sorted(config.schedule.decay):
+        if epoch >= start:
+            stage = multiplier
+    return base * factor * stage

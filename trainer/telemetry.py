@@ -1,0 +1,117 @@
+"""What a worker writes while it trains. Files are the only contract with whoever watches.
+
+`workers/<host>/metrics.jsonl`: one JSON object a line, `t` in seconds since 1970:
+`{"t", "kind": "phase", "phase", "note"}`, `{"t", "kind": "heartbeat", "phase", "step"}`,
+`{"t", "kind": "steps", "epoch", "step", "images_per_s", "loss", "accuracy", "input_wait", "seconds"}`
+(`input_wait` and `seconds` are of that call), `{"t", "kind": "epoch", ...the row of history.csv}`.
+"""
+
+import csv
+import io
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from trainer.files import write_text
+
+HISTORY = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "learning_rate", "seconds", "images_per_s")
+
+
+class Metrics:
+    """Appends whole lines to metrics.jsonl; safe from several threads."""
+
+    def __init__(self, path: Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._stream = path.open("a", encoding="utf-8")
+        self._lock = threading.Lock()
+        self.phase_name, self.step = "starting", 0
+
+    def phase(self, name: str, note: str = "") -> None:
+        """Say what this worker is doing now."""
+        self.phase_name = name
+        self._write("phase", {"phase": name, "note": note})
+
+    def heartbeat(self) -> None:
+        """Say that this worker is alive."""
+        self._write("heartbeat", {"phase": self.phase_name, "step": self.step})
+
+    def steps(self, **values: Any) -> None:
+        """Record the progress of one call."""
+        self.step = values["step"]
+        self._write("steps", values)
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        """Record a finished epoch."""
+        self._write("epoch", row)
+
+    def _write(self, kind: str, values: dict[str, Any]) -> None:
+        line = json.dumps({"t": round(time.time(), 3), "kind": kind, **values})
+        with self._lock:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+
+class History:
+    """history.csv: one row an epoch; an epoch that is trained again replaces its row."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self.rows = read_history(path)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Add or replace an epoch's row and write the file anew."""
+        kept = [old for old in self.rows if old["epoch"] < row["epoch"]]
+        self.rows = [*kept, {key: row[key] for key in HISTORY}]
+        write_text(self._path, _csv(self.rows))
+
+    def truncate(self, epochs: int) -> None:
+        """Forget epochs that the restored state has not seen."""
+        self.rows = [row for row in self.rows if row["epoch"] <= epochs]
+
+    def best(self) -> dict[str, Any] | None:
+        """The epoch with the highest validation accuracy, the earliest of equals."""
+        if not self.rows:
+            return None
+        row = max(self.rows, key=lambda row: (row["val_accuracy"], -row["epoch"]))
+        return {"epoch": row["epoch"], "val_accuracy": row["val_accuracy"]}
+
+
+def read_history(path: Path) -> list[dict[str, Any]]:
+    """Rows of a history.csv as numbers; an empty list when there is none."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    return [{key: int(value) if key == "epoch" else float(value) for key, value in row.items()} for row in rows]
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, HISTORY, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
+
+
+class Events:
+    """TensorBoard scalars of both splits; only the chief makes one."""
+
+    def __init__(self, folder: Path):
+        import tensorflow as tf
+
+        self._summary = tf.summary
+        self._writers = {split: tf.summary.create_file_writer(str(folder / split)) for split in ("train", "validation")}
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        """Write a finished epoch's scalars; the x axis is the epoch."""
+        values = {
+            "train": {"loss": "loss", "accuracy": "accuracy", "learning_rate": "learning_rate", "images_per_s": "images_per_s"},
+            "validation": {"loss": "val_loss", "accuracy": "val_accuracy"},
+        }
+        for split, scalars in values.items():
+            with self._writers[split].as_default(step=row["epoch"]):
+                for tag, key in scalars.items():
+                    self._summary.scalar(tag, row[key])
+            self._writers[split].flush()
