@@ -34,6 +34,10 @@ class Watchdog(threading.Thread):
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         self._reader.settimeout(HEARTBEAT_S)
+        self.catch_signals()
+
+    def catch_signals(self) -> None:
+        """Route SIGTERM and SIGINT here; again after TensorFlow's start, which takes SIGTERM for itself."""
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)

@@ -71,6 +71,7 @@ def _train(run: Path, host: str, packs: Path, caches: Path, threads: int, metric
     place = place_from_environment()
     print(f"rank {place.rank} of {place.workers}: {json.dumps(place.addresses)}, {threads} threads", flush=True)
     cluster = Cluster(place, threads)
+    watchdog.catch_signals()
     metrics.phase("building")
     counts = schedule.counts(config, place.workers, len(manifest.train.files))
     marker = run / "workers" / host / "stop"

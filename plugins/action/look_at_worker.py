@@ -1,0 +1,29 @@
+"""One look at a worker: is it alive, what does it do, how long since it was heard."""
+
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+from plugins.shared.remote import Gone, Worker
+from trainer.analysis import status
+
+
+class ActionModule(ActionBase):
+    """Returns `seen`; an unreachable host is a state, not a failure. With `lines`, also the log's end."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Look once."""
+        result = super().run(tmp, task_vars)
+        arguments = self._task.args
+        worker = Worker(self, arguments["run_folder"], arguments["folder"], arguments["session"])
+        try:
+            look = worker.look()
+            seen = status.worker(look.records, look.exit, look.alive, look.heard)
+            if "lines" in arguments:
+                seen["log"] = worker.last_lines(int(arguments["lines"]))
+        except Gone as error:
+            seen = {"state": "unreachable", "note": str(error)}
+        result["seen"] = {"host": arguments["host"], **seen}
+        return result

@@ -1,0 +1,62 @@
+"""Show a run's status as a table, or its workers' last log lines."""
+
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+from plugins.shared import control
+from trainer.analysis import status, text
+from trainer.files import read_json
+
+
+class ActionModule(ActionBase):
+    """Runs once, on the control node, with what was seen of every host."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Build the text."""
+        result = super().run(tmp, task_vars)
+        arguments = self._task.args
+        name, seen = arguments["run"], arguments["seen"]
+        if arguments.get("logs"):
+            result["show_last"] = "\n\n".join(_log(look) for look in seen)
+            return result
+        path = control.RUNS / name / "summary.json"
+        summary = read_json(path) if path.is_file() else {"state": None}
+        shown = status.table(name, summary["state"], arguments["hosts"], seen, arguments["counts"])
+        running = any(look.get("state") == "running" for look in seen)
+        commands = text.under_way(name) if running else text.next_commands(text.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}))
+        others = _other_runs(name)
+        result["show_last"] = "\n\n".join(part for part in (shown, others, commands) if part)
+        return result
+
+
+def _known(summary: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in summary.items() if value is not None}
+
+
+def _log(look: dict[str, Any]) -> str:
+    lines = look.get("log") or [look.get("note") or "(no log)"]
+    return "\n".join([f"{look['host']}: last {len(lines)} lines of worker.log", *(f"  {line}" for line in lines)])
+
+
+def _other_runs(name: str) -> str:
+    paths = sorted(control.RUNS.glob("*/summary.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    rows = [_run_row(path) for path in paths if path.parent.name != name][:10]
+    header = ["run", "state", "workers", "epochs", "best val accuracy"]
+    return "Other runs\n" + text.table(header, rows) if rows else ""
+
+
+def _run_row(path: Path) -> list[Any]:
+    summary = read_json(path)
+    best = summary.get("best")
+    return [
+        path.parent.name,
+        summary["state"] or "-",
+        summary.get("workers", "-"),
+        summary.get("epochs_done", "-"),
+        f"{best['val_accuracy']:.4f} (epoch {best['epoch']})" if best else "-",
+    ]
