@@ -54,9 +54,8 @@ class States:
     def save(self, variables: list[tf.Variable], progress: Progress) -> None:
         """Write a state, then drop all but the newest `keep`."""
         arrays = {f"{index:04d}": variable.numpy() for index, variable in enumerate(variables)}
-        with replacing(self._folder / f"step-{progress.step:09d}.npz") as part:
-            with part.open("wb") as stream:
-                np.savez(stream, allow_pickle=False, progress=np.array(json.dumps(asdict(progress))), **arrays)
+        with replacing(self._folder / f"step-{progress.step:09d}.npz") as part, part.open("wb") as stream:
+            np.savez(stream, allow_pickle=False, progress=np.array(json.dumps(asdict(progress))), **arrays)
         for old in self.all()[: -self._keep]:
             old.unlink()
 
@@ -105,8 +104,8 @@ def _broadcast_progress(cluster: Cluster, progress: Progress) -> Progress:
     """Float64 values as pairs of int32, exactly."""
     bits = np.array(list(asdict(progress).values()), np.float64).view(np.int32)
     values = cluster.sum(bits if cluster.place.is_chief else np.zeros_like(bits)).view(np.float64)
-    kinds = Progress.__dataclass_fields__.values()
-    return Progress(**{field.name: type(field.default)(value) for field, value in zip(kinds, values, strict=True)})
+    kinds = {name: type(default) for name, default in asdict(Progress()).items()}
+    return Progress(**{name: kind(value) for (name, kind), value in zip(kinds.items(), values, strict=True)})
 
 
 def save_snapshot(model: keras.Model, run: Path, epoch: int) -> None:

@@ -25,7 +25,9 @@ def evaluate(run: Path, epochs: list[int], packs: Path, caches: Path, out: Path,
     config = configs.build(yaml.safe_load((run / "config.yml").read_text(encoding="utf-8")))
     limit = config.data.cache_limit_mb
     metrics.phase("caching")
-    manifest, images = open_images(packs, caches, config.data.image_size, limit, lambda done, total: metrics.phase("caching", f"{done}/{total}"))
+    manifest, images = open_images(
+        packs, caches, config.data.image_size, limit, lambda done, total: metrics.phase("caching", f"{done}/{total}")
+    )
     import keras
 
     for number, epoch in enumerate(epochs):

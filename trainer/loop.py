@@ -12,10 +12,9 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from trainer import models, optimizer, reduction, schedule, step
-from trainer.checkpoint import Progress, States, restore, save_snapshot
+from trainer.checkpoint import States, restore, save_snapshot
 from trainer.cluster import Cluster, digest
 from trainer.config import Config
 from trainer.data.cache import Images
@@ -72,7 +71,7 @@ class Trainer:
         chosen = order[counts.validation_images : counts.validation_images + counts.train_images]
         self._feeder = Feeder(self.job.images["train"], chosen, place.workers, place.rank)
         start, stop = share(counts.validation_images, place.workers, place.rank)
-        self._validation = np.sort(order[:counts.validation_images])[start:stop]
+        self._validation = np.sort(order[: counts.validation_images])[start:stop]
 
     def run(self) -> int:
         """Train to the end or to a stop.

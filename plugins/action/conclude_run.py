@@ -42,7 +42,7 @@ class ActionModule(ActionBase):
 
 def _summary(folder: Path, verdicts: list[dict[str, Any]], cancelled: bool) -> dict[str, Any]:
     path = folder / "summary.json"
-    chief = read_json(path) if path.is_file() else {"state": None, "workers": len(verdicts)}
+    chief: dict[str, Any] = read_json(path) if path.is_file() else {"state": None, "workers": len(verdicts)}
     state = outcome.state(verdicts, chief["state"], cancelled)
     summary = {**chief, "state": state}
     if state == "FAILED":

@@ -22,7 +22,7 @@ class ActionModule(ActionBase):
         name, verdicts, stopped = self._task.args["run"], self._task.args["verdicts"], int(self._task.args["stopped"])
         folder = control.RUNS / name
         path = folder / "summary.json"
-        summary = read_json(path) if path.is_file() else {"state": None, "workers": len(verdicts)}
+        summary: dict[str, Any] = read_json(path) if path.is_file() else {"state": None, "workers": len(verdicts)}
         state = outcome.state(verdicts, summary["state"], cancelled=stopped > 0)
         if stopped and state == "FAILED":
             state = "CANCELLED"

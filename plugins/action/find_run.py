@@ -26,7 +26,12 @@ class ActionModule(ActionBase):
             folder = latest_run(control.RUNS, None if options.get("run") is None else str(options["run"]))
             cluster = _cluster(folder, task_vars)
         config = yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))
-        found = {"name": folder.name, "folder": str(folder), "config": config, **{key: cluster[key] for key in ("dataset", "code", "counts")}}
+        found = {
+            "name": folder.name,
+            "folder": str(folder),
+            "config": config,
+            **{key: cluster[key] for key in ("dataset", "code", "counts")},
+        }
         result["ansible_facts"] = {"run_found": found, "cluster": cluster["hosts"], "run_options": options}
         return result
 
@@ -34,7 +39,9 @@ class ActionModule(ActionBase):
 def _cluster(folder: Any, task_vars: dict[str, Any]) -> dict[str, Any]:
     path = folder / "cluster.json"
     if not path.is_file():
-        raise LockstepError(f"run={folder.name}: it never started (no cluster.json); start it: ansible-playbook train.yml -e run={folder.name}")
+        raise LockstepError(
+            f"run={folder.name}: it never started (no cluster.json); start it: ansible-playbook train.yml -e run={folder.name}"
+        )
     cluster: dict[str, Any] = read_json(path)
     missing = [host["name"] for host in cluster["hosts"] if host["name"] not in task_vars["groups"]["all"]]
     if missing:

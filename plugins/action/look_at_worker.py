@@ -1,5 +1,6 @@
 """One look at a worker: is it alive, what does it do, how long since it was heard."""
 
+from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
@@ -9,7 +10,7 @@ from trainer.analysis import status
 
 
 class ActionModule(ActionBase):
-    """Returns `seen`; an unreachable host is a state, not a failure. With `lines`, also the log's end."""
+    """Returns `seen`; an unreachable host is a state, not a failure. With `lines`, also the log's end; with `local`, collects results."""
 
     TRANSFERS_FILES = False
 
@@ -21,6 +22,9 @@ class ActionModule(ActionBase):
         try:
             look = worker.look()
             seen = status.worker(look.records, look.exit, look.alive, look.heard)
+            if arguments.get("local"):
+                only = None if int(arguments["rank"]) == 0 else f"workers/{arguments['host']}"
+                worker.collect(Path(arguments["local"]), only)
             if "lines" in arguments:
                 seen["log"] = worker.last_lines(int(arguments["lines"]))
         except Gone as error:

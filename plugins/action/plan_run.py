@@ -30,7 +30,7 @@ class ActionModule(ActionBase):
         with control.refusing():
             options = control.operator_options("train", task_vars)
             hosts = cluster_hosts(task_vars["hostvars"], task_vars["groups"].get("workers", []))
-            plan = self._plan(options, hosts, task_vars)
+            plan = self._plan(options, hosts)
         check_hosts(plan["hosts"])
         if not plan["dataset"]["digest"] and self._task.check_mode:
             plan["dataset"]["digest"] = ""
@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
         result["ansible_facts"] = {"plan": plan, "cluster": plan["hosts"], "run_options": options}
         return result
 
-    def _plan(self, options: dict[str, Any], hosts: list[dict[str, Any]], task_vars: dict[str, Any]) -> dict[str, Any]:
+    def _plan(self, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
         request = {
             "options": options,
             "hosts": hosts,
@@ -73,7 +73,9 @@ def _warnings(hosts: list[dict[str, Any]]) -> list[str]:
     if not loopback or not up:
         return []
     ports = ", ".join(str(host["port"]) for host in hosts)
-    return [f"TensorFlow listens on ports {ports} of every interface ({', '.join(up)}) without a password: use a trusted network or a firewall"]
+    return [
+        f"TensorFlow listens on ports {ports} of every interface ({', '.join(up)}) without a password: use a trusted network or a firewall"
+    ]
 
 
 def _is_up(interface: str) -> bool:

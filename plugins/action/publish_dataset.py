@@ -32,9 +32,17 @@ class ActionModule(ActionBase):
         archive = package.build(packs.parent / "code")
         result["changed"] = not known
         if found["excluded"]:
-            result["show"] = f"left out {len(found['excluded'])} images that can't be read: {', '.join(name for name, _ in found['excluded'][:5])}"
+            result["show"] = (
+                f"left out {len(found['excluded'])} images that can't be read: {', '.join(name for name, _ in found['excluded'][:5])}"
+            )
         short = found["digest"][:16]
-        published = {"digest": found["digest"], "folder": str(packs / short), "name": short, "code": str(archive), "code_name": archive.name}
+        published = {
+            "digest": found["digest"],
+            "folder": str(packs / short),
+            "name": short,
+            "code": str(archive),
+            "code_name": archive.name,
+        }
         result["ansible_facts"] = {"published": published}
         return result
 
@@ -44,7 +52,8 @@ class ActionModule(ActionBase):
         argv += ["--allow-bad-images"] if data["allow_bad_images"] else []
         line, output = Line(Display(), control.terminal()), collections.deque[str](maxlen=1)
         with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=control.ROOT) as process:
-            assert process.stdout is not None and process.stderr is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
             for row in process.stdout:
                 output.append(row)
                 if not row.startswith("{"):

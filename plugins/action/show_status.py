@@ -28,7 +28,11 @@ class ActionModule(ActionBase):
         summary = read_json(path) if path.is_file() else {"state": None}
         shown = status.table(name, summary["state"], arguments["hosts"], seen, arguments["counts"])
         running = any(look.get("state") == "running" for look in seen)
-        commands = text.under_way(name) if running else text.next_commands(text.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}))
+        commands = (
+            text.under_way(name)
+            if running
+            else text.next_commands(text.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}))
+        )
         others = _other_runs(name)
         result["show_last"] = "\n\n".join(part for part in (shown, others, commands) if part)
         return result

@@ -106,4 +106,6 @@ def _where(port: int) -> str:
         ("here", f"http://127.0.0.1:{port}/"),
         ("from elsewhere", f"ssh -L {port}:127.0.0.1:{port} {here}   and then open http://127.0.0.1:{port}/"),
     ]
-    return f"TensorBoard is up\n{text.fields(pairs)}\n\n" + text.next_commands([("stop it", "ansible-playbook tensorboard.yml -e state=absent")])
+    return f"TensorBoard is up\n{text.fields(pairs)}\n\n" + text.next_commands(
+        [("stop it", "ansible-playbook tensorboard.yml -e state=absent")]
+    )

@@ -43,7 +43,8 @@ class _Watch:
         self.worker = Worker(action, arguments["run_folder"], arguments["folder"], arguments["session"])
         self.marks = control.PRIVATE / "watch" / arguments["run"]
         self.line = Line(Display(), control.terminal(), every=1e9)
-        self.estimate, self.last_epoch = Estimate(self.counts), None
+        self.estimate = Estimate(self.counts)
+        self.last_epoch: dict[str, Any] | None = None
         self.launched, self.heard_at = time.monotonic(), time.monotonic()
         self.phase, self.trained, self.collected = "starting", False, 0.0
 
@@ -72,7 +73,9 @@ class _Watch:
             code = seen.exit["exit_code"]
             return self._verdict(outcome.of_exit_code(code), exit_code=code, at=seen.exit["ended_at"], lines=code not in (0,))
         if not seen.alive:
-            return self._verdict("gone", message="its tmux session ended without an exit code (killed, or the host was restarted)", lines=True)
+            return self._verdict(
+                "gone", message="its tmux session ended without an exit code (killed, or the host was restarted)", lines=True
+            )
         return None
 
     def _under_way(self) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ import atexit
 import os
 import sys
 
-from ansible import constants as C
+from ansible import constants
 from ansible.plugins.callback.default import CallbackModule as Default
 
 DOCUMENTATION = """
@@ -103,7 +103,9 @@ class CallbackModule(Default):
         if self._wordy or not returned.get("msg"):
             super().v2_runner_on_failed(result, ignore_errors)
         elif not ignore_errors:
-            self._display.display(f"{result.host.get_name()}: {returned['msg']}" if self._names_host(result) else returned["msg"], color=C.COLOR_ERROR)
+            self._display.display(
+                f"{result.host.get_name()}: {returned['msg']}" if self._names_host(result) else returned["msg"], color=constants.COLOR_ERROR
+            )
 
     def v2_playbook_on_stats(self, stats):
         super().v2_playbook_on_stats(stats)

@@ -156,7 +156,9 @@ def take(module, path, held):
     try:
         os.link(part, path)
     except FileExistsError:
-        module.fail_json(msg=f"another launch took port {module.params['port']} on {module.params['host']} at the same moment: {read(path)}")
+        module.fail_json(
+            msg=f"another launch took port {module.params['port']} on {module.params['host']} at the same moment: {read(path)}"
+        )
     finally:
         os.unlink(part)
     for stale in ("exit.json", "stop"):

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.parsing.dataloader import DataLoader
 from ansible.utils.vars import load_extra_vars
@@ -47,8 +46,7 @@ def operator_options(command: str, task_vars: dict[str, Any]) -> dict[str, Any]:
         )
     hostvars = task_vars["hostvars"]
     names = {name for host in task_vars["groups"]["all"] for name in hostvars.get(host)}
-    options = operator_variables.check(command, extra_variables(), names - set(operator_variables.COMMANDS[command]))
-    return options
+    return operator_variables.check(command, extra_variables(), names - set(operator_variables.COMMANDS[command]))
 
 
 def terminal() -> bool:

@@ -38,7 +38,10 @@ def per_class(found: dict[str, Any]) -> list[tuple[str, int, float, str]]:
 
 def show(run: str, found: Sequence[dict[str, Any]], pictures: Sequence[str]) -> str:
     """The table of epochs, the classes of the last one, where pictures lie, next commands."""
-    rows = [[row["epoch"], text.Number(row["loss"], 4), text.Number(row["accuracy"], 4), row["images"], text.Number(row["seconds"], 1)] for row in found]
+    rows = [
+        [row["epoch"], text.Number(row["loss"], 4), text.Number(row["accuracy"], 4), row["images"], text.Number(row["seconds"], 1)]
+        for row in found
+    ]
     parts = [f"{run} on its test images", text.table(["epoch", "loss", "accuracy", "images", "seconds"], rows)]
     classes = [[name, images, text.Number(accuracy, 4), taken] for name, images, accuracy, taken in per_class(found[-1])]
     parts += ["", f"Epoch {found[-1]['epoch']} by class", text.table(["class", "images", "accuracy", "most often taken for"], classes), ""]

@@ -80,8 +80,12 @@ def history(rows: Sequence[dict[str, Any]]) -> str:
         best = max(rows, key=lambda row: (row["val_accuracy"], -row["epoch"]))["epoch"]
         shown = [row for row in rows if row["epoch"] <= 3 or row["epoch"] == best or row["epoch"] > rows[-1]["epoch"] - 10]
     cells = [
-        [row["epoch"], Number(row["loss"], 4), Number(row["accuracy"], 4), Number(row["val_loss"], 4), Number(row["val_accuracy"], 4)]
-        + [Number(row["seconds"], 1), Number(row["images_per_s"], 0)]
+        [
+            row["epoch"],
+            *(Number(row[key], 4) for key in ("loss", "accuracy", "val_loss", "val_accuracy")),
+            Number(row["seconds"], 1),
+            Number(row["images_per_s"], 0),
+        ]
         for row in shown
     ]
     return table(["epoch", "loss", "accuracy", "val loss", "val accuracy", "seconds", "images/s"], cells)

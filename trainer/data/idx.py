@@ -48,9 +48,9 @@ class Idx:
     def scan(self) -> Listing:
         """Read the files and list their records."""
         arrays, stamp = {}, hashlib.sha256()
-        for split in STEMS:
+        for split, stem in STEMS.items():
             for kind in ("images-idx3", "labels-idx1"):
-                file = self._find(STEMS[split], kind)
+                file = self._find(stem, kind)
                 stat = file.stat()
                 stamp.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
                 arrays[split, kind] = parse(_bytes(file), str(file))
@@ -76,7 +76,9 @@ class Idx:
 
     def _check(self, split: str, images: np.ndarray, labels: np.ndarray) -> None:
         if images.ndim != 3 or labels.ndim != 1:
-            raise DatasetError(f"dataset {self.path}: {split}: images need 3 dimensions and labels 1, found {images.ndim} and {labels.ndim}")
+            raise DatasetError(
+                f"dataset {self.path}: {split}: images need 3 dimensions and labels 1, found {images.ndim} and {labels.ndim}"
+            )
         if len(images) != len(labels) or not len(images):
             raise DatasetError(f"dataset {self.path}: {split}: {len(images)} images but {len(labels)} labels")
         first = self._images.get("train")

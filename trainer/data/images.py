@@ -58,7 +58,7 @@ def fit(image: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
 
 def fit_batch(images: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """Fit `[n, h, w, c]` uint8, all of one shape, to `[n, *size]`; the rule is that of `fit`."""
-    height, width, channels = size
+    channels = size[-1]
     if images.shape[-1] == 1 and channels == 3:
         images = np.repeat(images, 3, axis=-1)
     if images.shape[1:] == size:

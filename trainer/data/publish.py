@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -31,7 +32,7 @@ Checked = tuple[bytes, str | None]
 _reader: Source | None = None
 
 
-def published(source: Source, listing: Listing, packs: Path, allow_bad: bool) -> str | None:
+def published(listing: Listing, packs: Path, allow_bad: bool) -> str | None:
     """Digest under which this very source, unchanged since, is already published in `packs`."""
     entry = _index(listing, packs, allow_bad)
     if not entry.is_file():
@@ -45,7 +46,7 @@ def short(digest: str) -> str:
     return digest[:16]
 
 
-def publish(source: Source, kind: str, packs: Path, allow_bad: bool, progress: Progress = lambda done, total: None) -> Manifest:
+def publish(source: Source, kind: str, packs: Path, allow_bad: bool, progress: Progress) -> Manifest:
     """Write `source` under `packs/<digest>/`, unless it is there already.
 
     Raises:
@@ -53,7 +54,7 @@ def publish(source: Source, kind: str, packs: Path, allow_bad: bool, progress: P
             that has none left.
     """
     listing = source.scan()
-    digest = published(source, listing, packs, allow_bad)
+    digest = published(listing, packs, allow_bad)
     if digest is None:
         digest = _pack(source, kind, listing, packs, allow_bad, progress).digest
         write_json(_index(listing, packs, allow_bad), {"digest": digest})
@@ -105,7 +106,7 @@ def _checked(source: Source, listing: Listing) -> Iterator[tuple[str, int, Check
 
 
 def _keep_reader(source: Source) -> None:
-    global _reader
+    global _reader  # noqa: PLW0603 - one source for each pool process
     _reader = source
 
 
@@ -136,7 +137,7 @@ class _Writer:
         self._bad: list[list[str]] = []
         self._shards: list[int] = []
         self._offset = 0
-        self._stream = None
+        self._stream: BinaryIO | None = None
         self._digest = hashlib.sha256("\0".join(listing.classes).encode() + repr(listing.shape).encode())
 
     def add(self, split: str, number: int, record: Checked) -> None:

@@ -5,7 +5,8 @@ import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import ConfigError, nearest
+from trainer.config import nearest
+from trainer.errors import ConfigError
 
 if TYPE_CHECKING:
     import keras

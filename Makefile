@@ -1,0 +1,45 @@
+# make train: from a fresh machine to a trained model. make help lists the rest.
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev wheels train test unit local lint lock clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: ## .venv with what training needs (WHEELS=DIR: offline, from that folder)
+	@$(PYTHON) requirements/install.py control
+
+setup-dev: ## .venv with what tests and linters need, too
+	@$(PYTHON) requirements/install.py dev
+
+wheels: ## fill the folder WHEELS=DIR for an offline set-up
+	@$(PYTHON) requirements/install.py wheels $(or $(WHEELS),$(error say where: make wheels WHEELS=DIR))
+
+train: setup ## set up, prepare the example data, train, print what came out (ARGS="-e ...")
+	@$(BIN)/ansible-playbook train.yml $(ARGS)
+
+test: unit local ## all tests that need no root
+
+unit: setup-dev ## tests of single functions (seconds)
+	@$(BIN)/python -m pytest tests/unit -q
+
+local: setup-dev ## real runs of two and more workers on this machine (minutes)
+	@$(BIN)/python -m pytest tests/local -q --durations=10
+
+lint: setup-dev ## ruff, mypy, yamllint, ansible-lint
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/yamllint --strict .
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline -q
+
+lock: ## resolve requirements/*.in anew into the locked *.txt (needs uv)
+	for group in node control dev; do uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header requirements/$$group.in $$([ $$group = node ] || echo "-c requirements/node.txt") \
+	  -o requirements/$$group.txt || exit 1; done
+
+clean: ## remove what tests and linters leave behind (not runs, not data)
+	@rm -rf .pytest_cache .ruff_cache .mypy_cache .ansible

@@ -1,0 +1,174 @@
+"""Set up `.venv` from the locked requirements. Standard library only: this runs on a bare machine.
+
+    python3 requirements/install.py control      # what training needs
+    python3 requirements/install.py dev          # and what tests and linters need
+    python3 requirements/install.py wheels DIR   # fill a folder for offline set-up (WHEELS=DIR)
+
+Uses uv when it is there or can be installed, otherwise pip. Does nothing when all is in place.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+LOCKS = {"control": ["node", "control"], "dev": ["node", "control", "dev"]}
+UV = "uv==0.13.8"
+SUPPORTED = ((3, 11), (3, 13))
+
+
+def main() -> int:
+    """Run one of the commands above."""
+    group = sys.argv[1]
+    problem = unsupported()
+    if problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 1
+    try:
+        if group == "wheels":
+            return fill(Path(sys.argv[2]))
+        return install(group)
+    except subprocess.CalledProcessError as error:
+        command = " ".join(str(word) for word in error.cmd[:4])
+        print(f"error: set-up failed: `{command} ...` ended with exit code {error.returncode} (its output is above)", file=sys.stderr)
+        return 1
+
+
+def unsupported() -> str | None:
+    """What is missing on this machine and how to mend it, in one line; None when all is well."""
+    version, machine = sys.version_info[:2], platform.machine()
+    if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
+        return (
+            f"{platform.system()} on {machine} is not supported: TensorFlow has no build for it; "
+            "use 64-bit Linux (Debian 12, Ubuntu, Raspberry Pi OS) on x86_64 or aarch64"
+        )
+    if not SUPPORTED[0] <= version <= SUPPORTED[1]:
+        return f"Python {platform.python_version()} is not supported; use 3.11 to 3.13, for example: make setup PYTHON=python3.12"
+    if shutil.which("tmux") is None:
+        return "tmux is missing; install it: sudo apt-get install tmux"
+    return None
+
+
+def install(group: str) -> int:
+    """Bring `.venv` to the locked state of a group."""
+    wanted = state(group)
+    if any(
+        stamp(name).is_file() and stamp(name).read_text() == state(name)
+        for name in LOCKS
+        if LOCKS[name][: len(LOCKS[group])] == LOCKS[group]
+    ):
+        return 0
+    print(f"setting up .venv ({group}) ...", flush=True)
+    uv = find_uv()
+    lock = ROOT / "requirements" / f"{group}.txt"
+    if uv is None:
+        run(pip(), "install", "--quiet", "--require-hashes", *offline(), "-r", lock)
+    else:
+        run([uv], "pip", "install", "--quiet", "--python", PYTHON, "--compile-bytecode", "--require-hashes", *offline(), "-r", lock)
+    packages = next((VENV / "lib").glob("python3.*/site-packages"))
+    (packages / "lockstep.pth").write_text(f"{ROOT}\n")
+    stamp(group).write_text(wanted)
+    return 0
+
+
+def state(group: str) -> str:
+    """Digest of what `.venv` is made from: locks, Python, place."""
+    digest = hashlib.sha256(f"{sys.version}\0{ROOT}\0".encode())
+    for name in LOCKS[group]:
+        digest.update((ROOT / "requirements" / f"{name}.txt").read_bytes())
+    return digest.hexdigest()
+
+
+def stamp(group: str) -> Path:
+    """File that says what `.venv` holds."""
+    return VENV / f"lockstep-{group}.stamp"
+
+
+def offline() -> list[str]:
+    """Options that take wheels from the folder `WHEELS` and from nowhere else."""
+    wheels = os.environ.get("WHEELS")
+    return ["--no-index", "--find-links", str(Path(wheels).resolve())] if wheels else []
+
+
+def find_uv() -> str | None:
+    """Uv from PATH, or installed into a fresh `.venv`; None when neither works. `.venv` exists afterwards."""
+    uv = shutil.which("uv")
+    if uv is not None:
+        if not usable():
+            shutil.rmtree(VENV, ignore_errors=True)
+            run([uv], "venv", "--quiet", "--python", sys.executable, VENV)
+        return uv
+    if not usable():
+        make_venv()
+    if not (VENV / "bin" / "uv").is_file() and subprocess.run([*pip(), "install", "--quiet", *offline(), UV], check=False).returncode != 0:
+        print("uv can't be installed; going on with pip, which takes longer", file=sys.stderr)
+        return None
+    return str(VENV / "bin" / "uv")
+
+
+def usable() -> bool:
+    """Whether `.venv` has this very Python."""
+    if not PYTHON.exists():
+        return False
+    done = subprocess.run([PYTHON, "-c", "import sys; print(sys.version)"], capture_output=True, text=True, check=False)
+    return done.returncode == 0 and done.stdout.strip() == sys.version.strip()
+
+
+def make_venv() -> None:
+    """A virtual environment with pip, also where Debian has split `venv` off."""
+    shutil.rmtree(VENV, ignore_errors=True)
+    done = subprocess.run([sys.executable, "-m", "venv", VENV], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        shutil.rmtree(VENV, ignore_errors=True)
+        run([sys.executable], "-m", "venv", "--without-pip", VENV)
+
+
+def pip() -> list[str]:
+    """The command that runs pip for `.venv`."""
+    if subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0:
+        return [str(PYTHON), "-m", "pip", "--disable-pip-version-check"]
+    return [str(PYTHON), f"{debian_pip()}/pip", "--disable-pip-version-check"]
+
+
+def debian_pip() -> Path:
+    """Pip as a wheel from Debian's package, fetched and unpacked without root."""
+    found = sorted(Path("/usr/share/python-wheels").glob("pip-*.whl")) or sorted((VENV / "pip").rglob("pip-*.whl"))
+    if found:
+        return found[-1]
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            subprocess.run(["apt-get", "download", "python3-pip-whl"], cwd=scratch, check=True, capture_output=True)
+            package = next(Path(scratch).glob("*.deb"))
+            subprocess.run(["dpkg", "-x", package, VENV / "pip"], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError, StopIteration):
+            sys.exit("error: Python's venv module is missing and can't be fetched; install it: sudo apt-get install python3-venv")
+    return sorted((VENV / "pip").rglob("pip-*.whl"))[-1]
+
+
+def fill(folder: Path) -> int:
+    """Download all wheels of the locks into a folder."""
+    find_uv()
+    folder.mkdir(parents=True, exist_ok=True)
+    if subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True, check=False).returncode != 0:
+        subprocess.run([PYTHON, "-m", "ensurepip"], check=False, capture_output=True)
+    run(pip(), "download", "--quiet", "--require-hashes", "--dest", folder, "-r", ROOT / "requirements" / "dev.txt")
+    run(pip(), "download", "--quiet", "--dest", folder, UV)
+    print(f"filled {folder}; set up from it with: make setup WHEELS={folder}")
+    return 0
+
+
+def run(command: list[str], *arguments: object) -> None:
+    """Run a command; its failure ends the set-up."""
+    environment = {**os.environ, "UV_PYTHON_DOWNLOADS": "never", "UV_LINK_MODE": os.environ.get("UV_LINK_MODE", "copy")}
+    subprocess.run([*command, *(str(argument) for argument in arguments)], check=True, env=environment)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
