@@ -49,6 +49,11 @@ def check(command: str, given: Mapping[str, Any], inventory: Iterable[str]) -> d
         ConfigError: a name that this command does not take, with the nearest one that it does.
     """
     known, overridable = COMMANDS[command], set(inventory)
+    if "_raw_params" in given:
+        raise ConfigError(
+            f"-e ... {given['_raw_params']}: Ansible splits a value at spaces; "
+            "put quotes inside the quotes, as in -e 'dataset=\"my pictures\"'"
+        )
     for name in given:
         if name in known or name in overridable or name.startswith("ansible_"):
             continue

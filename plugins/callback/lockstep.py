@@ -35,6 +35,7 @@ class CallbackModule(Default):
         self._main = os.getpid()
         self._run_under_way = None
         self._last_words = []
+        self._told = set()
         os.environ["LOCKSTEP_TTY"] = "1" if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" else "0"
         atexit.register(self._hint_if_interrupted)
 
@@ -102,7 +103,8 @@ class CallbackModule(Default):
         self._follow(returned)
         if self._wordy or not returned.get("msg"):
             super().v2_runner_on_failed(result, ignore_errors)
-        elif not ignore_errors:
+        elif not ignore_errors and returned["msg"] not in self._told:
+            self._told.add(returned["msg"])
             self._display.display(
                 f"{result.host.get_name()}: {returned['msg']}" if self._names_host(result) else returned["msg"], color=constants.COLOR_ERROR
             )

@@ -139,7 +139,10 @@ def read(path):
 
 def alive(module, held):
     """Whether the run that holds a claim still runs or is just being started."""
-    return tmux.exists(module, held["session"]) or time.time() - held["at"] < STARTING_S
+    if tmux.exists(module, held["session"]):
+        return True
+    ended = os.path.exists(os.path.join(held.get("folder", ""), "exit.json"))
+    return time.time() - held["at"] < STARTING_S and not ended
 
 
 def take(module, path, held):
@@ -149,10 +152,10 @@ def take(module, path, held):
     if held is not None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-    text = json.dumps({"run": module.params["run"], "session": module.params["session"], "at": time.time()})
+    claimed = {"run": module.params["run"], "session": module.params["session"], "folder": worker_folder(module), "at": time.time()}
     part = f"{path}.{os.getpid()}"
     with open(part, "w", encoding="utf-8") as stream:
-        stream.write(text)
+        json.dump(claimed, stream)
     try:
         os.link(part, path)
     except FileExistsError:

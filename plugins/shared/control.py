@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.parsing.dataloader import DataLoader
 from ansible.utils.vars import load_extra_vars
@@ -16,6 +17,7 @@ from trainer.errors import LockstepError
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "runs"
 PRIVATE = ROOT / ".lockstep"
+INVENTORY = {"worker_address", "worker_role", "dfs_path", "control_packs", "default_workers"}
 
 
 @contextlib.contextmanager
@@ -44,9 +46,13 @@ def operator_options(command: str, task_vars: dict[str, Any]) -> dict[str, Any]:
             f"--limit {task_vars['ansible_limit']}: a synchronous cluster waits for every worker, so hosts can't be left out; "
             "leave --limit away and choose how many train with -e workers=N, or take hosts out of the inventory."
         )
-    hostvars = task_vars["hostvars"]
-    names = {name for host in task_vars["groups"]["all"] for name in hostvars.get(host)}
-    return operator_variables.check(command, extra_variables(), names - set(operator_variables.COMMANDS[command]))
+    return operator_variables.check(command, extra_variables(), inventory_variables())
+
+
+def inventory_variables() -> set[str]:
+    """Variables that an inventory may set, and that `-e` may therefore override: the roles' own and a few more."""
+    files = ROOT.glob("roles/*/defaults/main.yml")
+    return INVENTORY.union(*(yaml.safe_load(file.read_text(encoding="utf-8")) for file in files))
 
 
 def terminal() -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleConnectionFailure
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 
 TMUX = "tmux -L lockstep"
@@ -81,17 +81,19 @@ class Worker:
             into: the run directory on the control node.
             only: a folder inside the run directory, to fetch nothing else.
         """
-        fetched = []
+        fetched, there = [], set()
         where = f"{self.run}/{only}" if only else self.run
         listing = self._shell(f"cd {shlex.quote(where)} 2>/dev/null && find . -type f ! -name '.part-*' -printf '%s %T@ %P\\n'; true")
         for line in listing.splitlines():
             size, changed, name = line.split(" ", 2)
+            there.add(name)
             path = into / only / name if only else into / name
             if name in ("config.yml", "cluster.json") and not only:
                 continue
             if not _same(path, int(size), float(changed)):
                 self._fetch(f"{where}/{name}", path, float(changed))
                 fetched.append(name)
+        _forget_old_states(into, there)
         return fetched
 
     def _fetch(self, remote: str, local: Path, changed: float) -> None:
@@ -103,6 +105,9 @@ class Worker:
             part.replace(local)
         except AnsibleConnectionFailure as error:
             raise Gone(str(error)) from None
+        except AnsibleError as error:
+            if self._shell(f"test -e {shlex.quote(remote)} && echo there").strip():
+                raise Gone(f"{remote} can't be fetched: {error}") from None
         finally:
             part.unlink(missing_ok=True)
 
@@ -114,6 +119,15 @@ class Worker:
         if done["rc"] == 255 and self.action._connection.transport != "local":
             raise Gone(done["stderr"].strip())
         return str(done["stdout"])
+
+
+def _forget_old_states(into: Path, there: set[str]) -> None:
+    """Drop training states that the chief has replaced by newer ones."""
+    newest = max((name for name in there if name.startswith("state/step-")), default="")
+    for path in into.glob("state/step-*.npz"):
+        name = f"state/{path.name}"
+        if name not in there and name < newest:
+            path.unlink()
 
 
 def _same(path: Path, size: int, changed: float) -> bool:

@@ -1,0 +1,196 @@
+"""Train, resume, evaluate: whole runs of several workers through the playbooks."""
+
+import csv
+import json
+
+import pytest
+
+from tests.local.conftest import CLASSES, Project, await_until
+
+SMALL = "set=train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.005"
+
+
+def rows(project: Project, name: str) -> list[dict[str, float]]:
+    with (project.run(name) / "history.csv").open() as stream:
+        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(stream)]
+
+
+def train(project: Project, pictures, name: str, *more: str, **options):
+    return project.play("train", f"run={name}", "config=task_cnn", f"dataset={pictures}", SMALL, *more, **options)
+
+
+@pytest.fixture(scope="module")
+def whole(project, pictures):
+    """Four epochs without interruption on two workers."""
+    return train(project, pictures, "whole", "epochs=4")
+
+
+def test_run_directory_holds_what_the_contract_says(project, whole):
+    run = project.run("whole")
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [f"epoch-{epoch:04d}.keras" for epoch in (1, 2, 3, 4)]
+    assert {path.name for path in run.iterdir()} >= {
+        "config.yml",
+        "cluster.json",
+        "history.csv",
+        "summary.json",
+        "state",
+        "logs",
+        "workers",
+    }
+    assert len(list((run / "state").glob("step-*.npz"))) == 2
+    for split in ("train", "validation"):
+        assert list((run / "logs" / split).glob("events.out.tfevents.*"))
+    for worker in ("worker1", "worker2"):
+        assert {path.name for path in (run / "workers" / worker).iterdir()} >= {"worker.log", "metrics.jsonl", "exit.json"}
+        assert json.loads((run / "workers" / worker / "exit.json").read_text())["exit_code"] == 0
+    assert not list(run.rglob(".part-*"))
+
+
+def test_summary_and_history_agree_and_weights_are_equal_on_all_workers(project, whole):
+    summary, history = project.summary("whole"), rows(project, "whole")
+    assert summary["state"] == "SUCCEEDED"
+    assert (summary["workers"], summary["epochs_done"], summary["steps"], summary["restarts"]) == (2, 4, 4 * 8, 0)
+    assert [row["epoch"] for row in history] == [1, 2, 3, 4]
+    best = max(history, key=lambda row: (row["val_accuracy"], -row["epoch"]))
+    assert summary["best"] == {"epoch": best["epoch"], "val_accuracy": best["val_accuracy"]}
+    assert len(summary["weights_sha256_by_rank"]) == 2
+    assert len(set(summary["weights_sha256_by_rank"])) == 1
+    assert history[-1]["val_accuracy"] > 0.6 > 1 / len(CLASSES)
+
+
+def test_output_has_plan_epochs_table_and_next_commands(whole):
+    for expected in (
+        "model         task_cnn, 3,687,811 parameters",
+        "144 training, 36 validation, 60 test images",
+        "8 an epoch x 4 epochs = 32",
+        "epoch 4/4  step 32/32",
+        "whole: SUCCEEDED",
+        "equal on all 2 workers",
+        "ansible-playbook evaluate.yml -e run=whole -e epoch=first,best,last",
+    ):
+        assert expected in whole.stdout
+    assert "FAILED - RETRYING" not in whole.stdout
+
+
+def test_same_command_again_changes_nothing(project, pictures, whole):
+    before = (project.run("whole") / "summary.json").read_text()
+    again = train(project, pictures, "whole", "epochs=4")
+    assert "Nothing to do: 4 epochs are done already." in again.stdout
+    assert "changed=0" in again.stdout
+    assert "changed=1" not in again.stdout
+    assert (project.run("whole") / "summary.json").read_text() == before
+
+
+def test_more_epochs_continue_to_the_same_weights(project, pictures, whole):
+    train(project, pictures, "grown", "epochs=2")
+    assert project.summary("grown")["epochs_done"] == 2
+    project.play("train", "run=grown", "epochs=4")
+    assert project.summary("grown")["restarts"] == 1
+    assert project.summary("grown")["weights_sha256"] == project.summary("whole")["weights_sha256"]
+    assert [row["loss"] for row in rows(project, "grown")] == [row["loss"] for row in rows(project, "whole")]
+
+
+def test_stopped_inside_an_epoch_and_continued_ends_with_the_same_weights(project, pictures):
+    more = ("epochs=30",)
+    train(project, pictures, "straight", *more)
+    train(project, pictures, "stopped", *more, "detach=true")
+    await_until(lambda: project.steps(1, "stopped") >= 10, 60, "ten steps")
+    stopped = project.play("stop", "run=stopped")
+    assert "stopped: CANCELLED" in stopped.stdout
+    steps = project.summary("stopped")["steps"]
+    assert 10 <= steps < 240
+    assert project.summary("stopped")["state"] == "CANCELLED"
+    exits = [
+        json.loads((project.run("stopped") / "workers" / worker / "exit.json").read_text())["exit_code"]
+        for worker in ("worker1", "worker2")
+    ]
+    assert exits == [42, 42]
+    project.play("train", "run=stopped")
+    assert project.summary("stopped")["weights_sha256"] == project.summary("straight")["weights_sha256"]
+    assert rows(project, "stopped")[-1]["val_loss"] == rows(project, "straight")[-1]["val_loss"]
+
+
+def test_continues_from_the_control_node_when_the_chief_lost_its_disk(project, pictures, whole):
+    import shutil
+
+    train(project, pictures, "moved", "epochs=2")
+    for worker in (1, 2):
+        shutil.rmtree(project.node(worker, "moved"))
+    project.play("train", "run=moved", "epochs=4")
+    assert project.summary("moved")["weights_sha256"] == project.summary("whole")["weights_sha256"]
+    assert [row["epoch"] for row in rows(project, "moved")] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("workers", [1, 5])
+def test_loss_curve_does_not_depend_on_the_number_of_workers(project, pictures, whole, workers):
+    name = f"with-{workers}"
+    train(project, pictures, name, "epochs=4", f"workers={workers}")
+    summary = project.summary(name)
+    assert summary["workers"] == len(summary["weights_sha256_by_rank"]) == workers
+    assert len(set(summary["weights_sha256_by_rank"])) == 1
+    for mine, theirs in zip(rows(project, name), rows(project, "whole"), strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=2e-3)
+        assert mine["val_loss"] == pytest.approx(theirs["val_loss"], rel=2e-3)
+
+
+def test_check_shows_the_plan_and_touches_nothing(project, pictures):
+    before = sorted(path for path in project.root.rglob("*") if "__pycache__" not in path.parts)
+    done = project.play("train", "--check", "run=planned", "config=deep_cnn", f"dataset={pictures}", "workers=3", "epochs=7")
+    assert "deep_cnn" in done.stdout
+    assert "worker3" in done.stdout
+    assert "x 7 epochs" in done.stdout
+    assert "changed=0" in done.stdout
+    after = sorted(path for path in project.root.rglob("*") if "__pycache__" not in path.parts)
+    assert after == before
+
+
+def test_resumed_run_refuses_a_changed_key_and_a_smaller_number_of_epochs_does_nothing(project, whole):
+    refused = project.play("train", "run=whole", "set=optimizer.momentum=0.5", check=False)
+    assert refused.returncode != 0
+    assert "this run exists with another optimizer.momentum" in refused.stdout
+    fewer = project.play("train", "run=whole", "epochs=1")
+    assert "Nothing to do" in fewer.stdout
+
+
+def test_evaluate_appends_rows_in_the_order_asked(project, whole):
+    done = project.play("evaluate", "run=whole", "epoch=4,1")
+    with (project.run("whole") / "evaluations.csv").open() as stream:
+        found = list(csv.DictReader(stream))
+    assert [row["epoch"] for row in found][-2:] == ["4", "1"]
+    assert found[-1]["images"] == "60"
+    assert float(found[-2]["loss"]) < float(found[-1]["loss"])
+    assert (project.run("whole") / "evaluations" / "confusion-epoch-0004.png").stat().st_size > 5000
+    assert "Käse" in done.stdout
+    matrix = json.loads((project.run("whole") / "evaluate" / "epoch-0004.json").read_text())["confusion"]
+    assert [sum(row) for row in matrix] == [20, 20, 20]
+
+
+def test_evaluate_refuses_an_epoch_that_is_not_there(project, whole):
+    done = project.play("evaluate", "run=whole", "epoch=12", check=False)
+    assert done.returncode != 0
+    assert "epoch=12: run whole has no such snapshot; there are: 1-4" in done.stdout
+
+
+def test_predict_names_three_classes(project, pictures, whole):
+    image = pictures / "test" / "Käse" / "bild 1.png"
+    done = project.play("evaluate", "run=whole", json.dumps({"image": str(image)}))
+    lines = done.stdout[done.stdout.index("by whole, epoch") :].splitlines()
+    assert sorted(line.rsplit(maxsplit=1)[0].strip() for line in lines[2:5]) == sorted(CLASSES)
+    assert lines[2].strip().startswith("Käse")
+
+
+def test_predict_refuses_what_is_no_image(project, tmp_path, whole):
+    file = tmp_path / "letter.txt"
+    file.write_text("no image")
+    done = project.play("evaluate", "run=whole", f"image={file}", check=False)
+    assert done.returncode != 0
+    assert "can't be read: not a JPEG, PNG, BMP or GIF" in done.stdout
+
+
+def test_status_and_logs_of_a_finished_run(project, whole):
+    status = project.play("status", "run=whole")
+    assert "whole: SUCCEEDED" in status.stdout
+    assert status.stdout.count(" done ") == 2
+    logs = project.play("logs", "run=whole", "lines=3")
+    assert "worker2: last" in logs.stdout
+    assert "rank 0 of 2" in logs.stdout

@@ -1,0 +1,73 @@
+"""What several test files need: class folders, MNIST-format files, Python files that are in no package."""
+
+import gzip
+import importlib.util
+import sys
+from pathlib import Path
+
+import lockstep_tmux
+import numpy as np
+import pytest
+
+from tests.unit.samples import idx_bytes, image_bytes
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load_file(path: Path, name: str):
+    """Import a Python file that is in no package."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.fixture
+def make_folder(tmp_path):
+    """Write a dataset folder: `make_folder(train={"cat": 3, "dog": 2}, test={"cat": 1, "dog": 1})`."""
+
+    def make(name="pets", train=None, test=None):
+        root, number = tmp_path / name, 0
+        for split, classes in (("train", train or {"cat": 3, "dog": 2}), ("test", test or {"cat": 1, "dog": 1})):
+            for label, count in classes.items():
+                (root / split / label).mkdir(parents=True)
+                for index in range(count):
+                    (root / split / label / f"{index}.png").write_bytes(image_bytes(number))
+                    number += 1
+        return root
+
+    return make
+
+
+@pytest.fixture
+def make_idx(tmp_path):
+    """Write the four files of an MNIST-format dataset; `labels` for train and test."""
+
+    def make(name="digits", train=(0, 1, 0, 1, 1), test=(1, 0), size=(4, 3), zipped=()):
+        root = tmp_path / name
+        root.mkdir()
+        rng = np.random.default_rng(0)
+        for stem, labels in (("train", train), ("t10k", test)):
+            images = rng.integers(0, 256, (len(labels), *size)).astype(np.uint8)
+            for kind, array in (("images-idx3", images), ("labels-idx1", np.array(labels))):
+                file, data = f"{stem}-{kind}-ubyte", idx_bytes(array)
+                if stem in zipped:
+                    (root / f"{file}.gz").write_bytes(gzip.compress(data))
+                else:
+                    (root / file).write_bytes(data)
+        return root
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def worker_claim():
+    """The module `plugins/modules/worker_claim.py`, with its module_utils where Ansible would put them."""
+    sys.modules.setdefault("ansible.module_utils.lockstep_tmux", lockstep_tmux)
+    return load_file(ROOT / "plugins" / "modules" / "worker_claim.py", "worker_claim")
+
+
+@pytest.fixture(scope="session")
+def install():
+    """The module `requirements/install.py`."""
+    return load_file(ROOT / "requirements" / "install.py", "lockstep_install")

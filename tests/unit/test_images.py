@@ -1,0 +1,146 @@
+"""Decoding image files and fitting them to a model's input size."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from trainer.data.images import decode, fit, fit_batch
+
+
+def colours():
+    """Four flat squares: red, green, blue, white."""
+    pixels = np.zeros((32, 32, 3), np.uint8)
+    pixels[:16, :16], pixels[:16, 16:], pixels[16:, :16], pixels[16:, 16:] = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
+    return pixels
+
+
+def saved(image, kind, **options):
+    stream = io.BytesIO()
+    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(stream, kind, **options)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "GIF"])
+def test_lossless_formats_give_the_very_pixels(kind):
+    found = decode(saved(colours(), kind))
+    assert found.dtype == np.uint8
+    assert np.array_equal(found, colours())
+
+
+def test_jpeg_gives_nearly_the_pixels():
+    found = decode(saved(colours(), "JPEG", quality=95))
+    assert found.shape == (32, 32, 3)
+    assert np.abs(found.astype(int)[4:12, 4:12] - (255, 0, 0)).max() < 12
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "JPEG"])
+def test_grey_has_one_channel(kind):
+    found = decode(saved(np.full((5, 7), 90, np.uint8), kind))
+    assert found.shape == (5, 7, 1)
+    assert np.abs(found.astype(int) - 90).max() <= 1
+
+
+def test_black_and_white_is_grey():
+    assert decode(saved(Image.new("1", (3, 2), 1), "PNG")).tolist() == [[[255]] * 3] * 2
+
+
+def test_palette_becomes_colour():
+    image = Image.fromarray(colours()).quantize(8)
+    assert image.mode == "P"
+    assert np.array_equal(decode(saved(image, "PNG")), colours())
+
+
+@pytest.mark.parametrize(("mode", "value", "expected"), [("RGBA", (10, 20, 30, 0), [10, 20, 30]), ("LA", (40, 0), [40])])
+def test_transparency_is_dropped(mode, value, expected):
+    assert decode(saved(Image.new(mode, (1, 1), value), "PNG")).tolist() == [[expected]]
+
+
+def test_sixteen_bits_keep_their_upper_eight():
+    values = np.array([[0, 257, 257 * 128, 65535]], np.uint16)
+    assert decode(saved(values, "PNG"))[..., 0].tolist() == [[0, 1, 128, 255]]
+
+
+def test_first_frame_of_an_animation():
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    found = decode(saved(frames[0], "GIF", save_all=True, append_images=frames[1:]))
+    assert found.tolist() == [[[255, 0, 0]] * 4] * 4
+
+
+def test_exif_orientation_turns_upright():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    pixels = np.zeros((2, 3, 3), np.uint8)
+    pixels[0, 0] = 255
+    found = decode(saved(pixels, "PNG", exif=exif))
+    assert found.shape == (3, 2, 3)
+    assert found[0, 1].tolist() == [255, 255, 255]
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP"])
+def test_truncated_file_is_refused_with_a_reason(kind):
+    data = saved(np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8), kind)
+    with pytest.raises(ValueError, match=r"\w+") as caught:
+        decode(data[: len(data) // 2])
+    assert "trunc" in str(caught.value) or "not processed" in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [b"", b"just words\n", b"II*\0" + b"\0" * 40, b"%PDF-1.4"])
+def test_other_files_are_refused_with_a_reason(data):
+    with pytest.raises(ValueError, match=r"^not a JPEG, PNG, BMP or GIF$"):
+        decode(data)
+
+
+def test_other_image_formats_are_refused():
+    with pytest.raises(ValueError, match="not a JPEG, PNG, BMP or GIF"):
+        decode(saved(colours(), "TIFF"))
+
+
+def test_a_picture_that_would_fill_the_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(ValueError, match="exceeds limit of 200 pixels"):
+        decode(saved(colours(), "PNG"))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_fitting_image_stays_as_it_is(channels):
+    image = np.random.default_rng(0).integers(0, 256, (32, 32, channels)).astype(np.uint8)
+    assert np.array_equal(fit(image, (32, 32, channels)), image)
+
+
+@pytest.mark.parametrize(("height", "width", "top", "left"), [(28, 28, 2, 2), (29, 31, 1, 0), (17, 32, 7, 0)])
+def test_a_slightly_smaller_image_is_padded_in_the_middle(height, width, top, left):
+    image = np.random.default_rng(0).integers(1, 256, (height, width, 1)).astype(np.uint8)
+    found = fit(image, (32, 32, 1))
+    assert found.shape == (32, 32, 1)
+    assert np.array_equal(found[top : top + height, left : left + width], image)
+    assert found.astype(int).sum() == image.astype(int).sum()
+
+
+@pytest.mark.parametrize(("height", "width"), [(100, 60), (16, 16), (33, 33), (28, 60), (3, 3), (1, 1)])
+def test_other_sizes_are_resized(height, width):
+    found = fit(np.full((height, width, 3), (10, 200, 30), np.uint8), (32, 32, 3))
+    assert found.tolist() == [[[10, 200, 30]] * 32] * 32
+
+
+def test_resizing_averages_neighbours():
+    stripes = np.zeros((64, 64, 1), np.uint8)
+    stripes[:, ::2] = 200
+    assert np.abs(fit(stripes, (8, 8, 1)).astype(int) - 100).max() <= 10
+
+
+def test_grey_is_repeated_to_colour():
+    assert fit(np.full((4, 4, 1), 7, np.uint8), (4, 4, 3)).tolist() == [[[7, 7, 7]] * 4] * 4
+
+
+@pytest.mark.parametrize(("colour", "grey"), [((255, 0, 0), 76), ((0, 255, 0), 150), ((0, 0, 255), 29), ((255, 255, 255), 255)])
+def test_colour_is_turned_to_luma(colour, grey):
+    assert fit(np.full((1, 1, 3), colour, np.uint8), (1, 1, 1)).tolist() == [[[grey]]]
+
+
+@pytest.mark.parametrize("size", [(32, 32, 3), (32, 32, 1), (8, 9, 3)])
+@pytest.mark.parametrize("shape", [(32, 32, 3), (28, 28, 1), (28, 30, 3), (64, 50, 3), (5, 5, 1)])
+def test_a_batch_is_fitted_as_its_images_are(shape, size):
+    images = np.random.default_rng(0).integers(0, 256, (3, *shape)).astype(np.uint8)
+    assert np.array_equal(fit_batch(images, size), np.stack([fit(image, size) for image in images]))

@@ -1,0 +1,197 @@
+"""Set-up: which machines are refused and how, and when `.venv` has to be made anew."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+
+@pytest.fixture
+def machine(install, monkeypatch):
+    """Pretend to be a machine: `machine(system="Darwin", platform="darwin")`."""
+
+    def pretend(system="Linux", platform="linux", machine="x86_64", python=(3, 11, 7), tmux="/usr/bin/tmux"):
+        monkeypatch.setattr(install, "sys", SimpleNamespace(platform=platform, version_info=python, version="3.x", stderr=sys.stderr))
+        version = ".".join(map(str, python))
+        fake = SimpleNamespace(machine=lambda: machine, system=lambda: system, python_version=lambda: version)
+        monkeypatch.setattr(install, "platform", fake)
+        monkeypatch.setattr(install, "shutil", SimpleNamespace(which=lambda name: tmux if name == "tmux" else None))
+
+    return pretend
+
+
+@pytest.fixture
+def project(install, monkeypatch, tmp_path):
+    """A project of its own, with lock files and nothing set up."""
+    (tmp_path / "requirements").mkdir()
+    for name in ("node", "control", "dev"):
+        (tmp_path / "requirements" / f"{name}.txt").write_text(f"{name}==1\n")
+    monkeypatch.setattr(install, "ROOT", tmp_path)
+    monkeypatch.setattr(install, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(install, "PYTHON", tmp_path / ".venv" / "bin" / "python")
+    (tmp_path / ".venv").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("python", [(3, 11, 0), (3, 12, 1), (3, 13, 9)])
+def test_supported_machines(kind, python, install, machine):
+    machine(machine=kind, python=python)
+    assert install.unsupported() is None
+
+
+@pytest.mark.parametrize(
+    ("pretended", "what"),
+    [
+        ({"system": "Darwin", "platform": "darwin", "machine": "arm64"}, "Darwin on arm64"),
+        ({"system": "Darwin", "platform": "darwin", "machine": "x86_64"}, "Darwin on x86_64"),
+        ({"machine": "armv7l"}, "Linux on armv7l"),
+        ({"system": "Windows", "platform": "win32", "machine": "AMD64"}, "Windows on AMD64"),
+    ],
+)
+def test_machines_without_tensorflow(pretended, what, install, machine):
+    machine(**pretended)
+    assert install.unsupported() == (
+        f"{what} is not supported: TensorFlow has no build for it; "
+        "use 64-bit Linux (Debian 12, Ubuntu, Raspberry Pi OS) on x86_64 or aarch64"
+    )
+
+
+@pytest.mark.parametrize("python", [(3, 10, 12), (3, 14, 0), (2, 7, 18)])
+def test_pythons_out_of_range(python, install, machine):
+    machine(python=python)
+    shown = ".".join(map(str, python))
+    assert install.unsupported() == f"Python {shown} is not supported; use 3.11 to 3.13, for example: make setup PYTHON=python3.12"
+
+
+def test_missing_tmux(install, machine):
+    machine(tmux=None)
+    assert install.unsupported() == "tmux is missing; install it: sudo apt-get install tmux"
+
+
+def test_a_refusal_is_one_line_and_an_exit_code(install, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["install.py", "control"])
+    monkeypatch.setattr(install, "unsupported", lambda: "no good")
+    monkeypatch.setattr(install, "install", lambda group: pytest.fail("went on"))
+    assert install.main() == 1
+    assert capsys.readouterr().err == "error: no good\n"
+
+
+def test_a_failing_command_is_named(install, monkeypatch, capsys):
+    def fail(group):
+        raise subprocess.CalledProcessError(2, ["uv", "pip", "install", "--quiet", "secret"])
+
+    monkeypatch.setattr(sys, "argv", ["install.py", "control"])
+    monkeypatch.setattr(install, "unsupported", lambda: None)
+    monkeypatch.setattr(install, "install", fail)
+    assert install.main() == 1
+    assert capsys.readouterr().err == ("error: set-up failed: `uv pip install --quiet ...` ended with exit code 2 (its output is above)\n")
+
+
+@pytest.mark.parametrize(
+    ("group", "lock", "changes"),
+    [
+        ("control", "node", True),
+        ("control", "control", True),
+        ("control", "dev", False),
+        ("dev", "node", True),
+        ("dev", "control", True),
+        ("dev", "dev", True),
+    ],
+)
+def test_state_follows_the_groups_locks(group, lock, changes, install, project):
+    before = install.state(group)
+    assert install.state(group) == before
+    (project / "requirements" / f"{lock}.txt").write_text("other==2\n")
+    assert (install.state(group) != before) is changes
+
+
+def test_state_follows_python_and_place(install, project, monkeypatch, tmp_path):
+    before = install.state("control")
+    monkeypatch.setattr(install, "sys", SimpleNamespace(version="another"))
+    assert install.state("control") != before
+    monkeypatch.undo()
+    assert install.state("control") != before
+
+
+class SetsUp(Exception):
+    """Set-up begins."""
+
+
+@pytest.fixture
+def begins(install, monkeypatch):
+    def find_uv():
+        raise SetsUp
+
+    monkeypatch.setattr(install, "find_uv", find_uv)
+
+
+def test_fresh_project_is_set_up(install, project, begins, capsys):
+    with pytest.raises(SetsUp):
+        install.install("control")
+    assert capsys.readouterr().out == "setting up .venv (control) ...\n"
+
+
+@pytest.mark.parametrize(("stamped", "group"), [("control", "control"), ("dev", "dev"), ("dev", "control")])
+def test_nothing_is_done_when_all_is_in_place(stamped, group, install, project, begins, capsys):
+    install.stamp(stamped).write_text(install.state(stamped))
+    assert install.install(group) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_control_is_not_enough_for_dev(install, project, begins):
+    install.stamp("control").write_text(install.state("control"))
+    with pytest.raises(SetsUp):
+        install.install("dev")
+
+
+def test_a_changed_lock_sets_up_again(install, project, begins):
+    install.stamp("control").write_text(install.state("control"))
+    (project / "requirements" / "node.txt").write_text("other==2\n")
+    with pytest.raises(SetsUp):
+        install.install("control")
+
+
+@pytest.mark.parametrize("uv", [None, "/usr/bin/uv"])
+def test_set_up_runs_one_locked_install_and_leaves_its_stamp(uv, install, project, monkeypatch):
+    ran = []
+    packages = project / ".venv" / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    monkeypatch.delenv("WHEELS", raising=False)
+    monkeypatch.setattr(install, "find_uv", lambda: uv)
+    monkeypatch.setattr(install, "pip", lambda: ["python", "-m", "pip"])
+    monkeypatch.setattr(install, "run", lambda command, *arguments: ran.append([*command, *map(str, arguments)]))
+    assert install.install("control") == 0
+    assert len(ran) == 1
+    assert ran[0][0] == (uv or "python")
+    assert "--require-hashes" in ran[0]
+    assert ran[0][-1] == str(project / "requirements" / "control.txt")
+    assert (packages / "lockstep.pth").read_text() == f"{project}\n"
+    assert install.stamp("control").read_text() == install.state("control")
+
+
+def test_a_failed_set_up_leaves_no_stamp(install, project, monkeypatch):
+    def fail(*_):
+        raise subprocess.CalledProcessError(1, ["pip"])
+
+    monkeypatch.setattr(install, "find_uv", lambda: "uv")
+    monkeypatch.setattr(install, "run", fail)
+    with pytest.raises(subprocess.CalledProcessError):
+        install.install("control")
+    assert not install.stamp("control").exists()
+
+
+def test_wheels_are_taken_from_a_folder_and_nowhere_else(install, monkeypatch, tmp_path):
+    monkeypatch.delenv("WHEELS", raising=False)
+    assert install.offline() == []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(os.environ, "WHEELS", "wheels")
+    assert install.offline() == ["--no-index", "--find-links", str(tmp_path / "wheels")]
+
+
+@pytest.mark.parametrize("group", ["control", "dev"])
+def test_the_projects_own_locks_exist_and_have_hashes(group, install):
+    for name in install.LOCKS[group]:
+        assert "--hash=sha256:" in (install.ROOT / "requirements" / f"{name}.txt").read_text()

@@ -1,0 +1,110 @@
+"""The exact partition: every image once an epoch, a pure function of seed, epoch, step and worker."""
+
+import numpy as np
+import pytest
+
+from trainer.data.partition import EpochPlan, epoch_order, share, stratified_order
+
+WORKERS = [1, 2, 3, 5]
+
+
+def make(images, batch, seed=7, epoch=1, steps=None):
+    return EpochPlan(images, batch, -(-images // batch) if steps is None else steps, seed, epoch)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize(("images", "batch"), [(96, 12), (100, 12), (101, 10), (7, 64), (5, 5), (64, 63), (1000, 7)])
+def test_every_image_exactly_once_an_epoch(images, batch, workers):
+    plan = make(images, batch)
+    seen = np.concatenate([plan.part(step, workers, rank) for step in range(plan.steps) for rank in range(workers)])
+    assert sorted(seen) == list(range(images))
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize(("images", "batch", "steps"), [(101, 10, 11), (10, 4, 7)])
+def test_parts_together_are_the_union_batch_for_any_number_of_workers(images, batch, steps, workers):
+    plan = make(images, batch, steps=steps)
+    for step in range(steps):
+        parts = [plan.part(step, workers, rank) for rank in range(workers)]
+        assert np.concatenate(parts).tolist() == plan.union(step).tolist()
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("batch", [0, 1, 4, 5, 64])
+def test_shares_lie_end_to_end(batch, workers):
+    shares = [share(batch, workers, rank) for rank in range(workers)]
+    assert [start for start, _ in shares] == [0, *(stop for _, stop in shares[:-1])]
+    assert shares[-1][1] == batch
+
+
+def test_same_arguments_give_the_same_parts():
+    first, second = make(101, 10), make(101, 10)
+    assert all(first.part(step, 3, 1).tolist() == second.part(step, 3, 1).tolist() for step in range(11))
+
+
+def test_a_resumed_epoch_takes_up_where_it_stopped():
+    whole, resumed = make(100, 12, steps=30), make(100, 12, steps=30)
+    expected = [whole.union(step).tolist() for step in range(30)]
+    assert [resumed.union(step).tolist() for step in range(17, 30)] == expected[17:]
+    assert resumed.union(3).tolist() == expected[3]
+
+
+@pytest.mark.parametrize("other", [{"epoch": 2}, {"seed": 8}])
+def test_order_differs_between_epochs_and_seeds(other):
+    assert make(100, 100).union(0).tolist() != make(100, 100, **other).union(0).tolist()
+
+
+def test_order_is_shuffled():
+    assert make(100, 100).union(0).tolist() != list(range(100))
+
+
+def test_laps_of_an_epoch_differ():
+    assert epoch_order(100, 7, 1, 0).tolist() != epoch_order(100, 7, 1, 1).tolist()
+
+
+def test_largest_seed_works():
+    assert sorted(epoch_order(10, 2**63 - 1, 1000)) == list(range(10))
+
+
+@pytest.mark.parametrize(("images", "batch", "steps"), [(10, 4, 7), (10, 5, 4), (3, 8, 5), (100, 7, 60)])
+def test_an_epoch_longer_than_one_pass_goes_on_with_the_next_lap(images, batch, steps):
+    plan = make(images, batch, steps=steps)
+    unions = [plan.union(step) for step in range(steps)]
+    assert {len(union) for union in unions} == {batch}
+    seen = np.concatenate(unions)
+    for lap in range(len(seen) // images):
+        assert sorted(seen[lap * images : (lap + 1) * images]) == list(range(images))
+    rest = seen[len(seen) // images * images :]
+    assert len(set(rest.tolist())) == len(rest)
+
+
+def test_an_epoch_shorter_than_one_pass_repeats_nothing():
+    plan = make(100, 8, steps=5)
+    seen = np.concatenate([plan.union(step) for step in range(5)]).tolist()
+    assert len(set(seen)) == 40
+
+
+@pytest.mark.parametrize(("images", "batch", "last"), [(10, 4, 2), (9, 4, 1), (8, 4, 4), (3, 8, 3)])
+def test_last_step_of_one_pass_has_what_is_left(images, batch, last):
+    plan = make(images, batch)
+    assert len(plan.union(plan.steps - 1)) == last
+
+
+@pytest.mark.parametrize("sizes", [(50, 50), (80, 20), (10, 20, 70), (1, 99), (33, 33, 34)])
+def test_every_prefix_of_a_stratified_order_has_the_classes_in_proportion(sizes):
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    order = stratified_order(labels, 0)
+    assert sorted(order) == list(range(len(labels)))
+    for length in range(len(labels) + 1):
+        found = np.bincount(labels[order[:length]], minlength=len(sizes))
+        assert np.abs(found - np.array(sizes) * length / len(labels)).max() <= 1
+
+
+def test_stratified_order_is_random_within_a_class_and_repeatable():
+    labels = np.repeat([0, 1], 50)
+    first = stratified_order(labels, 0)
+    assert first.tolist() == stratified_order(labels, 0).tolist()
+    assert first.tolist() != stratified_order(labels, 1).tolist()
+    zeros = first[labels[first] == 0].tolist()
+    assert zeros != sorted(zeros)

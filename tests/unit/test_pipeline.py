@@ -1,0 +1,107 @@
+"""Cutting an epoch into calls, and the batches that a worker feeds to them."""
+
+import numpy as np
+import pytest
+
+from trainer.data.partition import EpochPlan
+from trainer.data.pipeline import Call, Feeder, calls
+
+
+def cut(*arguments, **named):
+    return [(call.first, call.first + call.steps) for call in calls(*arguments, **named)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((0, 0, 4, False), []),
+        ((0, 8, 4, False), [(0, 4), (4, 8)]),
+        ((0, 10, 4, False), [(0, 4), (4, 8), (8, 10)]),
+        ((0, 10, 4, True), [(0, 4), (4, 8), (8, 9), (9, 10)]),
+        ((0, 9, 4, True), [(0, 4), (4, 8), (8, 9)]),
+        ((0, 1, 4, True), [(0, 1)]),
+        ((9, 10, 4, True), [(9, 10)]),
+        ((3, 10, 4, False), [(3, 7), (7, 10)]),
+        ((0, 10, 4, False, 3), [(0, 3), (3, 6), (6, 9), (9, 10)]),
+        ((0, 10, 4, False, 4, 6), [(0, 2), (2, 6), (6, 10)]),
+        ((0, 6, 8, True, 4, 6), [(0, 2), (2, 5), (5, 6)]),
+        ((0, 10, 4, False, 100), [(0, 4), (4, 8), (8, 10)]),
+    ],
+)
+def test_calls(arguments, expected):
+    assert cut(*arguments) == expected
+
+
+@pytest.mark.parametrize("uneven", [True, False])
+@pytest.mark.parametrize("most", [1, 3, 8])
+@pytest.mark.parametrize(("boundary", "offset"), [(None, 0), (1, 0), (5, 0), (5, 23), (7, 14)])
+def test_calls_cover_all_steps_and_cross_nothing(boundary, offset, most, uneven):
+    found = cut(4, 23, most, uneven, boundary, offset)
+    assert [step for first, stop in found for step in range(first, stop)] == list(range(4, 23))
+    assert all(1 <= stop - first <= most for first, stop in found)
+    if uneven:
+        assert found[-1] == (22, 23)
+    if boundary:
+        assert all((offset + first) // boundary == (offset + stop - 1) // boundary for first, stop in found)
+
+
+class InMemory:
+    """Image i is filled with the number i and has the label i % 3."""
+
+    def __init__(self, count):
+        self.labels = np.arange(count) % 3
+
+    def gather(self, indices):
+        return np.broadcast_to(indices.astype(np.uint8)[:, None, None, None], (len(indices), 2, 2, 1))
+
+
+@pytest.mark.parametrize(("workers", "rank"), [(1, 0), (2, 0), (2, 1), (3, 2)])
+def test_feeder_yields_the_workers_images_and_labels_in_order(workers, rank):
+    chosen = np.array([30, 2, 17, 8, 21, 5, 11, 29, 3, 14])
+    plan = EpochPlan(10, 6, 2, seed=1, epoch=1)
+    fed = list(Feeder(InMemory(31), chosen, workers, rank).epoch(plan, calls(0, 2, 8, uneven=True)))
+    assert [batches.call for batches in fed] == [Call(0, 1), Call(1, 1)]
+    for step, batches in enumerate(fed):
+        indices = chosen[plan.part(step, workers, rank)]
+        assert batches.images.shape == (1, len(indices), 2, 2, 1)
+        assert batches.images[0, :, 0, 0, 0].tolist() == indices.tolist()
+        assert batches.labels.tolist() == [(indices % 3).tolist()]
+        assert batches.weights.tolist() == [[1.0] * len(indices)]
+        assert (batches.images.dtype, batches.labels.dtype, batches.weights.dtype) == (np.uint8, np.int32, np.float32)
+
+
+def test_feeder_stacks_the_steps_of_a_call():
+    plan = EpochPlan(12, 4, 3, seed=1, epoch=1)
+    (batches,) = Feeder(InMemory(12), np.arange(12), 2, 1).epoch(plan, calls(0, 3, 8, uneven=False))
+    assert batches.images.shape == (3, 2, 2, 2, 1)
+    assert batches.images[..., 0, 0, 0].tolist() == [plan.part(step, 2, 1).tolist() for step in range(3)]
+
+
+def test_empty_share_is_a_stand_in_with_weight_zero():
+    plan = EpochPlan(7, 6, 2, seed=1, epoch=1)
+    fed = {rank: list(Feeder(InMemory(7), np.arange(7), 3, rank).epoch(plan, calls(0, 2, 8, uneven=True)))[1] for rank in range(3)}
+    assert [batches.weights.tolist() for batches in fed.values()] == [[[0.0]], [[0.0]], [[1.0]]]
+    assert [batches.images.shape for batches in fed.values()] == [(1, 1, 2, 2, 1)] * 3
+    assert fed[2].images[0, 0, 0, 0, 0] == plan.union(1)[0]
+
+
+def test_epoch_without_calls_yields_nothing():
+    assert list(Feeder(InMemory(4), np.arange(4), 1, 0).epoch(EpochPlan(4, 2, 2, 1, 1), iter([]))) == []
+
+
+class Broken(InMemory):
+    """The disk goes away when image 9 is read."""
+
+    def gather(self, indices):
+        if 9 in indices:
+            raise OSError("disk gone")
+        return super().gather(indices)
+
+
+def test_an_exception_in_gather_reaches_the_caller():
+    plan = EpochPlan(10, 2, 5, seed=1, epoch=1)
+    feed = Feeder(Broken(10), np.arange(10), 1, 0).epoch(plan, calls(0, 5, 1, uneven=False))
+    before = next(step for step in range(5) if 9 in plan.union(step))
+    assert [next(feed).call.first for _ in range(before)] == list(range(before))
+    with pytest.raises(OSError, match="disk gone"):
+        next(feed)

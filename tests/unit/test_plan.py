@@ -1,0 +1,401 @@
+"""The plan of a run: names, hosts, operator variables, what a resumed run may change."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from trainer import config as configs
+from trainer import plan, schedule
+from trainer.errors import ConfigError, LockstepError
+from trainer.files import write_json
+
+HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345} for number in (1, 2, 3)]
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Make a request of operator variables: `ask(run="x", epochs="3")`."""
+
+    def make(default_workers=2, write=True, **options):
+        return plan.Request(options, HOSTS, default_workers, tmp_path / "runs", tmp_path / "packs", tmp_path / "parameters", write)
+
+    return make
+
+
+@pytest.fixture
+def existing(tmp_path):
+    """A run that was trained on two workers with the lecture's configuration."""
+    folder = tmp_path / "runs" / "old"
+    folder.mkdir(parents=True)
+    config = plan.with_global_batch(configs.build(configs.load(configs.find("lecture_cnn"))), 2)
+    (folder / "config.yml").write_text(configs.dump(config), encoding="utf-8")
+    write_json(folder / "cluster.json", {"hosts": HOSTS[:2]})
+    return folder
+
+
+def refusal(function, *arguments):
+    with pytest.raises(LockstepError) as caught:
+        function(*arguments)
+    return str(caught.value)
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x", "a/b", "/x", "a b", "$(x)", "`x`", "a;b", "", "a" * 65, "Run", ".hidden", "..", "-x", "_x", "a\n", "ä", "a+b", "a:b", "a'b"],
+)
+def test_run_names_that_could_do_harm_are_refused(name, ask):
+    assert refusal(plan.run_name, ask(run=name)) == (
+        f"run={name}: a run name is 1 to 64 of a-z 0-9 . _ - and starts with a letter or digit"
+    )
+
+
+@pytest.mark.parametrize("name", ["a", "7", "a" * 64, "my-run_1.2", "a..b"])
+def test_run_names_that_are_allowed(name, ask):
+    assert plan.run_name(ask(run=name)) == (name, None)
+
+
+def test_a_run_named_by_a_number(ask):
+    assert plan.run_name(ask(run=12)) == ("12", None)
+
+
+def test_an_existing_run_is_found(existing, ask):
+    assert plan.run_name(ask(run="old")) == ("old", existing)
+
+
+def test_a_folder_without_a_configuration_is_no_run(existing, ask):
+    (existing / "config.yml").unlink()
+    assert plan.run_name(ask(run="old")) == ("old", None)
+
+
+@pytest.mark.parametrize(
+    ("config", "stem"),
+    [("task_cnn", "task-cnn-"), ("/x/My Config!.yml", "my-config-"), ("/x/ä.yml", "run-"), ("/x/" + "a" * 99, "a" * 32 + "-")],
+)
+def test_a_new_name_follows_from_the_configuration_and_is_allowed(config, stem, ask):
+    name, _ = plan.run_name(ask(config=config))
+    assert name.startswith(stem)
+    assert plan.RUN_NAME.fullmatch(name)
+
+
+# --- operator variables
+
+
+def test_without_variables_nothing_is_overridden():
+    assert plan.overrides({}) == {}
+
+
+def test_shorthands_become_keys(make_folder):
+    root = make_folder()
+    assert plan.overrides({"epochs": "5", "dataset": str(root), "allow_bad_images": "yes"}) == {
+        "train.epochs": 5,
+        "data.source": "folder",
+        "data.path": str(root),
+        "data.allow_bad_images": True,
+    }
+
+
+def test_set_wins_over_shorthands():
+    assert plan.overrides({"epochs": "5", "set": "train.epochs=7"}) == {"train.epochs": 7}
+
+
+def test_epochs_win_over_quick_and_set_over_both():
+    made = plan.overrides({"quick": "true", "epochs": "2", "set": "data.limit_train=10"})
+    assert made == {"train.epochs": 2, "train.steps_per_epoch": 10, "data.limit_train": 10}
+    assert plan.overrides({"quick": "false"}) == {}
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "three", "", "1e3", " 2", True, None])
+def test_what_is_no_whole_number_from_one(value):
+    assert refusal(plan.overrides, {"epochs": value}) == f"epochs={value}: expected a whole number from 1"
+
+
+@pytest.mark.parametrize(("value", "number"), [("7", 7), (7, 7), ("007", 7)])
+def test_whole_numbers(value, number):
+    assert plan.integer("x", value) == number
+
+
+@pytest.mark.parametrize(
+    ("value", "truth"), [("true", True), ("Yes", True), (1, True), (True, True), ("off", False), (0, False), (False, False)]
+)
+def test_true_or_false(value, truth):
+    assert plan.truth("quick", value) is truth
+
+
+@pytest.mark.parametrize("value", ["maybe", "", "2", None, "tru"])
+def test_neither_true_nor_false(value):
+    assert refusal(plan.overrides, {"quick": value}) == f"quick={value}: expected true or false"
+
+
+@pytest.mark.parametrize("switch", ["detach", "quick"])
+def test_a_switch_that_is_neither_is_refused_first_of_all(switch, ask):
+    assert refusal(plan.make, ask(run="../x", **{switch: "mabye"})) == f"{switch}=mabye: expected true or false"
+
+
+# --- configuration
+
+
+def test_a_new_run_takes_file_and_overrides(ask):
+    config, name = plan.resolve(ask(config="task_cnn", epochs="4", set="seed=9"), None)
+    assert (name, config.model["name"], config.train.epochs, config.seed) == ("task_cnn", "task_cnn", 4, 9)
+
+
+def test_without_a_configuration_it_is_the_lectures(ask):
+    assert plan.resolve(ask(), None)[1] == "lecture_cnn"
+
+
+def test_a_resumed_run_keeps_its_own_configuration(existing, ask):
+    config, name = plan.resolve(ask(run="old"), existing)
+    assert (name, configs.dump(config)) == ("config.yml", (existing / "config.yml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "value"),
+    [
+        ({"epochs": "9"}, "epochs", 9),
+        ({"set": "train.epochs=9"}, "epochs", 9),
+        ({"set": "train.steps=50"}, "steps", 50),
+        ({"set": "train.time_limit=60"}, "time_limit", 60.0),
+        ({"config": "lecture_cnn"}, "epochs", 3),
+    ],
+)
+def test_a_resumed_run_may_take_longer(options, key, value, existing, ask):
+    config, _ = plan.resolve(ask(run="old", **options), existing)
+    assert getattr(config.train, key) == value
+    assert config.train.global_batch == 128
+
+
+@pytest.mark.parametrize(
+    ("options", "keys"),
+    [
+        ({"set": "seed=2"}, "seed"),
+        ({"set": "optimizer.learning_rate=0.5,seed=2"}, "seed, optimizer.learning_rate"),
+        ({"set": "train.global_batch=7"}, "train.global_batch"),
+        ({"set": "train.batch_size=8"}, "train.batch_size"),
+        ({"quick": "true"}, "data.limit_train, train.steps_per_epoch"),
+        ({"config": "task_cnn"}, "model.name, data.image_size, train.steps_per_epoch, optimizer.learning_rate, optimizer.momentum"),
+    ],
+)
+def test_a_resumed_run_refuses_other_changes_and_names_them(options, keys, existing, ask):
+    assert refusal(plan.resolve, ask(run="old", **options), existing) == (
+        f"run=old: this run exists with another {keys}; only train.epochs, train.steps, train.time_limit may change "
+        "when it is continued. Leave that out to continue it, or give a new run name."
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_global_batch_is_fixed_once(workers):
+    config = plan.with_global_batch(configs.build({"train": {"batch_size": 10}}), workers)
+    assert config.train.global_batch == 10 * workers
+    assert plan.with_global_batch(config, 99) == config
+
+
+# --- hosts
+
+
+@pytest.mark.parametrize(("options", "names"), [({}, ["pi1", "pi2"]), ({"workers": "1"}, ["pi1"]), ({"workers": 3}, ["pi1", "pi2", "pi3"])])
+def test_the_first_hosts_of_the_inventory_train(options, names, ask):
+    assert [host["name"] for host in plan.choose_hosts(ask(**options), None)] == names
+
+
+def test_more_hosts_than_the_inventory_has(ask):
+    assert refusal(plan.choose_hosts, ask(workers="4"), None) == (
+        "workers=4: the inventory has 3 (pi1, pi2, pi3); add hosts or ask for fewer"
+    )
+
+
+@pytest.mark.parametrize("workers", ["0", "two", "-1"])
+def test_a_number_of_hosts_that_is_none(workers, ask):
+    assert refusal(plan.choose_hosts, ask(workers=workers), None) == f"workers={workers}: expected a whole number from 1"
+
+
+def test_a_resumed_run_keeps_its_number_of_hosts_unless_asked(existing, ask):
+    assert len(plan.choose_hosts(ask(default_workers=3), existing)) == 2
+    assert len(plan.choose_hosts(ask(default_workers=3, workers="1"), existing)) == 1
+    (existing / "cluster.json").unlink()
+    assert len(plan.choose_hosts(ask(default_workers=3), existing)) == 3
+
+
+# --- sizes
+
+
+def sizes(images=100, batch=10, total=30):
+    return schedule.Counts(5, images, 10, batch, 10, 3, total)
+
+
+def test_a_global_batch_below_the_workers():
+    assert refusal(plan.check_sizes, sizes(batch=4), 5) == "train.global_batch: 4 is below the 5 workers; each needs an image a step"
+
+
+def test_fewer_images_than_workers():
+    assert refusal(plan.check_sizes, sizes(images=4), 5) == (
+        "the dataset has 4 training images for 5 workers; use fewer workers or more images"
+    )
+
+
+def test_just_enough_is_allowed():
+    assert plan.check_sizes(sizes(images=5, batch=5), 5) is None
+
+
+# --- what a run has done already
+
+
+def test_newest_state(existing):
+    assert plan.newest_state(None) == ""
+    assert plan.newest_state(existing) == ""
+    (existing / "state").mkdir()
+    for name in ("step-000000070.npz", "step-000000140.npz", ".part-x.npz", "step-000000999.txt"):
+        (existing / "state" / name).touch()
+    assert plan.newest_state(existing) == "step-000000140.npz"
+
+
+@pytest.mark.parametrize(
+    ("summary", "done"),
+    [
+        ({"state": "SUCCEEDED", "steps": 30}, True),
+        ({"state": "SUCCEEDED", "steps": 31}, True),
+        ({"state": "SUCCEEDED", "steps": 29}, False),
+        ({"state": "CANCELLED", "steps": 30}, False),
+        ({"state": "FAILED", "steps": 30}, False),
+    ],
+)
+def test_complete_when_all_steps_are_done(summary, done, existing):
+    write_json(existing / "summary.json", summary)
+    assert plan.complete(existing, sizes(total=30)) is done
+
+
+def test_not_complete_without_a_summary(existing):
+    assert plan.complete(existing, sizes()) is False
+    assert plan.complete(None, sizes()) is False
+
+
+@pytest.fixture
+def three_runs(tmp_path):
+    runs = tmp_path / "runs"
+    for age, name in enumerate(("newest", "a-middle", "oldest")):
+        (runs / name).mkdir(parents=True)
+        (runs / name / "config.yml").touch()
+        os.utime(runs / name / "config.yml", (1000 - age, 1000 - age))
+    (runs / "no-run").mkdir()
+    return runs
+
+
+def test_latest_run(three_runs):
+    assert plan.latest_run(three_runs, None) == three_runs / "newest"
+    assert plan.latest_run(three_runs, "oldest") == three_runs / "oldest"
+
+
+def test_an_unknown_run_names_the_nearest_and_all(three_runs):
+    assert refusal(plan.latest_run, three_runs, "oldst") == (
+        "run=oldst: no such run (did you mean oldest?); there are: oldest, a-middle, newest"
+    )
+
+
+def test_a_harmful_name_is_refused_before_it_is_looked_for(three_runs):
+    assert refusal(plan.latest_run, three_runs, "../runs/oldest").startswith("run=../runs/oldest: a run name is 1 to 64 of")
+
+
+def test_no_run_yet(tmp_path):
+    assert refusal(plan.latest_run, tmp_path, None) == "there is no run yet; start one with: ansible-playbook train.yml"
+    assert refusal(plan.latest_run, tmp_path, "x") == "run=x: no such run; there are: none"
+
+
+# --- the whole
+
+
+def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
+    monkeypatch.setattr(plan, "parameters", lambda config, classes, request: {"total": classes, "trainable": classes})
+    root = make_folder(train={"cat": 10, "dog": 10}, test={"cat": 1, "dog": 2})
+    (root / "train" / "cat" / "notes.txt").touch()
+    made = plan.make(ask(run="new", config="task_cnn", dataset=str(root), set="train.batch_size=4", write=False))
+    assert (made["run"], made["resume"], made["complete"], made["newest_state"], made["config_name"]) == (
+        "new",
+        False,
+        False,
+        "",
+        "task_cnn",
+    )
+    assert made["hosts"] == HOSTS[:2]
+    assert made["counts"] == {
+        "workers": 2,
+        "train_images": 16,
+        "validation_images": 4,
+        "global_batch": 8,
+        "steps_per_epoch": 2,
+        "epochs": 30,
+        "total_steps": 60,
+    }
+    assert made["dataset"] == {"name": "pets", "classes": ["cat", "dog"], "train": 20, "test": 3, "ignored": 1, "digest": None}
+    assert made["parameters"] == {"total": 2, "trainable": 2}
+    assert configs.to_dict(configs.build(made["config"])) == made["config"]
+    assert made["config"]["train"]["global_batch"] == 8
+    assert json.loads(json.dumps(made)) == made
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pets"]
+
+
+def test_the_plan_of_a_resumed_run_takes_the_same_steps_on_other_hosts(ask, existing, make_idx, monkeypatch):
+    monkeypatch.setattr(plan, "parameters", lambda *_: {})
+    digits = make_idx(train=(0, 1) * 10)
+    config = configs.override(configs.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
+    (existing / "config.yml").write_text(configs.dump(configs.build(config)))
+    made = plan.make(ask(run="old", workers="3"))
+    assert (made["resume"], made["counts"]["global_batch"], len(made["hosts"])) == (True, 128, 3)
+
+
+def test_an_unknown_model_is_refused_without_building_it(ask, monkeypatch):
+    monkeypatch.setattr(plan, "parameters", lambda *_: pytest.fail("built"))
+    assert refusal(plan.make, ask(set="model.name=lectur_cnn")).startswith(
+        "model.name: lectur_cnn is unknown (did you mean lecture_cnn?); it must be one of: "
+    )
+
+
+# --- parameter counts
+
+
+def fake_run(monkeypatch, returncode=0, stdout="", stderr=""):
+    ran = []
+
+    def run(argv, **_):
+        ran.append(argv)
+        return SimpleNamespace(returncode=returncode, stdout=stdout, stderr=stderr)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return ran
+
+
+def test_parameter_counts_are_remembered_by_model_size_and_classes(ask, monkeypatch):
+    ran = fake_run(monkeypatch, stdout='some warning\n{"total": 12, "trainable": 10}\n')
+    small, large = configs.build({"data": {"image_size": [28, 28, 1]}}), configs.build({})
+    for _ in range(2):
+        assert plan.parameters(small, 10, ask()) == {"total": 12, "trainable": 10}
+    assert len(ran) == 1
+    assert ran[0][1:4] == ["-m", "trainer", "parameters"]
+    assert json.loads(ran[0][4])["size"] == [28, 28, 1]
+    plan.parameters(small, 5, ask())
+    plan.parameters(large, 10, ask())
+    assert len(ran) == 3
+
+
+def test_parameter_counts_are_not_written_with_check(ask, monkeypatch, tmp_path):
+    ran = fake_run(monkeypatch, stdout='{"total": 1, "trainable": 1}')
+    for _ in range(2):
+        plan.parameters(configs.build({}), 10, ask(write=False))
+    assert len(ran) == 2
+    assert not Path(tmp_path / "parameters").exists()
+
+
+def test_a_model_that_cannot_be_built_shows_the_reason(ask, monkeypatch):
+    fake_run(monkeypatch, returncode=1, stderr="lots\nof\nlines\n1\n2\n3\nerror: too small\n")
+    message = refusal(plan.parameters, configs.build({}), 10, ask())
+    assert message == "model lecture_cnn: can't be built:\nlines\n1\n2\n3\nerror: too small"
+
+
+def test_refusals_of_what_was_typed_are_configuration_errors(ask):
+    with pytest.raises(ConfigError, match="workers=9"):
+        plan.choose_hosts(ask(workers="9"), None)

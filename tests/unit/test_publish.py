@@ -1,0 +1,297 @@
+"""Publishing a dataset once, and opening what was published."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.unit.samples import image_bytes
+from trainer.data import cache, manifest, publish
+from trainer.data.folder import Folder
+from trainer.data.idx import Idx
+from trainer.data.images import decode, fit
+from trainer.errors import DatasetError
+from trainer.files import write_json
+
+
+@pytest.fixture
+def packs(tmp_path):
+    return tmp_path / "packs"
+
+
+@pytest.fixture(autouse=True)
+def few_processes(monkeypatch):
+    """Two images need no more than one process."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+
+
+def put(root, packs, allow_bad=False, progress=lambda done, total: None):
+    return publish.publish(Folder(str(root)), "folder", packs, allow_bad, progress)
+
+
+def refused(root, packs, allow_bad=False):
+    with pytest.raises(DatasetError) as caught:
+        put(root, packs, allow_bad)
+    return str(caught.value)
+
+
+def spoil(root, *names):
+    for name in names:
+        (root / name).write_bytes(b"no image")
+
+
+def test_manifest_says_all_there_is(make_folder, packs):
+    root, told = make_folder(), []
+    made = put(root, packs, progress=lambda done, total: told.append((done, total)))
+    assert (made.name, made.source, made.classes, made.shape) == ("pets", "folder", ["cat", "dog"], None)
+    assert made.train.files == ["train/cat/0.png", "train/cat/1.png", "train/cat/2.png", "train/dog/0.png", "train/dog/1.png"]
+    assert made.train.labels == [0, 0, 0, 1, 1]
+    assert (made.counts("train"), made.counts("test")) == ({"cat": 3, "dog": 2}, {"cat": 1, "dog": 1})
+    assert sorted(made.validation_order) == [0, 1, 2, 3, 4]
+    assert made.excluded == []
+    assert sum(made.shards) == sum(file.stat().st_size for file in root.rglob("*.png"))
+    assert told[-1] == (7, 7)
+    assert (packs / made.digest[:16] / "manifest.json").is_file()
+
+
+def test_records_are_the_files_bytes(make_folder, packs):
+    root = make_folder()
+    made = put(root, packs)
+    data = (packs / made.digest[:16] / "data-00000.pack").read_bytes()
+    for split in ("train", "test"):
+        records = made.records(split)
+        assert len(records.offsets) == len(records.files) + 1
+        for index, name in enumerate(records.files):
+            assert data[records.offsets[index] : records.offsets[index + 1]] == (root / name).read_bytes()
+
+
+def test_publishing_again_copies_nothing(make_folder, packs, monkeypatch):
+    root = make_folder()
+    first = put(root, packs)
+    monkeypatch.setattr(publish, "_pack", lambda *_: pytest.fail("packed again"))
+    monkeypatch.setattr(Folder, "read", lambda *_: pytest.fail("read again"))
+    assert put(root, packs) == first
+
+
+def test_published_tells_without_reading(make_folder, packs):
+    root = make_folder()
+    assert publish.published(Folder(str(root)).scan(), packs, False) is None
+    made = put(root, packs)
+    assert publish.published(Folder(str(root)).scan(), packs, False) == made.digest
+    assert publish.published(Folder(str(root)).scan(), packs, True) is None
+    (packs / made.digest[:16] / "manifest.json").unlink()
+    assert publish.published(Folder(str(root)).scan(), packs, False) is None
+
+
+def test_a_removed_pack_is_made_again(make_folder, packs):
+    root = make_folder()
+    made = put(root, packs)
+    shutil.rmtree(packs / made.digest[:16])
+    assert put(root, packs) == made
+    assert (packs / made.digest[:16] / "data-00000.pack").is_file()
+
+
+def test_digest_depends_on_content_and_not_on_place_or_time(make_folder, packs, tmp_path):
+    root = make_folder()
+    first = put(root, packs)
+    copy = tmp_path / "elsewhere" / "animals"
+    shutil.copytree(root, copy, copy_function=shutil.copyfile)
+    os.utime(copy / "train" / "cat" / "0.png", (1, 1))
+    assert put(copy, tmp_path / "other").digest == first.digest
+    assert put(copy, packs).digest == first.digest
+    assert len(list(packs.glob("*/manifest.json"))) == 1
+
+
+@pytest.mark.parametrize("change", ["content", "file name", "class name", "split"])
+def test_changed_source_gets_a_new_digest(change, make_folder, packs):
+    root = make_folder()
+    first = put(root, packs)
+    cat = root / "train" / "cat"
+    if change == "content":
+        (cat / "0.png").write_bytes(image_bytes(99))
+    elif change == "file name":
+        (cat / "0.png").rename(cat / "00.png")  # the order stays
+    elif change == "split":
+        (cat / "0.png").rename(root / "test" / "cat" / "9.png")
+    else:
+        for split in ("train", "test"):
+            (root / split / "cat").rename(root / split / "Katze")
+    second = put(root, packs)
+    assert second.digest != first.digest
+    assert len(list(packs.glob("*/manifest.json"))) == 2
+
+
+def test_bad_images_are_named_and_nothing_is_left_behind(make_folder, packs):
+    root = make_folder()
+    spoil(root, "train/cat/1.png", "test/dog/0.png")
+    message = refused(root, packs)
+    assert message.startswith("2 images can't be read:\n  train/cat/1.png: not a JPEG, PNG, BMP or GIF\n  test/dog/0.png: not a JPEG")
+    assert message.endswith("Mend or remove them, or leave them out with -e allow_bad_images=true.")
+    assert list(packs.iterdir()) == []
+
+
+def test_one_bad_image_is_singular(make_folder, packs):
+    root = make_folder()
+    spoil(root, "train/cat/1.png")
+    assert refused(root, packs).startswith("1 image can't be read:\n")
+
+
+def test_many_bad_images_are_cut_short(make_folder, packs):
+    root = make_folder(train={"cat": 24, "dog": 1})
+    spoil(root, *(f"train/cat/{number}.png" for number in range(23)))
+    message = refused(root, packs)
+    assert message.startswith("23 images can't be read:")
+    assert message.count(": not a JPEG") == 20
+    assert "\n  ... and 3 more\n" in message
+
+
+def test_allowed_bad_images_are_left_out_and_recorded(make_folder, packs):
+    root = make_folder()
+    spoil(root, "train/cat/1.png")
+    made = put(root, packs, allow_bad=True)
+    assert made.excluded == [["train/cat/1.png", "not a JPEG, PNG, BMP or GIF"]]
+    assert made.train.files == ["train/cat/0.png", "train/cat/2.png", "train/dog/0.png", "train/dog/1.png"]
+    assert made.train.labels == [0, 0, 1, 1]
+    assert sorted(made.validation_order) == [0, 1, 2, 3]
+
+
+def test_allowing_bad_images_once_does_not_allow_them_for_good(make_folder, packs):
+    root = make_folder()
+    spoil(root, "train/cat/1.png")
+    put(root, packs, allow_bad=True)
+    assert "train/cat/1.png" in refused(root, packs)
+
+
+@pytest.mark.xfail(strict=True, reason="publish.py:103: equal remaining content keeps the first manifest, so what was left out is lost")
+def test_left_out_images_are_recorded_when_the_rest_is_published_already(make_folder, packs):
+    root = make_folder()
+    put(root, packs)
+    spoil(root, "train/cat/9.png")
+    assert put(root, packs, allow_bad=True).excluded == [["train/cat/9.png", "not a JPEG, PNG, BMP or GIF"]]
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_class_without_a_readable_image(split, make_folder, packs):
+    root = make_folder()
+    spoil(root, *(f"{split}/dog/{file.name}" for file in (root / split / "dog").iterdir()))
+    assert refused(root, packs, allow_bad=True) == f"dataset pets: class {split}/dog has no readable image"
+    assert list(packs.iterdir()) == []
+
+
+@pytest.mark.xfail(
+    strict=True, raises=UnicodeEncodeError, reason="files.py:41: a file name that is not UTF-8 can't be written to manifest.json"
+)
+def test_file_name_that_is_not_utf8(make_folder, packs):
+    root = make_folder()
+    (root / "train" / "cat" / os.fsdecode(b"K\xe4se.png")).write_bytes(image_bytes(50))
+    assert len(put(root, packs).train.files) == 6
+
+
+def test_several_shards_hold_whole_records(make_folder, packs, tmp_path, monkeypatch):
+    monkeypatch.setattr(publish, "SHARD_BYTES", 300)
+    root = make_folder()
+    made = put(root, packs)
+    assert len(made.shards) > 2
+    assert max(made.shards) <= 300
+    folder = packs / made.digest[:16]
+    assert [(folder / manifest.shard_name(number)).stat().st_size for number in range(len(made.shards))] == made.shards
+    assert_pixels(root, made, cache.open_images(folder, tmp_path / "caches", (6, 6, 3), 0, lambda *_: None)[1], (6, 6, 3))
+
+
+def test_load_where_nothing_is_published(tmp_path):
+    with pytest.raises(DatasetError) as caught:
+        manifest.load(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}: no dataset is published there (no manifest.json); run ansible-playbook train.yml to publish it"
+    )
+
+
+def test_load_another_versions_manifest(tmp_path):
+    write_json(tmp_path / "manifest.json", {"format": 0})
+    with pytest.raises(DatasetError) as caught:
+        manifest.load(tmp_path)
+    assert "written by another version; remove" in str(caught.value)
+
+
+# --- opening
+
+
+def assert_pixels(root, made, images, size):
+    for split in ("train", "test"):
+        records = made.records(split)
+        wanted = np.stack([fit(decode((root / name).read_bytes()), size) for name in records.files])
+        everything = np.arange(len(records.files))
+        found = images[split].gather(everything)
+        assert found.dtype == np.uint8
+        assert np.array_equal(found, wanted)
+        assert np.array_equal(images[split].gather(everything[::-2]), wanted[::-2])
+        assert images[split].labels.tolist() == records.labels
+
+
+@pytest.mark.parametrize("size", [(6, 6, 3), (5, 6, 1), (3, 2, 3)])
+@pytest.mark.parametrize(("limit", "kind"), [(100, cache.Cached), (0, cache.Decoded)])
+def test_images_are_decoded_and_fitted(limit, kind, size, make_folder, packs, tmp_path):
+    root = make_folder()
+    (root / "train" / "dog" / "big.png").write_bytes(image_bytes(70, (20, 30)))
+    made = put(root, packs)
+    found, images = cache.open_images(packs / made.digest[:16], tmp_path / "caches", size, limit, lambda *_: None)
+    assert found == made
+    assert {type(one) for one in images.values()} == {kind}
+    assert_pixels(root, made, images, size)
+
+
+@pytest.mark.parametrize("limit", [100, 0])
+def test_raw_records_are_padded(limit, make_idx, packs, tmp_path):
+    source = Idx(str(make_idx()))
+    made = publish.publish(source, "idx", packs, False, lambda *_: None)
+    assert made.shape == [4, 3, 1]
+    _, images = cache.open_images(packs / made.digest[:16], tmp_path / "caches", (6, 5, 3), limit, lambda *_: None)
+    raw = np.frombuffer(source.read("train", 2), np.uint8).reshape(4, 3, 1)
+    found = images["train"].gather(np.array([2]))[0]
+    assert np.array_equal(found[1:5, 1:4], np.repeat(raw, 3, axis=-1))
+    assert found.astype(int).sum() == 3 * raw.astype(int).sum()
+    assert images["train"].labels.tolist() == [0, 1, 0, 1, 1]
+
+
+def test_cache_is_made_once_for_each_size(make_folder, packs, tmp_path, monkeypatch):
+    made, told, built = put(make_folder(), packs), [], []
+    build = cache._build
+    monkeypatch.setattr(cache, "_build", lambda *arguments: built.append(arguments[3]) or build(*arguments))
+    for size in ((6, 6, 3), (6, 6, 3), (6, 6, 1)):
+        cache.open_images(packs / made.digest[:16], tmp_path / "caches", size, 100, lambda done, total: told.append((done, total)))
+    assert built == [(6, 6, 3), (6, 6, 1)]
+    assert told == [(5, 7), (7, 7)] * 2
+    folders = sorted(path.name for path in (tmp_path / "caches").iterdir() if path.is_dir())
+    assert folders == [f"{made.digest[:16]}-6x6x1", f"{made.digest[:16]}-6x6x3"]
+
+
+def test_a_cache_that_fails_leaves_nothing_and_a_broken_one_is_cleared(make_folder, packs, tmp_path):
+    made, caches = put(make_folder(), packs), tmp_path / "caches"
+    stale = caches / f".part-{made.digest[:16]}-6x6x3-abc"
+    stale.mkdir(parents=True)
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cache.open_images(packs / made.digest[:16], caches, (6, 6, 3), 100, interrupt)
+    assert [path.name for path in caches.iterdir() if path.is_dir()] == []
+
+
+def test_nothing_asked_is_an_empty_batch(make_folder, packs, tmp_path):
+    made = put(make_folder(), packs)
+    for limit in (100, 0):
+        _, images = cache.open_images(packs / made.digest[:16], tmp_path / "caches", (6, 6, 3), limit, lambda *_: None)
+        assert images["train"].gather(np.array([], np.int64)).shape == (0, 6, 6, 3)
+
+
+def test_cache_limit_is_in_megabytes_of_pixels(make_folder, packs, tmp_path):
+    made = put(make_folder(), packs)
+    assert 7 * 400 * 400 > 2**20 > 7 * 380 * 380
+    kinds = [
+        type(cache.open_images(packs / made.digest[:16], tmp_path / "caches", (side, side, 1), 1, lambda *_: None)[1]["train"])
+        for side in (380, 400)
+    ]
+    assert kinds == [cache.Cached, cache.Decoded]

@@ -1,0 +1,62 @@
+"""The roles' variables: the same in defaults, argument specification and README."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trainer.operator_variables import COMMANDS
+
+ROLES = sorted(path for path in (Path(__file__).resolve().parents[2] / "roles").iterdir() if path.is_dir())
+WITH_README = [role for role in ROLES if (role / "README.md").is_file()]
+
+
+def read(path):
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def options(role):
+    return read(role / "meta" / "argument_specs.yml")["argument_specs"]["main"]["options"]
+
+
+def name(role):
+    return role.name
+
+
+def test_there_are_roles():
+    assert {role.name for role in ROLES} >= {"worker", "distribute"}
+
+
+@pytest.mark.parametrize("role", ROLES, ids=name)
+def test_defaults_are_those_of_the_argument_specification(role):
+    assert read(role / "defaults" / "main.yml") == {key: option.get("default") for key, option in options(role).items()}
+
+
+@pytest.mark.parametrize("role", ROLES, ids=name)
+def test_every_variable_is_described_and_begins_with_the_roles_name(role):
+    for key, option in options(role).items():
+        assert key.startswith(f"{role.name}_")
+        assert option["description"].endswith(".")
+        assert option["type"] in ("path", "str", "int", "float", "bool", "list", "dict")
+
+
+@pytest.mark.parametrize("role", ROLES, ids=name)
+def test_defaults_are_of_the_specified_type(role):
+    kinds = {"int": int, "float": int | float, "bool": bool}
+    for key, option in options(role).items():
+        if option["type"] in kinds:
+            assert isinstance(option["default"], kinds[option["type"]]), key
+
+
+@pytest.mark.parametrize("role", WITH_README, ids=name)
+def test_readme_names_every_variable_and_no_other(role):
+    text = (role / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|\s*`(\w+)`", text, re.MULTILINE)
+    mentioned = {row for row in rows if row.startswith(f"{role.name}_")}
+    assert mentioned == set(options(role))
+
+
+@pytest.mark.parametrize("role", ROLES, ids=name)
+def test_no_role_variable_is_an_operator_variable_too(role):
+    assert not set(options(role)) & {variable for names in COMMANDS.values() for variable in names}
