@@ -25,7 +25,7 @@ class ActionModule(ActionBase):
         """Poll until the worker is done, failed, silent or unreachable (or under way, when detached)."""
         result = super().run(tmp, task_vars)
         arguments = self._task.args
-        watch = _Watch(self, arguments)
+        watch = _Watch(self, arguments, task_vars)
         verdict = watch.until_end()
         if verdict["state"] not in ("done", "preempted", "running"):
             mark_failed(watch.marks, arguments["host"])
@@ -36,8 +36,8 @@ class ActionModule(ActionBase):
 class _Watch:
     """The state of watching one worker."""
 
-    def __init__(self, action: ActionModule, arguments: dict[str, Any]):
-        self.action, self.arguments = action, arguments
+    def __init__(self, action: ActionModule, arguments: dict[str, Any], task_vars: dict[str, Any] | None):
+        self.action, self.arguments, self.task_vars = action, arguments, task_vars
         self.host, self.rank = arguments["host"], int(arguments["rank"])
         self.counts, self.local = arguments["counts"], Path(arguments["local"])
         self.worker = Worker(action, arguments["run_folder"], arguments["folder"], arguments["session"])
@@ -61,7 +61,7 @@ class _Watch:
     def _once(self) -> dict[str, Any] | None:
         try:
             seen = self.worker.look()
-        except Gone as error:
+        except (Gone, OSError) as error:
             return self._silent("unreachable", f"{self.host} can't be reached: {error}")
         if seen.records:
             self.heard_at = time.monotonic()
@@ -104,7 +104,7 @@ class _Watch:
     def _end_it(self, state: str, message: str, by_us: bool = False) -> dict[str, Any]:
         verdict = self._verdict(state, message=message, lines=True, ended_by_us=by_us)
         arguments = {"name": self.arguments["session"], "state": "absent", "grace": 2}
-        self.action._execute_module("tmux_session", module_args=arguments, task_vars=None)
+        self.action._execute_module("tmux_session", module_args=arguments, task_vars=self.task_vars)
         return verdict
 
     def _verdict(self, state: str, lines: bool = False, **more: Any) -> dict[str, Any]:
@@ -153,5 +153,5 @@ class _Watch:
         self.collected = time.monotonic()
         try:
             self.worker.collect(self.local, None if self.rank == 0 else f"workers/{self.host}")
-        except Gone as error:
+        except (Gone, OSError) as error:
             Display().warning(f"results of {self.host} could not be collected: {error}")

@@ -21,7 +21,8 @@ def start(module, name, argv, chdir):
 
 def processes(module, name):
     """Process ids in the session: the pane's own first, then its descendants."""
-    code, out, _ = _tmux(module, "list-panes", "-s", "-t", f"={name}", "-F", "#{pane_pid}")
+    # Without the colon tmux takes a window's or another session's name when this session is gone.
+    code, out, _ = _tmux(module, "list-panes", "-s", "-t", f"={name}:", "-F", "#{pane_pid}")
     return _with_descendants([int(pid) for pid in out.split()]) if code == 0 else []
 
 

@@ -162,6 +162,7 @@ def test_port_in_use_is_refused(project, pictures):
     import socket
 
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("", project.ports[1]))
         taken.listen()
         done = project.play("train", "run=busy", f"dataset={pictures}", "config=task_cnn", "quick=true", check=False)

@@ -1,0 +1,73 @@
+"""From Enter to the first training step, and where the time goes.
+
+    .venv/bin/python benchmarks/launch_time.py [--runs 3] [ansible-playbook arguments]
+
+Starts `ansible-playbook train.yml -e quick=true` so many times after one warm-up, reads the chief's
+own record of its phases, and prints the median of each part. The first step is that of which the
+first call tells (it holds `train.steps_per_call` steps).
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = {
+    "starting": "Ansible: plan, publish, claim, files, tmux",
+    "caching": "Python starts",
+    "joining": "open the cache",
+    "building": "import TensorFlow, join the cluster",
+    "restoring": "build the model",
+    "training": "broadcast and compare weights",
+    "steps": "trace and run the first call",
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=3)
+    arguments, more = parser.parse_known_args()
+    measured = [launch(number, more) for number in range(arguments.runs + 1)][1:]
+    totals = [sum(parts.values()) for parts in measured]
+    print(f"Enter to first step: median {statistics.median(totals):.1f} s ({min(totals):.1f} to {max(totals):.1f}, {len(totals)} runs)")
+    for name, meaning in PARTS.items():
+        print(f"  {statistics.median(parts[name] for parts in measured):5.1f} s  {meaning}")
+
+
+def launch(number: int, more: list[str]) -> dict[str, float]:
+    """Seconds of each part of one launch."""
+    name = f"launch-time-{number}"
+    remove(name)
+    begun = time.time()
+    argv = [str(Path(sys.executable).parent / "ansible-playbook"), "train.yml", "-e", f"run={name}", "-e", "quick=true", *more]
+    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
+    chief = json.loads((ROOT / "runs" / name / "cluster.json").read_text())["hosts"][0]["name"]
+    lines = (ROOT / "runs" / name / "workers" / chief / "metrics.jsonl").read_text().splitlines()
+    remove(name)
+    return parts(begun, [json.loads(line) for line in lines])
+
+
+def parts(begun: float, records: list[dict[str, object]]) -> dict[str, float]:
+    """Seconds until each phase first shows, counted from the one before."""
+    first: dict[str, float] = {}
+    for record in records:
+        name = str(record["phase"]) if record["kind"] == "phase" else str(record["kind"])
+        first.setdefault(name, float(str(record["t"])))
+    times = [begun, *(first[name] for name in PARTS)]
+    return {name: after - before for name, before, after in zip(PARTS, times, times[1:], strict=False)}
+
+
+def remove(name: str) -> None:
+    """Forget a measured run (local inventory)."""
+    for folder in [ROOT / "runs" / name, *(ROOT / ".lockstep").glob(f"worker*/runs/{name}")]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
