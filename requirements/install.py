@@ -49,6 +49,8 @@ def unsupported() -> str | None:
             f"{platform.system()} on {machine} is not supported: TensorFlow has no build for it; "
             "use 64-bit Linux (Debian 12, Ubuntu, Raspberry Pi OS) on x86_64 or aarch64"
         )
+    if sys.maxsize <= 2**32:
+        return "a 32-bit Python is not supported: TensorFlow has no build for it; use a 64-bit Python on 64-bit Linux"
     if not SUPPORTED[0] <= version <= SUPPORTED[1]:
         return f"Python {platform.python_version()} is not supported; use 3.11 to 3.13, for example: make setup PYTHON=python3.12"
     if shutil.which("tmux") is None:

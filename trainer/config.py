@@ -6,6 +6,7 @@ field, unknown keys rejected with the nearest known one.
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from dataclasses import dataclass, field
@@ -130,10 +131,13 @@ class Config:
     telemetry: Telemetry = Telemetry()
 
 
-def nearest(name: str, known: typing.Iterable[str]) -> str:
-    """A hint ` (did you mean X?)` when a known name is close to `name`, else an empty string."""
+def nearest(name: str, known: typing.Iterable[str], prefix: str = "") -> str:
+    """A hint ` (did you mean X?)` when a known name is close to `name`, else an empty string.
+
+    `prefix` is shown before X, and not compared: what all names share says nothing of likeness.
+    """
     close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
-    return f" (did you mean {close[0]}?)" if close else ""
+    return f" (did you mean {prefix}{close[0]}?)" if close else ""
 
 
 def find(name: str) -> Path:
@@ -158,10 +162,12 @@ def load(path: Path) -> dict[str, Any]:
     """Read a configuration file as plain nested dicts.
 
     Raises:
-        ConfigError: the file is not YAML or not a mapping.
+        ConfigError: the file is not UTF-8, not YAML or not a mapping.
     """
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 ({error}); save it as UTF-8") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {error}") from None
     if not isinstance(raw, dict):
@@ -190,12 +196,13 @@ def parse_set(text: str) -> dict[str, Any]:
 
 
 def _split_commas(text: str) -> list[str]:
-    parts, depth, quote, start = [], 0, "", 0
+    parts, depth, quote, start, closed = [], 0, "", 0, -1
     for position, char in enumerate(text):
         if quote:
-            quote = "" if char == quote else quote
+            quote, closed = ("", position) if char == quote else (quote, closed)
         elif char in "\"'":
-            quote = char
+            # Right after a closing one it is YAML's doubled quote, which stands for one inside the text.
+            quote = char if closed == position - 1 >= 0 or _value_starts(text[start:position], depth) else ""
         elif char in "[{":
             depth += 1
         elif char in "]}":
@@ -205,6 +212,14 @@ def _split_commas(text: str) -> list[str]:
             start = position + 1
     parts.append(text[start:])
     return [part for part in parts if part.strip()]
+
+
+def _value_starts(before: str, depth: int) -> bool:
+    """Whether a value starts after `before`, so that a quote opens there and is no apostrophe."""
+    if depth > 0:
+        return before.rstrip().endswith(("[", "{", ",", ":"))
+    _, equals, value = before.partition("=")
+    return bool(equals) and not value.strip()
 
 
 def override(raw: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
@@ -235,12 +250,12 @@ def build(raw: dict[str, Any]) -> Config:
 
 def _section(kind: type, raw: Any, prefix: str) -> Any:
     if not isinstance(raw, dict):
-        raise ConfigError(f"{prefix or 'configuration'}: expected a mapping, got {raw!r}")
+        raise ConfigError(f"{prefix.rstrip('.') or 'configuration'}: expected a mapping, got {raw!r}")
     hints = typing.get_type_hints(kind)
     for key in raw:
         if key not in hints:
-            known = [prefix + name for name in hints]
-            raise ConfigError(f"{prefix}{key}: unknown key{nearest(prefix + str(key), known)}; known: {', '.join(known)}")
+            known = ", ".join(prefix + name for name in hints)
+            raise ConfigError(f"{prefix}{key}: unknown key{nearest(key, hints, prefix)}; known: {known}")
     values = {key: _value(hints[key], value, prefix + key) for key, value in raw.items()}
     return kind(**values)
 
@@ -304,7 +319,8 @@ def check(config: Config) -> None:
     """
     data, train, optimizer, schedule = config.data, config.train, config.optimizer, config.schedule
     size = data.image_size
-    _rule(0 <= config.seed < 2**63, "seed", config.seed, "at least 0")
+    _rule(config.seed >= 0, "seed", config.seed, "at least 0")
+    _rule(config.seed < 2**63, "seed", config.seed, "below 2**63")
     _rule(isinstance(config.model.get("name"), str), "model.name", config.model.get("name"), "the name of a model")
     _rule(len(size) == 3 and min(size) > 0 and size[2] in (1, 3), "data.image_size", list(size), "[height, width, 1 or 3]")
     _rule(0 < data.validation_split < 1, "data.validation_split", data.validation_split, "between 0 and 1")
@@ -318,11 +334,11 @@ def check(config: Config) -> None:
     _rule(1 <= train.steps_per_call <= 1000, "train.steps_per_call", train.steps_per_call, "from 1 to 1000")
     _one_of("train.precision", train.precision, ["float32"])
     _one_of("optimizer.name", optimizer.name, ["sgd"])
-    _rule(optimizer.learning_rate >= 0, "optimizer.learning_rate", optimizer.learning_rate, "at least 0")
+    _finite("optimizer.learning_rate", optimizer.learning_rate)
     _rule(0 <= optimizer.momentum < 1, "optimizer.momentum", optimizer.momentum, "from 0 to below 1")
-    _rule(optimizer.weight_decay >= 0, "optimizer.weight_decay", optimizer.weight_decay, "at least 0")
+    _finite("optimizer.weight_decay", optimizer.weight_decay)
     _one_of("schedule.scaling", schedule.scaling, ["none", "linear", "sqrt"])
-    _rule(schedule.warmup_epochs >= 0, "schedule.warmup_epochs", schedule.warmup_epochs, "at least 0")
+    _finite("schedule.warmup_epochs", schedule.warmup_epochs)
     _rule(all(len(pair) == 2 for pair in schedule.decay), "schedule.decay", schedule.decay, "a list of [epoch, factor]")
     _one_of("reduction.name", config.reduction.name, ["packed"])
     _rule(config.checkpoint.keep >= 1, "checkpoint.keep", config.checkpoint.keep, "at least 1")
@@ -338,6 +354,11 @@ def _limit_fits(limit: int | float | None) -> bool:
 def _rule(holds: bool, key: str, value: Any, rule: str) -> None:
     if not holds:
         raise ConfigError(f"{key}: {value} is not allowed; it must be {rule}")
+
+
+def _finite(key: str, value: float) -> None:
+    _rule(value >= 0, key, value, "at least 0")
+    _rule(math.isfinite(value), key, value, "finite")
 
 
 def _one_of(key: str, value: str, known: list[str]) -> None:

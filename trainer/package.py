@@ -31,5 +31,5 @@ def build(folder: Path) -> Path:
         with replacing(archive) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as stream:
             for path in sources():
                 info = zipfile.ZipInfo(str(Path("trainer") / path.relative_to(PACKAGE)), EPOCH)
-                stream.writestr(info, path.read_bytes())
+                stream.writestr(info, path.read_bytes(), compress_type=zipfile.ZIP_DEFLATED)
     return archive

@@ -108,13 +108,18 @@ class _Watch:
         return verdict
 
     def _verdict(self, state: str, lines: bool = False, **more: Any) -> dict[str, Any]:
-        verdict = {"host": self.host, "rank": self.rank, "state": state, "phase": self.phase, "at": time.time(), **more}
+        verdict = {"host": self.host, "rank": self.rank, "state": state, "phase": self.phase, "at": self._happened(state), **more}
         if lines:
             try:
                 verdict["last_lines"] = self.worker.last_lines()
             except Gone as error:
                 verdict["last_lines"] = [str(error)]
         return verdict
+
+    def _happened(self, state: str) -> float:
+        """When a worker came to a state; one that said nothing more counts from when it was last heard."""
+        lost = state in ("silent", "gone", "unreachable")
+        return time.time() - (time.monotonic() - self.heard_at if lost else 0.0)
 
     def _follow(self, records: list[dict[str, Any]]) -> None:
         for record in records:

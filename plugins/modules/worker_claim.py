@@ -1,6 +1,7 @@
 """Ansible module: a worker's place on a host (directories, port) claimed for one run."""
 
 import contextlib
+import fcntl
 import importlib.metadata
 import json
 import os
@@ -100,11 +101,18 @@ def main():
 
 def give_back(module, path):
     """Remove the claim when this run holds it."""
-    held = read(path)
-    mine = held is not None and held["run"] == module.params["run"]
+    mine = holds(module, path)
     if mine and not module.check_mode:
-        os.unlink(path)
+        with locked(module):
+            if holds(module, path):
+                os.unlink(path)
     module.exit_json(changed=mine)
+
+
+def holds(module, path):
+    """Whether this run has the claim."""
+    held = read(path)
+    return held is not None and held["run"] == module.params["run"]
 
 
 def claim(module, path):
@@ -122,6 +130,7 @@ def claim(module, path):
             msg=f"port {module.params['port']} on {module.params['host']} is in use by another program; end it or set another worker_port."
         )
     check_disk(module)
+    # With --check not "changed" either: the recap of a checked launch says that nothing is touched.
     changed = not running and not module.check_mode
     if changed:
         take(module, path, held)
@@ -132,41 +141,53 @@ def read(path):
     """The claim on disk, or None; a torn file counts as none."""
     try:
         with open(path, encoding="utf-8") as stream:
-            return json.load(stream)
+            held = json.load(stream)
     except (FileNotFoundError, ValueError):
         return None
+    return held if isinstance(held, dict) and {"run", "session", "at"} <= held.keys() else None
 
 
 def alive(module, held):
     """Whether the run that holds a claim still runs or is just being started."""
     if tmux.exists(module, held["session"]):
         return True
-    ended = os.path.exists(os.path.join(held.get("folder", ""), "exit.json"))
+    ended = "folder" in held and os.path.exists(os.path.join(held["folder"], "exit.json"))
     return time.time() - held["at"] < STARTING_S and not ended
 
 
 def take(module, path, held):
-    """Write the claim; of two launches at once only one gets it."""
+    """Put the claim in the place of the one judged stale (or none); of two launches at once only one gets it."""
     for folder in (os.path.dirname(path), run_folder(module), worker_folder(module)):
         os.makedirs(folder, exist_ok=True)
-    if held is not None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+    with locked(module):
+        if read(path) != held:
+            module.fail_json(
+                msg=f"another launch took port {module.params['port']} on {module.params['host']} at the same moment: {read(path)}"
+            )
+        # Before the claim can be seen: an old exit.json would say that the new run has ended.
+        for stale in ("exit.json", "stop"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(worker_folder(module), stale))
+        write(module, path)
+
+
+@contextlib.contextmanager
+def locked(module):
+    """Keep other launches on this host from changing claims; the kernel gives the lock back when a process dies."""
+    with open(os.path.join(module.params["root"], ".lock"), "a", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def write(module, path):
+    """Write this run's claim, whole or not at all."""
     claimed = {"run": module.params["run"], "session": module.params["session"], "folder": worker_folder(module), "at": time.time()}
-    part = f"{path}.{os.getpid()}"
+    part = f"{path}.part"
     with open(part, "w", encoding="utf-8") as stream:
         json.dump(claimed, stream)
-    try:
-        os.link(part, path)
-    except FileExistsError:
-        module.fail_json(
-            msg=f"another launch took port {module.params['port']} on {module.params['host']} at the same moment: {read(path)}"
-        )
-    finally:
-        os.unlink(part)
-    for stale in ("exit.json", "stop"):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(worker_folder(module), stale))
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(part, path)
 
 
 def run_folder(module):

@@ -120,7 +120,7 @@ def test_stale_claim_of_a_run_that_is_gone_is_cleared(project, pictures):
 def test_worker_that_never_joins_is_noticed_at_the_start_deadline(project, pictures):
     playbook = project.start("train", "run=late", f"dataset={pictures}", *LONG, "worker_start_deadline=8")
     folder = project.node(2, "late") / "workers" / "worker2"
-    await_until(lambda: (folder / "metrics.jsonl").is_file(), 60, "worker2's start")
+    await_until((folder / "metrics.jsonl").is_file, 60, "worker2's start")
     os.kill(project.trainer_pid(2, "late"), signal.SIGSTOP)
     code, output = finish(playbook, 120)
     assert code != 0

@@ -36,7 +36,6 @@ def test_unknown_key_lists_the_known_ones_of_its_section():
     assert refusal(configs.build, {"checkpoint": {"zzz": 1}}).endswith("; known: checkpoint.every_steps, checkpoint.keep")
 
 
-@pytest.mark.xfail(strict=True, reason="config.py:243: the section's name counts as likeness, so every unknown key gets a `did you mean`")
 def test_unknown_key_that_is_like_none_has_no_hint():
     assert "did you mean" not in refusal(configs.build, {"checkpoint": {"zzz": 1}})
 
@@ -64,9 +63,8 @@ def test_wrong_type_names_key_value_and_type(key, value, message):
     assert refusal(built, key, value) == message
 
 
-@pytest.mark.xfail(strict=True, reason="config.py:238: an empty section is named with a trailing dot, `data.:`")
 def test_section_that_is_no_mapping_is_named_as_it_is_written():
-    assert refusal(configs.build, {"data": None}).startswith("data: ")
+    assert refusal(configs.build, {"data": None}) == "data: expected a mapping, got None"
 
 
 @pytest.mark.parametrize(
@@ -110,15 +108,14 @@ def test_value_out_of_range_names_key_value_and_rule(key, value, rule):
         assert f": {value} is" in message
 
 
-@pytest.mark.xfail(strict=True, reason="config.py:307: a seed of 2**63 is refused with the rule `at least 0`, which it keeps")
 def test_seed_above_the_largest_names_the_rule_that_it_breaks():
-    assert not refusal(built, "seed", 2**63).endswith("must be at least 0")
+    assert refusal(built, "seed", 2**63).endswith("must be below 2**63")
 
 
-@pytest.mark.xfail(strict=True, reason="config.py:321: an infinite learning rate passes the check `>= 0`")
-def test_infinite_learning_rate_is_refused():
-    with pytest.raises(ConfigError):
-        built("optimizer.learning_rate", "inf")
+@pytest.mark.parametrize("key", ["optimizer.learning_rate", "optimizer.weight_decay", "schedule.warmup_epochs"])
+@pytest.mark.parametrize(("value", "rule"), [("inf", "finite"), ("nan", "at least 0")])
+def test_numbers_that_are_none_are_refused(value, rule, key):
+    assert refusal(built, key, value) == f"{key}: {value} is not allowed; it must be {rule}"
 
 
 @pytest.mark.parametrize(
@@ -179,6 +176,9 @@ def test_model_needs_a_name():
         ("model={name: deep_cnn, stages: 2},seed=2", {"model": {"name": "deep_cnn", "stages": 2}, "seed": 2}),
         ('data.path="/a, b",seed=2', {"data.path": "/a, b", "seed": 2}),
         ("data.path='x=[1,2',seed=2", {"data.path": "x=[1,2", "seed": 2}),
+        ("data.path='it''s, x',seed=2", {"data.path": "it's, x", "seed": 2}),
+        ("model={name: 'a, b', note: o'neil},seed=2", {"model": {"name": "a, b", "note": "o'neil"}, "seed": 2}),
+        ("data.path= '/a, b' ,seed=2", {"data.path": "/a, b", "seed": 2}),
         ("data.path=/a=b", {"data.path": "/a=b"}),
         ("train.steps=null,data.path=", {"train.steps": None, "data.path": None}),
         ("data.allow_bad_images=true", {"data.allow_bad_images": True}),
@@ -190,7 +190,6 @@ def test_set_is_split_at_outer_commas(text, found):
     assert configs.parse_set(text) == found
 
 
-@pytest.mark.xfail(strict=True, reason="config.py:197: an apostrophe inside a value counts as an opening quote and swallows what follows")
 def test_set_with_an_apostrophe_inside_a_value():
     assert configs.parse_set("data.path=/home/o'neil,seed=2") == {"data.path": "/home/o'neil", "seed": 2}
 
@@ -298,7 +297,6 @@ def test_load_refuses_what_is_no_mapping(text, reason, tmp_path):
     assert reason in message
 
 
-@pytest.mark.xfail(strict=True, raises=UnicodeDecodeError, reason="config.py:164: a file that is not UTF-8 ends in a traceback")
 def test_load_refuses_what_is_not_utf8(tmp_path):
     path = tmp_path / "latin1.yml"
     path.write_bytes("data: {path: /Käse}\n".encode("latin-1"))

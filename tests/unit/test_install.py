@@ -12,8 +12,9 @@ import pytest
 def machine(install, monkeypatch):
     """Pretend to be a machine: `machine(system="Darwin", platform="darwin")`."""
 
-    def pretend(system="Linux", platform="linux", machine="x86_64", python=(3, 11, 7), tmux="/usr/bin/tmux"):
-        monkeypatch.setattr(install, "sys", SimpleNamespace(platform=platform, version_info=python, version="3.x", stderr=sys.stderr))
+    def pretend(system="Linux", platform="linux", machine="x86_64", python=(3, 11, 7), tmux="/usr/bin/tmux", maxsize=2**63 - 1):
+        fake = SimpleNamespace(platform=platform, version_info=python, version="3.x", stderr=sys.stderr, maxsize=maxsize)
+        monkeypatch.setattr(install, "sys", fake)
         version = ".".join(map(str, python))
         fake = SimpleNamespace(machine=lambda: machine, system=lambda: system, python_version=lambda: version)
         monkeypatch.setattr(install, "platform", fake)
@@ -64,6 +65,13 @@ def test_pythons_out_of_range(python, install, machine):
     machine(python=python)
     shown = ".".join(map(str, python))
     assert install.unsupported() == f"Python {shown} is not supported; use 3.11 to 3.13, for example: make setup PYTHON=python3.12"
+
+
+def test_a_32_bit_python_on_a_64_bit_kernel(install, machine):
+    machine(machine="aarch64", maxsize=2**31 - 1)
+    assert install.unsupported() == (
+        "a 32-bit Python is not supported: TensorFlow has no build for it; use a 64-bit Python on 64-bit Linux"
+    )
 
 
 def test_missing_tmux(install, machine):

@@ -81,7 +81,6 @@ def test_stages_that_do_not_fit_are_refused_with_the_rule(case, built):
     assert "can be halved 5 times" in built[case]["refused"]
 
 
-@pytest.mark.xfail(strict=True, reason="cnn.py:70: model.filters=0 is refused as `model.stages: 3 is not allowed`")
 def test_filters_that_are_not_allowed_are_named(built):
     assert built["no filters"]["refused"].startswith("model.filters: 0 is not allowed")
 

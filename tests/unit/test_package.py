@@ -32,6 +32,7 @@ def test_the_same_bytes_each_time(copy, tmp_path):
 def test_what_is_in_it(tmp_path):
     with zipfile.ZipFile(package.build(tmp_path)) as archive:
         names = archive.namelist()
+        assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_DEFLATED}
     assert {"trainer/__init__.py", "trainer/__main__.py", "trainer/data/folder.py", "trainer/models/cnn.py"} <= set(names)
     assert not [name for name in names if "analysis" in name or "__pycache__" in name or not name.endswith(".py")]
     assert len(set(names)) == len(names)

@@ -167,7 +167,7 @@ def test_a_full_disk_is_refused(place, worker_claim, monkeypatch):
     assert not place.root.exists()
 
 
-@pytest.mark.parametrize("text", ["", '{"run": "ol', "\0\0\0\0"])
+@pytest.mark.parametrize("text", ["", '{"run": "ol', "\0\0\0\0", "null", "[]", '{"run": "old"}'])
 def test_a_torn_claim_counts_as_none(text, tmp_path, worker_claim):
     (tmp_path / "claim.json").write_text(text)
     assert worker_claim.read(str(tmp_path / "claim.json")) is None
@@ -179,11 +179,24 @@ def test_a_whole_claim_is_read_and_a_missing_one_is_none(place, worker_claim):
     assert worker_claim.read(str(place.path)) == {"run": "old", "session": "old-w0", "at": 1.5}
 
 
-@pytest.mark.xfail(strict=True, raises=Failed, reason="worker_claim.py:take: a torn claim is not removed, so every launch is refused")
 def test_a_torn_claim_is_replaced(place):
     place.path.parent.mkdir(parents=True)
     place.path.write_text("")
     assert place.claim()["changed"] is True
+
+
+def test_a_claim_without_a_folder_looks_for_no_exit_code_here(place, worker_claim, tmp_path, monkeypatch):
+    (tmp_path / "exit.json").touch()
+    monkeypatch.chdir(tmp_path)
+    assert worker_claim.alive(place.module(), {"run": "old", "session": "old-w0", "at": time.time() + 300}) is True
+
+
+def test_signs_of_an_earlier_launch_are_gone_before_the_claim_is_seen(place, worker_claim, monkeypatch):
+    folder = place.root / "runs" / "new" / "workers" / "pi1"
+    folder.mkdir(parents=True)
+    (folder / "exit.json").touch()
+    monkeypatch.setattr(worker_claim, "write", lambda *_: pytest.fail("written before") if (folder / "exit.json").exists() else None)
+    place.claim()
 
 
 def test_of_two_launches_on_a_free_place_the_second_is_refused_by_name(place, worker_claim):
@@ -194,15 +207,13 @@ def test_of_two_launches_on_a_free_place_the_second_is_refused_by_name(place, wo
     assert [path.name for path in place.path.parent.iterdir()] == [place.path.name]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="worker_claim.py:take: both launches that saw a stale claim unlink by path, so the second removes the first's"
-)
 def test_of_two_launches_that_saw_a_stale_claim_only_one_gets_it(place, worker_claim):
     place.held("old", LONG_AGO)
     stale = worker_claim.read(str(place.path))
     worker_claim.take(place.module("first"), str(place.path), stale)
     with pytest.raises(Failed):
         worker_claim.take(place.module("second"), str(place.path), stale)
+    assert json.loads(place.path.read_text())["run"] == "first"
 
 
 @pytest.mark.parametrize(

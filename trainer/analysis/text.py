@@ -47,7 +47,7 @@ def plan(made: dict[str, Any], runs: str, warnings: Sequence[str] = ()) -> str:
         ("results", f"{runs}/{made['run']}"),
     ]
     if dataset["ignored"]:
-        pairs.append(("ignored", f"{dataset['ignored']} files that are no images by their name"))
+        pairs.append(("ignored", f"{dataset['ignored']} entries of class folders that are no image files"))
     pairs += [("warning", warning) for warning in warnings]
     return "Plan\n" + fields(pairs)
 

@@ -50,6 +50,8 @@ def locate(system: Path, kept: Path) -> Path:
 
 def _reason(error: Exception) -> str:
     stderr = getattr(error, "stderr", None)
+    if isinstance(stderr, bytes):  # TimeoutExpired, also with text=True
+        stderr = stderr.decode(errors="replace")
     return (stderr.strip().splitlines() or [str(error)])[-1] if stderr else str(error)
 
 

@@ -44,6 +44,7 @@ class Folder:
         return (self.path / self._files[split][index]).read_bytes()
 
     def _classes(self) -> list[str]:
+        self._check_name(str(self.path))
         if not self.path.is_dir():
             raise DatasetError(f"dataset {self.path}: no such folder; {LAYOUT}")
         for split in SPLITS:
@@ -61,18 +62,29 @@ class Folder:
 
     def _subfolders(self, split: str) -> set[str]:
         with os.scandir(self.path / split) as entries:
-            return {entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")}
+            names = {entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")}
+        for name in sorted(names):
+            self._check_name(f"{split}/{name}")
+        return names
+
+    def _check_name(self, name: str) -> None:
+        """Refuse a name that can't be written to a manifest: bytes that are no text stand in it as lone surrogates."""
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise DatasetError(f"dataset {str(self.path)!r}: the name {name!r} is not UTF-8; rename it") from None
 
     def _images(self, split: str, name: str, ignored: list[str]) -> list[tuple[str, int, int]]:
         found = []
         with os.scandir(self.path / split / name) as entries:
             for entry in entries:
                 relative = f"{split}/{name}/{entry.name}"
-                if entry.name.startswith(".") or not entry.is_file():
+                if entry.name.startswith("."):
                     continue
-                if os.path.splitext(entry.name)[1].lower() not in EXTENSIONS:
+                if not entry.is_file() or os.path.splitext(entry.name)[1].lower() not in EXTENSIONS:
                     ignored.append(relative)
                     continue
+                self._check_name(relative)
                 stat = entry.stat()
                 found.append((relative, stat.st_size, stat.st_mtime_ns))
         if not found:

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -101,5 +102,5 @@ def _bytes(file: Path) -> bytes:
     try:
         data = file.read_bytes()
         return gzip.decompress(data) if file.suffix == ".gz" else data
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DatasetError(f"{file}: can't be read: {error}") from None

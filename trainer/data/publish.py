@@ -4,6 +4,7 @@ A published dataset is a folder named by its digest. Publishing the same source 
 nothing but names, sizes and times.
 """
 
+import dataclasses
 import hashlib
 import os
 import shutil
@@ -49,16 +50,20 @@ def short(digest: str) -> str:
 def publish(source: Source, kind: str, packs: Path, allow_bad: bool, progress: Progress) -> Manifest:
     """Write `source` under `packs/<digest>/`, unless it is there already.
 
+    What was left out is kept for each source: two sources that differ in nothing else share a digest.
+
     Raises:
         DatasetError: images that can't be read (named) and `allow_bad` is not set, or a class
             that has none left.
     """
     listing = source.scan()
-    digest = published(listing, packs, allow_bad)
-    if digest is None:
-        digest = _pack(source, kind, listing, packs, allow_bad, progress).digest
-        write_json(_index(listing, packs, allow_bad), {"digest": digest})
-    return manifest.load(packs / short(digest))
+    entry = _index(listing, packs, allow_bad)
+    if published(listing, packs, allow_bad) is None:
+        packed = _pack(source, kind, listing, packs, allow_bad, progress)
+        write_json(entry, {"digest": packed.digest, "excluded": packed.excluded})
+    known = read_json(entry)
+    found = manifest.load(packs / short(known["digest"]))
+    return dataclasses.replace(found, excluded=known.get("excluded", found.excluded))
 
 
 def _index(listing: Listing, packs: Path, allow_bad: bool) -> Path:

@@ -27,7 +27,7 @@ class Listing:
     shape: tuple[int, ...] | None = None
     """`(height, width, channels)` when records are raw pixels; None when they are image files."""
     ignored: list[str] = field(default_factory=list)
-    """Files that are no images by their name."""
+    """What lies in class folders and is no image: files of other kinds, folders, broken links."""
 
     def counts(self, split: str) -> dict[str, int]:
         """Images of each class in a split."""

@@ -65,10 +65,12 @@ def deep_cnn(options: DeepOptions, size: Size, classes: int) -> "keras.Model":
     import keras
     from keras import layers
 
-    if options.stages < 1 or options.filters < 1 or min(size[:2]) >> options.stages < 1:
+    if options.filters < 1:
+        raise ConfigError(f"model.filters: {options.filters} is not allowed; it must be at least 1")
+    if options.stages < 1 or min(size[:2]) >> options.stages < 1:
         raise ConfigError(
             f"model.stages: {options.stages} is not allowed; each stage halves the image, "
-            f"and {size[0]}x{size[1]} can be halved {min(size[:2]).bit_length() - 1} times (model.filters must be at least 1)"
+            f"and {size[0]}x{size[1]} can be halved {min(size[:2]).bit_length() - 1} times"
         )
     network = [keras.Input(size), layers.Rescaling(1 / 127.5, offset=-1.0)]
     for stage in range(options.stages):

@@ -1,0 +1,46 @@
+"""How many images a second the input pipeline alone delivers to one worker.
+
+    .venv/bin/python benchmarks/pipeline.py PUBLISHED_DATASET [--epochs 3] [--cache-limit-mb 2048]
+
+PUBLISHED_DATASET is a folder such as `.lockstep/dfs/datasets/<digest>`. Batches are cut, gathered
+and handed over exactly as while training (batch 64, 8 steps a call, one worker of two); nothing trains.
+"""
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+
+from trainer.data.cache import open_images
+from trainer.data.partition import EpochPlan
+from trainer.data.pipeline import Feeder, calls
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", type=Path)
+    parser.add_argument("--caches", type=Path, default=Path(".lockstep/caches"))
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--cache-limit-mb", type=int, default=2048)
+    arguments = parser.parse_args()
+    manifest, images = open_images(arguments.dataset, arguments.caches, (32, 32, 3), arguments.cache_limit_mb, lambda *_: None)
+    count = len(manifest.train.files)
+    feeder = Feeder(images["train"], np.arange(count), 2, 0)
+    rates = [one_epoch(feeder, count, epoch) for epoch in range(arguments.epochs + 1)][1:]
+    kind = type(images["train"]).__name__.lower()
+    print(f"{kind} images: median {statistics.median(rates):,.0f} images/s ({min(rates):,.0f} to {max(rates):,.0f}, {len(rates)} epochs)")
+
+
+def one_epoch(feeder: Feeder, count: int, epoch: int) -> float:
+    """Images a second in one epoch of one worker."""
+    steps, seen, begun = count // 128, 0, time.perf_counter()
+    for batches in feeder.epoch(EpochPlan(count, 128, steps, 1, epoch), calls(0, steps, 8, False)):
+        seen += batches.labels.size
+    return seen / (time.perf_counter() - begun)
+
+
+if __name__ == "__main__":
+    main()
