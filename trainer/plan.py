@@ -19,7 +19,7 @@ import yaml
 from trainer import config as configs
 from trainer import models, package, schedule
 from trainer.config import Config, nearest
-from trainer.data import publish
+from trainer.data import fashion_mnist, publish
 from trainer.data.sources import Listing, detect, open_source
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json, write_json
@@ -57,7 +57,7 @@ def make(request: Request) -> dict[str, Any]:
     config, config_name = resolve(request, existing)
     hosts = choose_hosts(request, existing)
     models.options_of(config.model)
-    listing = open_source(config.data.source, config.data.path).scan()
+    listing = list_dataset(config, request.write)
     digest = publish.published(listing, request.packs, config.data.allow_bad_images)
     config = with_global_batch(config, len(hosts))
     sizes = schedule.counts(config, len(hosts), len(listing.files["train"]))
@@ -220,6 +220,14 @@ def check_sizes(sizes: schedule.Counts, workers: int) -> None:
         raise ConfigError(f"train.global_batch: {sizes.global_batch} is below the {workers} workers; each needs an image a step")
     if sizes.train_images < workers:
         raise ConfigError(f"the dataset has {sizes.train_images} training images for {workers} workers; use fewer workers or more images")
+
+
+def list_dataset(config: Config, may_fetch: bool) -> Listing:
+    """Names and labels of the dataset; with `--check` the example data is not fetched, only expected."""
+    data = config.data
+    if data.source == "fashion_mnist" and data.path is None and not may_fetch and not fashion_mnist.is_here():
+        return fashion_mnist.expected()
+    return open_source(data.source, data.path).scan()
 
 
 def describe(listing: Listing, digest: str | None) -> dict[str, Any]:

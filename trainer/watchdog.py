@@ -42,6 +42,12 @@ class Watchdog(threading.Thread):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
 
+    @staticmethod
+    def ignore_signals() -> None:
+        """All is said and done: a late SIGTERM must not change the exit code while Python ends."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+
     def run(self) -> None:
         """Beat, and react to signals and to a start that takes too long."""
         waiting_since = time.monotonic()
@@ -56,6 +62,8 @@ class Watchdog(threading.Thread):
                 self._end(FAILED, f"start deadline: not all workers joined within {self._deadline:.0f} s")
 
     def _signalled(self, number: int) -> None:
+        if self._metrics.phase_name == "ended":
+            return
         name = signal.Signals(number).name
         if self._metrics.phase_name not in ("training", "validating") or self.stop_asked.is_set():
             self._end(PREEMPTED, f"{name} while {self._metrics.phase_name}: ending at once")

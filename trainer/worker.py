@@ -76,7 +76,9 @@ def _train(run: Path, host: str, packs: Path, caches: Path, threads: int, metric
     counts = schedule.counts(config, place.workers, len(manifest.train.files))
     marker = run / "workers" / host / "stop"
     job = Job(config, counts, run, manifest, images, metrics, watchdog.stop_asked.is_set, marker)
-    return Trainer(job, cluster).run()
+    code = Trainer(job, cluster).run()
+    watchdog.ignore_signals()
+    return code
 
 
 def quiet_tensorflow() -> None:

@@ -17,7 +17,7 @@ from trainer.errors import LockstepError
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "runs"
 PRIVATE = ROOT / ".lockstep"
-INVENTORY = {"worker_address", "worker_role", "dfs_path", "control_packs", "default_workers"}
+INVENTORY = {"worker_root", "worker_address", "worker_role", "dfs_path", "control_packs", "default_workers"}
 
 
 @contextlib.contextmanager

@@ -274,6 +274,13 @@ def debian_fails():
     return _from_debian
 
 
+def test_check_mode_expects_the_example_data_without_fetching_it():
+    listing = fashion_mnist.expected()
+    assert {split: len(listing.files[split]) for split in ("train", "test")} == {"train": 60000, "test": 10000}
+    assert set(listing.counts("train").values()) == {6000}
+    assert len(listing.classes) == 10
+
+
 def keras_fails():
     def _from_keras(kept):
         raise OSError("no route to host")

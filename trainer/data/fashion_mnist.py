@@ -4,13 +4,15 @@ Taken from the Debian package `dataset-fashion-mnist` when it is installed or ca
 unpacked without root, else downloaded by Keras.
 """
 
+import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 from trainer.data.idx import Idx
-from trainer.data.sources import source
+from trainer.data.sources import Listing, source
 from trainer.errors import DatasetError
 
 PACKAGE = "dataset-fashion-mnist"
@@ -24,6 +26,19 @@ def fashion_mnist(path: str | None) -> Idx:
     """The example dataset; `path` names a folder that already holds its files."""
     folder = Path(path) if path else locate(Path("/"), KEPT)
     return Idx(str(folder), "fashion_mnist", CLASSES)
+
+
+def expected() -> Listing:
+    """What the dataset will hold once it is fetched, for a plan that may not fetch it."""
+    counts = {"train": 6000, "test": 1000}
+    files = {split: [f"{split}/{index:05d}" for index in range(each * len(CLASSES))] for split, each in counts.items()}
+    labels = {split: [label for label in range(len(CLASSES)) for _ in range(each)] for split, each in counts.items()}
+    return Listing("fashion_mnist", CLASSES, files, labels, "", (28, 28, 1))
+
+
+def is_here() -> bool:
+    """Whether the files are on this machine already."""
+    return any(folder.is_dir() and any(folder.iterdir()) for folder in (Path("/") / FOLDER, KEPT))
 
 
 def locate(system: Path, kept: Path) -> Path:
@@ -67,18 +82,11 @@ def _from_debian(kept: Path) -> Path:
 
 def _from_keras(kept: Path) -> Path:
     """Let Keras download the files (in a process of its own: it imports TensorFlow)."""
-    code = (
-        "import sys, keras\n"
-        "for name in ('train-images-idx3', 'train-labels-idx1', 't10k-images-idx3', 't10k-labels-idx1'):\n"
-        "    file = name + '-ubyte.gz'\n"
-        "    keras.utils.get_file(file, 'https://storage.googleapis.com/tensorflow/tf-keras-datasets/' + file,\n"
-        "                         cache_dir=sys.argv[1], cache_subdir='.')\n"
-    )
-    import sys
-
+    code = "import keras; keras.datasets.fashion_mnist.load_data()"
     with tempfile.TemporaryDirectory() as scratch:
-        subprocess.run([sys.executable, "-c", code, scratch], check=True, capture_output=True, text=True, timeout=300)
-        return _keep(Path(scratch), kept)
+        environment = {**os.environ, "KERAS_HOME": scratch}
+        subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True, timeout=300)
+        return _keep(Path(scratch) / "datasets" / "fashion-mnist", kept)
 
 
 def _keep(folder: Path, kept: Path) -> Path:
