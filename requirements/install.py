@@ -7,6 +7,8 @@
 Uses uv when it is there or can be installed, otherwise pip. Does nothing when all is in place.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 import platform
@@ -116,8 +118,8 @@ def find_uv() -> str | None:
 
 
 def usable() -> bool:
-    """Whether `.venv` has this very Python."""
-    if not PYTHON.exists():
+    """Whether `.venv` has this very Python and was made in this very place (its scripts name it)."""
+    if not PYTHON.exists() or str(VENV) not in (VENV / "bin" / "activate").read_text(encoding="utf-8"):
         return False
     done = subprocess.run([PYTHON, "-c", "import sys; print(sys.version)"], capture_output=True, text=True, check=False)
     return done.returncode == 0 and done.stdout.strip() == sys.version.strip()

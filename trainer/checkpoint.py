@@ -7,6 +7,7 @@ the step alone, so nothing else is needed. Only the chief writes; every worker r
 
 import json
 import re
+import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -35,6 +36,8 @@ class Progress:
     """Seconds spent on the epoch under way (loss, images and correct are sums over it)."""
     seconds_training: float = 0.0
     """Seconds spent training in all."""
+    seconds_total: float = 0.0
+    """Seconds since the launch, over all launches."""
     images_total: float = 0.0
     """Images seen in all."""
     restarts: int = 0
@@ -69,7 +72,7 @@ class States:
             with np.load(path, allow_pickle=False) as stored:
                 arrays = [stored[f"{index:04d}"] for index in range(len(stored.files) - 1)]
                 progress = Progress(**json.loads(str(stored["progress"])))
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise LockstepError(f"{path}: a damaged training state ({error}); remove it to continue from an older one") from None
         if [array.shape for array in arrays] != [tuple(variable.shape) for variable in variables]:
             raise LockstepError(f"{path}: a training state of another model; use another run name")

@@ -85,6 +85,7 @@ class Trainer:
         """
         self.job.metrics.phase("restoring")
         self.progress = restore(self.cluster, self.states, self.variables)
+        self._seconds_before = self.progress.seconds_total
         self.history.truncate(self.progress.step // self.job.counts.steps_per_epoch)
         self._same_weights("at the start")
         self._summary("RUNNING")
@@ -100,13 +101,19 @@ class Trainer:
         self.job.metrics.phase("training", f"epoch {epoch}")
         begun = time.monotonic()
         plan = EpochPlan(counts.train_images, counts.global_batch, counts.steps_per_epoch, self.job.config.seed, epoch)
+        stop = False
         for batches in self._timed(self._feeder.epoch(plan, self._calls(epoch))):
-            if self._call(epoch, *batches):
-                progress.seconds_training += time.monotonic() - begun
-                return True
+            stop = self._call(epoch, *batches)
+            if stop:
+                break
         progress.seconds_training += time.monotonic() - begun
-        self._finish_epoch(epoch)
-        return False
+        if self._epoch_is_over():
+            self._finish_epoch(epoch)
+        return stop
+
+    def _epoch_is_over(self) -> bool:
+        step = self.progress.step
+        return step % self.job.counts.steps_per_epoch == 0 or step >= self.job.counts.total_steps
 
     def _calls(self, epoch: int) -> Any:
         counts, config = self.job.counts, self.job.config
@@ -140,7 +147,8 @@ class Trainer:
         self._sample(epoch, sums, seconds, waited)
         stop = bool(sums[3] > 0)
         every = config.checkpoint.every_steps
-        if stop or (every and progress.step % every == 0):
+        # At the end of an epoch its record comes first: a state saved here would skip it on resume.
+        if (stop or (every and progress.step % every == 0)) and not self._epoch_is_over():
             self._save_state()
         return stop
 
@@ -215,8 +223,12 @@ class Trainer:
         return loss / count, correct / count
 
     def _save_state(self) -> None:
+        self.progress.seconds_total = self._seconds_total()
         if self.cluster.place.is_chief:
             self.states.save(self.variables, self.progress)
+
+    def _seconds_total(self) -> float:
+        return self._seconds_before + time.monotonic() - self.job.started
 
     def _weights(self) -> list[np.ndarray]:
         return [variable.value.numpy() for variable in self.model.variables]
@@ -230,6 +242,7 @@ class Trainer:
 
     def _end(self, stopped: bool) -> int:
         by_rank = self._same_weights("at the end")
+        stopped = stopped and self.progress.step < self.job.counts.total_steps
         state = "SUCCEEDED" if not stopped else "CANCELLED" if self.job.stop_marker.exists() or self._out_of_time() else "PREEMPTED"
         self._summary(state, by_rank)
         self.cluster.sum(np.zeros(1, np.float32))
@@ -249,7 +262,7 @@ class Trainer:
             "steps": progress.step,
             "total_steps": counts.total_steps,
             "restarts": progress.restarts,
-            "seconds_total": round(time.monotonic() - self.job.started, 3),
+            "seconds_total": round(self._seconds_total(), 3),
             "seconds_training": round(progress.seconds_training, 3),
             "images_per_s": round(progress.images_total / steps_seconds, 1) if steps_seconds else None,
             "best": self.history.best(),

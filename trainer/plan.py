@@ -26,6 +26,7 @@ from trainer.files import read_json, write_json
 
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 MAY_CHANGE = ("train.epochs", "train.steps", "train.time_limit")
+GUARDED_BY_DIGEST = ("data.path", "data.source")
 QUICK = {"train.epochs": 1, "train.steps_per_epoch": 10, "data.limit_train": 2000}
 
 
@@ -60,6 +61,7 @@ def make(request: Request) -> dict[str, Any]:
     listing = list_dataset(config, request.write)
     digest = publish.published(listing, request.packs, config.data.allow_bad_images)
     config = with_global_batch(config, len(hosts))
+    check_scaling(config, len(hosts), existing)
     sizes = schedule.counts(config, len(hosts), len(listing.files["train"]))
     check_sizes(sizes, len(hosts))
     return {
@@ -74,8 +76,15 @@ def make(request: Request) -> dict[str, Any]:
         "dataset": describe(listing, digest),
         "code": package.digest(),
         "newest_state": newest_state(existing),
+        "expected_digest": recorded(existing).get("dataset", {}).get("digest"),
         "complete": complete(existing, sizes),
     }
+
+
+def recorded(existing: Path | None) -> dict[str, Any]:
+    """cluster.json of a run that was launched before, or an empty dict."""
+    path = existing / "cluster.json" if existing else None
+    return dict(read_json(path)) if path is not None and path.is_file() else {}
 
 
 def newest_state(existing: Path | None) -> str:
@@ -180,7 +189,7 @@ def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
     old = yaml.safe_load((existing / "config.yml").read_text(encoding="utf-8"))
     if "global_batch" not in str(options.get("set", "")):
         config = configs.build(configs.override(configs.to_dict(config), {"train.global_batch": old["train"]["global_batch"]}))
-    changed = [key for key in configs.differences(old, configs.to_dict(config)) if key not in MAY_CHANGE]
+    changed = [key for key in configs.differences(old, configs.to_dict(config)) if key not in MAY_CHANGE + GUARDED_BY_DIGEST]
     if changed:
         raise ConfigError(
             f"run={existing.name}: this run exists with another {', '.join(changed)}; only {', '.join(MAY_CHANGE)} may change "
@@ -204,14 +213,24 @@ def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]
     asked = request.options.get("workers")
     if asked is not None:
         number = integer("workers", asked)
-    elif existing is not None and (existing / "cluster.json").is_file():
-        number = len(read_json(existing / "cluster.json")["hosts"])
+    elif recorded(existing):
+        number = len(recorded(existing)["hosts"])
     else:
         number = request.default_workers
     if number > len(request.hosts):
         names = ", ".join(host["name"] for host in request.hosts)
         raise ConfigError(f"workers={number}: the inventory has {len(request.hosts)} ({names}); add hosts or ask for fewer")
     return request.hosts[:number]
+
+
+def check_scaling(config: Config, workers: int, existing: Path | None) -> None:
+    """Refuse to resume on another number of hosts where that would change the learning rate."""
+    before = len(recorded(existing)["hosts"]) if recorded(existing) else workers
+    if config.schedule.scaling != "none" and workers != before:
+        raise ConfigError(
+            f"workers={workers}: this run began with {before}, and schedule.scaling={config.schedule.scaling} makes its learning rate "
+            f"depend on that; continue it with workers={before}, or give a new run name"
+        )
 
 
 def check_sizes(sizes: schedule.Counts, workers: int) -> None:

@@ -65,7 +65,7 @@ class Watchdog(threading.Thread):
         if self._metrics.phase_name == "ended":
             return
         name = signal.Signals(number).name
-        if self._metrics.phase_name not in ("training", "validating") or self.stop_asked.is_set():
+        if self._metrics.phase_name not in ("training", "validating", "saving"):
             self._end(PREEMPTED, f"{name} while {self._metrics.phase_name}: ending at once")
         self.stop_asked.set()
         print(f"{name}: saving the state after this call, then ending", flush=True)

@@ -22,7 +22,13 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         name, verdicts = self._task.args["run"], self._task.args["verdicts"]
         folder = control.RUNS / name
-        summary = _summary(folder, verdicts, bool(self._task.args.get("cancelled", False)))
+        if all(verdict["state"] == "unreachable" for verdict in verdicts):
+            message = (
+                f"{name}: no host can be reached from here: {verdicts[0]['message']}. Training may well go on.\n\n{text.under_way(name)}"
+            )
+            result.update(failed=True, msg=message)
+            return result
+        summary = _summary(folder, verdicts)
         if summary["state"] == "RUNNING":
             result["show_last"] = f"{name} is under way\n{text.under_way(name)}"
             return result
@@ -35,15 +41,15 @@ class ActionModule(ActionBase):
             result.update(failed=True, msg=f"{text.failure(cause, others)}\n\n{shown}")
         else:
             result["show_last"] = shown
-            if summary["state"] != "SUCCEEDED" and not self._task.args.get("cancelled", False):
+            if summary["state"] != "SUCCEEDED":
                 result.update(failed=True, msg=f"{name} was stopped before its end: {summary['state']}\n\n{result.pop('show_last')}")
         return result
 
 
-def _summary(folder: Path, verdicts: list[dict[str, Any]], cancelled: bool) -> dict[str, Any]:
+def _summary(folder: Path, verdicts: list[dict[str, Any]]) -> dict[str, Any]:
     path = folder / "summary.json"
     chief: dict[str, Any] = read_json(path) if path.is_file() else {"state": None, "workers": len(verdicts)}
-    state = outcome.state(verdicts, chief["state"], cancelled)
+    state = outcome.state(verdicts, chief["state"], cancelled=False)
     summary = {**chief, "state": state}
     if state == "FAILED":
         cause = outcome.root_cause(verdicts)

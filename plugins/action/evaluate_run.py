@@ -1,5 +1,6 @@
 """Evaluate snapshots on the chief in a tmux session, with progress; record and show the results."""
 
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,9 @@ class ActionModule(ActionBase):
     def _evaluate(self, arguments: dict[str, Any], task_vars: Any) -> None:
         session = {"name": arguments["session"], "argv": ["bash", "run_worker.sh"], "chdir": arguments["folder"]}
         worker = Worker(self, arguments["run_folder"], arguments["folder"], arguments["session"])
-        self._low_level_execute_command(f"rm -f {arguments['folder']}/exit.json {arguments['folder']}/metrics.jsonl", sudoable=False)
+        folder = shlex.quote(arguments["folder"])
+        self._execute_module("tmux_session", module_args={"name": arguments["session"], "state": "absent", "grace": 2}, task_vars=task_vars)
+        self._low_level_execute_command(f"cd {folder} && rm -f exit.json metrics.jsonl epoch-*.json", sudoable=False)
         started = self._execute_module("tmux_session", module_args=session, task_vars=task_vars)
         if started.get("failed"):
             raise AnsibleActionFail(started["msg"])

@@ -1,5 +1,6 @@
 """Find the run that a command is about: the one asked for, or the latest."""
 
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -25,6 +26,8 @@ class ActionModule(ActionBase):
             options = control.operator_options(self._task.args["command"], task_vars)
             folder = latest_run(control.RUNS, None if options.get("run") is None else str(options["run"]))
             cluster = _cluster(folder, task_vars)
+            if "image" in options:
+                options["image"] = _image(str(options["image"]))
         config = yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))
         found = {
             "name": folder.name,
@@ -34,6 +37,14 @@ class ActionModule(ActionBase):
         }
         result["ansible_facts"] = {"run_found": found, "cluster": cluster["hosts"], "run_options": options}
         return result
+
+
+def _image(asked: str) -> str:
+    """Absolute path of the image, from the folder in which the command was typed."""
+    path = Path(asked).expanduser().resolve()
+    if not path.is_file():
+        raise LockstepError(f"image={asked}: no such file; give the path of a JPEG, PNG, BMP or GIF")
+    return str(path)
 
 
 def _cluster(folder: Any, task_vars: dict[str, Any]) -> dict[str, Any]:

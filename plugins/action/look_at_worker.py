@@ -7,6 +7,13 @@ from ansible.plugins.action import ActionBase
 
 from plugins.shared.remote import Gone, Worker
 from trainer.analysis import status
+from trainer.files import read_json
+
+
+def _concluded(folder: Path) -> bool:
+    """Whether the outcome is recorded here already; the chief of a failed run still says RUNNING."""
+    path = folder / "summary.json"
+    return path.is_file() and read_json(path)["state"] not in (None, "RUNNING")
 
 
 class ActionModule(ActionBase):
@@ -22,9 +29,9 @@ class ActionModule(ActionBase):
         try:
             look = worker.look()
             seen = status.worker(look.records, look.exit, look.alive, look.heard)
-            if arguments.get("local"):
+            if arguments.get("local") and not self._task.check_mode:
                 only = None if int(arguments["rank"]) == 0 else f"workers/{arguments['host']}"
-                worker.collect(Path(arguments["local"]), only)
+                worker.collect(Path(arguments["local"]), only, keep=_concluded(Path(arguments["local"])) and not look.alive)
             if "lines" in arguments:
                 seen["log"] = worker.last_lines(int(arguments["lines"]))
         except Gone as error:

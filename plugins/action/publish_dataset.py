@@ -4,6 +4,7 @@ import collections
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,12 @@ class ActionModule(ActionBase):
         plan, packs = self._task.args["plan"], Path(self._task.args["packs"])
         known = plan["dataset"]["digest"]
         with control.refusing():
-            found = {"digest": known, "excluded": []} if known else self._publish(plan["config"]["data"], packs)
+            found: dict[str, Any] = {"digest": known, "excluded": []} if known else self._publish(plan["config"]["data"], packs)
+            if plan["expected_digest"] not in (None, found["digest"]):
+                raise LockstepError(
+                    f"run={plan['run']}: its dataset was {plan['expected_digest'][:16]}, the one given now is {found['digest'][:16]}: "
+                    "images were added, removed or changed. Restore them, or give a new run name."
+                )
         archive = package.build(packs.parent / "code")
         result["changed"] = not known
         if found["excluded"]:
@@ -51,16 +57,20 @@ class ActionModule(ActionBase):
         argv += ["--path", data["path"]] if data["path"] else []
         argv += ["--allow-bad-images"] if data["allow_bad_images"] else []
         line, output = Line(Display(), control.terminal()), collections.deque[str](maxlen=1)
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=control.ROOT) as process:
+        with (
+            tempfile.TemporaryFile("w+") as errors,
+            subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=control.ROOT) as process,
+        ):
             assert process.stdout is not None
-            assert process.stderr is not None
             for row in process.stdout:
                 output.append(row)
                 if not row.startswith("{"):
                     line.update(f"publishing the dataset: {row.strip()}")
-            error = process.stderr.read()
+            process.wait()
+            errors.seek(0)
+            error = errors.read()
         line.end()
         if process.returncode != 0:
-            raise LockstepError(error.strip().removeprefix("error: "))
+            raise LockstepError(error.strip().rpartition("error: ")[2])
         found: dict[str, Any] = json.loads(output[-1])
         return found

@@ -1,6 +1,7 @@
 """Start or stop TensorBoard on the control node, in a tmux session, bound to the loopback address."""
 
 import getpass
+import hashlib
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json, write_json
 from trainer.plan import integer, latest_run
 
-SESSION = "tensorboard"
+SESSION = f"tensorboard-{hashlib.sha256(str(control.ROOT).encode()).hexdigest()[:6]}"
 TMUX = ["tmux", "-L", "lockstep"]
 RECORD = control.PRIVATE / "tensorboard.json"
 DEADLINE_S = 60

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -27,7 +28,7 @@ class ActionModule(ActionBase):
         arguments = self._task.args
         watch = _Watch(self, arguments, task_vars)
         verdict = watch.until_end()
-        if verdict["state"] not in ("done", "preempted", "running"):
+        if verdict["state"] not in ("done", "preempted", "running", "unreachable"):
             mark_failed(watch.marks, arguments["host"])
         result["verdict"] = verdict
         return result
@@ -104,7 +105,10 @@ class _Watch:
     def _end_it(self, state: str, message: str, by_us: bool = False) -> dict[str, Any]:
         verdict = self._verdict(state, message=message, lines=True, ended_by_us=by_us)
         arguments = {"name": self.arguments["session"], "state": "absent", "grace": 2}
-        self.action._execute_module("tmux_session", module_args=arguments, task_vars=self.task_vars)
+        try:
+            self.action._execute_module("tmux_session", module_args=arguments, task_vars=self.task_vars)
+        except AnsibleConnectionFailure as error:
+            verdict["message"] += f"; its session could not be ended: {error}"
         return verdict
 
     def _verdict(self, state: str, lines: bool = False, **more: Any) -> dict[str, Any]:
@@ -144,7 +148,7 @@ class _Watch:
             self.line.update(text.progress(record, self.counts, self.last_epoch, left))
 
     def _show_epoch(self, record: dict[str, Any]) -> None:
-        if self.rank == 0:
+        if self.rank == 0 and not self.arguments.get("quiet"):
             self.last_epoch = record
             self.estimate.epoch(record["t"], record["epoch"])
             left = self.estimate.left(record["epoch"] * self.counts["steps_per_epoch"], record["images_per_s"])

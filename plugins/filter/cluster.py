@@ -1,5 +1,6 @@
 """Pure functions from an inventory to what a cluster needs: TF_CONFIG, thread shares, session names."""
 
+import hashlib
 from collections import Counter
 from typing import Any
 
@@ -85,9 +86,14 @@ def thread_share(hosts: list[dict[str, Any]], name: str, cores: int) -> int:
     return max(1, int(cores) // sum(host["address"] == address for host in hosts))
 
 
-def session_name(run: str, rank_number: int) -> str:
-    """Name of a worker's tmux session. tmux does not allow `.`; `+` can't be in a run's name."""
-    return f"{run.replace('.', '+')}-w{rank_number}"
+def session_name(run: str, rank_number: int, root: str = "") -> str:
+    """Name of a worker's tmux session.
+
+    tmux does not allow `.`; `+` can't be in a run's name. A digest of the worker's directory keeps
+    two projects of one user apart.
+    """
+    place = f"-{hashlib.sha256(root.encode()).hexdigest()[:6]}" if root else ""
+    return f"{run.replace('.', '+')}-w{rank_number}{place}"
 
 
 class FilterModule:

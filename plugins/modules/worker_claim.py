@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import importlib.metadata
 import json
 import os
 import platform
@@ -42,6 +41,9 @@ options:
     description: tmux session that the run's worker has or will have.
     type: str
     required: true
+  python:
+    description: The worker's Python, which must be able to train.
+    type: path
   state:
     description: C(present) claims, C(absent) gives back what this run holds.
     type: str
@@ -78,6 +80,17 @@ newest_state:
 STARTING_S = 60
 PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "pillow")
 MINIMUM_FREE_MB = 512
+SUPPORTED = ((3, 11), (3, 13))
+PROBE = """
+import importlib.metadata, json, platform, sys
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps({"python": platform.python_version(), "packages": found, "executable": sys.executable}))
+"""
 
 
 def main():
@@ -89,6 +102,7 @@ def main():
             "host": {"type": "str", "required": True},
             "port": {"type": "int", "required": True},
             "session": {"type": "str", "required": True},
+            "python": {"type": "path", "default": sys.executable},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
         supports_check_mode=True,
@@ -168,7 +182,15 @@ def take(module, path, held):
         for stale in ("exit.json", "stop"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(worker_folder(module), stale))
+        keep_metrics(module)
         write(module, path)
+
+
+def keep_metrics(module):
+    """Put the records of an earlier launch aside, so that nobody takes them for this one's."""
+    current = os.path.join(worker_folder(module), "metrics.jsonl")
+    if os.path.exists(current):
+        os.replace(current, os.path.join(worker_folder(module), f"metrics-{int(os.path.getmtime(current))}.jsonl"))
 
 
 @contextlib.contextmanager
@@ -232,29 +254,30 @@ def newest_state(module):
 
 def facts(module):
     """What the records of a run say of a host."""
-    return {
-        "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES if version(name)},
-        "machine": platform.machine(),
-        "cpu": cpu_model(),
-        "cores": len(os.sched_getaffinity(0)),
-        "executable": sys.executable,
-    }
+    return {**probe(module), "machine": platform.machine(), "cpu": cpu_model(), "cores": len(os.sched_getaffinity(0))}
 
 
-def version(name):
-    """Installed version of a package, or None."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def probe(module):
+    """Versions of the worker's Python and packages; refuses a Python that can't train."""
+    python, host = module.params["python"], module.params["host"]
+    if not os.access(python, os.X_OK):
+        module.fail_json(msg=f"{host}: worker_python={python} is no program; set worker_python to a Python with requirements/node.txt")
+    code, out, error = module.run_command([python, "-c", PROBE, *PACKAGES])
+    if code != 0:
+        module.fail_json(msg=f"{host}: worker_python={python} does not run: {error.strip()[-300:]}")
+    found = json.loads(out)
+    if not SUPPORTED[0] <= tuple(int(part) for part in found["python"].split(".")[:2]) <= SUPPORTED[1]:
+        module.fail_json(msg=f"{host}: worker_python={python} is Python {found['python']}; 3.11 to 3.13 are supported")
+    if not any(name.startswith("tensorflow") for name in found["packages"]):
+        module.fail_json(msg=f"{host}: worker_python={python} has no TensorFlow; install requirements/node.txt into it")
+    return found
 
 
 def cpu_model():
     """The CPU's name as the kernel gives it."""
     with open("/proc/cpuinfo", encoding="utf-8") as stream:
         for line in stream:
-            if line.lower().startswith(("model name", "model\t")):
+            if line.startswith(("model name", "Model")):
                 return line.partition(":")[2].strip()
     return platform.machine()
 

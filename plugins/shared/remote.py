@@ -74,12 +74,13 @@ class Worker:
         """The end of worker.log."""
         return self._shell(f"tail -n {count} {shlex.quote(self.folder)}/worker.log 2>/dev/null; true").splitlines()
 
-    def collect(self, into: Path, only: str | None = None) -> list[str]:
+    def collect(self, into: Path, only: str | None = None, keep: bool = False) -> list[str]:
         """Fetch files of the run directory that are new or changed; each whole or not at all.
 
         Args:
             into: the run directory on the control node.
             only: a folder inside the run directory, to fetch nothing else.
+            keep: leave the summary.json that is here alone.
         """
         fetched, there = [], set()
         where = f"{self.run}/{only}" if only else self.run
@@ -88,7 +89,7 @@ class Worker:
             size, changed, name = line.split(" ", 2)
             there.add(name)
             path = into / only / name if only else into / name
-            if name in ("config.yml", "cluster.json") and not only:
+            if not only and (name in ("config.yml", "cluster.json") or (keep and name == "summary.json")):
                 continue
             if not _same(path, int(size), float(changed)):
                 self._fetch(f"{where}/{name}", path, float(changed))

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from plugins.filter.cluster import session_name
+
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ["ansible.cfg", "plugins", "roles", "playbooks", "templates", "trainer", "inventory"]
 CLASSES = ("cat", "dog and friends", "Käse")
@@ -124,8 +126,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     yield made
     for run in (root / "runs").glob("*/config.yml"):
         for rank in range(5):
-            session = f"={run.parent.name.replace('.', '+')}-w{rank}"
-            subprocess.run(["tmux", "-L", "lockstep", "kill-session", "-t", session], capture_output=True, check=False)
+            session = session_name(run.parent.name, rank, str(root / ".lockstep" / f"worker{rank + 1}"))
+            subprocess.run(["tmux", "-L", "lockstep", "kill-session", "-t", f"={session}"], capture_output=True, check=False)
 
 
 @pytest.fixture(scope="session")

@@ -49,6 +49,12 @@ def test_killed_worker_ends_the_others_within_30_s_and_is_named_as_the_cause(pro
     assert "killed-w" not in sessions()
 
 
+def test_status_keeps_the_recorded_failure(project):
+    project.play("status", "run=killed")
+    assert project.summary("killed")["state"] == "FAILED"
+    assert project.summary("killed")["failure"]["host"] == "worker2"
+
+
 def test_killed_run_continues_with_the_same_name(project, pictures):
     done = project.play("train", "run=killed", "set=train.steps=60", "detach=true", check=False)
     assert done.returncode == 0, done.stdout

@@ -165,6 +165,58 @@ def test_evaluate_appends_rows_in_the_order_asked(project, whole):
     assert [sum(row) for row in matrix] == [20, 20, 20]
 
 
+def test_stop_in_the_last_call_of_an_epoch_still_records_the_epoch(project, pictures):
+    one_call = SMALL.replace("steps_per_call=2", "steps_per_call=8")
+    options = (f"dataset={pictures}", "config=task_cnn", one_call)
+    project.play("train", "run=edge-whole", "epochs=40", *options)
+    project.play("train", "run=edge", "epochs=40", "detach=true", *options)
+    project.play("stop", "run=edge")
+    done = project.summary("edge")["epochs_done"]
+    assert 1 <= done < 40
+    assert [row["epoch"] for row in rows(project, "edge")] == list(range(1, done + 1))
+    project.play("train", "run=edge")
+    whole = rows(project, "edge-whole")
+    assert [(row["epoch"], row["loss"], row["val_loss"]) for row in rows(project, "edge")] == [
+        (row["epoch"], row["loss"], row["val_loss"]) for row in whole
+    ]
+    assert project.summary("edge")["weights_sha256"] == project.summary("edge-whole")["weights_sha256"]
+
+
+def test_new_run_does_not_take_over_the_state_of_a_forgotten_one(project, pictures, whole):
+    import shutil
+
+    train(project, pictures, "forgotten", "epochs=1")
+    shutil.rmtree(project.run("forgotten"))
+    done = train(project, pictures, "forgotten", "epochs=2", check=False)
+    assert done.returncode != 0
+    assert "worker1 holds the training state of an older run=forgotten" in done.stdout
+
+
+def test_resumed_run_refuses_a_changed_dataset(project, pictures, tmp_path, whole):
+    import shutil
+
+    copy = tmp_path / "copy of pictures"
+    shutil.copytree(pictures, copy)
+    train(project, copy, "altered", "epochs=1")
+    (copy / "train" / "cat" / "bild 1.png").unlink()
+    done = project.play("train", "run=altered", "epochs=2", check=False)
+    assert done.returncode != 0
+    assert "run=altered: its dataset was" in done.stdout
+    assert "images were added, removed or changed" in done.stdout
+
+
+def test_dataset_is_copied_once_where_the_control_node_packs_elsewhere(project, pictures, tmp_path):
+    shared = tmp_path / "shared folder"
+    where = (json.dumps({"dfs_path": str(shared), "control_packs": str(tmp_path / "packs" / "datasets")}),)
+    train(project, pictures, "shared", "epochs=1", *where)
+    (folder,) = (shared / "datasets").iterdir()
+    before = (folder / "data-00000.pack").stat()
+    train(project, pictures, "shared-again", "epochs=1", *where)
+    after = (folder / "data-00000.pack").stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+    assert len(list((shared / "code").iterdir())) == 1
+
+
 def test_evaluate_refuses_an_epoch_that_is_not_there(project, whole):
     done = project.play("evaluate", "run=whole", "epoch=12", check=False)
     assert done.returncode != 0

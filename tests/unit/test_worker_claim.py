@@ -1,8 +1,13 @@
 """A worker's place on a host, claimed for one run: refused, continued, taken over, given back."""
 
+import importlib.metadata
 import json
 import os
+import platform
+import re
 import socket
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -21,12 +26,15 @@ class Module:
     """As much of an AnsibleModule as is used; tmux knows the sessions given."""
 
     def __init__(self, sessions=(), check_mode=False, **params):
-        self.params, self.sessions, self.check_mode = params, sessions, check_mode
+        self.params, self.sessions, self.check_mode = {"python": sys.executable, **params}, sessions, check_mode
 
     def get_bin_path(self, name):
         return f"/usr/bin/{name}"
 
     def run_command(self, argv):
+        if argv[0] == self.params["python"]:
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            return done.returncode, done.stdout, done.stderr
         assert argv[:4] == ["/usr/bin/tmux", "-L", "lockstep", "has-session"]
         return (0 if argv[-1] in [f"={name}" for name in self.sessions] else 1), "", ""
 
@@ -133,7 +141,9 @@ def test_signs_of_an_earlier_launch_are_removed_and_logs_kept(place):
     for name in ("exit.json", "stop", "worker.log", "metrics.jsonl"):
         (folder / name).touch()
     place.claim()
-    assert sorted(path.name for path in folder.iterdir()) == ["metrics.jsonl", "worker.log"]
+    (metrics, log) = sorted(path.name for path in folder.iterdir())
+    assert log == "worker.log"
+    assert re.fullmatch(r"metrics-\d+\.jsonl", metrics)
 
 
 def test_a_busy_port_is_refused(place):
@@ -254,6 +264,29 @@ def test_newest_state_is_the_one_with_most_steps(place, worker_claim):
 def test_facts_say_what_the_records_need(place, worker_claim):
     found = worker_claim.facts(place.module())
     assert found["cores"] == len(os.sched_getaffinity(0))
-    assert found["packages"]["numpy"] == worker_claim.version("numpy")
+    assert found["packages"]["numpy"] == importlib.metadata.version("numpy")
+    assert found["python"] == platform.python_version()
     assert found["cpu"]
-    assert worker_claim.version("no-such-package") is None
+    assert not found["cpu"].isdecimal()
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ('echo \'{"python": "3.10.2", "packages": {}}\'', "is Python 3.10.2; 3.11 to 3.13 are supported"),
+        ('echo \'{"python": "3.12.1", "packages": {"numpy": "2"}}\'', "has no TensorFlow; install requirements/node.txt into it"),
+        ("echo broken >&2; exit 1", "does not run: broken"),
+    ],
+)
+def test_a_python_that_cannot_train_is_refused(place, worker_claim, tmp_path, script, message):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    with pytest.raises(Failed, match="pi1: worker_python=") as caught:
+        worker_claim.facts(place.module(python=str(python)))
+    assert message in str(caught.value)
+
+
+def test_a_missing_python_is_refused_with_the_mend(place, worker_claim):
+    with pytest.raises(Failed, match="worker_python=/no/python is no program; set worker_python"):
+        worker_claim.facts(place.module(python="/no/python"))
