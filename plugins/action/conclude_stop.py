@@ -2,33 +2,24 @@
 
 from typing import Any
 
-from ansible.plugins.action import ActionBase
-
 from plugins.shared import control
-from trainer.analysis import outcome, text
-from trainer.files import read_json, write_json
-from trainer.telemetry import read_history
+from trainer.analysis import outcome
+from trainer.files import write_json
 
 
-class ActionModule(ActionBase):
+class ActionModule(control.ControlAction):
     """Runs once, on the control node."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self) -> dict[str, Any]:
         """A run that nobody had to stop keeps the state it has."""
-        result = super().run(tmp, task_vars)
-        name, verdicts, stopped = self._task.args["run"], self._task.args["verdicts"], int(self._task.args["stopped"])
+        name, verdicts, stopped = self.arguments["run"], self.arguments["verdicts"], int(self.arguments["stopped"])
         folder = control.RUNS / name
-        path = folder / "summary.json"
-        summary: dict[str, Any] = read_json(path) if path.is_file() else {"state": None, "workers": len(verdicts)}
+        summary = {"workers": len(verdicts), **control.read_summary(folder)}
         state = outcome.state(verdicts, summary["state"], cancelled=stopped > 0)
         if stopped and state == "FAILED":
             state = "CANCELLED"
         if stopped or summary["state"] in (None, "RUNNING"):
             summary["state"] = state
-            write_json(path, summary)
+            write_json(folder / "summary.json", summary)
         headline = "" if stopped else f"{name} was not running.\n"
-        result["show_last"] = headline + text.result(name, control.relative(folder), summary, read_history(folder / "history.csv"))
-        return result
+        return {"show_last": headline + control.shown_result(folder, summary)}

@@ -27,8 +27,7 @@ class ActionModule(ActionBase):
         arguments = self._task.args
         local, epochs = Path(arguments["local"]), arguments["epochs"]
         try:
-            self._evaluate(arguments, task_vars)
-            Worker(self, arguments["run_folder"], arguments["folder"], "-").collect(local, "evaluate")
+            self._evaluate(arguments, task_vars).collect(local, "evaluate")
         except Gone as error:
             raise AnsibleActionFail(f"the chief can't be reached: {error}") from None
         found = [read_json(local / "evaluate" / f"epoch-{epoch:04d}.json") for epoch in epochs]
@@ -38,7 +37,7 @@ class ActionModule(ActionBase):
         result["show_last"] = evaluations.show(arguments["run"], found, [control.relative(path) for path in pictures])
         return result
 
-    def _evaluate(self, arguments: dict[str, Any], task_vars: Any) -> None:
+    def _evaluate(self, arguments: dict[str, Any], task_vars: Any) -> Worker:
         session = {"name": arguments["session"], "argv": ["bash", "run_worker.sh"], "chdir": arguments["folder"]}
         worker = Worker(self, arguments["run_folder"], arguments["folder"], arguments["session"])
         folder = shlex.quote(arguments["folder"])
@@ -59,3 +58,4 @@ class ActionModule(ActionBase):
         if seen.exit is None or seen.exit["exit_code"] != 0:
             last = "\n  ".join(worker.last_lines())
             raise AnsibleActionFail(f"evaluation failed on {arguments['run']}'s chief; the last lines of its log:\n  {last}")
+        return worker

@@ -3,40 +3,24 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-from ansible.plugins.action import ActionBase
-
 from plugins.shared import control
 from trainer.errors import LockstepError
 from trainer.files import read_json
 from trainer.plan import latest_run
 
 
-class ActionModule(ActionBase):
-    """Returns the facts `run_found` (name, folder, config), `cluster` and `run_options`."""
+class ActionModule(control.ControlAction):
+    """Returns the facts `run_found` (name, folder, dataset, code, counts), `cluster` and `run_options`."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self) -> dict[str, Any]:
         """Check the operator variables and find the run."""
-        result = super().run(tmp, task_vars)
-        assert task_vars is not None
-        with control.refusing():
-            options = control.operator_options(self._task.args["command"], task_vars)
-            folder = latest_run(control.RUNS, None if options.get("run") is None else str(options["run"]))
-            cluster = _cluster(folder, task_vars)
-            if "image" in options:
-                options["image"] = _image(str(options["image"]))
-        config = yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))
-        found = {
-            "name": folder.name,
-            "folder": str(folder),
-            "config": config,
-            **{key: cluster[key] for key in ("dataset", "code", "counts")},
-        }
-        result["ansible_facts"] = {"run_found": found, "cluster": cluster["hosts"], "run_options": options}
-        return result
+        options = control.operator_options(self.arguments["command"], self.task_vars)
+        folder = latest_run(control.RUNS, None if options.get("run") is None else str(options["run"]))
+        cluster = _cluster(folder, self.task_vars["groups"]["all"])
+        if "image" in options:
+            options["image"] = _image(str(options["image"]))
+        found = {"name": folder.name, "folder": str(folder), **{key: cluster[key] for key in ("dataset", "code", "counts")}}
+        return {"ansible_facts": {"run_found": found, "cluster": cluster["hosts"], "run_options": options}}
 
 
 def _image(asked: str) -> str:
@@ -47,14 +31,14 @@ def _image(asked: str) -> str:
     return str(path)
 
 
-def _cluster(folder: Any, task_vars: dict[str, Any]) -> dict[str, Any]:
+def _cluster(folder: Path, known: list[str]) -> dict[str, Any]:
     path = folder / "cluster.json"
     if not path.is_file():
         raise LockstepError(
             f"run={folder.name}: it never started (no cluster.json); start it: ansible-playbook train.yml -e run={folder.name}"
         )
     cluster: dict[str, Any] = read_json(path)
-    missing = [host["name"] for host in cluster["hosts"] if host["name"] not in task_vars["groups"]["all"]]
+    missing = [host["name"] for host in cluster["hosts"] if host["name"] not in known]
     if missing:
         raise LockstepError(f"run={folder.name}: its hosts {', '.join(missing)} are not in this inventory; choose the run's own with -i")
     return cluster

@@ -5,15 +5,15 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
+from plugins.shared import control
 from plugins.shared.remote import Gone, Worker
 from trainer.analysis import status
-from trainer.files import read_json
+from trainer.plan import integer
 
 
 def _concluded(folder: Path) -> bool:
     """Whether the outcome is recorded here already; the chief of a failed run still says RUNNING."""
-    path = folder / "summary.json"
-    return path.is_file() and read_json(path)["state"] not in (None, "RUNNING")
+    return control.read_summary(folder)["state"] not in (None, "RUNNING")
 
 
 class ActionModule(ActionBase):
@@ -25,6 +25,8 @@ class ActionModule(ActionBase):
         """Look once."""
         result = super().run(tmp, task_vars)
         arguments = self._task.args
+        with control.refusing():
+            lines = integer("lines", arguments.get("lines", 1))
         worker = Worker(self, arguments["run_folder"], arguments["folder"], arguments["session"])
         try:
             look = worker.look()
@@ -33,7 +35,7 @@ class ActionModule(ActionBase):
                 only = None if int(arguments["rank"]) == 0 else f"workers/{arguments['host']}"
                 worker.collect(Path(arguments["local"]), only, keep=_concluded(Path(arguments["local"])) and not look.alive)
             if "lines" in arguments:
-                seen["log"] = worker.last_lines(int(arguments["lines"]))
+                seen["log"] = worker.last_lines(lines)
         except Gone as error:
             seen = {"state": "unreachable", "note": str(error)}
         result["seen"] = {"host": arguments["host"], **seen}

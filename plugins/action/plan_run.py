@@ -7,46 +7,35 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.action import ActionBase
-
 from plugins.filter.cluster import check_hosts, cluster_hosts
 from plugins.shared import control
 from trainer.analysis import text
 from trainer.errors import LockstepError
-from trainer.files import read_json
-from trainer.telemetry import read_history
 
 
-class ActionModule(ActionBase):
+class ActionModule(control.ControlAction):
     """Returns the facts `plan` and `cluster`."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self) -> dict[str, Any]:
         """Validate what was typed, resolve it, show it."""
-        result = super().run(tmp, task_vars)
-        assert task_vars is not None
-        with control.refusing():
-            options = control.operator_options("train", task_vars)
-            hosts = cluster_hosts(task_vars["hostvars"], task_vars["groups"].get("workers", []))
-            plan = self._plan(options, hosts)
+        options = control.operator_options("train", self.task_vars)
+        hosts = cluster_hosts(self.task_vars["hostvars"], self.task_vars["groups"].get("workers", []))
+        plan = self._plan(options, hosts)
         check_hosts(plan["hosts"])
-        if not plan["dataset"]["digest"] and self._task.check_mode:
-            plan["dataset"]["digest"] = ""
-        result["show"] = text.plan(plan, control.relative(control.RUNS), _warnings(plan["hosts"]))
-        if plan["complete"]:
-            result["show_last"] = _already(plan)
-        result["ansible_facts"] = {"plan": plan, "cluster": plan["hosts"], "run_options": options}
-        return result
+        already = {"show_last": _already(plan)} if plan["complete"] else {}
+        return {
+            **already,
+            "show": text.plan(plan, control.relative(control.RUNS), _warnings(plan["hosts"])),
+            "ansible_facts": {"plan": plan, "cluster": plan["hosts"], "run_options": options},
+        }
 
     def _plan(self, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
         request = {
             "options": options,
             "hosts": hosts,
-            "default_workers": int(self._templar.template(self._task.args.get("default_workers", len(hosts)))),
+            "default_workers": int(self._templar.template(self.arguments.get("default_workers", len(hosts)))),
             "runs": str(control.RUNS),
-            "packs": self._task.args["packs"],
+            "packs": self.arguments["packs"],
             "parameter_cache": str(control.PRIVATE / "parameters"),
             "write": not self._task.check_mode,
         }
@@ -61,7 +50,7 @@ class ActionModule(ActionBase):
 def _already(plan: dict[str, Any]) -> str:
     """The result of a run that is complete already."""
     folder = control.RUNS / plan["run"]
-    shown = text.result(plan["run"], control.relative(folder), read_json(folder / "summary.json"), read_history(folder / "history.csv"))
+    shown = control.shown_result(folder, control.read_summary(folder))
     return f"Nothing to do: {plan['counts']['epochs']} epochs are done already.\n\n{shown}"
 
 

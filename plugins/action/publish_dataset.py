@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from plugins.shared import control
@@ -17,30 +16,22 @@ from trainer.analysis.progress import Line
 from trainer.errors import LockstepError
 
 
-class ActionModule(ActionBase):
+class ActionModule(control.ControlAction):
     """Returns the fact `published`: digest and folder of the dataset, file of the package."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self) -> dict[str, Any]:
         """Publish what is not published yet."""
-        result = super().run(tmp, task_vars)
-        plan, packs = self._task.args["plan"], Path(self._task.args["packs"])
+        plan, packs = self.arguments["plan"], Path(self.arguments["packs"])
         known = plan["dataset"]["digest"]
-        with control.refusing():
-            found: dict[str, Any] = {"digest": known, "excluded": []} if known else self._publish(plan["config"]["data"], packs)
-            if plan["expected_digest"] not in (None, found["digest"]):
-                raise LockstepError(
-                    f"run={plan['run']}: its dataset was {plan['expected_digest'][:16]}, the one given now is {found['digest'][:16]}: "
-                    "images were added, removed or changed. Restore them, or give a new run name."
-                )
-        archive = package.build(packs.parent / "code")
-        result["changed"] = not known
-        if found["excluded"]:
-            result["show"] = (
-                f"left out {len(found['excluded'])} images that can't be read: {', '.join(name for name, _ in found['excluded'][:5])}"
+        found: dict[str, Any] = {"digest": known, "excluded": []} if known else self._publish(plan["config"]["data"], packs)
+        if plan["expected_digest"] not in (None, found["digest"]):
+            raise LockstepError(
+                f"run={plan['run']}: its dataset was {plan['expected_digest'][:16]}, the one given now is {found['digest'][:16]}: "
+                "images were added, removed or changed. Restore them, or give a new run name."
             )
+        archive = package.build(packs.parent / "code")
+        left_out = [name for name, _ in found["excluded"]]
+        shown = {"show": f"left out {len(left_out)} images that can't be read: {', '.join(left_out[:5])}"} if left_out else {}
         short = found["digest"][:16]
         published = {
             "digest": found["digest"],
@@ -49,8 +40,7 @@ class ActionModule(ActionBase):
             "code": str(archive),
             "code_name": archive.name,
         }
-        result["ansible_facts"] = {"published": published}
-        return result
+        return {"changed": not known, "ansible_facts": {"published": published}, **shown}
 
     def _publish(self, data: dict[str, Any], packs: Path) -> dict[str, Any]:
         argv = [sys.executable, "-m", "trainer", "publish", "--source", data["source"], "--packs", str(packs)]

@@ -4,31 +4,24 @@ import datetime
 import subprocess
 from typing import Any
 
-from ansible.plugins.action import ActionBase
-
 from plugins.filter.cluster import tf_config, thread_share
 from plugins.shared import control
 from plugins.shared.remote import clear_marks
 from trainer.files import read_json, write_json, write_text
 
 
-class ActionModule(ActionBase):
+class ActionModule(control.ControlAction):
     """Returns the fact `record`: what cluster.json holds."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self) -> dict[str, Any]:
         """Write both files."""
-        result = super().run(tmp, task_vars)
-        plan, facts = self._task.args["plan"], self._task.args["facts"]
+        plan, facts = self.arguments["plan"], self.arguments["facts"]
         folder = control.RUNS / plan["run"]
-        record = _record(plan, self._task.args["published"], facts, _threads_before(folder))
+        record = _record(plan, self.arguments["published"], facts, _threads_before(folder))
         write_json(folder / "cluster.json", record)
         write_text(folder / "config.yml", plan["config_yaml"])
         clear_marks(control.PRIVATE / "watch" / plan["run"])
-        result.update(changed=True, ansible_facts={"record": record}, run_under_way=plan["run"])
-        return result
+        return {"changed": True, "ansible_facts": {"record": record}, "run_under_way": plan["run"]}
 
 
 def _record(plan: dict[str, Any], published: dict[str, Any], facts: dict[str, Any], before: dict[str, int]) -> dict[str, Any]:

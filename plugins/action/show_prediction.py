@@ -4,26 +4,21 @@ import json
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 
+from plugins.shared import control
 from trainer.analysis import text
 
 
-class ActionModule(ActionBase):
+class ActionModule(control.ControlAction):
     """Runs on the control node."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self) -> dict[str, Any]:
         """Three classes, the most probable first."""
-        result = super().run(tmp, task_vars)
-        output = self._task.args["output"]
+        output = self.arguments["output"]
         if output["rc"] != 0:
             errors = [line for line in output["stderr_lines"] if line.startswith("error: ")]
             raise AnsibleActionFail(errors[-1].removeprefix("error: ") if errors else "\n".join(output["stderr_lines"][-20:]))
         classes = json.loads(output["stdout_lines"][-1])
         rows = [[row["class"], f"{row['probability']:.1%}"] for row in classes]
-        heading = f"{self._task.args['image']} by {self._task.args['run']}, epoch {self._task.args['epoch']}"
-        result["show_last"] = f"{heading}\n{text.table(['class', 'probability'], rows)}"
-        return result
+        heading = f"{self.arguments['image']} by {self.arguments['run']}, epoch {self.arguments['epoch']}"
+        return {"show_last": f"{heading}\n{text.table(['class', 'probability'], rows)}"}

@@ -3,30 +3,21 @@
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.action import ActionBase
-
 from plugins.shared import control
 from trainer.analysis import status, text
 from trainer.files import read_json
 
 
-class ActionModule(ActionBase):
+class ActionModule(control.ControlAction):
     """Runs once, on the control node, with what was seen of every host."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self) -> dict[str, Any]:
         """Build the text."""
-        result = super().run(tmp, task_vars)
-        arguments = self._task.args
-        name, seen = arguments["run"], arguments["seen"]
-        if arguments.get("logs"):
-            result["show_last"] = "\n\n".join(_log(look) for look in seen)
-            return result
-        path = control.RUNS / name / "summary.json"
-        summary = read_json(path) if path.is_file() else {"state": None}
-        shown = status.table(name, summary["state"], arguments["hosts"], seen, arguments["counts"])
+        name, seen = self.arguments["run"], self.arguments["seen"]
+        if self.arguments.get("logs"):
+            return {"show_last": "\n\n".join(_log(look) for look in seen)}
+        summary = control.read_summary(control.RUNS / name)
+        shown = status.table(name, summary["state"], self.arguments["hosts"], seen, self.arguments["counts"])
         running = any(look.get("state") == "running" for look in seen)
         commands = (
             text.under_way(name)
@@ -34,8 +25,7 @@ class ActionModule(ActionBase):
             else text.next_commands(text.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}))
         )
         others = _other_runs(name)
-        result["show_last"] = "\n\n".join(part for part in (shown, others, commands) if part)
-        return result
+        return {"show_last": "\n\n".join(part for part in (shown, others, commands) if part)}
 
 
 def _known(summary: dict[str, Any]) -> dict[str, Any]:

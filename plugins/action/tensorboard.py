@@ -1,7 +1,6 @@
 """Start or stop TensorBoard on the control node, in a tmux session, bound to the loopback address."""
 
 import getpass
-import hashlib
 import socket
 import subprocess
 import sys
@@ -11,42 +10,34 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.action import ActionBase
-
+from plugins.filter.cluster import place_digest
+from plugins.module_utils.lockstep_tmux import SOCKET
 from plugins.shared import control
 from trainer.analysis import text
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json, write_json
 from trainer.plan import integer, latest_run
 
-SESSION = f"tensorboard-{hashlib.sha256(str(control.ROOT).encode()).hexdigest()[:6]}"
-TMUX = ["tmux", "-L", "lockstep"]
+SESSION = f"tensorboard-{place_digest(str(control.ROOT))}"
+TMUX = ["tmux", "-L", SOCKET]
 RECORD = control.PRIVATE / "tensorboard.json"
 DEADLINE_S = 60
 
 
-class ActionModule(ActionBase):
+class ActionModule(control.ControlAction):
     """`state=present` (default) starts it when it is not up; `state=absent` ends it."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self) -> dict[str, Any]:
         """Start, stop, or say that there is nothing to do."""
-        result = super().run(tmp, task_vars)
-        assert task_vars is not None
-        with control.refusing():
-            options = control.operator_options("tensorboard", task_vars)
-            state = str(options.get("state", "present"))
-            if state not in ("present", "absent"):
-                raise ConfigError(f"state={state}: it must be present or absent")
-            up = subprocess.run([*TMUX, "has-session", "-t", f"={SESSION}"], capture_output=True, check=False).returncode == 0
-            result["changed"] = up != (state == "present")
-            if state == "absent":
-                result["show_last"] = self._stop(up)
-            elif not self._task.check_mode:
-                result["show_last"] = self._start(up, options)
-        return result
+        options = control.operator_options("tensorboard", self.task_vars)
+        state = str(options.get("state", "present"))
+        if state not in ("present", "absent"):
+            raise ConfigError(f"state={state}: it must be present or absent")
+        up = _is_up()
+        changed = up != (state == "present")
+        if state == "absent":
+            return {"changed": changed, "show_last": self._stop(up)}
+        return {"changed": changed} if self._task.check_mode else {"changed": changed, "show_last": self._start(up, options)}
 
     def _stop(self, up: bool) -> str:
         if up and not self._task.check_mode:
@@ -78,11 +69,14 @@ def _launch(folder: Path, port: int) -> None:
     subprocess.run(argv, check=True, capture_output=True)
     deadline = time.monotonic() + DEADLINE_S
     while not _answers(port):
-        gone = subprocess.run([*TMUX, "has-session", "-t", f"={SESSION}"], capture_output=True, check=False).returncode != 0
-        if gone or time.monotonic() > deadline:
+        if not _is_up() or time.monotonic() > deadline:
             last = "\n  ".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:])
             raise LockstepError(f"TensorBoard did not start on port {port} (choose another with -e tensorboard_port=N):\n  {last}")
         time.sleep(0.3)
+
+
+def _is_up() -> bool:
+    return subprocess.run([*TMUX, "has-session", "-t", f"={SESSION}"], capture_output=True, check=False).returncode == 0
 
 
 def _answers(port: int) -> bool:

@@ -46,7 +46,7 @@ class _Watch:
         self.line = Line(Display(), control.terminal(), every=1e9)
         self.estimate = Estimate(self.counts)
         self.last_epoch: dict[str, Any] | None = None
-        self.launched, self.heard_at = time.monotonic(), time.monotonic()
+        self.heard_at = time.monotonic()
         self.phase, self.trained, self.collected = "starting", False, 0.0
 
     def until_end(self) -> dict[str, Any]:

@@ -92,8 +92,12 @@ def session_name(run: str, rank_number: int, root: str = "") -> str:
     tmux does not allow `.`; `+` can't be in a run's name. A digest of the worker's directory keeps
     two projects of one user apart.
     """
-    place = f"-{hashlib.sha256(root.encode()).hexdigest()[:6]}" if root else ""
-    return f"{run.replace('.', '+')}-w{rank_number}{place}"
+    return f"{run.replace('.', '+')}-w{rank_number}" + (f"-{place_digest(root)}" if root else "")
+
+
+def place_digest(path: str) -> str:
+    """Six hex digits of a directory's name, to tell two projects of one user apart."""
+    return hashlib.sha256(path.encode()).hexdigest()[:6]
 
 
 class FilterModule:

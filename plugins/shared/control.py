@@ -9,10 +9,14 @@ from typing import Any
 import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 
 from trainer import operator_variables
+from trainer.analysis import text
 from trainer.errors import LockstepError
+from trainer.files import read_json
+from trainer.telemetry import read_history
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "runs"
@@ -31,7 +35,6 @@ def refusing() -> Iterator[None]:
 
 def extra_variables() -> dict[str, Any]:
     """Everything given with `-e`, files included."""
-    load_extra_vars.extra_vars = None
     return dict(load_extra_vars(DataLoader()))
 
 
@@ -53,6 +56,40 @@ def inventory_variables() -> set[str]:
     """Variables that an inventory may set, and that `-e` may therefore override: the roles' own and a few more."""
     files = ROOT.glob("roles/*/defaults/main.yml")
     return INVENTORY.union(*(yaml.safe_load(file.read_text(encoding="utf-8")) for file in files))
+
+
+class ControlAction(ActionBase):
+    """An action of the control node alone: it needs no connection, and a refusal is one message."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Act, and add what came of it to Ansible's own result."""
+        result = super().run(tmp, task_vars)
+        self.arguments, self.task_vars = self._task.args, task_vars or {}
+        with refusing():
+            result.update(self.act())
+        return result
+
+    def act(self) -> dict[str, Any]:
+        """Do what the task is for.
+
+        Raises:
+            LockstepError: it can't be done; shown without a traceback.
+        """
+        raise NotImplementedError
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """summary.json of a run directory; `{"state": None}` before there is one."""
+    path = folder / "summary.json"
+    return dict(read_json(path)) if path.is_file() else {"state": None}
+
+
+def shown_result(folder: Path, summary: dict[str, Any]) -> str:
+    """The end of a run for the terminal: epochs, best epoch, where things lie, next commands."""
+    return text.result(folder.name, relative(folder), summary, read_history(folder / "history.csv"))
 
 
 def terminal() -> bool:

@@ -11,7 +11,9 @@ from typing import Any
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 
-TMUX = "tmux -L lockstep"
+from plugins.module_utils.lockstep_tmux import SOCKET
+
+TMUX = f"tmux -L {SOCKET}"
 MARK = "=====lockstep====="
 
 

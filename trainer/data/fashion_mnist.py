@@ -38,7 +38,11 @@ def expected() -> Listing:
 
 def is_here() -> bool:
     """Whether the files are on this machine already."""
-    return any(folder.is_dir() and any(folder.iterdir()) for folder in (Path("/") / FOLDER, KEPT))
+    return _found(Path("/"), KEPT) is not None
+
+
+def _found(system: Path, kept: Path) -> Path | None:
+    return next((folder for folder in (system / FOLDER, kept) if folder.is_dir() and any(folder.iterdir())), None)
 
 
 def locate(system: Path, kept: Path) -> Path:
@@ -47,10 +51,9 @@ def locate(system: Path, kept: Path) -> Path:
     Raises:
         DatasetError: every way failed; says each way's reason.
     """
-    reasons = []
-    for folder in (system / FOLDER, kept):
-        if folder.is_dir() and any(folder.iterdir()):
-            return folder
+    found, reasons = _found(system, kept), []
+    if found is not None:
+        return found
     for fetch in (_from_debian, _from_keras):
         try:
             return fetch(kept)
