@@ -14,7 +14,7 @@ class ActionModule(control.ControlAction):
     def act(self) -> dict[str, Any]:
         """Judge, write, show."""
         name, verdicts = self.arguments["run"], self.arguments["verdicts"]
-        folder = control.RUNS / name
+        folder = Path(self.arguments["folder"])
         if all(verdict["state"] == "unreachable" for verdict in verdicts):
             message = (
                 f"{name}: no host can be reached from here: {verdicts[0]['message']}. Training may well go on.\n\n{text.under_way(name)}"

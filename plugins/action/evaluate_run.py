@@ -9,7 +9,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from plugins.shared import control
+from plugins.shared import control, lean
 from plugins.shared.remote import Gone, Worker
 from trainer.analysis import evaluations
 from trainer.analysis.progress import Line
@@ -41,9 +41,9 @@ class ActionModule(ActionBase):
         session = {"name": arguments["session"], "argv": ["bash", "run_worker.sh"], "chdir": arguments["folder"]}
         worker = Worker(self, arguments["run_folder"], arguments["folder"], arguments["session"])
         folder = shlex.quote(arguments["folder"])
-        self._execute_module("tmux_session", module_args={"name": arguments["session"], "state": "absent", "grace": 2}, task_vars=task_vars)
+        lean.execute(self, "tmux_session", {"name": arguments["session"], "state": "absent", "grace": 2}, task_vars or {})
         self._low_level_execute_command(f"cd {folder} && rm -f exit.json metrics.jsonl epoch-*.json", sudoable=False)
-        started = self._execute_module("tmux_session", module_args=session, task_vars=task_vars)
+        started = lean.execute(self, "tmux_session", session, task_vars or {})
         if started.get("failed"):
             raise AnsibleActionFail(started["msg"])
         line = Line(Display(), control.terminal())

@@ -19,7 +19,12 @@ class ActionModule(control.ControlAction):
         cluster = _cluster(folder, self.task_vars["groups"]["all"])
         if "image" in options:
             options["image"] = _image(str(options["image"]))
-        found = {"name": folder.name, "folder": str(folder), **{key: cluster[key] for key in ("dataset", "code", "counts")}}
+        found = {
+            "name": folder.name,
+            "place": "runs",
+            "folder": str(folder),
+            **{key: cluster[key] for key in ("dataset", "code", "counts")},
+        }
         return {"ansible_facts": {"run_found": found, "cluster": cluster["hosts"], "run_options": options}}
 
 

@@ -25,16 +25,17 @@ class ActionModule(control.ControlAction):
         already = {"show_last": _already(plan)} if plan["complete"] else {}
         return {
             **already,
-            "show": text.plan(plan, control.relative(control.RUNS), _warnings(plan["hosts"])),
+            "show": text.plan(plan, control.relative(Path(plan["folder"]).parent), _warnings(plan["hosts"])),
             "ansible_facts": {"plan": plan, "cluster": plan["hosts"], "run_options": options},
         }
 
     def _plan(self, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
+        place = self.arguments.get("place", "runs")
         request = {
             "options": options,
             "hosts": hosts,
             "default_workers": int(self._templar.template(self.arguments.get("default_workers", len(hosts)))),
-            "runs": str(control.RUNS),
+            "runs": str(control.runs_folder(place)),
             "packs": self.arguments["packs"],
             "parameter_cache": str(control.PRIVATE / "parameters"),
             "write": not self._task.check_mode,
@@ -44,12 +45,12 @@ class ActionModule(control.ControlAction):
         if done.returncode != 0:
             raise LockstepError(done.stderr.strip().removeprefix("error: ") or f"the plan failed with exit code {done.returncode}")
         plan: dict[str, Any] = json.loads(done.stdout)
-        return plan
+        return {**plan, "place": place, "folder": str(control.runs_folder(place) / plan["run"])}
 
 
 def _already(plan: dict[str, Any]) -> str:
     """The result of a run that is complete already."""
-    folder = control.RUNS / plan["run"]
+    folder = Path(plan["folder"])
     shown = control.shown_result(folder, control.read_summary(folder))
     return f"Nothing to do: {plan['counts']['epochs']} epochs are done already.\n\n{shown}"
 

@@ -1,27 +1,56 @@
-"""Write a run's `config.yml` and `cluster.json` on the control node, before training."""
+"""Judge the hosts' claims, then write a run's `config.yml` and `cluster.json` on the control node, before training."""
 
 import datetime
 import subprocess
+from pathlib import Path
 from typing import Any
 
 from plugins.filter.cluster import tf_config, thread_share
 from plugins.shared import control
 from plugins.shared.remote import clear_marks
+from trainer.errors import LockstepError
 from trainer.files import read_json, write_json, write_text
 
 
 class ActionModule(control.ControlAction):
-    """Returns the fact `record`: what cluster.json holds."""
+    """Returns the fact `record`, what cluster.json holds, and `record_text`, the file as it is written."""
 
     def act(self) -> dict[str, Any]:
-        """Write both files."""
-        plan, facts = self.arguments["plan"], self.arguments["facts"]
-        folder = control.RUNS / plan["run"]
+        """Check, write both files; nothing is written when the run is under way or nothing may be touched."""
+        plan, places = self.arguments["plan"], self.arguments["places"]
+        check_places(plan, places)
+        if self._task.check_mode:
+            return {}
+        if all(place["running"] for place in places.values()):
+            return {"run_under_way": plan["run"]}
+        folder = Path(plan["folder"])
+        facts = {name: place["facts"] for name, place in places.items()}
         record = _record(plan, self.arguments["published"], facts, _threads_before(folder))
         write_json(folder / "cluster.json", record)
         write_text(folder / "config.yml", plan["config_yaml"])
         clear_marks(control.PRIVATE / "watch" / plan["run"])
-        return {"changed": True, "ansible_facts": {"record": record}, "run_under_way": plan["run"]}
+        recorded = {"record": record, "record_text": (folder / "cluster.json").read_text(encoding="utf-8")}
+        return {"changed": True, "ansible_facts": recorded, "run_under_way": plan["run"]}
+
+
+def check_places(plan: dict[str, Any], places: dict[str, dict[str, Any]]) -> None:
+    """Refuse a launch that would mix with an older run of that name, or with one that runs on some hosts.
+
+    Raises:
+        LockstepError: what was found where, and what to do.
+    """
+    run, running = plan["run"], [name for name, place in places.items() if place["running"]]
+    if running and len(running) < len(places):
+        raise LockstepError(
+            f"run={run} is running on {len(running)} of {len(places)} hosts ({', '.join(running)}); "
+            f"stop it first: ansible-playbook stop.yml -e run={run}"
+        )
+    old = [name for name, place in places.items() if place["newest_state"]]
+    if old and not plan["resume"] and not running:
+        raise LockstepError(
+            f"{', '.join(old)}: the training state of an older run={run} lies in {plan['place']}/{run} under worker_root, "
+            "and this machine knows nothing of it; choose another run name, or remove that folder."
+        )
 
 
 def _record(plan: dict[str, Any], published: dict[str, Any], facts: dict[str, Any], before: dict[str, int]) -> dict[str, Any]:

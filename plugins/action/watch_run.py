@@ -8,12 +8,13 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from plugins.shared import control
+from plugins.shared import control, lean
 from plugins.shared.remote import Gone, Seen, Worker, mark_failed, other_failed
 from trainer.analysis import outcome, text
 from trainer.analysis.progress import Estimate, Line
 
 POLL_S = 1.0
+OTHERS_POLL_S = 3.0
 OTHERS_GRACE_S = 25.0
 
 
@@ -54,7 +55,7 @@ class _Watch:
         while verdict is None:
             verdict = self._once()
             if verdict is None:
-                time.sleep(POLL_S)
+                time.sleep(POLL_S if self.rank == 0 else OTHERS_POLL_S)
         self.line.end()
         self._collect(last=True)
         return verdict
@@ -106,7 +107,7 @@ class _Watch:
         verdict = self._verdict(state, message=message, lines=True, ended_by_us=by_us)
         arguments = {"name": self.arguments["session"], "state": "absent", "grace": 2}
         try:
-            self.action._execute_module("tmux_session", module_args=arguments, task_vars=self.task_vars)
+            lean.execute(self.action, "tmux_session", arguments, self.task_vars or {})
         except AnsibleConnectionFailure as error:
             verdict["message"] += f"; its session could not be ended: {error}"
         return verdict

@@ -29,6 +29,10 @@ options:
     description: Name of the run.
     type: str
     required: true
+  folder:
+    description: The run directory on this host.
+    type: path
+    required: true
   host:
     description: Inventory name of the worker.
     type: str
@@ -57,6 +61,7 @@ EXAMPLES = """
   worker_claim:
     root: /home/pi/lockstep
     run: my-run
+    folder: /home/pi/lockstep/runs/my-run
     host: node01
     port: 12345
     session: my-run-w0
@@ -99,6 +104,7 @@ def main():
         argument_spec={
             "root": {"type": "path", "required": True},
             "run": {"type": "str", "required": True},
+            "folder": {"type": "path", "required": True},
             "host": {"type": "str", "required": True},
             "port": {"type": "int", "required": True},
             "session": {"type": "str", "required": True},
@@ -171,7 +177,7 @@ def alive(module, held):
 
 def take(module, path, held):
     """Put the claim in the place of the one judged stale (or none); of two launches at once only one gets it."""
-    for folder in (os.path.dirname(path), run_folder(module), worker_folder(module)):
+    for folder in (os.path.dirname(path), worker_folder(module)):
         os.makedirs(folder, exist_ok=True)
     with locked(module):
         if read(path) != held:
@@ -212,14 +218,9 @@ def write(module, path):
     os.replace(part, path)
 
 
-def run_folder(module):
-    """The run directory on this host."""
-    return os.path.join(module.params["root"], "runs", module.params["run"])
-
-
 def worker_folder(module):
     """This worker's part of the run directory."""
-    return os.path.join(run_folder(module), "workers", module.params["host"])
+    return os.path.join(module.params["folder"], "workers", module.params["host"])
 
 
 def listening(port):
@@ -247,7 +248,7 @@ def check_disk(module):
 
 def newest_state(module):
     """Name of the newest training state of this run on this host."""
-    folder = os.path.join(run_folder(module), "state")
+    folder = os.path.join(module.params["folder"], "state")
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return max((name for name in names if name.startswith("step-") and name.endswith(".npz")), default="")
 

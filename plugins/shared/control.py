@@ -24,6 +24,11 @@ PRIVATE = ROOT / ".lockstep"
 INVENTORY = {"worker_root", "worker_address", "worker_role", "dfs_path", "control_packs", "default_workers"}
 
 
+def runs_folder(place: str) -> Path:
+    """Folder of run directories on the control node: people's runs, or a command's own trials."""
+    return RUNS if place == "runs" else PRIVATE / place
+
+
 @contextlib.contextmanager
 def refusing() -> Iterator[None]:
     """Turn a LockstepError into a failed task with only its message."""

@@ -60,7 +60,7 @@ def place(tmp_path, port, worker_claim):
     path = root / "locks" / f"{port}.json"
 
     def module(run="new", **more):
-        return Module(root=str(root), run=run, host="pi1", port=port, session=f"{run}-w0", **more)
+        return Module(root=str(root), run=run, folder=str(root / "runs" / run), host="pi1", port=port, session=f"{run}-w0", **more)
 
     def held(run, at, session=None):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,69 @@
+"""Send large files to a host over its own connection: with progress, continued after an interruption, whole or not at all."""
+
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+CHUNK = 8 * 2**20
+
+
+@dataclass
+class Upload:
+    """One upload of several files to one host."""
+
+    action: ActionBase
+    told: Callable[[int, int], None]
+    """Called with the bytes that are there and the bytes in all."""
+
+    def folder(self, local: Path, remote: str) -> None:
+        """A folder of files (no subfolders), renamed into place when all of it is there."""
+        files = sorted(path for path in local.iterdir() if path.is_file())
+        part = str(PurePosixPath(remote).with_name(f".part-{PurePosixPath(remote).name}"))
+        self._send([(path, f"{part}/{path.name}") for path in files])
+        self._shell(f"sync -f {shlex.quote(part)} && mv -T {shlex.quote(part)} {shlex.quote(remote)}", f"moving {remote} into place")
+
+    def file(self, local: Path, remote: str) -> None:
+        """One file, renamed into place when all of it is there."""
+        part = str(PurePosixPath(remote).with_name(f".part-{PurePosixPath(remote).name}"))
+        self._send([(local, part)])
+        self._shell(f"chmod 0644 {shlex.quote(part)} && mv {shlex.quote(part)} {shlex.quote(remote)}", f"moving {remote} into place")
+
+    def _send(self, pairs: list[tuple[Path, str]]) -> None:
+        there = self._sizes(remote for _, remote in pairs)
+        total = sum(local.stat().st_size for local, _ in pairs)
+        done = 0
+        for local, remote in pairs:
+            size = local.stat().st_size
+            begin = there.get(remote, 0)
+            if begin > size:
+                self._shell(f"rm -f {shlex.quote(remote)}", f"replacing {remote}")
+                begin = 0
+            done += begin
+            self.told(done, total)
+            with local.open("rb") as stream:
+                stream.seek(begin)
+                while chunk := stream.read(CHUNK):
+                    self._append(remote, chunk)
+                    done += len(chunk)
+                    self.told(done, total)
+
+    def _sizes(self, remotes: Iterable[str]) -> dict[str, int]:
+        """Sizes of what an interrupted upload left; makes the folders, too."""
+        remotes = list(remotes)
+        folders = " ".join(sorted({shlex.quote(str(PurePosixPath(remote).parent)) for remote in remotes}))
+        names = " ".join(shlex.quote(remote) for remote in remotes)
+        listing = self._shell(f'mkdir -p {folders} && for f in {names}; do touch "$f" && stat -c \'%s %n\' "$f" || exit 1; done', folders)
+        return {name: int(size) for size, _, name in (line.partition(" ") for line in listing.splitlines())}
+
+    def _append(self, remote: str, chunk: bytes) -> None:
+        self._shell(f"cat >> {shlex.quote(remote)}", f"writing {remote}", chunk)
+
+    def _shell(self, command: str, what: str, data: bytes | None = None) -> str:
+        done = self.action._low_level_execute_command(command, in_data=data, sudoable=False, executable="/bin/sh")
+        if done["rc"] != 0:
+            raise AnsibleActionFail(f"{what} failed: {done['stderr'].strip()}; check free space, owner and mount (doctor.yml shows them)")
+        return str(done["stdout"])
