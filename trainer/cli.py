@@ -40,6 +40,8 @@ def _parser() -> argparse.ArgumentParser:
     command("publish", publish, ("--source", text), ("--path", {}), ("--packs", path), ("--allow-bad-images", {"action": "store_true"}))
     node = (("--run", path), ("--host", text), ("--packs", path), ("--caches", path), ("--threads", {"type": int, "default": 1}))
     command("train", train, *node, ("--start-deadline", {"type": float, "default": 300.0}))
+    counted = ((name, {"type": int, "required": True}) for name in ("--classes", "--batch", "--threads"))
+    command("steptime", steptime, *counted, ("--seconds", {"type": float, "default": 3.0}))
     command("evaluate", evaluate, *node, ("--epochs", text), ("--out", path))
     command("predict", predict, *node, ("--epoch", {"type": int, "required": True}), ("--image", path))
     return parser
@@ -88,6 +90,21 @@ def train(arguments: argparse.Namespace) -> int:
 
     worker.quiet_tensorflow()
     return worker.main(arguments.run, arguments.host, arguments.packs, arguments.caches, arguments.threads, arguments.start_deadline)
+
+
+def steptime(arguments: argparse.Namespace) -> int:
+    """Read a configuration (YAML) on standard input, time its training step on this host alone, print JSON."""
+    import yaml
+
+    from trainer import config as configs
+    from trainer import worker
+
+    worker.quiet_tensorflow()
+    from trainer.steptime import measure
+
+    config = configs.build(yaml.safe_load(sys.stdin))
+    print(json.dumps(measure(config, arguments.classes, arguments.batch, arguments.threads, arguments.seconds)))
+    return DONE
 
 
 def evaluate(arguments: argparse.Namespace) -> int:

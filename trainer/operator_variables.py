@@ -20,6 +20,15 @@ COMMANDS: dict[str, dict[str, str]] = {
         "quick": "a few batches only, to see that everything works",
         "detach": "return once training is under way",
         "allow_bad_images": "leave unreadable images out",
+        "preflight": "false: start without looking at the hosts first",
+    },
+    "doctor": {
+        "config": "name of a configuration, or a path",
+        "dataset": "folder, file or source name",
+        "workers": "how many hosts, in inventory order; default: all",
+        "set": "overrides, as in a.b=1,c=[1,2]",
+        "selftest": "false: no two-step training at the end",
+        "allow_bad_images": "leave unreadable images out",
     },
     "evaluate": {
         "run": "run name; default: the latest",
@@ -33,6 +42,18 @@ COMMANDS: dict[str, dict[str, str]] = {
         "run": "show this run only; default: all",
         "state": "present or absent",
         "tensorboard_port": "port on the loopback address",
+    },
+    "provision": {
+        "state": "present or absent",
+        "firewall": "whether worker ports are closed to all but the cluster: true or false",
+    },
+    "lab": {
+        "nodes": "how many; default: 5",
+        "cpus": "cores of each; default: this machine's, evenly",
+        "memory": "limit of each, as in 3g",
+        "link": "rate of each one's network link, as in 1gbit; none: no limit",
+        "state": "present or absent",
+        "image": "absent: remove the image, too",
     },
 }
 

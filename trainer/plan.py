@@ -7,6 +7,7 @@ node to one dict: run name, resolved configuration, exact sizes. Nothing is writ
 import datetime
 import hashlib
 import json
+import math
 import re
 import subprocess
 import sys
@@ -28,6 +29,10 @@ RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 MAY_CHANGE = ("train.epochs", "train.steps", "train.time_limit")
 GUARDED_BY_DIGEST = ("data.path", "data.source")
 QUICK = {"train.epochs": 1, "train.steps_per_epoch": 10, "data.limit_train": 2000}
+SELFTEST = {"train.epochs": 1, "train.steps": None, "train.steps_per_epoch": 2}
+RUNTIME_MB = 900
+"""Memory of a worker beside its model: Python, TensorFlow, its threads (resident size of the small models, x86_64)."""
+LOGS_MB = 512
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ def make(request: Request) -> dict[str, Any]:
     check_scaling(config, len(hosts), existing)
     sizes = schedule.counts(config, len(hosts), len(listing.files["train"]))
     check_sizes(sizes, len(hosts))
+    size = parameters(config, len(listing.classes), request)
     return {
         "run": name,
         "resume": existing is not None,
@@ -72,13 +78,23 @@ def make(request: Request) -> dict[str, Any]:
         "config_yaml": configs.dump(config),
         "hosts": hosts,
         "counts": vars(sizes),
-        "parameters": parameters(config, len(listing.classes), request),
+        "parameters": size,
+        "needs": needs(config, sum(len(files) for files in listing.files.values()), sizes.epochs, size),
         "dataset": describe(listing, digest),
         "code": package.digest(),
         "newest_state": newest_state(existing),
         "expected_digest": recorded(existing).get("dataset", {}).get("digest"),
         "complete": complete(existing, sizes),
     }
+
+
+def needs(config: Config, images: int, epochs: int, size: dict[str, int]) -> dict[str, int]:
+    """What a run takes on a host, MB: memory, and disk for the cache of decoded images, snapshots and training states."""
+    cache = images * math.prod(config.data.image_size) / 2**20
+    snapshot = size["total"] * 4 / 2**20
+    disk = LOGS_MB + (cache if cache <= config.data.cache_limit_mb else 0) + snapshot * (epochs + 2 * (config.checkpoint.keep + 1))
+    # Weights, momentum, gradients, the packed copy that is sent and the one that is received.
+    return {"memory_mb": math.ceil(RUNTIME_MB + 5 * snapshot), "disk_mb": math.ceil(disk)}
 
 
 def recorded(existing: Path | None) -> dict[str, Any]:
@@ -151,6 +167,8 @@ def overrides(options: dict[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     if truth("quick", options.get("quick", False)):
         result |= QUICK
+    if options.get("selftest"):
+        result |= SELFTEST
     if "dataset" in options:
         found = detect(str(options["dataset"]))
         result |= {"data.source": found["source"], "data.path": found["path"]}
@@ -286,7 +304,7 @@ def _models_digest() -> str:
 
 
 def latest_run(runs: Path, asked: str | None) -> Path:
-    """Directory of the run that was asked for, or of the newest.
+    """Directory of the run that was asked for, or of the newest that started.
 
     Raises:
         ConfigError: there is none, or none of that name (with the nearest).
@@ -298,6 +316,7 @@ def latest_run(runs: Path, asked: str | None) -> Path:
         if asked not in names:
             raise ConfigError(f"run={asked}: no such run{nearest(asked, names)}; there are: {', '.join(names) or 'none'}")
         return runs / asked
-    if not names:
+    started = [name for name in names if (runs / name / "cluster.json").is_file()]
+    if not started:
         raise ConfigError("there is no run yet; start one with: ansible-playbook train.yml")
-    return runs / names[-1]
+    return runs / started[-1]

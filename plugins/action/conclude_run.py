@@ -1,11 +1,14 @@
 """Tell what a run came to: write its summary, show the result, fail with the root cause."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
-from plugins.shared import control
-from trainer.analysis import outcome, text
-from trainer.files import write_json
+import yaml
+
+from plugins.shared import control, forecast
+from trainer.analysis import outcome, prediction, text
+from trainer.files import read_json, write_json
 
 
 class ActionModule(control.ControlAction):
@@ -32,7 +35,24 @@ class ActionModule(control.ControlAction):
         if summary["state"] != "SUCCEEDED":
             stopped = f"{name} was stopped before its end: {summary['state']}"
             return {"run_under_way": None, "failed": True, "msg": f"{stopped}\n\n{shown}"}
-        return {"run_under_way": None, "show_last": shown}
+        if self.arguments["place"] == "doctor":
+            shutil.rmtree(folder)
+            return {"run_under_way": None, "show_last": _selftest(summary, verdicts)}
+        return {"run_under_way": None, "show_last": f"{shown}{_forecast(folder, summary)}"}
+
+
+def _selftest(summary: dict[str, Any], verdicts: list[dict[str, Any]]) -> str:
+    """The doctor's last line."""
+    trained = f"{summary['steps']} steps on {len(verdicts)} workers in {summary['seconds_total']:.0f} s, equal weights on all"
+    findings = control.relative(control.PRIVATE / "doctor.json")
+    return f"[OK] training: {trained}\n\nall findings: {findings}\n\n{text.next_commands([('train', 'ansible-playbook train.yml')])}"
+
+
+def _forecast(folder: Path, summary: dict[str, Any]) -> str:
+    """How far the doctor's prediction was off, where it made one."""
+    config = yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))
+    expected, measured = forecast.expected(config, read_json(folder / "cluster.json")), summary.get("images_per_s")
+    return f"\n\n{prediction.sentence(expected, measured)}" if expected and measured else ""
 
 
 def _summary(folder: Path, verdicts: list[dict[str, Any]]) -> dict[str, Any]:

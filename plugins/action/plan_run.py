@@ -1,6 +1,7 @@
 """Make and show the plan of `train.yml`; nothing on any host is touched."""
 
 import json
+import secrets
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from plugins.filter.cluster import check_hosts, cluster_hosts
 from plugins.shared import control
 from trainer.analysis import text
 from trainer.errors import LockstepError
+from trainer.plan import truth
 
 
 class ActionModule(control.ControlAction):
@@ -18,9 +20,11 @@ class ActionModule(control.ControlAction):
 
     def act(self) -> dict[str, Any]:
         """Validate what was typed, resolve it, show it."""
-        options = control.operator_options("train", self.task_vars)
+        command = self.arguments.get("command", "train")
+        options = control.operator_options(command, self.task_vars)
+        truth("preflight", options.get("preflight", True))
         hosts = cluster_hosts(self.task_vars["hostvars"], self.task_vars["groups"].get("workers", []))
-        plan = self._plan(options, hosts)
+        plan = self._plan(_selftest(options) if command == "doctor" else options, hosts)
         check_hosts(plan["hosts"])
         already = {"show_last": _already(plan)} if plan["complete"] else {}
         return {
@@ -45,7 +49,13 @@ class ActionModule(control.ControlAction):
         if done.returncode != 0:
             raise LockstepError(done.stderr.strip().removeprefix("error: ") or f"the plan failed with exit code {done.returncode}")
         plan: dict[str, Any] = json.loads(done.stdout)
-        return {**plan, "place": place, "folder": str(control.runs_folder(place) / plan["run"])}
+        return {**plan, "nonce": secrets.token_hex(16), "place": place, "folder": str(control.runs_folder(place) / plan["run"])}
+
+
+def _selftest(options: dict[str, Any]) -> dict[str, Any]:
+    """The doctor's own run: two steps of what was asked for, under a name that no other run has."""
+    truth("selftest", options.get("selftest", True))
+    return {**options, "selftest": True, "run": f"selftest-{secrets.token_hex(4)}"}
 
 
 def _already(plan: dict[str, Any]) -> str:
@@ -63,9 +73,8 @@ def _warnings(hosts: list[dict[str, Any]]) -> list[str]:
     if not loopback or not up:
         return []
     ports = ", ".join(str(host["port"]) for host in hosts)
-    return [
-        f"TensorFlow listens on ports {ports} of every interface ({', '.join(up)}) without a password: use a trusted network or a firewall"
-    ]
+    shown = ", ".join(up if len(up) <= 3 else [*up[:2], f"{len(up) - 2} more"])
+    return [f"TensorFlow listens on ports {ports} of every interface ({shown}) without a password: use a trusted network or a firewall"]
 
 
 def _is_up(interface: str) -> bool:

@@ -5,9 +5,11 @@ A task shows a text by returning `show`. With `-v` everything of Ansible's defau
 
 import atexit
 import os
+import re
+import shlex
 import sys
 
-from ansible import constants
+from ansible import constants, context
 from ansible.plugins.callback.default import CallbackModule as Default
 
 DOCUMENTATION = """
@@ -20,6 +22,9 @@ extends_documentation_fragment:
   - default_callback
   - result_format_callback
 """
+
+
+COMMAND = re.compile(r"ansible-playbook (?=\w+\.yml)(?!lab\.yml)")
 
 
 class CallbackModule(Default):
@@ -48,7 +53,7 @@ class CallbackModule(Default):
         if os.getpid() == self._main and self._run_under_way:
             from trainer.analysis import text
 
-            print(f"\nTraining goes on: {self._run_under_way}\n{text.under_way(self._run_under_way)}", flush=True)
+            print(f"\nTraining goes on: {self._run_under_way}\n{as_typed(text.under_way(self._run_under_way))}", flush=True)
 
     def v2_playbook_on_play_start(self, play):
         if self._wordy:
@@ -80,9 +85,9 @@ class CallbackModule(Default):
         returned = self._returned(result)
         self._follow(returned)
         if returned.get("show"):
-            self._display.display(returned["show"])
+            self._display.display(as_typed(returned["show"]))
         if returned.get("show_last"):
-            self._last_words.append(returned["show_last"])
+            self._last_words.append(as_typed(returned["show_last"]))
         if self._wordy:
             super().v2_runner_on_ok(result)
 
@@ -105,9 +110,26 @@ class CallbackModule(Default):
             super().v2_runner_on_failed(result, ignore_errors)
         elif not ignore_errors and returned["msg"] not in self._told:
             self._told.add(returned["msg"])
+            message = as_typed(str(returned["msg"]))
             self._display.display(
-                f"{result.host.get_name()}: {returned['msg']}" if self._names_host(result) else returned["msg"], color=constants.COLOR_ERROR
+                f"{result.host.get_name()}: {message}" if self._names_host(result) else message, color=constants.COLOR_ERROR
             )
+
+    def v2_runner_on_unreachable(self, result):
+        if self._wordy:
+            super().v2_runner_on_unreachable(result)
+        elif not result.task.ignore_unreachable:
+            self._display.display(self._unreachable(result), color=constants.COLOR_UNREACHABLE)
+
+    def _unreachable(self, result):
+        """What SSH's error means, and what mends it."""
+        from trainer.analysis import checks
+
+        known = result.host.get_vars()
+        name = result.host.get_name()
+        host = {"name": name, "address": known.get("ansible_host", name), "user": known.get("ansible_user")}
+        found = checks.ssh(host, str(self._returned(result).get("msg", "")))
+        return as_typed(f"{name}: {found.value}. Mend: {found.mend}")
 
     def v2_playbook_on_stats(self, stats):
         super().v2_playbook_on_stats(stats)
@@ -127,3 +149,17 @@ class CallbackModule(Default):
         """Remember a run that goes on without this process."""
         if "run_under_way" in returned:
             self._run_under_way = returned["run_under_way"]
+
+
+def as_typed(text):
+    """A text with the inventory that this command was given put into the commands that it names."""
+    given = (context.CLIARGS.get("inventory") or ()) if context.CLIARGS else ()
+    if not given or not any(argument.startswith(("-i", "--inventory")) for argument in sys.argv[1:]):
+        return text
+    options = " ".join(f"-i {shlex.quote(_relative(one))}" for one in given)
+    return COMMAND.sub(lambda found: f"{found.group(0)}{options} ", text)
+
+
+def _relative(path):
+    """A path below the current folder as a person would type it."""
+    return os.path.relpath(path) if path.startswith(f"{os.getcwd()}/") else path

@@ -80,6 +80,11 @@ def rank(hosts: list[dict[str, Any]], name: str) -> int:
     return [host["name"] for host in hosts].index(name)
 
 
+def reached_hosts(hosts: list[dict[str, Any]], results: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The hosts of which a task's results say that SSH reached them, in order."""
+    return [host for host in hosts if not results.get(host["name"], {}).get("unreachable")]
+
+
 def thread_share(hosts: list[dict[str, Any]], name: str, cores: int) -> int:
     """Threads for one worker: the machine's cores over the workers that run on its address, at least 1."""
     address = next(host["address"] for host in hosts if host["name"] == name)
@@ -110,5 +115,6 @@ class FilterModule:
             "cluster_hosts": cluster_hosts,
             "cluster_rank": rank,
             "thread_share": thread_share,
+            "reached_hosts": reached_hosts,
             "session_name": session_name,
         }

@@ -48,6 +48,11 @@ options:
   python:
     description: The worker's Python, which must be able to train.
     type: path
+  needs:
+    description: Files on the distributed file system that were published and that this host must be able to read.
+    type: list
+    elements: path
+    default: []
   state:
     description: C(present) claims, C(absent) gives back what this run holds.
     type: str
@@ -109,6 +114,7 @@ def main():
             "port": {"type": "int", "required": True},
             "session": {"type": "str", "required": True},
             "python": {"type": "path", "default": sys.executable},
+            "needs": {"type": "list", "elements": "path", "default": []},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
         supports_check_mode=True,
@@ -150,6 +156,7 @@ def claim(module, path):
             msg=f"port {module.params['port']} on {module.params['host']} is in use by another program; end it or set another worker_port."
         )
     check_disk(module)
+    check_needs(module)
     # With --check not "changed" either: the recap of a checked launch says that nothing is touched.
     changed = not running and not module.check_mode
     if changed:
@@ -244,6 +251,16 @@ def check_disk(module):
         module.fail_json(
             msg=f"{module.params['host']}: {free} MB free under {module.params['root']}; at least {MINIMUM_FREE_MB} MB are needed."
         )
+
+
+def check_needs(module):
+    """Refuse when this host does not see what was published: its distributed file system is another one, or not mounted."""
+    for path in module.params["needs"]:
+        if not os.access(path, os.R_OK):
+            module.fail_json(
+                msg=f"{module.params['host']} can't read {path}, which was published: its dfs_path is not shared with the other hosts. "
+                "See what is mounted there (findmnt), then: ansible-playbook provision.yml; ansible-playbook doctor.yml"
+            )
 
 
 def newest_state(module):

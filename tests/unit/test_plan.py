@@ -281,6 +281,7 @@ def three_runs(tmp_path):
     for age, name in enumerate(("newest", "a-middle", "oldest")):
         (runs / name).mkdir(parents=True)
         (runs / name / "config.yml").touch()
+        (runs / name / "cluster.json").touch()
         os.utime(runs / name / "config.yml", (1000 - age, 1000 - age))
     (runs / "no-run").mkdir()
     return runs
@@ -289,6 +290,22 @@ def three_runs(tmp_path):
 def test_latest_run(three_runs):
     assert plan.latest_run(three_runs, None) == three_runs / "newest"
     assert plan.latest_run(three_runs, "oldest") == three_runs / "oldest"
+
+
+def test_a_run_that_never_started_is_found_only_by_its_name(three_runs):
+    (three_runs / "newest" / "cluster.json").unlink()
+    assert plan.latest_run(three_runs, None) == three_runs / "a-middle"
+    assert plan.latest_run(three_runs, "newest") == three_runs / "newest"
+
+
+def test_what_a_run_needs_of_a_host():
+    small = configs.build(configs.override({}, {"data.image_size": [32, 32, 3], "checkpoint.keep": 2}))
+    mb = 2**20
+    size = {"total": mb // 4}
+    cached = plan.needs(small, 10 * mb // 3072, 3, size)
+    assert cached == {"memory_mb": plan.RUNTIME_MB + 5, "disk_mb": plan.LOGS_MB + 10 + 3 + 6}
+    decoded = configs.build(configs.override(configs.to_dict(small), {"data.cache_limit_mb": 9}))
+    assert plan.needs(decoded, 10 * mb // 3072, 3, size)["disk_mb"] == plan.LOGS_MB + 3 + 6
 
 
 def test_an_unknown_run_names_the_nearest_and_all(three_runs):
@@ -340,7 +357,7 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
 
 
 def test_the_plan_of_a_resumed_run_takes_the_same_steps_on_other_hosts(ask, existing, make_idx, monkeypatch):
-    monkeypatch.setattr(plan, "parameters", lambda *_: {})
+    monkeypatch.setattr(plan, "parameters", lambda *_: {"total": 10})
     digits = make_idx(train=(0, 1) * 10)
     config = configs.override(configs.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
     (existing / "config.yml").write_text(configs.dump(configs.build(config)))

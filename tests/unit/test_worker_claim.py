@@ -26,7 +26,7 @@ class Module:
     """As much of an AnsibleModule as is used; tmux knows the sessions given."""
 
     def __init__(self, sessions=(), check_mode=False, **params):
-        self.params, self.sessions, self.check_mode = {"python": sys.executable, **params}, sessions, check_mode
+        self.params, self.sessions, self.check_mode = {"python": sys.executable, "needs": [], **params}, sessions, check_mode
 
     def get_bin_path(self, name):
         return f"/usr/bin/{name}"
@@ -90,6 +90,17 @@ def test_a_free_place_is_taken(place):
     assert abs(found["at"] - time.time()) < 600
     assert [path.name for path in place.path.parent.iterdir()] == [place.path.name]
     assert (place.root / "runs" / "new" / "workers" / "pi1").is_dir()
+
+
+def test_a_host_that_does_not_see_what_was_published_is_refused(place, tmp_path):
+    (tmp_path / "manifest.json").touch()
+    seen, missing = str(tmp_path / "manifest.json"), str(tmp_path / "trainer.zip")
+    assert place.claim(needs=[seen], check_mode=True)["running"] is False
+    assert place.refused(needs=[seen, missing]) == (
+        f"pi1 can't read {missing}, which was published: its dfs_path is not shared with the other hosts. "
+        "See what is mounted there (findmnt), then: ansible-playbook provision.yml; ansible-playbook doctor.yml"
+    )
+    assert not place.path.exists()
 
 
 def test_check_mode_takes_nothing(place):

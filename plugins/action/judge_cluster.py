@@ -1,0 +1,81 @@
+"""Judge what the probes saw of every host: show the findings, write them down, refuse when training can't start."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from ansible import context
+
+from plugins.shared import control
+from trainer.analysis import checks
+from trainer.files import write_json, write_text
+
+
+class ActionModule(control.ControlAction):
+    """Returns the fact `diagnosis`: checks, facts and network, as in the JSON file."""
+
+    def act(self) -> dict[str, Any]:
+        """A run that is under way already is not judged: its own workers hold ports and memory."""
+        plan, fast = self.arguments["plan"], bool(self.arguments["fast"])
+        facts, network = _facts(self.arguments["looked"]), _network(self.arguments["tried"])
+        if fast and all(found.get("port", {}).get("run") == plan["run"] for found in facts.values()):
+            return {}
+        hosts = [self._host(host) for host in plan["hosts"]]
+        found = checks.examine(hosts, facts, network, _requirement(plan, self.arguments["token"]))
+        document = checks.document(found, facts, network)
+        path = self._write(plan, document, fast)
+        shown = checks.render(found, verbose=not fast)
+        tables = [] if fast else [checks.matrix(network)] if network else []
+        text = "\n\n".join([shown, *(table for table in tables if table)])
+        if checks.exit_status(found):
+            where = f"all findings: {control.relative(path)}" if path else "ansible-playbook doctor.yml tells more"
+            return {
+                "failed": True,
+                "msg": f"{text}\n\n{where}; to start without this look: -e preflight=false" if fast else f"{text}\n\n{where}",
+            }
+        return {"show": text, "ansible_facts": {"diagnosis": document}}
+
+    def _host(self, host: dict[str, Any]) -> dict[str, Any]:
+        """The host with what its mends name: how SSH reaches it."""
+        variables = self.task_vars["hostvars"][host["name"]]
+        known = {"ssh": "ansible_host", "user": "ansible_user", "ssh_port": "ansible_port"}
+        return {**host, **{key: variables[name] for key, name in known.items() if name in variables}}
+
+    def _write(self, plan: dict[str, Any], document: dict[str, Any], fast: bool) -> Path | None:
+        """The doctor's own file; of a preflight the file in the run directory, and the state of a run that can't start."""
+        if self._task.check_mode:
+            return None
+        if not fast:
+            write_json(control.PRIVATE / "doctor.json", document)
+            return control.PRIVATE / "doctor.json"
+        folder = Path(plan["folder"])
+        write_json(folder / "preflight.json", document)
+        if not document["ok"] and not plan["resume"]:
+            write_text(folder / "config.yml", plan["config_yaml"])
+            write_json(folder / "summary.json", {"state": "FAILED_PREFLIGHT", "workers": len(plan["hosts"])})
+        return folder / "preflight.json"
+
+
+def _facts(looked: dict[str, dict[str, Any]]) -> checks.Facts:
+    """What each host said; a module that failed there counts as a host that can't be asked."""
+    return {
+        name: result["facts"] if "facts" in result else {"unreachable": result.get("msg", "no answer")} for name, result in looked.items()
+    }
+
+
+def _network(tried: dict[str, dict[str, Any]]) -> checks.Facts | None:
+    """What each host measured; None when there was nothing to measure (one host)."""
+    found = {name: result for name, result in tried.items() if "pairs" in result}
+    return found if any(result["pairs"] for result in found.values()) else None
+
+
+def _requirement(plan: dict[str, Any], token: str) -> checks.Requirement:
+    inventory = (context.CLIARGS.get("inventory") or ["inventory/local"])[0]
+    digest = hashlib.sha256(plan["nonce"].encode()).hexdigest()
+    return checks.Requirement(
+        memory_mb=plan["needs"]["memory_mb"],
+        disk_mb=plan["needs"]["disk_mb"],
+        token=(token, digest) if token else None,
+        run=plan["run"],
+        inventory=control.relative(Path(inventory)),
+    )

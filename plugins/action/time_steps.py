@@ -1,0 +1,42 @@
+"""How long this host alone takes for a step of the plan's model."""
+
+import json
+import shlex
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from plugins.filter.cluster import thread_share
+
+
+class ActionModule(ActionBase):
+    """Returns `timed`: what `trainer steptime` printed, and the threads that it used."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Send the configuration, read the answer."""
+        result = super().run(tmp, task_vars)
+        plan, host = self._task.args["plan"], self._task.args["host"]
+        threads = thread_share(plan["hosts"], host, int(self._task.args["cpus"]))
+        done = self._low_level_execute_command(
+            self._command(plan, threads), in_data=plan["config_yaml"].encode(), sudoable=False, executable="/bin/sh"
+        )
+        if done["rc"] != 0:
+            last = "\n  ".join(done["stderr"].strip().splitlines()[-8:])
+            raise AnsibleActionFail(f"{host}: the model's training step can't be timed (exit code {done['rc']}):\n  {last}")
+        result["timed"] = {**json.loads(done["stdout"].strip().splitlines()[-1]), "threads": threads}
+        return result
+
+    def _command(self, plan: dict[str, Any], threads: int) -> str:
+        arguments = self._task.args
+        numbers = {
+            "classes": len(plan["dataset"]["classes"]),
+            "batch": max(1, plan["counts"]["global_batch"] // plan["counts"]["workers"]),
+            "threads": threads,
+            "seconds": arguments["seconds"],
+        }
+        options = " ".join(f"--{name} {value}" for name, value in numbers.items())
+        environment = f"PYTHONPATH={shlex.quote(arguments['code'])} TF_CPP_MIN_LOG_LEVEL=2 OMP_NUM_THREADS={threads}"
+        return f"{environment} {shlex.quote(arguments['python'])} -m trainer steptime {options}"

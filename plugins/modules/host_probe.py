@@ -1,0 +1,378 @@
+"""Ansible module: what a host is and has, as far as training needs it. Reads only."""
+
+import contextlib
+import glob
+import hashlib
+import json
+import os
+import platform
+import pwd
+import re
+import shutil
+import socket
+import threading
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = """
+module: host_probe
+short_description: Report what training needs to know of a host
+description: Reads only, in check mode as well. What can't be read is null or an error text, never a failure; judging is the caller's.
+options:
+  root: {type: path, required: true, description: The worker's own directory.}
+  python: {type: path, required: true, description: The worker's Python.}
+  port: {type: int, required: true, description: The worker's TCP port.}
+  address: {type: str, required: true, description: Address by which the others reach this worker.}
+  dfs: {type: path, description: Folder that all workers read.}
+  dfs_kind: {type: str, default: mounted, description: What the folder is (passed on).}
+  need_mb: {type: int, default: 0, description: MB that the run needs under O(root) (passed on).}
+  tokens: {type: list, elements: path, default: [], description: Files to report existence and SHA-256 of.}
+  fast: {type: bool, default: false, description: Leave out the measurement of the processor's speed and digests of large files.}
+author: Lockstep
+"""
+
+EXAMPLES = """
+- name: Look at the host
+  host_probe:
+    root: /home/pi/lockstep
+    python: /home/pi/lockstep/venv/bin/python
+    port: 12345
+    address: 10.0.0.1
+    dfs: /mnt/shared/lockstep
+"""
+
+RETURN = """
+facts:
+  description: >-
+    hostname, user, machine, os, model, cores, cpu_quota (CPUs or null), cpus (what is left of both), speed (MB/s of SHA-256 on one core, or
+    null), load, memory, disk, dfs, tmux, python, port, name, address, boot, governors, temperature (degrees C), throttled, tokens, seconds
+    (the probe took), time (seconds since 1970, taken last).
+  returned: always
+  type: dict
+"""
+
+PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "pillow", "pyyaml")
+ASK_PYTHON = """
+import importlib.metadata, json, platform, sys
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps({"version": platform.python_version(), "packages": found}))
+"""
+PATIENCE_S = 2.0
+SMALL = 4 << 20
+SPEED_S = 0.3
+# https://www.raspberrypi.com/documentation/computers/os.html#get_throttled
+THROTTLED = {0: "under-voltage", 1: "frequency capped", 2: "throttled", 3: "soft temperature limit"}
+
+
+def main():
+    """Run the module."""
+    start = time.monotonic()
+    module = AnsibleModule(
+        argument_spec={
+            "root": {"type": "path", "required": True},
+            "python": {"type": "path", "required": True},
+            "port": {"type": "int", "required": True},
+            "address": {"type": "str", "required": True},
+            "dfs": {"type": "path"},
+            "dfs_kind": {"type": "str", "default": "mounted"},
+            "need_mb": {"type": "int", "default": 0},
+            "tokens": {"type": "list", "elements": "path", "default": []},
+            "fast": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    facts = look(module)
+    facts["seconds"] = round(time.monotonic() - start, 3)
+    facts["time"] = time.time()
+    module.exit_json(changed=False, facts=facts)
+
+
+def look(module):
+    """All facts but the time."""
+    params = module.params
+    # A dead mount or name server answers late or never: ask while the rest is read.
+    slow = {
+        "dfs": Bounded(dfs, params["dfs"], params["dfs_kind"]),
+        "name": Bounded(resolve, socket.gethostname()),
+        "address": Bounded(own_address, params["address"]),
+        "tokens": Bounded(lambda: [token(path, params["fast"]) for path in params["tokens"]]),
+    }
+    cores, quota = len(os.sched_getaffinity(0)), cpu_quota()
+    facts = {
+        "hostname": socket.gethostname(),
+        "user": user(),
+        "machine": platform.machine(),
+        "os": os_release(),
+        "model": (text("/proc/device-tree/model") or cpu_model()).strip("\0"),
+        "cores": cores,
+        "cpu_quota": quota,
+        "cpus": min(cores, quota or cores),
+        "load": os.getloadavg()[0],
+        "memory": memory(),
+        "disk": {**disk(params["root"]), "need_mb": params["need_mb"]},
+        "tmux": tmux(module),
+        "python": python(module, params["python"]),
+        "port": port(module, params["port"], params["root"]),
+        "boot": text("/proc/sys/kernel/random/boot_id"),
+        "governors": sorted({text(path) for path in glob.glob("/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")}),
+        "temperature": temperature(),
+        "throttled": throttled(module),
+        "speed": None if params["fast"] else speed(),
+    }
+    return {**facts, **{name: one.result() for name, one in slow.items()}}
+
+
+class Bounded(threading.Thread):
+    """A look that may hang: its result, or an error text once the time is up."""
+
+    def __init__(self, function, *arguments):
+        super().__init__(daemon=True)
+        self.work, self.found, self.until = (function, arguments), None, time.monotonic() + PATIENCE_S
+        self.start()
+
+    def run(self):
+        """Look."""
+        try:
+            self.found = self.work[0](*self.work[1])
+        except OSError as error:
+            self.found = {"error": error.strerror or str(error)}
+
+    def result(self):
+        """Wait no longer than was granted at the start."""
+        self.join(max(0.0, self.until - time.monotonic()))
+        return {"error": f"no answer in {PATIENCE_S:.0f} s"} if self.is_alive() else self.found
+
+
+def text(path):
+    """A small file's content, or None."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read().strip()
+    except OSError:
+        return None
+
+
+def user():
+    """Name of the user, or the number when it has none."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def os_release():
+    """The system's name for people, as `Debian GNU/Linux 12 (bookworm)`."""
+    found = re.search(r'^PRETTY_NAME="?([^"\n]*)', text("/etc/os-release") or "", re.MULTILINE)
+    return found.group(1) if found else platform.system()
+
+
+def cpu_model():
+    """The processor's name as the kernel gives it."""
+    found = re.search(r"^(?:model name|Model)\s*:\s*(.*)", text("/proc/cpuinfo") or "", re.MULTILINE)
+    return found.group(1) if found else platform.machine()
+
+
+def cgroups(controller, base="/sys/fs/cgroup", own="/proc/self/cgroup"):
+    """Folders, of version 1 and 2, whose limits count for this process: its own, and all above."""
+    folders = []
+    for line in (text(own) or "").splitlines():
+        _, names, path = line.split(":", 2)
+        if names and controller not in names.split(","):
+            continue
+        for top in [os.path.join(base, controller)] if names else [base, os.path.join(base, "unified")]:
+            parts = [part for part in path.split("/") if part]
+            folders += [os.path.join(top, *parts[:count]) for count in range(len(parts), -1, -1)]
+    return folders
+
+
+def cpu_quota(folders=None):
+    """CPUs that the tightest quota leaves, or None."""
+    found = []
+    for folder in cgroups("cpu") if folders is None else folders:
+        quota, _, period = (text(f"{folder}/cpu.max") or "").partition(" ")
+        if not quota:
+            quota, period = text(f"{folder}/cpu.cfs_quota_us") or "max", text(f"{folder}/cpu.cfs_period_us")
+        if quota not in ("max", "-1"):
+            found.append(int(quota) / int(period))
+    return min(found, default=None)
+
+
+def memory(folders=None):
+    """MB of memory in all and available, with the tightest limit of a control group."""
+    lines = re.findall(r"^(MemTotal|MemAvailable):\s*(\d+) kB", text("/proc/meminfo"), re.MULTILINE)
+    total, available = (int(dict(lines)[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    for folder in cgroups("memory") if folders is None else folders:
+        limit = text(f"{folder}/memory.max") or text(f"{folder}/memory.limit_in_bytes")
+        used = text(f"{folder}/memory.current") or text(f"{folder}/memory.usage_in_bytes")
+        if limit and used and limit != "max" and int(limit) < 1 << 60:
+            # The kernel gives pages of files that nobody reads any more back by itself.
+            cached = re.search(r"^(?:total_)?inactive_file (\d+)", text(f"{folder}/memory.stat") or "", re.MULTILINE)
+            available = min(available, max(0, int(limit) - int(used) + int(cached.group(1) if cached else 0)))
+            total = min(total, int(limit))
+    return {"total_mb": total >> 20, "available_mb": available >> 20}
+
+
+def existing(path):
+    """The path, or the nearest folder above that exists."""
+    path = os.path.abspath(path)
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def disk(path):
+    """Free MB where the path is or will be."""
+    place = existing(path)
+    return {"free_mb": shutil.disk_usage(place).free >> 20, "writable": os.access(place, os.W_OK), "exists": place == path}
+
+
+def dfs(path, kind):
+    """What the shared folder is."""
+    if not path:
+        return None
+    path = os.path.realpath(path)
+    os.stat(existing(path))  # a dead mount fails here
+    point, fs_type, source = mount_of(path, text("/proc/self/mountinfo"))
+    return {"path": path, "kind": kind, "mount": point, "type": fs_type, "source": source, **disk(path)}
+
+
+def mount_of(path, table):
+    """Mount point, file system type and source of a path, from the text of mountinfo."""
+    best = ("", "", "")
+    for line in table.splitlines():
+        left, _, right = line.partition(" - ")
+        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), left.split()[4])
+        if (path + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(best[0]):
+            best = (point, *right.split()[:2])
+    return best
+
+
+def token(path, fast):
+    """Whether a file can be read here, and its SHA-256."""
+    try:
+        with open(path, "rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            state = hashlib.sha256()
+            for block in iter(lambda: stream.read(1 << 20), b""):
+                state.update(block)
+                if fast and size > SMALL:
+                    return {"path": path, "bytes": size, "sha256": None}
+    except OSError as error:
+        return {"path": path, "error": error.strerror}
+    return {"path": path, "bytes": size, "sha256": state.hexdigest()}
+
+
+def tmux(module):
+    """Version of tmux, or None."""
+    found = shutil.which("tmux")
+    return module.run_command([found, "-V"])[1].strip().replace("tmux ", "") if found else None
+
+
+def python(module, path):
+    """Version and packages of the worker's Python, or why there are none."""
+    if not os.access(path, os.X_OK) or os.path.isdir(path):
+        return {"path": path, "error": "is missing" if not os.path.exists(path) else "is no program"}
+    code, out, error = module.run_command([path, "-c", ASK_PYTHON, *PACKAGES])
+    return {"path": path, **(json.loads(out) if code == 0 else {"error": f"does not run: {error.strip()[-200:]}"})}
+
+
+def port(module, number, root):
+    """Whether the worker's port is free, held by a run of ours, or busy."""
+    claim = claimed(os.path.join(root, "locks", f"{number}.json"))
+    if (
+        claim
+        and shutil.which("tmux")
+        and module.run_command(["tmux", "-L", "lockstep", "has-session", "-t", f"={claim['session']}"])[0] == 0
+    ):
+        return {"number": number, "state": "held", "run": claim["run"]}
+    try:
+        with contextlib.closing(socket.socket()) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", number))
+    except PermissionError:
+        return {"number": number, "state": "forbidden"}
+    except OSError:
+        return {"number": number, "state": "busy", "process": listener(number)}
+    return {"number": number, "state": "free"}
+
+
+def claimed(path):
+    """A run's claim on the port, or None."""
+    try:
+        claim = json.loads(text(path) or "null")
+    except ValueError:
+        return None
+    return claim if isinstance(claim, dict) and {"run", "session"} <= claim.keys() else None
+
+
+def listener(number):
+    """Name and id of the process that listens on a port, or None when it is another user's."""
+    rows = [line.split() for name in ("tcp", "tcp6") for line in (text(f"/proc/net/{name}") or "").splitlines()[1:]]
+    sockets = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == number}
+    for path in glob.iglob("/proc/[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(path) in sockets:
+                pid = path.split("/")[2]
+                return f"{text(f'/proc/{pid}/comm')} ({pid})"
+    return None
+
+
+def resolve(name):
+    """Addresses that a name has on this host."""
+    return {"addresses": sorted({entry[4][0] for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})}
+
+
+def own_address(address):
+    """What an address means on this host, and whether it is one of its own: only then can a socket be bound to it."""
+    found = resolve(address)["addresses"]
+    own = []
+    for one in found:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET6 if ":" in one else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((one, 0))
+            own.append(one)
+    return {"given": address, "addresses": found, "own": bool(own), "all": own_addresses()}
+
+
+def own_addresses():
+    """IPv4 addresses of this host, without the loopback's."""
+    table = re.findall(r"\|-- ([\d.]+)\n\s+/32 host LOCAL", text("/proc/net/fib_trie") or "")
+    return sorted({one for one in table if not one.startswith("127.")})
+
+
+def temperature():
+    """Degrees Celsius of the hottest sensor, or None."""
+    found = [text(path) for path in glob.glob("/sys/class/thermal/thermal_zone*/temp")]
+    return max((int(one) / 1000 for one in found if one and one.lstrip("-").isdigit()), default=None)
+
+
+def throttled(module):
+    """What holds a Raspberry Pi back now, and what did since it started; None elsewhere."""
+    word = text("/sys/devices/platform/soc/soc:firmware/get_throttled")
+    tool = shutil.which("vcgencmd")
+    if word is None and tool:
+        word = module.run_command([tool, "get_throttled"])[1].strip().partition("=")[2]
+    return decode(int(word, 16)) if word and re.fullmatch(r"(0x)?[0-9a-fA-F]+", word) else None
+
+
+def decode(bits):
+    """The firmware's bits as words."""
+    return {key: [word for bit, word in THROTTLED.items() if bits >> (bit + shift) & 1] for key, shift in (("now", 0), ("since_boot", 16))}
+
+
+def speed():
+    """MB/s of SHA-256 on one core for a moment: to compare hosts with each other."""
+    block, done, start = bytes(1 << 16), 0, time.monotonic()
+    while time.monotonic() - start < SPEED_S:
+        hashlib.sha256(block).digest()
+        done += len(block)
+    return round(done / (time.monotonic() - start) / 1e6, 1)
+
+
+if __name__ == "__main__":
+    main()

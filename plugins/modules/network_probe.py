@@ -1,0 +1,466 @@
+"""Ansible module: which worker port each host reaches, with what delay and how fast."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import socket
+import statistics
+import struct
+import threading
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = """
+module: network_probe
+short_description: Measure the network between all hosts, on the port that training uses
+description:
+  - Every host runs it at the same time, listens on its own worker port and calls all the others.
+  - The lowest rank that can be reached then orders pair after pair to measure; no host is in two measurements at once.
+  - Ends in time also when hosts are missing. Changes nothing; check mode measures, too.
+options:
+  rank: {type: int, required: true, description: "This host's place in O(hosts), from 0."}
+  hosts: {type: list, elements: dict, required: true, description: "All hosts that SSH reaches: name, address, port. The same on each."}
+  nonce: {type: str, required: true, description: "Random text, the same on all, new each time; who does not know it is not believed."}
+  seconds: {type: float, default: 10, description: How long to wait for hosts that do not answer.}
+  bandwidth: {type: bool, default: false, description: Whether to measure throughput as well.}
+  bytes: {type: int, default: 67108864, description: At most so many bytes in one measurement.}
+  pair_seconds: {type: float, default: 0.5, description: At most so many seconds of sending in one measurement.}
+author: Lockstep
+"""
+
+EXAMPLES = """
+- name: Measure the network
+  network_probe:
+    rank: 0
+    hosts: [{name: node01, address: 10.0.0.1, port: 12345}, {name: node02, address: 10.0.0.2, port: 12345}]
+    nonce: 5f0c1d62a9b34e77
+    bandwidth: true
+"""
+
+RETURN = """
+pairs:
+  description:
+    - By host, C(reachable), and when not C(error) and C(kind) (refused, timeout, no_route, name, silent, stranger, other_run,
+      wrong_host, other); else C(rtt_ms), C(clock_s) (its clock minus this one's), C(mtu), C(mtu_trouble), C(mbit_s) from here to there.
+  returned: always
+  type: dict
+ring:
+  description: C(to) and C(mbit_s) while every host sends to the next at once, or null.
+  returned: always
+  type: dict
+listening: {description: "Null, or why this host could not listen.", returned: always, type: str}
+leader: {description: "The host that ordered the measurements, or null.", returned: always, type: str}
+interfaces: {description: MTU by interface., returned: always, type: dict}
+seconds: {description: How long it took., returned: always, type: float}
+"""
+
+HELLO = struct.Struct("!8s16sH")
+HEAD = struct.Struct("!cI")
+MAGIC = b"LKSTNET1"
+CHUNK = 1 << 18
+BIG = 60_000
+ECHOES = 10
+# The kernel takes 3 s to find that nobody has an address; a firewall's silence would be taken for that before.
+CONNECT_S = 4.0
+ANSWER_S = 2.0
+PAUSE_S = 0.2
+ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
+
+
+class Unproved(Exception):
+    """What answers is not the host that was called."""
+
+    def __init__(self, kind, text, final=True):
+        super().__init__(text)
+        self.kind, self.final = kind, final
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "rank": {"type": "int", "required": True},
+            "hosts": {"type": "list", "elements": "dict", "required": True},
+            "nonce": {"type": "str", "required": True},
+            "seconds": {"type": "float", "default": 10},
+            "bandwidth": {"type": "bool", "default": False},
+            "bytes": {"type": "int", "default": 1 << 26},
+            "pair_seconds": {"type": "float", "default": 0.5},
+        },
+        supports_check_mode=True,
+    )
+    rank, hosts = module.params["rank"], module.params["hosts"]
+    if not 0 <= rank < len(hosts):
+        module.fail_json(msg=f"rank={rank}: there are {len(hosts)} hosts; give this host's place in them, from 0")
+    if len(module.params["nonce"]) < 16:
+        module.fail_json(msg=f"nonce={module.params['nonce']}: at least 16 characters; make a new random one for each run")
+    module.exit_json(changed=False, **Probe(module.params).run())
+
+
+def proof(nonce, role, rank):
+    """What only a member of this run can say."""
+    return hashlib.sha256(f"{nonce}|{role}|{rank}".encode()).digest()[:16]
+
+
+def rounds(count):
+    """Round-robin tournament: each pair of ranks once, no rank twice in a round."""
+    ranks = [*range(count), *([None] if count % 2 else [])]
+    half = len(ranks) // 2
+    for _ in ranks[1:]:
+        yield [pair for pair in zip(ranks[:half], reversed(ranks[half:])) if None not in pair]  # noqa: B905 - Python 3.9
+        ranks.insert(1, ranks.pop())
+
+
+def read(sock, view, bound):
+    """Fill `view` in at most `bound` seconds."""
+    deadline = time.monotonic() + bound
+    while len(view):
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        count = sock.recv_into(view)
+        if count == 0:
+            raise ConnectionResetError("closed by the other side")
+        view = view[count:]
+
+
+def take(sock, form, bound):
+    """The fields of one fixed record."""
+    data = bytearray(form.size)
+    read(sock, memoryview(data), bound)
+    return form.unpack(data)
+
+
+def send(sock, op, body=b""):
+    """One message."""
+    sock.settimeout(ANSWER_S)
+    sock.sendall(HEAD.pack(op, len(body)) + body)
+
+
+def receive(sock, bound=ANSWER_S):
+    """One message: its letter and its body."""
+    op, size = take(sock, HEAD, bound)
+    if size > CHUNK:
+        raise ConnectionResetError(f"message of {size} bytes")
+    body = bytearray(size)
+    read(sock, memoryview(body), ANSWER_S)
+    return op, bytes(body)
+
+
+def push(sock, limit, seconds):
+    """Send up to `limit` bytes for up to `seconds`; Mbit/s until the other side has said that it has them all."""
+    start, sent = time.monotonic(), 0
+    size = min(CHUNK, limit)
+    block = HEAD.pack(b"d", size) + bytes(size)
+    while sent < limit and time.monotonic() - start < seconds:
+        sock.settimeout(seconds + ANSWER_S)
+        sock.sendall(block)
+        sent += size
+    send(sock, b"z")
+    receive(sock)
+    return round(sent * 8e-6 / (time.monotonic() - start), 1)
+
+
+class Probe:
+    """One host's part in the measurement."""
+
+    def __init__(self, params):
+        self.params, self.rank, self.hosts, self.nonce = params, params["rank"], params["hosts"], params["nonce"]
+        self.start = time.monotonic()
+        self.deadline = self.start + params["seconds"]
+        self.step_s = 2 * params["pair_seconds"] + 4 * ANSWER_S
+        self.others = [rank for rank in range(len(self.hosts)) if rank != self.rank]
+        self.pairs = {rank: {"reachable": False, "kind": "timeout", "error": "no answer in time"} for rank in self.others}
+        self.ring = self.leader = self.listening = None
+        self.channels, self.joined, self.callers = {}, {}, set()
+        self.sockets, self.lock, self.over = set(), threading.Condition(), False
+
+    def run(self):
+        """Meet, measure, close everything."""
+        try:
+            self.listen()
+            self.together([lambda peer=peer: self.meet(peer) for peer in self.others], self.deadline + 3 * ANSWER_S)
+            # Without a listener nobody could be led by this host.
+            self.leader = min([*self.channels, *([] if self.listening else [self.rank])], default=None)
+            if self.leader == self.rank:
+                self.lead()
+            elif self.leader is not None:
+                self.follow()
+        finally:
+            self.close()
+        return {
+            "pairs": {self.hosts[peer]["name"]: dict(found) for peer, found in self.pairs.items()},
+            "ring": self.ring,
+            "listening": self.listening,
+            "leader": None if self.leader is None else self.hosts[self.leader]["name"],
+            "interfaces": mtus(),
+            "seconds": round(time.monotonic() - self.start, 3),
+        }
+
+    def together(self, functions, until):
+        """Run all at once, and wait for them."""
+        threads = [threading.Thread(target=function, daemon=True) for function in functions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def keep(self, sock):
+        """Remember a socket, to close it at the end."""
+        with self.lock:
+            if self.over:
+                sock.close()
+            self.sockets.add(sock)
+        return sock
+
+    def drop(self, sock):
+        """Close one socket; shutdown wakes a thread that waits on it."""
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+        with self.lock:
+            self.sockets.discard(sock)
+            sock.close()
+
+    def close(self):
+        """Close all sockets, which ends all threads."""
+        with self.lock:
+            self.over = True
+            left = list(self.sockets)
+        for sock in left:
+            self.drop(sock)
+
+    # Answering
+
+    def listen(self):
+        """Answer on this host's port, unless it is busy."""
+        host = self.hosts[self.rank]
+        family = socket.AF_INET6 if ":" in str(host["address"]) else socket.AF_INET
+        try:
+            server = self.keep(socket.create_server(("", int(host["port"])), family=family, backlog=4 * len(self.hosts)))
+        except OSError as error:
+            self.listening = f"port {host['port']}: {os.strerror(error.errno)}"
+            return
+        threading.Thread(target=self.accept, args=(server,), daemon=True).start()
+
+    def accept(self, server):
+        """Serve each caller in its own thread, but not any number of them."""
+        while not self.over:
+            try:
+                sock = self.keep(server.accept()[0])
+            except OSError:
+                return
+            if len(self.sockets) > 6 * len(self.hosts) + 16:
+                self.drop(sock)
+            else:
+                threading.Thread(target=self.serve, args=(sock,), daemon=True).start()
+
+    def serve(self, sock):
+        """Serve one caller; a call that joins stays open for orders."""
+        with contextlib.suppress(OSError):  # the caller has gone; it reports that itself
+            rank = self.greet(sock)
+            if rank is not None and self.attend(sock):
+                with self.lock:
+                    self.joined[rank] = sock
+                    self.lock.notify_all()
+                return
+        self.drop(sock)
+
+    def greet(self, sock):
+        """The caller's rank, or None when it is no member of this run."""
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        magic, said, rank = take(sock, HELLO, ANSWER_S)
+        known = magic == MAGIC and said == proof(self.nonce, "call", rank)
+        if known:
+            self.callers.add(rank)
+        if magic == MAGIC:
+            sock.sendall(HELLO.pack(MAGIC, proof(self.nonce, "answer", self.rank) if known else bytes(16), self.rank))
+        return rank if known else None
+
+    def attend(self, sock):
+        """Answer echoes and swallow data until the caller leaves (OSError) or joins (true)."""
+        scratch = memoryview(bytearray(CHUNK))
+        while True:
+            op, size = take(sock, HEAD, 2 * self.params["seconds"] + 2 * len(self.hosts) * self.step_s)
+            if op == b"e":
+                send(sock, b"e", struct.pack("!d", time.time()))
+            elif op == b"d" and size <= CHUNK:
+                read(sock, scratch[:size], self.step_s)
+            elif op == b"z":
+                send(sock, b"z")
+            else:
+                return op == b"j"
+
+    # Calling
+
+    def meet(self, peer):
+        """Call one host until it answers, something else does, or the time is up."""
+        while True:
+            try:
+                sock = self.call(peer)
+                self.pairs[peer] = {"reachable": True, **self.echo(sock)}
+                self.channels[peer] = sock
+                return
+            except Unproved as error:
+                self.pairs[peer] = {"reachable": False, "kind": error.kind, "error": str(error)}
+                if error.final:
+                    return
+            except OSError as error:
+                # The last attempt may be cut short: what an earlier one has found out says more.
+                if kind(error) != "timeout" or self.pairs[peer]["kind"] == "timeout":
+                    self.pairs[peer] = {"reachable": False, "kind": kind(error), "error": error.strerror or str(error)}
+            if self.over or time.monotonic() + PAUSE_S >= self.deadline:
+                return
+            time.sleep(PAUSE_S)
+
+    def call(self, peer):
+        """A connection to a host that has proved to be the one meant."""
+        place = (str(self.hosts[peer]["address"]), int(self.hosts[peer]["port"]))
+        left = max(0.0, self.deadline - time.monotonic())
+        sock = self.keep(socket.create_connection(place, timeout=min(CONNECT_S, left + ANSWER_S)))
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A slow link must not have seconds of data queued when the time of a measurement is up.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, CHUNK)
+            sock.sendall(HELLO.pack(MAGIC, proof(self.nonce, "call", self.rank), self.rank))
+            self.recognise(peer, *take(sock, HELLO, ANSWER_S))
+        except Unproved:
+            self.drop(sock)
+            raise
+        except OSError as error:
+            self.drop(sock)
+            if kind(error) == "timeout":
+                raise Unproved("silent", "something accepts the connection and never answers", final=False) from error
+            raise Unproved("stranger", "something else listens there and hangs up", final=False) from error
+        return sock
+
+    def recognise(self, peer, magic, said, rank):
+        """Refuse whatever is not the host meant, in this very run."""
+        if magic != MAGIC:
+            # HTTP/2 begins with a frame of type 4.
+            what = "a gRPC server (a training?)" if magic[3:4] == b"\x04" else f"something else, its answer begins {magic!r},"
+            raise Unproved("stranger", f"{what} listens there")
+        if said != proof(self.nonce, "answer", rank):
+            raise Unproved("other_run", "the probe of another run listens there", final=False)
+        if rank != peer:
+            raise Unproved("wrong_host", f"{self.hosts[rank]['name']} answers there")
+
+    def echo(self, sock):
+        """Delay (median), and how far the other clock is ahead (by the quickest echo)."""
+        seen = []
+        for _ in range(ECHOES):
+            before, sent = time.time(), time.monotonic()
+            send(sock, b"e")
+            there = struct.unpack("!d", receive(sock)[1])[0]
+            seen.append((time.monotonic() - sent, there - before))
+        took, ahead = min(seen)
+        return {"rtt_ms": round(statistics.median(one[0] for one in seen) * 1000, 3), "clock_s": round(ahead - took / 2, 4)}
+
+    # Measuring
+
+    def follow(self):
+        """Do what the leader orders, until it ends or falls silent."""
+        wait = 2 * self.params["seconds"] + 2 * ANSWER_S
+        try:
+            sock = self.call(self.leader)
+            send(sock, b"j")
+            while True:
+                op, body = receive(sock, wait)
+                if op != b"c":
+                    return
+                self.obey(*json.loads(body))
+                send(sock, b"r")
+                wait = 4 * self.step_s
+        except (OSError, Unproved) as error:
+            self.pairs[self.leader]["error"] = f"lost while measuring: {error}"
+
+    def lead(self):
+        """Have every pair measure, then all at once in a ring."""
+        self.gather()
+        members = {self.rank, *self.joined}
+        for pairs in rounds(len(self.hosts)):
+            for way in (1, -1):
+                self.step(members, [pair[::way] for pair in pairs], False)
+        chain = sorted(members)
+        if self.params["bandwidth"] and len(chain) > 1:
+            self.step(members, list(zip(chain, [*chain[1:], chain[0]])), True)  # noqa: B905 - Python 3.9
+        for sock in list(self.joined.values()):
+            with contextlib.suppress(OSError):  # it has gone already
+                send(sock, b"x")
+
+    def gather(self):
+        """Wait for all that called to join, and until the deadline for the rest."""
+        with self.lock:
+            while len(self.joined) < len(self.others):
+                end = self.deadline + (self.params["seconds"] if self.callers - set(self.joined) else 0)
+                if time.monotonic() >= end:
+                    return
+                self.lock.wait(0.1)
+
+    def step(self, members, pairs, ring):
+        """Have several measure at once; who does not report in time gets no more orders."""
+
+        def order(here, there):
+            if here == self.rank:
+                self.obey(there, ring)
+                return
+            try:
+                send(self.joined[here], b"c", json.dumps([there, ring]).encode())
+                receive(self.joined[here], self.step_s)
+            except OSError:
+                members.discard(here)
+
+        work = [lambda pair=pair: order(*pair) for pair in pairs if pair[0] in members]
+        self.together(work, time.monotonic() + self.step_s + ANSWER_S)
+
+    def obey(self, peer, ring):
+        """Measure the way to one host, unless it could not be met."""
+        sock, found = self.channels.get(peer), self.pairs[peer]
+        if sock is None:
+            return
+        try:
+            if ring:
+                self.ring = {"to": self.hosts[peer]["name"], "mbit_s": self.push(sock)}
+                return
+            found.update(self.echo(sock))
+            self.large(sock, found)
+            if self.params["bandwidth"] and not found["mtu_trouble"]:
+                found["mbit_s"] = self.push(sock)
+        except OSError as error:
+            found["error"] = f"lost while measuring: {error}"
+        if found.get("mtu_trouble") or "error" in found:
+            self.drop(self.channels.pop(peer))
+
+    def push(self, sock):
+        """Mbit/s to one host, within the bounds set."""
+        return push(sock, self.params["bytes"], self.params["pair_seconds"])
+
+    def large(self, sock, found):
+        """Note the path's MTU, and whether a message of many full packets vanishes where small ones just passed."""
+        found["mtu_trouble"] = False
+        try:
+            push(sock, BIG, ANSWER_S)
+        except socket.timeout:  # noqa: UP041 - Python 3.9
+            found["mtu_trouble"] = True
+        option = (socket.IPPROTO_IPV6, 24) if sock.family == socket.AF_INET6 else (socket.IPPROTO_IP, 14)
+        found["mtu"] = sock.getsockopt(*option)
+
+
+def kind(error):
+    """Why a connection failed, in a word."""
+    kinds = ((socket.gaierror, "name"), (ConnectionRefusedError, "refused"), (socket.timeout, "timeout"))
+    named = [word for sort, word in kinds if isinstance(error, sort)]
+    return named[0] if named else "no_route" if error.errno in ROUTE else "other"
+
+
+def mtus():
+    """MTU of each interface but the loopback."""
+    found = {}
+    for name in sorted(set(os.listdir("/sys/class/net")) - {"lo"}):
+        with contextlib.suppress(OSError), open(f"/sys/class/net/{name}/mtu", encoding="ascii") as stream:
+            found[name] = int(stream.read())
+    return found
+
+
+if __name__ == "__main__":
+    main()

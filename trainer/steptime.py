@@ -1,0 +1,50 @@
+"""How long one worker alone takes for a training step: the compute part of a prediction, without any network."""
+
+import time
+from typing import Any
+
+import keras
+import numpy as np
+
+from trainer import models, optimizer, reduction, step
+from trainer.cluster import Cluster, Place
+from trainer.config import Config
+
+
+def measure(config: Config, classes: int, batch: int, threads: int, seconds: float) -> dict[str, Any]:
+    """Time training steps of a configuration's model on random images.
+
+    Args:
+        config: the run's configuration.
+        classes: number of classes.
+        batch: images a step on this worker.
+        threads: intra-op threads.
+        seconds: how long to measure after the warm-up; at least three calls are timed.
+
+    Returns:
+        `step_seconds` (median over calls), `images_per_s`, `batch`, `steps` timed.
+    """
+    cluster = Cluster(Place(0, ["alone"]), threads)
+    keras.utils.set_random_seed(config.seed % 2**32)
+    with cluster.strategy.scope():
+        model = models.build(config.model, config.data.image_size, classes)
+        rule = optimizer.make(config.optimizer, model.trainable_variables)
+    call = step.make_train_call(cluster, model, rule, reduction.make(config.reduction, 1, cluster.options))
+    arguments = _random_batches(config, classes, batch)
+    call(*arguments)
+    durations: list[float] = []
+    while len(durations) < 3 or sum(durations) < seconds:
+        begun = time.monotonic()
+        call(*arguments).numpy()
+        durations.append(time.monotonic() - begun)
+    steps = config.train.steps_per_call
+    median = float(np.median(durations)) / steps
+    return {"step_seconds": median, "images_per_s": batch / median, "batch": batch, "steps": len(durations) * steps}
+
+
+def _random_batches(config: Config, classes: int, batch: int) -> tuple[Any, ...]:
+    steps, random = config.train.steps_per_call, np.random.default_rng(0)
+    images = random.integers(0, 256, (steps, batch, *config.data.image_size), dtype=np.uint8)
+    labels = random.integers(0, classes, (steps, batch)).astype(np.int32)
+    # Rate 0: random labels must not drive the weights anywhere.
+    return images, labels, np.ones((steps, batch), np.float32), np.zeros(steps, np.float32), np.float32(0)
