@@ -31,6 +31,7 @@ def _shown(plan: dict[str, Any], size: int, timed: dict[str, Any], found: list[p
         [name, text.Number(one["step_seconds"] * 1000, 1), text.Number(one["images_per_s"], 0), one["threads"]]
         for name, one in timed.items()
     ]
-    head = f"{plan['config_name']} ({plan['config']['model']['name']}): {size / 1e6:,.1f} MB of gradients a step, {found[0].images_per_s:,.0f} images/s"
+    name = f"{plan['config_name']} ({plan['config']['model']['name']})"
+    head = f"{name}: {size / 1e6:,.1f} MB of gradients a step, {found[0].images_per_s:,.0f} images/s"
     alone = text.table(["host", "own step ms", "images/s", "threads"], own)
     return f"Predicted for {head} on one host\n{alone}\n\n{prediction.table(found)}"

@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 
+from ansible.module_utils import lockstep_host as kernel
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -103,13 +104,13 @@ def look(module):
         "address": Bounded(own_address, params["address"]),
         "tokens": Bounded(lambda: [token(path, params["fast"]) for path in params["tokens"]]),
     }
-    cores, quota = len(os.sched_getaffinity(0)), cpu_quota()
+    cores, quota = len(os.sched_getaffinity(0)), kernel.cpu_quota()
     facts = {
         "hostname": socket.gethostname(),
         "user": user(),
         "machine": platform.machine(),
         "os": os_release(),
-        "model": (text("/proc/device-tree/model") or cpu_model()).strip("\0"),
+        "model": (kernel.text("/proc/device-tree/model") or kernel.cpu_model()).strip("\0"),
         "cores": cores,
         "cpu_quota": quota,
         "cpus": min(cores, quota or cores),
@@ -119,8 +120,8 @@ def look(module):
         "tmux": tmux(module),
         "python": python(module, params["python"]),
         "port": port(module, params["port"], params["root"]),
-        "boot": text("/proc/sys/kernel/random/boot_id"),
-        "governors": sorted({text(path) for path in glob.glob("/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")}),
+        "boot": kernel.text("/proc/sys/kernel/random/boot_id"),
+        "governors": sorted({kernel.text(path) for path in glob.glob("/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")}),
         "temperature": temperature(),
         "throttled": throttled(module),
         "speed": None if params["fast"] else speed(),
@@ -149,15 +150,6 @@ class Bounded(threading.Thread):
         return {"error": f"no answer in {PATIENCE_S:.0f} s"} if self.is_alive() else self.found
 
 
-def text(path):
-    """A small file's content, or None."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read().strip()
-    except OSError:
-        return None
-
-
 def user():
     """Name of the user, or the number when it has none."""
     try:
@@ -168,51 +160,20 @@ def user():
 
 def os_release():
     """The system's name for people, as `Debian GNU/Linux 12 (bookworm)`."""
-    found = re.search(r'^PRETTY_NAME="?([^"\n]*)', text("/etc/os-release") or "", re.MULTILINE)
+    found = re.search(r'^PRETTY_NAME="?([^"\n]*)', kernel.text("/etc/os-release") or "", re.MULTILINE)
     return found.group(1) if found else platform.system()
-
-
-def cpu_model():
-    """The processor's name as the kernel gives it."""
-    found = re.search(r"^(?:model name|Model)\s*:\s*(.*)", text("/proc/cpuinfo") or "", re.MULTILINE)
-    return found.group(1) if found else platform.machine()
-
-
-def cgroups(controller, base="/sys/fs/cgroup", own="/proc/self/cgroup"):
-    """Folders, of version 1 and 2, whose limits count for this process: its own, and all above."""
-    folders = []
-    for line in (text(own) or "").splitlines():
-        _, names, path = line.split(":", 2)
-        if names and controller not in names.split(","):
-            continue
-        for top in [os.path.join(base, controller)] if names else [base, os.path.join(base, "unified")]:
-            parts = [part for part in path.split("/") if part]
-            folders += [os.path.join(top, *parts[:count]) for count in range(len(parts), -1, -1)]
-    return folders
-
-
-def cpu_quota(folders=None):
-    """CPUs that the tightest quota leaves, or None."""
-    found = []
-    for folder in cgroups("cpu") if folders is None else folders:
-        quota, _, period = (text(f"{folder}/cpu.max") or "").partition(" ")
-        if not quota:
-            quota, period = text(f"{folder}/cpu.cfs_quota_us") or "max", text(f"{folder}/cpu.cfs_period_us")
-        if quota not in ("max", "-1"):
-            found.append(int(quota) / int(period))
-    return min(found, default=None)
 
 
 def memory(folders=None):
     """MB of memory in all and available, with the tightest limit of a control group."""
-    lines = re.findall(r"^(MemTotal|MemAvailable):\s*(\d+) kB", text("/proc/meminfo"), re.MULTILINE)
+    lines = re.findall(r"^(MemTotal|MemAvailable):\s*(\d+) kB", kernel.text("/proc/meminfo"), re.MULTILINE)
     total, available = (int(dict(lines)[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    for folder in cgroups("memory") if folders is None else folders:
-        limit = text(f"{folder}/memory.max") or text(f"{folder}/memory.limit_in_bytes")
-        used = text(f"{folder}/memory.current") or text(f"{folder}/memory.usage_in_bytes")
+    for folder in kernel.cgroups("memory") if folders is None else folders:
+        limit = kernel.text(f"{folder}/memory.max") or kernel.text(f"{folder}/memory.limit_in_bytes")
+        used = kernel.text(f"{folder}/memory.current") or kernel.text(f"{folder}/memory.usage_in_bytes")
         if limit and used and limit != "max" and int(limit) < 1 << 60:
             # The kernel gives pages of files that nobody reads any more back by itself.
-            cached = re.search(r"^(?:total_)?inactive_file (\d+)", text(f"{folder}/memory.stat") or "", re.MULTILINE)
+            cached = re.search(r"^(?:total_)?inactive_file (\d+)", kernel.text(f"{folder}/memory.stat") or "", re.MULTILINE)
             available = min(available, max(0, int(limit) - int(used) + int(cached.group(1) if cached else 0)))
             total = min(total, int(limit))
     return {"total_mb": total >> 20, "available_mb": available >> 20}
@@ -238,7 +199,7 @@ def dfs(path, kind):
         return None
     path = os.path.realpath(path)
     os.stat(existing(path))  # a dead mount fails here
-    point, fs_type, source = mount_of(path, text("/proc/self/mountinfo"))
+    point, fs_type, source = mount_of(path, kernel.text("/proc/self/mountinfo"))
     return {"path": path, "kind": kind, "mount": point, "type": fs_type, "source": source, **disk(path)}
 
 
@@ -305,7 +266,7 @@ def port(module, number, root):
 def claimed(path):
     """A run's claim on the port, or None."""
     try:
-        claim = json.loads(text(path) or "null")
+        claim = json.loads(kernel.text(path) or "null")
     except ValueError:
         return None
     return claim if isinstance(claim, dict) and {"run", "session"} <= claim.keys() else None
@@ -313,13 +274,13 @@ def claimed(path):
 
 def listener(number):
     """Name and id of the process that listens on a port, or None when it is another user's."""
-    rows = [line.split() for name in ("tcp", "tcp6") for line in (text(f"/proc/net/{name}") or "").splitlines()[1:]]
+    rows = [line.split() for name in ("tcp", "tcp6") for line in (kernel.text(f"/proc/net/{name}") or "").splitlines()[1:]]
     sockets = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == number}
     for path in glob.iglob("/proc/[0-9]*/fd/*"):
         with contextlib.suppress(OSError):
             if os.readlink(path) in sockets:
                 pid = path.split("/")[2]
-                return f"{text(f'/proc/{pid}/comm')} ({pid})"
+                return f"{kernel.text(f'/proc/{pid}/comm')} ({pid})"
     return None
 
 
@@ -341,19 +302,19 @@ def own_address(address):
 
 def own_addresses():
     """IPv4 addresses of this host, without the loopback's."""
-    table = re.findall(r"\|-- ([\d.]+)\n\s+/32 host LOCAL", text("/proc/net/fib_trie") or "")
+    table = re.findall(r"\|-- ([\d.]+)\n\s+/32 host LOCAL", kernel.text("/proc/net/fib_trie") or "")
     return sorted({one for one in table if not one.startswith("127.")})
 
 
 def temperature():
     """Degrees Celsius of the hottest sensor, or None."""
-    found = [text(path) for path in glob.glob("/sys/class/thermal/thermal_zone*/temp")]
+    found = [kernel.text(path) for path in glob.glob("/sys/class/thermal/thermal_zone*/temp")]
     return max((int(one) / 1000 for one in found if one and one.lstrip("-").isdigit()), default=None)
 
 
 def throttled(module):
     """What holds a Raspberry Pi back now, and what did since it started; None elsewhere."""
-    word = text("/sys/devices/platform/soc/soc:firmware/get_throttled")
+    word = kernel.text("/sys/devices/platform/soc/soc:firmware/get_throttled")
     tool = shutil.which("vcgencmd")
     if word is None and tool:
         word = module.run_command([tool, "get_throttled"])[1].strip().partition("=")[2]

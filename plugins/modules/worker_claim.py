@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 
+from ansible.module_utils import lockstep_host as kernel
 from ansible.module_utils import lockstep_tmux as tmux
 from ansible.module_utils.basic import AnsibleModule
 
@@ -272,7 +273,7 @@ def newest_state(module):
 
 def facts(module):
     """What the records of a run say of a host."""
-    return {**probe(module), "machine": platform.machine(), "cpu": cpu_model(), "cores": len(os.sched_getaffinity(0))}
+    return {**probe(module), "machine": platform.machine(), "cpu": kernel.cpu_model(), "cores": max(1, int(kernel.cpus()))}
 
 
 def probe(module):
@@ -289,15 +290,6 @@ def probe(module):
     if not any(name.startswith("tensorflow") for name in found["packages"]):
         module.fail_json(msg=f"{host}: worker_python={python} has no TensorFlow; install requirements/node.txt into it")
     return found
-
-
-def cpu_model():
-    """The CPU's name as the kernel gives it."""
-    with open("/proc/cpuinfo", encoding="utf-8") as stream:
-        for line in stream:
-            if line.startswith(("model name", "Model")):
-                return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import lockstep_host
 import lockstep_tmux
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ import pytest
 from tests.unit.samples import idx_bytes, image_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
+# Where Ansible would put the project's module_utils.
+sys.modules.setdefault("ansible.module_utils.lockstep_tmux", lockstep_tmux)
+sys.modules.setdefault("ansible.module_utils.lockstep_host", lockstep_host)
 
 
 def load_file(path: Path, name: str):
@@ -62,8 +66,7 @@ def make_idx(tmp_path):
 
 @pytest.fixture(scope="session")
 def worker_claim():
-    """The module `plugins/modules/worker_claim.py`, with its module_utils where Ansible would put them."""
-    sys.modules.setdefault("ansible.module_utils.lockstep_tmux", lockstep_tmux)
+    """The module `plugins/modules/worker_claim.py`."""
     return load_file(ROOT / "plugins" / "modules" / "worker_claim.py", "worker_claim")
 
 

@@ -96,16 +96,16 @@ def test_quota_of_either_version_and_the_tightest_wins(tmp_path):
         for file, content in files.items():
             (tmp_path / name / file).write_text(content)
     at = {name: str(tmp_path / name) for name in ("v2", "v2free", "v1", "v1free", "tight", "none")}
-    assert probe.cpu_quota([at["v2"]]) == pytest.approx(0.38)
-    assert probe.cpu_quota([at["v1"]]) == pytest.approx(0.38)
-    assert probe.cpu_quota([at["v2free"], at["v1free"], at["none"]]) is None
-    assert probe.cpu_quota([at["v2"], at["v2free"], at["tight"]]) == pytest.approx(0.25)
+    assert probe.kernel.cpu_quota([at["v2"]]) == pytest.approx(0.38)
+    assert probe.kernel.cpu_quota([at["v1"]]) == pytest.approx(0.38)
+    assert probe.kernel.cpu_quota([at["v2free"], at["v1free"], at["none"]]) is None
+    assert probe.kernel.cpu_quota([at["v2"], at["v2free"], at["tight"]]) == pytest.approx(0.25)
 
 
 def test_folders_of_control_groups_go_up_to_the_top(tmp_path):
     own = tmp_path / "cgroup"
     own.write_text("4:memory:/a/b\n3:cpu,cpuacct:/c\n0::/user.slice\n")
-    assert probe.cgroups("memory", "/cg", str(own)) == [
+    assert probe.kernel.cgroups("memory", "/cg", str(own)) == [
         "/cg/memory/a/b",
         "/cg/memory/a",
         "/cg/memory",
@@ -114,7 +114,7 @@ def test_folders_of_control_groups_go_up_to_the_top(tmp_path):
         "/cg/unified/user.slice",
         "/cg/unified",
     ]
-    assert probe.cgroups("cpu", "/cg", str(own))[:2] == ["/cg/cpu/c", "/cg/cpu"]
+    assert probe.kernel.cgroups("cpu", "/cg", str(own))[:2] == ["/cg/cpu/c", "/cg/cpu"]
 
 
 @pytest.mark.parametrize("names", [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")])

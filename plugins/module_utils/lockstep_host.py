@@ -1,0 +1,51 @@
+"""What the kernel says of a host. Standard library only."""
+
+import os
+import platform
+import re
+
+
+def text(path):
+    """A small file's content, or None."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read().strip()
+    except OSError:
+        return None
+
+
+def cpu_model():
+    """The processor's name as the kernel gives it."""
+    found = re.search(r"^(?:model name|Model)\s*:\s*(.*)", text("/proc/cpuinfo") or "", re.MULTILINE)
+    return found.group(1) if found else platform.machine()
+
+
+def cgroups(controller, base="/sys/fs/cgroup", own="/proc/self/cgroup"):
+    """Folders, of version 1 and 2, whose limits count for this process: its own, and all above."""
+    folders = []
+    for line in (text(own) or "").splitlines():
+        _, names, path = line.split(":", 2)
+        if names and controller not in names.split(","):
+            continue
+        for top in [os.path.join(base, controller)] if names else [base, os.path.join(base, "unified")]:
+            parts = [part for part in path.split("/") if part]
+            folders += [os.path.join(top, *parts[:count]) for count in range(len(parts), -1, -1)]
+    return folders
+
+
+def cpu_quota(folders=None):
+    """CPUs that the tightest quota leaves, or None."""
+    found = []
+    for folder in cgroups("cpu") if folders is None else folders:
+        quota, _, period = (text(f"{folder}/cpu.max") or "").partition(" ")
+        if not quota:
+            quota, period = text(f"{folder}/cpu.cfs_quota_us") or "max", text(f"{folder}/cpu.cfs_period_us")
+        if quota not in ("max", "-1"):
+            found.append(int(quota) / int(period))
+    return min(found, default=None)
+
+
+def cpus():
+    """CPUs that this process may use: those of its affinity, less what a quota takes away."""
+    cores = len(os.sched_getaffinity(0))
+    return min(cores, cpu_quota() or cores)
