@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from plugins.shared import control, forecast
-from trainer.analysis import outcome, prediction, text
+from trainer.analysis import outcome, text
 from trainer.files import read_json, write_json
 
 
@@ -26,6 +26,7 @@ class ActionModule(control.ControlAction):
         summary = _summary(folder, verdicts)
         if summary["state"] == "RUNNING":
             return {"show_last": f"{name} is under way\n{text.under_way(name)}"}
+        summary |= _forecast(folder)
         write_json(folder / "summary.json", summary)
         shown = control.shown_result(folder, summary)
         cause = outcome.root_cause(verdicts)
@@ -38,7 +39,7 @@ class ActionModule(control.ControlAction):
         if self.arguments["place"] == "doctor":
             shutil.rmtree(folder)
             return {"run_under_way": None, "show_last": _selftest(summary, verdicts)}
-        return {"run_under_way": None, "show_last": f"{shown}{_forecast(folder, summary)}"}
+        return {"run_under_way": None, "show_last": shown}
 
 
 def _selftest(summary: dict[str, Any], verdicts: list[dict[str, Any]]) -> str:
@@ -48,11 +49,11 @@ def _selftest(summary: dict[str, Any], verdicts: list[dict[str, Any]]) -> str:
     return f"[OK] training: {trained}\n\nall findings: {findings}\n\n{text.next_commands([('train', 'ansible-playbook train.yml')])}"
 
 
-def _forecast(folder: Path, summary: dict[str, Any]) -> str:
-    """How far the doctor's prediction was off, where it made one."""
+def _forecast(folder: Path) -> dict[str, float]:
+    """What the doctor predicted for this run, where it did."""
     config = yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))
-    expected, measured = forecast.expected(config, read_json(folder / "cluster.json")), summary.get("images_per_s")
-    return f"\n\n{prediction.sentence(expected, measured)}" if expected and measured else ""
+    expected = forecast.expected(config, read_json(folder / "cluster.json"))
+    return {"predicted_images_per_s": expected} if expected is not None else {}
 
 
 def _summary(folder: Path, verdicts: list[dict[str, Any]]) -> dict[str, Any]:

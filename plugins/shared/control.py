@@ -13,13 +13,14 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 
 from trainer import operator_variables
-from trainer.analysis import text
+from trainer.analysis import prediction, text
 from trainer.errors import LockstepError
 from trainer.files import read_json
 from trainer.telemetry import read_history
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "runs"
+FAIR_STEPS = 100
 PRIVATE = ROOT / ".lockstep"
 INVENTORY = {"worker_root", "worker_address", "worker_role", "dfs_path", "control_packs", "default_workers"}
 
@@ -94,7 +95,12 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 def shown_result(folder: Path, summary: dict[str, Any]) -> str:
     """The end of a run for the terminal: epochs, best epoch, where things lie, next commands."""
-    return text.result(folder.name, relative(folder), summary, read_history(folder / "history.csv"))
+    rows = read_history(folder / "history.csv")
+    expected = summary.get("predicted_images_per_s")
+    # A run of a few steps is start-up for the most part: nothing to hold a prediction against.
+    fair = bool(expected and rows and summary.get("steps", 0) >= FAIR_STEPS)
+    predicted = prediction.sentence(expected, rows[-1]["images_per_s"]) if fair else ""
+    return text.result(folder.name, relative(folder), summary, rows, predicted)
 
 
 def terminal() -> bool:

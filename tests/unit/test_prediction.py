@@ -94,9 +94,9 @@ def test_error_without_a_measurement():
 @pytest.mark.parametrize(
     ("predicted", "measured", "said"),
     [
-        (1013, 980, "the doctor predicted 1,013 images/s, measured were 980: 3% too high"),
-        (900, 1000, "the doctor predicted 900 images/s, measured were 1,000: 10% too low"),
-        (1002, 1000, "the doctor predicted 1,002 images/s, measured were 1,000: right within 1%"),
+        (1013, 980, "1,013 images/s by the doctor, measured 980: 3% too high"),
+        (900, 1000, "900 images/s by the doctor, measured 1,000: 10% too low"),
+        (1002, 1000, "1,002 images/s by the doctor, measured 1,000: right within 1%"),
     ],
 )
 def test_sentence(predicted, measured, said):

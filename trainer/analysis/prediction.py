@@ -160,4 +160,4 @@ def sentence(predicted: float, measured: float) -> str:
     """What is printed after training; both in images/s."""
     off = error(predicted, measured)
     how = f"{abs(off):.0f}% too {'high' if off > 0 else 'low'}" if abs(off) >= 1 else "right within 1%"
-    return f"the doctor predicted {predicted:,.0f} images/s, measured were {measured:,.0f}: {how}"
+    return f"{predicted:,.0f} images/s by the doctor, measured {measured:,.0f}: {how}"

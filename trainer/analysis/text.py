@@ -107,8 +107,8 @@ class Number(float):
         return f"{float(self):,.{self.decimals}f}"
 
 
-def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-    """The end of a run: table of epochs, best epoch, where things lie, next commands."""
+def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]], predicted: str = "") -> str:
+    """The end of a run: table of epochs, best epoch, how good the prediction was, where things lie, next commands."""
     lines = [f"{run}: {summary['state']}"]
     if rows:
         lines += ["", history(rows), ""]
@@ -119,6 +119,8 @@ def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[s
     if summary.get("seconds_total"):
         speed = f", {summary['images_per_s']:,.0f} images/s" if summary.get("images_per_s") else ""
         pairs.append(("time", f"{duration(summary['seconds_total'])}, of it training {duration(summary['seconds_training'])}{speed}"))
+    if predicted:
+        pairs.append(("predicted", predicted))
     if summary.get("weights_sha256_by_rank"):
         pairs.append(("weights", f"equal on all {summary['workers']} workers (sha256 {summary['weights_sha256'][:16]})"))
     pairs.append(("results", folder))
