@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import sys
+from pathlib import Path
 
 from ansible import constants, context
 from ansible.plugins.callback.default import CallbackModule as Default
@@ -43,6 +44,10 @@ class CallbackModule(Default):
         self._told = set()
         os.environ["LOCKSTEP_TTY"] = "1" if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" else "0"
         atexit.register(self._hint_if_interrupted)
+
+    def v2_playbook_on_start(self, playbook):
+        refuse_foreign_environment()
+        super().v2_playbook_on_start(playbook)
 
     @property
     def _wordy(self):
@@ -149,6 +154,16 @@ class CallbackModule(Default):
         """Remember a run that goes on without this process."""
         if "run_under_way" in returned:
             self._run_under_way = returned["run_under_way"]
+
+
+def refuse_foreign_environment():
+    """End when `.venv` is another copy's: its packages are the other project's, and it is that project's runs that would be touched."""
+    from plugins.shared import control
+
+    here = Path(__file__).resolve().parents[2]
+    if here != control.ROOT:
+        print(f"error: these playbooks lie in {here}, the Python environment belongs to {control.ROOT}; in {here}: make setup", flush=True)
+        sys.exit(1)
 
 
 def as_typed(text):
