@@ -4,7 +4,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev wheels train test unit local lint lock clean
+.PHONY: help setup setup-dev wheels train test unit local lab lint lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -28,6 +28,9 @@ unit: setup-dev ## tests of single functions (seconds)
 
 local: setup-dev ## real runs of two and more workers on this machine (minutes)
 	@$(BIN)/python -m pytest tests/local -q --durations=10
+
+lab: setup-dev ## five SSH hosts in containers, from bare to trained, and what goes wrong there (root; tens of minutes)
+	@$(BIN)/python -m pytest tests/lab -q --durations=10
 
 lint: setup-dev ## ruff, mypy, yamllint, ansible-lint
 	@$(BIN)/ruff check .

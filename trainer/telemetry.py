@@ -100,8 +100,13 @@ class Events:
 
     def __init__(self, folder: Path):
         import tensorflow as tf
+        from tensorflow.core.framework import summary_pb2
 
-        self._summary = tf.summary
+        self._write, self._float = tf.summary.write, tf.float32
+        # What `tf.summary.scalar` adds, which needs the package tensorboard; a node does without it.
+        plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="scalars")
+        self._scalar = summary_pb2.SummaryMetadata(plugin_data=plugin, data_class=summary_pb2.DATA_CLASS_SCALAR)
+        self._constant = tf.constant
         self._writers = {split: tf.summary.create_file_writer(str(folder / split)) for split in ("train", "validation")}
 
     def epoch(self, row: dict[str, Any]) -> None:
@@ -113,5 +118,5 @@ class Events:
         for split, scalars in values.items():
             with self._writers[split].as_default(step=row["epoch"]):
                 for tag, key in scalars.items():
-                    self._summary.scalar(tag, row[key])
+                    self._write(tag, self._constant(row[key], self._float), metadata=self._scalar)
             self._writers[split].flush()

@@ -1,73 +1,31 @@
 """Real runs through the playbooks, in a scratch project: nothing here touches the person's own runs."""
 
 import json
-import os
-import shutil
 import socket
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from plugins.filter.cluster import session_name
+from tests.project import Project, copy_project
 
-ROOT = Path(__file__).resolve().parents[2]
-PARTS = ["ansible.cfg", "plugins", "roles", "playbooks", "templates", "trainer", "inventory"]
 CLASSES = ("cat", "dog and friends", "Käse")
 
 
 @dataclass
-class Project:
-    """A scratch copy of the project with ports of its own."""
+class LocalProject(Project):
+    """Its workers are processes of this machine, on ports of their own."""
 
-    root: Path
-    ports: list[int]
-
-    def play(self, command: str, *arguments: str, check: bool = True, timeout: float = 240) -> subprocess.CompletedProcess[str]:
-        """Run a root playbook to its end."""
-        settings = {"cwd": self.root, "env": self.environment(), "capture_output": True, "text": True, "timeout": timeout}
-        done = subprocess.run(self.argv(command, *arguments), check=False, **settings)
-        if check:
-            assert done.returncode == 0, f"{command} {arguments}:\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
-        return done
-
-    def start(self, command: str, *arguments: str) -> subprocess.Popen[str]:
-        """Start a root playbook and return at once."""
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        settings = {"cwd": self.root, "env": self.environment(), "text": True, "start_new_session": True}
-        return subprocess.Popen(self.argv(command, *arguments), **settings, **pipes)
-
-    def argv(self, command: str, *arguments: str) -> list[str]:
-        """The command line; `a=b` arguments become `-e a=b`, as JSON where Ansible would split at a space."""
-        words = [str(Path(sys.executable).parent / "ansible-playbook"), f"{command}.yml"]
-        for argument in arguments:
-            name, _, value = argument.partition("=")
-            spaced = " " in value and not argument.startswith(("-", "{"))
-            words += [argument] if argument.startswith("-") else ["-e", json.dumps({name: value}) if spaced else argument]
-        return words
-
-    def environment(self) -> dict[str, str]:
-        """The environment of a person's shell, with this copy of the project in front."""
-        return {**os.environ, "PYTHONPATH": str(self.root), "ANSIBLE_NOCOLOR": "1", "TERM": "dumb"}
-
-    def run(self, name: str) -> Path:
-        """A run directory on the control node."""
-        return self.root / "runs" / name
+    ports: list[int] = field(default_factory=list)
 
     def node(self, worker: int, name: str) -> Path:
         """A run directory on a worker, counted from 1."""
         return self.root / ".lockstep" / f"worker{worker}" / "runs" / name
-
-    def summary(self, name: str) -> dict[str, Any]:
-        """summary.json of a run."""
-        return json.loads((self.run(name) / "summary.json").read_text())
 
     def trainer_pid(self, worker: int, name: str) -> int:
         """Process id of a worker's trainer."""
@@ -91,14 +49,6 @@ def _command_line(entry: Path) -> str:
         return ""
 
 
-def await_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Poll a condition; fail the test when it does not come true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.1)
-
-
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on now."""
     probes = [socket.socket() for _ in range(count)]
@@ -111,18 +61,14 @@ def free_ports(count: int) -> list[int]:
 
 
 @pytest.fixture(scope="session")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalProject]:
     """A copy of the project for this session; its tmux sessions are ended afterwards."""
     root = tmp_path_factory.mktemp("lockstep project")
-    for part in PARTS:
-        source = ROOT / part
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, root / part)
-    for playbook in ROOT.glob("*.yml"):
-        shutil.copy(playbook, root)
+    copy_project(root)
     ports = free_ports(5)
     lines = [f"    worker{number}:\n      worker_port: {port}" for number, port in enumerate(ports, 1)]
     (root / "inventory/local/hosts.yml").write_text("workers:\n  hosts:\n" + "\n".join(lines) + "\n")
-    made = Project(root, ports)
+    made = LocalProject(root, ports=ports)
     yield made
     for run in (root / "runs").glob("*/config.yml"):
         for rank in range(5):

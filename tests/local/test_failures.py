@@ -9,12 +9,13 @@ import time
 
 import pytest
 
-from tests.local.conftest import Project, await_until
+from tests.local.conftest import LocalProject
+from tests.project import await_until
 
 LONG = ("config=task_cnn", "epochs=100000", "set=train.global_batch=20,train.steps_per_call=2")
 
 
-def begin(project: Project, pictures, name: str, *more: str):
+def begin(project: LocalProject, pictures, name: str, *more: str):
     """A run that would go on for ever, under way and watched."""
     playbook = project.start("train", f"run={name}", f"dataset={pictures}", *LONG, *more)
     await_until(lambda: project.steps(1, name) > 4 or playbook.poll() is not None, 90, f"{name} training")

@@ -5,17 +5,18 @@ import json
 
 import pytest
 
-from tests.local.conftest import CLASSES, Project, await_until
+from tests.local.conftest import CLASSES, LocalProject
+from tests.project import await_until
 
 SMALL = "set=train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.005"
 
 
-def rows(project: Project, name: str) -> list[dict[str, float]]:
+def rows(project: LocalProject, name: str) -> list[dict[str, float]]:
     with (project.run(name) / "history.csv").open() as stream:
         return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(stream)]
 
 
-def train(project: Project, pictures, name: str, *more: str, **options):
+def train(project: LocalProject, pictures, name: str, *more: str, **options):
     return project.play("train", f"run={name}", "config=task_cnn", f"dataset={pictures}", SMALL, *more, **options)
 
 

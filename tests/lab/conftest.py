@@ -1,0 +1,93 @@
+"""Five real hosts: containers with SSH, systemd, GlusterFS and a firewall, driven through the playbooks."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.project import ROOT, Project, copy_project
+
+PREFIX, SUBNET, NODES = "lockstep-test", "10.89.78.0/24", 5
+SETTINGS = (f"lab_prefix={PREFIX}", f"lab_subnet={SUBNET}")
+SHARED = ("wheels", "sources")
+
+
+@dataclass
+class Lab(Project):
+    """A project whose inventory is the lab's."""
+
+    engine: str = "podman"
+
+    def up(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """`lab.yml` with settings of the tests' own, beside a person's lab."""
+        return Project(self.root).play("lab", *SETTINGS, *arguments, check=check, timeout=600)
+
+    def on(self, node: int, command: str, check: bool = True) -> str:
+        """Standard output of a shell command, as root on a node (counted from 1), not over SSH."""
+        argv = [self.engine, "exec", f"{PREFIX}-node{node}", "sh", "-c", command]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0 or not check, f"node{node}: {command}: {done.stderr}"
+        return done.stdout
+
+    def container(self, *arguments: str) -> str:
+        """A command of the container engine."""
+        return subprocess.run([self.engine, *arguments], capture_output=True, text=True, check=True, timeout=120).stdout
+
+    def address(self, node: int) -> str:
+        """Address of a node, counted from 1."""
+        return f"{SUBNET.rpartition('.')[0]}.{10 + node}"
+
+    def sent(self) -> int:
+        """Bytes that this machine has sent to the nodes: what goes from node to node does not leave through the bridge's own port."""
+        gateway = f"{SUBNET.rpartition('.')[0]}.1"
+        links = json.loads(subprocess.run(["ip", "-j", "addr"], capture_output=True, text=True, check=True).stdout)
+        name = next(link["ifname"] for link in links if any(one.get("local") == gateway for one in link["addr_info"]))
+        return int(Path(f"/sys/class/net/{name}/statistics/tx_bytes").read_text())
+
+    def steps(self, node: int, run: str) -> int:
+        """Steps that a node has recorded of a run."""
+        path = f"/home/lockstep/lockstep/runs/{run}/workers/node{node}/metrics.jsonl"
+        lines = self.on(node, f"cat {path} 2>/dev/null", check=False).splitlines()
+        return max((json.loads(line)["step"] for line in lines if '"kind": "steps"' in line and line.endswith("}")), default=0)
+
+
+def missing() -> str | None:
+    """Why no containers can run here, in a line; None when they can, or when the lab can install what they need."""
+    if os.geteuid() != 0:
+        return "the lab's tests need root (containers with their own network): run them as root"
+    if not any(shutil.which(tool) for tool in ("podman", "docker", "apt-get")):
+        return "the lab's tests need podman, docker, or apt-get to install podman with"
+    return None
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A lab of five nodes in a copy of the project, removed at the end."""
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
+    root = tmp_path_factory.mktemp("lockstep lab")
+    copy_project(root)
+    # What was fetched from a registry once is not fetched again.
+    for name in SHARED:
+        (ROOT / ".lockstep" / name).mkdir(parents=True, exist_ok=True)
+        (root / ".lockstep").mkdir(exist_ok=True)
+        (root / ".lockstep" / name).symlink_to(ROOT / ".lockstep" / name)
+    made = Lab(root, "inventory/lab")
+    try:
+        made.up(f"nodes={NODES}")
+        yield made
+    finally:
+        made.up("state=absent")
+
+
+@pytest.fixture(scope="session")
+def cluster(lab: Lab) -> Lab:
+    """The lab, able to train."""
+    lab.play("provision", timeout=900)
+    return lab

@@ -1,0 +1,205 @@
+"""From bare hosts to a trained model over SSH, and what happens when something is missing on the way."""
+
+import json
+import signal
+import time
+
+import pytest
+
+from tests.lab.conftest import NODES, PREFIX, Lab
+from tests.project import await_until
+
+SHORT = ("config=lecture_cnn", "epochs=2", "set=train.steps_per_epoch=20,data.limit_train=6400")
+LONG = ("config=lecture_cnn", "epochs=200", "set=train.steps_per_epoch=20,data.limit_train=6400")
+NAMES = [f"node{number}" for number in range(1, NODES + 1)]
+
+
+def recap(output: str) -> dict[str, dict[str, int]]:
+    """Ansible's counts by host."""
+    lines = output.partition("PLAY RECAP")[2].splitlines()[1:]
+    rows = [line.split(":", 1) for line in lines if " ok=" in line]
+    return {name.strip(): {key: int(value) for key, _, value in (pair.partition("=") for pair in rest.split())} for name, rest in rows}
+
+
+def changed(output: str) -> int:
+    counts = recap(output)
+    assert counts
+    return sum(row["changed"] for row in counts.values())
+
+
+# --- the way from nothing to a trained model
+
+
+def test_the_lab_is_made_once(lab):
+    assert changed(lab.up(f"nodes={NODES}").stdout) == 0
+
+
+def test_a_second_provision_changes_nothing(cluster):
+    done = cluster.play("provision")
+    assert set(recap(done.stdout)) == set(NAMES)
+    assert changed(done.stdout) == 0
+
+
+def test_the_doctor_finds_nothing_wrong_and_trains_two_steps(cluster):
+    begun = time.monotonic()
+    done = cluster.play("doctor")
+    assert time.monotonic() - begun < 120
+    assert "[FAIL]" not in done.stdout
+    assert f"[OK] training: 2 steps on {NODES} workers" in done.stdout
+    found = json.loads((cluster.root / ".lockstep" / "doctor.json").read_text())
+    assert found["ok"] is True
+    assert {check["host"] for check in found["checks"]} >= set(NAMES)
+    assert len(found["prediction"]) == NODES
+    pairs = {(here, there) for here, one in found["network"].items() for there, pair in one["pairs"].items() if pair["mbit_s"] > 0}
+    assert len(pairs) == NODES * (NODES - 1)
+    assert cluster.on(1, "ls /home/lockstep/lockstep") == "caches\nlocks\nvenv\n"
+
+
+def test_five_hosts_train_the_same_weights_and_the_chief_evaluates(cluster):
+    done = cluster.play("train", "run=first", *SHORT)
+    assert "first: SUCCEEDED" in done.stdout
+    summary = cluster.summary("first")
+    assert len(set(summary["weights_sha256_by_rank"])) == 1
+    assert len(summary["weights_sha256_by_rank"]) == NODES
+    assert {path.name for path in (cluster.run("first") / "workers").iterdir()} == set(NAMES)
+    hosts = json.loads((cluster.run("first") / "cluster.json").read_text())["hosts"]
+    assert [host["tf_config"]["cluster"]["worker"][host["rank"]] for host in hosts] == [
+        f"{cluster.address(node)}:12345" for node in range(1, NODES + 1)
+    ]
+    shown = cluster.play("evaluate", "run=first", "epoch=first,best").stdout
+    assert "first on its test images" in shown
+    assert "-i inventory/lab evaluate.yml -e run=first" in shown
+
+
+def test_a_second_run_sends_less_than_a_megabyte(cluster):
+    before = cluster.sent()
+    cluster.play("train", "run=second", *SHORT)
+    assert 10_000 < cluster.sent() - before < 1_000_000
+
+
+def test_data_and_code_are_sent_once_for_all_hosts(cluster):
+    """The dataset is removed from the shared folder; sending it anew costs its size, not five times that."""
+    folder = cluster.on(1, "ls -d /mnt/lockstep/datasets/*").strip()
+    size = int(cluster.on(1, f"du -sb {folder}").split()[0])
+    cluster.on(1, f"rm -rf {folder}")
+    before = cluster.sent()
+    cluster.play("train", "run=again", *SHORT)
+    assert size < cluster.sent() - before < 1.2 * size + 1_000_000
+    assert cluster.on(5, f"ls {folder}/manifest.json").strip()
+
+
+def test_status_and_stop_work_over_ssh_and_a_stopped_run_continues(cluster):
+    cluster.play("train", "run=stopped", "detach=true", *LONG)
+    status = cluster.play("status", "run=stopped").stdout
+    assert all(name in status for name in NAMES)
+    cluster.play("stop", "run=stopped")
+    assert cluster.summary("stopped")["state"] == "CANCELLED"
+    steps = cluster.summary("stopped")["steps"]
+    done = cluster.play("train", "run=stopped", f"epochs={steps // 20 + 1}")
+    assert "stopped: SUCCEEDED" in done.stdout
+
+
+# --- who may reach the worker port
+
+
+def listen(lab: Lab, node: int) -> None:
+    code = "import socket,time; s=socket.create_server((chr(48)+chr(46)+chr(48)+chr(46)+chr(48)+chr(46)+chr(48),12345)); time.sleep(30)"
+    lab.container("exec", "-d", f"{PREFIX}-node{node}", "python3", "-c", code)
+    await_until(lambda: ":12345" in lab.on(node, "ss -ltn"), 10, "listening")
+
+
+def connects(lab: Lab, container: str, address: str) -> bool:
+    code = f"import socket; socket.create_connection(('{address}', 12345), 3)"
+    try:
+        lab.container("exec", container, "python3", "-c", code)
+    except Exception:
+        return False
+    return True
+
+
+def test_a_stranger_can_not_reach_the_worker_port_and_members_can(cluster):
+    image = cluster.container("inspect", "-f", "{{.ImageName}}", f"{PREFIX}-node1").strip()
+    stranger = f"{PREFIX}-stranger"
+    settings = cluster.root / ".lockstep" / "lab" / "containers.conf"
+    extra = {"CONTAINERS_CONF": str(settings)} if settings.is_file() else {}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in extra.items():
+            patch.setenv(name, value)
+        cluster.container("run", "-d", "--name", stranger, "--network", PREFIX, image, "sleep", "120")
+    try:
+        listen(cluster, 1)
+        assert connects(cluster, f"{PREFIX}-node2", cluster.address(1))
+        assert not connects(cluster, stranger, cluster.address(1))
+    finally:
+        cluster.container("rm", "-f", "-t", "0", stranger)
+        cluster.on(1, "fuser -k 12345/tcp 2>/dev/null || ss -ltnp | sed -n 's/.*:12345.*pid=\\([0-9]*\\).*/\\1/p' | xargs -r kill")
+
+
+# --- a host that goes away
+
+
+def cut(lab: Lab, node: int) -> None:
+    lab.on(node, "ip link set eth0 down")
+
+
+def join(lab: Lab, node: int) -> None:
+    lab.on(node, f"ip link set eth0 up; ip route replace default via {lab.address(1).rpartition('.')[0]}.1")
+
+
+def test_a_host_that_is_down_before_the_launch_is_named(cluster):
+    cut(cluster, 4)
+    try:
+        done = cluster.play("train", "run=down", *SHORT, check=False)
+        assert done.returncode != 0
+        assert "[FAIL] node4  ssh" in done.stdout
+        assert "it is down" in done.stdout
+        assert cluster.summary("down")["state"] == "FAILED_PREFLIGHT"
+        assert cluster.on(1, "tmux -L lockstep ls 2>/dev/null | wc -l").strip() == "0"
+    finally:
+        join(cluster, 4)
+
+
+def test_a_host_unplugged_while_it_trains_ends_the_run_and_the_same_command_continues_it(cluster):
+    playbook = cluster.start("train", "run=unplugged", *LONG)
+    try:
+        await_until(lambda: cluster.steps(1, "unplugged") > 20 or playbook.poll() is not None, 120, "training")
+        cut(cluster, 3)
+        output, _ = playbook.communicate(timeout=240)
+    finally:
+        join(cluster, 3)
+        if playbook.poll() is None:
+            playbook.send_signal(signal.SIGINT)
+            playbook.wait(30)
+    assert playbook.returncode != 0
+    assert "First failure: node3 (rank 2)" in output
+    assert "can't be reached" in output
+    assert "train.yml -e run=unplugged" in output
+    assert cluster.summary("unplugged")["state"] == "FAILED"
+    cluster.play("stop", "run=unplugged")
+    done = cluster.play("train", "run=unplugged", f"epochs={cluster.summary('unplugged')['epochs_done'] + 1}")
+    assert "unplugged: SUCCEEDED" in done.stdout
+
+
+def test_a_host_unplugged_while_it_is_provisioned_is_named_and_the_same_command_finishes(cluster):
+    cluster.on(2, "rm -rf /home/lockstep/lockstep/venv")
+    playbook = cluster.start("provision")
+    venv = "ls -d /home/lockstep/lockstep/venv /home/lockstep/lockstep/.lockstep-install-* 2>/dev/null | wc -l"
+    try:
+        await_until(lambda: cluster.on(2, venv, check=False).strip() not in ("", "0"), 120, "installing")
+        cut(cluster, 2)
+        output, _ = playbook.communicate(timeout=300)
+    finally:
+        join(cluster, 2)
+    assert playbook.returncode != 0
+    assert "node2" in output
+    done = cluster.play("provision", timeout=600)
+    assert recap(done.stdout)["node2"]["changed"] > 0
+    assert cluster.on(2, "/home/lockstep/lockstep/venv/bin/python -c 'import tensorflow' && echo fine", check=False).strip() == "fine"
+
+
+def test_the_shared_folder_comes_back_after_a_reboot(cluster):
+    cluster.container("restart", "-t", "5", f"{PREFIX}-node2")
+    await_until(lambda: "glusterfs" in cluster.on(2, "findmnt -n -o FSTYPE /mnt/lockstep", check=False), 90, "mounted again")
+    await_until(lambda: "trainer-" in cluster.on(2, "ls /mnt/lockstep/code", check=False), 60, "read again")
+    assert "table inet lockstep" in cluster.on(2, "nft list ruleset")
+    assert "rebooted: SUCCEEDED" in cluster.play("train", "run=rebooted", *SHORT).stdout

@@ -1,0 +1,79 @@
+"""A scratch copy of the project, driven through its playbooks as a person would."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ["ansible.cfg", "plugins", "roles", "playbooks", "templates", "trainer", "inventory", "requirements"]
+
+
+@dataclass
+class Project:
+    """The copy and the inventory that its commands are given."""
+
+    root: Path
+    inventory: str = ""
+
+    def play(self, command: str, *arguments: str, check: bool = True, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+        """Run a root playbook to its end."""
+        settings = {"cwd": self.root, "env": self.environment(), "capture_output": True, "text": True, "timeout": timeout}
+        done = subprocess.run(self.argv(command, *arguments), check=False, **settings)
+        if check:
+            assert done.returncode == 0, f"{command} {arguments}:\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
+        return done
+
+    def start(self, command: str, *arguments: str) -> subprocess.Popen[str]:
+        """Start a root playbook and return at once."""
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        settings = {"cwd": self.root, "env": self.environment(), "text": True, "start_new_session": True}
+        return subprocess.Popen(self.argv(command, *arguments), **settings, **pipes)
+
+    def argv(self, command: str, *arguments: str) -> list[str]:
+        """The command line; `a=b` arguments become `-e a=b`, as JSON where Ansible would split at a space."""
+        words = [str(Path(sys.executable).parent / "ansible-playbook"), f"{command}.yml"]
+        words += ["-i", self.inventory] if self.inventory else []
+        for argument in arguments:
+            name, _, value = argument.partition("=")
+            spaced = " " in value and not argument.startswith(("-", "{"))
+            words += [argument] if argument.startswith("-") else ["-e", json.dumps({name: value}) if spaced else argument]
+        return words
+
+    def environment(self) -> dict[str, str]:
+        """The environment of a person's shell, with this copy of the project in front."""
+        return {**os.environ, "PYTHONPATH": str(self.root), "ANSIBLE_NOCOLOR": "1", "TERM": "dumb"}
+
+    def run(self, name: str) -> Path:
+        """A run directory on the control node."""
+        return self.root / "runs" / name
+
+    def summary(self, name: str) -> dict[str, Any]:
+        """summary.json of a run."""
+        return json.loads((self.run(name) / "summary.json").read_text())
+
+
+def copy_project(root: Path) -> None:
+    """Copy what the commands need; not the inventory of a lab that runs elsewhere."""
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, root / part, ignore=shutil.ignore_patterns("lab" if part == "inventory" else "__pycache__"))
+        else:
+            shutil.copy(source, root / part)
+    for playbook in ROOT.glob("*.yml"):
+        shutil.copy(playbook, root)
+
+
+def await_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Poll a condition; fail the test when it does not come true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.1)

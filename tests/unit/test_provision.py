@@ -1,0 +1,259 @@
+"""Provisioning before the first change: what is typed, what the inventory says, what a host is, what is refused."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from plugins.action import provision_check, provision_dfs, provision_firewall, provision_plan, provision_report
+from plugins.filter import provision
+from plugins.shared import provisioning
+from trainer.errors import ConfigError
+
+GOOD = {
+    "os_PRETTY_NAME": '"Debian GNU/Linux 12 (bookworm)"',
+    "machine": "aarch64",
+    "bits": "64",
+    "libc": "glibc 2.36",
+    "user": "pi",
+    "uid": "1000",
+    "apt": "yes",
+    "systemd": "yes",
+    "sudo": "yes",
+    "root_mb": "9000",
+    "root": "possible",
+}
+
+
+def look(python="/usr/bin/python3 3.11.2 True", without=(), **changed):
+    lines = [f"{key}={value}" for key, value in {**GOOD, **changed}.items() if key not in without]
+    return provisioning.parse("\n".join([*lines, f"python={python}"] if python else lines))
+
+
+def refused(found, **options):
+    return provisioning.refusals("pi3", found, **{"needs_root": True, "password": False, "brick": True, "need_mb": 2600, **options})
+
+
+def members(count=5):
+    return [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345} for number in range(1, count + 1)]
+
+
+def message(function, *arguments):
+    with pytest.raises(ConfigError) as caught:
+        function(*arguments)
+    return str(caught.value)
+
+
+def test_a_good_host_is_not_refused_and_its_target_is_known():
+    found = look()
+    assert refused(found) == []
+    assert (found.target.key, found.target.python, found.target.glibc) == ("aarch64-cp311", "3.11.2", 36)
+    assert found.fact()["system"] == "Debian GNU/Linux 12 (bookworm)"
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            {"machine": "armv7l"},
+            "pi3: machine armv7l: TensorFlow is built for x86_64 and aarch64 only; use a host of that kind",
+        ),
+        (
+            {"bits": "32"},
+            "pi3: Debian GNU/Linux 12 (bookworm) is a 32-bit system: TensorFlow has no build for it; install the 64-bit one",
+        ),
+        (
+            {"without": ["apt"], "os_PRETTY_NAME": '"Fedora Linux 41"'},
+            "pi3: Fedora Linux 41 has no apt; provisioning knows Debian, Ubuntu and Raspberry Pi OS. "
+            "Prepare it by hand (docs/provision.md)",
+        ),
+        (
+            {"python": "/usr/bin/python3 3.9.2 True"},
+            "pi3: no Python from 3.11 to 3.13 (/usr/bin/python3 is 3.9.2). Use Debian 12, Ubuntu 24.04 or a newer one, "
+            "install one beside it (sudo apt-get install python3.11, where there is such a package), "
+            "or name one: -e python_env_interpreter=PATH",
+        ),
+        (
+            {"sudo": "password"},
+            "pi3: pi can't use sudo without a password; give it with -K, or allow it there: "
+            "echo 'pi ALL=(ALL) NOPASSWD: ALL' | sudo tee /etc/sudoers.d/pi",
+        ),
+        (
+            {"sudo": "missing"},
+            "pi3: there is no sudo, and pi is not root; install sudo there, or log in as root: -e ansible_user=root",
+        ),
+        (
+            {"root_mb": "1200"},
+            "pi3: 1,200 MB are free for worker_root; the Python environment needs 2,600 MB. Free some, or set worker_root to another disk",
+        ),
+        (
+            {"without": ["systemd"]},
+            "pi3: systemd does not run there, and the distributed file system's services need it",
+        ),
+    ],
+    ids=["machine", "32-bit", "no apt", "old Python", "sudo's password", "no sudo", "disk", "systemd"],
+)
+def test_what_a_host_is_refused_for(changed, said):
+    assert refused(look(**changed)) == [said]
+
+
+@pytest.mark.parametrize(
+    ("python", "shown"),
+    [("", "there is none"), ("/usr/bin/python3 3.14.0 True", "python3 is 3.14.0"), ("/usr/bin/perl", "perl is no Python")],
+)
+def test_pythons_that_do_not_do(python, shown):
+    (said,) = refused(look(python=python))
+    assert shown in said
+
+
+def test_a_32_bit_python_is_named():
+    assert "(/usr/bin/python3 is 3.11.2, 32-bit)" in refused(look(python="/usr/bin/python3 3.11.2 False"))[0]
+
+
+def test_the_first_python_that_does_is_taken():
+    found = provisioning.parse("machine=x86_64\npython=/usr/bin/python3 3.10.12 True\npython=/usr/bin/python3.12 3.12.3 True\n")
+    assert found.python == ("/usr/bin/python3.12", "3.12.3")
+
+
+@pytest.mark.parametrize(
+    ("found", "options"),
+    [
+        (look(sudo="password"), {"password": True}),
+        (look(sudo="missing"), {"needs_root": False}),
+        (look(sudo="root", user="root"), {}),
+        (look(root_mb="3", venv="yes"), {}),
+        (look(without=["systemd"]), {"brick": False}),
+    ],
+    ids=["password given", "root not needed", "root", "environment is there", "no services"],
+)
+def test_what_does_not_matter_is_not_refused(found, options):
+    assert refused(found, **options) == []
+
+
+def test_the_user_must_have_one_number_everywhere():
+    assert provisioning.shared_refusals({"pi1": look(), "pi2": look()}) == []
+    (said,) = provisioning.shared_refusals({"pi1": look(), "pi2": look(uid="1001"), "pi3": look()})
+    assert said.startswith("the user that trains has different numbers: 1000 on pi1, pi3; 1001 on pi2. On a shared file system")
+
+
+def test_nothing_is_removed_below_a_run():
+    running = provisioning.parse("\n".join([*(f"{key}={value}" for key, value in GOOD.items()), "session=my-run-w0-abc"]))
+    assert provision_check.removal_refusals("pi3", running, False) == [
+        "pi3: my-run-w0-abc is running there; stop it first: ansible-playbook stop.yml"
+    ]
+    assert provision_check.removal_refusals("pi3", look(), False) == []
+
+
+def test_an_unreachable_host_is_one_line_with_the_mend():
+    assert provision_check.unreachable("pi3", "timed\n out") == (
+        "pi3: can't be reached (timed out); see that it is on and that `ssh` gets there, then run this again"
+    )
+
+
+@pytest.fixture
+def seen(tmp_path):
+    """What the script sees on this very machine."""
+
+    def run(root, packages=(), pythons=(sys.executable,)):
+        script = provisioning.look_script(str(root), packages, pythons)
+        done = subprocess.run(["/bin/sh", "-s"], input=script, capture_output=True, text=True, check=False)
+        assert done.returncode == 0
+        return provisioning.parse(done.stdout)
+
+    return run
+
+
+def test_the_script_sees_this_machine(seen, tmp_path):
+    found = seen(tmp_path / "it's a" / "new folder", ["no-such-package", "dpkg"], ["no-such-python", sys.executable])
+    assert found.values["machine"] == platform.machine()
+    assert found.values["uid"] == str(os.getuid())
+    assert found.values["root"] == "possible"
+    assert int(found.values["root_mb"]) > 0
+    assert found.pythons == [(sys.executable, platform.python_version(), True)]
+    assert found.target.glibc == int(platform.libc_ver()[1].split(".")[1])
+    assert "no-such-package" in found.lacks
+    assert "dpkg" not in found.lacks
+    assert not (tmp_path / "it's a").exists()
+
+
+def test_the_script_sees_whose_the_folder_is(seen, tmp_path):
+    (tmp_path / "venv").mkdir()
+    assert seen(tmp_path).values["root"] == "own"
+    assert "venv" not in seen(tmp_path).values
+    (tmp_path / "venv" / "lockstep.stamp").touch()
+    assert seen(tmp_path).values["venv"] == "yes"
+
+
+@pytest.mark.parametrize(("value", "expected"), [(True, True), ("false", False), ("No", False), ("1", True)])
+def test_booleans(value, expected):
+    assert provision_plan.boolean("firewall", value) is expected
+
+
+def test_values_that_are_none_are_refused():
+    assert message(provision_plan.boolean, "firewall", "maybe") == "-e firewall=maybe: expected true or false"
+    assert message(provision_plan.choice, "state", "gone", provision_plan.STATES) == "-e state=gone: expected present or absent"
+
+
+def test_names_are_resolved_here_and_loopback_is_refused(monkeypatch):
+    hosts = {"pi1": ["10.0.0.1"], "pi2": ["10.0.0.2", "fe80::2"], "pi3": ["127.0.1.1"]}
+
+    def getaddrinfo(name, port, **options):
+        if name not in hosts:
+            raise OSError("Name or service not known")
+        return [(0, 0, 0, "", (address, 0)) for address in hosts[name]]
+
+    monkeypatch.setattr(provision_plan.socket, "getaddrinfo", getaddrinfo)
+    assert provision_plan.addresses(["pi1", "pi2"]) == ["10.0.0.1", "10.0.0.2", "fe80::2"]
+    assert message(provision_plan.addresses, ["pi3"]) == (
+        "pi3 is 127.0.1.1 on this machine: no other host can reach that; set worker_address to its address"
+    )
+    assert message(provision_plan.addresses, ["pi9"]).startswith("pi9 has no address on this machine (Name or service not known); set")
+
+
+def test_two_hosts_with_one_address_are_refused():
+    twice = [*members(2), {"name": "pi9", "address": "10.0.0.1", "port": 12346}]
+    assert message(provision.check_members, twice) == (
+        "pi1, pi9 have one address, 10.0.0.1; every host needs its own: mend ansible_host or worker_address in the inventory"
+    )
+    assert message(provision.check_members, []).startswith("no hosts; put at least one")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"kind": "nfs"}, "dfs_kind=nfs: expected one of glusterfs, mounted, local"),
+        ({"path": "here"}, "dfs_path=here: expected an absolute path, the same on every host"),
+        ({"layout": "raid"}, "dfs_layout=raid: expected one of replica, distributed"),
+        ({"replicas": 1}, "dfs_replicas=1: a replicated volume keeps every file at least twice; set 2 or 3"),
+        (
+            {"kind": "local"},
+            "dfs_kind=local: 5 hosts can't share a folder of one of them; set dfs_kind to glusterfs (provision.yml makes it) "
+            "or mounted (a path that is shared already: NFS, CephFS, Lustre, ...)",
+        ),
+    ],
+)
+def test_settings_of_the_file_system_are_checked(changed, said):
+    settings = {"kind": "glusterfs", "path": "/mnt/lockstep", "layout": "replica", "replicas": 3}
+    assert provision_dfs.check_kind(settings, members()) == "glusterfs"
+    assert message(provision_dfs.check_kind, {**settings, **changed}, members()) == said
+
+
+def test_one_host_may_have_a_local_folder():
+    settings = {"kind": "local", "path": "/srv/data", "layout": "replica", "replicas": 3}
+    assert provision_dfs.check_kind(settings, members(1)) == "local"
+
+
+def test_further_addresses_are_checked():
+    assert provision_firewall.network("10.0.0.0/24") == "10.0.0.0/24"
+    assert message(provision_firewall.network, "10.0.0.300").endswith("give addresses or networks, as in 10.0.0.0/24")
+
+
+def test_a_row_says_what_was_done():
+    host = {"machine": "aarch64", "python_version": "3.11.2"}
+    plan = {"kind": "glusterfs", "firewall": True, "addresses": ["a", "b"]}
+    new = {"packages": {"pi1": {"installed": ["tmux"]}}, "environments": {"pi1": {"seconds": 53.4}}, "path": "/mnt/x"}
+    old = {"packages": {"pi1": {}}, "environments": {"pi1": {}}, "path": "/mnt/x"}
+    assert provision_report.row("pi1", host, plan, new)[3:] == ["1 installed", "made in 53 s", "glusterfs on /mnt/x", "2 addresses"]
+    assert provision_report.row("pi1", host, {**plan, "firewall": False}, old)[3:] == ["in place", "in place", "glusterfs on /mnt/x", "off"]
