@@ -29,7 +29,7 @@ RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 MAY_CHANGE = ("train.epochs", "train.steps", "train.time_limit")
 GUARDED_BY_DIGEST = ("data.path", "data.source")
 QUICK = {"train.epochs": 1, "train.steps_per_epoch": 10, "data.limit_train": 2000}
-SELFTEST = {"train.epochs": 1, "train.steps": None, "train.steps_per_epoch": 2}
+SELFTEST = {"train.epochs": 1, "train.steps": None, "train.steps_per_epoch": 2, "train.steps_per_call": 1}
 RUNTIME_MB = 900
 """Memory of a worker beside its model: Python, TensorFlow, its threads (resident size of the small models, x86_64)."""
 LOGS_MB = 512

@@ -1,6 +1,5 @@
 """Tell what a run came to: write its summary, show the result, fail with the root cause."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +36,8 @@ class ActionModule(control.ControlAction):
             stopped = f"{name} was stopped before its end: {summary['state']}"
             return {"run_under_way": None, "failed": True, "msg": f"{stopped}\n\n{shown}"}
         if self.arguments["place"] == "doctor":
-            shutil.rmtree(folder)
-            return {"run_under_way": None, "show_last": _selftest(summary, verdicts)}
+            return {"run_under_way": None}
         return {"run_under_way": None, "show_last": shown}
-
-
-def _selftest(summary: dict[str, Any], verdicts: list[dict[str, Any]]) -> str:
-    """The doctor's last line."""
-    trained = f"{summary['steps']} steps on {len(verdicts)} workers in {summary['seconds_total']:.0f} s, equal weights on all"
-    findings = control.relative(control.PRIVATE / "doctor.json")
-    return f"[OK] training: {trained}\n\nall findings: {findings}\n\n{text.next_commands([('train', 'ansible-playbook train.yml')])}"
 
 
 def _forecast(folder: Path) -> dict[str, float]:

@@ -1,5 +1,8 @@
-"""Predict images/s at every number of workers from each host's own step and the measured network."""
+"""The doctor's end: predict images/s at every number of workers, from each host's own step, the network and the two-step training."""
 
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 from plugins.shared import control, forecast
@@ -8,22 +11,50 @@ from trainer.files import read_json, write_json
 
 
 class ActionModule(control.ControlAction):
-    """Shows the table and writes it down, for doctor.json and for the comparison after a training."""
+    """Shows the tables and writes them down, for doctor.json and for the comparison after a training."""
 
     def act(self) -> dict[str, Any]:
         """Predict; one host needs no network."""
-        plan, timed, network = self.arguments["plan"], self.arguments["timed"], self.arguments["diagnosis"]["network"]
-        hosts, batch = [host["name"] for host in plan["hosts"]], forecast.local_batch(plan["counts"])
+        plan, timed = self.arguments["plan"], self.arguments["timed"]
+        folder, trained = Path(plan["folder"]), bool(self.arguments["trained"])
         size = prediction.bytes_per_step(plan["parameters"]["trainable"])
-        compute = {name: one["step_seconds"] for name, one in timed.items()}
-        found = prediction.curve(hosts, compute, batch, size, network or {})
+        found = self._curve(plan, size, _second_step(folder, plan) if trained else None)
         forecast.save(plan, found)
         self._complete(found, timed)
-        return {"show": _shown(plan, size, timed, found)}
+        said = _trained(folder, plan) if trained else ""
+        if trained:
+            shutil.rmtree(folder)
+        commands = text.next_commands([("train", "ansible-playbook train.yml")])
+        findings = f"all findings: {control.relative(control.PRIVATE / 'doctor.json')}"
+        return {"show_last": "\n\n".join(part for part in (_shown(plan, size, timed, found), said, findings, commands) if part)}
 
-    def _complete(self, found: list[prediction.Prediction], timed: dict[str, Any]) -> None:
+    def _curve(self, plan: dict[str, Any], size: int, measured: float | None) -> list[prediction.Prediction]:
+        hosts, batch = [host["name"] for host in plan["hosts"]], forecast.local_batch(plan["counts"])
+        compute = {name: one["step_seconds"] for name, one in self.arguments["timed"].items()}
+        network = self.arguments["diagnosis"]["network"] or {}
+        bare = prediction.curve(hosts, compute, batch, size, network)
+        if measured is None:
+            return bare
+        return prediction.curve(hosts, compute, batch, size, network, prediction.handling(measured, bare[-1], size))
+
+    @staticmethod
+    def _complete(found: list[prediction.Prediction], timed: dict[str, Any]) -> None:
         file = control.PRIVATE / "doctor.json"
         write_json(file, {**read_json(file), "prediction": prediction.as_dicts(found), "steps": timed})
+
+
+def _second_step(folder: Path, plan: dict[str, Any]) -> float | None:
+    """Seconds of the trial's last step, which no tracing holds up; None when its record is missing."""
+    metrics = folder / "workers" / plan["hosts"][0]["name"] / "metrics.jsonl"
+    records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()] if metrics.is_file() else []
+    steps = [record for record in records if record["kind"] == "steps"]
+    return float(steps[-1]["seconds"]) if len(steps) > 1 else None
+
+
+def _trained(folder: Path, plan: dict[str, Any]) -> str:
+    summary = control.read_summary(folder)
+    where = f"{len(plan['hosts'])} workers in {summary['seconds_total']:.0f} s"
+    return f"[OK] training: {summary['steps']} steps on {where}, equal weights on all"
 
 
 def _shown(plan: dict[str, Any], size: int, timed: dict[str, Any], found: list[prediction.Prediction]) -> str:
@@ -32,6 +63,5 @@ def _shown(plan: dict[str, Any], size: int, timed: dict[str, Any], found: list[p
         for name, one in timed.items()
     ]
     name = f"{plan['config_name']} ({plan['config']['model']['name']})"
-    head = f"{name}: {size / 1e6:,.1f} MB of gradients a step, {found[0].images_per_s:,.0f} images/s"
     alone = text.table(["host", "own step ms", "images/s", "threads"], own)
-    return f"Predicted for {head} on one host\n{alone}\n\n{prediction.table(found)}"
+    return f"Predicted for {name}: {size / 1e6:,.1f} MB of gradients a step\n{alone}\n\n{prediction.table(found)}"

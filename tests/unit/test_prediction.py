@@ -72,12 +72,24 @@ def test_curve_takes_hosts_in_order_and_the_usual_step_for_unmeasured_ones():
     assert prediction.as_dicts(found)[0]["images_per_s"] == 250.0
 
 
+def test_what_a_measured_step_took_longer_is_tensorflows_own_share_of_every_byte():
+    bare = prediction.curve(HOSTS, dict.fromkeys(HOSTS, 0.5), 100, 3_000_000, NETWORK)
+    share = prediction.handling(bare[2].step_s + 0.4, bare[2], 3_000_000)
+    assert share == pytest.approx(0.4 / 4_000_000)
+    found = prediction.curve(HOSTS, dict.fromkeys(HOSTS, 0.5), 100, 3_000_000, NETWORK, share)
+    assert [one.handling_s for one in found] == pytest.approx([0.0, 0.3, 0.4])
+    assert found[2].step_s == pytest.approx(bare[2].step_s + 0.4)
+    assert found[2].images_per_s == pytest.approx(300 / found[2].step_s)
+    assert prediction.handling(bare[2].step_s - 0.1, bare[2], 3_000_000) == 0.0
+    assert prediction.handling(9.0, bare[0], 3_000_000) == 0.0
+
+
 def test_table():
-    found = [prediction.step([0.5] * workers, 128, 10_000_000, 1000.0, 1.0) for workers in (1, 5)]
+    found = [prediction.step([0.5] * workers, 128, 10_000_000, 1000.0, 1.0, 1e-9) for workers in (1, 5)]
     assert prediction.table(found).splitlines() == [
-        "  workers  compute ms  wire ms  delay ms  step ms  images/s  of ideal",
-        "        1       500.0      0.0       0.0    500.0       256      100%",
-        "        5       500.0    128.0       4.0    632.0     1,013       79%",
+        "  workers  compute ms  wire ms  delay ms  handling ms  step ms  images/s  of ideal",
+        "        1       500.0      0.0       0.0          0.0    500.0       256      100%",
+        "        5       500.0    128.0       4.0         16.0    648.0       988       77%",
     ]
 
 

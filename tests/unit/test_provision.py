@@ -6,10 +6,12 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
-from plugins.action import provision_check, provision_dfs, provision_firewall, provision_plan, provision_report
+from plugins.action import provision_check, provision_dfs, provision_firewall, provision_plan, provision_removed, provision_report
 from plugins.filter import provision
 from plugins.shared import provisioning
+from tests.unit.conftest import ROOT
 from trainer.errors import ConfigError
 
 GOOD = {
@@ -257,3 +259,22 @@ def test_a_row_says_what_was_done():
     old = {"packages": {"pi1": {}}, "environments": {"pi1": {}}, "path": "/mnt/x"}
     assert provision_report.row("pi1", host, plan, new)[3:] == ["1 installed", "made in 53 s", "glusterfs on /mnt/x", "2 addresses"]
     assert provision_report.row("pi1", host, {**plan, "firewall": False}, old)[3:] == ["in place", "in place", "glusterfs on /mnt/x", "off"]
+
+
+def test_what_stays_on_a_host_is_named():
+    assert provision_removed.row("pi1", {"removed": ["a", "b"], "kept": ["tmux"]}) == ["pi1", "2", "tmux"]
+    assert provision_removed.row("pi1", {"removed": [], "kept": []}) == ["pi1", "0", "-"]
+
+
+@pytest.mark.parametrize("role", ["worker", "host", "dfs", "firewall", "python_env"])
+def test_the_sample_inventory_names_every_variable_of_the_roles(role):
+    text = (ROOT / "inventory" / "sample" / "group_vars" / "workers.yml").read_text()
+    defaults = yaml.safe_load((ROOT / "roles" / role / "defaults" / "main.yml").read_text())
+    missing = [name for name in defaults if f"\n{name}:" not in text and f"\n# {name}:" not in text]
+    assert missing == (["worker_dfs"] if role == "worker" else [])
+
+
+def test_the_sample_inventory_does_not_need_what_provisioning_makes():
+    variables = yaml.safe_load((ROOT / "inventory" / "sample" / "group_vars" / "workers.yml").read_text())
+    assert variables["ansible_python_interpreter"] == "/usr/bin/python3"
+    assert variables["dfs_kind"] in provision.KINDS

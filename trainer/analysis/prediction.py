@@ -22,6 +22,8 @@ class Prediction:
     """Seconds that a step's bytes need on the slowest link."""
     latency_s: float
     """Seconds in which messages are under way."""
+    handling_s: float
+    """Seconds in which TensorFlow itself packs, copies and adds what is sent; 0 when that was not measured."""
     step_s: float
     """Seconds a step: the sum of these."""
     images_per_s: float
@@ -49,7 +51,21 @@ def latency_seconds(workers: int, rtt_ms: float) -> float:
     return 2 * (workers - 1) * rtt_ms / 1000 / 2
 
 
-def step(compute: list[float], images: float, gradient_bytes: int, mbit_s: float | None, rtt_ms: float | None) -> Prediction:
+def handling(step_seconds: float, made: Prediction, gradient_bytes: int) -> float:
+    """Seconds a byte that TensorFlow itself needs, from one measured step of so many workers; never below 0.
+
+    Args:
+        step_seconds: a measured step of all workers.
+        made: the prediction for it, made without handling.
+        gradient_bytes: of `bytes_per_step`.
+    """
+    sent = wire_bytes(made.workers, gradient_bytes)
+    return max(0.0, step_seconds - made.step_s) / sent if sent else 0.0
+
+
+def step(
+    compute: list[float], images: float, gradient_bytes: int, mbit_s: float | None, rtt_ms: float | None, s_per_byte: float = 0.0
+) -> Prediction:
     """The step of hosts that work at once and wait for the slowest.
 
     Nothing overlaps: what an implementation hides of the wire behind computing makes it faster than this.
@@ -60,6 +76,7 @@ def step(compute: list[float], images: float, gradient_bytes: int, mbit_s: float
         gradient_bytes: of `bytes_per_step`.
         mbit_s: bandwidth of the slowest link in use; may be None for one host.
         rtt_ms: longest round trip between neighbours; None counts as 0.
+        s_per_byte: of `handling`.
 
     Raises:
         ValueError: several hosts without a bandwidth.
@@ -69,13 +86,16 @@ def step(compute: list[float], images: float, gradient_bytes: int, mbit_s: float
         raise ValueError(f"no bandwidth was measured between the {workers} hosts: run the doctor with its network part")
     wire = wire_seconds(workers, gradient_bytes, mbit_s or 1.0)
     latency = latency_seconds(workers, rtt_ms or 0.0)
-    seconds = max(compute) + wire + latency
-    ideal = sum(images / own for own in compute)
+    own = wire_bytes(workers, gradient_bytes) * s_per_byte
+    seconds = max(compute) + wire + latency + own
+    ideal = sum(images / alone for alone in compute)
     rate = workers * images / seconds
-    return Prediction(workers, max(compute), wire, latency, seconds, rate, rate / ideal)
+    return Prediction(workers, max(compute), wire, latency, own, seconds, rate, rate / ideal)
 
 
-def curve(hosts: list[str], compute: dict[str, float], images: float, gradient_bytes: int, network: dict[str, Any]) -> list[Prediction]:
+def curve(
+    hosts: list[str], compute: dict[str, float], images: float, gradient_bytes: int, network: dict[str, Any], s_per_byte: float = 0.0
+) -> list[Prediction]:
     """Predictions for 1 to all workers, taken in the order of the inventory.
 
     Args:
@@ -84,13 +104,14 @@ def curve(hosts: list[str], compute: dict[str, float], images: float, gradient_b
         images: images in a step of one host.
         gradient_bytes: of `bytes_per_step`.
         network: results of `network_probe` by host.
+        s_per_byte: of `handling`.
     """
     usual = statistics.median(compute.values())
     found = []
     for workers in range(1, len(hosts) + 1):
         chosen = hosts[:workers]
         own = [compute.get(name, usual) for name in chosen]
-        found.append(step(own, images, gradient_bytes, slowest(chosen, network), longest(chosen, network)))
+        found.append(step(own, images, gradient_bytes, slowest(chosen, network), longest(chosen, network), s_per_byte))
     return found
 
 
@@ -119,11 +140,11 @@ def ring(hosts: list[str]) -> list[tuple[str, str]]:
 
 def table(predictions: list[Prediction]) -> str:
     """A row a number of workers; times in milliseconds."""
-    header = ["workers", "compute ms", "wire ms", "delay ms", "step ms", "images/s", "of ideal"]
+    header = ["workers", "compute ms", "wire ms", "delay ms", "handling ms", "step ms", "images/s", "of ideal"]
     rows = [
         [
             one.workers,
-            *(text.Number(seconds * 1000, 1) for seconds in (one.compute_s, one.wire_s, one.latency_s, one.step_s)),
+            *(text.Number(seconds * 1000, 1) for seconds in (one.compute_s, one.wire_s, one.latency_s, one.handling_s, one.step_s)),
             text.Number(one.images_per_s, 0),
             Percent(one.efficiency),
         ]
