@@ -43,13 +43,13 @@ def main() -> None:
 def launch(number: int, more: list[str]) -> dict[str, float]:
     """Seconds of each part of one launch."""
     name = f"launch-time-{number}"
-    remove(name)
+    remove(name, more)
     begun = time.time()
     argv = [str(Path(sys.executable).parent / "ansible-playbook"), "train.yml", "-e", f"run={name}", "-e", "quick=true", *more]
     subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
     chief = json.loads((ROOT / "runs" / name / "cluster.json").read_text())["hosts"][0]["name"]
     lines = (ROOT / "runs" / name / "workers" / chief / "metrics.jsonl").read_text().splitlines()
-    remove(name)
+    remove(name, more)
     return parts(begun, [json.loads(line) for line in lines])
 
 
@@ -63,10 +63,13 @@ def parts(begun: float, records: list[dict[str, object]]) -> dict[str, float]:
     return {name: after - before for name, before, after in zip(PARTS, times, times[1:], strict=False)}
 
 
-def remove(name: str) -> None:
-    """Forget a measured run (local inventory)."""
-    for folder in [ROOT / "runs" / name, *(ROOT / ".lockstep").glob(f"worker*/runs/{name}")]:
-        shutil.rmtree(folder, ignore_errors=True)
+def remove(name: str, more: list[str]) -> None:
+    """Forget a measured run, here and on the hosts."""
+    shutil.rmtree(ROOT / "runs" / name, ignore_errors=True)
+    inventory = [word for flag, value in zip(more, more[1:], strict=False) if flag == "-i" for word in (flag, value)]
+    argv = [str(Path(sys.executable).parent / "ansible"), "workers", *inventory, "-m", "ansible.builtin.file"]
+    argv += ["-a", "path={{ worker_root | quote }}/runs/" + name + " state=absent"]
+    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
 
 
 if __name__ == "__main__":

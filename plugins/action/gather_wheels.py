@@ -1,0 +1,41 @@
+"""Gather on the control node the wheels that the hosts will install, with progress."""
+
+from typing import Any
+
+from ansible.utils.display import Display
+
+from plugins.shared import control, wheels
+from trainer.analysis.progress import Line
+
+
+class ActionModule(control.ControlAction):
+    """Returns the fact `provision_wheels`: by kind of host (`x86_64-cp311`) folder, digest, size, whether uv is among them."""
+
+    def act(self) -> dict[str, Any]:
+        """Gather what is missing."""
+        targets = wheels.merged(wheels.Target(**target) for target in self.arguments["targets"])
+        lock, tools = (
+            wheels.pins((control.ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")) for name in ("node", "control")
+        )
+        uv = next((pin for pin in tools if pin.name == "uv"), None)
+        line, found, changed = Line(Display(), control.terminal(), every=2.0), {}, False
+        for target in targets:
+            gathering = wheels.Gathering(target, lock, uv, control.PRIVATE / "wheels" / target.key, line.update)
+            index = gathering.complete()
+            if index is None and not self._task.check_mode:
+                index, changed = gathering.gather(), True
+                line.print(f"wheels for {target.key}: {len(index['wheels'])}, {_megabytes(index):,.0f} MB")
+            found[target.key] = _fact(gathering, index)
+        line.end()
+        return {"changed": changed, "ansible_facts": {"provision_wheels": found}}
+
+
+def _fact(gathering: wheels.Gathering, index: dict[str, Any] | None) -> dict[str, Any]:
+    if index is None:
+        return {"folder": str(gathering.folder), "digest": "", "name": gathering.target.key, "uv": True}
+    digest = wheels.digest(index)
+    return {"folder": str(gathering.folder), "digest": digest, "name": f"{gathering.target.key}-{digest}", "uv": bool(index["uv"])}
+
+
+def _megabytes(index: dict[str, Any]) -> float:
+    return sum(entry["size"] for entry in index["wheels"].values()) / 1e6

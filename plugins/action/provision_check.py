@@ -1,0 +1,47 @@
+"""Judge what was seen on the hosts: all problems of all hosts at once, before the first change."""
+
+from typing import Any
+
+from plugins.shared import control, provisioning
+from plugins.shared.provisioning import Look
+from trainer.errors import LockstepError
+
+
+class ActionModule(control.ControlAction):
+    """Returns the fact `provision_hosts`: what later stages need to know of each host."""
+
+    def act(self) -> dict[str, Any]:
+        """Judge."""
+        seen, plan = self.arguments["seen"], self.arguments["plan"]
+        lost = [unreachable(host, one["unreachable_because"]) for host, one in seen.items() if "unreachable_because" in one]
+        looks = {host: provisioning.parse(one["output"]) for host, one in seen.items() if "output" in one}
+        problems = lost
+        for host, look in looks.items():
+            problems += self._judge(host, look, seen[host]["password"], plan)
+        if plan["state"] == "present" and plan["kind"] != "local":
+            problems += provisioning.shared_refusals(looks)
+        if problems:
+            what = "can be removed now" if plan["state"] == "absent" else "can be provisioned like this"
+            raise LockstepError("\n".join([f"Nothing {what}, and nothing was changed:", *(f"  {one}" for one in problems)]))
+        found = {host: {**look.fact(), "wanted": seen[host]["wanted"]} for host, look in looks.items()}
+        return {"ansible_facts": {"provision_hosts": found}}
+
+    def _judge(self, host: str, look: Look, password: bool, plan: dict[str, Any]) -> list[str]:
+        if plan["state"] == "absent":
+            return removal_refusals(host, look, password)
+        brick = plan["kind"] == "glusterfs"
+        needs_root = bool(brick or plan["firewall"] or look.lacks or look.values.get("root") in ("denied", "foreign"))
+        return provisioning.refusals(host, look, needs_root, password, brick, int(self.arguments["need_mb"]))
+
+
+def removal_refusals(host: str, look: Look, password: bool) -> list[str]:
+    """Why nothing can be removed from a host now."""
+    found = [f"{host}: {problem}" for problem in [provisioning.sudo_refusal(look, password)] if problem]
+    if look.sessions:
+        found.append(f"{host}: {', '.join(look.sessions)} is running there; stop it first: ansible-playbook stop.yml")
+    return found
+
+
+def unreachable(host: str, why: str) -> str:
+    """One line for a host that can't be reached."""
+    return f"{host}: can't be reached ({' '.join(why.split())}); see that it is on and that `ssh` gets there, then run this again"

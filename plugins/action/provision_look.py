@@ -1,0 +1,30 @@
+"""Look at a host before anything is changed there: one plain shell script, no Python needed on the host."""
+
+from typing import Any
+
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+
+from plugins.shared import provisioning
+
+
+class ActionModule(ActionBase):
+    """Returns `output` of the script, or `unreachable_because`."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Look."""
+        result = super().run(tmp, task_vars)
+        arguments = self._task.args
+        pythons = [arguments["python"]] if arguments.get("python") else provisioning.PYTHONS
+        script = provisioning.look_script(arguments["root"], arguments["packages"], pythons)
+        result["wanted"] = arguments["packages"]
+        result["password"] = bool(self._play_context.become_pass or (task_vars or {}).get("ansible_become_password"))
+        try:
+            done = self._low_level_execute_command("exec sh -s", in_data=script.encode(), sudoable=False, executable="/bin/sh")
+        except AnsibleConnectionFailure as error:
+            result["unreachable_because"] = str(error).strip()
+            return result
+        result["output"] = done["stdout"]
+        return result

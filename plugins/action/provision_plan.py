@@ -1,0 +1,84 @@
+"""Check what was typed for `provision.yml` and what the inventory says, before any host is touched."""
+
+import importlib.util
+import secrets
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+from plugins.filter import provision
+from plugins.filter.cluster import cluster_hosts
+from plugins.shared import control
+from trainer.analysis import text
+from trainer.errors import ConfigError
+
+BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+STATES = ("present", "absent")
+
+
+class ActionModule(control.ControlAction):
+    """Returns the fact `provision`: state, firewall, the members with their addresses."""
+
+    def act(self) -> dict[str, Any]:
+        """Refuse what can be refused without a host."""
+        options = control.operator_options("provision", self.task_vars)
+        names, hostvars = self.task_vars["groups"].get("workers", []), self.task_vars["hostvars"]
+        members = cluster_hosts(hostvars, names)
+        state, firewall = choice("state", options.get("state", "present"), STATES), boolean("firewall", options.get("firewall", True))
+        here = bool(names) and all(hostvars[name].get("ansible_connection") == "local" for name in names)
+        planned = {
+            "state": "nothing" if here else state,
+            "firewall": firewall,
+            "members": members,
+            "addresses": [],
+            "kind": "",
+            "token": secrets.token_hex(8),
+        }
+        if here:
+            return {"ansible_facts": {"provision": planned}, "show_last": _nothing(names)}
+        provision.check_members(members)
+        planned["addresses"] = addresses(str(member["address"]) for member in members)
+        return {"ansible_facts": {"provision": planned}}
+
+
+def choice(name: str, value: Any, known: Iterable[str]) -> str:
+    """A value that must be one of those known."""
+    if str(value) not in known:
+        raise ConfigError(f"-e {name}={value}: expected {' or '.join(known)}")
+    return str(value)
+
+
+def boolean(name: str, value: Any) -> bool:
+    """A value that must be true or false."""
+    if str(value).lower() not in BOOLEANS:
+        raise ConfigError(f"-e {name}={value}: expected true or false")
+    return BOOLEANS[str(value).lower()]
+
+
+def addresses(names: Iterable[str]) -> list[str]:
+    """Addresses of hosts, names resolved on this machine.
+
+    Raises:
+        ConfigError: a name that has no address, or one of loopback.
+    """
+    found: list[str] = []
+    for name in names:
+        try:
+            here = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})
+        except OSError as error:
+            raise ConfigError(f"{name} has no address on this machine ({error}); set worker_address or ansible_host to one") from None
+        if any(address.startswith("127.") or address == "::1" for address in here):
+            raise ConfigError(
+                f"{name} is {', '.join(here)} on this machine: no other host can reach that; set worker_address to its address"
+            )
+        found += here
+    return found
+
+
+def _nothing(names: list[str]) -> str:
+    tensorflow = "there" if importlib.util.find_spec("tensorflow") else "missing: make setup"
+    commands = [("look", "ansible-playbook doctor.yml"), ("train", "ansible-playbook train.yml")]
+    return (
+        f"Nothing to provision: the {len(names)} workers of this inventory are processes of this machine. They train with this project's "
+        f".venv (TensorFlow is {tensorflow}) and share a folder below .lockstep.\n\n{text.next_commands(commands)}"
+    )

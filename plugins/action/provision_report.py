@@ -1,0 +1,40 @@
+"""What came of provisioning: a row a host, and what to type next."""
+
+from typing import Any
+
+from plugins.shared import control
+from trainer.analysis import text
+
+
+class ActionModule(control.ControlAction):
+    """Shows the table at the end."""
+
+    def act(self) -> dict[str, Any]:
+        """Show."""
+        hosts, plan = self.arguments["hosts"], self.arguments["plan"]
+        rows = [row(member["name"], hosts[member["name"]], plan, self.arguments) for member in plan["members"]]
+        header = ["host", "machine", "Python", "packages", "environment", "DFS", "firewall"]
+        commands = [
+            ("look", "ansible-playbook doctor.yml"),
+            ("train", "ansible-playbook train.yml"),
+            ("take it away", "ansible-playbook provision.yml -e state=absent"),
+        ]
+        table = text.table(header, rows)
+        system = ", ".join(sorted({host["system"] for host in hosts.values()}))
+        what = "would be provisioned; nothing was changed" if self._task.check_mode else "are provisioned"
+        return {"show_last": f"{len(rows)} hosts {what} ({system})\n{table}\n\n{text.next_commands(commands)}"}
+
+
+def row(name: str, host: dict[str, Any], plan: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
+    """One host: what it is, what was done there."""
+    new = len(arguments["packages"][name].get("installed", []))
+    made = arguments["environments"][name].get("seconds")
+    return [
+        name,
+        host["machine"],
+        host["python_version"],
+        f"{new} installed" if new else "in place",
+        f"made in {made:.0f} s" if made else "in place",
+        f"{plan['kind']} on {arguments['path']}",
+        f"{len(plan['addresses'])} addresses" if plan["firewall"] else "off",
+    ]

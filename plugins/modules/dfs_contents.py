@@ -1,0 +1,182 @@
+"""Ansible module: what lies in the distributed file system: a token that shows that it is shared, and what to remove."""
+
+import os
+import shutil
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = """
+module: dfs_contents
+short_description: Write, read and remove a token on the distributed file system; empty it
+description:
+  - A token that one host wrote and that another can't read shows that their folders are not one.
+  - C(absent) removes the folders given, and refuses when there is anything else.
+options:
+  path:
+    description: The file system's folder.
+    type: path
+    required: true
+  action:
+    description: What to do.
+    type: str
+    choices: [write, read, forget, empty]
+    required: true
+  token:
+    description: Unique text; needed for all but C(empty).
+    type: str
+    default: ""
+  writer:
+    description: Name of the host that writes the token, for messages.
+    type: str
+    default: ""
+  host:
+    description: Name of this host, for messages.
+    type: str
+    default: ""
+  kind:
+    description: Kind of the file system; C(glusterfs) must be mounted.
+    type: str
+    choices: [glusterfs, mounted, local]
+    default: mounted
+  folders:
+    description: Names of the folders that C(empty) removes.
+    type: list
+    elements: str
+    default: []
+  only:
+    description: Whether C(empty) refuses when there is anything but these folders.
+    type: bool
+    default: false
+author: Lockstep
+"""
+
+EXAMPLES = """
+- name: Write on one host
+  dfs_contents:
+    path: /mnt/lockstep
+    action: write
+    token: 5c2e
+"""
+
+RETURN = """
+removed:
+  description: Folders that were removed.
+  returned: action=empty
+  type: list
+"""
+
+# A network file system's clients may keep a folder's listing for some seconds.
+PATIENCE_S = 15.0
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "action": {"type": "str", "choices": ["write", "read", "forget", "empty"], "required": True},
+            "token": {"type": "str", "default": ""},
+            "writer": {"type": "str", "default": ""},
+            "host": {"type": "str", "default": ""},
+            "kind": {"type": "str", "choices": ["glusterfs", "mounted", "local"], "default": "mounted"},
+            "folders": {"type": "list", "elements": "str", "default": []},
+            "only": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    {"write": write, "read": read, "forget": forget, "empty": empty}[module.params["action"]](module)
+
+
+def token_path(module):
+    """The token's file."""
+    return os.path.join(module.params["path"], f".lockstep-token-{module.params['token']}")
+
+
+def write(module):
+    """Write the token; whoever trains must be able to."""
+    path, host = module.params["path"], module.params["host"]
+    check_mounted(module)
+    if module.check_mode:
+        module.exit_json()
+    try:
+        if module.params["kind"] == "local":
+            os.makedirs(path, exist_ok=True)
+        with open(token_path(module), "w", encoding="utf-8") as stream:
+            stream.write(module.params["token"])
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        module.fail_json(
+            msg=f"{host}: dfs_path={path} can't be written to: {error.strerror}. It must be there and belong to the user who trains; "
+            f"mount it, make it (mkdir), or give it away (sudo chown USER {path})"
+        )
+    module.exit_json()
+
+
+def check_mounted(module):
+    """Refuse the empty folder below a mount that is not there."""
+    path = module.params["path"]
+    if module.params["kind"] == "glusterfs" and not os.path.ismount(path) and not module.check_mode:
+        module.fail_json(
+            msg=f"{module.params['host']}: nothing is mounted on dfs_path={path}; run provision.yml again, or: sudo mount {path}"
+        )
+
+
+def read(module):
+    """Read the token that another host wrote."""
+    if module.check_mode:
+        module.exit_json()
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        why = unread(module)
+        if why is None:
+            module.exit_json()
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.5)
+    host, writer, path = module.params["host"], module.params["writer"], module.params["path"]
+    module.fail_json(
+        msg=f"DFS not shared: {host} does not see what {writer} wrote to dfs_path={path} ({why}). Every host must have the same folder "
+        "there: mount the shared one (NFS, CephFS, ...), or let provision.yml make one: dfs_kind: glusterfs"
+    )
+
+
+def unread(module):
+    """Why the token can't be read; None when it can."""
+    try:
+        os.listdir(module.params["path"])
+        with open(token_path(module), encoding="utf-8") as stream:
+            return None if stream.read() == module.params["token"] else "it reads something else"
+    except OSError as error:
+        return error.strerror
+
+
+def forget(module):
+    """Remove the token."""
+    if os.path.exists(token_path(module)):
+        os.unlink(token_path(module))
+    module.exit_json()
+
+
+def empty(module):
+    """Remove folders."""
+    path, folders = module.params["path"], module.params["folders"]
+    there = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    if module.params["kind"] == "glusterfs" and not os.path.ismount(path):
+        module.exit_json(removed=[])
+    foreign = [name for name in there if name not in folders and not name.startswith((".lockstep-token-", ".part-", ".trashcan"))]
+    if module.params["only"] and foreign:
+        module.fail_json(
+            msg=f"{module.params['host']}: dfs_path={path} also holds {', '.join(foreign[:5])}, which Lockstep did not put there and which "
+            "would go with the volume; move that away first"
+        )
+    mine = [name for name in there if name in folders]
+    if not module.check_mode:
+        for name in mine:
+            shutil.rmtree(os.path.join(path, name))
+    module.exit_json(changed=bool(mine), removed=mine)
+
+
+if __name__ == "__main__":
+    main()

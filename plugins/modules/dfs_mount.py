@@ -1,0 +1,354 @@
+"""Ansible module: the mount of a GlusterFS volume."""
+
+import errno
+import os
+import pwd
+import subprocess
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = """
+module: dfs_mount
+short_description: Mount a GlusterFS volume now and at every boot
+description:
+  - Keeps one line of /etc/fstab, the mount itself, and a systemd unit that mounts at boot. After a power cut the
+    servers need each other before they serve, and a mount by /etc/fstab alone is tried only once; the unit tries on.
+  - A mount whose process died is made anew.
+  - The empty folder below the mount belongs to root and is made immutable where its file system can do that,
+    so that nobody writes to it by mistake while nothing is mounted.
+  - The mounted folder is given to the user who trains.
+options:
+  path:
+    description: Where the volume is mounted.
+    type: path
+    required: true
+  source:
+    description: C(address:/volume).
+    type: str
+    required: true
+  backups:
+    description: Servers to ask for the volume when the first one is down.
+    type: list
+    elements: str
+    default: []
+  owner:
+    description: User to whom the mounted folder is given; needed for C(present).
+    type: str
+  fstab:
+    description: The table of file systems.
+    type: path
+    default: /etc/fstab
+  unit:
+    description: File of the systemd unit.
+    type: path
+    default: /etc/systemd/system/lockstep-dfs.service
+  state:
+    description: Whether the volume is to be mounted.
+    type: str
+    choices: [present, absent]
+    default: present
+author: Lockstep
+"""
+
+EXAMPLES = """
+- name: Mount the volume
+  dfs_mount:
+    path: /mnt/lockstep
+    source: 10.0.0.1:/lockstep
+    backups: [10.0.0.2, 10.0.0.3]
+    owner: pi
+  become: true
+"""
+
+RETURN = """
+did:
+  description: What was changed.
+  returned: always
+  type: list
+"""
+
+KIND = "fuse.glusterfs"
+UNIT = """# Made by Lockstep.
+[Unit]
+Description=Lockstep's shared folder
+Wants=network-online.target
+After=network-online.target glusterd.service
+StartLimitIntervalSec=0
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=systemctl start {mount}
+TimeoutStartSec=60
+Restart=on-failure
+RestartSec=3
+
+[Install]
+WantedBy=multi-user.target
+"""
+ESCAPES = {"\\040": " ", "\\011": "\t", "\\134": "\\"}
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "source": {"type": "str", "required": True},
+            "backups": {"type": "list", "elements": "str", "default": []},
+            "owner": {"type": "str"},
+            "fstab": {"type": "path", "default": "/etc/fstab"},
+            "unit": {"type": "path", "default": "/etc/systemd/system/lockstep-dfs.service"},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        },
+        required_if=[("state", "present", ["owner"])],
+        supports_check_mode=True,
+    )
+    if module.params["state"] == "present":
+        present(module)
+    absent(module)
+
+
+def present(module):
+    """Bring line, mount and owner into place."""
+    path, there = module.params["path"], mounted(module.params["path"])
+    check_place(module, there)
+    stale = there is not None and dead(path)
+    todo = [] if line_of(module) == wanted_line(module) else ["write the line of /etc/fstab"]
+    todo += [] if at_boot(module) else ["mount at boot"]
+    todo += ["mount anew"] if stale else [] if there else ["mount"]
+    if there and not stale and not owned(module):
+        todo.append("give it to the user")
+    if todo and not module.check_mode:
+        if "write the line of /etc/fstab" in todo:
+            write_line(module, wanted_line(module))
+        if "mount at boot" in todo:
+            replace(module.params["unit"], unit_text(module))
+            run(module, "systemctl", "daemon-reload")
+            run(module, "systemctl", "enable", os.path.basename(module.params["unit"]))
+        if stale:
+            run(module, "umount", "--lazy", path)
+        if stale or not there:
+            guard(module)
+            mount(module)
+        if not owned(module):
+            give(module)
+    module.exit_json(changed=bool(todo), did=todo)
+
+
+def check_place(module, there):
+    """Refuse to mount over something else."""
+    path = module.params["path"]
+    if there is not None and there[0] != KIND:
+        module.fail_json(
+            msg=f"{host()}: on dfs_path={path} {there[1]} ({there[0]}) is mounted, not a GlusterFS volume; "
+            "unmount it, or set dfs_kind: mounted to use it as it is"
+        )
+    if there is not None and there[1].partition(":/")[2] != module.params["source"].partition(":/")[2]:
+        module.fail_json(msg=f"{host()}: on dfs_path={path} another volume is mounted: {there[1]}; set another dfs_path or dfs_volume")
+    if there is None and os.path.isdir(path) and os.listdir(path):
+        module.fail_json(
+            msg=f"{host()}: dfs_path={path} holds {', '.join(sorted(os.listdir(path))[:3])}, which a mount would hide; "
+            "move that away, or set another dfs_path"
+        )
+
+
+def mounted(path):
+    """File system type and source of what is mounted on a path; None when nothing is."""
+    found = None
+    with open("/proc/self/mountinfo", encoding="utf-8") as stream:
+        for line in stream:
+            before, _, after = line.partition(" - ")
+            if unescaped(before.split()[4]) == os.path.normpath(path):
+                found = tuple(unescaped(word) for word in after.split()[:2])
+    return found
+
+
+def unescaped(word):
+    """A word of mountinfo or fstab with its octal escapes resolved."""
+    for escape, character in ESCAPES.items():
+        word = word.replace(escape, character)
+    return word
+
+
+def escaped(word):
+    """A word as /etc/fstab takes it."""
+    return word.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011")
+
+
+def dead(path):
+    """Whether the mount's process has gone."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno in (errno.ENOTCONN, errno.EIO, errno.ESTALE)
+    return False
+
+
+def wanted_line(module):
+    """The line of /etc/fstab."""
+    options = ["defaults", "_netdev", "noauto", "x-systemd.after=glusterd.service"]
+    if module.params["backups"]:
+        options.append(f"backup-volfile-servers={':'.join(module.params['backups'])}")
+    return f"{module.params['source']} {escaped(module.params['path'])} glusterfs {','.join(options)} 0 0"
+
+
+def line_of(module):
+    """The present line for the path; None when there is none."""
+    for line in lines(module):
+        if is_ours(module, line):
+            return line
+    return None
+
+
+def is_ours(module, line):
+    """Whether a line of /etc/fstab mounts a GlusterFS volume on the path."""
+    words = line.split()
+    return len(words) >= 3 and not line.startswith("#") and unescaped(words[1]) == module.params["path"] and words[2] == "glusterfs"
+
+
+def lines(module):
+    """/etc/fstab."""
+    try:
+        with open(module.params["fstab"], encoding="utf-8") as stream:
+            return stream.read().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def write_line(module, line):
+    """Replace the path's line, or add it, or with None take it out; systemd is told."""
+    path = module.params["fstab"]
+    kept = [one for one in lines(module) if not is_ours(module, one)]
+    text = "".join(f"{one}\n" for one in [*kept, *([line] if line else [])])
+    replace(path, text)
+    run(module, "systemctl", "daemon-reload")
+
+
+def replace(path, text):
+    """Replace a file, whole or not at all, with its mode kept."""
+    mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o644
+    with open(f"{path}.part", "w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.chmod(f"{path}.part", mode)
+    os.replace(f"{path}.part", path)
+
+
+def unit_text(module):
+    """The systemd unit."""
+    return UNIT.format(mount=mount_unit(module).replace("\\", "\\\\"))
+
+
+def mount_unit(module):
+    """Name of the unit that systemd makes of the line in /etc/fstab; the mount's process belongs to it."""
+    _, out, _ = module.run_command(["systemd-escape", "--path", "--suffix=mount", module.params["path"]])
+    return out.strip()
+
+
+def at_boot(module):
+    """Whether the unit is there and started at boot."""
+    try:
+        with open(module.params["unit"], encoding="utf-8") as stream:
+            same = stream.read() == unit_text(module)
+    except FileNotFoundError:
+        return False
+    return same and module.run_command(["systemctl", "is-enabled", "--quiet", os.path.basename(module.params["unit"])])[0] == 0
+
+
+def guard(module):
+    """The folder below the mount: root's, and immutable where that can be had."""
+    path = module.params["path"]
+    os.makedirs(path, exist_ok=True)
+    immutable(path, False)
+    os.chown(path, 0, 0)
+    os.chmod(path, 0o555)  # noqa: S103 - nobody writes below a mount
+    immutable(path, True)
+
+
+def immutable(path, wanted):
+    """Set or clear the flag; file systems without it have the folder's owner and mode as their guard."""
+    subprocess.run(["chattr", "+i" if wanted else "-i", path], capture_output=True, check=False)
+
+
+def mount(module):
+    """Mount, and see that it is mounted."""
+    path = module.params["path"]
+    log = f"/var/log/glusterfs/{path.strip('/').replace('/', '-')}.log"
+    module.run_command(["systemctl", "reset-failed", mount_unit(module)])
+    code, _, error = module.run_command(["systemctl", "start", mount_unit(module)])
+    if code != 0 or mounted(path) is None:
+        module.fail_json(
+            msg=f"{host()}: {module.params['source']} can't be mounted on {path}: {error.strip() or 'no reason given'} "
+            f"Do the servers run (sudo gluster volume status), and are their ports reachable? The last lines of {log} say more"
+        )
+
+
+def owned(module):
+    """Whether the user can write; root always can, so what belongs to a user stays his."""
+    user, owner = pwd.getpwnam(module.params["owner"]).pw_uid, os.stat(module.params["path"]).st_uid
+    return user in (0, owner)
+
+
+def give(module):
+    """Give the mounted folder and what is in it to the user."""
+    user = pwd.getpwnam(module.params["owner"])
+    run(module, "chown", "-R", f"{user.pw_uid}:{user.pw_gid}", module.params["path"])
+
+
+def absent(module):
+    """Unmount, take the line out, remove the empty folder."""
+    path, there, line = module.params["path"], mounted(module.params["path"]), line_of(module)
+    todo = ["unmount"] if line and there and there[0] == KIND else []
+    todo += ["take the line out of /etc/fstab"] if line else []
+    todo += ["mount no more at boot"] if os.path.exists(module.params["unit"]) else []
+    if todo and not module.check_mode:
+        remove_unit(module)
+        if "unmount" in todo:
+            unmount(module)
+        if line:
+            write_line(module, None)
+            remove_place(path)
+    module.exit_json(changed=bool(todo), did=todo)
+
+
+def remove_unit(module):
+    """Stop and remove the systemd unit."""
+    unit = module.params["unit"]
+    if os.path.exists(unit):
+        run(module, "systemctl", "disable", "--now", os.path.basename(unit))
+        os.unlink(unit)
+        run(module, "systemctl", "daemon-reload")
+
+
+def remove_place(path):
+    """Remove the empty folder below the mount."""
+    if os.path.isdir(path):
+        immutable(path, False)
+        if not os.listdir(path):
+            os.rmdir(path)
+
+
+def unmount(module):
+    """Unmount, or say what keeps it."""
+    path = module.params["path"]
+    code, _, error = module.run_command(["umount", *(["--lazy"] if dead(path) else []), path])
+    if code != 0:
+        module.fail_json(msg=f"{host()}: {error.strip()}; end what uses {path} there (sudo fuser -vm {path}), then run this again")
+
+
+def run(module, *argv):
+    """Run a command, or fail with what it said."""
+    code, _, error = module.run_command(list(argv))
+    if code != 0:
+        module.fail_json(msg=f"{host()}: `{' '.join(argv)}` failed: {error.strip()}")
+
+
+def host():
+    """This host's name."""
+    return os.uname().nodename
+
+
+if __name__ == "__main__":
+    main()

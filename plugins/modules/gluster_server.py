@@ -1,0 +1,240 @@
+"""Ansible module: one host's GlusterFS daemon and the folder that it gives to a volume."""
+
+import json
+import os
+import re
+import shutil
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = """
+module: gluster_server
+short_description: GlusterFS's daemon on a host, and its brick
+description:
+  - Limits the ports of bricks, starts the daemon now and at every boot, makes the brick's folder.
+  - C(absent) removes the brick's folder when it was made here, gives the setting back and stops the daemon
+    when it did not run before.
+options:
+  brick:
+    description: Folder in which GlusterFS keeps this host's share of the files.
+    type: path
+    required: true
+  max_port:
+    description: Highest port of a brick, so that a firewall can name them all.
+    type: int
+    default: 49251
+  folders:
+    description: Folders that Lockstep makes in the volume; C(absent) refuses to remove a brick that holds others.
+    type: list
+    elements: str
+    default: [wheels, datasets, code]
+  settings:
+    description: The daemon's own file of settings.
+    type: path
+    default: /etc/glusterfs/glusterd.vol
+  record:
+    description: File that says what was changed here.
+    type: path
+    default: /var/lib/lockstep/gluster.json
+  state:
+    description: Whether the server is to be there.
+    type: str
+    choices: [present, absent]
+    default: present
+author: Lockstep
+"""
+
+EXAMPLES = """
+- name: Serve a share of the volume
+  gluster_server:
+    brick: /srv/lockstep/dfs
+  become: true
+"""
+
+RETURN = """
+did:
+  description: What was changed.
+  returned: always
+  type: list
+"""
+
+MAX_PORT = re.compile(r"^(\s*option\s+max-port\s+)(\d+)", re.MULTILINE)
+SERVICE = "glusterd"
+ANSWER_S = 60
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "brick": {"type": "path", "required": True},
+            "max_port": {"type": "int", "default": 49251},
+            "folders": {"type": "list", "elements": "str", "default": ["wheels", "datasets", "code"]},
+            "settings": {"type": "path", "default": "/etc/glusterfs/glusterd.vol"},
+            "record": {"type": "path", "default": "/var/lib/lockstep/gluster.json"},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        },
+        supports_check_mode=True,
+    )
+    if module.params["state"] == "present":
+        present(module)
+    absent(module)
+
+
+def present(module):
+    """Bring the server into place."""
+    if module.get_bin_path("glusterd") is None:
+        if module.check_mode:
+            module.exit_json(changed=True, did=["start glusterd", "make the brick"])
+        module.fail_json(msg=f"{host()}: glusterd is missing; install it: sudo apt-get install glusterfs-server")
+    todo = wanting(module)
+    if todo and not module.check_mode:
+        note(module)
+        limit_ports(module, "limit ports" in todo)
+        enable(module, "start glusterd" in todo, "limit ports" in todo)
+        make_brick(module)
+    module.exit_json(changed=bool(todo), did=todo)
+
+
+def wanting(module):
+    """What is not as it should be."""
+    todo = []
+    found = MAX_PORT.search(read_text(module.params["settings"]))
+    if found and int(found.group(2)) != module.params["max_port"]:
+        todo.append("limit ports")
+    if not active(module) or not enabled(module):
+        todo.append("start glusterd")
+    if not os.path.isdir(module.params["brick"]):
+        todo.append("make the brick")
+    return todo
+
+
+def note(module):
+    """Remember, once, how it was before."""
+    path = module.params["record"]
+    if os.path.exists(path):
+        return
+    found = MAX_PORT.search(read_text(module.params["settings"]))
+    before = {
+        "max_port": int(found.group(2)) if found else None,
+        "enabled": enabled(module),
+        "made_brick": not os.path.isdir(module.params["brick"]),
+    }
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    replace(path, json.dumps(before))
+
+
+def limit_ports(module, needed, number=None):
+    """Write the highest port of bricks into the daemon's settings."""
+    if needed:
+        path = module.params["settings"]
+        text = read_text(path)
+        replace(path, MAX_PORT.sub(lambda found: f"{found.group(1)}{number or module.params['max_port']}", text))
+
+
+def enable(module, start, restart):
+    """Start the daemon, now and at every boot, and wait until it answers."""
+    if start or restart:
+        systemctl(module, "enable", SERVICE)
+        systemctl(module, "restart" if restart else "start", SERVICE)
+    deadline = time.monotonic() + ANSWER_S
+    while module.run_command(["gluster", "--mode=script", "pool", "list"])[0] != 0:
+        if time.monotonic() > deadline:
+            module.fail_json(msg=f"{host()}: glusterd does not answer for {ANSWER_S} s; look at: journalctl -u glusterd")
+        time.sleep(0.5)
+
+
+def make_brick(module):
+    """Make the folder, and see that its file system can hold a brick."""
+    brick = module.params["brick"]
+    os.makedirs(brick, mode=0o755, exist_ok=True)
+    try:
+        os.setxattr(brick, "trusted.lockstep", b"1")
+    except OSError as error:
+        module.fail_json(
+            msg=f"{host()}: dfs_brick={brick} can't hold a brick: no extended attributes there ({error.strerror}); "
+            "set dfs_brick to a folder on ext4, xfs or btrfs"
+        )
+
+
+def absent(module):
+    """Undo what is recorded."""
+    path = module.params["record"]
+    if not os.path.exists(path):
+        module.exit_json(changed=False, did=[])
+    if os.path.isdir(module.params["brick"]):
+        refuse_foreign(module)
+    if not module.check_mode:
+        undo(module, json.loads(read_text(path)))
+        os.unlink(path)
+        if not os.listdir(os.path.dirname(path)):
+            os.rmdir(os.path.dirname(path))
+    module.exit_json(changed=True, did=["remove the brick", "give back glusterd"])
+
+
+def refuse_foreign(module):
+    """Refuse to remove a brick with files that Lockstep did not put there."""
+    brick = module.params["brick"]
+    foreign = [name for name in sorted(os.listdir(brick)) if name not in module.params["folders"] and not name.startswith(".")]
+    if foreign:
+        module.fail_json(
+            msg=f"{host()}: {brick} also holds {', '.join(foreign[:5])}, which Lockstep did not put there; move that away first"
+        )
+
+
+def undo(module, before):
+    """Remove the brick that was made here, and let the daemon be as it was."""
+    brick = module.params["brick"]
+    if before["made_brick"] and os.path.isdir(brick):
+        shutil.rmtree(brick)
+    if os.path.exists(module.params["settings"]):
+        limit_ports(module, before["max_port"] is not None, before["max_port"])
+    if module.get_bin_path("glusterd") and not before["enabled"]:
+        systemctl(module, "disable", "--now", SERVICE)
+
+
+def active(module):
+    """Whether the daemon runs."""
+    return module.run_command(["systemctl", "is-active", "--quiet", SERVICE])[0] == 0
+
+
+def enabled(module):
+    """Whether it starts at boot."""
+    return module.run_command(["systemctl", "is-enabled", "--quiet", SERVICE])[0] == 0
+
+
+def systemctl(module, *arguments):
+    """Run systemctl, or fail with what it said."""
+    code, _, error = module.run_command(["systemctl", *arguments])
+    if code != 0:
+        module.fail_json(msg=f"{host()}: `systemctl {' '.join(arguments)}` failed: {error.strip()}; look at: journalctl -u {SERVICE}")
+
+
+def host():
+    """This host's name."""
+    return os.uname().nodename
+
+
+def read_text(path):
+    """A file's text; empty when there is none."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return ""
+
+
+def replace(path, text):
+    """Replace a file, whole or not at all, with its mode kept."""
+    mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o644
+    with open(f"{path}.part", "w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.chmod(f"{path}.part", mode)
+    os.replace(f"{path}.part", path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""Ansible module: a GlusterFS volume and the pool of its servers, seen from one of them."""
+
+import json
+import os
+import time
+from xml.etree import ElementTree
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = """
+module: gluster_volume
+short_description: A GlusterFS volume over several hosts
+description:
+  - Takes the servers into this host's pool, creates and starts the volume, lets only the given addresses mount it.
+  - An existing volume of that name keeps its bricks.
+  - C(absent) deletes the volume when it was created here, then the servers that were taken in here leave the pool.
+    What is in the bricks stays.
+options:
+  name:
+    description: Name of the volume.
+    type: str
+    required: true
+  bricks:
+    description: C(address:folder) of every server, in order; needed for C(present).
+    type: list
+    elements: str
+    default: []
+  replica:
+    description: How many servers keep every file; 0 for one.
+    type: int
+    default: 0
+  allow:
+    description: Addresses that may mount the volume; needed for C(present).
+    type: list
+    elements: str
+    default: []
+  record:
+    description: File that says what was made here.
+    type: path
+    default: /var/lib/lockstep/volume.json
+  state:
+    description: Whether the volume is to be there.
+    type: str
+    choices: [present, absent]
+    default: present
+author: Lockstep
+"""
+
+EXAMPLES = """
+- name: Three hosts that keep every file
+  gluster_volume:
+    name: lockstep
+    replica: 3
+    bricks: ["10.0.0.1:/srv/lockstep/dfs", "10.0.0.2:/srv/lockstep/dfs", "10.0.0.3:/srv/lockstep/dfs"]
+    allow: [10.0.0.1, 10.0.0.2, 10.0.0.3]
+  become: true
+"""
+
+RETURN = """
+did:
+  description: What was changed.
+  returned: always
+  type: list
+bricks:
+  description: The volume's bricks.
+  returned: state=present
+  type: list
+"""
+
+JOIN_S = 90
+IN_CLUSTER = "3"
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "bricks": {"type": "list", "elements": "str", "default": []},
+            "replica": {"type": "int", "default": 0},
+            "allow": {"type": "list", "elements": "str", "default": []},
+            "record": {"type": "path", "default": "/var/lib/lockstep/volume.json"},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        },
+        supports_check_mode=True,
+    )
+    if module.params["state"] == "present":
+        present(module)
+    absent(module)
+
+
+def present(module):
+    """Bring pool and volume into place."""
+    if module.check_mode and module.get_bin_path("gluster") is None:
+        module.exit_json(changed=True, did=["create the volume"], bricks=module.params["bricks"])
+    strangers = missing_peers(module)
+    found = volume(module)
+    allow = ",".join([*module.params["allow"], "127.0.0.1"])
+    todo = [f"take in {address}" for address in strangers]
+    todo += [] if found else ["create the volume"]
+    todo += [] if found and found["allow"] == allow else ["let the cluster's addresses in"]
+    todo += [] if found and found["started"] else ["start the volume"]
+    if todo and not module.check_mode:
+        for address in strangers:
+            probe(module, address)
+        wait_for_peers(module)
+        if not found:
+            create(module)
+        if "let the cluster's addresses in" in todo:
+            must(module, "volume", "set", module.params["name"], "auth.allow", allow)
+        if "start the volume" in todo:
+            must(module, "volume", "start", module.params["name"])
+    bricks = found["bricks"] if found else module.params["bricks"]
+    module.exit_json(changed=bool(todo), did=todo, bricks=bricks, **kept(module, bricks))
+
+
+def kept(module, bricks):
+    """What to tell when the volume has other servers than the inventory asks for now."""
+    if bricks == module.params["bricks"]:
+        return {}
+    return {
+        "show": f"warning: the volume {module.params['name']} keeps the servers that it was made with: {', '.join(bricks)}. To spread it "
+        "over the inventory's hosts anew: provision.yml -e state=absent (its files go), then provision.yml again"
+    }
+
+
+def missing_peers(module):
+    """Servers that are not in the pool yet; this host itself is."""
+    known = {name for peer in peers(module) for name in peer["names"]}
+    addresses = [brick.partition(":/")[0] for brick in module.params["bricks"]]
+    return [address for address in addresses if address not in known and not own(module, address)]
+
+
+def own(module, address):
+    """Whether an address is one of this host's."""
+    _, out, _ = module.run_command(["hostname", "-I"])
+    return address in out.split() or address in (os.uname().nodename, "localhost", "127.0.0.1")
+
+
+def peers(module):
+    """The pool's other members: names, whether they take part, whether they can be reached."""
+    tree = answer(module, "peer", "status")
+    return [
+        {
+            "names": [node.text for node in peer.iter("hostname")],
+            "joined": peer.findtext("state") == IN_CLUSTER,
+            "connected": peer.findtext("connected") == "1",
+        }
+        for peer in tree.iter("peer")
+    ]
+
+
+def probe(module, address):
+    """Take a server into the pool, and remember it."""
+    code, out, error = gluster(module, "peer", "probe", address)
+    if code != 0:
+        module.fail_json(
+            msg=f"{os.uname().nodename}: {address} can't be taken into GlusterFS's pool: {(out + error).strip()}. "
+            "Is its port 24007 reachable from here, and is it in no other pool (sudo gluster peer status)?"
+        )
+    remember(module, "peers", address)
+
+
+def wait_for_peers(module):
+    """Wait until every server takes part."""
+    deadline = time.monotonic() + JOIN_S
+    while True:
+        late = [peer["names"][0] for peer in peers(module) if not (peer["joined"] and peer["connected"])]
+        if not late:
+            return
+        if time.monotonic() > deadline:
+            module.fail_json(
+                msg=f"{os.uname().nodename}: GlusterFS on {', '.join(late)} does not join within {JOIN_S} s; "
+                "look there at: journalctl -u glusterd; then run provision.yml again"
+            )
+        time.sleep(0.5)
+
+
+def volume(module):
+    """Bricks, allowed addresses and state of the volume; None when there is none."""
+    tree = answer(module, "volume", "info")
+    for found in tree.iter("volume"):
+        if found.findtext("name") == module.params["name"]:
+            options = {option.findtext("name"): option.findtext("value") for option in found.iter("option")}
+            bricks = [brick.findtext("name") or brick.text for brick in found.iter("brick")]
+            return {"bricks": bricks, "allow": options.get("auth.allow"), "started": found.findtext("statusStr") == "Started"}
+    return None
+
+
+def create(module):
+    """Create the volume, and remember that it is ours."""
+    replica = ["replica", str(module.params["replica"])] if module.params["replica"] else []
+    # force: the brick may lie on the system's disk.
+    must(module, "volume", "create", module.params["name"], *replica, *module.params["bricks"], "force")
+    remember(module, "volumes", module.params["name"])
+
+
+def absent(module):
+    """Delete the volume that was created here, and leave the pool that was made here."""
+    record = read(module)
+    if not record:
+        module.exit_json(changed=False, did=[])
+    mine = module.params["name"] in record.get("volumes", [])
+    todo = [f"delete the volume {module.params['name']}"] if mine else []
+    todo += [f"let {address} go" for address in record.get("peers", [])]
+    if not module.check_mode:
+        if module.get_bin_path("gluster") is not None:
+            dissolve(module, mine, record.get("peers", []))
+        os.unlink(module.params["record"])
+        if not os.listdir(os.path.dirname(module.params["record"])):
+            os.rmdir(os.path.dirname(module.params["record"]))
+    module.exit_json(changed=True, did=todo)
+
+
+def dissolve(module, mine, members):
+    """Stop and delete the volume; servers without any other volume leave the pool."""
+    found = volume(module) if mine else None
+    if found:
+        if found["started"]:
+            must(module, "volume", "stop", module.params["name"], "force")
+        must(module, "volume", "delete", module.params["name"])
+    known = {name for peer in peers(module) for name in peer["names"]}
+    if not answer(module, "volume", "info").findall(".//volume"):
+        for address in members:
+            if address in known:
+                must(module, "peer", "detach", address, "force")
+
+
+def answer(module, *arguments):
+    """The XML that gluster answers with."""
+    code, out, error = module.run_command(["gluster", "--mode=script", "--xml", *arguments])
+    if code != 0 or not out.strip():
+        module.fail_json(
+            msg=f"{os.uname().nodename}: `gluster {' '.join(arguments)}` failed: {(error or out).strip()}; look at: journalctl -u glusterd"
+        )
+    return ElementTree.fromstring(out)  # noqa: S314 - gluster itself wrote it
+
+
+def gluster(module, *arguments):
+    """Exit code, output and error output of gluster."""
+    return module.run_command(["gluster", "--mode=script", *arguments])
+
+
+def must(module, *arguments):
+    """Run gluster, or fail with what it said."""
+    code, out, error = gluster(module, *arguments)
+    if code != 0:
+        module.fail_json(msg=f"{os.uname().nodename}: `gluster {' '.join(arguments)}` failed: {(error or out).strip()}")
+
+
+def read(module):
+    """The record, or an empty dict."""
+    try:
+        with open(module.params["record"], encoding="utf-8") as stream:
+            return json.load(stream)
+    except FileNotFoundError:
+        return {}
+
+
+def remember(module, kind, name):
+    """Add a name to the record."""
+    record, path = read(module), module.params["record"]
+    record[kind] = sorted({*record.get(kind, []), name})
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(f"{path}.part", "w", encoding="utf-8") as stream:
+        json.dump(record, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(f"{path}.part", path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Ansible module: Debian packages, with a record of those that were not there before."""
+
+import json
+import os
+import shutil
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = """
+module: host_packages
+short_description: Debian packages of which only those installed here are ever removed
+description:
+  - Installs what is missing, and records every package that came with it (dependencies too) in a file.
+  - C(absent) removes only recorded packages, and of these only those on which nothing else depends.
+  - An installation that was killed is completed, and its record, too.
+options:
+  packages:
+    description: Names of packages; needed for C(present).
+    type: list
+    elements: str
+    default: []
+  record:
+    description: File that names the packages installed here.
+    type: path
+    default: /var/lib/lockstep/packages.json
+  leftovers:
+    description: Files and folders that a package leaves behind when it is removed, by package.
+    type: dict
+    default: {}
+  state:
+    description: Whether the packages are to be there.
+    type: str
+    choices: [present, absent]
+    default: present
+author: Lockstep
+"""
+
+EXAMPLES = """
+- name: Install tmux
+  host_packages:
+    packages: [tmux]
+  become: true
+
+- name: Remove what was installed here
+  host_packages:
+    state: absent
+  become: true
+"""
+
+RETURN = """
+installed:
+  description: Packages that this call installed.
+  returned: state=present
+  type: list
+removed:
+  description: Packages that this call removed.
+  returned: state=absent
+  type: list
+kept:
+  description: Packages that were installed here and stay, because others depend on them now.
+  returned: state=absent
+  type: list
+"""
+
+LISTS = "/var/lib/apt/lists"
+LISTS_AGE_S = 24 * 3600
+LOCK_WAIT = "DPkg::Lock::Timeout=300"
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "packages": {"type": "list", "elements": "str", "default": []},
+            "record": {"type": "path", "default": "/var/lib/lockstep/packages.json"},
+            "leftovers": {"type": "dict", "default": {}},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        },
+        supports_check_mode=True,
+    )
+    os.environ.update({"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "NEEDRESTART_SUSPEND": "1"})
+    if module.params["state"] == "present":
+        present(module)
+    absent(module)
+
+
+def present(module):
+    """Install what is missing."""
+    record, there = read(module), installed(module)
+    missing = [name for name in module.params["packages"] if name not in there]
+    pending = record.get("pending")
+    if not missing and pending is None:
+        module.exit_json(changed=False, installed=[])
+    if module.check_mode:
+        module.exit_json(changed=True, installed=missing)
+    # Noted beforehand: when this is killed the next call still knows what was there.
+    before = set(pending if pending is not None else there)
+    write(module, {"installed": record.get("installed", []), "pending": sorted(before)})
+    if pending is not None:
+        apt(module, ["dpkg", "--configure", "-a"])
+    if missing:
+        install(module, missing)
+    new = sorted(installed(module) - before)
+    write(module, {"installed": sorted({*record.get("installed", []), *new})})
+    shown = f"{len(new)} packages installed: {', '.join(missing)} and what they need"
+    module.exit_json(changed=True, installed=new, show=f"{os.uname().nodename}: {shown}")
+
+
+def install(module, missing):
+    """Install packages; a list of packages that is old or missing is fetched first."""
+    fresh = os.path.isdir(f"{LISTS}/partial") and len(os.listdir(LISTS)) > 3 and time.time() - os.path.getmtime(LISTS) < LISTS_AGE_S
+    argv = ["apt-get", "-q", "-y", "-o", LOCK_WAIT, "--no-install-recommends", "install", *missing]
+    if fresh and module.run_command(argv)[0] == 0:
+        return
+    apt(module, ["apt-get", "-q", "-o", LOCK_WAIT, "update"])
+    apt(module, argv)
+
+
+def apt(module, argv):
+    """Run a command of apt or dpkg, or fail with what it said."""
+    code, out, error = module.run_command(argv)
+    if code != 0:
+        said = (
+            [line for line in (out + error).splitlines() if line.startswith(("E:", "Err:", "dpkg:"))] or error.splitlines() or ["nothing"]
+        )
+        module.fail_json(
+            msg=f"{os.uname().nodename}: `{' '.join(argv)}` ended with exit code {code}: {' '.join(said[-3:])}. "
+            "Mend that on the host (network, package sources, disk), then run provision.yml again."
+        )
+
+
+def absent(module):
+    """Remove what is recorded and not needed by others."""
+    record = read(module)
+    there = installed(module)
+    mine = [name for name in record.get("installed", []) if name in there]
+    if not record:
+        module.exit_json(changed=False, removed=[], kept=[])
+    removable = free(module, mine)
+    if not module.check_mode:
+        if removable:
+            apt(module, ["apt-get", "-q", "-y", "-o", LOCK_WAIT, "purge", *removable])
+        clear(module, removable)
+        forget(module)
+    module.exit_json(changed=True, removed=removable, kept=sorted(set(mine) - set(removable)))
+
+
+def free(module, mine):
+    """Those of our packages whose removal takes no package of others with it."""
+    if not mine or goes(module, mine) <= set(mine):
+        return mine
+    return [name for name in mine if goes(module, [name]) <= set(mine)]
+
+
+def goes(module, names):
+    """Packages that apt would remove with these."""
+    _, out, _ = module.run_command(["apt-get", "-s", "purge", *names])
+    return {line.split()[1].partition(":")[0] for line in out.splitlines() if line.startswith(("Remv ", "Purg "))}
+
+
+def clear(module, removed):
+    """Remove what packages leave behind."""
+    for path in (path for name in removed for path in module.params["leftovers"].get(name, [])):
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        elif os.path.exists(path):
+            os.unlink(path)
+
+
+def installed(module):
+    """Names of all installed packages."""
+    code, out, error = module.run_command(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\\n"])
+    if code != 0:
+        module.fail_json(msg=f"{os.uname().nodename}: dpkg-query failed: {error.strip()}")
+    return {line.split()[0] for line in out.splitlines() if line.endswith(" installed")}
+
+
+def read(module):
+    """The record, or an empty dict."""
+    try:
+        with open(module.params["record"], encoding="utf-8") as stream:
+            return json.load(stream)
+    except FileNotFoundError:
+        return {}
+
+
+def write(module, record):
+    """Replace the record, whole or not at all."""
+    path = module.params["record"]
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(f"{path}.part", "w", encoding="utf-8") as stream:
+        json.dump(record, stream, indent=1)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(f"{path}.part", path)
+
+
+def forget(module):
+    """Remove the record, and its folder when nothing else is in it."""
+    path = module.params["record"]
+    os.unlink(path)
+    if not os.listdir(os.path.dirname(path)):
+        os.rmdir(os.path.dirname(path))
+
+
+if __name__ == "__main__":
+    main()

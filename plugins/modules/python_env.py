@@ -1,0 +1,339 @@
+"""Ansible module: the virtual environment that a host trains with, made from a folder of wheels."""
+
+import contextlib
+import fcntl
+import glob
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import zipfile
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = """
+module: python_env
+short_description: A Python environment from wheels, without a package index
+description:
+  - Installs every wheel that the folder's C(requirements.txt) names, with its hashes, using uv when the folder holds it, else pip.
+  - A stamp written last says what the environment was made from; one that is half made, or made from something else, is made anew.
+  - C(absent) removes the environment.
+options:
+  path:
+    description: The environment's folder.
+    type: path
+    required: true
+  wheels:
+    description: Folder of the wheels; needed for C(present).
+    type: path
+  digest:
+    description: Digest over the wheels, as in the folder's name; needed for C(present).
+    type: str
+  python:
+    description: Python to make it with.
+    type: path
+    default: /usr/bin/python3
+  need_mb:
+    description: Free megabytes that it takes.
+    type: int
+    default: 2600
+  modules:
+    description: Modules that must import before the environment counts as made.
+    type: list
+    elements: str
+    default: [tensorflow, keras, numpy, PIL, yaml]
+  others:
+    description: Files and folders beside the environment that C(absent) removes, too.
+    type: list
+    elements: path
+    default: []
+  state:
+    description: Whether the environment is to be there.
+    type: str
+    choices: [present, absent]
+    default: present
+author: Lockstep
+"""
+
+EXAMPLES = """
+- name: Install what training needs
+  python_env:
+    path: /home/pi/lockstep/venv
+    wheels: /mnt/lockstep/wheels/aarch64-cp311-0123456789abcdef
+    digest: 0123456789abcdef
+"""
+
+RETURN = """
+seconds:
+  description: How long it took.
+  returned: changed
+  type: float
+tool:
+  description: What installed the wheels, C(uv) or C(pip).
+  returned: changed
+  type: str
+"""
+
+LOCK = ".lockstep-env.lock"
+SCRATCH = ".lockstep-install-"
+WAIT_S = 600
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "wheels": {"type": "path"},
+            "digest": {"type": "str"},
+            "python": {"type": "path", "default": "/usr/bin/python3"},
+            "need_mb": {"type": "int", "default": 2600},
+            "modules": {"type": "list", "elements": "str", "default": ["tensorflow", "keras", "numpy", "PIL", "yaml"]},
+            "others": {"type": "list", "elements": "path", "default": []},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        },
+        required_if=[("state", "present", ["wheels", "digest"])],
+        supports_check_mode=True,
+    )
+    if module.params["state"] == "present":
+        present(module)
+    absent(module)
+
+
+def present(module):
+    """Make the environment, unless it is there."""
+    wanted = {"digest": module.params["digest"], "python": version(module, module.params["python"])}
+    if stamp(module) == wanted and runs(module):
+        module.exit_json()
+    if module.check_mode:
+        module.exit_json(changed=True)
+    begun, path = time.monotonic(), module.params["path"]
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with alone(module):
+        if stamp(module) == wanted and runs(module):
+            module.exit_json()
+        refuse_while_used(module)
+        clear(module)
+        check_disk(module)
+        tool = install(module)
+        try_imports(module)
+        write_stamp(module, wanted)
+    seconds = round(time.monotonic() - begun, 1)
+    shown = f"{host()}: Python environment made in {seconds:.0f} s ({tool}): {path}"
+    module.exit_json(changed=True, seconds=seconds, tool=tool, show=shown)
+
+
+@contextlib.contextmanager
+def alone(module):
+    """Wait until no other call works on this environment: one whose connection broke may still be at it."""
+    with open(os.path.join(os.path.dirname(module.params["path"]), LOCK), "w", encoding="utf-8") as stream:
+        deadline = time.monotonic() + WAIT_S
+        while not taken(stream):
+            if time.monotonic() > deadline:
+                module.fail_json(
+                    msg=f"{host()}: another provisioning has been making {module.params['path']} for {WAIT_S} s; try again later"
+                )
+            time.sleep(1)
+        yield
+
+
+def taken(stream):
+    """Take the lock when it is free; the kernel gives it back when a process dies."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def clear(module):
+    """Remove what an earlier call left: an environment half made or outdated, and unpacked wheels."""
+    remove(module.params["path"])
+    for path in leftovers(module):
+        remove(path)
+
+
+def leftovers(module):
+    """Folders of calls that were killed."""
+    return glob.glob(os.path.join(glob.escape(os.path.dirname(module.params["path"])), f"{SCRATCH}*"))
+
+
+def install(module):
+    """Make the environment with uv or pip; returns which."""
+    wheels = module.params["wheels"]
+    wish = os.path.join(wheels, "requirements.txt")
+    if not os.path.isfile(wish):
+        module.fail_json(msg=f"{host()}: {wish} is not there; is dfs_path mounted? Run provision.yml again")
+    # Next to the environment: files are moved there instead of being copied from another disk.
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=os.path.dirname(module.params["path"])) as scratch:
+        os.environ.update({"UV_CACHE_DIR": f"{scratch}/cache", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_CONFIG": "1", "TMPDIR": scratch})
+        os.environ.update({"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"})
+        source = ["--no-index", "--find-links", wheels, "--require-hashes", "-r", wish]
+        uv = unpacked_uv(wheels, scratch)
+        if uv:
+            with_uv(module, uv, source)
+            return "uv"
+        with_pip(module, source)
+        return "pip"
+
+
+def with_uv(module, uv, source):
+    """Faster than pip, and independent of Debian's python3-venv."""
+    path = module.params["path"]
+    run(module, uv, "venv", "--quiet", "--offline", "--no-project", "--python", module.params["python"], path)
+    run(module, uv, "pip", "install", "--quiet", "--offline", "--link-mode", "hardlink", "--python", f"{path}/bin/python", *source)
+
+
+def with_pip(module, source):
+    """Needs Debian's python3-venv. Only what is imported is compiled: to compile all takes minutes on a small board."""
+    path = module.params["path"]
+    run(module, module.params["python"], "-m", "venv", path)
+    run(module, f"{path}/bin/python", "-m", "pip", "install", "--quiet", "--no-compile", *source)
+
+
+def unpacked_uv(wheels, scratch):
+    """Path of uv, taken out of its wheel; None when there is none that runs here."""
+    for wheel in glob.glob(os.path.join(glob.escape(wheels), "uv-*.whl")):
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                if name.endswith("/scripts/uv"):
+                    path = archive.extract(name, scratch)
+                    os.chmod(path, 0o755)  # noqa: S103 - a program
+                    return path if starts(path) else None
+    return None
+
+
+def starts(program):
+    """Whether a program can run on this host."""
+    try:
+        return subprocess.run([program, "--version"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def try_imports(module):
+    """Import what training needs: shows that it works here, and leaves it compiled for the first training."""
+    statements = "; ".join(f"import {name}" for name in module.params["modules"])
+    # Keras writes a folder into the user's home otherwise.
+    with tempfile.TemporaryDirectory() as home:
+        os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_HOME": home})
+        code, _, error = module.run_command([f"{module.params['path']}/bin/python", "-c", statements])
+    if code != 0:
+        said = error.strip().splitlines() or [f"exit code {code}"]
+        module.fail_json(msg=f"{host()}: the new environment does not work: {said[-1]}; is this processor too old for TensorFlow's build?")
+
+
+def refuse_while_used(module):
+    """Refuse to replace an environment with which something runs."""
+    program = os.path.join(module.params["path"], "bin", "")
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        if first_argument(entry).startswith(program):
+            module.fail_json(
+                msg=f"{host()}: process {entry} runs with {module.params['path']}, which is to be replaced or removed; wait for the run "
+                "to end or stop it (ansible-playbook status.yml, stop.yml), then try again"
+            )
+
+
+def first_argument(pid):
+    """What a process was started as; empty when it is gone or not ours to see."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as stream:
+            return stream.read().split(b"\0")[0].decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def check_disk(module):
+    """Refuse when the disk is too small, before anything is written."""
+    folder = os.path.dirname(module.params["path"])
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    free = shutil.disk_usage(folder).free // 2**20
+    if free < module.params["need_mb"]:
+        module.fail_json(
+            msg=f"{host()}: {free:,} MB are free under {folder}; the Python environment needs {module.params['need_mb']:,} MB. "
+            "Free some, or set worker_root to another disk"
+        )
+
+
+def version(module, python):
+    """What a Python says it is."""
+    code, out, error = module.run_command([python, "-c", "import sys; print(sys.version)"])
+    if code != 0:
+        module.fail_json(msg=f"{host()}: {python} does not run: {error.strip()[-300:]}; set python_env_interpreter")
+    return " ".join(out.split())
+
+
+def runs(module):
+    """Whether the environment's Python is there and is the one it was made with."""
+    python = os.path.join(module.params["path"], "bin", "python")
+    return os.path.exists(python) and module.run_command([python, "-c", ""])[0] == 0
+
+
+def stamp(module):
+    """What the environment was made from; None when it was never finished."""
+    try:
+        with open(stamp_path(module), encoding="utf-8") as stream:
+            return json.load(stream)
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def stamp_path(module):
+    """The file that is written last."""
+    return os.path.join(module.params["path"], "lockstep.stamp")
+
+
+def write_stamp(module, wanted):
+    """Say that all is there; what was installed reaches the disk first."""
+    os.sync()
+    with open(f"{stamp_path(module)}.part", "w", encoding="utf-8") as stream:
+        json.dump(wanted, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(f"{stamp_path(module)}.part", stamp_path(module))
+
+
+def absent(module):
+    """Remove the environment and what lies beside it; the folder, too, when it is empty then."""
+    folder = os.path.dirname(module.params["path"])
+    mine = [module.params["path"], *module.params["others"], os.path.join(folder, LOCK), *leftovers(module)]
+    paths = [path for path in mine if os.path.lexists(path)]
+    lonely = os.path.isdir(folder) and set(os.listdir(folder)) <= {os.path.basename(path) for path in paths}
+    if (paths or lonely) and not module.check_mode:
+        refuse_while_used(module)
+        for path in paths:
+            remove(path)
+        if lonely:
+            os.rmdir(folder)
+    module.exit_json(changed=bool(paths or lonely))
+
+
+def remove(path):
+    """Remove a file or folder that may not be there."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        # The stamp first: what is left of an interrupted removal must not pass for whole.
+        for stamp_file in glob.glob(os.path.join(glob.escape(path), "lockstep.stamp")):
+            os.unlink(stamp_file)
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
+
+
+def run(module, *argv):
+    """Run a command, or fail with what it said."""
+    code, out, error = module.run_command(list(argv))
+    if code != 0:
+        said = [line.strip() for line in (error or out).splitlines() if line.strip()][-6:]
+        module.fail_json(msg=f"{host()}: `{' '.join(argv[:4])} ...` ended with exit code {code}: {' '.join(said) or 'nothing said'}")
+
+
+def host():
+    """This host's name."""
+    return os.uname().nodename
+
+
+if __name__ == "__main__":
+    main()

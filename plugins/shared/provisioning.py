@@ -1,0 +1,197 @@
+"""What provisioning finds on a host, and whether it can do with that. No host is touched here."""
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from plugins.shared.wheels import Target
+
+PYTHONS = ("python3", "python3.13", "python3.12", "python3.11")
+OLDEST, NEWEST = (3, 11), (3, 13)
+MACHINES = ("x86_64", "aarch64")
+PYTHON_FACTS = "import sys; print('%d.%d.%d' % sys.version_info[:3], sys.maxsize > 2**32)"
+
+
+def look_script(root: str, packages: Iterable[str], pythons: Iterable[str]) -> str:
+    """A script for a plain /bin/sh that prints what a host is, as `name=value` lines; it changes nothing.
+
+    No Python is needed on the host: that it is missing or too old is one of the answers.
+    """
+    return f"""
+root={shlex.quote(root)}
+sed 's/^/os_/' /etc/os-release 2>/dev/null
+echo "machine=$(uname -m)"; echo "bits=$(getconf LONG_BIT)"; echo "libc=$(getconf GNU_LIBC_VERSION)"
+echo "user=$(id -un)"; echo "uid=$(id -u)"; echo "cores=$(nproc)"
+if command -v apt-get >/dev/null; then echo apt=yes; fi
+if [ -d /run/systemd/system ]; then echo systemd=yes; fi
+if [ "$(id -u)" = 0 ]; then echo sudo=root
+elif ! command -v sudo >/dev/null; then echo sudo=missing
+elif sudo -n true 2>/dev/null; then echo sudo=yes; else echo sudo=password; fi
+for one in {" ".join(shlex.quote(one) for one in pythons)}; do
+  found=$(command -v "$one") && echo "python=$found $("$found" -c {shlex.quote(PYTHON_FACTS)})"
+done
+for one in {" ".join(shlex.quote(one) for one in packages)}; do
+  [ "$(dpkg-query -W -f '${{db:Status-Status}}' "$one" 2>/dev/null)" = installed ] || echo "lacks=$one"
+done
+at=$root; while [ ! -e "$at" ]; do at=$(dirname "$at"); done
+echo "root_mb=$(df -Pk "$at" | awk 'NR == 2 {{ print int($4 / 1024) }}')"
+if [ -d "$root" ] && [ "$(id -u)" = 0 ]; then echo root=own
+elif [ -d "$root" ] && [ -z "$(find "$root" -maxdepth 2 ! -uid "$(id -u)" -print -quit)" ]; then echo root=own
+elif [ -d "$root" ]; then echo root=foreign
+elif [ -w "$at" ]; then echo root=possible; else echo root=denied; fi
+if [ -e "$root/venv/lockstep.stamp" ]; then echo venv=yes; fi
+if [ -e /etc/lockstep/firewall.nft ]; then echo firewall=yes; fi
+if command -v tmux >/dev/null; then tmux -L lockstep list-sessions -F 'session=#{{session_name}}' 2>/dev/null; fi
+true
+"""
+
+
+@dataclass
+class Look:
+    """One host, as the script above saw it."""
+
+    values: dict[str, str]
+    lacks: list[str] = field(default_factory=list)
+    """Debian packages that are to be there and are not."""
+    pythons: list[tuple[str, str, bool]] = field(default_factory=list)
+    """Path, version (empty: it does not run), whether 64 bits."""
+    sessions: list[str] = field(default_factory=list)
+    """Live tmux sessions of Lockstep: workers that train."""
+
+    @property
+    def python(self) -> tuple[str, str] | None:
+        """Path and version of the first Python that TensorFlow runs on."""
+        for path, version, wide in self.pythons:
+            if version and wide and OLDEST <= _minor(version) <= NEWEST:
+                return path, version
+        return None
+
+    @property
+    def target(self) -> Target | None:
+        """What decides which wheels fit this host."""
+        if self.python is None:
+            return None
+        libc = self.values.get("libc", "").rpartition(".")[2]
+        return Target(self.values["machine"], self.python[1], int(libc) if libc.isdecimal() else 0)
+
+    def fact(self) -> dict[str, Any]:
+        """What later stages need, as a fact."""
+        target, python = self.target, self.python
+        return {
+            **{key: self.values.get(key, "") for key in ("machine", "user", "uid", "sudo", "root", "venv", "firewall")},
+            "system": self.values.get("os_PRETTY_NAME", "").strip('"'),
+            "lacks": self.lacks,
+            "sessions": self.sessions,
+            "python": python[0] if python else "",
+            "python_version": python[1] if python else "",
+            "target": {"machine": target.machine, "python": target.python, "glibc": target.glibc} if target else {},
+            "wheels": target.key if target else "",
+        }
+
+
+def _minor(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def parse(output: str) -> Look:
+    """What the script printed."""
+    look = Look({})
+    for line in output.splitlines():
+        name, _, value = line.strip().partition("=")
+        if name == "python":
+            path, version, wide = [*value.split(), "", ""][:3]
+            look.pythons.append((path, version, wide == "True"))
+        elif name == "lacks":
+            look.lacks.append(value)
+        elif name == "session":
+            look.sessions.append(value)
+        elif value:
+            look.values[name] = value
+    return look
+
+
+def refusals(host: str, look: Look, needs_root: bool, password: bool, brick: bool, need_mb: int) -> list[str]:
+    """Why a host can't be provisioned: each with the value, the rule and the mend.
+
+    Args:
+        host: its name.
+        look: what was found.
+        needs_root: whether anything is to be done there that takes root's rights.
+        password: whether sudo's password was given (`-K`).
+        brick: whether services of the distributed file system are to run there.
+        need_mb: megabytes that the Python environment takes.
+    """
+    found = [_system(look), _python(look)]
+    found += [sudo_refusal(look, password)] if needs_root else []
+    found += [_disk(look, need_mb)]
+    found += [_systemd(look)] if brick else []
+    return [f"{host}: {problem}" for problem in found if problem]
+
+
+def _system(look: Look) -> str | None:
+    machine, name = look.values.get("machine", "unknown"), look.values.get("os_PRETTY_NAME", "an unknown system").strip('"')
+    if "apt" not in look.values:
+        return f"{name} has no apt; provisioning knows Debian, Ubuntu and Raspberry Pi OS. Prepare it by hand (docs/provision.md)"
+    if machine not in MACHINES:
+        return f"machine {machine}: TensorFlow is built for {' and '.join(MACHINES)} only; use a host of that kind"
+    if look.values.get("bits") == "32":
+        return f"{name} is a 32-bit system: TensorFlow has no build for it; install the 64-bit one"
+    return None
+
+
+def _python(look: Look) -> str | None:
+    if look.python is not None:
+        return None
+    shown = ", ".join(_shown(*python) for python in look.pythons) or "there is none"
+    return (
+        f"no Python from 3.11 to 3.13 ({shown}). Use Debian 12, Ubuntu 24.04 or a newer one, install one beside it "
+        "(sudo apt-get install python3.11, where there is such a package), or name one: -e python_env_interpreter=PATH"
+    )
+
+
+def _shown(path: str, version: str, wide: bool) -> str:
+    if not version:
+        return f"{path} is no Python"
+    return f"{path} is {version}" if wide else f"{path} is {version}, 32-bit"
+
+
+def sudo_refusal(look: Look, password: bool) -> str | None:
+    """Why the user can not act as root; None when he can."""
+    user, sudo = look.values.get("user", "?"), look.values.get("sudo", "missing")
+    if sudo in ("yes", "root") or password:
+        return None
+    if sudo == "missing":
+        return f"there is no sudo, and {user} is not root; install sudo there, or log in as root: -e ansible_user=root"
+    return (
+        f"{user} can't use sudo without a password; give it with -K, or allow it there: "
+        f"echo '{user} ALL=(ALL) NOPASSWD: ALL' | sudo tee /etc/sudoers.d/{user}"
+    )
+
+
+def _disk(look: Look, need_mb: int) -> str | None:
+    free = int(look.values.get("root_mb", 0))
+    if "venv" in look.values or free >= need_mb:
+        return None
+    return (
+        f"{free:,} MB are free for worker_root; the Python environment needs {need_mb:,} MB. Free some, or set worker_root to another disk"
+    )
+
+
+def _systemd(look: Look) -> str | None:
+    return None if "systemd" in look.values else "systemd does not run there, and the distributed file system's services need it"
+
+
+def shared_refusals(looks: Mapping[str, Look]) -> list[str]:
+    """Why hosts can't share one folder: files belong to numbers, not to names."""
+    numbers: dict[str, list[str]] = {}
+    for host, look in looks.items():
+        numbers.setdefault(look.values.get("uid", "?"), []).append(host)
+    if len(numbers) < 2:
+        return []
+    shown = "; ".join(f"{number} on {', '.join(hosts)}" for number, hosts in numbers.items())
+    return [
+        f"the user that trains has different numbers: {shown}. On a shared file system files belong to numbers: "
+        "give the user one number everywhere (usermod -u), or log in as one that has"
+    ]
