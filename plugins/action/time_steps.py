@@ -38,5 +38,6 @@ class ActionModule(ActionBase):
             "seconds": arguments["seconds"],
         }
         options = " ".join(f"--{name} {value}" for name, value in numbers.items())
-        environment = f"PYTHONPATH={shlex.quote(arguments['code'])} TF_CPP_MIN_LOG_LEVEL=2 OMP_NUM_THREADS={threads}"
+        paths = f"PYTHONPATH={shlex.quote(arguments['code'])} KERAS_HOME={shlex.quote(arguments['keras'])}"
+        environment = f"{paths} TF_CPP_MIN_LOG_LEVEL=2 OMP_NUM_THREADS={threads}"
         return f"{environment} {shlex.quote(arguments['python'])} -m trainer steptime {options}"

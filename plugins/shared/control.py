@@ -98,8 +98,8 @@ def shown_result(folder: Path, summary: dict[str, Any]) -> str:
     rows = read_history(folder / "history.csv")
     expected = summary.get("predicted_images_per_s")
     # A run of a few steps is start-up for the most part: nothing to hold a prediction against.
-    fair = bool(expected and rows and summary.get("steps", 0) >= FAIR_STEPS)
-    predicted = prediction.sentence(expected, rows[-1]["images_per_s"]) if fair else ""
+    fair = rows and summary.get("steps", 0) >= FAIR_STEPS
+    predicted = prediction.sentence(expected, rows[-1]["images_per_s"]) if expected and fair else ""
     return text.result(folder.name, relative(folder), summary, rows, predicted)
 
 

@@ -1,0 +1,124 @@
+"""What is checked of one host alone."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainer.analysis.checks.addresses import own_name
+from trainer.analysis.checks.clocks import clock
+from trainer.analysis.checks.model import FAIL, OK, WARN, Check, Requirement, grade, on
+from trainer.analysis.checks.packages import python
+from trainer.analysis.checks.shared_folder import dfs, files
+
+MACHINES = ("x86_64", "aarch64")
+# A Raspberry Pi slows itself down from 80 degrees, other processors from about 95.
+HOT_PI_C, HOT_C = 75.0, 90.0
+
+
+def of_host(host: dict[str, Any], facts: dict[str, Any], need: Requirement) -> Iterator[Check]:
+    """What one host's own facts tell."""
+    yield python(host, facts, need)
+    yield machine(host, facts)
+    yield disk(host, facts, need)
+    yield memory(host, facts, need)
+    yield from clock(host, facts)
+    yield tmux(host, facts)
+    yield port(host, facts, need)
+    yield own_name(host, facts)
+    yield from dfs(host, facts, need)
+    yield from files(host, facts, need)
+    yield from pace(host, facts)
+
+
+def machine(host: dict[str, Any], facts: dict[str, Any]) -> Check:
+    """A processor that TensorFlow is built for."""
+    found, limit = facts["machine"], " or ".join(MACHINES)
+    if found in MACHINES:
+        return Check(
+            OK, host["name"], "machine", f"{found}, {facts.get('model', '')}, {facts['cpus']:g} CPUs, {facts.get('os', '')}", limit
+        )
+    return Check(FAIL, host["name"], "machine", found, limit, "install a 64-bit system, or leave this host out")
+
+
+def disk(host: dict[str, Any], facts: dict[str, Any], need: Requirement) -> Check:
+    """Free space where the worker keeps its runs."""
+    found = facts["disk"]
+    wanted = max(need.disk_mb, found.get("need_mb", 0))
+    value, limit = f"{found['free_mb']:,} MB free", f"at least {wanted:,} MB"
+    mend = "df -h on it; remove old runs (ansible-playbook playbooks/delete_run.yml -e run=NAME), or set worker_root to a larger disk"
+    if not found.get("writable", True):
+        return Check(
+            FAIL,
+            host["name"],
+            "disk",
+            "worker_root can't be written",
+            limit,
+            "sudo chown its folder to the worker's user, or set worker_root",
+        )
+    return Check(
+        grade(found["free_mb"], wanted, 2 * wanted), host["name"], "disk", value, limit, mend if found["free_mb"] < 2 * wanted else ""
+    )
+
+
+def memory(host: dict[str, Any], facts: dict[str, Any], need: Requirement) -> Check:
+    """Memory that a worker can still get."""
+    free, enough = facts["memory"]["available_mb"], need.memory_mb * 5 // 4
+    value, limit = f"{free:,} of {facts['memory']['total_mb']:,} MB available", f"at least {need.memory_mb:,} MB"
+    mend = "" if free >= enough else "end other programs on it, or -e set=train.batch_size=N with a smaller N"
+    return Check(grade(free, need.memory_mb, enough), host["name"], "memory", value, limit, mend)
+
+
+def tmux(host: dict[str, Any], facts: dict[str, Any]) -> Check:
+    """Workers live in tmux."""
+    if facts["tmux"]:
+        return Check(OK, host["name"], "tmux", facts["tmux"])
+    return Check(FAIL, host["name"], "tmux", "is missing", mend=on(host["name"], "sudo apt-get install tmux"))
+
+
+def port(host: dict[str, Any], facts: dict[str, Any], need: Requirement) -> Check:
+    """The worker's port is free, or held by the run that is continued."""
+    found, name = facts["port"], host["name"]
+    number, state = found["number"], found["state"]
+    if state == "free" or (state == "held" and found["run"] == need.run):
+        return Check(OK, name, "port", f"{number} is {'free' if state == 'free' else 'held by this run'}")
+    if state == "held":
+        mend = f"wait for it, ansible-playbook stop.yml -e run={found['run']}, or set another worker_port"
+        return Check(FAIL, name, "port", f"run {found['run']} is training on {number}", "free", mend)
+    if state == "forbidden":
+        return Check(FAIL, name, "port", f"{number} may not be opened by this user", "1024 or above", "set another worker_port")
+    look = on(name, f"sudo ss -ltnp 'sport = :{number}'")
+    holder = found.get("process") or f"another user's program ({look})"
+    return Check(FAIL, name, "port", f"{number} is held by {holder}", "free", "end that program, or set another worker_port")
+
+
+def pace(host: dict[str, Any], facts: dict[str, Any]) -> Iterator[Check]:
+    """What makes one host slow, and with it every step of all."""
+    name = host["name"]
+    held = facts.get("throttled")
+    if held is not None:
+        now, before = held["now"], held["since_boot"]
+        value = f"now: {', '.join(now)}" if now else f"since it started: {', '.join(before)}" if before else "not throttled"
+        yield Check(WARN if now or before else OK, name, "throttling", value, mend=_cooling([*now, *before]))
+    heat = facts.get("temperature")
+    if heat is not None:
+        limit = HOT_PI_C if "raspberry" in str(facts.get("model", "")).lower() else HOT_C
+        hot = heat >= limit
+        yield Check(
+            WARN if hot else OK, name, "temperature", f"{heat:.0f} C", f"below {limit:.0f} C", "give it a fan or a heat sink" if hot else ""
+        )
+    governors = facts.get("governors") or []
+    if governors:
+        slow = governors != ["performance"]
+        mend = on(name, "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor")
+        yield Check(WARN if slow else OK, name, "governor", ", ".join(governors), "performance", mend if slow else "")
+    # In a container the load is that of the whole machine.
+    if facts.get("load") is not None and facts.get("cpu_quota") is None:
+        busy = facts["load"] > facts["cores"] / 2
+        value = f"load {facts['load']:.1f} on {facts['cores']} cores"
+        mend = "end what else runs there (top shows it)" if busy else ""
+        yield Check(WARN if busy else OK, name, "load", value, f"at most {facts['cores'] / 2:g}", mend)
+
+
+def _cooling(words: list[str]) -> str:
+    if "under-voltage" in words:
+        return "use the maker's power supply and a short cable"
+    return "give it a fan or a heat sink" if words else ""

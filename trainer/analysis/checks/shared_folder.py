@@ -1,0 +1,67 @@
+"""The folder that all hosts see, and the files that a run reads from it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainer.analysis.checks.model import FAIL, OK, Check, Requirement, grade, on
+
+LOCAL_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "overlay", "tmpfs", "vfat")
+
+
+def dfs(host: dict[str, Any], facts: dict[str, Any], need: Requirement) -> Iterator[Check]:
+    """The shared folder: mounted, writable, and truly the same one."""
+    found, name = facts["dfs"], host["name"]
+    if found is None:
+        return
+    if "error" in found:
+        mend = on(name, f"sudo mount -a; or ansible-playbook -i {need.inventory} provision.yml")
+        yield Check(FAIL, name, "dfs", f"the shared folder does not answer: {found['error']}", mend=mend)
+        return
+    value, wrong = f"{found['path']} ({found['type']} of {found['source']})", _not_shared(found, facts, need)
+    if wrong:
+        mend = f"mount the shared file system there on every host (ansible-playbook -i {need.inventory} provision.yml), or set dfs_path"
+        yield Check(FAIL, name, "dfs", f"{value} {wrong}", "one folder that all hosts see", mend)
+    elif not found.get("writable", True):
+        yield Check(
+            FAIL, name, "dfs", f"{value} can't be written by {facts.get('user')}", mend=f"sudo chown {facts.get('user')} {found['path']}"
+        )
+    else:
+        mend = f"df -h {found['path']} on it; remove what is not needed"
+        level = grade(found["free_mb"], need.dfs_mb, need.dfs_mb)
+        limit = f"at least {need.dfs_mb:,} MB" if need.dfs_mb else ""
+        yield Check(level, name, "dfs", f"{value}, {found['free_mb']:,} MB free", limit, mend if level != OK else "")
+
+
+def _not_shared(found: dict[str, Any], facts: dict[str, Any], need: Requirement) -> str:
+    if found["kind"] == "local":
+        return ""
+    if found["kind"] == "glusterfs" and found["type"] != "fuse.glusterfs":
+        return "is no GlusterFS mount"
+    if need.token is not None:
+        path, digest = need.token
+        read = _read(facts, path)
+        if "error" in read:
+            return f"is not shared: a file just written by another host is not there ({read['error']})"
+        return "" if read.get("sha256") == digest else "is not shared: a file just written by another host has another content here"
+    return "is on this host's own disk" if found["type"] in LOCAL_TYPES else ""
+
+
+def _read(facts: dict[str, Any], path: str) -> dict[str, Any]:
+    tokens = facts["tokens"]
+    if isinstance(tokens, dict):
+        return tokens
+    return next((one for one in tokens if one["path"] == path), {"error": "was not looked for"})
+
+
+def files(host: dict[str, Any], facts: dict[str, Any], need: Requirement) -> Iterator[Check]:
+    """Dataset and code can be read, and are what was published."""
+    for path, digest in need.files.items():
+        read = _read(facts, path)
+        if "error" in read:
+            mend = "ls -l it on the host; train.yml publishes it anew when it is gone from the shared folder"
+            yield Check(FAIL, host["name"], "file", f"{path} can't be read: {read['error']}", "readable", mend)
+        elif digest and read.get("sha256") and read["sha256"] != digest:
+            mend = f"remove {path}; train.yml publishes it anew"
+            yield Check(FAIL, host["name"], "file", f"{path} has digest {read['sha256'][:16]}", digest[:16], mend)
+        else:
+            yield Check(OK, host["name"], "file", f"{path} {(read.get('sha256') or 'is readable')[:16]}")
