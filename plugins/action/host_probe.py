@@ -3,6 +3,8 @@
 import time
 from typing import Any
 
+from ansible.errors import AnsibleActionFail
+
 from plugins.shared.lean import LeanAction
 
 
@@ -12,7 +14,11 @@ class ActionModule(LeanAction):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Look between two looks at the clock."""
         before = time.time()
-        result = super().run(tmp, task_vars)
+        try:
+            result = super().run(tmp, task_vars)
+        except AnsibleActionFail as error:
+            # A host whose Python gives no answer is a finding, too: judged like one that SSH does not reach.
+            return {"unreachable": True, "msg": str(error)}
         if "facts" in result:
             result["facts"] |= {"before": before, "after": time.time()}
         return result

@@ -240,7 +240,12 @@ def python(module, path):
     if not os.access(path, os.X_OK) or os.path.isdir(path):
         return {"path": path, "error": "is missing" if not os.path.exists(path) else "is no program"}
     code, out, error = module.run_command([path, "-c", ASK_PYTHON, *PACKAGES])
-    return {"path": path, **(json.loads(out) if code == 0 else {"error": f"does not run: {error.strip()[-200:]}"})}
+    if code != 0:
+        return {"path": path, "error": f"does not run: {error.strip()[-200:]}"}
+    try:
+        return {"path": path, **json.loads(out)}
+    except ValueError:
+        return {"path": path, "error": f"answers as no Python does: {out.strip()[:80]}"}
 
 
 def port(module, number, root):

@@ -1,6 +1,7 @@
 """From bare hosts to a trained model over SSH, and what happens when something is missing on the way."""
 
 import json
+import re
 import signal
 import time
 
@@ -192,9 +193,10 @@ def test_a_host_unplugged_while_it_is_provisioned_is_named_and_the_same_command_
     finally:
         join(cluster, 2)
     assert playbook.returncode != 0
-    assert "node2" in output, output
-    done = cluster.play("provision", timeout=600)
-    assert recap(done.stdout)["node2"]["changed"] > 0
+    assert re.search("node2: .*can't be reached|node2: it is down", output), output
+    # The node may have gone on by itself: what it had begun needs no network.
+    cluster.play("provision", timeout=600)
+    assert changed(cluster.play("provision").stdout) == 0
     assert cluster.on(2, "/home/lockstep/lockstep/venv/bin/python -c 'import tensorflow' && echo fine", check=False).strip() == "fine"
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -252,3 +253,10 @@ def test_throttling_by_the_tool(monkeypatch):
     tool = Module({"get_throttled": (0, "throttled=0x50000\n", "")})
     assert probe.throttled(tool) == {"now": [], "since_boot": ["under-voltage", "throttled"]}
     assert probe.throttled(Module({"get_throttled": (255, "VCHI initialization failed\n", "")})) is None
+
+
+def test_a_program_that_is_no_python_is_an_error_and_no_failure(tmp_path):
+    (tmp_path / "python").write_text("#!/bin/sh\necho hello\n")
+    (tmp_path / "python").chmod(0o755)
+    answer = SimpleNamespace(run_command=lambda argv: (0, subprocess.run(argv, capture_output=True, text=True, check=True).stdout, ""))
+    assert probe.python(answer, str(tmp_path / "python"))["error"] == "answers as no Python does: hello"
