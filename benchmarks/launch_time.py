@@ -8,6 +8,7 @@ first call tells (it holds `train.steps_per_call` steps).
 """
 
 import argparse
+import itertools
 import json
 import shutil
 import statistics
@@ -66,7 +67,7 @@ def parts(begun: float, records: list[dict[str, object]]) -> dict[str, float]:
 def remove(name: str, more: list[str]) -> None:
     """Forget a measured run, here and on the hosts."""
     shutil.rmtree(ROOT / "runs" / name, ignore_errors=True)
-    inventory = [word for flag, value in zip(more, more[1:], strict=False) if flag == "-i" for word in (flag, value)]
+    inventory = [word for flag, value in itertools.pairwise(more) if flag == "-i" for word in (flag, value)]
     argv = [str(Path(sys.executable).parent / "ansible"), "workers", *inventory, "-m", "ansible.builtin.file"]
     argv += ["-a", "path={{ worker_root | quote }}/runs/" + name + " state=absent"]
     subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
