@@ -1,6 +1,7 @@
 """Judge what the probes saw of every host: show the findings, write them down, refuse when training can't start."""
 
 import hashlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ class ActionModule(control.ControlAction):
         if fast and all(found.get("port", {}).get("run") == plan["run"] for found in facts.values()):
             return {}
         hosts = [self._host(host) for host in plan["hosts"]]
-        found = checks.examine(hosts, facts, network, _requirement(plan, self.arguments["token"]))
+        need = _requirement(plan, self.arguments["token"], published(facts, self.arguments["files"]))
+        found = checks.examine(hosts, facts, network, need)
         document = checks.document(found, facts, network)
         path = self._write(plan, document, fast)
         shown = checks.render(found, verbose=not fast)
@@ -69,13 +71,28 @@ def _network(tried: dict[str, dict[str, Any]]) -> checks.Facts | None:
     return found if any(result["pairs"] for result in found.values()) else None
 
 
-def _requirement(plan: dict[str, Any], token: str) -> checks.Requirement:
+def published(facts: checks.Facts, files: list[str]) -> dict[str, str | None]:
+    """Those files that some host can read, and that all must therefore read: path to its usual SHA-256.
+
+    A file that nobody has is not published yet; `train.yml` does that.
+    """
+    seen: dict[str, list[str | None]] = {}
+    for found in facts.values():
+        tokens = found.get("tokens")
+        for one in tokens if isinstance(tokens, list) else []:
+            if one["path"] in files and "error" not in one:
+                seen.setdefault(one["path"], []).append(one.get("sha256"))
+    return {path: Counter(digests).most_common(1)[0][0] for path, digests in seen.items()}
+
+
+def _requirement(plan: dict[str, Any], token: str, files: dict[str, str | None]) -> checks.Requirement:
     inventory = (context.CLIARGS.get("inventory") or ["inventory/local"])[0]
     digest = hashlib.sha256(plan["nonce"].encode()).hexdigest()
     return checks.Requirement(
         memory_mb=plan["needs"]["memory_mb"],
         disk_mb=plan["needs"]["disk_mb"],
         token=(token, digest) if token else None,
+        files=files,
         run=plan["run"],
         inventory=control.relative(Path(inventory)),
     )
