@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.project import await_until
 from tests.unit.fake_module import Module, ended, failed, load
 from tests.unit.test_wheels import make_wheel, pin
 
@@ -168,6 +169,8 @@ def running(place):
     program = place.venv / "bin" / "python"
     program.symlink_to(shutil.which("sleep"))
     process = subprocess.Popen([str(program), "60"])
+    # The kernel writes the command line a moment after the program counts as started.
+    await_until(lambda: python_env.first_argument(process.pid) == str(program), 10, "started")
     yield process.pid
     process.kill()
     process.wait()
