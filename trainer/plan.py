@@ -33,6 +33,8 @@ SELFTEST = {"train.epochs": 1, "train.steps": None, "train.steps_per_epoch": 2, 
 RUNTIME_MB = 900
 """Memory of a worker beside its model: Python, TensorFlow, its threads (resident size of the small models, x86_64)."""
 LOGS_MB = 512
+FIRST_EPOCHS = 10
+"""A run may start when so many snapshots fit; it may well end before the last epoch that was asked for."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +91,16 @@ def make(request: Request) -> dict[str, Any]:
 
 
 def needs(config: Config, images: int, epochs: int, size: dict[str, int]) -> dict[str, int]:
-    """What a run takes on a host, MB: memory, and disk for the cache of decoded images, snapshots and training states."""
+    """What a run takes on a host, MB: memory; disk for the cache of decoded images, training states and the first, or all, snapshots."""
     cache = images * math.prod(config.data.image_size) / 2**20
     snapshot = size["total"] * 4 / 2**20
-    disk = LOGS_MB + (cache if cache <= config.data.cache_limit_mb else 0) + snapshot * (epochs + 2 * (config.checkpoint.keep + 1))
+    start = LOGS_MB + (cache if cache <= config.data.cache_limit_mb else 0) + snapshot * 2 * (config.checkpoint.keep + 1)
     # Weights, momentum, gradients, the packed copy that is sent and the one that is received.
-    return {"memory_mb": math.ceil(RUNTIME_MB + 5 * snapshot), "disk_mb": math.ceil(disk)}
+    return {
+        "memory_mb": math.ceil(RUNTIME_MB + 5 * snapshot),
+        "disk_mb": math.ceil(start + snapshot * min(epochs, FIRST_EPOCHS)),
+        "disk_whole_mb": math.ceil(start + snapshot * epochs),
+    }
 
 
 def recorded(existing: Path | None) -> dict[str, Any]:

@@ -28,16 +28,27 @@ class ActionModule(control.ControlAction):
         summary |= _forecast(folder)
         write_json(folder / "summary.json", summary)
         shown = control.shown_result(folder, summary)
-        cause = outcome.root_cause(verdicts)
-        if cause is not None:
-            others = [verdict for verdict in verdicts if verdict is not cause]
-            return {"run_under_way": None, "failed": True, "msg": f"{text.failure(cause, others)}\n\n{shown}"}
-        if summary["state"] != "SUCCEEDED":
-            stopped = f"{name} was stopped before its end: {summary['state']}"
-            return {"run_under_way": None, "failed": True, "msg": f"{stopped}\n\n{shown}"}
         if self.arguments["place"] == "doctor":
-            return {"run_under_way": None}
+            return {} if summary["state"] == "SUCCEEDED" else {"failed": True, "msg": _trial(folder, summary, verdicts)}
+        trouble = _trouble(name, summary, verdicts)
+        if trouble:
+            return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
         return {"run_under_way": None, "show_last": shown}
+
+
+def _trouble(name: str, summary: dict[str, Any], verdicts: list[dict[str, Any]]) -> str:
+    """What kept a run from its end, root cause first; empty when nothing did."""
+    cause = outcome.root_cause(verdicts)
+    if cause is not None:
+        return text.failure(cause, [verdict for verdict in verdicts if verdict is not cause])
+    return "" if summary["state"] == "SUCCEEDED" else f"{name} was stopped before its end: {summary['state']}"
+
+
+def _trial(folder: Path, summary: dict[str, Any], verdicts: list[dict[str, Any]]) -> str:
+    """The doctor's two steps failed: no run of a person's, so nothing to continue."""
+    trouble = _trouble("the trial", summary, verdicts)
+    again = "mend that, then run it again: ansible-playbook doctor.yml"
+    return f"[FAIL] training: the two steps failed\n{trouble}\n\nlogs: {control.relative(folder)}; {again}"
 
 
 def _forecast(folder: Path) -> dict[str, float]:

@@ -78,8 +78,7 @@ def published(facts: checks.Facts, files: list[str]) -> dict[str, str | None]:
     """
     seen: dict[str, list[str | None]] = {}
     for found in facts.values():
-        tokens = found.get("tokens")
-        for one in tokens if isinstance(tokens, list) else []:
+        for one in found.get("tokens", []):
             if one["path"] in files and "error" not in one:
                 seen.setdefault(one["path"], []).append(one.get("sha256"))
     return {path: Counter(digests).most_common(1)[0][0] for path, digests in seen.items()}
@@ -87,10 +86,11 @@ def published(facts: checks.Facts, files: list[str]) -> dict[str, str | None]:
 
 def _requirement(plan: dict[str, Any], token: str, files: dict[str, str | None]) -> checks.Requirement:
     inventory = (context.CLIARGS.get("inventory") or ["inventory/local"])[0]
-    digest = hashlib.sha256(plan["nonce"].encode()).hexdigest()
+    digest = hashlib.sha256(plan["run"].encode()).hexdigest()
     return checks.Requirement(
         memory_mb=plan["needs"]["memory_mb"],
         disk_mb=plan["needs"]["disk_mb"],
+        disk_whole_mb=plan["needs"]["disk_whole_mb"],
         token=(token, digest) if token else None,
         files=files,
         run=plan["run"],

@@ -21,8 +21,9 @@ class ActionModule(control.ControlAction):
         check_places(plan, places)
         if self._task.check_mode:
             return {}
+        under_way = {"run_under_way": plan["run"]} if plan["place"] == "runs" else {}
         if all(place["running"] for place in places.values()):
-            return {"run_under_way": plan["run"]}
+            return under_way
         folder = Path(plan["folder"])
         facts = {name: place["facts"] for name, place in places.items()}
         record = _record(plan, self.arguments["published"], facts, _threads_before(folder))
@@ -30,7 +31,7 @@ class ActionModule(control.ControlAction):
         write_text(folder / "config.yml", plan["config_yaml"])
         clear_marks(control.PRIVATE / "watch" / plan["run"])
         recorded = {"record": record, "record_text": (folder / "cluster.json").read_text(encoding="utf-8")}
-        return {"changed": True, "ansible_facts": recorded, "run_under_way": plan["run"]}
+        return {"changed": True, "ansible_facts": recorded, **under_way}
 
 
 def check_places(plan: dict[str, Any], places: dict[str, dict[str, Any]]) -> None:

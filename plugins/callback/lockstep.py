@@ -40,6 +40,7 @@ class CallbackModule(Default):
         super().__init__()
         self._main = os.getpid()
         self._run_under_way = None
+        self._play = self._variables = None
         self._last_words = []
         self._told = set()
         os.environ["LOCKSTEP_TTY"] = "1" if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" else "0"
@@ -61,6 +62,7 @@ class CallbackModule(Default):
             print(f"\nTraining goes on: {self._run_under_way}\n{as_typed(text.under_way(self._run_under_way))}", flush=True)
 
     def v2_playbook_on_play_start(self, play):
+        self._play, self._variables = play, play.get_variable_manager()
         if self._wordy:
             super().v2_playbook_on_play_start(play)
         elif play.get_name().strip():
@@ -130,9 +132,10 @@ class CallbackModule(Default):
         """What SSH's error means, and what mends it."""
         from trainer.analysis import checks
 
-        known = result.host.get_vars()
         name = result.host.get_name()
-        host = {"name": name, "address": known.get("ansible_host", name), "user": known.get("ansible_user")}
+        known = self._variables.get_vars(play=self._play, host=result.host) if self._variables else result.host.get_vars()
+        host = {"name": name, "address": str(known.get("ansible_host", name))}
+        host |= {key: known[variable] for key, variable in (("user", "ansible_user"), ("ssh_port", "ansible_port")) if variable in known}
         found = checks.ssh(host, str(self._returned(result).get("msg", "")))
         return as_typed(f"{name}: {found.value}. Mend: {found.mend}")
 

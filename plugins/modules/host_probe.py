@@ -102,8 +102,8 @@ def look(module):
         "dfs": Bounded(dfs, params["dfs"], params["dfs_kind"]),
         "name": Bounded(resolve, socket.gethostname()),
         "address": Bounded(own_address, params["address"]),
-        "tokens": Bounded(lambda: [token(path, params["fast"]) for path in params["tokens"]]),
     }
+    tokens = [(path, Bounded(token, path, params["fast"])) for path in params["tokens"]]
     cores, quota = len(os.sched_getaffinity(0)), kernel.cpu_quota()
     facts = {
         "hostname": socket.gethostname(),
@@ -126,7 +126,11 @@ def look(module):
         "throttled": throttled(module),
         "speed": None if params["fast"] else speed(),
     }
-    return {**facts, **{name: one.result() for name, one in slow.items()}}
+    return {
+        **facts,
+        **{name: one.result() for name, one in slow.items()},
+        "tokens": [{"path": path, **one.result()} for path, one in tokens],
+    }
 
 
 class Bounded(threading.Thread):

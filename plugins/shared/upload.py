@@ -8,6 +8,8 @@ from pathlib import Path, PurePosixPath
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from trainer.files import sha256_file
+
 CHUNK = 8 * 2**20
 
 
@@ -50,6 +52,18 @@ class Upload:
                     self._append(remote, chunk)
                     done += len(chunk)
                     self.told(done, total)
+        self._check(pairs)
+
+    def _check(self, pairs: list[tuple[Path, str]]) -> None:
+        """Refuse what another upload at the same moment has mixed up; the next try begins anew."""
+        names = " ".join(shlex.quote(remote) for _, remote in pairs)
+        listing = self._shell(f"sha256sum -- {names}", "comparing digests").splitlines()
+        found = [line.lstrip("\\")[:64] for line in listing]
+        if found != [sha256_file(local) for local, _ in pairs]:
+            self._shell(f"rm -f -- {names}", "removing the broken copy")
+            raise AnsibleActionFail(
+                f"{pairs[0][1]} arrived with other bytes than were sent (does another command send it, too?); run this command again"
+            )
 
     def _sizes(self, remotes: Iterable[str]) -> dict[str, int]:
         """Sizes of what an interrupted upload left; makes the folders, too."""

@@ -65,6 +65,12 @@ def missing() -> str | None:
     return None
 
 
+def refusal(output: str) -> str | None:
+    """The line in which lab.yml says that no containers can run here; on CI that is a failure and no reason to skip."""
+    lines = [line for line in output.splitlines() if "can't start" in line or "needs containers" in line]
+    return lines[0] if lines else None
+
+
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A lab of five nodes in a copy of the project, removed at the end."""
@@ -80,7 +86,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         (root / ".lockstep" / name).symlink_to(ROOT / ".lockstep" / name)
     made = Lab(root, "inventory/lab")
     try:
-        made.up(f"nodes={NODES}")
+        done = made.up(f"nodes={NODES}", check=False)
+        reason = refusal(done.stdout)
+        if done.returncode != 0 and reason and not os.environ.get("CI"):
+            pytest.skip(reason)
+        assert done.returncode == 0, done.stdout
         yield made
     finally:
         made.up("state=absent")

@@ -92,7 +92,7 @@ def test_ctrl_c_leaves_training_running_and_says_how_to_go_on(project, pictures)
 def test_second_run_is_refused_with_the_first_ones_name(project, pictures):
     done = project.play("train", "run=second", f"dataset={pictures}", *LONG, check=False)
     assert done.returncode != 0
-    assert "run left is training on worker1" in done.stdout
+    assert f"[FAIL] worker1  port  run left is training on {project.ports[0]}" in done.stdout
     assert "ansible-playbook stop.yml -e run=left" in done.stdout
     assert "second-w" not in sessions()
     assert "left: RUNNING" in project.play("status", "run=left").stdout
@@ -174,7 +174,7 @@ def test_port_in_use_is_refused(project, pictures):
         taken.listen()
         done = project.play("train", "run=busy", f"dataset={pictures}", "config=task_cnn", "quick=true", check=False)
     assert done.returncode != 0
-    assert f"port {project.ports[1]} on worker2 is in use by another program" in done.stdout
+    assert f"[FAIL] worker2  port  {project.ports[1]} is held by" in done.stdout
     assert "busy-w" not in sessions()
 
 

@@ -303,7 +303,9 @@ def test_what_a_run_needs_of_a_host():
     mb = 2**20
     size = {"total": mb // 4}
     cached = plan.needs(small, 10 * mb // 3072, 3, size)
-    assert cached == {"memory_mb": plan.RUNTIME_MB + 5, "disk_mb": plan.LOGS_MB + 10 + 3 + 6}
+    assert cached == {"memory_mb": plan.RUNTIME_MB + 5, "disk_mb": plan.LOGS_MB + 10 + 3 + 6, "disk_whole_mb": plan.LOGS_MB + 10 + 3 + 6}
+    long = plan.needs(small, 10 * mb // 3072, 100_000, size)
+    assert (long["disk_mb"], long["disk_whole_mb"]) == (plan.LOGS_MB + 10 + 10 + 6, plan.LOGS_MB + 10 + 100_000 + 6)
     decoded = configs.build(configs.override(configs.to_dict(small), {"data.cache_limit_mb": 9}))
     assert plan.needs(decoded, 10 * mb // 3072, 3, size)["disk_mb"] == plan.LOGS_MB + 3 + 6
 

@@ -3,6 +3,7 @@
 import pytest
 
 from trainer.analysis import prediction
+from trainer.errors import LockstepError
 
 
 def test_bytes_of_a_step():
@@ -40,7 +41,7 @@ def test_one_host_needs_no_network():
 
 
 def test_several_hosts_without_a_bandwidth():
-    with pytest.raises(ValueError, match=r"^no bandwidth was measured between the 2 hosts: run the doctor with its network part$"):
+    with pytest.raises(LockstepError, match=r"^no prediction: no bandwidth was measured between the 2 hosts; run the doctor again$"):
         prediction.step([0.5, 0.5], 128, 10_000_000, None, 0.1)
 
 

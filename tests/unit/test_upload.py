@@ -67,6 +67,15 @@ def test_an_interrupted_upload_leaves_no_folder_and_continues(host, packs, tmp_p
     assert host.sent == 7
 
 
+def test_bytes_that_got_mixed_up_are_not_taken(host, packs, tmp_path):
+    (tmp_path / ".part-code.zip").write_bytes(b"other bytes")
+    with pytest.raises(AnsibleActionFail, match=r"code\.zip arrived with other bytes than were sent .*; run this command again"):
+        Upload(host, lambda done, total: None).file(packs / "a.pack", f"{tmp_path}/code.zip")
+    assert [path.name for path in tmp_path.iterdir()] == ["my packs"]
+    Upload(host, lambda done, total: None).file(packs / "a.pack", f"{tmp_path}/code.zip")
+    assert (tmp_path / "code.zip").read_bytes() == bytes(range(25))
+
+
 def test_a_longer_file_of_an_earlier_try_is_replaced(host, packs, tmp_path):
     (tmp_path / ".part-code.zip").write_bytes(b"x" * 100)
     Upload(host, lambda done, total: None).file(packs / "a.pack", f"{tmp_path}/code.zip")

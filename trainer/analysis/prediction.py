@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainer.analysis import text
+from trainer.errors import LockstepError
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,11 @@ def step(
         s_per_byte: of `handling`.
 
     Raises:
-        ValueError: several hosts without a bandwidth.
+        LockstepError: several hosts without a bandwidth.
     """
     workers = len(compute)
     if workers > 1 and not mbit_s:
-        raise ValueError(f"no bandwidth was measured between the {workers} hosts: run the doctor with its network part")
+        raise LockstepError(f"no prediction: no bandwidth was measured between the {workers} hosts; run the doctor again")
     wire = wire_seconds(workers, gradient_bytes, mbit_s or 1.0)
     latency = latency_seconds(workers, rtt_ms or 0.0)
     own = wire_bytes(workers, gradient_bytes) * s_per_byte

@@ -43,20 +43,20 @@ def disk(host: dict[str, Any], facts: dict[str, Any], need: Requirement) -> Chec
     """Free space where the worker keeps its runs."""
     found = facts["disk"]
     wanted = max(need.disk_mb, found.get("need_mb", 0))
-    value, limit = f"{found['free_mb']:,} MB free", f"at least {wanted:,} MB"
-    mend = "df -h on it; remove old runs (ansible-playbook playbooks/delete_run.yml -e run=NAME), or set worker_root to a larger disk"
+    enough = max(2 * wanted, need.disk_whole_mb)
+    value = f"{found['free_mb']:,} MB free"
+    limit = f"at least {wanted:,} MB" if found["free_mb"] < wanted else f"{enough:,} MB for the snapshots of all epochs, and some to spare"
+    mend = "remove old runs (below worker_root/runs on it), or set worker_root to a larger disk"
     if not found.get("writable", True):
         return Check(
             FAIL,
             host["name"],
             "disk",
             "worker_root can't be written",
-            limit,
+            f"at least {wanted:,} MB",
             "sudo chown its folder to the worker's user, or set worker_root",
         )
-    return Check(
-        grade(found["free_mb"], wanted, 2 * wanted), host["name"], "disk", value, limit, mend if found["free_mb"] < 2 * wanted else ""
-    )
+    return Check(grade(found["free_mb"], wanted, enough), host["name"], "disk", value, limit, mend if found["free_mb"] < enough else "")
 
 
 def memory(host: dict[str, Any], facts: dict[str, Any], need: Requirement) -> Check:

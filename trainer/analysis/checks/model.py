@@ -31,6 +31,8 @@ class Requirement:
 
     memory_mb: int = 900
     disk_mb: int = 512
+    disk_whole_mb: int = 0
+    """With the snapshots of all epochs."""
     dfs_mb: int = 0
     python: tuple[tuple[int, int], tuple[int, int]] = ((3, 11), (3, 13))
     token: tuple[str, str] | None = None

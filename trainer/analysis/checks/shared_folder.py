@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from trainer.analysis.checks.model import FAIL, OK, Check, Requirement, grade, on
+from trainer.analysis.checks.model import FAIL, OK, WARN, Check, Requirement, grade, on
 
 LOCAL_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "overlay", "tmpfs", "vfat")
 
@@ -25,6 +25,10 @@ def dfs(host: dict[str, Any], facts: dict[str, Any], need: Requirement) -> Itera
         yield Check(
             FAIL, name, "dfs", f"{value} can't be written by {facts.get('user')}", mend=f"sudo chown {facts.get('user')} {found['path']}"
         )
+    elif need.token is None and found["kind"] != "local" and found["type"] in LOCAL_TYPES:
+        # The server of an NFS share may well use its own disk; a launch checks that every host reads what was published.
+        mend = "fine on the host that exports the folder; on any other: mount it there, or set dfs_path"
+        yield Check(WARN, name, "dfs", f"{value} is on this host's own disk", "one folder that all hosts see", mend)
     else:
         mend = f"df -h {found['path']} on it; remove what is not needed"
         level = grade(found["free_mb"], need.dfs_mb, need.dfs_mb)
@@ -43,13 +47,11 @@ def _not_shared(found: dict[str, Any], facts: dict[str, Any], need: Requirement)
         if "error" in read:
             return f"is not shared: a file just written by another host is not there ({read['error']})"
         return "" if read.get("sha256") == digest else "is not shared: a file just written by another host has another content here"
-    return "is on this host's own disk" if found["type"] in LOCAL_TYPES else ""
+    return ""
 
 
 def _read(facts: dict[str, Any], path: str) -> dict[str, Any]:
     tokens = facts["tokens"]
-    if isinstance(tokens, dict):
-        return tokens
     return next((one for one in tokens if one["path"] == path), {"error": "was not looked for"})
 
 
