@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -39,11 +40,13 @@ def test_killed_worker_ends_the_others_within_30_s_and_is_named_as_the_cause(pro
     code, output = finish(playbook, 90)
     assert code != 0
     exits = [json.loads((project.run("killed") / "workers" / f"worker{number}" / "exit.json").read_text()) for number in (1, 2)]
-    assert [ended["exit_code"] for ended in exits] == [75, 137]
+    # A worker that has not noticed within 25 s is ended (143).
+    assert exits[0]["exit_code"] in (75, 143)
+    assert exits[1]["exit_code"] == 137
     assert abs(exits[0]["ended_at"] - exits[1]["ended_at"]) < 30
     assert time.monotonic() - begun < 60
     assert "First failure: worker2 (rank 1), exit code 137 (killed by SIGKILL)" in output
-    assert "worker1 (rank 0): exit code 75" in output
+    assert re.search(r"worker1 \(rank 0\): (exit code 75|ended)", output), output
     assert "ansible-playbook train.yml -e run=killed" in output
     assert project.summary("killed")["state"] == "FAILED"
     assert project.summary("killed")["failure"]["host"] == "worker2"
@@ -92,7 +95,7 @@ def test_ctrl_c_leaves_training_running_and_says_how_to_go_on(project, pictures)
 def test_second_run_is_refused_with_the_first_ones_name(project, pictures):
     done = project.play("train", "run=second", f"dataset={pictures}", *LONG, check=False)
     assert done.returncode != 0
-    assert f"[FAIL] worker1  port  run left is training on {project.ports[0]}" in done.stdout
+    assert re.search(rf"\[FAIL\] worker1 +port +run left is training on {project.ports[0]}", done.stdout), done.stdout
     assert "ansible-playbook stop.yml -e run=left" in done.stdout
     assert "second-w" not in sessions()
     assert "left: RUNNING" in project.play("status", "run=left").stdout
@@ -174,7 +177,7 @@ def test_port_in_use_is_refused(project, pictures):
         taken.listen()
         done = project.play("train", "run=busy", f"dataset={pictures}", "config=task_cnn", "quick=true", check=False)
     assert done.returncode != 0
-    assert f"[FAIL] worker2  port  {project.ports[1]} is held by" in done.stdout
+    assert re.search(rf"\[FAIL\] worker2 +port +{project.ports[1]} is held by", done.stdout), done.stdout
     assert "busy-w" not in sessions()
 
 

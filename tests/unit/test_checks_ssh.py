@@ -45,6 +45,10 @@ Host key verification failed."""
         ),
         ("Connection reset by peer", "it hangs up during the greeting. Mend: on node02: sudo journalctl -u ssh -n 20"),
         ("pi is not in the sudoers file", "its user may not use sudo. Mend: as root on node02: usermod -aG sudo pi"),
+        (
+            "Incorrect sudo password",
+            "sudo does not take the password. Mend: give the right one with --ask-become-pass, or allow pi sudo without one",
+        ),
         ("sudo: a password is required", "sudo asks for a password. Mend: give --ask-become-pass, or allow pi sudo without one"),
         (
             "mkdir: cannot create directory: No space left on device",

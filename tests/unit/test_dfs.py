@@ -262,6 +262,26 @@ def test_only_our_folders_are_emptied(tmp_path):
     assert ended(dfs_contents.empty, contents("empty", tmp_path)) == {"changed": False, "removed": []}
 
 
+def test_only_folders_of_wheels_go_from_a_folder_of_others(tmp_path):
+    wheels = tmp_path / "wheels"
+    mine = [".part-x86_64-cp313-0123456789abcdef", "aarch64-cp311-0123456789abcdef"]
+    for name in [*mine, "aarch64-cp311", "x86_64-cp311-0123456789abcdef-old", "thesis"]:
+        (wheels / name).mkdir(parents=True)
+    (wheels / "aarch64-cp312-0123456789abcdef").symlink_to(tmp_path)
+    others = sorted({path.name for path in wheels.iterdir()} - set(mine))
+    assert ended(dfs_contents.wheels, contents("wheels", wheels, check_mode=True)) == {"changed": True, "removed": mine}
+    assert ended(dfs_contents.wheels, contents("wheels", wheels)) == {"changed": True, "removed": mine}
+    assert sorted(os.listdir(wheels)) == others
+    assert ended(dfs_contents.wheels, contents("wheels", wheels)) == {"changed": False, "removed": []}
+
+
+def test_the_folder_of_the_wheels_goes_when_nothing_else_is_in_it(tmp_path):
+    (tmp_path / "wheels" / "aarch64-cp311-0123456789abcdef").mkdir(parents=True)
+    ended(dfs_contents.wheels, contents("wheels", tmp_path / "wheels"))
+    assert os.listdir(tmp_path) == []
+    assert ended(dfs_contents.wheels, contents("wheels", tmp_path / "wheels"))["changed"] is False
+
+
 class Daemon:
     """glusterd on one host."""
 
@@ -490,6 +510,26 @@ def test_a_checked_volume_touches_nothing(pool):
     assert make(pool, check_mode=True)[-1] == "start the volume"
     assert (pool.volume, pool.peers) == (None, [])
     assert make(pool, check_mode=True, programs=[]) == ["create the volume"]
+
+
+def test_a_checked_volume_does_not_need_the_daemon_to_run(pool):
+    module = pool.module(check_mode=True)
+    module.answers["gluster --mode=script peer status"] = (1, "", "Connection failed.")
+    module.answers["gluster --mode=script --xml peer status"] = (1, "", "Connection failed.")
+    assert ended(gluster_volume.present, module)["did"] == ["create the volume"]
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "127.0.1.1"])
+def test_a_server_knows_itself_by_its_full_name(address, pool, monkeypatch):
+    known = {"pi1.example.org": address, "pi2.example.org": "10.0.0.2"}
+
+    def getaddrinfo(name, port, **options):
+        if name not in known:
+            raise OSError("Name or service not known")
+        return [(0, 0, 0, "", (known[name], 0))]
+
+    monkeypatch.setattr(gluster_volume.socket, "getaddrinfo", getaddrinfo)
+    assert [gluster_volume.own(pool.module(), name) for name in [*known, "pi9.example.org"]] == [True, False, False]
 
 
 def test_a_daemon_that_does_not_answer_says_where_to_look(pool):

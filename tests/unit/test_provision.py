@@ -1,19 +1,32 @@
 """Provisioning before the first change: what is typed, what the inventory says, what a host is, what is refused."""
 
+import importlib.util
 import os
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from ansible.errors import AnsibleError
 
-from plugins.action import provision_check, provision_dfs, provision_firewall, provision_plan, provision_removed, provision_report
+from plugins.action import (
+    provision_check,
+    provision_dfs,
+    provision_firewall,
+    provision_plan,
+    provision_removed,
+    provision_report,
+    provision_sudo,
+)
 from plugins.filter import provision
 from plugins.shared import provisioning
 from tests.unit.conftest import ROOT
+from tests.unit.fake_module import load
 from trainer.errors import ConfigError
 
+host_packages = load("host_packages")
 GOOD = {
     "os_PRETTY_NAME": '"Debian GNU/Linux 12 (bookworm)"',
     "machine": "aarch64",
@@ -142,10 +155,88 @@ def test_the_user_must_have_one_number_everywhere():
 
 def test_nothing_is_removed_below_a_run():
     running = provisioning.parse("\n".join([*(f"{key}={value}" for key, value in GOOD.items()), "session=my-run-w0-abc"]))
-    assert provision_check.removal_refusals("pi3", running, False) == [
+    assert provision_check.removal_refusals("pi3", running, False, "mounted") == [
         "pi3: my-run-w0-abc is running there; stop it first: ansible-playbook stop.yml"
     ]
-    assert provision_check.removal_refusals("pi3", look(), False) == []
+    assert provision_check.removal_refusals("pi3", look(), False, "glusterfs") == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "needed"),
+    [({}, "mounted", False), ({}, "glusterfs", True), ({"firewall": "yes"}, "mounted", True), ({"record": "whole"}, "mounted", True)],
+)
+def test_removing_takes_root_only_for_what_root_made(changed, kind, needed):
+    said = provision_check.removal_refusals("pi3", look(sudo="password", **changed), False, kind)
+    assert [line.startswith("pi3: pi can't use sudo without a password") for line in said] == ([True] if needed else [])
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "firewall", "needed"),
+    [
+        ({}, "mounted", False, False),
+        ({"record": "whole"}, "mounted", False, False),
+        ({"record": "pending"}, "mounted", False, True),
+        ({"firewall": "yes"}, "mounted", False, True),
+        ({"lacks": "tmux"}, "mounted", False, True),
+        ({"root": "foreign"}, "mounted", False, True),
+        ({}, "mounted", True, True),
+        ({}, "glusterfs", False, True),
+    ],
+)
+def test_what_takes_root(changed, kind, firewall, needed):
+    assert provisioning.needs_root(look(**changed), kind, firewall) is needed
+
+
+@pytest.mark.parametrize("sudo", ["yes", "root"])
+def test_a_password_that_sudo_does_not_take_is_told_where_one_is_needed(sudo):
+    found = look(sudo="password")
+    found.sudo_said = "Incorrect sudo password"
+    assert refused(found, password=True) == [
+        "pi3: sudo does not take the password given for pi (Incorrect sudo password); give the right one with -K; "
+        "a user who may not use sudo at all is let in by root: usermod -aG sudo pi"
+    ]
+    assert refused(found, password=True, needs_root=False) == []
+    assert refused(look(sudo=sudo), password=True) == []
+    assert refused(look(sudo="missing"), password=True)[0].startswith("pi3: there is no sudo")
+
+
+class Sudo(provision_sudo.ActionModule):
+    """The action on a connection that answers as told."""
+
+    def __init__(self, answer):
+        self._task, self.answer = SimpleNamespace(async_val=0, check_mode=False, diff=False), answer
+
+    def _low_level_execute_command(self, command, executable):
+        assert (command, executable) == ("true", "/bin/sh")
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"rc": 0, "stdout": "a lecture\n", "stderr": ""}, ""),
+        ({"rc": 1, "stdout": "\r\npi is not in the sudoers file.\r\n", "stderr": ""}, "pi is not in the sudoers file."),
+        ({"rc": 1, "stdout": "", "stderr": ""}, "exit code 1"),
+        (AnsibleError("Incorrect sudo password"), "Incorrect sudo password"),
+    ],
+)
+def test_what_sudo_says_is_a_finding(answer, said, monkeypatch):
+    monkeypatch.setattr(provision_sudo.ActionBase, "run", lambda *_: {})
+    assert Sudo(answer).run() == {"said": said}
+
+
+def test_without_uv_a_python_that_makes_no_environments_takes_root():
+    good, wheels = {**look().fact(), "root_refused": "no sudo"}, {"aarch64-cp311": {"uv": False}}
+    (said,) = provisioning.venv_refusals({"pi3": good}, wheels)
+    assert said == (
+        "pi3: uv can't be had for it, and its Python 3.11.2 makes no environments without Debian's package python3.11-venv, "
+        "which takes root to install: no sudo"
+    )
+    able = {**look(python="/usr/bin/python3 3.11.2 True True").fact(), "root_refused": "no sudo"}
+    assert provisioning.venv_refusals({"pi3": able, "pi4": {**good, "root_refused": ""}}, wheels) == []
+    assert provisioning.venv_refusals({"pi3": good}, {"aarch64-cp311": {"uv": True}}) == []
 
 
 def test_an_unreachable_host_is_one_line_with_the_mend():
@@ -159,7 +250,7 @@ def seen(tmp_path):
     """What the script sees on this very machine."""
 
     def run(root, packages=(), pythons=(sys.executable,)):
-        script = provisioning.look_script(str(root), packages, pythons)
+        script = provisioning.look_script(str(root), packages, pythons, str(tmp_path / "packages.json"))
         done = subprocess.run(["/bin/sh", "-s"], input=script, capture_output=True, text=True, check=False)
         assert done.returncode == 0
         return provisioning.parse(done.stdout)
@@ -186,6 +277,38 @@ def test_the_script_sees_whose_the_folder_is(seen, tmp_path):
     assert "venv" not in seen(tmp_path).values
     (tmp_path / "venv" / "lockstep.stamp").touch()
     assert seen(tmp_path).values["venv"] == "yes"
+
+
+def test_the_script_sees_whether_this_python_makes_environments(seen, tmp_path):
+    assert (seen(tmp_path).venvs == [sys.executable]) is (importlib.util.find_spec("ensurepip") is not None)
+
+
+def test_the_script_sees_an_installation_that_was_killed(seen, tmp_path):
+    record = SimpleNamespace(params={"record": str(tmp_path / "packages.json")})
+    assert "record" not in seen(tmp_path / "root").values
+    host_packages.write(record, {"installed": ["a"], "pending": ["b"]})
+    assert seen(tmp_path / "root").values["record"] == "pending"
+    host_packages.write(record, {"installed": ["pending"]})
+    assert seen(tmp_path / "root").values["record"] == "whole"
+
+
+def test_only_what_is_ours_is_given_away(seen, tmp_path, monkeypatch):
+    """Another user's number stands in for files of another user."""
+    root = tmp_path / "root"
+    for name in ("venv", "dfs", ".ssh"):
+        (root / name).mkdir(parents=True)
+    (root / "runs").symlink_to("/")
+    (root / ".lock").touch()
+    script = (
+        provisioning.look_script(str(root), [], [], "/none")
+        .replace('! -uid "$(id -u)"', "-uid $(id -u)")
+        .replace('[ "$(id -u)" = 0 ]', "false")
+    )
+    done = subprocess.run(["/bin/sh", "-s"], input=script, capture_output=True, text=True, check=True)
+    found = provisioning.parse(done.stdout)
+    assert (found.values["root"], found.foreign) == ("foreign", [f"{root}/venv", f"{root}/.lock"])
+    tasks = yaml.safe_load((ROOT / "roles" / "host" / "tasks" / "directory.yml").read_text())
+    assert not any("recurse" in task.get("ansible.builtin.file", {}) for task in tasks)
 
 
 @pytest.mark.parametrize(("value", "expected"), [(True, True), ("false", False), ("No", False), ("1", True)])
@@ -240,6 +363,47 @@ def test_settings_of_the_file_system_are_checked(changed, said):
     settings = {"kind": "glusterfs", "path": "/mnt/lockstep", "layout": "replica", "replicas": 3}
     assert provision_dfs.check_kind(settings, members()) == "glusterfs"
     assert message(provision_dfs.check_kind, {**settings, **changed}, members()) == said
+
+
+def test_a_volume_made_here_takes_no_ipv6():
+    settings = {"kind": "glusterfs", "path": "/mnt/lockstep", "layout": "replica", "replicas": 3}
+    six = [*members(2), {"name": "pi6", "address": "fd00::6", "port": 12345}]
+    assert message(provision_dfs.check_kind, settings, six) == (
+        "dfs_kind=glusterfs: pi6 has the address fd00::6; a GlusterFS volume made here takes IPv4 addresses or names; "
+        "set worker_address to one, or share a folder in another way (dfs_kind: mounted)"
+    )
+    assert provision_dfs.check_kind({**settings, "kind": "mounted"}, six) == "mounted"
+
+
+@pytest.mark.parametrize(
+    ("root", "name", "folder"),
+    [
+        ("/srv/lockstep", "dfs_brick", "/srv/lockstep/dfs"),
+        ("/mnt/dfs/me", "dfs_path", "/mnt/dfs"),
+        ("/srv/x/", "dfs_path", "/srv/./x"),
+    ],
+)
+def test_the_workers_folder_and_the_shared_one_lie_apart(root, name, folder):
+    assert message(provision.check_apart, "pi1", root, {name: folder}) == (
+        f"pi1: worker_root={root} and {name}={folder}: one must not lie in the other; set one of them to a folder of its own"
+    )
+    provision.check_apart("pi1", "/srv/lockstep", {"dfs_brick": "/srv/lockstep-brick/dfs", "dfs_path": "/mnt/lockstep"})
+
+
+@pytest.mark.parametrize("name", provision_plan.PATHS)
+def test_paths_are_written_out(name):
+    assert message(provision_plan.check_paths, "pi1", {"worker_root": "/w", name: "~/lockstep"}) == (
+        f"pi1: {name}=~/lockstep: expected an absolute path; write it out, as in {name}: /home/pi/lockstep"
+    )
+    provision_plan.check_paths("pi1", dict.fromkeys(["worker_root", "dfs_brick", "worker_caches"], "/home/pi/x"))
+
+
+@pytest.mark.parametrize("environment", ["/home/pi/w", "/home/pi"])
+def test_an_environment_does_not_hold_worker_root(environment):
+    assert message(provision_plan.check_paths, "pi1", {"worker_root": "/home/pi/w", "python_env_path": environment}) == (
+        f"pi1: python_env_path={environment}: expected a folder of its own, as in /home/pi/w/venv: "
+        "what is in it is replaced and removed whole"
+    )
 
 
 def test_one_host_may_have_a_local_folder():

@@ -77,7 +77,7 @@ def test_made_with_uv_once_and_nothing_else_is_left(place):
     made = present(place)
     assert (made["changed"], made["tool"]) == (True, "uv")
     assert works(place)
-    assert sorted(os.listdir(place.root)) == [".lockstep-env.lock", "venv"]
+    assert sorted(os.listdir(place.root)) == [".lockstep-env.lock", ".lockstep-env.venv.made", "venv"]
     assert present(place) == {"changed": False}
 
 
@@ -210,6 +210,44 @@ def test_removed_with_what_can_be_made_anew_and_runs_stay(place):
     assert (place.root / "venv").exists()
     assert absent(place) == {"changed": True}
     assert os.listdir(place.root) == ["runs"]
+    assert absent(place) == {"changed": False}
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_what_others_made_is_neither_replaced_nor_removed(state, check_mode, place):
+    (place.venv / "bin").mkdir(parents=True)
+    (place.root / "caches").mkdir()
+    act = {"present": python_env.present, "absent": python_env.absent}[state]
+    message = failed(act, place.module(state=state, check_mode=check_mode))
+    assert message.endswith(
+        f"python_env_path={place.venv} is there, and Lockstep did not make it; what is there would be lost. "
+        "Move it away, or set python_env_path to a folder of its own"
+    )
+    assert sorted(os.listdir(place.root)) == ["caches", "venv"]
+    assert (place.venv / "bin").exists()
+
+
+def test_a_link_to_anothers_environment_is_not_taken_for_ours(place, tmp_path):
+    place.root.mkdir()
+    (tmp_path / "theirs").mkdir()
+    place.venv.symlink_to(tmp_path / "theirs")
+    assert "Lockstep did not make it" in failed(python_env.absent, place.module(state="absent"))
+
+
+def test_an_environment_whose_making_failed_is_ours_to_remove(place):
+    (place.wheels / "requirements.txt").unlink()
+    failed(python_env.present, place.module())
+    (place.venv / "bin").mkdir(parents=True)
+    assert absent(place) == {"changed": True}
+    assert not place.root.exists()
+
+
+def test_a_root_that_only_root_may_remove_stays(place, monkeypatch):
+    (place.root / "venv").mkdir(parents=True)
+    monkeypatch.setattr(python_env.os, "access", lambda *_: False)
+    assert absent(place) == {"changed": True}
+    assert os.listdir(place.root) == []
     assert absent(place) == {"changed": False}
 
 

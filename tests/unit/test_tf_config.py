@@ -8,7 +8,7 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible.plugins.filter.core import to_nice_json
 
-from plugins.filter.cluster import FilterModule, check_hosts, cluster_hosts, rank, session_name, tf_config, thread_share
+from plugins.filter.cluster import FilterModule, check_absolute, check_hosts, cluster_hosts, rank, session_name, tf_config, thread_share
 
 TEMPLATE = Path(__file__).resolve().parents[2] / "templates" / "tf_config.json.j2"
 COURSE = [
@@ -25,6 +25,13 @@ def refusal(hosts, name="a"):
     with pytest.raises(AnsibleFilterError) as caught:
         tf_config(hosts, name)
     return str(caught.value)
+
+
+def test_paths_on_hosts_are_absolute():
+    check_absolute({"worker_root": "/home/pi/lockstep"})
+    with pytest.raises(AnsibleFilterError) as caught:
+        check_absolute({"worker_root": "/home/pi", "worker_caches": "caches"})
+    assert str(caught.value) == "worker_caches=caches: expected an absolute path; write it out, as in worker_caches: /home/pi/lockstep"
 
 
 @pytest.mark.parametrize("index", [0, 1])
