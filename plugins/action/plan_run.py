@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from plugins.filter.cluster import check_hosts, cluster_hosts
+from plugins.filter.cluster import check_absolute, check_hosts, cluster_hosts
 from plugins.shared import control
 from trainer.analysis import text
 from trainer.errors import LockstepError
@@ -24,6 +24,8 @@ class ActionModule(control.ControlAction):
         options = control.operator_options(command, self.task_vars)
         truth("preflight", options.get("preflight", True))
         hosts = cluster_hosts(self.task_vars["hostvars"], self.task_vars["groups"].get("workers", []))
+        for host in hosts:
+            check_absolute(self._folders(host["name"]))
         plan = self._plan(_selftest(options) if command == "doctor" else options, hosts)
         check_hosts(plan["hosts"])
         already = {"show_last": _already(plan)} if plan["complete"] else {}
@@ -32,6 +34,11 @@ class ActionModule(control.ControlAction):
             "show": text.plan(plan, control.relative(Path(plan["folder"]).parent), _warnings(plan["hosts"])),
             "ansible_facts": {"plan": plan, "cluster": plan["hosts"], "run_options": options},
         }
+
+    def _folders(self, name: str) -> dict[str, str]:
+        """What a host's inventory says of folders, as it is on that host."""
+        variables = self.task_vars["hostvars"][name]
+        return {key: str(variables[key]) for key in ("worker_root", "dfs_path", "worker_caches") if key in variables}
 
     def _plan(self, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
         place = self.arguments.get("place", "runs")

@@ -15,6 +15,8 @@ class ActionModule(control.ControlAction):
         seen, plan = self.arguments["seen"], self.arguments["plan"]
         lost = [unreachable(host, one["unreachable_because"]) for host, one in seen.items() if "unreachable_because" in one]
         looks = {host: provisioning.parse(one["output"]) for host, one in seen.items() if "output" in one}
+        for host, look in looks.items():
+            look.sudo_said = self.arguments["sudo"][host].get("said", "")
         problems = lost
         for host, look in looks.items():
             problems += self._judge(host, look, seen[host]["password"], plan)
@@ -23,20 +25,27 @@ class ActionModule(control.ControlAction):
         if problems:
             what = "can be removed now" if plan["state"] == "absent" else "can be provisioned like this"
             raise LockstepError("\n".join([f"Nothing {what}, and nothing was changed:", *(f"  {one}" for one in problems)]))
-        found = {host: {**look.fact(), "wanted": seen[host]["wanted"]} for host, look in looks.items()}
+        found = {
+            host: {
+                **look.fact(),
+                "wanted": seen[host]["wanted"],
+                "root_refused": provisioning.sudo_refusal(look, seen[host]["password"]) or "",
+            }
+            for host, look in looks.items()
+        }
         return {"ansible_facts": {"provision_hosts": found}}
 
     def _judge(self, host: str, look: Look, password: bool, plan: dict[str, Any]) -> list[str]:
         if plan["state"] == "absent":
-            return removal_refusals(host, look, password)
-        brick = plan["kind"] == "glusterfs"
-        needs_root = bool(brick or plan["firewall"] or look.lacks or look.values.get("root") in ("denied", "foreign"))
-        return provisioning.refusals(host, look, needs_root, password, brick, int(self.arguments["need_mb"]))
+            return removal_refusals(host, look, password, plan["kind"])
+        needs_root = provisioning.needs_root(look, plan["kind"], plan["firewall"])
+        return provisioning.refusals(host, look, needs_root, password, plan["kind"] == "glusterfs", int(self.arguments["need_mb"]))
 
 
-def removal_refusals(host: str, look: Look, password: bool) -> list[str]:
+def removal_refusals(host: str, look: Look, password: bool, kind: str) -> list[str]:
     """Why nothing can be removed from a host now."""
-    found = [f"{host}: {problem}" for problem in [provisioning.sudo_refusal(look, password)] if problem]
+    problem = provisioning.sudo_refusal(look, password) if provisioning.removal_needs_root(look, kind) else None
+    found = [f"{host}: {problem}"] if problem else []
     if look.sessions:
         found.append(f"{host}: {', '.join(look.sessions)} is running there; stop it first: ansible-playbook stop.yml")
     return found

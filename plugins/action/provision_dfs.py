@@ -13,7 +13,12 @@ class ActionModule(control.ControlAction):
     def act(self) -> dict[str, Any]:
         """Refuse what can't be had."""
         plan = self.arguments["plan"]
-        return {"ansible_facts": {"provision": {**plan, "kind": check_kind(self.arguments, plan["members"])}}}
+        kind = check_kind(self.arguments, plan["members"])
+        folders = {"dfs_path": str(self.arguments["path"]), **({"dfs_brick": str(self.arguments["brick"])} if kind == "glusterfs" else {})}
+        # What an older inventory made must stay removable.
+        for host, root in self.arguments["roots"].items() if plan["state"] == "present" else ():
+            provision.check_apart(host, str(root), folders)
+        return {"ansible_facts": {"provision": {**plan, "kind": kind}}}
 
 
 def check_kind(arguments: dict[str, Any], members: list[dict[str, Any]]) -> str:
@@ -27,6 +32,12 @@ def check_kind(arguments: dict[str, Any], members: list[dict[str, Any]]) -> str:
         raise ConfigError(
             f"dfs_kind=local: {len(members)} hosts can't share a folder of one of them; set dfs_kind to glusterfs (provision.yml makes it) "
             "or mounted (a path that is shared already: NFS, CephFS, Lustre, ...)"
+        )
+    six = [member for member in members if ":" in str(member["address"])]
+    if kind == "glusterfs" and six:
+        raise ConfigError(
+            f"dfs_kind=glusterfs: {six[0]['name']} has the address {six[0]['address']}; a GlusterFS volume made here takes IPv4 addresses "
+            "or names; set worker_address to one, or share a folder in another way (dfs_kind: mounted)"
         )
     provision.dfs_servers(members, arguments["layout"], arguments["replicas"])
     return kind

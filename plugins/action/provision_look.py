@@ -18,7 +18,7 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         arguments = self._task.args
         pythons = [arguments["python"]] if arguments.get("python") else provisioning.PYTHONS
-        script = provisioning.look_script(arguments["root"], arguments["packages"], pythons)
+        script = provisioning.look_script(arguments["root"], arguments["packages"], pythons, arguments["record"])
         result["wanted"] = arguments["packages"]
         result["password"] = bool(self._play_context.become_pass or (task_vars or {}).get("ansible_become_password"))
         try:
@@ -27,4 +27,5 @@ class ActionModule(ActionBase):
             result["unreachable_because"] = str(error).strip()
             return result
         result["output"] = done["stdout"]
+        result["try_sudo"] = result["password"] and "sudo=password" in done["stdout"].splitlines()
         return result

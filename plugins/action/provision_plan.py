@@ -6,14 +6,17 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
+from ansible.errors import AnsibleFilterError
+
 from plugins.filter import provision
-from plugins.filter.cluster import cluster_hosts
+from plugins.filter.cluster import check_absolute, cluster_hosts
 from plugins.shared import control
 from trainer.analysis import text
 from trainer.errors import ConfigError
 
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 STATES = ("present", "absent")
+PATHS = ("worker_root", "python_env_path", "dfs_brick", "worker_caches")
 
 
 class ActionModule(control.ControlAction):
@@ -37,8 +40,28 @@ class ActionModule(control.ControlAction):
         if here:
             return {"ansible_facts": {"provision": planned}, "show_last": _nothing(names)}
         provision.check_members(members)
+        for name in names:
+            check_paths(name, {path: str(hostvars[name][path]) for path in PATHS if path in hostvars[name]})
         planned["addresses"] = addresses(str(member["address"]) for member in members)
         return {"ansible_facts": {"provision": planned}}
+
+
+def check_paths(host: str, paths: dict[str, str]) -> None:
+    """Refuse folders of a host that no command could rely on.
+
+    Raises:
+        ConfigError: one that is not absolute, or an environment that would take worker_root with it when it is made anew.
+    """
+    try:
+        check_absolute(paths)
+    except AnsibleFilterError as error:
+        raise ConfigError(f"{host}: {error}") from None
+    root, environment = paths.get("worker_root"), paths.get("python_env_path")
+    if root and environment and provision.inside(root, environment):
+        raise ConfigError(
+            f"{host}: python_env_path={environment}: expected a folder of its own, as in {root}/venv: what is in it is replaced "
+            "and removed whole"
+        )
 
 
 def choice(name: str, value: Any, known: Iterable[str]) -> str:

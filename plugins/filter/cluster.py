@@ -62,6 +62,20 @@ def _check_host(host: dict[str, Any]) -> None:
         raise AnsibleFilterError(f"TF_CONFIG: {host['name']}: role {host['role']!r} is unknown; it must be one of: {', '.join(ROLES)}")
 
 
+def check_absolute(variables: dict[str, str]) -> None:
+    """Refuse paths on hosts that do not begin with a slash: `~` and relative ones are another folder for every user and tool.
+
+    Args:
+        variables: name to value.
+
+    Raises:
+        AnsibleFilterError: the first such path.
+    """
+    for name, value in variables.items():
+        if not str(value).startswith("/"):
+            raise AnsibleFilterError(f"{name}={value}: expected an absolute path; write it out, as in {name}: /home/pi/lockstep")
+
+
 def cluster_hosts(hostvars: Any, names: list[str]) -> list[dict[str, Any]]:
     """`name`, `address`, `port` (and `role`) of inventory hosts, in the order given."""
     return [_host(hostvars[name], name) for name in names]

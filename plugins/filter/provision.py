@@ -1,8 +1,10 @@
 """Pure functions for provisioning: bricks of the distributed file system, packages, the firewall's rules."""
 
 import ipaddress
+import posixpath
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import PurePosixPath
 from typing import Any
 
 from trainer.errors import ConfigError
@@ -119,6 +121,29 @@ def check_members(hosts: list[dict[str, Any]]) -> None:
         raise ConfigError(
             f"{names} have one address, {twice[0]}; every host needs its own: mend ansible_host or worker_address in the inventory"
         )
+
+
+def check_apart(place: str, root: str, others: dict[str, str]) -> None:
+    """Refuse folders inside one another: the worker's own folder is given away and emptied, the shared one is not.
+
+    Args:
+        place: name of the host.
+        root: its worker_root.
+        others: name of a variable to the folder that it names.
+
+    Raises:
+        ConfigError: one lies in the other.
+    """
+    for name, folder in others.items():
+        if inside(folder, root) or inside(root, folder):
+            raise ConfigError(
+                f"{place}: worker_root={root} and {name}={folder}: one must not lie in the other; set one of them to a folder of its own"
+            )
+
+
+def inside(path: str, folder: str) -> bool:
+    """Whether a path is a folder or lies in it; both absolute."""
+    return PurePosixPath(posixpath.normpath(path)).is_relative_to(posixpath.normpath(folder))
 
 
 class FilterModule:

@@ -1,6 +1,7 @@
 """Ansible module: what lies in the distributed file system: a token that shows that it is shared, and what to remove."""
 
 import os
+import re
 import shutil
 import time
 
@@ -11,7 +12,8 @@ module: dfs_contents
 short_description: Write, read and remove a token on the distributed file system; empty it
 description:
   - A token that one host wrote and that another can't read shows that their folders are not one.
-  - C(absent) removes the folders given, and refuses when there is anything else.
+  - C(empty) removes the folders given, and refuses when there is anything else.
+  - C(wheels) removes folders of wheels that provisioning made in this folder, and the folder when nothing else is in it.
 options:
   path:
     description: The file system's folder.
@@ -20,10 +22,10 @@ options:
   action:
     description: What to do.
     type: str
-    choices: [write, read, forget, empty]
+    choices: [write, read, forget, empty, wheels]
     required: true
   token:
-    description: Unique text; needed for all but C(empty).
+    description: Unique text; needed for C(write), C(read) and C(forget).
     type: str
     default: ""
   writer:
@@ -62,12 +64,14 @@ EXAMPLES = """
 RETURN = """
 removed:
   description: Folders that were removed.
-  returned: action=empty
+  returned: action=empty, action=wheels
   type: list
 """
 
 # A network file system's clients may keep a folder's listing for some seconds.
 PATIENCE_S = 15.0
+# Machine, Python, digest: what provisioning names a folder of wheels, and one that is under way.
+WHEELS = re.compile(r"(\.part-)?(x86_64|aarch64)-cp\d{3}-[0-9a-f]{16}")
 
 
 def main():
@@ -75,7 +79,7 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
-            "action": {"type": "str", "choices": ["write", "read", "forget", "empty"], "required": True},
+            "action": {"type": "str", "choices": ["write", "read", "forget", "empty", "wheels"], "required": True},
             "token": {"type": "str", "default": ""},
             "writer": {"type": "str", "default": ""},
             "host": {"type": "str", "default": ""},
@@ -85,7 +89,7 @@ def main():
         },
         supports_check_mode=True,
     )
-    {"write": write, "read": read, "forget": forget, "empty": empty}[module.params["action"]](module)
+    {"write": write, "read": read, "forget": forget, "empty": empty, "wheels": wheels}[module.params["action"]](module)
 
 
 def token_path(module):
@@ -175,6 +179,19 @@ def empty(module):
     if not module.check_mode:
         for name in mine:
             shutil.rmtree(os.path.join(path, name))
+    module.exit_json(changed=bool(mine), removed=mine)
+
+
+def wheels(module):
+    """Remove folders of wheels, and what holds them when nothing else is in it."""
+    path = module.params["path"]
+    there = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    mine = [name for name in there if WHEELS.fullmatch(name) and not os.path.islink(os.path.join(path, name))]
+    if not module.check_mode:
+        for name in mine:
+            shutil.rmtree(os.path.join(path, name))
+        if mine and mine == there and os.access(os.path.dirname(path), os.W_OK):
+            os.rmdir(path)
     module.exit_json(changed=bool(mine), removed=mine)
 
 

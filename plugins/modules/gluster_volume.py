@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import time
 from xml.etree import ElementTree
 
@@ -91,7 +92,7 @@ def main():
 
 def present(module):
     """Bring pool and volume into place."""
-    if module.check_mode and module.get_bin_path("gluster") is None:
+    if module.check_mode and silent(module):
         module.exit_json(changed=True, did=["create the volume"], bricks=module.params["bricks"])
     strangers = missing_peers(module)
     found = volume(module)
@@ -114,6 +115,11 @@ def present(module):
     module.exit_json(changed=bool(todo), did=todo, bricks=bricks, **kept(module, bricks))
 
 
+def silent(module):
+    """Whether GlusterFS is not there yet, or does not run yet."""
+    return module.get_bin_path("gluster") is None or gluster(module, "peer", "status")[0] != 0
+
+
 def kept(module, bricks):
     """What to tell when the volume has other servers than the inventory asks for now."""
     if bricks == module.params["bricks"]:
@@ -134,7 +140,18 @@ def missing_peers(module):
 def own(module, address):
     """Whether an address is one of this host's."""
     _, out, _ = module.run_command(["hostname", "-I"])
-    return address in out.split() or address in (os.uname().nodename, "localhost", "127.0.0.1")
+    here = {*out.split(), "127.0.1.1", "127.0.0.1", "::1"}
+    return address in here or address in (os.uname().nodename, "localhost") or not here.isdisjoint(resolved(address))
+
+
+def resolved(name):
+    """Addresses of a name, as this host knows it. Debian gives a host's own name one of loopback."""
+    try:
+        found = {entry[4][0] for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        # A name that only other hosts know is not this one's; gluster says so when it matters.
+        return set()
+    return found
 
 
 def peers(module):

@@ -19,6 +19,7 @@ short_description: A Python environment from wheels, without a package index
 description:
   - Installs every wheel that the folder's C(requirements.txt) names, with its hashes, using uv when the folder holds it, else pip.
   - A stamp written last says what the environment was made from; one that is half made, or made from something else, is made anew.
+  - A folder that is not empty and that no call of this module made is neither replaced nor removed.
   - C(absent) removes the environment.
 options:
   path:
@@ -107,6 +108,7 @@ def present(module):
     wanted = {"digest": module.params["digest"], "python": version(module, module.params["python"])}
     if stamp(module) == wanted and runs(module):
         module.exit_json()
+    refuse_foreign(module)
     if module.check_mode:
         module.exit_json(changed=True)
     begun, path = time.monotonic(), module.params["path"]
@@ -114,9 +116,11 @@ def present(module):
     with alone(module):
         if stamp(module) == wanted and runs(module):
             module.exit_json()
+        refuse_foreign(module)
         refuse_while_used(module)
         clear(module)
         check_disk(module)
+        mark(module)
         tool = install(module)
         try_imports(module)
         write_stamp(module, wanted)
@@ -150,9 +154,34 @@ def taken(stream):
 
 def clear(module):
     """Remove what an earlier call left: an environment half made or outdated, and unpacked wheels."""
-    remove(module.params["path"])
-    for path in leftovers(module):
+    if os.path.lexists(module.params["path"]):
+        mark(module)
+    for path in [module.params["path"], marker(module), *leftovers(module)]:
         remove(path)
+
+
+def marker(module):
+    """A file beside the environment that says that it is ours: there before the first file of it, gone after the last."""
+    folder, name = os.path.split(module.params["path"])
+    return os.path.join(folder, f".lockstep-env.{name}.made")
+
+
+def mark(module):
+    """Say that the environment is ours."""
+    with open(marker(module), "w", encoding="utf-8") as stream:
+        os.fsync(stream.fileno())
+
+
+def refuse_foreign(module):
+    """Refuse to replace or remove what no call of ours made."""
+    path = module.params["path"]
+    ours = os.path.lexists(marker(module)) or os.path.lexists(stamp_path(module))
+    bare = os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path)
+    if os.path.lexists(path) and not ours and not bare:
+        module.fail_json(
+            msg=f"{host()}: python_env_path={path} is there, and Lockstep did not make it; what is there would be lost. "
+            "Move it away, or set python_env_path to a folder of its own"
+        )
 
 
 def leftovers(module):
@@ -298,13 +327,18 @@ def write_stamp(module, wanted):
 
 def absent(module):
     """Remove the environment and what lies beside it; the folder, too, when it is empty then."""
+    refuse_foreign(module)
     folder = os.path.dirname(module.params["path"])
-    mine = [module.params["path"], *module.params["others"], os.path.join(folder, LOCK), *leftovers(module)]
+    mine = [module.params["path"], *module.params["others"], os.path.join(folder, LOCK), marker(module), *leftovers(module)]
     paths = [path for path in mine if os.path.lexists(path)]
-    lonely = os.path.isdir(folder) and set(os.listdir(folder)) <= {os.path.basename(path) for path in paths}
+    # worker_root stays where only root may remove it.
+    may = os.access(os.path.dirname(folder), os.W_OK)
+    lonely = os.path.isdir(folder) and may and set(os.listdir(folder)) <= {os.path.basename(path) for path in paths}
     if (paths or lonely) and not module.check_mode:
         refuse_while_used(module)
-        for path in paths:
+        if os.path.lexists(module.params["path"]):
+            mark(module)
+        for path in [*paths, marker(module)]:
             remove(path)
         if lonely:
             os.rmdir(folder)

@@ -10,16 +10,20 @@ from plugins.shared.wheels import Target
 PYTHONS = ("python3", "python3.13", "python3.12", "python3.11")
 OLDEST, NEWEST = (3, 11), (3, 13)
 MACHINES = ("x86_64", "aarch64")
-PYTHON_FACTS = "import sys; print('%d.%d.%d' % sys.version_info[:3], sys.maxsize > 2**32)"
+PYTHON_FACTS = (
+    "import sys, importlib.util as u; print('%d.%d.%d' % sys.version_info[:3], sys.maxsize > 2**32, u.find_spec('ensurepip') is not None)"
+)
+OWN = ("venv", "runs", "caches", "locks", "doctor", ".lock", ".lockstep-env.lock")
+"""What Lockstep makes in worker_root: only this is ever given to the user who trains."""
 
 
-def look_script(root: str, packages: Iterable[str], pythons: Iterable[str]) -> str:
+def look_script(root: str, packages: Iterable[str], pythons: Iterable[str], record: str) -> str:
     """A script for a plain /bin/sh that prints what a host is, as `name=value` lines; it changes nothing.
 
     No Python is needed on the host: that it is missing or too old is one of the answers.
     """
     return f"""
-root={shlex.quote(root)}
+root={shlex.quote(root)}; record={shlex.quote(record)}
 sed 's/^/os_/' /etc/os-release 2>/dev/null
 echo "machine=$(uname -m)"; echo "bits=$(getconf LONG_BIT)"; echo "libc=$(getconf GNU_LIBC_VERSION)"
 echo "user=$(id -un)"; echo "uid=$(id -u)"; echo "cores=$(nproc)"
@@ -37,10 +41,17 @@ done
 at=$root; while [ ! -e "$at" ]; do at=$(dirname "$at"); done
 echo "root_mb=$(df -Pk "$at" | awk 'NR == 2 {{ print int($4 / 1024) }}')"
 if [ -d "$root" ] && [ "$(id -u)" = 0 ]; then echo root=own
-elif [ -d "$root" ] && [ -z "$(find "$root" -maxdepth 2 ! -uid "$(id -u)" -print -quit)" ]; then echo root=own
-elif [ -d "$root" ]; then echo root=foreign
+elif [ -d "$root" ]; then
+  [ -O "$root" ] && whose=own || whose=foreign
+  for one in {" ".join(OWN)}; do
+    [ -e "$root/$one" ] && [ ! -L "$root/$one" ] || continue
+    [ -z "$(find "$root/$one" -maxdepth 1 ! -uid "$(id -u)" -print -quit)" ] || {{ whose=foreign; echo "foreign=$root/$one"; }}
+  done
+  echo "root=$whose"
 elif [ -w "$at" ]; then echo root=possible; else echo root=denied; fi
 if [ -e "$root/venv/lockstep.stamp" ]; then echo venv=yes; fi
+if [ -f "$record" ] && grep -q '^ "installed"' "$record" && ! grep -q '^ "pending"' "$record"; then echo record=whole
+elif [ -e "$record" ]; then echo record=pending; fi
 if [ -e /etc/lockstep/firewall.nft ]; then echo firewall=yes; fi
 if command -v tmux >/dev/null; then tmux -L lockstep list-sessions -F 'session=#{{session_name}}' 2>/dev/null; fi
 true
@@ -56,6 +67,12 @@ class Look:
     """Debian packages that are to be there and are not."""
     pythons: list[tuple[str, str, bool]] = field(default_factory=list)
     """Path, version (empty: it does not run), whether 64 bits."""
+    venvs: list[str] = field(default_factory=list)
+    """Paths of Pythons that make environments with pip by themselves."""
+    foreign: list[str] = field(default_factory=list)
+    """What is ours in worker_root and belongs to another user."""
+    sudo_said: str = ""
+    """Why sudo did not take the password that was given; empty when it did, or was not asked."""
     sessions: list[str] = field(default_factory=list)
     """Live tmux sessions of Lockstep: workers that train."""
 
@@ -79,10 +96,12 @@ class Look:
         """What later stages need, as a fact."""
         target, python = self.target, self.python
         return {
-            **{key: self.values.get(key, "") for key in ("machine", "user", "uid", "sudo", "root", "venv", "firewall")},
+            **{key: self.values.get(key, "") for key in ("machine", "user", "uid", "sudo", "root", "venv", "firewall", "record")},
             "system": self.values.get("os_PRETTY_NAME", "").strip('"'),
             "lacks": self.lacks,
             "sessions": self.sessions,
+            "foreign": self.foreign,
+            "makes_venvs": bool(python and python[0] in self.venvs),
             "python": python[0] if python else "",
             "python_version": python[1] if python else "",
             "target": {"machine": target.machine, "python": target.python, "glibc": target.glibc} if target else {},
@@ -101,15 +120,39 @@ def parse(output: str) -> Look:
     for line in output.splitlines():
         name, _, value = line.strip().partition("=")
         if name == "python":
-            path, version, wide = [*value.split(), "", ""][:3]
+            path, version, wide, ensurepip = [*value.split(), "", "", ""][:4]
             look.pythons.append((path, version, wide == "True"))
+            look.venvs += [path] if ensurepip == "True" else []
         elif name == "lacks":
             look.lacks.append(value)
+        elif name == "foreign":
+            look.foreign.append(value)
         elif name == "session":
             look.sessions.append(value)
         elif value:
             look.values[name] = value
     return look
+
+
+def needs_root(look: Look, kind: str, firewall: bool) -> bool:
+    """Whether provisioning does anything there that takes root's rights, as far as a look can tell."""
+    root, left = look.values.get("root"), look.values.get("record") == "pending"
+    return bool(kind == "glusterfs" or firewall or "firewall" in look.values or look.lacks or left or root in ("denied", "foreign"))
+
+
+def removal_needs_root(look: Look, kind: str) -> bool:
+    """Whether there is anything that only root can remove."""
+    return kind == "glusterfs" or "firewall" in look.values or "record" in look.values
+
+
+def venv_refusals(hosts: Mapping[str, Mapping[str, Any]], wheels: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Why hosts can't make an environment without uv: Debian's package is missing, and nobody there may install it."""
+    return [
+        f"{name}: uv can't be had for it, and its Python {host['python_version']} makes no environments without Debian's package "
+        f"python{host['python_version'].rpartition('.')[0]}-venv, which takes root to install: {host['root_refused']}"
+        for name, host in hosts.items()
+        if not (wheels[host["wheels"]]["uv"] or host["makes_venvs"]) and host["root_refused"]
+    ]
 
 
 def refusals(host: str, look: Look, needs_root: bool, password: bool, brick: bool, need_mb: int) -> list[str]:
@@ -160,10 +203,17 @@ def _shown(path: str, version: str, wide: bool) -> str:
 def sudo_refusal(look: Look, password: bool) -> str | None:
     """Why the user can not act as root; None when he can."""
     user, sudo = look.values.get("user", "?"), look.values.get("sudo", "missing")
-    if sudo in ("yes", "root") or password:
+    if sudo in ("yes", "root"):
         return None
     if sudo == "missing":
         return f"there is no sudo, and {user} is not root; install sudo there, or log in as root: -e ansible_user=root"
+    if look.sudo_said:
+        return (
+            f"sudo does not take the password given for {user} ({look.sudo_said}); give the right one with -K; a user who may not "
+            f"use sudo at all is let in by root: usermod -aG sudo {user}"
+        )
+    if password:
+        return None
     return (
         f"{user} can't use sudo without a password; give it with -K, or allow it there: "
         f"echo '{user} ALL=(ALL) NOPASSWD: ALL' | sudo tee /etc/sudoers.d/{user}"

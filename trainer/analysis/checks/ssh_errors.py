@@ -21,6 +21,11 @@ SSH = (
     ("no space left", "its disk is full", "ssh {login} df -h, and remove what is not needed"),
     ("sudo: a password is required", "sudo asks for a password", "give --ask-become-pass, or allow {user} sudo without one"),
     ("missing sudo password", "sudo asks for a password", "give --ask-become-pass, or allow {user} sudo without one"),
+    (
+        "incorrect sudo password",
+        "sudo does not take the password",
+        "give the right one with --ask-become-pass, or allow {user} sudo without one",
+    ),
     ("not in the sudoers file", "its user may not use sudo", "as root on {host}: usermod -aG sudo {user}"),
     ("python: not found", "it has no Python for Ansible", "ssh {login} sudo apt-get install python3"),
     ("python3: not found", "it has no Python for Ansible", "ssh {login} sudo apt-get install python3"),

@@ -1,0 +1,29 @@
+"""Try sudo with the password that was given, so that a wrong one is told before anything is changed."""
+
+from typing import Any
+
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    """Returns `said`: why it did not work; empty when it did. A finding and no failure: all hosts are judged at once."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Become root, and do nothing."""
+        result = super().run(tmp, task_vars)
+        try:
+            done = self._low_level_execute_command("true", executable="/bin/sh")
+        except AnsibleError as error:
+            result["said"] = " ".join(str(error).split())
+            return result
+        result["said"] = "" if done["rc"] == 0 else reason(done)
+        return result
+
+
+def reason(done: dict[str, Any]) -> str:
+    """The last line that sudo said."""
+    lines = [line.strip() for line in f"{done['stdout']}\n{done['stderr']}".splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit code {done['rc']}"
