@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleFilterError
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
@@ -32,10 +32,10 @@ def runs_folder(place: str) -> Path:
 
 @contextlib.contextmanager
 def refusing() -> Iterator[None]:
-    """Turn a LockstepError into a failed task with only its message."""
+    """Turn a refusal, of ours or of a filter, into a failed task with only its message."""
     try:
         yield
-    except LockstepError as error:
+    except (LockstepError, AnsibleFilterError) as error:
         raise AnsibleActionFail(str(error)) from None
 
 
