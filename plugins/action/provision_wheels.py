@@ -5,11 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
-from plugins.shared import control
-from plugins.shared.upload import Upload
-from trainer.analysis.progress import Line
+from plugins.shared.upload import with_progress
 
 
 class ActionModule(ActionBase):
@@ -24,7 +21,7 @@ class ActionModule(ActionBase):
         result["changed"] = bool(missing)
         if not self._task.check_mode:
             for one in missing:
-                self._upload(one["name"]).folder(Path(one["folder"]), self._place(one["name"]))
+                with_progress(self, f"wheels {one['name']}", self._task.args["host"]).folder(Path(one["folder"]), self._place(one["name"]))
         return result
 
     def _place(self, name: str) -> str:
@@ -33,13 +30,3 @@ class ActionModule(ActionBase):
     def _there(self, name: str) -> bool:
         script = f"test -f {shlex.quote(self._place(name))}/requirements.txt"
         return bool(self._low_level_execute_command(script, sudoable=False, executable="/bin/sh")["rc"] == 0)
-
-    def _upload(self, name: str) -> Upload:
-        line = Line(Display(), control.terminal())
-
-        def told(done: int, total: int) -> None:
-            line.update(f"sending wheels {name} to {self._task.args['host']}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB")
-            if done == total:
-                line.end()
-
-        return Upload(self, told)

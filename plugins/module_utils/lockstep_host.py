@@ -4,6 +4,30 @@ import os
 import platform
 import re
 
+VERSIONS = """
+import importlib.metadata, json, platform, sys
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps({"python": platform.python_version(), "packages": found, "executable": sys.executable}))
+"""
+"""For another Python (`-c`, then names of packages): its version, which of the packages it has, where it is."""
+
+
+def name():
+    """This host's own name, for messages."""
+    return os.uname().nodename
+
+
+def run(module, *argv):
+    """Run a command, or fail with what it said."""
+    code, _, error = module.run_command(list(argv))
+    if code != 0:
+        module.fail_json(msg=f"{name()}: `{' '.join(argv)}` failed: {error.strip()}")
+
 
 def text(path):
     """A small file's content, or None."""

@@ -5,6 +5,8 @@ import os
 import pwd
 import subprocess
 
+from ansible.module_utils import lockstep_files as files
+from ansible.module_utils import lockstep_host as host
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -123,11 +125,11 @@ def present(module):
         if "write the line of /etc/fstab" in todo:
             write_line(module, wanted_line(module))
         if "mount at boot" in todo:
-            replace(module.params["unit"], unit_text(module))
-            run(module, "systemctl", "daemon-reload")
-            run(module, "systemctl", "enable", os.path.basename(module.params["unit"]))
+            files.replace(module.params["unit"], unit_text(module))
+            host.run(module, "systemctl", "daemon-reload")
+            host.run(module, "systemctl", "enable", os.path.basename(module.params["unit"]))
         if stale:
-            run(module, "umount", "--lazy", path)
+            host.run(module, "umount", "--lazy", path)
         if stale or not there:
             guard(module)
             mount(module)
@@ -141,14 +143,14 @@ def check_place(module, there):
     path = module.params["path"]
     if there is not None and there[0] != KIND:
         module.fail_json(
-            msg=f"{host()}: on dfs_path={path} {there[1]} ({there[0]}) is mounted, not a GlusterFS volume; "
+            msg=f"{host.name()}: on dfs_path={path} {there[1]} ({there[0]}) is mounted, not a GlusterFS volume; "
             "unmount it, or set dfs_kind: mounted to use it as it is"
         )
     if there is not None and there[1].partition(":/")[2] != module.params["source"].partition(":/")[2]:
-        module.fail_json(msg=f"{host()}: on dfs_path={path} another volume is mounted: {there[1]}; set another dfs_path or dfs_volume")
+        module.fail_json(msg=f"{host.name()}: on dfs_path={path} another volume is mounted: {there[1]}; set another dfs_path or dfs_volume")
     if there is None and os.path.isdir(path) and os.listdir(path):
         module.fail_json(
-            msg=f"{host()}: dfs_path={path} holds {', '.join(sorted(os.listdir(path))[:3])}, which a mount would hide; "
+            msg=f"{host.name()}: dfs_path={path} holds {', '.join(sorted(os.listdir(path))[:3])}, which a mount would hide; "
             "move that away, or set another dfs_path"
         )
 
@@ -221,19 +223,8 @@ def write_line(module, line):
     path = module.params["fstab"]
     kept = [one for one in lines(module) if not is_ours(module, one)]
     text = "".join(f"{one}\n" for one in [*kept, *([line] if line else [])])
-    replace(path, text)
-    run(module, "systemctl", "daemon-reload")
-
-
-def replace(path, text):
-    """Replace a file, whole or not at all, with its mode kept."""
-    mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o644
-    with open(f"{path}.part", "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.chmod(f"{path}.part", mode)
-    os.replace(f"{path}.part", path)
+    files.replace(path, text)
+    host.run(module, "systemctl", "daemon-reload")
 
 
 def unit_text(module):
@@ -280,7 +271,7 @@ def mount(module):
     code, _, error = module.run_command(["systemctl", "start", mount_unit(module)])
     if code != 0 or mounted(path) is None:
         module.fail_json(
-            msg=f"{host()}: {module.params['source']} can't be mounted on {path}: {error.strip() or 'no reason given'} "
+            msg=f"{host.name()}: {module.params['source']} can't be mounted on {path}: {error.strip() or 'no reason given'} "
             f"Do the servers run (sudo gluster volume status), and are their ports reachable? The last lines of {log} say more"
         )
 
@@ -294,7 +285,7 @@ def owned(module):
 def give(module):
     """Give the mounted folder and what is in it to the user."""
     user = pwd.getpwnam(module.params["owner"])
-    run(module, "chown", "-R", f"{user.pw_uid}:{user.pw_gid}", module.params["path"])
+    host.run(module, "chown", "-R", f"{user.pw_uid}:{user.pw_gid}", module.params["path"])
 
 
 def absent(module):
@@ -317,9 +308,9 @@ def remove_unit(module):
     """Stop and remove the systemd unit."""
     unit = module.params["unit"]
     if os.path.exists(unit):
-        run(module, "systemctl", "disable", "--now", os.path.basename(unit))
+        host.run(module, "systemctl", "disable", "--now", os.path.basename(unit))
         os.unlink(unit)
-        run(module, "systemctl", "daemon-reload")
+        host.run(module, "systemctl", "daemon-reload")
 
 
 def remove_place(path):
@@ -335,19 +326,7 @@ def unmount(module):
     path = module.params["path"]
     code, _, error = module.run_command(["umount", *(["--lazy"] if dead(path) else []), path])
     if code != 0:
-        module.fail_json(msg=f"{host()}: {error.strip()}; end what uses {path} there (sudo fuser -vm {path}), then run this again")
-
-
-def run(module, *argv):
-    """Run a command, or fail with what it said."""
-    code, _, error = module.run_command(list(argv))
-    if code != 0:
-        module.fail_json(msg=f"{host()}: `{' '.join(argv)}` failed: {error.strip()}")
-
-
-def host():
-    """This host's name."""
-    return os.uname().nodename
+        module.fail_json(msg=f"{host.name()}: {error.strip()}; end what uses {path} there (sudo fuser -vm {path}), then run this again")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import hashlib
 import os
 
+from ansible.module_utils import lockstep_files as files
+from ansible.module_utils import lockstep_host as host
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -94,34 +96,34 @@ def present(module):
     if nft is None:
         if module.check_mode:
             module.exit_json(changed=True, did=["load the rules"])
-        module.fail_json(msg=f"{host()}: nft is missing; install it: sudo apt-get install nftables")
+        module.fail_json(msg=f"{host.name()}: nft is missing; install it: sudo apt-get install nftables")
     unit = UNIT.format(nft=nft, rules=rules_path(module), table=module.params["table"])
-    todo = [] if read(rules_path(module)) == module.params["rules"] else ["write the rules"]
-    todo += [] if read(module.params["unit"]) == unit and enabled(module) else ["load them at boot"]
-    todo += [] if not todo and loaded(module, nft) == read(seen_path(module)) else ["load the rules"]
+    todo = [] if files.read(rules_path(module)) == module.params["rules"] else ["write the rules"]
+    todo += [] if files.read(module.params["unit"]) == unit and enabled(module) else ["load them at boot"]
+    todo += [] if not todo and loaded(module, nft) == files.read(seen_path(module)) else ["load the rules"]
     if todo and not module.check_mode:
         os.makedirs(module.params["folder"], exist_ok=True)
         check(module, nft)
-        write(rules_path(module), module.params["rules"])
+        files.replace(rules_path(module), module.params["rules"])
         if "load them at boot" in todo:
-            write(module.params["unit"], unit)
-            run(module, "systemctl", "daemon-reload")
-            run(module, "systemctl", "enable", unit_name(module))
-        run(module, nft, "-f", rules_path(module))
-        run(module, "systemctl", "start", unit_name(module))
-        write(seen_path(module), loaded(module, nft))
+            files.replace(module.params["unit"], unit)
+            host.run(module, "systemctl", "daemon-reload")
+            host.run(module, "systemctl", "enable", unit_name(module))
+        host.run(module, nft, "-f", rules_path(module))
+        host.run(module, "systemctl", "start", unit_name(module))
+        files.replace(seen_path(module), loaded(module, nft))
     module.exit_json(changed=bool(todo), did=todo)
 
 
 def check(module, nft):
     """Refuse rules that nft would not take, before anything is replaced."""
     candidate = f"{rules_path(module)}.part"
-    write(candidate, module.params["rules"])
+    files.replace(candidate, module.params["rules"])
     code, _, error = module.run_command([nft, "-c", "-f", candidate])
     os.unlink(candidate)
     if code != 0:
         module.fail_json(
-            msg=f"{host()}: nftables does not take the rules: {error.strip()}. The kernel may lack nf_tables (modprobe nf_tables); "
+            msg=f"{host.name()}: nftables does not take the rules: {error.strip()}. The kernel may lack nf_tables (modprobe nf_tables); "
             "without a firewall: -e firewall=false"
         )
 
@@ -143,11 +145,11 @@ def absent(module):
         todo.append("remove the rules")
     if todo and not module.check_mode:
         if "remove the unit" in todo:
-            run(module, "systemctl", "disable", "--now", unit_name(module))
+            host.run(module, "systemctl", "disable", "--now", unit_name(module))
             os.unlink(module.params["unit"])
-            run(module, "systemctl", "daemon-reload")
+            host.run(module, "systemctl", "daemon-reload")
         if nft and loaded(module, nft):
-            run(module, nft, "delete", "table", "inet", module.params["table"])
+            host.run(module, nft, "delete", "table", "inet", module.params["table"])
         for path in (rules_path(module), seen_path(module)):
             if os.path.exists(path):
                 os.unlink(path)
@@ -174,36 +176,6 @@ def unit_name(module):
 def enabled(module):
     """Whether the unit is loaded at boot."""
     return module.run_command(["systemctl", "is-enabled", "--quiet", unit_name(module)])[0] == 0
-
-
-def run(module, *argv):
-    """Run a command, or fail with what it said."""
-    code, _, error = module.run_command(list(argv))
-    if code != 0:
-        module.fail_json(msg=f"{host()}: `{' '.join(argv)}` failed: {error.strip()}")
-
-
-def host():
-    """This host's name."""
-    return os.uname().nodename
-
-
-def read(path):
-    """A file's text; empty when there is none."""
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return stream.read()
-    except FileNotFoundError:
-        return ""
-
-
-def write(path, text):
-    """Replace a file, whole or not at all."""
-    with open(f"{path}.new", "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(f"{path}.new", path)
 
 
 if __name__ == "__main__":

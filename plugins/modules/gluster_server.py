@@ -6,6 +6,8 @@ import re
 import shutil
 import time
 
+from ansible.module_utils import lockstep_files as files
+from ansible.module_utils import lockstep_host as host
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -87,7 +89,7 @@ def present(module):
     if module.get_bin_path("glusterd") is None:
         if module.check_mode:
             module.exit_json(changed=True, did=["start glusterd", "make the brick"])
-        module.fail_json(msg=f"{host()}: glusterd is missing; install it: sudo apt-get install glusterfs-server")
+        module.fail_json(msg=f"{host.name()}: glusterd is missing; install it: sudo apt-get install glusterfs-server")
     todo = wanting(module)
     if todo and not module.check_mode:
         note(module)
@@ -100,7 +102,7 @@ def present(module):
 def wanting(module):
     """What is not as it should be."""
     todo = []
-    found = MAX_PORT.search(read_text(module.params["settings"]))
+    found = MAX_PORT.search(files.read(module.params["settings"]))
     if found and int(found.group(2)) != module.params["max_port"]:
         todo.append("limit ports")
     if not active(module) or not enabled(module):
@@ -115,22 +117,22 @@ def note(module):
     path = module.params["record"]
     if os.path.exists(path):
         return
-    found = MAX_PORT.search(read_text(module.params["settings"]))
+    found = MAX_PORT.search(files.read(module.params["settings"]))
     before = {
         "max_port": int(found.group(2)) if found else None,
         "enabled": enabled(module),
         "made_brick": not os.path.isdir(module.params["brick"]),
     }
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    replace(path, json.dumps(before))
+    files.replace(path, json.dumps(before))
 
 
 def limit_ports(module, needed, number=None):
     """Write the highest port of bricks into the daemon's settings."""
     if needed:
         path = module.params["settings"]
-        text = read_text(path)
-        replace(path, MAX_PORT.sub(lambda found: f"{found.group(1)}{number or module.params['max_port']}", text))
+        text = files.read(path)
+        files.replace(path, MAX_PORT.sub(lambda found: f"{found.group(1)}{number or module.params['max_port']}", text))
 
 
 def enable(module, start, restart):
@@ -141,7 +143,7 @@ def enable(module, start, restart):
     deadline = time.monotonic() + ANSWER_S
     while module.run_command(["gluster", "--mode=script", "pool", "list"])[0] != 0:
         if time.monotonic() > deadline:
-            module.fail_json(msg=f"{host()}: glusterd does not answer for {ANSWER_S} s; look at: journalctl -u glusterd")
+            module.fail_json(msg=f"{host.name()}: glusterd does not answer for {ANSWER_S} s; look at: journalctl -u glusterd")
         time.sleep(0.5)
 
 
@@ -153,7 +155,7 @@ def make_brick(module):
         os.setxattr(brick, "trusted.lockstep", b"1")
     except OSError as error:
         module.fail_json(
-            msg=f"{host()}: dfs_brick={brick} can't hold a brick: no extended attributes there ({error.strerror}); "
+            msg=f"{host.name()}: dfs_brick={brick} can't hold a brick: no extended attributes there ({error.strerror}); "
             "set dfs_brick to a folder on ext4, xfs or btrfs"
         )
 
@@ -166,7 +168,7 @@ def absent(module):
     if os.path.isdir(module.params["brick"]):
         refuse_foreign(module)
     if not module.check_mode:
-        undo(module, json.loads(read_text(path)))
+        undo(module, json.loads(files.read(path)))
         os.unlink(path)
         if not os.listdir(os.path.dirname(path)):
             os.rmdir(os.path.dirname(path))
@@ -179,7 +181,7 @@ def refuse_foreign(module):
     foreign = [name for name in sorted(os.listdir(brick)) if name not in module.params["folders"] and not name.startswith(".")]
     if foreign:
         module.fail_json(
-            msg=f"{host()}: {brick} also holds {', '.join(foreign[:5])}, which Lockstep did not put there; move that away first"
+            msg=f"{host.name()}: {brick} also holds {', '.join(foreign[:5])}, which Lockstep did not put there; move that away first"
         )
 
 
@@ -208,32 +210,7 @@ def systemctl(module, *arguments):
     """Run systemctl, or fail with what it said."""
     code, _, error = module.run_command(["systemctl", *arguments])
     if code != 0:
-        module.fail_json(msg=f"{host()}: `systemctl {' '.join(arguments)}` failed: {error.strip()}; look at: journalctl -u {SERVICE}")
-
-
-def host():
-    """This host's name."""
-    return os.uname().nodename
-
-
-def read_text(path):
-    """A file's text; empty when there is none."""
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return stream.read()
-    except FileNotFoundError:
-        return ""
-
-
-def replace(path, text):
-    """Replace a file, whole or not at all, with its mode kept."""
-    mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o644
-    with open(f"{path}.part", "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.chmod(f"{path}.part", mode)
-    os.replace(f"{path}.part", path)
+        module.fail_json(msg=f"{host.name()}: `systemctl {' '.join(arguments)}` failed: {error.strip()}; look at: journalctl -u {SERVICE}")
 
 
 if __name__ == "__main__":

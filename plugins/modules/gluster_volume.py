@@ -6,6 +6,8 @@ import socket
 import time
 from xml.etree import ElementTree
 
+from ansible.module_utils import lockstep_files as files
+from ansible.module_utils import lockstep_host as host
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -141,7 +143,7 @@ def own(module, address):
     """Whether an address is one of this host's."""
     _, out, _ = module.run_command(["hostname", "-I"])
     here = {*out.split(), "127.0.1.1", "127.0.0.1", "::1"}
-    return address in here or address in (os.uname().nodename, "localhost") or not here.isdisjoint(resolved(address))
+    return address in here or address in (host.name(), "localhost") or not here.isdisjoint(resolved(address))
 
 
 def resolved(name):
@@ -172,7 +174,7 @@ def probe(module, address):
     code, out, error = gluster(module, "peer", "probe", address)
     if code != 0:
         module.fail_json(
-            msg=f"{os.uname().nodename}: {address} can't be taken into GlusterFS's pool: {(out + error).strip()}. "
+            msg=f"{host.name()}: {address} can't be taken into GlusterFS's pool: {(out + error).strip()}. "
             "Is its port 24007 reachable from here, and is it in no other pool (sudo gluster peer status)?"
         )
     remember(module, "peers", address)
@@ -187,7 +189,7 @@ def wait_for_peers(module):
             return
         if time.monotonic() > deadline:
             module.fail_json(
-                msg=f"{os.uname().nodename}: GlusterFS on {', '.join(late)} does not join within {JOIN_S} s; "
+                msg=f"{host.name()}: GlusterFS on {', '.join(late)} does not join within {JOIN_S} s; "
                 "look there at: journalctl -u glusterd; then run provision.yml again"
             )
         time.sleep(0.5)
@@ -214,7 +216,7 @@ def create(module):
 
 def absent(module):
     """Delete the volume that was created here, and leave the pool that was made here."""
-    record = read(module)
+    record = recorded(module)
     if not record:
         module.exit_json(changed=False, did=[])
     mine = module.params["name"] in record.get("volumes", [])
@@ -248,7 +250,7 @@ def answer(module, *arguments):
     code, out, error = module.run_command(["gluster", "--mode=script", "--xml", *arguments])
     if code != 0 or not out.strip():
         module.fail_json(
-            msg=f"{os.uname().nodename}: `gluster {' '.join(arguments)}` failed: {(error or out).strip()}; look at: journalctl -u glusterd"
+            msg=f"{host.name()}: `gluster {' '.join(arguments)}` failed: {(error or out).strip()}; look at: journalctl -u glusterd"
         )
     return ElementTree.fromstring(out)  # noqa: S314 - gluster itself wrote it
 
@@ -262,28 +264,20 @@ def must(module, *arguments):
     """Run gluster, or fail with what it said."""
     code, out, error = gluster(module, *arguments)
     if code != 0:
-        module.fail_json(msg=f"{os.uname().nodename}: `gluster {' '.join(arguments)}` failed: {(error or out).strip()}")
+        module.fail_json(msg=f"{host.name()}: `gluster {' '.join(arguments)}` failed: {(error or out).strip()}")
 
 
-def read(module):
+def recorded(module):
     """The record, or an empty dict."""
-    try:
-        with open(module.params["record"], encoding="utf-8") as stream:
-            return json.load(stream)
-    except FileNotFoundError:
-        return {}
+    return json.loads(files.read(module.params["record"]) or "{}")
 
 
 def remember(module, kind, name):
     """Add a name to the record."""
-    record, path = read(module), module.params["record"]
+    record, path = recorded(module), module.params["record"]
     record[kind] = sorted({*record.get(kind, []), name})
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(f"{path}.part", "w", encoding="utf-8") as stream:
-        json.dump(record, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(f"{path}.part", path)
+    files.replace(path, json.dumps(record))
 
 
 if __name__ == "__main__":

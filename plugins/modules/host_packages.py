@@ -5,6 +5,8 @@ import os
 import shutil
 import time
 
+from ansible.module_utils import lockstep_files as files
+from ansible.module_utils import lockstep_host as host
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -104,7 +106,7 @@ def present(module):
     new = sorted(installed(module) - before)
     write(module, {"installed": sorted({*record.get("installed", []), *new})})
     shown = f"{len(new)} packages installed: {', '.join(missing)} and what they need"
-    module.exit_json(changed=True, installed=new, show=f"{os.uname().nodename}: {shown}")
+    module.exit_json(changed=True, installed=new, show=f"{host.name()}: {shown}")
 
 
 def install(module, missing):
@@ -125,7 +127,7 @@ def apt(module, argv):
             [line for line in (out + error).splitlines() if line.startswith(("E:", "Err:", "dpkg:"))] or error.splitlines() or ["nothing"]
         )
         module.fail_json(
-            msg=f"{os.uname().nodename}: `{' '.join(argv)}` ended with exit code {code}: {' '.join(said[-3:])}. "
+            msg=f"{host.name()}: `{' '.join(argv)}` ended with exit code {code}: {' '.join(said[-3:])}. "
             "Mend that on the host (network, package sources, disk), then run provision.yml again."
         )
 
@@ -172,28 +174,20 @@ def installed(module):
     """Names of all installed packages."""
     code, out, error = module.run_command(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\\n"])
     if code != 0:
-        module.fail_json(msg=f"{os.uname().nodename}: dpkg-query failed: {error.strip()}")
+        module.fail_json(msg=f"{host.name()}: dpkg-query failed: {error.strip()}")
     return {line.split()[0] for line in out.splitlines() if line.endswith(" installed")}
 
 
 def read(module):
     """The record, or an empty dict."""
-    try:
-        with open(module.params["record"], encoding="utf-8") as stream:
-            return json.load(stream)
-    except FileNotFoundError:
-        return {}
+    return json.loads(files.read(module.params["record"]) or "{}")
 
 
 def write(module, record):
     """Replace the record, whole or not at all."""
     path = module.params["record"]
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(f"{path}.part", "w", encoding="utf-8") as stream:
-        json.dump(record, stream, indent=1)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(f"{path}.part", path)
+    files.replace(path, json.dumps(record, indent=1))
 
 
 def forget(module):

@@ -54,16 +54,6 @@ facts:
 """
 
 PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "pillow", "pyyaml")
-ASK_PYTHON = """
-import importlib.metadata, json, platform, sys
-found = {}
-for name in sys.argv[1:]:
-    try:
-        found[name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        pass
-print(json.dumps({"version": platform.python_version(), "packages": found}))
-"""
 PATIENCE_S = 2.0
 SMALL = 4 << 20
 SPEED_S = 0.3
@@ -243,12 +233,13 @@ def python(module, path):
     """Version and packages of the worker's Python, or why there are none."""
     if not os.access(path, os.X_OK) or os.path.isdir(path):
         return {"path": path, "error": "is missing" if not os.path.exists(path) else "is no program"}
-    code, out, error = module.run_command([path, "-c", ASK_PYTHON, *PACKAGES])
+    code, out, error = module.run_command([path, "-c", kernel.VERSIONS, *PACKAGES])
     if code != 0:
         return {"path": path, "error": f"does not run: {error.strip()[-200:]}"}
     try:
-        return {"path": path, **json.loads(out)}
-    except ValueError:
+        said = json.loads(out)
+        return {"path": path, "version": said["python"], "packages": said["packages"]}
+    except (KeyError, ValueError):
         return {"path": path, "error": f"answers as no Python does: {out.strip()[:80]}"}
 
 

@@ -11,6 +11,8 @@ import tempfile
 import time
 import zipfile
 
+from ansible.module_utils import lockstep_files as files
+from ansible.module_utils import lockstep_host as host
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -125,7 +127,7 @@ def present(module):
         try_imports(module)
         write_stamp(module, wanted)
     seconds = round(time.monotonic() - begun, 1)
-    shown = f"{host()}: Python environment made in {seconds:.0f} s ({tool}): {path}"
+    shown = f"{host.name()}: Python environment made in {seconds:.0f} s ({tool}): {path}"
     module.exit_json(changed=True, seconds=seconds, tool=tool, show=shown)
 
 
@@ -137,7 +139,7 @@ def alone(module):
         while not taken(stream):
             if time.monotonic() > deadline:
                 module.fail_json(
-                    msg=f"{host()}: another provisioning has been making {module.params['path']} for {WAIT_S} s; try again later"
+                    msg=f"{host.name()}: another provisioning has been making {module.params['path']} for {WAIT_S} s; try again later"
                 )
             time.sleep(1)
         yield
@@ -179,7 +181,7 @@ def refuse_foreign(module):
     bare = os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path)
     if os.path.lexists(path) and not ours and not bare:
         module.fail_json(
-            msg=f"{host()}: python_env_path={path} is there, and Lockstep did not make it; what is there would be lost. "
+            msg=f"{host.name()}: python_env_path={path} is there, and Lockstep did not make it; what is there would be lost. "
             "Move it away, or set python_env_path to a folder of its own"
         )
 
@@ -194,7 +196,7 @@ def install(module):
     wheels = module.params["wheels"]
     wish = os.path.join(wheels, "requirements.txt")
     if not os.path.isfile(wish):
-        module.fail_json(msg=f"{host()}: {wish} is not there; is dfs_path mounted? Run provision.yml again")
+        module.fail_json(msg=f"{host.name()}: {wish} is not there; is dfs_path mounted? Run provision.yml again")
     # Next to the environment: files are moved there instead of being copied from another disk.
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=os.path.dirname(module.params["path"])) as scratch:
         os.environ.update({"UV_CACHE_DIR": f"{scratch}/cache", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_CONFIG": "1", "TMPDIR": scratch})
@@ -251,7 +253,9 @@ def try_imports(module):
         code, _, error = module.run_command([f"{module.params['path']}/bin/python", "-c", statements])
     if code != 0:
         said = error.strip().splitlines() or [f"exit code {code}"]
-        module.fail_json(msg=f"{host()}: the new environment does not work: {said[-1]}; is this processor too old for TensorFlow's build?")
+        module.fail_json(
+            msg=f"{host.name()}: the new environment does not work: {said[-1]}; is this processor too old for TensorFlow's build?"
+        )
 
 
 def refuse_while_used(module):
@@ -260,8 +264,8 @@ def refuse_while_used(module):
     for entry in filter(str.isdigit, os.listdir("/proc")):
         if first_argument(entry).startswith(program):
             module.fail_json(
-                msg=f"{host()}: process {entry} runs with {module.params['path']}, which is to be replaced or removed; wait for the run "
-                "to end or stop it (ansible-playbook status.yml, stop.yml), then try again"
+                msg=f"{host.name()}: process {entry} runs with {module.params['path']}, which is to be replaced or removed; "
+                "wait for the run to end or stop it (ansible-playbook status.yml, stop.yml), then try again"
             )
 
 
@@ -282,7 +286,7 @@ def check_disk(module):
     free = shutil.disk_usage(folder).free // 2**20
     if free < module.params["need_mb"]:
         module.fail_json(
-            msg=f"{host()}: {free:,} MB are free under {folder}; the Python environment needs {module.params['need_mb']:,} MB. "
+            msg=f"{host.name()}: {free:,} MB are free under {folder}; the Python environment needs {module.params['need_mb']:,} MB. "
             "Free some, or set worker_root to another disk"
         )
 
@@ -291,7 +295,7 @@ def version(module, python):
     """What a Python says it is."""
     code, out, error = module.run_command([python, "-c", "import sys; print(sys.version)"])
     if code != 0:
-        module.fail_json(msg=f"{host()}: {python} does not run: {error.strip()[-300:]}; set python_env_interpreter")
+        module.fail_json(msg=f"{host.name()}: {python} does not run: {error.strip()[-300:]}; set python_env_interpreter")
     return " ".join(out.split())
 
 
@@ -318,11 +322,7 @@ def stamp_path(module):
 def write_stamp(module, wanted):
     """Say that all is there; what was installed reaches the disk first."""
     os.sync()
-    with open(f"{stamp_path(module)}.part", "w", encoding="utf-8") as stream:
-        json.dump(wanted, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(f"{stamp_path(module)}.part", stamp_path(module))
+    files.replace(stamp_path(module), json.dumps(wanted))
 
 
 def absent(module):
@@ -361,12 +361,7 @@ def run(module, *argv):
     code, out, error = module.run_command(list(argv))
     if code != 0:
         said = [line.strip() for line in (error or out).splitlines() if line.strip()][-6:]
-        module.fail_json(msg=f"{host()}: `{' '.join(argv[:4])} ...` ended with exit code {code}: {' '.join(said) or 'nothing said'}")
-
-
-def host():
-    """This host's name."""
-    return os.uname().nodename
+        module.fail_json(msg=f"{host.name()}: `{' '.join(argv[:4])} ...` ended with exit code {code}: {' '.join(said) or 'nothing said'}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 
+from ansible.module_utils import lockstep_files as files
 from ansible.module_utils import lockstep_host as kernel
 from ansible.module_utils import lockstep_tmux as tmux
 from ansible.module_utils.basic import AnsibleModule
@@ -92,16 +93,6 @@ STARTING_S = 60
 PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "pillow")
 MINIMUM_FREE_MB = 512
 SUPPORTED = ((3, 11), (3, 13))
-PROBE = """
-import importlib.metadata, json, platform, sys
-found = {}
-for name in sys.argv[1:]:
-    try:
-        found[name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        pass
-print(json.dumps({"python": platform.python_version(), "packages": found, "executable": sys.executable}))
-"""
 
 
 def main():
@@ -218,12 +209,7 @@ def locked(module):
 def write(module, path):
     """Write this run's claim, whole or not at all."""
     claimed = {"run": module.params["run"], "session": module.params["session"], "folder": worker_folder(module), "at": time.time()}
-    part = f"{path}.part"
-    with open(part, "w", encoding="utf-8") as stream:
-        json.dump(claimed, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(part, path)
+    files.replace(path, json.dumps(claimed))
 
 
 def worker_folder(module):
@@ -281,7 +267,7 @@ def probe(module):
     python, host = module.params["python"], module.params["host"]
     if not os.access(python, os.X_OK):
         module.fail_json(msg=f"{host}: worker_python={python} is no program; set worker_python to a Python with requirements/node.txt")
-    code, out, error = module.run_command([python, "-c", PROBE, *PACKAGES])
+    code, out, error = module.run_command([python, "-c", kernel.VERSIONS, *PACKAGES])
     if code != 0:
         module.fail_json(msg=f"{host}: worker_python={python} does not run: {error.strip()[-300:]}")
     found = json.loads(out)

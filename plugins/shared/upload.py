@@ -7,7 +7,10 @@ from pathlib import Path, PurePosixPath
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 
+from plugins.shared import control
+from trainer.analysis.progress import Line
 from trainer.files import sha256_file
 
 CHUNK = 8 * 2**20
@@ -81,3 +84,15 @@ class Upload:
         if done["rc"] != 0:
             raise AnsibleActionFail(f"{what} failed: {done['stderr'].strip()}; check free space, owner and mount (doctor.yml shows them)")
         return str(done["stdout"])
+
+
+def with_progress(action: ActionBase, what: str, host: str) -> Upload:
+    """An upload that shows how far it is on a line of its own."""
+    line = Line(Display(), control.terminal())
+
+    def told(done: int, total: int) -> None:
+        line.update(f"sending {what} to {host}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB")
+        if done == total:
+            line.end()
+
+    return Upload(action, told)

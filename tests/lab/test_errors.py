@@ -113,7 +113,7 @@ def test_clock_an_hour_off(cluster):
 
 def test_python_too_old(cluster):
     python = "/home/lockstep/lockstep/venv/bin/python"
-    answer = '{"version": "3.9.2", "packages": {}}'
+    answer = '{"python": "3.9.2", "packages": {}}'
     fake = f"mv {python} {python}.kept; cat > {python} <<'EOF'\n#!/bin/sh\necho '{answer}'\nEOF\nchmod +x {python}"
     with broken(cluster, 1, fake, f"mv -f {python}.kept {python}"):
         said = refused(cluster)

@@ -5,6 +5,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import lockstep_files
 import lockstep_host
 import lockstep_tmux
 import numpy as np
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Where Ansible would put the project's module_utils.
 sys.modules.setdefault("ansible.module_utils.lockstep_tmux", lockstep_tmux)
 sys.modules.setdefault("ansible.module_utils.lockstep_host", lockstep_host)
+sys.modules.setdefault("ansible.module_utils.lockstep_files", lockstep_files)
 
 
 def load_file(path: Path, name: str):
