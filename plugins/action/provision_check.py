@@ -22,6 +22,8 @@ class ActionModule(control.ControlAction):
             problems += self._judge(host, look, seen[host]["password"], plan)
         if plan["state"] == "present" and plan["kind"] != "local":
             problems += provisioning.shared_refusals(looks)
+        if plan["state"] == "present":
+            problems += provisioning.folder_refusals(looks)
         if problems:
             what = "can be removed now" if plan["state"] == "absent" else "can be provisioned like this"
             raise LockstepError("\n".join([f"Nothing {what}, and nothing was changed:", *(f"  {one}" for one in problems)]))

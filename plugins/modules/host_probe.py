@@ -106,7 +106,7 @@ def look(module):
         "cpus": min(cores, quota or cores),
         "load": os.getloadavg()[0],
         "memory": memory(),
-        "disk": {**disk(params["root"]), "need_mb": params["need_mb"]},
+        "disk": {**disk(params["root"]), **mounted(params["root"]), "need_mb": params["need_mb"]},
         "tmux": tmux(module),
         "python": python(module, params["python"]),
         "port": port(module, params["port"], params["root"]),
@@ -191,10 +191,15 @@ def dfs(path, kind):
     """What the shared folder is."""
     if not path:
         return None
-    path = os.path.realpath(path)
     os.stat(existing(path))  # a dead mount fails here
+    return {"kind": kind, **mounted(path), **disk(path)}
+
+
+def mounted(path):
+    """The path without links, and what is mounted there."""
+    path = os.path.realpath(path)
     point, fs_type, source = mount_of(path, kernel.text("/proc/self/mountinfo"))
-    return {"path": path, "kind": kind, "mount": point, "type": fs_type, "source": source, **disk(path)}
+    return {"path": path, "mount": point, "type": fs_type, "source": source}
 
 
 def mount_of(path, table):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plugins.shared.wheels import Target
+from trainer.analysis.checks import one_folder
 
 PYTHONS = ("python3", "python3.13", "python3.12", "python3.11")
 OLDEST, NEWEST = (3, 11), (3, 13)
@@ -40,6 +41,7 @@ for one in {" ".join(shlex.quote(one) for one in packages)}; do
 done
 at=$root; while [ ! -e "$at" ]; do at=$(dirname "$at"); done
 echo "root_mb=$(df -Pk "$at" | awk 'NR == 2 {{ print int($4 / 1024) }}')"
+echo "root_path=$(readlink -m "$root")"; echo "root_on=$(findmnt -n -o FSTYPE,SOURCE -T "$at")"
 if [ -d "$root" ] && [ "$(id -u)" = 0 ]; then echo root=own
 elif [ -d "$root" ]; then
   [ -O "$root" ] && whose=own || whose=foreign
@@ -245,3 +247,19 @@ def shared_refusals(looks: Mapping[str, Look]) -> list[str]:
         f"the user that trains has different numbers: {shown}. On a shared file system files belong to numbers: "
         "give the user one number everywhere (usermod -u), or log in as one that has"
     ]
+
+
+def folder_refusals(looks: Mapping[str, Look]) -> list[str]:
+    """Why hosts can't keep their workers where `worker_root` says: a folder that several of them see holds one Python, not several."""
+    places = {}
+    for host, look in looks.items():
+        fs_type, _, source = look.values.get("root_on", "").partition(" ")
+        places[host] = (look.values.get("root_path", ""), fs_type, source.strip())
+    told = []
+    for names in one_folder(places):
+        path, fs_type, source = places[names[0]]
+        told.append(
+            f"{', '.join(names)} would keep their workers in one folder, {path} ({fs_type} of {source}); "
+            "set worker_root to a local disk, or to a folder that has {{ inventory_hostname }} in its path"
+        )
+    return told

@@ -40,6 +40,9 @@ class Upload:
     def _send(self, pairs: list[tuple[Path, str]]) -> None:
         there = self._sizes(remote for _, remote in pairs)
         total = sum(local.stat().st_size for local, _ in pairs)
+        self._room(str(PurePosixPath(pairs[0][1]).parent), total - sum(there.values()))
+        # An empty file is sent by no write of its own.
+        self._shell(f"touch -- {' '.join(shlex.quote(remote) for _, remote in pairs)}", "writing there")
         done = 0
         for local, remote in pairs:
             size = local.stat().st_size
@@ -57,6 +60,16 @@ class Upload:
                     self.told(done, total)
         self._check(pairs)
 
+    def _room(self, folder: str, wanted: int) -> None:
+        """Refuse before the first byte what would fill the disk."""
+        listing = self._shell(f"df -Pk {shlex.quote(folder)}", f"free space of {folder}")
+        free = int(listing.splitlines()[-1].split()[-3]) * 1024
+        if wanted > free:
+            raise AnsibleActionFail(
+                f"{folder} has {free / 1e6:,.0f} MB free and {wanted / 1e6:,.0f} MB are to be sent there; remove what is not needed "
+                "(datasets and code of old runs lie there), or set dfs_path to a larger disk"
+            )
+
     def _check(self, pairs: list[tuple[Path, str]]) -> None:
         """Refuse what another upload at the same moment has mixed up; the next try begins anew."""
         names = " ".join(shlex.quote(remote) for _, remote in pairs)
@@ -73,7 +86,8 @@ class Upload:
         remotes = list(remotes)
         folders = " ".join(sorted({shlex.quote(str(PurePosixPath(remote).parent)) for remote in remotes}))
         names = " ".join(shlex.quote(remote) for remote in remotes)
-        listing = self._shell(f'mkdir -p {folders} && for f in {names}; do touch "$f" && stat -c \'%s %n\' "$f" || exit 1; done', folders)
+        look = f'for f in {names}; do if [ -e "$f" ]; then stat -c \'%s %n\' "$f" || exit 1; fi; done'
+        listing = self._shell(f"mkdir -p {folders} && {look}", folders)
         return {name: int(size) for size, _, name in (line.partition(" ") for line in listing.splitlines())}
 
     def _append(self, remote: str, chunk: bytes) -> None:

@@ -148,17 +148,29 @@ def join(lab: Lab, node: int) -> None:
     await_until(lambda: lab.play("train", "--check", "run=joined", check=False).returncode == 0, 90, f"node{node} back")
 
 
-def test_a_host_that_is_down_before_the_launch_is_named(cluster):
-    cut(cluster, 4)
+def down(lab: Lab, node: int, command: str, *arguments: str) -> str:
+    """What a command says while one node can't be reached; it starts nothing on any other."""
+    cut(lab, node)
     try:
-        done = cluster.play("train", "run=down", *SHORT, check=False)
+        done = lab.play(command, *arguments, check=False)
         assert done.returncode != 0
-        assert re.search(r"\[FAIL\] node4 +ssh", done.stdout), done.stdout
-        assert "it is down" in done.stdout, done.stdout
-        assert cluster.summary("down")["state"] == "FAILED_PREFLIGHT"
-        assert cluster.on(1, "tmux -L lockstep ls 2>/dev/null | wc -l").strip() == "0"
+        assert re.search(rf"\[FAIL\] node{node} +ssh +.*it is down", done.stdout), done.stdout
+        assert len(re.findall(r"\[FAIL\]", done.stdout)) == 1, done.stdout
+        assert [lab.on(one, "tmux -L lockstep ls 2>/dev/null | wc -l").strip() for one in range(1, NODES + 1)] == ["0"] * NODES
     finally:
-        join(cluster, 4)
+        join(lab, node)
+    return done.stdout
+
+
+@pytest.mark.parametrize("node", [4, 1])
+def test_a_host_that_is_down_before_the_launch_is_named(cluster, node):
+    down(cluster, node, "train", f"run=down{node}", *SHORT)
+    assert cluster.summary(f"down{node}")["state"] == "FAILED_PREFLIGHT"
+
+
+def test_the_doctor_judges_the_others_when_the_first_host_is_down(cluster):
+    said = down(cluster, 1, "doctor")
+    assert all(re.search(rf"\[OK\] +{name} +ssh +reachable", said) for name in NAMES[1:]), said
 
 
 def test_a_host_unplugged_while_it_trains_ends_the_run_and_the_same_command_continues_it(cluster):

@@ -28,7 +28,16 @@ def healthy(name):
         "cpus": 4,
         "load": 0.1,
         "memory": {"total_mb": 3794, "available_mb": 3100},
-        "disk": {"free_mb": 20000, "writable": True, "exists": True, "need_mb": 0},
+        "disk": {
+            "path": "/home/pi/lockstep",
+            "mount": "/",
+            "type": "ext4",
+            "source": "/dev/mmcblk0p2",
+            "free_mb": 20000,
+            "writable": True,
+            "exists": True,
+            "need_mb": 0,
+        },
         "tmux": "3.3a",
         "python": {
             "path": "/home/pi/lockstep/venv/bin/python",

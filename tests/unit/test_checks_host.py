@@ -188,7 +188,22 @@ def test_a_shared_folder_on_the_own_disk_without_a_token():
     assert [one.level for one in shared_folder.dfs({"name": "node02"}, facts, Requirement())] == [OK]
     facts["dfs"] |= {"kind": "mounted", "type": "nfs4"}
     assert [one.level for one in shared_folder.dfs({"name": "node02"}, facts, Requirement())] == [OK]
-    assert [one.level for one in shared_folder.dfs({"name": "node02"}, facts, Requirement(dfs_mb=60000))] == [FAIL]
+
+
+def home(source="files:/home"):
+    return {"path": "/home/pi/lockstep", "type": "nfs4", "source": source, "free_mb": 20000, "writable": True, "exists": True}
+
+
+def test_one_home_for_several_hosts():
+    facts = {name: {**healthy(name), "disk": home()} for name in ("node02", "node04")}
+    facts["node03"] = {**healthy("node03"), "disk": home("elsewhere:/home")}
+    found = [check for check in checks.examine(inventory(), facts, None, NEED) if check.name == "disk" and check.level != OK]
+    assert [(check.level, check.host, check.value) for check in found] == [
+        (FAIL, "node02", "node02, node04 keep their workers in one folder: /home/pi/lockstep (nfs4 of files:/home)")
+    ]
+    assert found[0].mend == "set worker_root to a local disk, or to a folder that has {{ inventory_hostname }} in its path"
+    facts["node04"]["disk"]["path"] = "/home/pi/lockstep/node04"
+    assert not [check for check in checks.examine(inventory(), facts, None, NEED) if check.name == "disk" and check.level != OK]
 
 
 def test_port_held_by_the_run_that_is_continued():

@@ -52,7 +52,7 @@ def test_fast_look_is_quick_and_complete(tmp_path, port):
     assert facts["python"]["version"] == ".".join(str(part) for part in sys.version_info[:3])
     assert facts["python"]["packages"].keys() >= {"keras", "numpy"}
     assert facts["port"] == {"number": port, "state": "free"}
-    assert facts["disk"].keys() == {"free_mb", "writable", "exists", "need_mb"}
+    assert facts["disk"].keys() == {"path", "mount", "type", "source", "free_mb", "writable", "exists", "need_mb"}
     assert (facts["disk"]["exists"], facts["disk"]["need_mb"]) == (False, 7)
     assert facts["dfs"]["path"] == str(tmp_path)
     assert facts["address"]["own"] is True

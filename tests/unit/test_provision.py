@@ -153,6 +153,16 @@ def test_the_user_must_have_one_number_everywhere():
     assert said.startswith("the user that trains has different numbers: 1000 on pi1, pi3; 1001 on pi2. On a shared file system")
 
 
+def test_one_home_for_several_hosts_is_no_place_for_their_workers():
+    own = {"root_path": "/home/pi/lockstep", "root_on": "ext4 /dev/sda1"}
+    home = {"root_path": "/home/pi/lockstep", "root_on": "nfs4 files:/home"}
+    assert provisioning.folder_refusals({"pi1": look(**own), "pi2": look(**own), "pi3": look(**home)}) == []
+    assert provisioning.folder_refusals({"pi1": look(**home), "pi2": look(**own), "pi3": look(**home)}) == [
+        "pi1, pi3 would keep their workers in one folder, /home/pi/lockstep (nfs4 of files:/home); "
+        "set worker_root to a local disk, or to a folder that has {{ inventory_hostname }} in its path"
+    ]
+
+
 def test_nothing_is_removed_below_a_run():
     running = provisioning.parse("\n".join([*(f"{key}={value}" for key, value in GOOD.items()), "session=my-run-w0-abc"]))
     assert provision_check.removal_refusals("pi3", running, False, "mounted") == [

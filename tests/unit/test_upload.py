@@ -87,3 +87,12 @@ def test_a_full_or_foreign_folder_is_named(host, packs, tmp_path):
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(AnsibleActionFail, match=r"taken/x failed: .*(exists|Not a directory).*doctor\.yml"):
         Upload(host, lambda done, total: None).file(packs / "a.pack", f"{tmp_path}/taken/x/code.zip")
+
+
+def test_what_would_not_fit_is_not_sent(host, packs, tmp_path):
+    place = tmp_path / "dfs" / "code.zip"
+    with (tmp_path / "large").open("wb") as stream:
+        stream.truncate(2**43)
+    with pytest.raises(AnsibleActionFail, match=r"dfs has [\d,]+ MB free and 8,796,093 MB are to be sent there; remove .*dfs_path"):
+        Upload(host, lambda done, total: None).file(tmp_path / "large", str(place))
+    assert list(place.parent.iterdir()) == []

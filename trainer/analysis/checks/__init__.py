@@ -8,6 +8,7 @@ clock (seconds since 1970) around the task that read them.
 from trainer.analysis.checks.cluster import examine
 from trainer.analysis.checks.model import FAIL, OK, WARN, Check, Facts, Hosts, Requirement
 from trainer.analysis.checks.report import document, exit_status, matrix, render, summary
+from trainer.analysis.checks.shared_folder import one_folder
 from trainer.analysis.checks.ssh_errors import ssh
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "examine",
     "exit_status",
     "matrix",
+    "one_folder",
     "render",
     "ssh",
     "summary",

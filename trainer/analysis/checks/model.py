@@ -33,7 +33,6 @@ class Requirement:
     disk_mb: int = 512
     disk_whole_mb: int = 0
     """With the snapshots of all epochs."""
-    dfs_mb: int = 0
     python: tuple[tuple[int, int], tuple[int, int]] = ((3, 11), (3, 13))
     token: tuple[str, str] | None = None
     """Path and SHA-256 of a file that one host wrote to the shared folder just now."""
