@@ -20,14 +20,15 @@ from trainer.telemetry import read_history
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "runs"
+SWEEPS = ROOT / "sweeps"
 FAIR_STEPS = 100
 PRIVATE = ROOT / ".lockstep"
 INVENTORY = {"worker_root", "worker_address", "worker_role", "dfs_path", "control_packs", "default_workers"}
 
 
 def runs_folder(place: str) -> Path:
-    """Folder of run directories on the control node: people's runs, or a command's own trials."""
-    return RUNS if place == "runs" else PRIVATE / place
+    """Folder of run directories on the control node: people's runs, a sweep's trials, or a command's own."""
+    return ROOT / place if place.partition("/")[0] in ("runs", "sweeps") else PRIVATE / place
 
 
 @contextlib.contextmanager
