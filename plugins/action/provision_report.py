@@ -12,7 +12,7 @@ class ActionModule(control.ControlAction):
     def act(self) -> dict[str, Any]:
         """Show."""
         hosts, plan = self.arguments["hosts"], self.arguments["plan"]
-        rows = [row(member["name"], hosts[member["name"]], plan, self.arguments) for member in plan["members"]]
+        rows = [row(member["name"], hosts[member["name"]], plan, self.arguments, self._task.check_mode) for member in plan["members"]]
         header = ["host", "machine", "Python", "packages", "environment", "DFS", "firewall"]
         commands = [
             ("look", "ansible-playbook doctor.yml"),
@@ -25,16 +25,17 @@ class ActionModule(control.ControlAction):
         return {"show_last": f"{len(rows)} hosts {what} ({system})\n{table}\n\n{text.next_commands(commands)}"}
 
 
-def row(name: str, host: dict[str, Any], plan: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
-    """One host: what it is, what was done there."""
+def row(name: str, host: dict[str, Any], plan: dict[str, Any], arguments: dict[str, Any], check: bool = False) -> list[str]:
+    """One host: what it is, what was done there, or would be."""
     new = len(arguments["packages"][name].get("installed", []))
-    made = arguments["environments"][name].get("seconds")
+    environment = arguments["environments"][name]
+    made = f"made in {environment['seconds']:.0f} s" if environment.get("seconds") else "in place"
     return [
         name,
         host["machine"],
         host["python_version"],
-        f"{new} installed" if new else "in place",
-        f"made in {made:.0f} s" if made else "in place",
+        f"{new} {'to install' if check else 'installed'}" if new else "in place",
+        "to be made" if check and environment.get("changed") else made,
         f"{plan['kind']} on {arguments['path']}",
         f"{len(plan['addresses'])} addresses" if plan["firewall"] else "off",
     ]

@@ -44,6 +44,7 @@ class CallbackModule(Default):
         self._last_words = []
         self._told = set()
         os.environ["LOCKSTEP_TTY"] = "1" if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" else "0"
+        sys.stdout = Unbroken(sys.stdout)
         atexit.register(self._hint_if_interrupted)
 
     def v2_playbook_on_start(self, playbook):
@@ -157,6 +158,41 @@ class CallbackModule(Default):
         """Remember a run that goes on without this process."""
         if "run_under_way" in returned:
             self._run_under_way = returned["run_under_way"]
+
+
+class Unbroken:
+    """Standard output that may lose its reader (`| head`): the command then finishes its work unseen.
+
+    Ansible's thread that takes results ends at a broken pipe, and the command would wait for ever.
+    """
+
+    def __init__(self, stream):
+        """Write to this stream."""
+        self._stream = stream
+
+    def __getattr__(self, name):
+        """Everything else is the stream's."""
+        return getattr(self._stream, name)
+
+    def write(self, text):
+        """Write, to nowhere once nobody reads."""
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._leave()
+            return len(text)
+
+    def flush(self):
+        """Flush, likewise."""
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._leave()
+
+    def _leave(self):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
 
 
 def refuse_foreign_environment():

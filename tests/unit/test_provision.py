@@ -435,6 +435,14 @@ def test_a_row_says_what_was_done():
     assert provision_report.row("pi1", host, {**plan, "firewall": False}, old)[3:] == ["in place", "in place", "glusterfs on /mnt/x", "off"]
 
 
+def test_in_check_mode_the_rows_say_what_would_be_done():
+    host, plan = {"machine": "x86_64", "python_version": "3.11.2"}, {"kind": "mounted", "addresses": [], "firewall": False}
+    found = {"path": "/mnt/x", "packages": {"pi1": {"installed": ["tmux"]}}, "environments": {"pi1": {"changed": True}}}
+    assert provision_report.row("pi1", host, plan, found, check=True)[3:5] == ["1 to install", "to be made"]
+    found = {"path": "/mnt/x", "packages": {"pi1": {}}, "environments": {"pi1": {"changed": False}}}
+    assert provision_report.row("pi1", host, plan, found, check=True)[3:5] == ["in place", "in place"]
+
+
 def test_what_stays_on_a_host_is_named():
     assert provision_removed.row("pi1", {"removed": ["a", "b"], "kept": ["tmux"]}) == ["pi1", "2", "tmux"]
     assert provision_removed.row("pi1", {"removed": [], "kept": []}) == ["pi1", "0", "-"]
