@@ -14,7 +14,11 @@ SSH = (
     ("unprotected private key", "the private key can be read by others, so ssh refuses it", "chmod 600 KEYFILE (ssh names it)"),
     ("permission denied", "it refuses the key", "ssh-copy-id {login}, or set ansible_user and ansible_ssh_private_key_file"),
     ("could not resolve hostname", "its name is unknown here", "set ansible_host to its address"),
-    ("connection refused", "no SSH server answers", "on {host}: sudo apt-get install openssh-server && sudo systemctl enable --now ssh"),
+    (
+        "connection refused",
+        "no SSH server answers",
+        "on {host}: sudo apt-get install openssh-server && sudo systemctl enable --now ssh; or set ansible_port where it listens on another",
+    ),
     ("timed out", "it is down, or a firewall is in between", "switch it on and look: ping -c 3 {address}"),
     ("no route to host", "it is down, or in another network", "switch it on and look: ping -c 3 {address}"),
     ("network is unreachable", "this machine has no way to it", "ip route get {address}"),
