@@ -26,7 +26,7 @@ Host key verification failed."""
         (
             "Failed to connect to the host via ssh: ssh: connect to host 10.0.0.2 port 22: Connection refused",
             "no SSH server answers. Mend: on node02: sudo apt-get install openssh-server && sudo systemctl enable --now ssh; or set "
-            "ansible_port where it listens on another",
+            "ansible_port, if it has another",
         ),
         (
             "Failed to connect to the host via ssh: pi@10.0.0.2: Permission denied (publickey,password).",

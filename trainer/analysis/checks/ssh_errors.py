@@ -17,7 +17,7 @@ SSH = (
     (
         "connection refused",
         "no SSH server answers",
-        "on {host}: sudo apt-get install openssh-server && sudo systemctl enable --now ssh; or set ansible_port where it listens on another",
+        "on {host}: sudo apt-get install openssh-server && sudo systemctl enable --now ssh; or set ansible_port, if it has another",
     ),
     ("timed out", "it is down, or a firewall is in between", "switch it on and look: ping -c 3 {address}"),
     ("no route to host", "it is down, or in another network", "switch it on and look: ping -c 3 {address}"),
