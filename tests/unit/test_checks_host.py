@@ -190,6 +190,15 @@ def test_a_shared_folder_on_the_own_disk_without_a_token():
     assert [one.level for one in shared_folder.dfs({"name": "node02"}, facts, Requirement())] == [OK]
 
 
+def test_a_shared_folder_that_waits_for_a_host_that_is_away():
+    facts = {name: healthy(name) for name in ("node01", "node02", "node03", "node04")}
+    facts |= {"node03": {**healthy("node03"), "dfs": {"error": "no answer in 2 s"}}, "node05": {"unreachable": "timed out"}}
+    found = [check for check in checks.examine(inventory(), facts, None, NEED) if check.level != OK]
+    assert [(check.level, check.host, check.name) for check in found] == [(WARN, "node03", "dfs"), (FAIL, "node05", "ssh")]
+    assert found[0].value == "the shared folder does not answer: no answer in 2 s"
+    assert found[0].mend == "GlusterFS waits up to 42 s for node05; look again once that is mended"
+
+
 def home(source="files:/home"):
     return {"path": "/home/pi/lockstep", "type": "nfs4", "source": source, "free_mb": 20000, "writable": True, "exists": True}
 

@@ -6,6 +6,7 @@ from typing import Any
 from trainer.analysis.checks.model import FAIL, OK, WARN, Check, Requirement, on
 
 LOCAL_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "overlay", "tmpfs", "vfat")
+SILENT = "the shared folder does not answer"
 NETWORK_TYPES = ("nfs", "cifs", "smb", "ceph", "lustre", "9p", "afs", "beegfs", "gpfs", "fuse.glusterfs", "fuse.ceph", "fuse.sshfs")
 
 
@@ -29,7 +30,7 @@ def dfs(host: dict[str, Any], facts: dict[str, Any], need: Requirement) -> Itera
         return
     if "error" in found:
         mend = on(name, f"sudo mount -a; or ansible-playbook -i {need.inventory} provision.yml")
-        yield Check(FAIL, name, "dfs", f"the shared folder does not answer: {found['error']}", mend=mend)
+        yield Check(FAIL, name, "dfs", f"{SILENT}: {found['error']}", mend=mend)
         return
     value, wrong = f"{found['path']} ({found['type']} of {found['source']})", _not_shared(found, facts, need)
     if wrong:
