@@ -99,8 +99,8 @@ def lockstep(cluster: Any, rank: int) -> Callable[[int], None]:
     with cluster.strategy.scope():
         model = models.build({"name": "task_cnn"}, SIZE, CLASSES)
         update = optimizer.make(Optimizer(learning_rate=0.01, momentum=0.9), model.trainable_variables)
-    reduce = reduction.make(Reduction(), cluster.place.workers, cluster.options)
-    call = step.make_train_call(cluster, model, update, reduce)
+    computations = reduction.make(Reduction(), cluster.place.workers, step.shapes(model))
+    call = step.make_train_call(step.Parts(cluster, model, update, computations))
     images, labels = batches(rank, STEPS_PER_CALL)
     ones, rates = np.ones(labels.shape, np.float32), np.full(STEPS_PER_CALL, 0.01, np.float32)
 

@@ -112,6 +112,8 @@ class Telemetry:
 
     sample_every: int = 1
     """Record the progress of every so many calls in metrics.jsonl."""
+    split_every: int = 50
+    """Take one of so many steps apart and record how long its parts take; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -345,6 +347,7 @@ def check(config: Config) -> None:
     every = config.checkpoint.every_steps
     _rule(every is None or every >= 1, "checkpoint.every_steps", every, "null or at least 1")
     _rule(config.telemetry.sample_every >= 1, "telemetry.sample_every", config.telemetry.sample_every, "at least 1")
+    _rule(config.telemetry.split_every >= 0, "telemetry.split_every", config.telemetry.split_every, "at least 0")
 
 
 def _limit_fits(limit: int | float | None) -> bool:

@@ -24,7 +24,7 @@ from trainer.data.pipeline import Batches, Feeder, calls
 from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged
 from trainer.files import write_json
 from trainer.schedule import Counts
-from trainer.telemetry import Events, History, Metrics
+from trainer.telemetry import Events, History, Metrics, Splits
 
 VALIDATION_BATCH = 250
 
@@ -56,13 +56,15 @@ class Trainer:
         with cluster.strategy.scope():
             self.model = models.build(config.model, config.data.image_size, len(job.manifest.classes))
             self.optimizer = optimizer.make(config.optimizer, self.model.trainable_variables)
-        reduce = reduction.make(config.reduction, cluster.place.workers, cluster.options)
-        self._train_call = step.make_train_call(cluster, self.model, self.optimizer, reduce)
+        computations = reduction.make(config.reduction, cluster.place.workers, step.shapes(self.model))
+        parts = step.Parts(cluster, self.model, self.optimizer, computations)
+        self._train_call, self._split_call = step.make_train_call(parts), step.SplitCall(parts)
         self._evaluate_call = step.make_evaluate_call(self.model)
         self.variables = [variable.value for variable in self.model.variables] + self.optimizer.slots
         self.states = States(job.run / "state", config.checkpoint.keep)
         self.history = History(job.run / "history.csv")
         self.events = Events(job.run / "logs") if cluster.place.is_chief else None
+        self.splits = Splits(job.metrics)
         self._prepare_data()
 
     def _prepare_data(self) -> None:
@@ -120,7 +122,15 @@ class Trainer:
         offset = (epoch - 1) * counts.steps_per_epoch
         last = min(counts.steps_per_epoch, counts.total_steps - offset)
         uneven = last * counts.global_batch > counts.train_images and last == counts.steps_per_epoch
-        return calls(self.progress.step - offset, last, config.train.steps_per_call, uneven, config.checkpoint.every_steps, offset)
+        return calls(
+            self.progress.step - offset,
+            last,
+            config.train.steps_per_call,
+            uneven,
+            config.checkpoint.every_steps,
+            offset,
+            config.telemetry.split_every,
+        )
 
     @staticmethod
     def _timed(feed: Any) -> Any:
@@ -133,24 +143,32 @@ class Trainer:
             yield batches, time.monotonic() - begun
 
     def _call(self, epoch: int, batches: Batches, waited: float) -> bool:
-        config, progress = self.job.config, self.progress
         rates = self._rates(epoch, batches)
         begun = time.monotonic()
-        asks = np.float32(self.job.stop_asked() or self._out_of_time())
-        rows = self._train_call(batches.images, batches.labels, batches.weights, rates, asks).numpy()
-        seconds = time.monotonic() - begun + waited
+        rows, parts = self._train(batches, rates)
+        seconds = time.monotonic() - begun
         self._check_finite(rows, rates)
         sums = rows.astype(np.float64).sum(axis=0)
-        progress.step += batches.call.steps
-        progress.loss, progress.images, progress.correct = progress.loss + sums[0], progress.images + sums[1], progress.correct + sums[2]
-        progress.seconds, progress.images_total = progress.seconds + seconds, progress.images_total + sums[1]
-        self._sample(epoch, sums, seconds, waited)
-        stop = bool(sums[3] > 0)
-        every = config.checkpoint.every_steps
+        self._add(batches.call.steps, sums, seconds + waited)
+        self._sample(epoch, sums, seconds + waited, waited)
+        self._sample_split(epoch, batches, parts, seconds, waited)
+        stop, every = bool(sums[3] > 0), self.job.config.checkpoint.every_steps
         # At the end of an epoch its record comes first: a state saved here would skip it on resume.
-        if (stop or (every and progress.step % every == 0)) and not self._epoch_is_over():
+        if (stop or (every and self.progress.step % every == 0)) and not self._epoch_is_over():
             self._save_state()
         return stop
+
+    def _train(self, batches: Batches, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
+        """The call's rows and, of a step that was taken apart, the seconds of its parts."""
+        asks = np.float32(self.job.stop_asked() or self._out_of_time())
+        arguments = batches.images, batches.labels, batches.weights, rates, asks
+        return self._split_call(*arguments) if batches.call.taken_apart else (self._train_call(*arguments).numpy(), None)
+
+    def _add(self, steps: int, sums: np.ndarray, seconds: float) -> None:
+        progress = self.progress
+        progress.step += steps
+        progress.loss, progress.images, progress.correct = progress.loss + sums[0], progress.images + sums[1], progress.correct + sums[2]
+        progress.seconds, progress.images_total = progress.seconds + seconds, progress.images_total + sums[1]
 
     def _rates(self, epoch: int, batches: Batches) -> np.ndarray:
         counts = self.job.counts
@@ -184,6 +202,11 @@ class Trainer:
                 seconds=round(seconds, 6),
             )
 
+    def _sample_split(self, epoch: int, batches: Batches, parts: dict[str, float] | None, seconds: float, waited: float) -> None:
+        self.splits.waited(waited, batches.call.steps)
+        if batches.call.taken_apart:
+            self.splits.sample(epoch, self.progress.step, int(batches.weights.sum()), parts, seconds)
+
     def _finish_epoch(self, epoch: int) -> None:
         begun, progress = time.monotonic(), self.progress
         val_loss, val_accuracy = self._validate()
@@ -201,14 +224,15 @@ class Trainer:
             progress.loss = progress.images = progress.correct = progress.seconds = 0.0
         progress.seconds_training += time.monotonic() - begun
         self.job.metrics.phase("saving", f"epoch {epoch}")
-        self._record(epoch, row)
+        self._record(epoch, row, self.splits.epoch())
         self._save_state()
         self._summary("RUNNING")
         self.job.metrics.epoch(row)
 
-    def _record(self, epoch: int, row: dict[str, Any]) -> None:
+    def _record(self, epoch: int, row: dict[str, Any], phases: dict[str, float]) -> None:
         if self.events is not None:
             self.events.epoch(row)
+            self.events.phases(epoch, phases)
             save_snapshot(self.model, self.job.run, epoch)
             self.history.add(row)
 

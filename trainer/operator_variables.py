@@ -22,6 +22,23 @@ COMMANDS: dict[str, dict[str, str]] = {
         "allow_bad_images": "leave unreadable images out",
         "preflight": "false: start without looking at the hosts first",
     },
+    "sweep": {
+        "sweep": "the sweep's name; an existing one is continued",
+        "config": "name of a configuration, or a path",
+        "dataset": "folder, file or source name",
+        "workers": "numbers of workers to measure, as in 3 or 1,3,5 or 1-5; default: 1 to all",
+        "repeats": "how often each is measured; default: 3",
+        "epochs": "epochs of a trial; default: 3",
+        "scaling": "weak: every worker keeps its batch; strong: the global batch stays",
+        "checkpoint_every": "steps between saved states to compare, as in 50,200,1000",
+        "set": "overrides, as in a.b=1,c=[1,2]",
+        "seed": "of the order of the trials; default: drawn, and recorded",
+        "measure": "false: only tell again what the measurements say",
+        "watts_per_node": "watts of a host while it trains, for joules an epoch",
+        "allow_bad_images": "leave unreadable images out",
+        "preflight": "false: start without looking at the hosts first",
+    },
+    "trial": dict.fromkeys(("run", "sweep", "config", "workers", "epochs", "set"), "of sweep.yml's own trials"),
     "doctor": {
         "config": "name of a configuration, or a path",
         "dataset": "folder, file or source name",
@@ -34,6 +51,11 @@ COMMANDS: dict[str, dict[str, str]] = {
         "run": "run name; default: the latest",
         "epoch": "12, or 1,12,30, first, best, last, all",
         "image": "predict this one image instead",
+    },
+    "report": {
+        "run": "run name, or several to compare, as in A,B,C; default: the latest",
+        "sweep": "a sweep whose analysis belongs to it; default: the one of the run's name",
+        "evaluate": "false: leave missing test results out instead of making them",
     },
     "status": {"run": "run name; default: the latest"},
     "logs": {"run": "run name; default: the latest", "lines": "how many of each worker's last lines"},
@@ -78,7 +100,7 @@ def check(command: str, given: Mapping[str, Any], inventory: Iterable[str]) -> d
     for name in given:
         if name in known or name in overridable or name.startswith("ansible_"):
             continue
-        others = sorted(other for other, names in COMMANDS.items() if name in names)
+        others = sorted(other for other, names in COMMANDS.items() if name in names and other != "trial")
         where = f" It belongs to: {', '.join(f'{other}.yml' for other in others)}." if others else ""
         raise ConfigError(
             f"-e {name}={given[name]}: {command}.yml takes no such variable{nearest(name, known)}; it takes: {', '.join(known)}.{where}"

@@ -32,7 +32,7 @@ def measure(config: Config, classes: int, batch: int, threads: int, seconds: flo
     with cluster.strategy.scope():
         model = models.build(config.model, config.data.image_size, classes)
         rule = optimizer.make(config.optimizer, model.trainable_variables)
-    call = step.make_train_call(cluster, model, rule, reduction.make(config.reduction, 1, cluster.options))
+    call = step.make_train_call(step.Parts(cluster, model, rule, reduction.make(config.reduction, 1, step.shapes(model))))
     arguments = _random_batches(config, classes, batch)
     call(*arguments)
     durations: list[float] = []

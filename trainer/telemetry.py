@@ -3,12 +3,18 @@
 `workers/<host>/metrics.jsonl`: one JSON object a line, `t` in seconds since 1970:
 `{"t", "kind": "phase", "phase", "note"}`, `{"t", "kind": "heartbeat", "phase", "step"}`,
 `{"t", "kind": "steps", "epoch", "step", "images_per_s", "loss", "accuracy", "input_wait", "seconds"}`
-(`input_wait` and `seconds` are of that call), `{"t", "kind": "epoch", ...the row of history.csv}`.
+(`input_wait` and `seconds` are of that call), `{"t", "kind": "epoch", ...the row of history.csv}`,
+`{"t", "kind": "split", "epoch", "step", "input", "forward_backward", "compression", "all_reduce", "apply",
+"step_seconds", "images"}` of a step that was taken apart: seconds of its parts, of which `input` is the wait
+for images a step, averaged over the steps since the sample before (images are gathered a call ahead, so the
+wait before one certain step says little); `step_seconds` the whole, with what Python adds between the
+parts; `images` those of this worker.
 """
 
 import csv
 import io
 import json
+import statistics
 import threading
 import time
 from pathlib import Path
@@ -17,6 +23,8 @@ from typing import Any
 from trainer.files import write_text
 
 HISTORY = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "learning_rate", "seconds", "images_per_s")
+PHASES = ("input", "forward_backward", "compression", "all_reduce", "apply")
+"""What a step is made of, in order."""
 
 
 class Metrics:
@@ -42,6 +50,10 @@ class Metrics:
         self.step = values["step"]
         self._write("steps", values)
 
+    def split(self, **values: Any) -> None:
+        """Record the parts of a step that was taken apart."""
+        self._write("split", values)
+
     def epoch(self, row: dict[str, Any]) -> None:
         """Record a finished epoch."""
         self._write("epoch", row)
@@ -51,6 +63,42 @@ class Metrics:
         with self._lock:
             self._stream.write(line + "\n")
             self._stream.flush()
+
+
+class Splits:
+    """Collects what a worker's steps are made of, from the steps that are taken apart."""
+
+    def __init__(self, metrics: Metrics):
+        self._metrics = metrics
+        self._waited, self._steps = 0.0, 0
+        self._of_epoch: list[dict[str, float]] = []
+
+    def waited(self, seconds: float, steps: int) -> None:
+        """Note how long a call of so many steps waited for its images."""
+        self._waited, self._steps = self._waited + seconds, self._steps + steps
+
+    def sample(self, epoch: int, step: int, images: int, parts: dict[str, float] | None, seconds: float) -> None:
+        """Record a step that was taken apart.
+
+        Args:
+            epoch: from 1.
+            step: its number, from 1.
+            images: of this worker in the step.
+            parts: seconds of every phase but `input`; None when TensorFlow traced meanwhile, which leaves the sample out.
+            seconds: of the whole step, without its wait for input.
+        """
+        waited, self._waited, self._steps = self._waited / self._steps, 0.0, 0
+        if parts is None:
+            return
+        values = {"input": waited, **parts}
+        self._of_epoch.append(values)
+        rounded = {phase: round(values[phase], 6) for phase in PHASES}
+        self._metrics.split(epoch=epoch, step=step, **rounded, step_seconds=round(waited + seconds, 6), images=images)
+
+    def epoch(self) -> dict[str, float]:
+        """Mean milliseconds of every phase over the samples since the last call; empty when there was none."""
+        samples, self._of_epoch = self._of_epoch, []
+        return {phase: 1000 * statistics.fmean(one[phase] for one in samples) for phase in PHASES} if samples else {}
 
 
 class History:
@@ -116,7 +164,15 @@ class Events:
             "validation": {"loss": "val_loss", "accuracy": "val_accuracy"},
         }
         for split, scalars in values.items():
-            with self._writers[split].as_default(step=row["epoch"]):
-                for tag, key in scalars.items():
-                    self._write(tag, self._constant(row[key], self._float), metadata=self._scalar)
-            self._writers[split].flush()
+            self._scalars(split, row["epoch"], {tag: row[key] for tag, key in scalars.items()})
+
+    def phases(self, epoch: int, phases: dict[str, float]) -> None:
+        """Write what the chief's steps were made of in an epoch, as `split/<phase>` in milliseconds."""
+        if phases:
+            self._scalars("train", epoch, {f"split/{phase}": value for phase, value in phases.items()})
+
+    def _scalars(self, split: str, epoch: int, values: dict[str, float]) -> None:
+        with self._writers[split].as_default(step=epoch):
+            for tag, value in values.items():
+                self._write(tag, self._constant(value, self._float), metadata=self._scalar)
+        self._writers[split].flush()

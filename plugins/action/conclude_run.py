@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible.utils.display import Display
 
 from plugins.shared import control, forecast
-from trainer.analysis import outcome, text
+from trainer.analysis import hparams, outcome, text
 from trainer.files import read_json, write_json
 
 
@@ -25,12 +26,17 @@ class ActionModule(control.ControlAction):
         summary = _summary(folder, verdicts)
         if summary["state"] == "RUNNING":
             return {"show_last": f"{name} is under way\n{text.under_way(name)}"}
-        summary |= _forecast(folder)
+        trial = str(self.arguments["place"]).startswith("sweeps/")
+        summary |= _end_to_end(folder, verdicts) if trial else _forecast(folder)
         write_json(folder / "summary.json", summary)
         shown = control.shown_result(folder, summary)
         if self.arguments["place"] == "doctor":
             return {} if summary["state"] == "SUCCEEDED" else {"failed": True, "msg": _trial(folder, summary, verdicts)}
+        for complaint in hparams.write_all([folder])[1]:
+            Display().warning(complaint)
         trouble = _trouble(name, summary, verdicts)
+        if trial:
+            return {"failed": True, "msg": trouble} if trouble else {}
         if trouble:
             return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
         return {"run_under_way": None, "show_last": shown}
@@ -56,6 +62,11 @@ def _forecast(folder: Path) -> dict[str, float]:
     config = yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))
     expected = forecast.expected(config, read_json(folder / "cluster.json"))
     return {"predicted_images_per_s": expected} if expected is not None else {}
+
+
+def _end_to_end(folder: Path, verdicts: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds from the launch to the end of the last worker, both on this machine's clock."""
+    return {"seconds_end_to_end": round(max(verdict["at"] for verdict in verdicts) - read_json(folder / "cluster.json")["launched_at"], 3)}
 
 
 def _summary(folder: Path, verdicts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import datetime
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ def _record(plan: dict[str, Any], published: dict[str, Any], facts: dict[str, An
         hosts.append({"rank": rank, **host, "threads": threads, "tf_config": tf_config(cluster, name), **facts[name]})
     return {
         "run": plan["run"],
+        "launched_at": time.time(),
         "created_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
         "revision": _revision(),
         "dataset": {**plan["dataset"], "digest": published["digest"], "folder_name": published["name"]},

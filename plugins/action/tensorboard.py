@@ -13,7 +13,7 @@ from typing import Any
 from plugins.filter.cluster import place_digest
 from plugins.module_utils.lockstep_tmux import SOCKET
 from plugins.shared import control
-from trainer.analysis import text
+from trainer.analysis import hparams, text
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json, write_json
 from trainer.plan import integer, latest_run
@@ -34,30 +34,47 @@ class ActionModule(control.ControlAction):
         if state not in ("present", "absent"):
             raise ConfigError(f"state={state}: it must be present or absent")
         up = _is_up()
-        changed = up != (state == "present")
         if state == "absent":
-            return {"changed": changed, "show_last": self._stop(up)}
-        return {"changed": changed} if self._task.check_mode else {"changed": changed, "show_last": self._start(up, options)}
+            return {"changed": up, "show_last": self._stop(up)}
+        return {"changed": not up} if self._task.check_mode else self._start(up, options)
 
     def _stop(self, up: bool) -> str:
         if up and not self._task.check_mode:
             subprocess.run([*TMUX, "kill-session", "-t", f"={SESSION}"], check=True, capture_output=True)
+            _await_silence(read_json(RECORD)["port"] if RECORD.is_file() else None)
             RECORD.unlink(missing_ok=True)
         return "TensorBoard is stopped" if up else "TensorBoard was not running"
 
-    def _start(self, up: bool, options: dict[str, Any]) -> str:
-        asked = options.get("run")
-        folder = control.RUNS if asked is None else latest_run(control.RUNS, str(asked))
-        if up and RECORD.is_file():
-            running = read_json(RECORD)
-            if running["folder"] == str(folder):
-                return _where(running["port"])
+    def _start(self, up: bool, options: dict[str, Any]) -> dict[str, Any]:
+        asked = integer("tensorboard_port", options["tensorboard_port"]) if "tensorboard_port" in options else None
+        one = latest_run(control.RUNS, str(options["run"])) if "run" in options else None
+        written, complaints = hparams.write_all([one] if one else _everything())
+        folder = one or _view()
+        before = read_json(RECORD) if up and RECORD.is_file() else {}
+        wanted: dict[str, Any] = {"port": asked or before.get("port"), "folder": str(folder)}
+        if wanted != before:
             self._stop(up)
-        port = integer("tensorboard_port", options["tensorboard_port"]) if "tensorboard_port" in options else _free_port(6006)
-        folder.mkdir(parents=True, exist_ok=True)
-        _launch(folder, port)
-        write_json(RECORD, {"port": port, "folder": str(folder)})
-        return _where(port)
+            wanted["port"] = _free_port(asked, 1) if asked else _free_port(before.get("port", 6006), 50)
+            _launch(folder, wanted["port"])
+            write_json(RECORD, wanted)
+        return {"changed": written > 0 or wanted != before, "show_last": "\n".join([_where(wanted["port"]), *complaints])}
+
+
+def _everything() -> list[Path]:
+    """Directories of all runs and of all sweeps' trials."""
+    return sorted([*control.RUNS.glob("*/"), *control.SWEEPS.glob("*/trials/*/")])
+
+
+def _view() -> Path:
+    """A folder through which runs and sweeps are one tree, and where TensorBoard finds what is new, too."""
+    view = control.PRIVATE / "tensorboard"
+    view.mkdir(parents=True, exist_ok=True)
+    for folder in (control.RUNS, control.SWEEPS):
+        link = view / folder.name
+        if not (link.is_symlink() and link.readlink() == folder):
+            link.unlink(missing_ok=True)
+            link.symlink_to(folder)
+    return view
 
 
 def _launch(folder: Path, port: int) -> None:
@@ -79,6 +96,13 @@ def _is_up() -> bool:
     return subprocess.run([*TMUX, "has-session", "-t", f"={SESSION}"], capture_output=True, check=False).returncode == 0
 
 
+def _await_silence(port: int | None) -> None:
+    """Its port is free a moment after its session has ended; the next one should have the same, which may be open in a browser."""
+    deadline = time.monotonic() + 10
+    while port and _answers(port) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
 def _answers(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=2) as answer:
@@ -87,18 +111,20 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _free_port(first: int) -> int:
-    for port in range(first, first + 50):
+def _free_port(first: int, count: int) -> int:
+    for port in range(first, first + count):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) != 0:
                 return port
-    raise LockstepError(f"no free port from {first} to {first + 49}; name one with -e tensorboard_port=N")
+    taken = f"port {first} is taken" if count == 1 else f"no free port from {first} to {first + count - 1}"
+    raise LockstepError(f"{taken}; name another with -e tensorboard_port=N")
 
 
 def _where(port: int) -> str:
     here = f"{getpass.getuser()}@{socket.gethostname()}"
     pairs = [
         ("here", f"http://127.0.0.1:{port}/"),
+        ("table of runs", f"http://127.0.0.1:{port}/#hparams"),
         ("from elsewhere", f"ssh -L {port}:127.0.0.1:{port} {here}   and then open http://127.0.0.1:{port}/"),
     ]
     return f"TensorBoard is up\n{text.fields(pairs)}\n\n" + text.next_commands(

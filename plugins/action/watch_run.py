@@ -1,5 +1,6 @@
 """Watch one worker until it ends; on the chief's host, show progress and collect results."""
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -48,12 +49,16 @@ class _Watch:
         self.estimate = Estimate(self.counts)
         self.last_epoch: dict[str, Any] | None = None
         self.heard_at = time.monotonic()
+        self.parent = os.getppid()
         self.phase, self.trained, self.collected = "starting", False, 0.0
 
     def until_end(self) -> dict[str, Any]:
         verdict = None
         while verdict is None:
             verdict = self._once()
+            if verdict is None and os.getppid() != self.parent:
+                # The command was killed: whoever watches next must not find a second one that writes.
+                return self._verdict("running")
             if verdict is None:
                 time.sleep(POLL_S if self.rank == 0 else OTHERS_POLL_S)
         self.line.end()
@@ -73,7 +78,7 @@ class _Watch:
     def _ended(self, seen: Seen) -> dict[str, Any] | None:
         if seen.exit is not None:
             code = seen.exit["exit_code"]
-            return self._verdict(outcome.of_exit_code(code), exit_code=code, at=seen.exit["ended_at"], lines=code not in (0,))
+            return self._verdict(outcome.of_exit_code(code), exit_code=code, at=seen.exit["ended_at"] - seen.ahead, lines=code not in (0,))
         if not seen.alive:
             return self._verdict(
                 "gone", message="its tmux session ended without an exit code (killed, or the host was restarted)", lines=True
@@ -157,11 +162,16 @@ class _Watch:
             self.collected = 0.0
 
     def _collect(self, last: bool = False) -> None:
-        """The chief's whole run directory, the others' own folders; at most every 15 s between epochs."""
-        if not last and time.monotonic() - self.collected < 15:
+        """The chief's whole run directory, the others' own folders; at most every 15 s between epochs.
+
+        A trial is left alone while it is measured, and its weights are nobody's.
+        """
+        trial = self.arguments["place"] != "runs"
+        if not last and (trial or time.monotonic() - self.collected < 15):
             return
         self.collected = time.monotonic()
         try:
-            self.worker.collect(self.local, None if self.rank == 0 else f"workers/{self.host}")
+            without = ("checkpoints", "state") if trial else ()
+            self.worker.collect(self.local, None if self.rank == 0 else f"workers/{self.host}", without=without)
         except (Gone, OSError) as error:
             Display().warning(f"results of {self.host} could not be collected: {error}")

@@ -39,7 +39,7 @@ class CallbackModule(Default):
         """Note facts that only the main process can know."""
         super().__init__()
         self._main = os.getpid()
-        self._run_under_way = None
+        self._run_under_way = self._if_interrupted = None
         self._play = self._variables = None
         self._last_words = []
         self._told = set()
@@ -56,7 +56,9 @@ class CallbackModule(Default):
         return self._display.verbosity > 0
 
     def _hint_if_interrupted(self):
-        """After Ctrl-C: training goes on, and this is how to see it."""
+        """After Ctrl-C: training goes on, and this is how to see it; or what becomes of a sweep."""
+        if os.getpid() == self._main and self._if_interrupted:
+            print(f"\n{as_typed(self._if_interrupted)}", flush=True)
         if os.getpid() == self._main and self._run_under_way:
             from trainer.analysis import text
 
@@ -155,7 +157,8 @@ class CallbackModule(Default):
         return not result.task.run_once and result.host.get_name() not in message
 
     def _follow(self, returned):
-        """Remember a run that goes on without this process."""
+        """Remember a run that goes on without this process, and what is to be said when this one ends early."""
+        self._if_interrupted = returned.get("if_interrupted", self._if_interrupted)
         if "run_under_way" in returned:
             self._run_under_way = returned["run_under_way"]
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,8 @@ class Seen:
     """Whether the tmux session is there."""
     heard: float | None
     """Age in seconds of the last record, by the worker's own clock."""
+    ahead: float
+    """Seconds that the host's clock is ahead of this machine's, give or take half the time of the look."""
 
 
 @dataclass
@@ -58,10 +61,12 @@ class Worker:
             f"if {TMUX} has-session -t {shlex.quote('=' + self.session)} 2>/dev/null; then echo alive; fi; echo {MARK}; "
             "cat exit.json 2>/dev/null; true"
         )
+        asked = time.time()
         clock, news, alive, ended = (part.strip("\n") for part in self._shell(script).split(MARK))
+        ahead = float(clock) - (asked + time.time()) / 2
         records = self._records(news)
         heard = float(clock) - self._last if self._last is not None else None
-        return Seen(records, json.loads(ended) if ended.strip() else None, alive.strip() == "alive", heard)
+        return Seen(records, json.loads(ended) if ended.strip() else None, alive.strip() == "alive", heard, ahead)
 
     def _records(self, news: str) -> list[dict[str, Any]]:
         """Whole lines only; a torn last line is read again next time."""
@@ -76,13 +81,14 @@ class Worker:
         """The end of worker.log."""
         return self._shell(f"tail -n {count} {shlex.quote(self.folder)}/worker.log 2>/dev/null; true").splitlines()
 
-    def collect(self, into: Path, only: str | None = None, keep: bool = False) -> list[str]:
+    def collect(self, into: Path, only: str | None = None, keep: bool = False, without: tuple[str, ...] = ()) -> list[str]:
         """Fetch files of the run directory that are new or changed; each whole or not at all.
 
         Args:
             into: the run directory on the control node.
             only: a folder inside the run directory, to fetch nothing else.
             keep: leave the summary.json that is here alone.
+            without: folders to leave there.
         """
         fetched, there = [], set()
         where = f"{self.run}/{only}" if only else self.run
@@ -91,7 +97,8 @@ class Worker:
             size, changed, name = line.split(" ", 2)
             there.add(name)
             path = into / only / name if only else into / name
-            if not only and (name in ("config.yml", "cluster.json") or (keep and name == "summary.json")):
+            ours = name in ("config.yml", "cluster.json") or (keep and name == "summary.json")
+            if name.split("/")[0] in without or (ours and not only):
                 continue
             if not _same(path, int(size), float(changed)):
                 self._fetch(f"{where}/{name}", path, float(changed))
@@ -104,8 +111,11 @@ class Worker:
         part = local.with_name(f".part-{os.getpid()}-{local.name}")
         try:
             self.action._connection.fetch_file(remote, str(part))
-            os.utime(part, (changed, changed))
-            part.replace(local)
+            if ".tfevents." in local.name and local.is_file():
+                _grow(local, part)
+            else:
+                part.replace(local)
+            os.utime(local, (changed, changed))
         except AnsibleConnectionFailure as error:
             raise Gone(str(error)) from None
         except AnsibleError as error:
@@ -122,6 +132,13 @@ class Worker:
         if done["rc"] == 255 and self.action._connection.transport != "local":
             raise Gone(done["stderr"].strip())
         return str(done["stdout"])
+
+
+def _grow(local: Path, longer: Path) -> None:
+    """Add what is new: TensorBoard keeps an event file open, and would never see another file in its place."""
+    with local.open("ab") as there, longer.open("rb") as new:
+        new.seek(there.tell())
+        shutil.copyfileobj(new, there)
 
 
 def _forget_old_states(into: Path, there: set[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.local.conftest import CLASSES, LocalProject
 from tests.project import await_until
 
-SMALL = "set=train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.005"
+SMALL = "set=train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.005,telemetry.split_every=3"
 
 
 def rows(project: LocalProject, name: str) -> list[dict[str, float]]:
@@ -80,6 +80,43 @@ def test_same_command_again_changes_nothing(project, pictures, whole):
     assert "changed=0" in again.stdout
     assert "changed=1" not in again.stdout
     assert (project.run("whole") / "summary.json").read_text() == before
+
+
+def samples(project: LocalProject, name: str, worker: str) -> list[dict[str, float]]:
+    lines = (project.run(name) / "workers" / worker / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == "split"]
+
+
+def test_every_third_step_is_taken_apart_on_all_workers_but_the_first_which_traces(project, whole):
+    for worker in ("worker1", "worker2"):
+        found = samples(project, "whole", worker)
+        assert [record["step"] for record in found] == list(range(6, 33, 3))
+        assert [record["epoch"] for record in found] == [1, 2, 2, 2, 3, 3, 3, 4, 4]
+        for record in found:
+            parts = [record[phase] for phase in ("forward_backward", "compression", "all_reduce", "apply")]
+            assert min(parts) > 0
+            assert sum(parts) <= record["step_seconds"] - record["input"] + 1e-5 < 10
+            assert record["images"] in (10, 2)
+
+
+def test_steps_taken_apart_do_not_change_the_weights(project, pictures, whole):
+    without = SMALL.replace("split_every=3", "split_every=0")
+    project.play("train", "run=undivided", "config=task_cnn", f"dataset={pictures}", without, "epochs=4")
+    assert samples(project, "undivided", "worker1") == []
+    assert project.summary("undivided")["weights_sha256"] == project.summary("whole")["weights_sha256"]
+    assert [row["loss"] for row in rows(project, "undivided")] == [row["loss"] for row in rows(project, "whole")]
+
+
+def test_tensorboard_has_the_phases_of_a_step(project, whole):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util.tensor_util import make_ndarray
+
+    events = EventAccumulator(str(project.run("whole") / "logs" / "train")).Reload()
+    for phase in ("input", "forward_backward", "compression", "all_reduce", "apply"):
+        scalars = events.Tensors(f"split/{phase}")
+        assert [scalar.step for scalar in scalars] == [1, 2, 3, 4]
+        of_chief = [record[phase] * 1000 for record in samples(project, "whole", "worker1") if record["epoch"] == 1]
+        assert make_ndarray(scalars[0].tensor_proto) == pytest.approx(of_chief[0], abs=0.001)
 
 
 def test_more_epochs_continue_to_the_same_weights(project, pictures, whole):
@@ -167,7 +204,7 @@ def test_evaluate_appends_rows_in_the_order_asked(project, whole):
 
 
 def test_stop_in_the_last_call_of_an_epoch_still_records_the_epoch(project, pictures):
-    one_call = SMALL.replace("steps_per_call=2", "steps_per_call=8")
+    one_call = SMALL.replace("steps_per_call=2", "steps_per_call=8").replace("split_every=3", "split_every=0")
     options = (f"dataset={pictures}", "config=task_cnn", one_call)
     project.play("train", "run=edge-whole", "epochs=40", *options)
     project.play("train", "run=edge", "epochs=40", "detach=true", *options)
@@ -244,6 +281,8 @@ def test_status_and_logs_of_a_finished_run(project, whole):
     status = project.play("status", "run=whole")
     assert "whole: SUCCEEDED" in status.stdout
     assert status.stdout.count(" done ") == 2
+    assert "A step in milliseconds (median of the steps taken apart)" in status.stdout
+    assert "forward/backward" in status.stdout
     logs = project.play("logs", "run=whole", "lines=3")
     assert "worker2: last" in logs.stdout
     assert "rank 0 of 2" in logs.stdout

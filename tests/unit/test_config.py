@@ -98,6 +98,7 @@ def test_section_that_is_no_mapping_is_named_as_it_is_written():
         ("checkpoint.keep", 0, "at least 1"),
         ("checkpoint.every_steps", 0, "null or at least 1"),
         ("telemetry.sample_every", 0, "at least 1"),
+        ("telemetry.split_every", -1, "at least 0"),
     ],
 )
 def test_value_out_of_range_names_key_value_and_rule(key, value, rule):

@@ -45,6 +45,39 @@ def test_calls_cover_all_steps_and_cross_nothing(boundary, offset, most, uneven)
         assert all((offset + first) // boundary == (offset + stop - 1) // boundary for first, stop in found)
 
 
+def apart(*arguments, **named):
+    return [(call.first, call.first + call.steps, call.taken_apart) for call in calls(*arguments, **named)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((0, 4, 4, False, None, 0, 0), [(0, 4, False)]),
+        ((0, 10, 4, False, None, 0, 5), [(0, 4, False), (4, 5, True), (5, 9, False), (9, 10, True)]),
+        ((0, 3, 4, False, None, 0, 1), [(0, 1, True), (1, 2, True), (2, 3, True)]),
+        ((0, 4, 4, False, None, 8, 5), [(0, 1, False), (1, 2, True), (2, 4, False)]),
+        ((0, 6, 4, True, None, 0, 6), [(0, 4, False), (4, 5, False), (5, 6, True)]),
+        ((0, 8, 8, False, 3, 0, 4), [(0, 3, False), (3, 4, True), (4, 6, False), (6, 7, False), (7, 8, True)]),
+        ((4, 6, 4, False, None, 0, 5), [(4, 5, True), (5, 6, False)]),
+        ((0, 9, 4, False, None, 0, 100), [(0, 4, False), (4, 8, False), (8, 9, False)]),
+    ],
+)
+def test_a_step_that_is_taken_apart_is_a_call_of_its_own(arguments, expected):
+    assert apart(*arguments) == expected
+
+
+@pytest.mark.parametrize("every", [1, 3, 7, 50])
+@pytest.mark.parametrize("boundary", [None, 4])
+@pytest.mark.parametrize("offset", [0, 23])
+def test_which_steps_are_taken_apart_depends_on_their_number_alone(every, boundary, offset):
+    for first in range(23):
+        found = apart(first, 23, 8, True, boundary, offset, every)
+        assert [step for start, stop, _ in found for step in range(start, stop)] == list(range(first, 23))
+        numbers = [offset + start + 1 for start, stop, taken_apart in found if taken_apart and stop == start + 1]
+        assert numbers == [number for number in range(offset + first + 1, offset + 24) if number % every == 0]
+        assert len(numbers) == sum(taken_apart for *_, taken_apart in found)
+
+
 class InMemory:
     """Image i is filled with the number i and has the label i % 3."""
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from trainer import files
-from trainer.telemetry import HISTORY, History, Metrics, read_history
+from trainer.telemetry import HISTORY, PHASES, History, Metrics, Splits, read_history
 
 
 def row(epoch, val_accuracy=0.5, **more):
@@ -41,6 +41,62 @@ def test_a_worker_is_starting_until_it_says_otherwise(tmp_path):
     metrics.heartbeat()
     assert metrics.phase_name == "starting"
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["phase"] == "starting"
+
+
+PARTS = {"forward_backward": 0.0231234567, "compression": 0.004, "all_reduce": 0.03, "apply": 0.0036}
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """Splits that write to a file, and a function that reads what is there."""
+    path = tmp_path / "metrics.jsonl"
+    return Splits(Metrics(path)), lambda: [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_step_taken_apart_is_recorded_with_the_mean_wait_since_the_one_before(recorded):
+    splits, lines = recorded
+    splits.waited(0.07, 7)
+    splits.waited(0.01, 1)
+    splits.sample(epoch=2, step=50, images=64, parts=PARTS, seconds=0.061)
+    splits.waited(0.002, 1)
+    splits.sample(epoch=2, step=51, images=3, parts=PARTS, seconds=0.05)
+    first, second = lines()
+    assert first.pop("t") > 1e9
+    assert list(first.items()) == [
+        ("kind", "split"),
+        ("epoch", 2),
+        ("step", 50),
+        ("input", 0.01),
+        ("forward_backward", 0.023123),
+        ("compression", 0.004),
+        ("all_reduce", 0.03),
+        ("apply", 0.0036),
+        ("step_seconds", 0.071),
+        ("images", 64),
+    ]
+    assert (second["step"], second["input"], second["step_seconds"], second["images"]) == (51, 0.002, 0.052, 3)
+
+
+def test_a_sample_that_traced_is_left_out_and_its_wait_with_it(recorded):
+    splits, lines = recorded
+    splits.waited(9.0, 1)
+    splits.sample(epoch=1, step=50, images=64, parts=None, seconds=3.0)
+    assert lines() == []
+    assert splits.epoch() == {}
+    splits.waited(0.5, 50)
+    splits.sample(epoch=1, step=100, images=64, parts=PARTS, seconds=0.06)
+    assert [(line["step"], line["input"]) for line in lines()] == [(100, 0.01)]
+
+
+def test_an_epoch_is_the_mean_of_its_own_samples_in_milliseconds(recorded):
+    splits, _ = recorded
+    for apply in (0.002, 0.004):
+        splits.waited(0.001, 1)
+        splits.sample(epoch=1, step=1, images=1, parts={**PARTS, "apply": apply}, seconds=0.1)
+    means = splits.epoch()
+    assert tuple(means) == PHASES
+    assert (means["input"], means["all_reduce"], means["apply"]) == pytest.approx((1.0, 30.0, 3.0))
+    assert splits.epoch() == {}
 
 
 def test_history_round_trips(tmp_path):

@@ -423,6 +423,33 @@ def test_status_table_has_a_line_for_every_host():
     assert lines[7].split() == ["3", "pi3", "unreachable", "-", "-", "-", "-"]
 
 
+SPLIT = {"kind": "split", "input": 0.001, "forward_backward": 0.05, "compression": 0.002, "all_reduce": 0.08, "apply": 0.004}
+
+
+def test_status_says_what_a_step_is_made_of_where_that_is_known():
+    slow = {**SPLIT, "forward_backward": 0.08, "all_reduce": 0.05}
+    seen = [
+        {"host": "pi0", **status.worker([PHASE, SPLIT, STEPS], None, True, 2.4)},
+        {"host": "pi1", **status.worker([PHASE, slow], None, True, 2.0)},
+        {"host": "pi2", **status.worker([PHASE], None, True, 2.0)},
+        {"host": "pi3", "state": "unreachable"},
+    ]
+    assert status.table("my-run", None, HOSTS, seen, COUNTS).splitlines()[8:] == [
+        "",
+        "A step in milliseconds (median of the steps taken apart)",
+        "  host  input  forward/backward  compression  all-reduce  apply  own work   step",
+        "  pi0     1.0              50.0          2.0        80.0    4.0      57.0  137.0",
+        "  pi1     1.0              80.0          2.0        50.0    4.0      87.0  137.0",
+        "  pi1 is the slowest: 87 ms of its own work a step, 1.53 times that of pi0; pi0 waits for it in the all-reduce.",
+    ]
+
+
+def test_status_before_any_step_was_taken_apart_ends_with_the_workers():
+    seen = [{"host": "pi0", **status.worker([PHASE, STEPS], None, True, 2.4)}]
+    assert seen[0]["split"] == {}
+    assert status.table("my-run", None, HOSTS[:1], seen, COUNTS).splitlines()[-1].split()[:2] == ["0", "pi0"]
+
+
 @pytest.mark.parametrize(
     ("recorded", "states", "shown"),
     [

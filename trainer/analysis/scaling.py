@@ -2,20 +2,64 @@
 
 Seconds of a step of n workers, for S bytes of gradients:
 
-    weak scaling      T(n) = c       + 2 (n - 1) a + 2 (n - 1) / n S b
-    strong scaling    T(n) = c / n   + 2 (n - 1) a + 2 (n - 1) / n S b
+    weak scaling      T(n) = c + d       + 2 (n - 1) a + 2 (n - 1) / n S b
+    strong scaling    T(n) = (c + d) / n + 2 (n - 1) a + 2 (n - 1) / n S b
 
-c: seconds of own work; a: seconds a message; b: seconds a byte. The rest is the cost of a ring all-reduce in
+c: seconds of a step's own work; a: seconds a message; b: seconds a byte. The rest is the cost of a ring all-reduce in
 Hockney's model: Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH,
 IJHPCA 19(1), 2005; Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations,
-JPDC 69, 2009.
+JPDC 69, 2009. Strong scaling has no part of own work that stays the same: 1/n, (n - 1)/n and a constant can't be told
+apart, any two of them make the third.
+
+d: a jump, 0 unless the measurements show one: what a slow host adds from the number of workers on that includes it, since
+a synchronous step waits for the slowest. From 2 workers on it is what working together costs at all, whatever n is, or a
+slower second host, and is then not divided by n.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from trainer.analysis.timings import Timing
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from scipy.special import fdtrc
+
+from trainer.analysis.prediction import wire_bytes
+from trainer.analysis.timings import STRONG, WEAK, Timing
 from trainer.errors import LockstepError
+
+Vector = NDArray[np.float64]
+
+RESAMPLES = 1000
+FEWEST_COUNTS = 3
+"""As many different numbers of workers as the model has parameters."""
+FEWEST_REPEATS = 2
+WIDEST = 0.30
+"""Widest 95% interval of images/s at a measured number of workers, as a share of images/s, from which anything is concluded."""
+WORTH, WORTH_OF_IDEAL = 0.10, 0.5
+"""Shares that `worth` takes the smaller of."""
+JUMP = 0.10
+"""A jump of the step's time is part of the model when it is at least this share of a step's own work ..."""
+JUMP_CHANCE = 0.05
+"""... and noise alone would look like it with at most this probability (F test, the probability divided by the number of jumps tried)."""
+MOST_REPEATS = 10
+"""A message asks for no more at once, except for 2 more than there are."""
+ODD, ODD_NOISE = 0.10, 3.0
+"""A number of workers is called odd when its median step lies farther off than this share, and than so many times the repeats' noise."""
+LEAST_WORK_S = 1e-6
+"""No step has less own work: images/s stay finite."""
+PARAMETERS = ("compute_s", "latency_s", "s_per_byte", "jump_s")
+QUANTITIES = ("step_s", "images_per_s", "speedup", "efficiency", "gain", "communication_share", *PARAMETERS)
+
+
+def worth(workers: int) -> float:
+    """The share of images/s that the last of so many workers must bring to be worth its place; from 2 workers.
+
+    10%; with many workers, of which even an ideal one brings only 1 / (n - 1), half of that.
+    """
+    return min(WORTH, WORTH_OF_IDEAL / (workers - 1))
 
 
 class Refused(LockstepError):
@@ -35,7 +79,48 @@ class Work:
 
     def images(self, workers: int) -> int:
         """Images in a step of so many workers."""
-        raise NotImplementedError
+        return self.batch * workers if self.scaling == WEAK else self.batch
+
+    def terms(self, workers: int, jump_from: int | None = None) -> Vector:
+        """What c, a, b and d are multiplied by in T(n)."""
+        own = 1.0 if self.scaling == WEAK else 1 / workers
+        jump = 0.0 if jump_from is None or workers < jump_from else own if jump_from > 2 else 1.0
+        return np.array([own, 2.0 * (workers - 1), wire_bytes(workers, self.gradient_bytes), jump])
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """The model for one set of parameters, or for many at once (rows of `values`): each method gives one number a set."""
+
+    work: Work
+    jump_from: int | None
+    values: Vector
+
+    def step_s(self, workers: int) -> Vector:
+        return self.values @ self.work.terms(workers, self.jump_from)
+
+    def images_per_s(self, workers: int) -> Vector:
+        return self.work.images(workers) / self.step_s(workers)
+
+    def speedup(self, workers: int) -> Vector:
+        return self.images_per_s(workers) / self.images_per_s(1)
+
+    def efficiency(self, workers: int) -> Vector:
+        return self.speedup(workers) / workers
+
+    def gain(self, workers: int) -> Vector:
+        if workers < 2:
+            raise ValueError(f"gain of {workers} workers: there is none before it to compare with; ask from 2 on")
+        return self.images_per_s(workers) / self.images_per_s(workers - 1) - 1
+
+    def parts_s(self, workers: int) -> Vector:
+        """Seconds of own work, messages, bytes, jump: the last axis."""
+        return self.values * self.work.terms(workers, self.jump_from)
+
+    def communication_share(self, workers: int) -> Vector:
+        parts = self.parts_s(workers)
+        together = parts[..., 3] if self.jump_from == 2 else 0.0
+        return (parts[..., 1] + parts[..., 2] + together) / self.step_s(workers)
 
 
 @dataclass(frozen=True)
@@ -44,55 +129,93 @@ class Fit:
 
     work: Work
     compute_s: float
-    """Seconds of own work in a step (c)."""
+    """Seconds of own work in a step (c); with strong scaling those of the whole global batch on one worker."""
     latency_s: float
     """Seconds a message (a)."""
     s_per_byte: float
     """Seconds a byte (b)."""
-    slow_from: int | None
-    """The worker from which on a step's own work takes longer by `slow_s`: a slow host; None when there is none to be seen."""
-    slow_s: float
+    jump_from: int | None
+    """The number of workers from which on a step takes `jump_s` longer; None where the measurements show no jump."""
+    jump_s: float
+    """Seconds (d). From 3 workers on: of own work, as `compute_s`: a slow host. From 2 on: of working together at all."""
     held_out: dict[int, float]
     """By number of workers: error in percent of predicting its median step from the other numbers; above 0: predicted too slow."""
+    odd: tuple[int, float] | None
+    """A number of workers that lies far off the curve of the others, and by which share its step takes longer; None without one."""
+    noise: float
+    """Standard deviation of the repeats' seconds within their number of workers, as a share of them."""
     counts: tuple[int, ...]
     """The numbers of workers that were measured, ascending."""
+    curve: _Curve = field(repr=False, compare=False)
+    resampled: _Curve = field(repr=False, compare=False)
 
     def step_s(self, workers: int) -> float:
         """Seconds of a step."""
-        raise NotImplementedError
+        return float(self.curve.step_s(workers))
 
     def images_per_s(self, workers: int) -> float:
         """Images a second of all workers."""
-        raise NotImplementedError
+        return float(self.curve.images_per_s(workers))
 
     def speedup(self, workers: int) -> float:
         """images/s over those of one worker."""
-        raise NotImplementedError
+        return float(self.curve.speedup(workers))
 
     def efficiency(self, workers: int) -> float:
         """Speedup over the number of workers, 0 to 1."""
-        raise NotImplementedError
+        return float(self.curve.efficiency(workers))
 
     def gain(self, workers: int) -> float:
         """By which share the last of so many workers raises images/s; 0.06 is 6% more, below 0 it slows down. From 2 workers."""
-        raise NotImplementedError
+        return float(self.curve.gain(workers))
 
     def communication_share(self, workers: int) -> float:
-        """Share of a step that is messages and bytes, 0 to 1."""
-        raise NotImplementedError
+        """Share of a step that is messages, bytes and a jump from 2 workers on, 0 to 1."""
+        return float(self.curve.communication_share(workers))
+
+    def parts_s(self, workers: int) -> tuple[float, float, float, float]:
+        """Seconds of a step's own work, messages, bytes and jump; together they are `step_s`."""
+        own, messages, sent, jump = self.curve.parts_s(workers).tolist()
+        return own, messages, sent, jump
+
+    def draws(self, quantity: str, workers: int) -> Vector:
+        """A quantity in every resample.
+
+        Raises:
+            ValueError: a quantity that is not one of `QUANTITIES`.
+        """
+        if quantity not in QUANTITIES:
+            raise ValueError(f"{quantity}: no quantity of a fit; there are: {', '.join(QUANTITIES)}")
+        if quantity in PARAMETERS:
+            return self.resampled.values[:, PARAMETERS.index(quantity)]
+        found: Vector = getattr(self.resampled, quantity)(workers)
+        return found
 
     def interval(self, quantity: str, workers: int, level: float = 0.95) -> tuple[float, float]:
-        """Bootstrap interval (low, high) of a method named above, as in `interval("gain", 4)`."""
-        raise NotImplementedError
+        """Interval (low, high) that holds the share `level` of the resamples, as in `interval("gain", 4)`.
+
+        Percentiles of a residual bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapters 9 and 13).
+        A parameter's name gives its interval, whatever `workers` is.
+        """
+        low, high = np.quantile(self.draws(quantity, workers), [(1 - level) / 2, (1 + level) / 2])
+        return float(low), float(high)
 
 
 def step_seconds(timing: Timing, work: Work) -> float:
-    """Seconds of a step of a measured trial: its images over its images/s."""
-    raise NotImplementedError
+    """Seconds of a step of a measured trial: its images over its images/s.
+
+    Raises:
+        ValueError: a failed trial, which has no images/s.
+    """
+    if not timing.images_per_s:
+        raise ValueError(f"trial {timing.repeat} of {timing.workers} workers is {timing.state} and has no images/s; leave it out")
+    return work.images(timing.workers) / timing.images_per_s
 
 
 def fit(timings: Sequence[Timing], work: Work, seed: int = 0, sweep: str = "") -> Fit:
     """The model fitted to every repeat of one group (same scaling, epochs, checkpoint_every); failed trials are left out.
+
+    Least squares of relative errors, no parameter below 0.
 
     Args:
         timings: rows of one group.
@@ -104,4 +227,255 @@ def fit(timings: Sequence[Timing], work: Work, seed: int = 0, sweep: str = "") -
         Refused: nothing can be concluded from these rows.
         ValueError: rows of several groups, or of another scaling than `work`.
     """
-    raise NotImplementedError
+    rows = [row for row in timings if row.measured]
+    _one_group(rows, work)
+    again = _Again(rows, sweep)
+    _enough(rows, again)
+    measured = _measured(rows, work)
+    jump_from = _jump(work, measured)
+    made = _made(work, measured, jump_from, seed)
+    _sure(made, measured, again)
+    return made
+
+
+Measured = dict[int, list[float]]
+"""Seconds of a step of every repeat, by number of workers, ascending."""
+
+
+def _measured(rows: Sequence[Timing], work: Work) -> Measured:
+    found: Measured = {workers: [] for workers in sorted({row.workers for row in rows})}
+    for row in rows:
+        found[row.workers].append(step_seconds(row, work))
+    return found
+
+
+def _made(work: Work, measured: Measured, jump_from: int | None, seed: int) -> Fit:
+    best = _Curve(work, jump_from, _solve(work, measured, jump_from))
+    compute, latency, per_byte, jump = best.values.tolist()
+    resampled = _Curve(work, jump_from, _resample(best, measured, seed))
+    noise = math.sqrt(_noise([np.log(all_s) for all_s in measured.values()]))
+    held_out, odd = _held_out(work, measured, jump_from), None if jump_from else _odd(work, measured, noise)
+    return Fit(work, compute, latency, per_byte, jump_from, jump, held_out, odd, noise, tuple(measured), best, resampled)
+
+
+def _design(work: Work, measured: Measured, jump_from: int | None) -> Vector:
+    """A row a measurement, over the median of its number of workers: errors are relative, and no outlier has a say in its own weight."""
+    return np.array([work.terms(n, jump_from) / statistics.median(all_s) for n, all_s in measured.items() for _ in all_s])
+
+
+def _relative(measured: Measured) -> Vector:
+    return np.array([seconds / statistics.median(all_s) for all_s in measured.values() for seconds in all_s])
+
+
+def _solve(work: Work, measured: Measured, jump_from: int | None) -> Vector:
+    return _least_squares(_design(work, measured, jump_from), _relative(measured)[None, :])[0]
+
+
+def _least_squares(design: Vector, targets: Vector) -> Vector:
+    """Parameters from 0 up for each row of `targets`; columns are brought to one length first, since seconds a byte are so small."""
+    lengths = np.linalg.norm(design, axis=0)
+    lengths[lengths == 0] = 1.0
+    scaled = design / lengths
+    values: Vector = np.array([nnls(scaled, target)[0] for target in targets]) / lengths
+    values[:, 0] = np.maximum(values[:, 0], LEAST_WORK_S)
+    return values
+
+
+def _parameters(jump_from: int | None) -> int:
+    return 3 if jump_from is None else 4
+
+
+def _resample(best: _Curve, measured: Measured, seed: int) -> Vector:
+    """Parameters refitted to the curve with deviations drawn anew; of each repeat, and of each number of workers from the curve.
+
+    Residuals are logarithms of measured over fitted seconds. Those within a number of workers are drawn with replacement; that
+    the medians miss the curve by more than these explain is drawn from a normal distribution: a bootstrap of hierarchical data
+    (Davison and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8).
+    """
+    generator = np.random.default_rng(seed)
+    residuals = [np.log(np.array(all_s) / best.step_s(n)) for n, all_s in measured.items()]
+    within = np.concatenate([one - one.mean() for one in residuals])
+    within *= math.sqrt(len(within) / (len(within) - len(measured)))
+    own = np.array([row for row, one in enumerate(residuals) for _ in one])
+    shared = generator.normal(0.0, _misfit(residuals, _parameters(best.jump_from)), (RESAMPLES, len(measured)))
+    drawn = generator.choice(within, (RESAMPLES, len(own))) + shared[:, own]
+    expected = np.array([float(best.step_s(n)) / statistics.median(all_s) for n, all_s in measured.items()])
+    return _least_squares(_design(best.work, measured, best.jump_from), expected[own] * np.exp(drawn))
+
+
+def _misfit(residuals: Sequence[Vector], parameters: int) -> float:
+    """Standard deviation of the numbers of workers from the curve beyond what noise explains: a variance component."""
+    spare = len(residuals) - parameters
+    if spare < 1:
+        return 0.0
+    together = np.concatenate(residuals)
+    between = sum(len(one) * float(one.mean() - together.mean()) ** 2 for one in residuals) / spare
+    return math.sqrt(max(0.0, between - _noise(residuals)) * len(residuals) / len(together))
+
+
+def _noise(values: Sequence[Vector]) -> float:
+    """Variance of the values within their number of workers."""
+    return sum(float(((one - one.mean()) ** 2).sum()) for one in values) / sum(len(one) - 1 for one in values)
+
+
+def _held_out(work: Work, measured: Measured, jump_from: int | None) -> dict[int, float]:
+    """Each number of workers predicted from the others, when they are enough for a fit; whether there is a jump, and where, is kept."""
+    if len(measured) <= _parameters(jump_from):
+        return {}
+    return {n: (_predicted(n, work, measured, jump_from) / statistics.median(all_s) - 1) * 100 for n, all_s in measured.items()}
+
+
+def _predicted(left_out: int, work: Work, measured: Measured, jump_from: int | None) -> float:
+    """Seconds of a step of so many workers, from the other numbers."""
+    return float(_Curve(work, jump_from, _solve(work, _others(left_out, measured), jump_from)).step_s(left_out))
+
+
+def _others(left_out: int, measured: Measured) -> Measured:
+    return {n: all_s for n, all_s in measured.items() if n != left_out}
+
+
+def _odd(work: Work, measured: Measured, noise: float) -> tuple[int, float] | None:
+    """The number of workers without which the others lie nearest to a curve, when it lies far from that curve itself.
+
+    Not told of one worker, without which its own work is a guess, nor of so few numbers that any leaves a perfect curve.
+    """
+    if len(measured) < FEWEST_COUNTS + 2:
+        return None
+    worst = min(measured, key=lambda n: _remainder(work, _others(n, measured), None))
+    longer = statistics.median(measured[worst]) / _predicted(worst, work, measured, None) - 1
+    return (worst, longer) if worst > 1 and abs(longer) > max(ODD, ODD_NOISE * noise) else None
+
+
+def _jump(work: Work, measured: Measured) -> int | None:
+    """The number of workers from which on a jump explains the measurements better than a smooth curve, if any does.
+
+    Needs more numbers of workers than parameters. Where one worker was not measured, the second measured number is not tried: it
+    would look like the cost of bytes.
+    """
+    if len(measured) <= len(PARAMETERS):
+        return None
+    left = {n: _remainder(work, measured, n) for n in list(measured)[1 if 1 in measured else 2 :]}
+    spare = len(_relative(measured)) - len(PARAMETERS)
+    best = min(left, key=lambda n: left[n])
+    ratio = (_remainder(work, measured, None) - left[best]) / max(left[best], 1e-12) * spare
+    unlikely = float(fdtrc(1, spare, max(0.0, ratio))) * len(left) < JUMP_CHANCE
+    values = _solve(work, measured, best)
+    return best if unlikely and values[3] >= JUMP * values[0] else None
+
+
+def _remainder(work: Work, measured: Measured, jump_from: int | None) -> float:
+    """Sum of the squared relative errors that are left after fitting."""
+    errors = _design(work, measured, jump_from) @ _solve(work, measured, jump_from) - _relative(measured)
+    return float(errors @ errors)
+
+
+@dataclass(frozen=True)
+class _Again:
+    """Commands that measure more of the same group."""
+
+    rows: Sequence[Timing]
+    sweep: str
+
+    def command(self, workers: str, repeats: int, sweep: str = "") -> str:
+        first = self.rows[0] if self.rows else None
+        given = {"sweep": sweep or self.sweep, "workers": workers, "repeats": repeats}
+        if first is not None:
+            given |= {"epochs": first.epochs, "checkpoint_every": first.checkpoint_every or ""}
+            given |= {"scaling": STRONG} if first.scaling == STRONG else {}
+        return "ansible-playbook sweep.yml" + "".join(f" -e {name}={value}" for name, value in given.items() if value)
+
+    def all_counts(self, repeats: int, sweep: str = "") -> str:
+        return self.command(_listed(sorted({row.workers for row in self.rows})), repeats, sweep)
+
+
+def _listed(counts: Sequence[int]) -> str:
+    """`1-5` for numbers without a gap, else `1,3,5`, as `-e workers=` takes them."""
+    if len(counts) > 1 and counts[-1] - counts[0] == len(counts) - 1:
+        return f"{counts[0]}-{counts[-1]}"
+    return ",".join(map(str, counts))
+
+
+def _one_group(rows: Sequence[Timing], work: Work) -> None:
+    if work.scaling not in (WEAK, STRONG):
+        raise ValueError(f"scaling {work.scaling}: there are {WEAK} and {STRONG}")
+    groups = {(row.scaling, row.epochs, row.checkpoint_every) for row in rows}
+    if len(groups) > 1:
+        raise ValueError(f"{len(groups)} groups of trials (scaling, epochs, checkpoint_every): {sorted(groups)}; fit one at a time")
+    if groups and work.scaling not in next(iter(groups)):
+        raise ValueError(f"the trials are of {rows[0].scaling} scaling, the work is of {work.scaling} scaling")
+
+
+def _enough(rows: Sequence[Timing], again: _Again) -> None:
+    """Different numbers of workers, and repeats of them."""
+    repeats = {n: sum(row.workers == n for row in rows) for n in sorted({row.workers for row in rows})}
+    if not repeats:
+        raise Refused(f"no trial succeeded; the model of a step needs {FEWEST_COUNTS} different numbers of workers. {again.command('', 3)}")
+    if len(repeats) < FEWEST_COUNTS:
+        raise Refused(
+            f"only {_and(repeats)} workers were measured; the model of a step has {FEWEST_COUNTS} parameters and needs at least as many "
+            f"different numbers of workers. Measure: {again.command(f'1-{max(FEWEST_COUNTS, *repeats)}', 3)}"
+        )
+    once = [n for n, times in repeats.items() if times < FEWEST_REPEATS]
+    if 2 * len(once) >= len(repeats):
+        raise Refused(
+            f"{len(once)} of {len(repeats)} numbers of workers were measured only once ({_and(once)}); without at least "
+            f"{FEWEST_REPEATS} repeats of most, noise can't be told from scaling. Measure: {again.all_counts(3)}"
+        )
+
+
+def _and(counts: Iterable[int]) -> str:
+    """`1`, `1 and 2`, `1, 2 and 3`."""
+    *first, last = map(str, counts)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"
+
+
+def _sure(made: Fit, measured: Measured, again: _Again) -> None:
+    """Intervals that are narrow enough, and not every gain open."""
+    widths = {n: _width(made, n) for n in measured}
+    worst = max(widths, key=lambda n: widths[n])
+    if widths[worst] > WIDEST:
+        low, high = made.interval("images_per_s", worst)
+        raise Refused(
+            f"images/s of {_workers(worst)} are {made.images_per_s(worst):,.0f} with a 95% interval from {low:,.0f} to {high:,.0f}, "
+            f"{widths[worst]:.0%} wide (limit: {WIDEST:.0%}). {_why(made, measured, widths[worst], again)}"
+        )
+    gains = {n: made.interval("gain", n) for n in list(measured)[1:]}
+    if all(low < 0 and high > worth(n) for n, (low, high) in gains.items()):
+        said = ", ".join(f"{_workers(n)} [{low:+.0%}, {high:+.0%}]" for n, (low, high) in gains.items())
+        raise Refused(
+            f"no worker's gain in images/s can be told from 0, nor from the {WORTH:.0%} that is worth a worker: {said}. "
+            f"{_why(made, measured, max(widths.values()), again)}"
+        )
+
+
+def _width(made: Fit, workers: int) -> float:
+    low, high = made.interval("images_per_s", workers)
+    return (high - low) / made.images_per_s(workers)
+
+
+def _why(made: Fit, measured: Measured, width: float, again: _Again) -> str:
+    """Whether repeats differ (measure more often) or the numbers of workers do not lie on one curve (measure anew)."""
+    apart = {n: (max(all_s) - min(all_s)) / statistics.median(all_s) for n, all_s in measured.items()}
+    off = {n: abs(statistics.median(all_s) / made.step_s(n) - 1) for n, all_s in measured.items()}
+    noisiest, farthest = max(apart, key=lambda n: apart[n]), max(off, key=lambda n: off[n])
+    most = max(map(len, measured.values()))
+    if off[farthest] > apart[noisiest]:
+        misses = f"it misses {_workers(farthest)} by {off[farthest]:.0%}"
+        if made.odd is not None:
+            misses = (
+                f"{_workers(made.odd[0])} take {abs(made.odd[1]):.0%} {'longer' if made.odd[1] > 0 else 'less'} than the others let expect"
+            )
+        return (
+            f"The repeats agree within {apart[noisiest]:.0%}, but no curve meets all numbers of workers: {misses}. "
+            "See that the hosts are equally fast, free of other work and not parts of one machine (ansible-playbook doctor.yml), "
+            f"then measure anew: {again.all_counts(most, f'{again.sweep}-2' if again.sweep else '')}"
+        )
+    repeats = min(max(MOST_REPEATS, most + 2), max(most + 2, math.ceil(most * (width / WIDEST) ** 2)))
+    return (
+        f"The repeats of {_workers(noisiest)} lie {apart[noisiest]:.0%} apart. Measure more often, with no other work on the hosts: "
+        f"{again.all_counts(repeats)}"
+    )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainer.analysis import outcome, text
+from trainer.analysis import outcome, split, text
 from trainer.analysis.progress import Estimate
 
 
@@ -24,6 +24,7 @@ def worker(records: list[dict[str, Any]], ended: dict[str, Any] | None, alive: b
         "steps": steps[-1] if steps else None,
         "epoch": epochs[-1] if epochs else None,
         "input_wait": _share([record["input_wait"] for record in steps[-50:]], [record["seconds"] for record in steps[-50:]]),
+        "split": split.median(split.of_worker(records)),
     }
 
 
@@ -32,13 +33,14 @@ def _share(parts: list[float], wholes: list[float]) -> float | None:
 
 
 def table(run: str, state: str | None, hosts: list[dict[str, Any]], seen: list[dict[str, Any]], counts: dict[str, Any]) -> str:
-    """The status of a run: its progress, then a line for each worker."""
+    """The status of a run: its progress, a line for each worker, and what a step is made of where that is known."""
     by_host = {look["host"]: look for look in seen if look}
     rows = [_row(host, by_host.get(host["name"], {"state": "unreachable"})) for host in hosts]
     header = ["rank", "host", "state", "phase", "step", "waits for input", "heard", "note"]
     chief = by_host.get(hosts[0]["name"], {})
     lines = [f"{run}: {overall(state, list(by_host.values()))}", *_progress(chief, counts), "", text.table(header, rows)]
-    return "\n".join(lines)
+    phases = split.shown({host["name"]: found for host in hosts if (found := by_host.get(host["name"], {}).get("split"))})
+    return "\n".join([*lines, *(["", phases] if phases else [])])
 
 
 def overall(recorded: str | None, seen: list[dict[str, Any]]) -> str:

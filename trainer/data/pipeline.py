@@ -17,6 +17,8 @@ class Call:
 
     first: int
     steps: int
+    taken_apart: bool = False
+    """Whether this is one step whose parts are timed, each on its own."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +41,33 @@ class Partition(Protocol):
         """Positions in the training set."""
 
 
-def calls(first: int, last: int, most: int, uneven: bool, boundary: int | None = None, offset: int = 0) -> Iterator[Call]:
+def calls(
+    first: int, last: int, most: int, uneven: bool, boundary: int | None = None, offset: int = 0, split_every: int = 0
+) -> Iterator[Call]:
     """Cut the steps `first` to `last` of an epoch into calls of at most `most` steps.
 
     The epoch's short last step (`uneven`) is a call of its own, and no call crosses a multiple of
-    `boundary` counted from the run's start (`offset` steps before the epoch).
+    `boundary` counted from the run's start (`offset` steps before the epoch). Every `split_every`th
+    step of the run is a call of its own, too, and taken apart.
     """
     while first < last:
         stop = min(first + most, last)
         if uneven and first < last - 1:
             stop = min(stop, last - 1)
         if boundary:
-            stop = min(stop, ((offset + first) // boundary + 1) * boundary - offset)
-        yield Call(first, stop - first)
+            stop = min(stop, _next_multiple(offset + first, boundary) - offset)
+        taken_apart = False
+        if split_every:
+            sampled = _next_multiple(offset + first, split_every) - offset - 1
+            taken_apart = first == sampled
+            stop = first + 1 if taken_apart else min(stop, sampled)
+        yield Call(first, stop - first, taken_apart)
         first = stop
+
+
+def _next_multiple(number: int, of: int) -> int:
+    """The smallest multiple above a number."""
+    return (number // of + 1) * of
 
 
 class Feeder:

@@ -5,21 +5,20 @@ beats many small ones (tensor fusion: Sergeev, Del Balso 2018, arXiv:1802.05799)
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
+Tensors = list[tf.Tensor]
 
-def packed(workers: int, options: Any) -> Callable[[Sequence[tf.Tensor], tf.Tensor], tuple[list[tf.Tensor], tf.Tensor]]:
-    """A reduction that sends everything in one tensor; with one worker nothing is sent."""
 
-    def reduce(gradients: Sequence[tf.Tensor], sums: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        if workers == 1:
-            return list(gradients), sums
-        pack = tf.concat([tf.reshape(tensor, [-1]) for tensor in (sums, *gradients)], axis=0)
-        total = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, pack, options=options)
-        sizes = [tensor.shape.num_elements() for tensor in (sums, *gradients)]
-        first, *rest = tf.split(total, sizes)
-        return [tf.reshape(flat, tensor.shape) for flat, tensor in zip(rest, gradients, strict=True)], first
+def packed(shapes: Sequence[tf.TensorShape]) -> list[Callable[[Tensors], tuple[Tensors, Tensors]]]:
+    """Lay all tensors end to end and send them, then cut their sum apart into these shapes again."""
 
-    return reduce
+    def pack(values: Tensors) -> tuple[Tensors, Tensors]:
+        return [], [tf.concat([tf.reshape(tensor, [-1]) for tensor in values], axis=0)]
+
+    def unpack(values: Tensors) -> tuple[Tensors, Tensors]:
+        parts = tf.split(values[0], [shape.num_elements() for shape in shapes])
+        return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)], []
+
+    return [pack, unpack]

@@ -1,0 +1,125 @@
+"""What it costs to take steps apart, in percent of the training time.
+
+    .venv/bin/python benchmarks/instrumentation.py [--workers 2] [--every 50] [--rounds 7] [--steps 200] [--pairs 60]
+
+The same processes train the task model (batch 64 a worker) in turn with and without: rounds of many steps
+with every 50th taken apart (the default of `telemetry.split_every`) and with none; then calls of 8 steps
+of which the last is taken apart, or none, as pairs, whose difference is the cost of one sample and far
+above the noise of a round. The first sample of a process traces; that is timed for itself and left out.
+"""
+
+import argparse
+import datetime
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from local_step import BATCH, CLASSES, SIZE, STEPS_PER_CALL, batches, launch
+
+
+def main() -> None:
+    """Start the workers and print what the chief measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("workers", 2), ("every", 50), ("rounds", 7), ("steps", 200), ("pairs", 60)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rank is None:
+        launch(arguments.workers)
+    else:
+        measure(arguments)
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """Train with and without in turn."""
+    from trainer.cluster import Cluster, place_from_environment
+
+    cores = len(os.sched_getaffinity(0))
+    cluster = Cluster(place_from_environment(), max(1, cores // arguments.workers))
+    run = runner(cluster, arguments.rank)
+    run(2 * STEPS_PER_CALL, 0)
+    first, second = run(1, 1), run(1, 1)
+    rounds = in_turn(run, arguments.rounds, arguments.steps, arguments.every)
+    pairs = in_turn(run, arguments.pairs, STEPS_PER_CALL, STEPS_PER_CALL)
+    if arguments.rank == 0:
+        report(rounds, pairs, first - second, arguments)
+
+
+def in_turn(run: Callable[[int, int], float], times: int, steps: int, every: int) -> list[tuple[float, float]]:
+    """Milliseconds a step without and with steps taken apart; the order changes from pair to pair."""
+    found = []
+    for number in range(times):
+        order = (0, every) if number % 2 == 0 else (every, 0)
+        seconds = {variant: run(steps, variant) for variant in order}
+        found.append((seconds[0] / steps * 1000, seconds[every] / steps * 1000))
+    return found
+
+
+def runner(cluster: Any, rank: int) -> Callable[[int, int], float]:
+    """A function of `(steps, split_every)` that trains and gives the seconds it took."""
+    import numpy as np
+
+    from trainer import models, optimizer, reduction, step
+    from trainer.config import Optimizer, Reduction
+    from trainer.data.pipeline import calls
+
+    with cluster.strategy.scope():
+        model = models.build({"name": "task_cnn"}, SIZE, CLASSES)
+        update = optimizer.make(Optimizer(learning_rate=0.01, momentum=0.9), model.trainable_variables)
+    computations = reduction.make(Reduction(), cluster.place.workers, step.shapes(model))
+    parts = step.Parts(cluster, model, update, computations)
+    whole, apart = step.make_train_call(parts), step.SplitCall(parts)
+    images, labels = batches(rank, STEPS_PER_CALL)
+    ones, rates = np.ones(labels.shape, np.float32), np.full(STEPS_PER_CALL, 0.01, np.float32)
+
+    def run(steps: int, every: int) -> float:
+        begun = time.perf_counter()
+        for call in calls(0, steps, STEPS_PER_CALL, uneven=False, split_every=every):
+            batch = [values[: call.steps] for values in (images, labels, ones, rates)]
+            if call.taken_apart:
+                apart(*batch, np.float32(0))
+            else:
+                whole(*batch, np.float32(0)).numpy()
+        return time.perf_counter() - begun
+
+    return run
+
+
+def report(rounds: list[tuple[float, float]], pairs: list[tuple[float, float]], tracing: float, arguments: argparse.Namespace) -> None:
+    """Rounds with and without, then what one sample costs."""
+    none, some = zip(*rounds, strict=True)
+    cost = [(ours / without - 1) * 100 for without, ours in rounds]
+    each = [(ours - without) * STEPS_PER_CALL for without, ours in pairs]
+    share = statistics.median(each) / (statistics.median(none) * arguments.every) * 100
+    print(machine())
+    print(f"{arguments.workers} workers, task_cnn, batch {BATCH} a worker; median (quartiles)")
+    print(f"  {arguments.rounds} rounds of {arguments.steps} steps each, in turn")
+    print(f"    no step taken apart  {spread(none)} ms a step")
+    print(f"    every {arguments.every}th step      {spread(some)} ms a step, cost {spread(cost)} %")
+    print(f"  {arguments.pairs} pairs of {STEPS_PER_CALL} steps, with and without a sample")
+    print(f"    one sample costs {spread(each)} ms: {share:.2f} % at every {arguments.every}th step")
+    print(f"  the first sample of a process costs {tracing:.2f} s more, once: it traces")
+
+
+def spread(values: Any) -> str:
+    """Median and quartiles."""
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
+def machine() -> str:
+    """Date, processor and versions."""
+    import tensorflow as tf
+
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    today, load = datetime.datetime.now(tz=datetime.UTC).date(), os.getloadavg()[0]
+    return f"{today}, {model}, {os.cpu_count()} cores, load {load:.1f}, Python {platform.python_version()}, TensorFlow {tf.__version__}"
+
+
+if __name__ == "__main__":
+    main()

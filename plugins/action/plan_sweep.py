@@ -1,0 +1,192 @@
+"""Make and show the plan of `sweep.yml`: which trials, in which order, what is measured already."""
+
+import secrets
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible import context
+
+from plugins.shared import control, planning
+from trainer import config as configs
+from trainer.analysis import sweep, sweep_text, timings
+from trainer.analysis.sweep import Wanted
+from trainer.analysis.timings import STRONG, WEAK
+from trainer.config import Config
+from trainer.errors import ConfigError
+from trainer.files import read_json, write_json, write_text
+from trainer.plan import integer, overrides, truth
+
+FREE = ("train.epochs", "train.global_batch", "checkpoint.every_steps")
+"""What may differ between trials of one sweep: columns of timings.csv."""
+FIXED = {"train.steps": "data.limit_train", "train.steps_per_epoch": "data.limit_train", "train.time_limit": "data.limit_train"}
+"""An epoch of a sweep is the whole training set at every number of workers; what shortens it honestly."""
+SEEDS = 1 << 31
+CONTINUES = "What was measured is kept. The same command continues the sweep."
+
+
+class ActionModule(control.ControlAction):
+    """Returns the facts `sweep_found`, `plan` and `cluster` (of its largest trial) and `run_options`."""
+
+    def act(self) -> dict[str, Any]:
+        """Validate what was typed, resolve it, show it; with `measure=false` only find the sweep."""
+        options = control.operator_options("sweep", self.task_vars)
+        truth("preflight", options.get("preflight", True))
+        watts(options)
+        if not truth("measure", options.get("measure", True)):
+            name = sweep.find(_names(), str(options["sweep"])) if "sweep" in options else _latest()
+            found = {"name": name, "folder": str(control.SWEEPS / name), "trials": []}
+            return {"ansible_facts": {"sweep_found": found, "cluster": planning.hosts(self.task_vars), "run_options": options}}
+        return self._measuring(options)
+
+    def _measuring(self, options: dict[str, Any]) -> dict[str, Any]:
+        hosts = planning.hosts(self.task_vars)
+        config = resolve(options)
+        name = str(options.get("sweep", default_name(str(options.get("config", "lecture_cnn")), _inventory())))
+        sweep.check_name(name)
+        folder = control.SWEEPS / name
+        wanted = wants(options, len(hosts))
+        known = check_same(folder, name, config, hosts, wanted)
+        record = {**new_record(name, options, config, hosts), **known}
+        trials = sweep.order(wanted, record["seed"])
+        left = sweep.remaining(trials, timings.read(folder / "timings.csv"))
+        plan = self._plan(name, config, hosts, max(wanted.workers))
+        if not self._task.check_mode:
+            record["gradient_bytes"] = plan["parameters"]["trainable"] * 4
+            write_text(folder / "config.yml", configs.dump(config))
+            write_json(folder / "summary.json", record)
+        found = {**record, "folder": str(folder), "trials": [asdict(trial) for trial in left]}
+        shown = sweep_text.plan(found, wanted, trials, left, plan, control.relative(folder))
+        facts = {"sweep_found": found, "plan": plan, "cluster": plan["hosts"], "run_options": options}
+        return {"show": shown, "ansible_facts": facts, **({"if_interrupted": CONTINUES} if left else {})}
+
+    def _plan(self, name: str, config: Config, hosts: list[dict[str, Any]], workers: int) -> dict[str, Any]:
+        """The warm-up's plan: a run like any trial, on all hosts that any trial uses."""
+        place, run = f"sweeps/{name}/trials", f"{name}.{sweep.WARM_UP}"
+        with tempfile.TemporaryDirectory() as temporary:
+            path = Path(temporary) / "config.yml"
+            path.write_text(configs.dump(config), encoding="utf-8")
+            options = {"run": run, "config": str(path), "workers": str(workers)}
+            return planning.make(options, hosts, place, len(hosts), self.arguments["packs"], not self._task.check_mode)
+
+
+def resolve(options: dict[str, Any]) -> Config:
+    """The configuration of every trial: an epoch is the whole training set whatever the number of workers.
+
+    Raises:
+        ConfigError: `set` says otherwise.
+    """
+    given = overrides({"epochs": "3", **options})
+    for key, better in FIXED.items():
+        if key in given:
+            raise ConfigError(
+                f"set={key}={given[key]}: an epoch of a sweep is the whole training set at every number of workers, or times could not be "
+                f"compared; to make trials shorter: -e set={better}=0.1"
+            )
+    if "checkpoint.every_steps" in given:
+        every = given["checkpoint.every_steps"]
+        raise ConfigError(f"set=checkpoint.every_steps={every}: a sweep takes it as -e checkpoint_every={every}")
+    raw = configs.override(configs.load(configs.find(str(options.get("config", "lecture_cnn")))), given)
+    return configs.build(configs.override(raw, dict.fromkeys(FIXED)))
+
+
+def wants(options: dict[str, Any], hosts: int) -> Wanted:
+    """What is to be measured.
+
+    Raises:
+        ConfigError: a value that is none, or more workers than hosts.
+    """
+    every = sweep.numbers("checkpoint_every", options.get("checkpoint_every", "0"), least=0)
+    # What saved states cost is a question of its own: all hosts, unless a person says otherwise.
+    default = f"1-{hosts}" if "checkpoint_every" not in options else str(hosts)
+    workers = sweep.numbers("workers", options.get("workers", default))
+    if max(workers) > hosts:
+        raise ConfigError(f"workers={options.get('workers')}: the inventory has {hosts} hosts; add hosts or ask for fewer")
+    repeats, epochs = (integer(key, options.get(key, 3)) for key in ("repeats", "epochs"))
+    return Wanted(workers, repeats, epochs, every, sweep.scaling(str(options.get("scaling", WEAK))))
+
+
+def new_record(name: str, options: dict[str, Any], config: Config, hosts: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a sweep's summary.json begins with."""
+    seed = integer("seed", options["seed"]) if "seed" in options else 1 + secrets.randbelow(SEEDS)
+    return {
+        "name": name,
+        "config_name": Path(str(options.get("config", "lecture_cnn"))).stem,
+        "seed": seed,
+        "batch_size": config.train.batch_size,
+        "global_batch": config.train.global_batch or config.train.batch_size * len(hosts),
+        "hosts": [_place(host) for host in hosts],
+    }
+
+
+def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, Any]], wanted: Wanted) -> dict[str, Any]:
+    """What an existing sweep knows already.
+
+    Raises:
+        ConfigError: it was measured with another configuration or on other hosts, so that its times can't stand beside new ones.
+    """
+    path = folder / "summary.json"
+    if not path.is_file() or not (folder / "config.yml").is_file():
+        return {}
+    known = dict(read_json(path))
+    old = yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))
+    changed = [key for key in configs.differences(old, configs.to_dict(config)) if key not in FREE]
+    places = [_place(host) for host in hosts]
+    first = max(wanted.workers)
+    if known["hosts"][:first] != places[:first]:
+        changed.append("hosts of the inventory")
+    if config.train.global_batch and wanted.scaling == STRONG and config.train.global_batch != known["global_batch"]:
+        changed.append("train.global_batch")
+    if changed:
+        raise ConfigError(
+            f"sweep={name}: it was measured with another {', '.join(changed)}, and times of both can't be compared; "
+            f"measure under another name: -e sweep={name[:30]}-2"
+        )
+    # The order of what is left to measure follows the seed that was recorded first.
+    return known if len(known["hosts"]) >= len(places) else {**known, "hosts": places}
+
+
+def default_name(config: str, inventory: str) -> str:
+    """`task_cnn-lab`: the same command continues the same sweep."""
+    stem = "".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in f"{Path(config).stem}-{inventory}".lower())
+    return stem.strip("-_")[:32] or "sweep"
+
+
+def watts(options: dict[str, Any]) -> float | None:
+    """`watts_per_node`, or None.
+
+    Raises:
+        ConfigError: it is no power.
+    """
+    if "watts_per_node" not in options:
+        return None
+    try:
+        value = float(options["watts_per_node"])
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ConfigError(f"watts_per_node={options['watts_per_node']}: expected the watts that one host takes while it trains, as in 6.4")
+    return value
+
+
+def _inventory() -> str:
+    given = Path((context.CLIARGS.get("inventory") or ["inventory/local"])[0])
+    return given.parent.name if given.is_file() else given.name
+
+
+def _place(host: dict[str, Any]) -> str:
+    return f"{host['name']} {host['address']}"
+
+
+def _names() -> list[str]:
+    """Sweeps that are there, the newest last."""
+    return [path.parent.name for path in sorted(control.SWEEPS.glob("*/summary.json"), key=lambda path: path.stat().st_mtime)]
+
+
+def _latest() -> str:
+    names = _names()
+    if not names:
+        raise ConfigError("there is no sweep yet; measure one with: ansible-playbook sweep.yml")
+    return names[-1]

@@ -1,0 +1,137 @@
+"""One trial of a sweep after another: each a complete launch, measured, written down, taken away from the hosts."""
+
+import contextlib
+import fcntl
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from plugins.shared import control
+from plugins.shared.children import Playbook
+from trainer.analysis import sweep, timings
+from trainer.analysis.timings import FAILED, STRONG, SUCCEEDED, Timing, Trial
+from trainer.errors import LockstepError
+from trainer.files import read_json, write_json
+
+MARK = "under_way.json"
+LEFTOVERS = ("checkpoints", "state")
+MEASURED = ("seconds_end_to_end", "seconds_training", "images_per_s")
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the sweep: of two commands that measure it at once, both would measure each other.
+
+    Raises:
+        LockstepError: another command measures it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockstepError(f"sweep={folder.name} is being measured by another command; wait for it, or end it") from None
+        yield
+
+
+@dataclass
+class Bench:
+    """Where and with what trials of a sweep are run."""
+
+    found: dict[str, Any]
+    """The sweep's summary.json, with `folder`."""
+    variables: dict[str, Any]
+    """What else was given with `-e`: variables of the inventory."""
+    ended: Callable[[], bool]
+    """Whether the command was ended meanwhile."""
+    folder: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        """The sweep's folder."""
+        self.folder = Path(self.found["folder"])
+
+    def clear_leftover(self) -> None:
+        """End the trial that an earlier command left under way, if there is one."""
+        mark = self.folder / MARK
+        if mark.is_file():
+            self._remove(**read_json(mark))
+
+    def warm_up(self, workers: int, meanwhile: Callable[[float], None]) -> None:
+        """Run a short trial that counts for nothing: it fills every host's caches.
+
+        Raises:
+            LockstepError: it failed, and so would all others.
+        """
+        run = f"{self.found['name']}.{sweep.WARM_UP}"
+        overrides = "train.global_batch=null,train.steps_per_epoch=10"
+        summary = self._launch(run, {"workers": workers, "epochs": 1, "set": overrides}, meanwhile)
+        if summary["state"] != SUCCEEDED:
+            raise LockstepError(f"the warm-up failed, and nothing was measured:\n{self.last_lines(run)}")
+        shutil.rmtree(self._local(run))
+
+    def measure(self, trial: Trial, meanwhile: Callable[[float], None]) -> Timing:
+        """Run a trial; the row for timings.csv, without times when it failed."""
+        run = sweep.run_name(self.found["name"], trial)
+        batch = self.found["global_batch"] if trial.scaling == STRONG else "null"
+        overrides = f"train.global_batch={batch},checkpoint.every_steps={trial.checkpoint_every or 'null'}"
+        summary = self._launch(run, {"workers": trial.workers, "epochs": trial.epochs, "set": overrides}, meanwhile)
+        done = summary["state"] == SUCCEEDED
+        hosts = [place.split()[0] for place in self.found["hosts"][: trial.workers]]
+        end_to_end, training, rate = ((summary[key] if done else None) for key in MEASURED)
+        return Timing(
+            workers=trial.workers,
+            repeat=trial.repeat,
+            epochs=trial.epochs,
+            seconds_end_to_end=end_to_end,
+            seconds_training=training,
+            images_per_s=rate,
+            checkpoint_every=trial.checkpoint_every,
+            scaling=trial.scaling,
+            state=SUCCEEDED if done else FAILED,
+            hosts=" ".join(hosts),
+        )
+
+    def last_lines(self, run: str, count: int = 25) -> str:
+        """The end of what a trial's command printed."""
+        lines = self._log(run).read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(f"  {line}" for line in lines[-count:])
+
+    def put(self, row: Timing) -> None:
+        """Write a row down."""
+        timings.put(self.folder / "timings.csv", row)
+
+    def _launch(self, run: str, options: dict[str, Any], meanwhile: Callable[[float], None]) -> dict[str, Any]:
+        local, begun = self._local(run), time.monotonic()
+        # Results of a try that came to nothing would make this one a continuation.
+        shutil.rmtree(local, ignore_errors=True)
+        self._log(run).unlink(missing_ok=True)
+        options = {**self.variables, **options, "run": run, "sweep": self.found["name"], "config": str(self.folder / "config.yml")}
+        workers = int(options["workers"])
+        write_json(self.folder / MARK, {"run": run, "workers": workers})
+        code = self._play("trial", run, options, lambda: meanwhile(time.monotonic() - begun))
+        summary = control.read_summary(local)
+        for name in LEFTOVERS:
+            shutil.rmtree(local / name, ignore_errors=True)
+        if code != 0:
+            self._remove(run, workers)
+            return {**summary, "state": FAILED}
+        (self.folder / MARK).unlink()
+        return summary
+
+    def _remove(self, run: str, workers: int) -> None:
+        """End a trial's processes and remove its folders on the hosts."""
+        options = {**self.variables, "run": run, "sweep": self.found["name"], "workers": workers}
+        if self._play("remove_trial", run, options, lambda: None) == 0:
+            (self.folder / MARK).unlink(missing_ok=True)
+
+    def _play(self, name: str, run: str, options: dict[str, Any], meanwhile: Callable[[], None]) -> int:
+        return Playbook(f"playbooks/{name}.yml", options, self._log(run)).run(self.ended, meanwhile)
+
+    def _local(self, run: str) -> Path:
+        return self.folder / "trials" / run
+
+    def _log(self, run: str) -> Path:
+        return self.folder / "logs" / f"{run}.log"

@@ -1,0 +1,129 @@
+"""Sweeps of real two-worker trials: measured once each, whatever happens meanwhile."""
+
+import json
+import re
+import signal
+
+import pytest
+
+from tests.local.conftest import LocalProject
+from tests.project import await_until
+from trainer.analysis import timings
+
+QUICK = ("config=task_cnn", "set=train.batch_size=10", "epochs=1", "preflight=false")
+
+
+def rows(project: LocalProject, name: str) -> list[timings.Timing]:
+    return timings.read(project.root / "sweeps" / name / "timings.csv")
+
+
+def settings(pictures, name, *more):
+    return (f"dataset={pictures}", f"sweep={name}", *QUICK, *more)
+
+
+def nothing_is_left(project: LocalProject, name: str) -> bool:
+    """No file of a trial on any worker, no claim, no trial noted as under way."""
+    files = [path for path in (project.root / ".lockstep").glob(f"worker*/sweeps/{name}/**/*") if path.is_file()]
+    claims = [path for path in (project.root / ".lockstep").glob("worker*/locks/*.json") if f'"{name}.' in path.read_text()]
+    return not files and not claims and not (project.root / "sweeps" / name / "under_way.json").exists()
+
+
+def test_a_sweep_measures_each_trial_once_and_is_continued(project, pictures):
+    done = project.play("sweep", *settings(pictures, "pi", "workers=1,2", "repeats=1"))
+    first = rows(project, "pi")
+    assert sorted((row.workers, row.repeat, row.state) for row in first) == [(1, 1, "SUCCEEDED"), (2, 1, "SUCCEEDED")]
+    for row in first:
+        assert row.seconds_end_to_end > row.seconds_training > 0
+        assert row.images_per_s > 0
+    assert {row.hosts for row in first} == {"worker1", "worker1 worker2"}
+    assert "No answer" in done.stdout, done.stdout
+    assert "ansible-playbook sweep.yml -e sweep=pi" in done.stdout, done.stdout
+    folder = project.root / "sweeps" / "pi"
+    assert {"analysis.md", "config.yml", "summary.json", "time_mean.png", "time_median.png", "speedup.png"} <= {
+        path.name for path in folder.iterdir()
+    }
+    assert nothing_is_left(project, "pi")
+    # An epoch is the whole training set at every number of workers.
+    images = {json.loads((folder / "trials" / f"pi.w{n}-e1-r1" / "cluster.json").read_text())["counts"]["train_images"] for n in (1, 2)}
+    assert len(images) == 1
+    assert not list(folder.glob("trials/*/checkpoints"))
+    # One more repeat of one of them: added to what is there.
+    more = project.play("sweep", *settings(pictures, "pi", "workers=2", "repeats=2"))
+    assert "2, 1 of them" not in more.stdout
+    after = rows(project, "pi")
+    assert after[:2] == first
+    assert [(row.workers, row.repeat) for row in after[2:]] == [(2, 2)]
+    # Nothing is left to measure, and nothing changes.
+    again = project.play("sweep", *settings(pictures, "pi", "workers=2", "repeats=2"))
+    assert "nothing is left to measure" in again.stdout
+    assert "changed=0" in again.stdout
+    assert rows(project, "pi") == after
+    assert "Medians, weak scaling" in project.play("sweep", "sweep=pi", "measure=false").stdout
+    # A trial is no run of a person's.
+    assert not (project.root / "runs").exists() or not [path for path in (project.root / "runs").iterdir() if path.name.startswith("pi.")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+def test_a_sweep_that_is_ended_half_way_leaves_nothing_and_continues(project, pictures, number):
+    name = f"cut-{number.value}"
+    arguments = settings(pictures, name, "workers=1,2", "repeats=2", "seed=5")
+    playbook = project.start("sweep", *arguments)
+    try:
+        sweep = project.root / "sweeps" / name
+        await_until(
+            lambda: len(rows(project, name)) >= 1 and (sweep / "under_way.json").is_file(), 120, "one trial measured, the next begun"
+        )
+        await_until(
+            lambda: list((project.root / ".lockstep").glob(f"worker*/sweeps/{name}/trials/*/workers/*/metrics.jsonl")), 60, "running"
+        )
+        playbook.send_signal(number)
+        playbook.communicate(timeout=60)
+    finally:
+        playbook.kill()
+    await_until(lambda: nothing_is_left(project, name), 60, "the trial under way is taken away")
+    kept = rows(project, name)
+    assert 1 <= len(kept) < 4
+    project.play("sweep", *arguments)
+    after = rows(project, name)
+    assert after[: len(kept)] == kept
+    assert sorted((row.workers, row.repeat) for row in after) == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert {row.state for row in after} == {"SUCCEEDED"}
+
+
+def test_a_trial_that_fails_twice_is_recorded_and_the_sweep_goes_on(project, pictures):
+    """The second worker's Python is broken once the warm-up, on one worker, is through."""
+    python = project.root / "broken-python"
+    python.write_text("#!/bin/sh\nexit 3\n")
+    python.chmod(0o755)
+    inventory = project.root / "inventory" / "local" / "host_vars"
+    inventory.mkdir()
+    (inventory / "worker2.yml").write_text(f"worker_python: {python}\n")
+    try:
+        lost = project.play("sweep", *settings(pictures, "lame", "workers=1,2", "repeats=1"), check=False)
+        assert lost.returncode != 0
+        assert "the warm-up failed, and nothing was measured" in lost.stdout, lost.stdout
+        assert rows(project, "lame") == []
+        assert nothing_is_left(project, "lame")
+    finally:
+        (inventory / "worker2.yml").unlink()
+        inventory.rmdir()
+
+
+def test_saved_states_are_a_column_of_their_own(project, pictures):
+    done = project.play("sweep", *settings(pictures, "saved", "workers=2", "repeats=1", "checkpoint_every=1,0"))
+    assert sorted(row.checkpoint_every for row in rows(project, "saved")) == [0, 1]
+    assert (project.root / "sweeps" / "saved" / "checkpoints.png").is_file()
+    assert re.search(
+        r"Training time with the state saved, against at the end of an epoch: every 1 step [+-][\d.]+%, noise unknown", done.stdout
+    )
+    assert (project.root / "sweeps" / "saved" / "analysis.md").read_text().startswith("# What do saved states cost?\n")
+
+
+def test_two_commands_do_not_measure_at_once_and_other_settings_are_refused(project, pictures):
+    folder = project.root / "sweeps" / "pi"
+    assert folder.is_dir(), "the first test made it"
+    said = project.play("sweep", *settings(pictures, "pi", "workers=2", "repeats=2"), "set=train.batch_size=12", check=False)
+    assert said.returncode != 0
+    assert "sweep=pi: it was measured with another train.batch_size, and times of both can't be compared" in said.stdout
+    said = project.play("sweep", *settings(pictures, "pi", "workers=9"), check=False)
+    assert "workers=9: the inventory has 5 hosts; add hosts or ask for fewer" in said.stdout

@@ -1,0 +1,148 @@
+"""What `sweep.yml` is asked for: resolved, or refused with what is wrong."""
+
+import pytest
+
+from plugins.action import plan_sweep
+from trainer import config as configs
+from trainer.analysis.sweep import Wanted
+from trainer.errors import ConfigError
+from trainer.files import write_json, write_text
+
+HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345} for number in (1, 2, 3)]
+
+
+def refusal(function, *arguments):
+    with pytest.raises(ConfigError) as caught:
+        function(*arguments)
+    return str(caught.value)
+
+
+def test_an_epoch_is_the_whole_training_set_whatever_the_configuration_says():
+    assert configs.load(configs.find("lecture_cnn"))["train"]["steps_per_epoch"] == 70
+    found = plan_sweep.resolve({})
+    assert (found.train.steps_per_epoch, found.train.steps, found.train.epochs) == (None, None, 3)
+    assert plan_sweep.resolve({"epochs": "1", "set": "data.limit_train=0.1"}).data.limit_train == 0.1
+
+
+@pytest.mark.parametrize("key", ["train.steps=100", "train.steps_per_epoch=5", "train.time_limit=60"])
+def test_what_would_make_times_incomparable_is_refused(key):
+    assert refusal(plan_sweep.resolve, {"set": key}) == (
+        f"set={key}: an epoch of a sweep is the whole training set at every number of workers, or times could not be compared; "
+        "to make trials shorter: -e set=data.limit_train=0.1"
+    )
+
+
+def test_saved_states_have_a_variable_of_their_own():
+    said = refusal(plan_sweep.resolve, {"set": "checkpoint.every_steps=50"})
+    assert said == "set=checkpoint.every_steps=50: a sweep takes it as -e checkpoint_every=50"
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, Wanted((1, 2, 3), 3, 3, (0,), "weak")),
+        ({"workers": "2"}, Wanted((2,), 3, 3, (0,), "weak")),
+        ({"workers": "1-2", "repeats": "5", "epochs": "1", "scaling": "strong"}, Wanted((1, 2), 5, 1, (0,), "strong")),
+        ({"checkpoint_every": "50,200,1000"}, Wanted((3,), 3, 3, (50, 200, 1000), "weak")),
+        ({"checkpoint_every": "50,0", "workers": "1,2"}, Wanted((1, 2), 3, 3, (0, 50), "weak")),
+    ],
+)
+def test_what_is_measured(options, wanted):
+    assert plan_sweep.wants(options, 3) == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"workers": "1-5"}, "workers=1-5: the inventory has 3 hosts; add hosts or ask for fewer"),
+        ({"repeats": "0"}, "repeats=0: expected a whole number from 1"),
+        ({"epochs": "many"}, "epochs=many: expected a whole number from 1"),
+        ({"scaling": "both"}, "scaling=both: expected weak (every worker keeps its batch) or strong (the global batch stays)"),
+        ({"checkpoint_every": "often"}, "checkpoint_every=often: expected whole numbers from 0, as in 3 or 1,3,5 or 1-5"),
+    ],
+)
+def test_values_that_are_refused(options, said):
+    assert refusal(plan_sweep.wants, options, 3) == said
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "much", "nan", "inf"])
+def test_watts_that_are_none(text):
+    said = refusal(plan_sweep.watts, {"watts_per_node": text})
+    assert said == f"watts_per_node={text}: expected the watts that one host takes while it trains, as in 6.4"
+
+
+def test_watts():
+    assert plan_sweep.watts({"watts_per_node": "6.4"}) == 6.4
+    assert plan_sweep.watts({}) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [("task_cnn", "task_cnn-lab"), ("/home/me/My Model.yml", "my-model-lab"), ("x" * 60, "x" * 32), ("-", "lab")],
+)
+def test_the_same_command_means_the_same_sweep(config, name):
+    assert plan_sweep.default_name(config, "lab") == name
+
+
+# --- a sweep that is there
+
+
+@pytest.fixture
+def existing(tmp_path):
+    """A sweep of the lecture's model on two of the hosts."""
+    config = plan_sweep.resolve({})
+    write_text(tmp_path / "config.yml", configs.dump(config))
+    write_json(tmp_path / "summary.json", plan_sweep.new_record("pi", {"seed": "17"}, config, HOSTS[:2]))
+    return tmp_path
+
+
+def same(folder, options=None, hosts=HOSTS, wanted=None):
+    options = options or {}
+    return plan_sweep.check_same(folder, "pi", plan_sweep.resolve(options), hosts, wanted or plan_sweep.wants(options, len(hosts)))
+
+
+def test_a_new_record_says_what_a_step_is():
+    record = plan_sweep.new_record("pi", {"seed": "17", "config": "a/task_cnn.yml"}, plan_sweep.resolve({}), HOSTS)
+    assert record == {
+        "name": "pi",
+        "config_name": "task_cnn",
+        "seed": 17,
+        "batch_size": 64,
+        "global_batch": 192,
+        "hosts": ["pi1 10.0.0.1", "pi2 10.0.0.2", "pi3 10.0.0.3"],
+    }
+    assert plan_sweep.new_record("pi", {}, plan_sweep.resolve({}), HOSTS)["seed"] >= 1
+
+
+def test_a_sweep_that_is_continued_keeps_its_seed_and_learns_of_new_hosts(existing):
+    known = same(existing, wanted=Wanted((1, 2), 3, 3, (0,), "weak"))
+    assert known["seed"] == 17
+    assert known["hosts"] == ["pi1 10.0.0.1", "pi2 10.0.0.2", "pi3 10.0.0.3"]
+
+
+def test_no_sweep_is_there_yet(tmp_path):
+    assert same(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"set": "data.limit_train=0.5"}, "data.limit_train"),
+        ({"set": "train.batch_size=32,optimizer.momentum=0.5"}, "train.batch_size, optimizer.momentum"),
+        ({"set": "train.global_batch=100", "scaling": "strong", "workers": "2"}, "train.global_batch"),
+    ],
+)
+def test_another_configuration_is_another_sweep(existing, options, key):
+    assert refusal(same, existing, options, HOSTS[:2]) == (
+        f"sweep=pi: it was measured with another {key}, and times of both can't be compared; measure under another name: -e sweep=pi-2"
+    )
+
+
+def test_other_hosts_are_another_sweep(existing):
+    moved = [HOSTS[0], {**HOSTS[1], "address": "10.0.0.9"}]
+    assert "another hosts of the inventory, and times" in refusal(same, existing, {}, moved)
+    assert same(existing, {"workers": "1"}, moved)["seed"] == 17
+
+
+def test_epochs_and_numbers_of_workers_may_differ(existing):
+    assert same(existing, {"epochs": "1", "workers": "2", "checkpoint_every": "5"}, HOSTS[:2])["seed"] == 17

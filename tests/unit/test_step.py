@@ -1,0 +1,113 @@
+"""A step in one call and taken apart: the same weights bit for bit. TensorFlow runs once, in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from trainer import worker
+worker.quiet_tensorflow()
+from trainer.cluster import Cluster, Place, digest
+cluster = Cluster(Place(0, ["alone"]), 1)
+import keras
+import numpy as np
+import tensorflow as tf
+from trainer import config, models, optimizer, reduction, step
+from trainer.telemetry import Events
+
+def parts(rounds):
+    keras.utils.set_random_seed(1)
+    with cluster.strategy.scope():
+        model = models.build({"name": "deep_cnn", "filters": 2, "stages": 1}, (8, 8, 1), 3)
+        rule = optimizer.make(config.Optimizer(weight_decay=0.1), model.trainable_variables)
+    return step.Parts(cluster, model, rule, rounds(step.shapes(model)))
+
+def packed(shapes):
+    return reduction.make(config.Reduction(), 2, shapes)
+
+def twice(shapes):
+    pack, unpack = packed(shapes)
+    def halves(values):
+        return values[:2], values[2:]
+    return [halves, pack, unpack]
+
+def train(made, apart):
+    random = np.random.default_rng(0)
+    whole, split, rows, seconds = step.make_train_call(made), step.SplitCall(made), [], []
+    for batch in (5, 5, 5, 2):
+        images = random.integers(0, 256, (1, batch, 8, 8, 1), dtype=np.uint8)
+        labels = random.integers(0, 3, (1, batch)).astype(np.int32)
+        batches = images, labels, np.ones((1, batch), np.float32), np.full(1, 0.1, np.float32), np.float32(batch == 2)
+        row, parts = split(*batches) if apart else (whole(*batches).numpy(), None)
+        rows.append(row.tolist())
+        seconds.append(parts)
+    traces = [function.experimental_get_tracing_count() for function in (split._forward_backward, split._apply)]
+    state = [variable.value.numpy() for variable in made.model.variables] + [slot.numpy() for slot in made.optimizer.slots]
+    return {"state": digest(state), "rows": rows, "seconds": seconds, "traces": traces}
+
+found = {"alone": len(reduction.make(config.Reduction(), 1, []))}
+for name, rounds in {"none": lambda shapes: [], "packed": packed, "twice": twice}.items():
+    found[name] = [train(parts(rounds), apart) for apart in (False, True)]
+
+events = Events(Path(sys.argv[1]))
+events.phases(3, {})
+events.phases(4, {"input": 1.5, "all_reduce": 30.25})
+(file,) = Path(sys.argv[1], "train").iterdir()
+found["events"] = [[event.step, value.tag, value.metadata.plugin_data.plugin_name, float(tf.make_ndarray(value.tensor))]
+                   for event in tf.compat.v1.train.summary_iterator(str(file)) for value in event.summary.value]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    argv = [sys.executable, "-c", SCRIPT, str(tmp_path_factory.mktemp("logs"))]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "retracing" not in done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", ["none", "packed", "twice"])
+def test_taken_apart_or_not_a_step_gives_the_same_weights_momentum_and_sums(name, found):
+    whole, apart = found[name]
+    assert apart["state"] == whole["state"] == found["none"][0]["state"]
+    assert apart["rows"] == whole["rows"]
+    assert [row[0][1] for row in apart["rows"]] == [5.0, 5.0, 5.0, 2.0]
+    assert [row[0][3] for row in apart["rows"]] == [0.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["packed", "twice"])
+def test_the_first_step_taken_apart_traces_and_only_the_others_are_timed(name, found):
+    first, *others = found[name][1]["seconds"]
+    assert first is None
+    assert len(others) == 3
+    for seconds in others:
+        assert list(seconds) == ["forward_backward", "compression", "all_reduce", "apply"]
+        assert all(0 < value < 10 for value in seconds.values())
+
+
+def test_without_a_reduction_nothing_is_compressed_or_sent(found):
+    for seconds in found["none"][1]["seconds"][1:]:
+        assert (seconds["compression"], seconds["all_reduce"]) == (0.0, 0.0)
+        assert min(seconds["forward_backward"], seconds["apply"]) > 0
+
+
+def test_a_shorter_last_batch_is_not_traced_again(found):
+    assert found["packed"][1]["traces"] == [1, 1]
+
+
+def test_one_worker_alone_reduces_nothing(found):
+    assert found["alone"] == 0
+
+
+def test_tensorboard_gets_a_scalar_for_every_phase_and_none_without_samples(found):
+    assert found["events"] == [[4, "split/input", "scalars", 1.5], [4, "split/all_reduce", "scalars", 30.25]]

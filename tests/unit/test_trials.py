@@ -1,0 +1,143 @@
+"""Trials one after another: what is written, what is kept, what is taken away. The child playbooks are stand-ins."""
+
+import json
+import multiprocessing
+
+import pytest
+
+from plugins.shared.children import Interrupted, Playbook
+from plugins.shared.trials import MARK, Bench, alone
+from trainer.analysis import timings
+from trainer.analysis.timings import Trial
+from trainer.errors import LockstepError
+from trainer.files import write_json
+
+TRIAL = Trial("weak", 0, 3, 2, 1)
+GOOD = {"state": "SUCCEEDED", "seconds_end_to_end": 41.5, "seconds_training": 30.1, "images_per_s": 1310.0}
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """A bench whose children do what the list `outcomes` says, and are noted in `played`."""
+    folder = tmp_path / "sweeps" / "pi"
+    hosts = ["node1 10.0.0.1", "node2 10.0.0.2", "node3 10.0.0.3"]
+    found = {"name": "pi", "folder": str(folder), "global_batch": 192, "hosts": hosts}
+    made = Bench(found, {"worker_port": "23456"}, lambda: False)
+    made.outcomes, made.played = [], []
+
+    def run(self, ended, meanwhile=lambda: None):
+        made.played.append((self.path, self.variables))
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("a") as stream:
+            stream.write(f"{self.path} says\n")
+        if "remove" in self.path:
+            return made.removal
+        meanwhile()
+        outcome = made.outcomes.pop(0)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        local = folder / "trials" / self.variables["run"]
+        (local / "state").mkdir(parents=True)
+        write_json(local / "summary.json", outcome)
+        return 0 if outcome["state"] == "SUCCEEDED" else 2
+
+    made.removal = 0
+    monkeypatch.setattr(Playbook, "run", run)
+    return made
+
+
+def test_a_trial_is_a_launch_with_the_sweeps_own_configuration(bench):
+    bench.outcomes = [GOOD]
+    seen = []
+    row = bench.measure(TRIAL, seen.append)
+    assert row == timings.Timing(2, 1, 3, 41.5, 30.1, 1310.0, 0, "weak", "SUCCEEDED", "node1 node2")
+    ((path, variables),) = bench.played
+    assert path == "playbooks/trial.yml"
+    assert variables == {
+        "worker_port": "23456",
+        "run": "pi.w2-e3-r1",
+        "sweep": "pi",
+        "config": str(bench.folder / "config.yml"),
+        "workers": 2,
+        "epochs": 3,
+        "set": "train.global_batch=null,checkpoint.every_steps=null",
+    }
+    assert len(seen) == 1
+    assert not (bench.folder / MARK).exists()
+    assert [path.name for path in (bench.folder / "trials" / "pi.w2-e3-r1").iterdir()] == ["summary.json"]
+
+
+def test_strong_scaling_and_saved_states_are_overrides(bench):
+    bench.outcomes = [GOOD]
+    bench.measure(Trial("strong", 50, 3, 2, 1), lambda seconds: None)
+    assert bench.played[0][1]["set"] == "train.global_batch=192,checkpoint.every_steps=50"
+
+
+def test_a_failed_trial_has_no_times_and_leaves_nothing_on_the_hosts(bench):
+    bench.outcomes = [{**GOOD, "state": "FAILED"}]
+    row = bench.measure(TRIAL, lambda seconds: None)
+    assert (row.state, row.seconds_end_to_end, row.images_per_s) == ("FAILED", None, None)
+    assert [path for path, _ in bench.played] == ["playbooks/trial.yml", "playbooks/remove_trial.yml"]
+    assert bench.played[1][1] == {"worker_port": "23456", "run": "pi.w2-e3-r1", "sweep": "pi", "workers": 2}
+    assert bench.last_lines("pi.w2-e3-r1") == "  playbooks/trial.yml says\n  playbooks/remove_trial.yml says"
+
+
+def test_a_second_try_begins_anew(bench):
+    """Files of the first try would make the second one a continuation."""
+    bench.outcomes = [{**GOOD, "state": "FAILED"}, GOOD]
+    bench.measure(TRIAL, lambda seconds: None)
+    assert bench.measure(TRIAL, lambda seconds: None).measured
+
+
+def test_an_interrupted_trial_is_taken_away_by_the_next_command(bench):
+    bench.outcomes = [Interrupted()]
+    with pytest.raises(Interrupted):
+        bench.measure(TRIAL, lambda seconds: None)
+    assert json.loads((bench.folder / MARK).read_text()) == {"run": "pi.w2-e3-r1", "workers": 2}
+    bench.clear_leftover()
+    assert bench.played[-1][0] == "playbooks/remove_trial.yml"
+    assert not (bench.folder / MARK).exists()
+    bench.clear_leftover()
+    assert len(bench.played) == 2
+
+
+def test_what_could_not_be_taken_away_is_remembered(bench):
+    bench.outcomes, bench.removal = [{**GOOD, "state": "FAILED"}], 4
+    bench.measure(TRIAL, lambda seconds: None)
+    assert (bench.folder / MARK).exists()
+
+
+def test_the_warm_up_counts_for_nothing(bench):
+    bench.outcomes = [GOOD]
+    bench.warm_up(3, lambda seconds: None)
+    assert bench.played[0][1]["run"] == "pi.warm-up"
+    assert bench.played[0][1]["workers"] == 3
+    assert list((bench.folder / "trials").iterdir()) == []
+
+
+def test_a_warm_up_that_fails_ends_the_sweep(bench):
+    bench.outcomes = [{**GOOD, "state": "FAILED"}]
+    with pytest.raises(LockstepError, match=r"^the warm-up failed, and nothing was measured:\n  playbooks/trial\.yml says"):
+        bench.warm_up(3, lambda seconds: None)
+
+
+def hold(folder, held, done):
+    with alone(folder):
+        held.set()
+        done.wait(20)
+
+
+def test_one_command_at_a_time_measures_a_sweep(tmp_path):
+    folder, method = tmp_path / "pi", multiprocessing.get_context("fork")
+    held, done = method.Event(), method.Event()
+    process = method.Process(target=hold, args=(folder, held, done))
+    process.start()
+    try:
+        assert held.wait(20)
+        with pytest.raises(LockstepError, match=r"^sweep=pi is being measured by another command; wait for it, or end it$"), alone(folder):
+            pytest.fail("both measure")
+    finally:
+        done.set()
+        process.join()
+    with alone(folder):
+        pass

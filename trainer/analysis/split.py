@@ -1,0 +1,120 @@
+"""What a step is made of, on each host, from the steps that were taken apart. Reads files; the rest are pure functions.
+
+A synchronous step is as slow as its slowest host. That host is not the one that waits longest in the
+all-reduce: the others wait there for it. So hosts are compared by their own work, which is all but the all-reduce.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.analysis import text
+from trainer.errors import LockstepError
+from trainer.telemetry import PHASES
+
+SLOWER = 1.10
+"""A host is called slow from this many times the others' median on; less is within what a shared machine varies by."""
+TITLES = {"forward_backward": "forward/backward", "all_reduce": "all-reduce"}
+
+
+def read(run: Path) -> dict[str, list[dict[str, Any]]]:
+    """Records of steps taken apart by host, of all launches of a run, oldest first; hosts without any are left out.
+
+    Args:
+        run: the run directory, with `workers/<host>/metrics.jsonl` and those of earlier launches beside it.
+
+    Raises:
+        LockstepError: a line that is no record; a torn last line is not yet one, and left out.
+    """
+    found = {}
+    for folder in sorted(path for path in run.glob("workers/*") if path.is_dir()):
+        files = [*sorted(folder.glob("metrics-*.jsonl")), folder / "metrics.jsonl"]
+        records = [record for path in files if path.is_file() for record in _records(path)]
+        if records:
+            found[folder.name] = records
+    return found
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    whole = path.read_text(encoding="utf-8").rpartition("\n")[0]
+    return of_worker([_record(path, number, line) for number, line in enumerate(whole.splitlines(), 1)])
+
+
+def _record(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(line))
+    except (ValueError, TypeError) as error:
+        raise LockstepError(f"{path}, line {number}: no record of a worker ({error}); remove that line") from None
+
+
+def of_worker(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of a worker's records that tell what a step is made of."""
+    return [record for record in records if record["kind"] == "split"]
+
+
+def median(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Milliseconds of every phase, in order: the median over one host's samples. Empty without samples."""
+    return {phase: 1000 * statistics.median(sample[phase] for sample in samples) for phase in PHASES} if samples else {}
+
+
+def medians(samples: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]]:
+    """Milliseconds of every phase by host; hosts without samples are left out."""
+    return {host: median(records) for host, records in samples.items() if records}
+
+
+def own_work(phases: dict[str, float]) -> float:
+    """Milliseconds of a step that a host works itself: all but the all-reduce, in which it waits for the others."""
+    return sum(value for phase, value in phases.items() if phase != "all_reduce")
+
+
+def slowest(hosts: dict[str, dict[str, float]]) -> tuple[str, float, float] | None:
+    """The host with the most work of its own, that work in milliseconds, and its factor over the others' median.
+
+    None for fewer than two hosts.
+    """
+    if len(hosts) < 2:
+        return None
+    own = {host: own_work(phases) for host, phases in hosts.items()}
+    name = max(own, key=lambda host: own[host])
+    usual = statistics.median(value for host, value in own.items() if host != name)
+    return name, own[name], own[name] / usual if usual else math.inf
+
+
+def sentence(hosts: dict[str, dict[str, float]]) -> str:
+    """Which host is the slowest, and by how much; empty for fewer than two hosts."""
+    found = slowest(hosts)
+    if found is None:
+        return ""
+    name, own, factor = found
+    if factor < SLOWER:
+        return f"No host is slower than the others by more than {SLOWER - 1:.0%}: the slowest, {name}, by {factor - 1:.0%}."
+    others = [host for host in hosts if host != name]
+    whose, who_waits = ("the others' median", "the others wait") if len(others) > 1 else (f"that of {others[0]}", f"{others[0]} waits")
+    work = f"{_milliseconds(own)} of its own work a step, {factor:.2f} times {whose}"
+    return f"{name} is the slowest: {work}; {who_waits} for it in the all-reduce."
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.{0 if value >= 10 else 1}f} ms"
+
+
+def table(hosts: dict[str, dict[str, float]]) -> str:
+    """A row a host: milliseconds of every phase, of its own work and of the whole step."""
+    header = ["host", *(TITLES.get(phase, phase) for phase in PHASES), "own work", "step"]
+    rows = [[host, *(text.Number(value, 1) for value in _columns(phases))] for host, phases in hosts.items()]
+    return text.table(header, rows)
+
+
+def _columns(phases: dict[str, float]) -> list[float]:
+    return [*(phases[phase] for phase in PHASES), own_work(phases), sum(phases.values())]
+
+
+def shown(hosts: dict[str, dict[str, float]]) -> str:
+    """Heading, table and sentence for the terminal; empty when no step has been taken apart yet."""
+    if not hosts:
+        return ""
+    parts = ["A step in milliseconds (median of the steps taken apart)", table(hosts), "  " + sentence(hosts)]
+    return "\n".join(part for part in parts if part.strip())
