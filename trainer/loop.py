@@ -85,6 +85,8 @@ class Trainer:
             Diverged: the loss is not a number.
             tf.errors.OpError: a peer is gone.
         """
+        self.job.metrics.phase("tracing")
+        self._trace()
         self.job.metrics.phase("restoring")
         self.progress = restore(self.cluster, self.states, self.variables)
         self._seconds_before = self.progress.seconds_total
@@ -95,6 +97,15 @@ class Trainer:
         while self.progress.step < self.job.counts.total_steps and not stopped:
             stopped = self._epoch()
         return self._end(stopped)
+
+    def _trace(self) -> None:
+        """Take a step of each kind on a blank image, and take it back: no step of training waits for tracing or for connections."""
+        before = [variable.numpy() for variable in self.variables]
+        blank = np.zeros((1, 1, *self.job.config.data.image_size), np.uint8), np.zeros((1, 1), np.int32), np.ones((1, 1), np.float32)
+        for call in (self._train_call, *([self._split_call] if self.job.config.telemetry.split_every else [])):
+            call(*blank, np.zeros(1, np.float32), np.float32(0))
+        for variable, value in zip(self.variables, before, strict=True):
+            variable.assign(value)
 
     def _epoch(self) -> bool:
         """Train what is left of an epoch; True when all workers agreed to stop inside it."""
