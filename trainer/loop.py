@@ -102,8 +102,9 @@ class Trainer:
         """Take a step of each kind on a blank image, and take it back: no step of training waits for tracing or for connections."""
         before = [variable.numpy() for variable in self.variables]
         blank = np.zeros((1, 1, *self.job.config.data.image_size), np.uint8), np.zeros((1, 1), np.int32), np.ones((1, 1), np.float32)
-        for call in (self._train_call, *([self._split_call] if self.job.config.telemetry.split_every else [])):
-            call(*blank, np.zeros(1, np.float32), np.float32(0))
+        self._train_call(*blank, np.zeros(1, np.float32), np.float32(0))
+        if self.job.config.telemetry.split_every:
+            self._split_call(*blank, np.zeros(1, np.float32), np.float32(0))
         for variable, value in zip(self.variables, before, strict=True):
             variable.assign(value)
 
