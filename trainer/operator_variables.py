@@ -35,6 +35,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "seed": "of the order of the trials; default: drawn, and recorded",
         "measure": "false: only tell again what the measurements say",
         "watts_per_node": "watts of a host while it trains, for joules an epoch",
+        "meter": "address of a metering plug that all hosts draw from, for joules an epoch as measured",
         "allow_bad_images": "leave unreadable images out",
         "preflight": "false: start without looking at the hosts first",
     },

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from ansible import context
 
-from plugins.shared import control, planning
+from plugins.shared import control, meter, planning
 from trainer import config as configs
 from trainer.analysis import sweep, sweep_text, timings
 from trainer.analysis.sweep import Wanted
@@ -35,6 +35,8 @@ class ActionModule(control.ControlAction):
         options = control.operator_options("sweep", self.task_vars)
         truth("preflight", options.get("preflight", True))
         watts(options)
+        if "meter" in options:
+            meter.watts(str(options["meter"]))
         if not truth("measure", options.get("measure", True)):
             name = sweep.find(_names(), str(options["sweep"])) if "sweep" in options else _latest()
             found = {"name": name, "folder": str(control.SWEEPS / name), "trials": []}

@@ -27,7 +27,7 @@ class ActionModule(control.ControlAction):
         own = operator_variables.COMMANDS["sweep"]
         variables = {name: value for name, value in control.extra_variables().items() if name not in own}
         with heeding_signals() as ended:
-            bench = Bench(found, variables, ended)
+            bench = Bench(found, variables, ended, self.arguments["options"].get("meter"))
             with alone(bench.folder):
                 self._all(bench)
         return {"changed": True}

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ansible.utils.display import Display
+
 from plugins.shared import control
 from plugins.shared.children import Playbook
+from plugins.shared.meter import Sample, joules, metering
 from trainer.analysis import sweep, timings
 from trainer.analysis.timings import FAILED, STRONG, SUCCEEDED, Timing, Trial
 from trainer.errors import LockstepError
@@ -47,6 +50,8 @@ class Bench:
     """What else was given with `-e`: variables of the inventory."""
     ended: Callable[[], bool]
     """Whether the command was ended meanwhile."""
+    meter: str | None = None
+    """Address of a metering plug of all hosts."""
     folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,7 +82,9 @@ class Bench:
         run = sweep.run_name(self.found["name"], trial)
         batch = self.found["global_batch"] if trial.scaling == STRONG else "null"
         overrides = f"train.global_batch={batch},checkpoint.every_steps={trial.checkpoint_every or 'null'}"
-        summary = self._launch(run, {"workers": trial.workers, "epochs": trial.epochs, "set": overrides}, meanwhile)
+        with metering(self.meter) as samples:
+            summary = self._launch(run, {"workers": trial.workers, "epochs": trial.epochs, "set": overrides}, meanwhile)
+        self._energy(run, summary, samples)
         done = summary["state"] == SUCCEEDED
         hosts = [place.split()[0] for place in self.found["hosts"][: trial.workers]]
         end_to_end, training, rate = ((summary[key] if done else None) for key in MEASURED)
@@ -93,6 +100,17 @@ class Bench:
             state=SUCCEEDED if done else FAILED,
             hosts=" ".join(hosts),
         )
+
+    def _energy(self, run: str, summary: dict[str, Any], samples: list[Sample]) -> None:
+        if self.meter and summary["state"] == SUCCEEDED:
+            begin = read_json(self._local(run) / "cluster.json")["launched_at"]
+            try:
+                used = joules(samples, begin, begin + summary["seconds_end_to_end"])
+            except LockstepError as error:
+                # The trial was measured all the same.
+                Display().warning(f"{run}: {error}; its energy is not recorded")
+                return
+            write_json(self._local(run) / "energy.json", {"joules": round(used, 1), "samples": len(samples)})
 
     def last_lines(self, run: str, count: int = 25) -> str:
         """The end of what a trial's command printed."""

@@ -1,10 +1,12 @@
 """Trials one after another: what is written, what is kept, what is taken away. The child playbooks are stand-ins."""
 
+import contextlib
 import json
 import multiprocessing
 
 import pytest
 
+from plugins.shared import trials
 from plugins.shared.children import Interrupted, Playbook
 from plugins.shared.trials import MARK, Bench, alone
 from trainer.analysis import timings
@@ -141,3 +143,24 @@ def test_one_command_at_a_time_measures_a_sweep(tmp_path):
         process.join()
     with alone(folder):
         pass
+
+
+@pytest.mark.parametrize(("samples", "written"), [([(99.0, 10.0), (110.0, 10.0), (140.0, 10.0)] * 5, True), ([(110.0, 10.0)], False)])
+def test_energy_is_written_beside_the_trial_where_the_meter_answered(bench, monkeypatch, samples, written):
+    @contextlib.contextmanager
+    def metering(url):
+        assert url == "http://plug"
+        yield sorted(samples)
+
+    monkeypatch.setattr(trials, "metering", metering)
+    monkeypatch.setattr(Bench, "_launch", lambda self, run, options, meanwhile: launched(self, run))
+
+    def launched(self, run):
+        write_json(self._local(run) / "cluster.json", {"launched_at": 100.0})
+        return GOOD
+
+    bench.meter = "http://plug"
+    assert bench.measure(TRIAL, lambda seconds: None).measured
+    path = bench.folder / "trials" / "pi.w2-e3-r1" / "energy.json"
+    assert path.is_file() is written
+    assert not written or json.loads(path.read_text())["joules"] == 415.0
