@@ -9,6 +9,7 @@ import pytest
 
 from tests.lab.conftest import NODES, PREFIX, Lab
 from tests.project import await_until
+from trainer.analysis import timings
 
 SHORT = ("config=lecture_cnn", "epochs=2", "set=train.steps_per_epoch=20,data.limit_train=6400")
 LONG = ("config=lecture_cnn", "epochs=200", "set=train.steps_per_epoch=20,data.limit_train=6400")
@@ -87,6 +88,24 @@ def test_data_and_code_are_sent_once_for_all_hosts(cluster):
     cluster.play("train", "run=again", *SHORT)
     assert size < cluster.sent() - before < 1.2 * size + 1_000_000
     assert cluster.on(5, f"ls {folder}/manifest.json").strip()
+
+
+def test_a_report_makes_the_test_results_that_it_lacks(cluster):
+    shown = cluster.play("report", "run=second").stdout
+    folder = cluster.run("second") / "report"
+    assert {"README.md", "index.html", "second.zip"} <= {path.name for path in folder.iterdir()}, shown
+    assert "test accuracy" in (folder / "README.md").read_text().lower()
+    assert (cluster.run("second") / "evaluations.csv").is_file()
+
+
+def test_a_sweep_over_ssh_leaves_nothing_on_the_hosts(cluster):
+    shown = cluster.play("sweep", "workers=2,5", "repeats=1", "epochs=1", "set=data.limit_train=6400", "sweep=pi", timeout=400).stdout
+    rows = timings.read(cluster.root / "sweeps" / "pi" / "timings.csv")
+    assert sorted((row.workers, row.state) for row in rows) == [(2, "SUCCEEDED"), (5, "SUCCEEDED")], shown
+    assert all(row.seconds_end_to_end > row.seconds_training > 0 for row in rows)
+    assert (cluster.root / "sweeps" / "pi" / "analysis.md").is_file()
+    for node in range(1, NODES + 1):
+        assert cluster.on(node, "ls /home/lockstep/lockstep/sweeps /home/lockstep/lockstep/locks", check=False).count("pi") == 0
 
 
 def test_status_and_stop_work_over_ssh_and_a_stopped_run_continues(cluster):
