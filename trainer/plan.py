@@ -210,7 +210,8 @@ def truth(name: str, value: Any) -> bool:
 
 
 def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
-    old = yaml.safe_load((existing / "config.yml").read_text(encoding="utf-8"))
+    # Built anew: a key that came after that run has its default in it.
+    old = configs.to_dict(configs.build(yaml.safe_load((existing / "config.yml").read_text(encoding="utf-8"))))
     if "global_batch" not in str(options.get("set", "")):
         config = configs.build(configs.override(configs.to_dict(config), {"train.global_batch": old["train"]["global_batch"]}))
     changed = [key for key in configs.differences(old, configs.to_dict(config)) if key not in MAY_CHANGE + GUARDED_BY_DIGEST]

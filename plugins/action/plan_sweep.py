@@ -133,7 +133,7 @@ def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, An
     if not path.is_file() or not (folder / "config.yml").is_file():
         return {}
     known = dict(read_json(path))
-    old = yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))
+    old = configs.to_dict(configs.build(yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))))
     changed = [key for key in configs.differences(old, configs.to_dict(config)) if key not in FREE]
     places = [_place(host) for host in hosts]
     first = max(wanted.workers)

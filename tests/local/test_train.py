@@ -87,11 +87,11 @@ def samples(project: LocalProject, name: str, worker: str) -> list[dict[str, flo
     return [record for record in map(json.loads, lines) if record["kind"] == "split"]
 
 
-def test_every_third_step_is_taken_apart_on_all_workers_but_the_first_which_traces(project, whole):
+def test_every_third_step_is_taken_apart_on_all_workers(project, whole):
     for worker in ("worker1", "worker2"):
         found = samples(project, "whole", worker)
-        assert [record["step"] for record in found] == list(range(6, 33, 3))
-        assert [record["epoch"] for record in found] == [1, 2, 2, 2, 3, 3, 3, 4, 4]
+        assert [record["step"] for record in found] == list(range(3, 33, 3))
+        assert [record["epoch"] for record in found] == [1, 1, 2, 2, 2, 3, 3, 3, 4, 4]
         for record in found:
             parts = [record[phase] for phase in ("forward_backward", "compression", "all_reduce", "apply")]
             assert min(parts) > 0
@@ -116,7 +116,7 @@ def test_tensorboard_has_the_phases_of_a_step(project, whole):
         scalars = events.Tensors(f"split/{phase}")
         assert [scalar.step for scalar in scalars] == [1, 2, 3, 4]
         of_chief = [record[phase] * 1000 for record in samples(project, "whole", "worker1") if record["epoch"] == 1]
-        assert make_ndarray(scalars[0].tensor_proto) == pytest.approx(of_chief[0], abs=0.001)
+        assert make_ndarray(scalars[0].tensor_proto) == pytest.approx(sum(of_chief) / len(of_chief), abs=0.001)
 
 
 def test_more_epochs_continue_to_the_same_weights(project, pictures, whole):

@@ -43,6 +43,17 @@ def refusal(function, *arguments):
     return str(caught.value)
 
 
+def test_a_run_from_before_a_key_was_there_is_continued(ask, existing):
+    path = existing / "config.yml"
+    old = path.read_text()
+    assert "  split_every: 50\n" in old
+    path.write_text(old.replace("  split_every: 50\n", ""))
+    assert plan.resolve(ask(run="old", epochs="5"), existing)[0].telemetry.split_every == 50
+    assert "this run exists with another telemetry.split_every" in refusal(
+        plan.resolve, ask(run="old", set="telemetry.split_every=0"), existing
+    )
+
+
 # --- names
 
 
