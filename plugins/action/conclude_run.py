@@ -26,7 +26,7 @@ class ActionModule(control.ControlAction):
         summary = _summary(folder, verdicts)
         if summary["state"] == "RUNNING":
             return {"show_last": f"{name} is under way\n{text.under_way(name)}"}
-        trial = str(self.arguments["place"]).startswith("sweeps/")
+        trial = str(self.arguments["place"]).startswith(f"{control.TRIALS}/")
         summary |= _end_to_end(folder, verdicts) if trial else _forecast(folder)
         write_json(folder / "summary.json", summary)
         shown = control.shown_result(folder, summary)

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from plugins.action.plan_sweep import watts
+from plugins.callback.lockstep import as_typed
 from plugins.shared import control
-from trainer.analysis import prediction, sweep_results, sweep_text
+from trainer.analysis import sweep_results, sweep_text
 from trainer.files import read_json
 
 
@@ -15,15 +16,7 @@ class ActionModule(control.ControlAction):
     def act(self) -> dict[str, Any]:
         """Analyse, draw, tell."""
         folder = Path(self.arguments["sweep"]["folder"])
-        results = sweep_results.conclude(folder, bandwidth(folder), watts(self.arguments["options"]))
-        return {"if_interrupted": None, "changed": results.changed, "show_last": sweep_text.results(results, control.relative(folder))}
-
-
-def bandwidth(folder: Path) -> float | None:
-    """Mbit/s of the slowest link between the sweep's hosts, when the doctor has measured just those; else None."""
-    file = control.PRIVATE / "doctor.json"
-    if not file.is_file():
-        return None
-    network = read_json(file).get("network") or {}
-    names = [place.split()[0] for place in read_json(folder / "summary.json")["hosts"]]
-    return prediction.slowest(names, network) if set(names) <= set(network) else None
+        links = read_json(folder / "summary.json").get("mbit_s")
+        results = sweep_results.conclude(folder, links, watts(self.arguments["options"]), as_typed)
+        shown = sweep_text.results(results, control.relative(folder), reported=any(control.RUNS.glob("*/history.csv")))
+        return {"if_interrupted": None, "changed": results.changed, "show_last": shown}

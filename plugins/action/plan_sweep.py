@@ -1,6 +1,7 @@
 """Make and show the plan of `sweep.yml`: which trials, in which order, what is measured already."""
 
 import secrets
+import shutil
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 import yaml
 from ansible import context
 
-from plugins.shared import control, meter, planning
+from plugins.shared import children, control, meter, planning
+from plugins.shared.trials import alone
 from trainer import config as configs
 from trainer.analysis import sweep, sweep_text, timings
 from trainer.analysis.sweep import Wanted
@@ -24,6 +26,7 @@ FREE = ("train.epochs", "train.global_batch", "checkpoint.every_steps")
 FIXED = {"train.steps": "data.limit_train", "train.steps_per_epoch": "data.limit_train", "train.time_limit": "data.limit_train"}
 """An epoch of a sweep is the whole training set at every number of workers; what shortens it honestly."""
 SEEDS = 1 << 31
+SPLIT_EVERY = 20
 CONTINUES = "What was measured is kept. The same command continues the sweep."
 
 
@@ -44,29 +47,38 @@ class ActionModule(control.ControlAction):
         return self._measuring(options)
 
     def _measuring(self, options: dict[str, Any]) -> dict[str, Any]:
+        children.refuse_questions()
+        if not self._task.check_mode:
+            with alone():
+                pass
         hosts = planning.hosts(self.task_vars)
-        config = resolve(options)
         name = str(options.get("sweep", default_name(str(options.get("config", "lecture_cnn")), _inventory())))
         sweep.check_name(name)
         folder = control.SWEEPS / name
+        config = resolve(options, folder)
         wanted = wants(options, len(hosts))
-        known = check_same(folder, name, config, hosts, wanted)
-        record = {**new_record(name, options, config, hosts), **known}
+        known = check_same(folder, name, config, hosts, options)
+        plan = self._plan(name, config, hosts, max(wanted.workers))
+        record = {**new_record(name, options, config, hosts), **known, **facts_of(plan)}
+        check_same_facts(name, known, record)
         trials = sweep.order(wanted, record["seed"])
         left = sweep.remaining(trials, timings.read(folder / "timings.csv"))
-        plan = self._plan(name, config, hosts, max(wanted.workers))
         if not self._task.check_mode:
-            record["gradient_bytes"] = plan["parameters"]["trainable"] * 4
             write_text(folder / "config.yml", configs.dump(config))
             write_json(folder / "summary.json", record)
         found = {**record, "folder": str(folder), "trials": [asdict(trial) for trial in left]}
         shown = sweep_text.plan(found, wanted, trials, left, plan, control.relative(folder))
         facts = {"sweep_found": found, "plan": plan, "cluster": plan["hosts"], "run_options": options}
-        return {"show": shown, "ansible_facts": facts, **({"if_interrupted": CONTINUES} if left else {})}
+        return {"show": shown, "ansible_facts": facts, **({"if_interrupted": CONTINUES} if left and not self._task.check_mode else {})}
 
     def _plan(self, name: str, config: Config, hosts: list[dict[str, Any]], workers: int) -> dict[str, Any]:
         """The warm-up's plan: a run like any trial, on all hosts that any trial uses."""
-        place, run = f"sweeps/{name}/trials", f"{name}.{sweep.WARM_UP}"
+        place, run = f"{control.TRIALS}/{name}", f"{name}.{sweep.WARM_UP}"
+        if self._task.check_mode:
+            run += ".check"
+        else:
+            # What an interrupted warm-up left would make this one its continuation.
+            shutil.rmtree(control.runs_folder(place) / run, ignore_errors=True)
         with tempfile.TemporaryDirectory() as temporary:
             path = Path(temporary) / "config.yml"
             path.write_text(configs.dump(config), encoding="utf-8")
@@ -74,8 +86,10 @@ class ActionModule(control.ControlAction):
             return planning.make(options, hosts, place, len(hosts), self.arguments["packs"], not self._task.check_mode)
 
 
-def resolve(options: dict[str, Any]) -> Config:
+def resolve(options: dict[str, Any], folder: Path) -> Config:
     """The configuration of every trial: an epoch is the whole training set whatever the number of workers.
+
+    An existing sweep's own, unless another is asked for, with what was typed now.
 
     Raises:
         ConfigError: `set` says otherwise.
@@ -90,8 +104,30 @@ def resolve(options: dict[str, Any]) -> Config:
     if "checkpoint.every_steps" in given:
         every = given["checkpoint.every_steps"]
         raise ConfigError(f"set=checkpoint.every_steps={every}: a sweep takes it as -e checkpoint_every={every}")
-    raw = configs.override(configs.load(configs.find(str(options.get("config", "lecture_cnn")))), given)
-    return configs.build(configs.override(raw, dict.fromkeys(FIXED)))
+    own = folder / "config.yml"
+    if own.is_file() and "config" not in options and measured(folder):
+        raw = configs.load(own)
+    else:
+        # Trials are short: more of their steps are taken apart than of a long training, at a cost of well below 1%.
+        raw = configs.override(
+            configs.load(configs.find(str(options.get("config", "lecture_cnn")))), {"telemetry.split_every": SPLIT_EVERY}
+        )
+    return configs.build(configs.override(raw, given | dict.fromkeys(FIXED)))
+
+
+def measured(folder: Path) -> bool:
+    """Whether a sweep has any measured trial: before that nothing keeps its settings."""
+    return any(row.measured for row in timings.read(folder / "timings.csv"))
+
+
+def facts_of(plan: dict[str, Any]) -> dict[str, Any]:
+    """What the plan knows of a step and of what is trained."""
+    return {
+        "gradient_bytes": plan["parameters"]["trainable"] * 4,
+        "train_images": plan["counts"]["train_images"],
+        "dataset": plan["dataset"]["digest"],
+        "code": plan["code"],
+    }
 
 
 def wants(options: dict[str, Any], hosts: int) -> Wanted:
@@ -123,31 +159,52 @@ def new_record(name: str, options: dict[str, Any], config: Config, hosts: list[d
     }
 
 
-def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, Any]], wanted: Wanted) -> dict[str, Any]:
+def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
     """What an existing sweep knows already.
 
     Raises:
         ConfigError: it was measured with another configuration or on other hosts, so that its times can't stand beside new ones.
     """
     path = folder / "summary.json"
-    if not path.is_file() or not (folder / "config.yml").is_file():
+    if not path.is_file() or not measured(folder):
         return {}
     known = dict(read_json(path))
     old = configs.to_dict(configs.build(yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))))
     changed = [key for key in configs.differences(old, configs.to_dict(config)) if key not in FREE]
     places = [_place(host) for host in hosts]
-    first = max(wanted.workers)
-    if known["hosts"][:first] != places[:first]:
-        changed.append("hosts of the inventory")
-    if config.train.global_batch and wanted.scaling == STRONG and config.train.global_batch != known["global_batch"]:
+    both = min(len(places), len(known["hosts"]))
+    if known["hosts"][:both] != places[:both]:
+        changed.append("list of hosts")
+    if config.train.global_batch and options.get("scaling") == STRONG and config.train.global_batch != known["global_batch"]:
         changed.append("train.global_batch")
+    if "seed" in options and integer("seed", options["seed"]) != known["seed"]:
+        changed.append("seed")
+    refuse_other(name, changed)
+    # The order of what is left to measure follows the seed that was recorded first.
+    return known if len(known["hosts"]) >= len(places) else {**known, "hosts": places}
+
+
+def check_same_facts(name: str, known: dict[str, Any], record: dict[str, Any]) -> None:
+    """Refuse to measure another trainer or other images beside what was measured.
+
+    Raises:
+        ConfigError: one of them differs.
+    """
+    words = {"dataset": "dataset", "code": "trainer (its code has changed)"}
+    refuse_other(name, [word for key, word in words.items() if known.get(key) and record[key] and known[key] != record[key]])
+
+
+def refuse_other(name: str, changed: list[str]) -> None:
+    """Refuse where anything differs that makes times incomparable.
+
+    Raises:
+        ConfigError: something does.
+    """
     if changed:
         raise ConfigError(
             f"sweep={name}: it was measured with another {', '.join(changed)}, and times of both can't be compared; "
             f"measure under another name: -e sweep={name[:30]}-2"
         )
-    # The order of what is left to measure follows the seed that was recorded first.
-    return known if len(known["hosts"]) >= len(places) else {**known, "hosts": places}
 
 
 def default_name(config: str, inventory: str) -> str:

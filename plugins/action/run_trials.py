@@ -1,6 +1,7 @@
 """Measure what a sweep lacks, one trial after another; whatever ends it, the same command continues."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
@@ -8,12 +9,15 @@ from ansible.utils.display import Display
 from plugins.shared import control
 from plugins.shared.children import Interrupted, heeding_signals
 from plugins.shared.trials import Bench, alone
-from trainer import operator_variables
-from trainer.analysis import sweep_text, timings
+from trainer.analysis import prediction, sweep_text, timings
 from trainer.analysis.progress import Line
 from trainer.analysis.sweep import Pace, run_name
 from trainer.analysis.timings import Timing, Trial
 from trainer.errors import LockstepError
+from trainer.files import read_json, write_json
+
+OTHER_LINKS = 1.5
+"""Bandwidths that differ by more than this factor are of other links."""
 
 
 class ActionModule(control.ControlAction):
@@ -24,11 +28,11 @@ class ActionModule(control.ControlAction):
         found = self.arguments["sweep"]
         self.trials = [Trial(**one) for one in found["trials"]]
         self.line = Line(Display(), control.terminal(), every=30)
-        own = operator_variables.COMMANDS["sweep"]
-        variables = {name: value for name, value in control.extra_variables().items() if name not in own}
+        variables = control.inventory_overrides("sweep")
+        note_links(Path(found["folder"]) / "summary.json", self.arguments["network"])
         with heeding_signals() as ended:
             bench = Bench(found, variables, ended, self.arguments["options"].get("meter"))
-            with alone(bench.folder):
+            with alone():
                 self._all(bench)
         return {"changed": True}
 
@@ -68,3 +72,28 @@ class ActionModule(control.ControlAction):
         if row.measured:
             pace.add(trial.workers, seconds)
         return row
+
+
+def note_links(path: Path, network: dict[str, Any]) -> None:
+    """Write down what the slowest link between the hosts carries; the look at the hosts has just measured it.
+
+    Args:
+        path: the sweep's summary.json.
+        network: results of `network_probe` by host; empty when nothing was looked at.
+
+    Raises:
+        LockstepError: the links are others than when earlier trials were measured.
+    """
+    record = dict(read_json(path))
+    names = [place.split()[0] for place in record["hosts"] if place.split()[0] in network]
+    now, before = prediction.slowest(names, network), record.get("mbit_s")
+    if now is None:
+        return
+    measured = any(row.measured for row in timings.read(path.with_name("timings.csv")))
+    if before and measured and not 1 / OTHER_LINKS < now / before < OTHER_LINKS:
+        name = path.parent.name
+        raise LockstepError(
+            f"sweep={name}: the slowest link carries {now:,.0f} Mbit/s now, and {before:,.0f} when its trials were measured; "
+            f"times of both can't be compared: measure under another name, -e sweep={name[:30]}-2"
+        )
+    write_json(path, {**record, "mbit_s": round(now, 1)})

@@ -62,7 +62,9 @@ class ActionModule(control.ControlAction):
         log = control.PRIVATE / "report" / f"evaluate-{run.name}.log"
         log.unlink(missing_ok=True)
         numbers = ",".join(map(str, epochs))
-        child = Playbook(str(control.ROOT / "evaluate.yml"), {"run": run.name, "epoch": numbers}, log)
+        child = Playbook(
+            str(control.ROOT / "evaluate.yml"), {**control.inventory_overrides("report"), "run": run.name, "epoch": numbers}, log
+        )
         line = Line(Display(), control.terminal())
         try:
             with heeding_signals() as asked:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 from ansible import context
 
 from plugins.shared import control
+from trainer.errors import LockstepError
 
 POLL_S = 0.2
 GRACE_S = 10.0
@@ -24,8 +26,11 @@ FORWARDED = {
     "ssh_extra_args": "--ssh-extra-args",
     "connection": "--connection",
     "timeout": "--timeout",
+    "connection_password_file": "--connection-password-file",
+    "become_password_file": "--become-password-file",
     "forks": "--forks",
 }
+SEVERAL = {"inventory": "-i", "vault_ids": "--vault-id", "vault_password_files": "--vault-password-file"}
 """Options of ansible-playbook that say how hosts are reached; what they are to do is the child's own."""
 
 
@@ -69,10 +74,19 @@ class Playbook:
             Interrupted: `ended` said so; the child's processes are gone.
         """
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        # In a file that only this user reads: a command line is shown to everybody, and there may be a password among them.
+        with tempfile.NamedTemporaryFile("w", suffix=".json", prefix="lockstep-") as given:
+            json.dump(self.variables, given)
+            given.flush()
+            return self._follow(self._start(given.name), ended, meanwhile)
+
+    def _start(self, variables: str) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as stream:
-            process = subprocess.Popen(
-                self._argv(), stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, cwd=control.ROOT, start_new_session=True
-            )
+            settings: Any = {"stdin": subprocess.DEVNULL, "stdout": stream, "stderr": subprocess.STDOUT, "cwd": control.ROOT}
+            return subprocess.Popen(self._argv(variables), start_new_session=True, **settings)
+
+    @staticmethod
+    def _follow(process: subprocess.Popen[bytes], ended: Callable[[], bool], meanwhile: Callable[[], None]) -> int:
         try:
             while True:
                 try:
@@ -84,10 +98,24 @@ class Playbook:
         finally:
             _end(process)
 
-    def _argv(self) -> list[str]:
-        options = [part for name, option in FORWARDED.items() if _given(name) for part in (option, str(context.CLIARGS[name]))]
-        inventories = [part for one in context.CLIARGS.get("inventory") or () for part in ("-i", one)]
-        return [sys.executable, "-m", "ansible", "playbook", *inventories, *options, "-e", json.dumps(self.variables), self.path]
+    def _argv(self, variables: str) -> list[str]:
+        several = [part for name, option in SEVERAL.items() for one in context.CLIARGS.get(name) or () for part in (option, str(one))]
+        single = [part for name, option in FORWARDED.items() if _given(name) for part in (option, str(context.CLIARGS[name]))]
+        return [sys.executable, "-m", "ansible", "playbook", *several, *single, "-e", f"@{variables}", self.path]
+
+
+def refuse_questions() -> None:
+    """Refuse what a person would have to type again for every child.
+
+    Raises:
+        LockstepError: the password for SSH was to be asked.
+    """
+    for name, option in (("ask_pass", "-k"), ("ask_vault_pass", "--ask-vault-pass")):
+        if context.CLIARGS.get(name):
+            raise LockstepError(
+                f"{option}: this command starts others, which can't ask for a password; use an SSH key (ssh-copy-id), or a file: "
+                "--connection-password-file, --vault-password-file"
+            )
 
 
 def _given(name: str) -> bool:

@@ -23,12 +23,17 @@ RUNS = ROOT / "runs"
 SWEEPS = ROOT / "sweeps"
 FAIR_STEPS = 100
 PRIVATE = ROOT / ".lockstep"
+TRIALS = "trials"
+"""Where a sweep's trials lie: `trials/<sweep>` below worker_root, which may be this very folder; `sweeps/<sweep>/trials` here."""
 INVENTORY = {"worker_root", "worker_address", "worker_role", "dfs_path", "control_packs", "default_workers"}
 
 
 def runs_folder(place: str) -> Path:
     """Folder of run directories on the control node: people's runs, a sweep's trials, or a command's own."""
-    return ROOT / place if place.partition("/")[0] in ("runs", "sweeps") else PRIVATE / place
+    kind, _, name = place.partition("/")
+    if kind == TRIALS:
+        return SWEEPS / name / TRIALS
+    return RUNS if place == "runs" else PRIVATE / place
 
 
 @contextlib.contextmanager
@@ -43,6 +48,11 @@ def refusing() -> Iterator[None]:
 def extra_variables() -> dict[str, Any]:
     """Everything given with `-e`, files included."""
     return dict(load_extra_vars(DataLoader()))
+
+
+def inventory_overrides(command: str) -> dict[str, Any]:
+    """What was given with `-e` beside a command's own variables: for the commands that it starts."""
+    return {name: value for name, value in extra_variables().items() if name not in operator_variables.COMMANDS[command]}
 
 
 def operator_options(command: str, task_vars: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """A metering plug that all hosts draw their power from: its watts while a trial runs, as joules."""
 
+import http.client
 import itertools
 import json
+import math
 import threading
 import time
 import urllib.error
@@ -37,12 +39,12 @@ def watts(url: str) -> float:
     try:
         with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:  # noqa: S310 - http and https only, checked above
             said = json.load(answer)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise LockstepError(f"meter={url}: no JSON answer ({reason}); open that address in a browser") from None
     for path in PATHS:
         found = _at(said, path)
-        if isinstance(found, int | float) and not isinstance(found, bool):
+        if isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found):
             return float(found)
     known = ", ".join(".".join(map(str, path)) for path in PATHS)
     raise LockstepError(f"meter={url}: no watts in its answer {json.dumps(said)[:200]}; looked for: {known}")

@@ -14,7 +14,7 @@ MACHINES = ("x86_64", "aarch64")
 PYTHON_FACTS = (
     "import sys, importlib.util as u; print('%d.%d.%d' % sys.version_info[:3], sys.maxsize > 2**32, u.find_spec('ensurepip') is not None)"
 )
-OWN = ("venv", "runs", "caches", "locks", "doctor", ".lock", ".lockstep-env.lock")
+OWN = ("venv", "runs", "caches", "locks", "doctor", "trials", ".lock", ".lockstep-env.lock")
 """What Lockstep makes in worker_root: only this is ever given to the user who trains."""
 
 

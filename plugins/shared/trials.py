@@ -19,24 +19,28 @@ from trainer.analysis.timings import FAILED, STRONG, SUCCEEDED, Timing, Trial
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json
 
-MARK = "under_way.json"
+MARKS = "under_way"
+"""Folder with a file for every trial of which something may be left on the hosts."""
+LOCK = control.PRIVATE / "sweep.lock"
 LEFTOVERS = ("checkpoints", "state")
 MEASURED = ("seconds_end_to_end", "seconds_training", "images_per_s")
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold the sweep: of two commands that measure it at once, both would measure each other.
+def alone(lock: Path = LOCK) -> Iterator[None]:
+    """Be the only command that measures: of two at once, each would measure the other.
 
     Raises:
-        LockstepError: another command measures it.
+        LockstepError: another command measures.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as stream:
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LockstepError(f"sweep={folder.name} is being measured by another command; wait for it, or end it") from None
+            raise LockstepError(
+                "another sweep.yml is measuring, and two at once would measure each other; wait for it, or end it"
+            ) from None
         yield
 
 
@@ -59,10 +63,9 @@ class Bench:
         self.folder = Path(self.found["folder"])
 
     def clear_leftover(self) -> None:
-        """End the trial that an earlier command left under way, if there is one."""
-        mark = self.folder / MARK
-        if mark.is_file():
-            self._remove(**read_json(mark))
+        """Take away what earlier commands left under way, or could not take away."""
+        for mark in sorted((self.folder / MARKS).glob("*.json")):
+            self._remove(mark.stem, **read_json(mark))
 
     def warm_up(self, workers: int, meanwhile: Callable[[float], None]) -> None:
         """Run a short trial that counts for nothing: it fills every host's caches.
@@ -128,7 +131,7 @@ class Bench:
         self._log(run).unlink(missing_ok=True)
         options = {**self.variables, **options, "run": run, "sweep": self.found["name"], "config": str(self.folder / "config.yml")}
         workers = int(options["workers"])
-        write_json(self.folder / MARK, {"run": run, "workers": workers})
+        write_json(self._mark(run), {"workers": workers})
         code = self._play("trial", run, options, lambda: meanwhile(time.monotonic() - begun))
         summary = control.read_summary(local)
         for name in LEFTOVERS:
@@ -136,17 +139,23 @@ class Bench:
         if code != 0:
             self._remove(run, workers)
             return {**summary, "state": FAILED}
-        (self.folder / MARK).unlink()
+        self._mark(run).unlink()
         return summary
 
     def _remove(self, run: str, workers: int) -> None:
         """End a trial's processes and remove its folders on the hosts."""
         options = {**self.variables, "run": run, "sweep": self.found["name"], "workers": workers}
         if self._play("remove_trial", run, options, lambda: None) == 0:
-            (self.folder / MARK).unlink(missing_ok=True)
+            self._mark(run).unlink(missing_ok=True)
+        else:
+            where = control.relative(self._log(run))
+            Display().warning(f"{run}: something of it may be left on its hosts ({where} tells why); the next sweep.yml tries again")
 
     def _play(self, name: str, run: str, options: dict[str, Any], meanwhile: Callable[[], None]) -> int:
         return Playbook(f"playbooks/{name}.yml", options, self._log(run)).run(self.ended, meanwhile)
+
+    def _mark(self, run: str) -> Path:
+        return self.folder / MARKS / f"{run}.json"
 
     def _local(self, run: str) -> Path:
         return self.folder / "trials" / run

@@ -105,7 +105,7 @@ def test_a_sweep_over_ssh_leaves_nothing_on_the_hosts(cluster):
     assert all(row.seconds_end_to_end > row.seconds_training > 0 for row in rows)
     assert (cluster.root / "sweeps" / "pi" / "analysis.md").is_file()
     for node in range(1, NODES + 1):
-        assert cluster.on(node, "cd /home/lockstep/lockstep; ls -A sweeps; cat locks/*.json 2>/dev/null | grep sweeps", check=False) == ""
+        assert cluster.on(node, "cd /home/lockstep/lockstep; ls -A trials; cat locks/*.json 2>/dev/null | grep trials", check=False) == ""
 
 
 def test_status_and_stop_work_over_ssh_and_a_stopped_run_continues(cluster):

@@ -23,9 +23,9 @@ def settings(pictures, name, *more):
 
 def nothing_is_left(project: LocalProject, name: str) -> bool:
     """No file of a trial on any worker, no claim, no trial noted as under way."""
-    files = [path for path in (project.root / ".lockstep").glob(f"worker*/sweeps/{name}/**/*") if path.is_file()]
+    files = [path for path in (project.root / ".lockstep").glob(f"worker*/trials/{name}/**/*") if path.is_file()]
     claims = [path for path in (project.root / ".lockstep").glob("worker*/locks/*.json") if f'"{name}.' in path.read_text()]
-    return not files and not claims and not (project.root / "sweeps" / name / "under_way.json").exists()
+    return not files and not claims and not list((project.root / "sweeps" / name).glob("under_way/*.json"))
 
 
 def test_a_sweep_measures_each_trial_once_and_is_continued(project, pictures):
@@ -49,7 +49,7 @@ def test_a_sweep_measures_each_trial_once_and_is_continued(project, pictures):
     assert not list(folder.glob("trials/*/checkpoints"))
     # One more repeat of one of them: added to what is there.
     more = project.play("sweep", *settings(pictures, "pi", "workers=2", "repeats=2"))
-    assert "2, 1 of them" not in more.stdout
+    assert "2: 2 workers x 2 repeats x 1 epochs, 1 of them measured already" in more.stdout, more.stdout
     after = rows(project, "pi")
     assert after[:2] == first
     assert [(row.workers, row.repeat) for row in after[2:]] == [(2, 2)]
@@ -71,11 +71,9 @@ def test_a_sweep_that_is_ended_half_way_leaves_nothing_and_continues(project, pi
     try:
         sweep = project.root / "sweeps" / name
         await_until(
-            lambda: len(rows(project, name)) >= 1 and (sweep / "under_way.json").is_file(), 120, "one trial measured, the next begun"
+            lambda: len(rows(project, name)) >= 1 and list(sweep.glob("under_way/*.json")), 120, "one trial measured, the next begun"
         )
-        await_until(
-            lambda: list((project.root / ".lockstep").glob(f"worker*/sweeps/{name}/trials/*/workers/*/metrics.jsonl")), 60, "running"
-        )
+        await_until(lambda: list((project.root / ".lockstep").glob(f"worker*/trials/{name}/*/workers/*/metrics.jsonl")), 60, "running")
         playbook.send_signal(number)
         playbook.communicate(timeout=60)
     finally:
@@ -90,23 +88,29 @@ def test_a_sweep_that_is_ended_half_way_leaves_nothing_and_continues(project, pi
     assert {row.state for row in after} == {"SUCCEEDED"}
 
 
-def test_a_trial_that_fails_twice_is_recorded_and_the_sweep_goes_on(project, pictures):
-    """The second worker's Python is broken once the warm-up, on one worker, is through."""
+@pytest.fixture
+def broken(project):
+    """The second worker's Python does not run."""
     python = project.root / "broken-python"
     python.write_text("#!/bin/sh\nexit 3\n")
     python.chmod(0o755)
-    inventory = project.root / "inventory" / "local" / "host_vars"
-    inventory.mkdir()
-    (inventory / "worker2.yml").write_text(f"worker_python: {python}\n")
-    try:
-        lost = project.play("sweep", *settings(pictures, "lame", "workers=1,2", "repeats=1"), check=False)
-        assert lost.returncode != 0
-        assert "the warm-up failed, and nothing was measured" in lost.stdout, lost.stdout
-        assert rows(project, "lame") == []
-        assert nothing_is_left(project, "lame")
-    finally:
-        (inventory / "worker2.yml").unlink()
-        inventory.rmdir()
+    variables = project.root / "inventory" / "local" / "host_vars" / "worker2.yml"
+    variables.parent.mkdir()
+    variables.write_text(f"worker_python: {python}\n")
+    yield variables
+    variables.unlink(missing_ok=True)
+    variables.parent.rmdir()
+
+
+def test_a_warm_up_that_fails_ends_the_sweep_and_the_same_command_goes_on_once_it_is_mended(project, pictures, broken):
+    lost = project.play("sweep", *settings(pictures, "lame", "workers=1,2", "repeats=1"), check=False)
+    assert lost.returncode != 0
+    assert "the warm-up failed, and nothing was measured" in lost.stdout, lost.stdout
+    assert rows(project, "lame") == []
+    assert nothing_is_left(project, "lame")
+    broken.unlink()
+    project.play("sweep", *settings(pictures, "lame", "workers=2", "repeats=1"))
+    assert [row.state for row in rows(project, "lame")] == ["SUCCEEDED"]
 
 
 def test_saved_states_are_a_column_of_their_own(project, pictures):
@@ -119,9 +123,18 @@ def test_saved_states_are_a_column_of_their_own(project, pictures):
     assert (project.root / "sweeps" / "saved" / "analysis.md").read_text().startswith("# What do saved states cost?\n")
 
 
-def test_two_commands_do_not_measure_at_once_and_other_settings_are_refused(project, pictures):
+def test_the_command_that_is_told_next_measures_more_of_the_same(project, pictures):
     folder = project.root / "sweeps" / "pi"
-    assert folder.is_dir(), "the first test made it"
+    told = re.search(r"ansible-playbook sweep\.yml( -e \S+)+", project.play("sweep", "sweep=pi", "measure=false").stdout)
+    assert told, "no command to measure more"
+    words = [word for word in told.group(0).split()[2:] if word != "-e"]
+    plan = project.play("sweep", *words, "--check", "preflight=false").stdout
+    assert "1, 2 workers" in plan, plan
+    assert "x 1 epochs" in plan, plan
+    assert (folder / "timings.csv").is_file()
+
+
+def test_other_settings_are_refused(project, pictures):
     said = project.play("sweep", *settings(pictures, "pi", "workers=2", "repeats=2"), "set=train.batch_size=12", check=False)
     assert said.returncode != 0
     assert "sweep=pi: it was measured with another train.batch_size, and times of both can't be compared" in said.stdout

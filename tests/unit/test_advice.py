@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.unit.timing_samples import AT_100_MBIT, STRONG_WORK, WEAK_WORK, lost, noise_only, step, strong_step, timing, trials
+from tests.unit.timing_samples import AT_100_MBIT, STRONG_WORK, WEAK_WORK, lost, noise_only, own_work, step, strong_step, timing, trials
 from trainer.analysis import advice, advice_text
 from trainer.analysis.advice import Extras, Gain
 from trainer.analysis.scaling import Work, fit
@@ -521,8 +521,8 @@ def test_ordinals():
 def test_no_more_than_three_further_workers_are_listed():
     rows = trials(strong_step(0.4, a=0.021), counts=(1, 2, 4, 6, 8, 10), work=STRONG_WORK)
     assert answer(rows)[0] == (
-        "**Use 3 workers**: 1.84 times the images/s of one [1.84, 1.84]; the 4th slows it down, -4% [-4, -4], "
-        "the 5th slows it down, -9% [-9, -9], the 6th slows it down, -10% [-10, -10]. "
+        "**Use 3 workers** (by the model; 3 workers were not measured): 1.84 times the images/s of one [1.84, 1.84]; "
+        "the 4th slows it down, -4% [-4, -4], the 5th slows it down, -9% [-9, -9], the 6th slows it down, -10% [-10, -10]. "
         "All resamples of the measurements give this answer."
     )
 
@@ -537,9 +537,60 @@ def test_a_sweep_of_saved_states_answers_that_question_and_no_other():
     rows = [*saved(1000, 100, 100.2, 99.8), *saved(50, 110, 110.2, 109.8)]
     assert advice_text.about_saved_states(rows)
     text = analysis(rows)
-    said = "Training time with the state saved, against every 1,000 steps: every 50 steps +10.0% ["
-    assert text.startswith(f"# What do saved states cost?\n\n{said}")
+    head, said = text.split("\n\n")[:2]
+    assert head == "# What do saved states cost?"
+    assert re.fullmatch(
+        r"Training time with the state saved, against every 1,000 steps: every 50 steps \+10\.0% \[9\.\d, 10\.\d\] \(4 workers\)\.", said
+    )
+    assert advice_text.answers(advice.studies(rows, WORKS), rows, NOTHING) == said
     assert "**No answer**" not in text
     assert text.count("## What saved states cost") == 1
     assert not advice_text.about_saved_states([*rows, *saved(50, 110, workers=3)])
     assert not advice_text.about_saved_states(saved(50, 110))
+
+
+def test_every_group_of_saved_states_is_named_after_the_answer():
+    rows = [*trials(step(0.08)), *saved(50, 110, workers=2), *saved(1000, 105, workers=2), *saved(50, 120), *saved(1000, 100)]
+    said = answer(rows)
+    assert said[0].startswith("**Use 5 workers**")
+    every = "every 1,000 steps P, noise unknown: a single trial; every 50 steps P, noise unknown: a single trial"
+    assert re.sub(r"[+-][\d.]+%", "P", said[-1]) == " ".join(
+        f"Training time with the state saved, against at the end of an epoch: {every} ({workers} workers)." for workers in (2, 4)
+    )
+    assert advice_text.answers(advice.studies(rows, WORKS, "pi"), rows, NOTHING) == "\n\n".join(said)
+
+
+def test_groups_of_saved_states_say_in_what_they_differ():
+    weak = [*saved(50, 110, 111), *saved(0, 100, 101)]
+    strong = [dataclasses.replace(row, scaling="strong") for row in weak]
+    longer = [dataclasses.replace(row, epochs=5) for row in weak]
+    assert re.findall(r"\(4 .*?\)", advice_text.saved_states([*weak, *strong])) == [
+        "(4 workers, strong scaling)",
+        "(4 workers, weak scaling)",
+    ]
+    assert re.findall(r"\(4 .*?\)", advice_text.saved_states([*weak, *longer])) == ["(4 workers, 3 epochs)", "(4 workers, 5 epochs)"]
+    assert advice_text.saved_states(trials(step(0.08))) == ""
+
+
+def test_own_work_is_a_column_and_its_source_is_said():
+    rows = trials(step(0.08, 0.002, 8e-9))
+    found = advice.studies(rows, WORKS, "pi", own=lambda group: own_work(0.08, (2, 3)) if group == rows else {})
+    lines = section(advice_text.analysis(found, rows, NOTHING), "The model of a step: weak scaling").splitlines()
+    assert lines[0].endswith(
+        "measured: the median. Own work apart: of the slowest host in steps taken apart, without compression; c is fitted to it, too. "
+        "Error: of the model against it. Held out: the error of predicting this number of workers from the others "
+        "(a jump, if any, stays where it is)."
+    )
+    assert lines[2].startswith("| workers | measured ms | T(n) ms | own work | own work apart | messages | bytes | error |")
+    assert lines[4].startswith("| 1 | 80.0 | 80.0 | 80.0 | - | 0.0 | 0.0 | ")
+    assert lines[6].startswith("| 3 | 245.4 | 245.4 | 80.0 | 80.0 | 8.0 | 157.4 | ")
+    summary = advice.as_dict(found, rows, NOTHING)["studies"][0]["model"]
+    assert [row["own_work_measured_ms"] for row in summary] == [None, 80.0, 80.0, None, None]
+
+
+def test_own_work_is_asked_of_the_group_that_is_studied():
+    often = [dataclasses.replace(row, checkpoint_every=50) for row in trials(step(0.08), counts=(1, 2, 3))]
+    strong = trials(strong_step(0.4, a=0.02), work=STRONG_WORK)
+    main, asked = trials(step(0.08)), []
+    advice.studies([*often, *main, *strong], WORKS, own=lambda group: asked.append(list(group)) or {})
+    assert asked == [main, strong]

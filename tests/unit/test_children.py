@@ -12,6 +12,7 @@ from ansible.utils.context_objects import CLIArgs
 from plugins.shared import children
 from plugins.shared.children import Interrupted, Playbook, heeding_signals
 from tests.project import await_until
+from trainer.errors import LockstepError
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def playbook(tmp_path, monkeypatch):
     """A child that runs some Python instead of a playbook."""
 
     def make(code):
-        monkeypatch.setattr(Playbook, "_argv", lambda self: [sys.executable, "-c", code])
+        monkeypatch.setattr(Playbook, "_argv", lambda self, variables: [sys.executable, "-c", code])
         return Playbook("x.yml", {}, tmp_path / "logs" / "x.log")
 
     monkeypatch.setattr(children, "POLL_S", 0.01)
@@ -101,9 +102,28 @@ def test_a_lost_parent_is_noticed(tmp_path):
 
 def test_how_hosts_are_reached_is_passed_on(tmp_path, monkeypatch):
     given = {"inventory": ("inventory/lab", "more"), "remote_user": "pi", "private_key_file": None, "timeout": 0, "forks": 50}
-    monkeypatch.setattr(context, "CLIARGS", CLIArgs(given))
-    argv = Playbook("playbooks/trial.yml", {"run": "a b"}, tmp_path / "x.log")._argv()
+    monkeypatch.setattr(context, "CLIARGS", CLIArgs({**given, "vault_ids": ["v"]}))
+    argv = Playbook("playbooks/trial.yml", {}, tmp_path / "x.log")._argv("/tmp/v.json")
     assert argv[1:] == [
-        *("-m", "ansible", "playbook", "-i", "inventory/lab", "-i", "more", "--user", "pi", "--forks", "50"),
-        *("-e", '{"run": "a b"}', "playbooks/trial.yml"),
+        *("-m", "ansible", "playbook", "-i", "inventory/lab", "-i", "more", "--vault-id", "v", "--user", "pi", "--forks", "50"),
+        *("-e", "@/tmp/v.json", "playbooks/trial.yml"),
     ]
+
+
+def test_variables_are_handed_over_in_a_file_that_nobody_else_reads(tmp_path, monkeypatch):
+    code = "import os,sys; print(oct(os.stat(sys.argv[1]).st_mode & 0o777), open(sys.argv[1]).read(), sys.argv[1])"
+    monkeypatch.setattr(Playbook, "_argv", lambda self, variables: [sys.executable, "-c", code, variables])
+    made = Playbook("x.yml", {"ansible_become_pass": "secret"}, tmp_path / "x.log")
+    assert made.run(lambda: False) == 0
+    mode, *said, path = made.log.read_text().split()
+    assert (mode, " ".join(said)) == ("0o600", '{"ansible_become_pass": "secret"}')
+    assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize(("name", "option"), [("ask_pass", "-k"), ("ask_vault_pass", "--ask-vault-pass")])
+def test_questions_are_refused(name, option, monkeypatch):
+    monkeypatch.setattr(context, "CLIARGS", CLIArgs({name: True}))
+    with pytest.raises(LockstepError, match=f"^{option}: this command starts others, which can't ask for a password; use an SSH key"):
+        children.refuse_questions()
+    monkeypatch.setattr(context, "CLIARGS", CLIArgs({name: False}))
+    children.refuse_questions()

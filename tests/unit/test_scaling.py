@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from tests.unit.timing_samples import (
@@ -11,6 +12,7 @@ from tests.unit.timing_samples import (
     WEAK_WORK,
     lost,
     noise_only,
+    own_work,
     step,
     strong_step,
     timing,
@@ -32,6 +34,22 @@ def slowed(rows, workers, factor):
 def test_images_of_a_step():
     assert [WEAK_WORK.images(n) for n in (1, 2, 5)] == [64, 128, 320]
     assert [STRONG_WORK.images(n) for n in (1, 2, 5)] == [320, 320, 320]
+
+
+def test_images_of_a_step_are_the_mean_of_an_epoch():
+    weak, strong = (dataclasses.replace(work, train_images=1000) for work in (WEAK_WORK, STRONG_WORK))
+    assert [weak.images(n) for n in (1, 2, 5, 16)] == [1000 / 16, 1000 / 8, 1000 / 4, 1000]
+    assert [strong.images(n) for n in (1, 5)] == [1000 / 4, 1000 / 4]
+    assert dataclasses.replace(WEAK_WORK, train_images=640).images(5) == 320
+
+
+def test_a_ragged_last_step_does_not_change_the_seconds_of_a_step():
+    """1,000 images in 4 steps of 5 workers, 0.2 s each: 1,250 images/s."""
+    work = dataclasses.replace(WEAK_WORK, train_images=1000)
+    assert scaling.step_seconds(timing(5, 1, 1250.0), work) == pytest.approx(0.2)
+    found = fit(trials(step(**MIDDLE), work=work), work)
+    assert found.step_s(5) == pytest.approx(step(**MIDDLE)(5))
+    assert found.images_per_s(5) == pytest.approx(250 / step(**MIDDLE)(5))
 
 
 def test_seconds_of_a_step():
@@ -308,8 +326,10 @@ def test_refused_when_every_gain_is_open():
 
 def test_refused_without_any_trial():
     expected = f"no trial succeeded; the model of a step needs 3 different numbers of workers. {AGAIN} -e repeats=3"
-    assert refusal([]) == refusal([lost(row) for row in trials(step(0.1))]) == expected
+    assert refusal([]) == expected
     assert refusal([], sweep="") == expected.replace(" -e sweep=pi", "")
+    failed = [lost(row) for row in trials(strong_step(0.1), work=STRONG_WORK)]
+    assert refusal(failed, STRONG_WORK) == f"{expected} -e epochs=3 -e scaling=strong"
 
 
 @pytest.mark.parametrize(("counts", "named", "asked"), [((4,), "4", "1-4"), ((1, 2), "1 and 2", "1-3"), ((2, 7), "2 and 7", "1-7")])
@@ -338,6 +358,16 @@ def test_the_command_measures_the_same_group():
     )
 
 
+def test_the_command_that_measures_more():
+    rows = [dataclasses.replace(row, checkpoint_every=50) for row in trials(step(0.1), counts=(2, 3, 4))]
+    assert scaling.again(rows, "pi", 5) == f"{AGAIN} -e workers=2-4 -e repeats=5 -e epochs=3 -e checkpoint_every=50"
+    strong = trials(strong_step(0.1), counts=(1, 4), work=STRONG_WORK)
+    assert scaling.again([*strong, lost(timing(6, 1, 1.0, "strong"))], "pi", 4) == (
+        f"{AGAIN} -e workers=1,4,6 -e repeats=4 -e epochs=3 -e scaling=strong"
+    )
+    assert scaling.again([], "pi", 3) == f"{AGAIN} -e repeats=3"
+
+
 def test_groups_are_not_mixed():
     rows = trials(step(0.1))
     mixed = [*rows, dataclasses.replace(rows[0], checkpoint_every=50)]
@@ -347,3 +377,117 @@ def test_groups_are_not_mixed():
         fit(rows, STRONG_WORK)
     with pytest.raises(ValueError, match=r"^scaling weekly: there are weak and strong$"):
         fit(rows, dataclasses.replace(WEAK_WORK, scaling="weekly"))
+
+
+# --- own work, from steps taken apart
+
+
+@pytest.mark.parametrize("counts", [(1, 2, 3, 4, 5), (2, 3, 4, 5), (3, 4, 5)])
+def test_own_work_that_agrees_changes_nothing_but_what_is_known(counts):
+    found = fit(trials(step(**MIDDLE), counts=counts), WEAK_WORK, own=own_work(0.08, counts))
+    assert (found.compute_s, found.latency_s, found.s_per_byte) == pytest.approx((0.08, 0.002, 8e-9), rel=1e-6)
+    assert found.own == own_work(0.08, counts)
+
+
+def test_strong_own_work_is_shared():
+    own = {n: 0.4 / n for n in (2, 3, 4, 5)}
+    found = fit(trials(strong_step(0.4, 0.002, 8e-9), counts=(2, 3, 4, 5), work=STRONG_WORK), STRONG_WORK, own=own)
+    assert (found.compute_s, found.latency_s, found.s_per_byte) == pytest.approx((0.4, 0.002, 8e-9), rel=1e-6)
+
+
+def test_with_own_work_one_worker_is_predicted_from_the_others():
+    """On a slow link, where a guess is far off."""
+    slow = {"c": 0.08, "a": 0.002, "b": 3e-8}
+    for seed in range(10):
+        rows = trials(step(**slow), noise=0.02, seed=seed)
+        assert abs(fit(rows, WEAK_WORK, own=own_work(0.08)).held_out[1]) < 4
+    guessed = [abs(fit(trials(step(**slow), noise=0.02, seed=seed), WEAK_WORK).held_out[1]) for seed in range(10)]
+    assert max(guessed) > 20
+
+
+def test_a_number_is_held_out_with_its_own_work():
+    """Own work of 2 workers that is wrong misleads all predictions but that of 2 workers."""
+    rows = trials(step(**MIDDLE))
+    found = fit(rows, WEAK_WORK, own=own_work(0.08) | {2: 0.1}).held_out
+    assert found[2] == pytest.approx(0, abs=1e-6)
+    assert abs(found[1]) > 0.5
+
+
+def test_own_work_of_numbers_that_were_not_measured_is_left_out():
+    rows = [*trials(step(**MIDDLE), noise=0.01), lost(timing(6, 1, 1.0))]
+    assert fit(rows, WEAK_WORK, own={6: 9.0, 7: 9.0}) == fit(rows, WEAK_WORK)
+
+
+def test_without_own_work_nothing_is_different():
+    rows = trials(step(**MIDDLE), noise=0.03)
+    assert fit(rows, WEAK_WORK, own={}).interval("step_s", 5) == fit(rows, WEAK_WORK, own=None).interval("step_s", 5)
+    assert fit(rows, WEAK_WORK).own == {}
+
+
+def test_own_work_weighs_as_much_as_its_repeats():
+    """One worker only shows c, three times 0.08 s; own work of 0.09 s once: least squares of the relative errors, by hand."""
+    found = scaling._Data(WEAK_WORK, {1: [0.08] * 3}, {1: 0.09})
+    c = (3 / 0.08 + 3 / 0.09) / (3 / 0.08**2 + 3 / 0.09**2)
+    assert scaling._solve(found, None)[0] == pytest.approx(c)
+
+
+def test_own_work_of_nothing():
+    with pytest.raises(ValueError, match=r"^own work of a step of 2 workers is 0\.0 s; it must be above 0, leave it out$"):
+        fit(trials(step(**MIDDLE)), WEAK_WORK, own={1: 0.08, 2: 0.0})
+
+
+def test_own_work_shows_a_slow_host_without_trials_of_one_worker():
+    counts = (2, 3, 4, 5, 6)
+    rows = trials(step(**MIDDLE, slow=3, d=0.05), counts=counts)
+    found = fit(rows, WEAK_WORK, own=own_work(0.08, counts, slow=3, d=0.05))
+    assert (found.jump_from, found.jump_s, found.compute_s) == (3, pytest.approx(0.05), pytest.approx(0.08))
+
+
+def test_what_working_together_costs_is_no_own_work():
+    rows = trials(lambda n: 0.08 + (0.05 if n > 1 else 0))
+    found = fit(rows, WEAK_WORK, own=own_work(0.08))
+    assert (found.jump_from, found.jump_s, found.compute_s) == (2, pytest.approx(0.05), pytest.approx(0.08))
+
+
+def test_intervals_with_own_work_hold_the_truth_and_follow_its_errors():
+    """Own work is drawn anew as well: c would else seem to be known exactly."""
+    seconds = step(**MIDDLE)
+    truth = {"images_per_s": 256 / seconds(4), "compute_s": 0.08, "latency_s": 0.002, "s_per_byte": 8e-9}
+    found = []
+    for seed in range(40):
+        generator = np.random.default_rng(1000 + seed)
+        own = {n: 0.08 * float(np.exp(0.03 * generator.standard_normal() / 3**0.5)) for n in (2, 3, 4, 5)}
+        found.append(fit(trials(seconds, noise=0.03, seed=seed, counts=(2, 3, 4, 5)), WEAK_WORK, own=own))
+    for name, true in truth.items():
+        held = [low <= true <= high for low, high in (one.interval(name, 4) for one in found)]
+        assert sum(held) >= 34, name
+    assert 0.02 < max(width(one.interval("compute_s", 4)) for one in found) / 0.08 < 0.15
+
+
+def test_own_work_that_contradicts_itself_widens_the_intervals():
+    rows = trials(step(**MIDDLE), noise=0.01)
+    agreed, apart = (fit(rows, WEAK_WORK, own=own) for own in (own_work(0.08), {1: 0.08, 2: 0.075, 3: 0.085, 4: 0.07, 5: 0.09}))
+    assert width(apart.interval("compute_s", 1)) > 1.5 * width(agreed.interval("compute_s", 1))
+
+
+def test_workers_that_share_a_machine_are_refused():
+    """A step's own work grows with the workers there: no communication, and not in the model."""
+    own = {n: 0.1 * n for n in COUNTS}
+    rows = trials(lambda n: 0.1 * n + 0.01 * (n - 1), noise=0.005)
+    with pytest.raises(Refused) as caught:
+        fit(rows, WEAK_WORK, sweep="pi", own=own)
+    assert "; own work for a step grows from 0.1 s with 1 to 0.5 s with 5 workers. See that the hosts are equally fast, " in str(
+        caught.value
+    )
+    shared = trials(lambda n: 0.4 + 0.01 * (n - 1), noise=0.005, work=STRONG_WORK)
+    with pytest.raises(Refused) as caught:
+        fit(shared, STRONG_WORK, sweep="pi", own=dict.fromkeys(COUNTS, 0.4))
+    assert "; own work for the same images grows from 0.4 s with 1 to 2 s with 5 workers. See that " in str(caught.value)
+
+
+def test_own_work_is_drawn_with_the_misfit_and_the_noise_of_a_mean():
+    data = scaling._Data(WEAK_WORK, {1: [0.08] * 4}, {1: 0.08})
+    best = scaling._Curve(WEAK_WORK, None, np.array([0.08, 0.0, 0.0, 0.0]))
+    drawn = scaling._own_targets(best, data, misfit=0.1, noise=0.3**2, generator=np.random.default_rng(0))
+    # Four repeats: weight 2, and the noise of their mean is half of 0.3.
+    assert np.log(drawn / 2).std() == pytest.approx((0.1**2 + 0.15**2) ** 0.5, rel=0.05)

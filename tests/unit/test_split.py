@@ -67,6 +67,15 @@ def test_a_run_without_workers_has_no_samples(tmp_path):
     assert split.read(tmp_path) == {}
 
 
+def test_ragged_steps_are_left_out(tmp_path):
+    """The last step of an epoch takes the images that are left."""
+    ragged, nearly = sample(0.2) | {"images": 57}, sample(2) | {"images": 58}
+    write(tmp_path, "a", sample(), ragged, nearly)
+    write(tmp_path, "b", ragged)
+    assert split.read(tmp_path) == {"a": [sample(), nearly], "b": [ragged]}
+    assert split.median([sample(), ragged, ragged]) == split.median([sample()])
+
+
 # --- numbers
 
 
@@ -83,6 +92,13 @@ def test_no_samples_no_median():
 
 def test_own_work_is_all_but_the_all_reduce():
     assert split.own_work(phases(57.0, all_reduce=1000.0)) == 57.0
+
+
+def test_own_seconds_are_of_the_slowest_host_without_compression_and_waiting():
+    fast, slow = [sample(), sample(), sample(9)], [sample(1.5), sample(1.5, compression=9.0, all_reduce=0.0)]
+    assert split.own_seconds({"a": fast}) == pytest.approx(0.055)
+    assert split.own_seconds({"a": fast, "b": slow}) == pytest.approx(0.0825)
+    assert split.own_seconds({"a": [sample(), sample(0.1) | {"images": 6}, sample(0.1) | {"images": 6}]}) == pytest.approx(0.055)
 
 
 def test_the_slowest_has_most_work_of_its_own_and_not_the_longest_all_reduce():

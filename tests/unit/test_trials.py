@@ -8,7 +8,7 @@ import pytest
 
 from plugins.shared import trials
 from plugins.shared.children import Interrupted, Playbook
-from plugins.shared.trials import MARK, Bench, alone
+from plugins.shared.trials import Bench, alone
 from trainer.analysis import timings
 from trainer.analysis.timings import Trial
 from trainer.errors import LockstepError
@@ -48,6 +48,11 @@ def bench(tmp_path, monkeypatch):
     return made
 
 
+def marks(bench):
+    """Trials of which something may be left on the hosts."""
+    return {path.stem: json.loads(path.read_text()) for path in (bench.folder / "under_way").glob("*.json")}
+
+
 def test_a_trial_is_a_launch_with_the_sweeps_own_configuration(bench):
     bench.outcomes = [GOOD]
     seen = []
@@ -65,7 +70,7 @@ def test_a_trial_is_a_launch_with_the_sweeps_own_configuration(bench):
         "set": "train.global_batch=null,checkpoint.every_steps=null",
     }
     assert len(seen) == 1
-    assert not (bench.folder / MARK).exists()
+    assert marks(bench) == {}
     assert [path.name for path in (bench.folder / "trials" / "pi.w2-e3-r1").iterdir()] == ["summary.json"]
 
 
@@ -95,10 +100,10 @@ def test_an_interrupted_trial_is_taken_away_by_the_next_command(bench):
     bench.outcomes = [Interrupted()]
     with pytest.raises(Interrupted):
         bench.measure(TRIAL, lambda seconds: None)
-    assert json.loads((bench.folder / MARK).read_text()) == {"run": "pi.w2-e3-r1", "workers": 2}
+    assert marks(bench) == {"pi.w2-e3-r1": {"workers": 2}}
     bench.clear_leftover()
     assert bench.played[-1][0] == "playbooks/remove_trial.yml"
-    assert not (bench.folder / MARK).exists()
+    assert marks(bench) == {}
     bench.clear_leftover()
     assert len(bench.played) == 2
 
@@ -106,7 +111,12 @@ def test_an_interrupted_trial_is_taken_away_by_the_next_command(bench):
 def test_what_could_not_be_taken_away_is_remembered(bench):
     bench.outcomes, bench.removal = [{**GOOD, "state": "FAILED"}], 4
     bench.measure(TRIAL, lambda seconds: None)
-    assert (bench.folder / MARK).exists()
+    bench.outcomes = [{**GOOD, "state": "FAILED"}]
+    bench.measure(Trial("weak", 0, 3, 3, 1), lambda seconds: None)
+    assert marks(bench) == {"pi.w2-e3-r1": {"workers": 2}, "pi.w3-e3-r1": {"workers": 3}}
+    bench.removal = 0
+    bench.clear_leftover()
+    assert marks(bench) == {}
 
 
 def test_the_warm_up_counts_for_nothing(bench):
@@ -123,25 +133,26 @@ def test_a_warm_up_that_fails_ends_the_sweep(bench):
         bench.warm_up(3, lambda seconds: None)
 
 
-def hold(folder, held, done):
-    with alone(folder):
+def hold(lock, held, done):
+    with alone(lock):
         held.set()
         done.wait(20)
 
 
-def test_one_command_at_a_time_measures_a_sweep(tmp_path):
-    folder, method = tmp_path / "pi", multiprocessing.get_context("fork")
+def test_one_command_at_a_time_measures(tmp_path):
+    lock, method = tmp_path / "sweep.lock", multiprocessing.get_context("fork")
     held, done = method.Event(), method.Event()
-    process = method.Process(target=hold, args=(folder, held, done))
+    process = method.Process(target=hold, args=(lock, held, done))
     process.start()
+    said = r"^another sweep\.yml is measuring, and two at once would measure each other; wait for it, or end it$"
     try:
         assert held.wait(20)
-        with pytest.raises(LockstepError, match=r"^sweep=pi is being measured by another command; wait for it, or end it$"), alone(folder):
+        with pytest.raises(LockstepError, match=said), alone(lock):
             pytest.fail("both measure")
     finally:
         done.set()
         process.join()
-    with alone(folder):
+    with alone(lock):
         pass
 
 

@@ -27,6 +27,11 @@ def strong_step(c: float, a: float = 0.0, b: float = 0.0) -> Callable[[int], flo
     return lambda n: c / n + 2 * (n - 1) * a + 2 * (n - 1) / n * BYTES * b
 
 
+def own_work(c: float, counts: Sequence[int] = (1, 2, 3, 4, 5), slow: int | None = None, d: float = 0.0) -> dict[int, float]:
+    """Seconds of a weak step's own work; from `slow` workers on, `d` more."""
+    return {n: c + (d if slow and n >= slow else 0.0) for n in counts}
+
+
 def trials(
     seconds: Callable[[int], float],
     noise: float = 0.0,

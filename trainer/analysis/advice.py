@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -90,7 +90,15 @@ class Study:
         return [row for row in self.rows if row.workers == workers]
 
 
-def studies(timings: Sequence[Timing], works: Sequence[Work], sweep: str = "", seed: int = 0) -> list[Study]:
+OwnWork = Callable[[Sequence[Timing]], Mapping[int, float]]
+"""What steps taken apart in some trials say of a step's own work: seconds by number of workers, as `scaling.fit` takes them."""
+
+
+def _unknown(_: Sequence[Timing]) -> Mapping[int, float]:
+    return {}
+
+
+def studies(timings: Sequence[Timing], works: Sequence[Work], sweep: str = "", seed: int = 0, own: OwnWork = _unknown) -> list[Study]:
     """A study of each scaling that has trials: of the group with most different numbers of workers, then most trials.
 
     Among equals the group that saves its state most rarely counts: it disturbs the steps least.
@@ -100,6 +108,7 @@ def studies(timings: Sequence[Timing], works: Sequence[Work], sweep: str = "", s
         works: what a step has to do, one for each scaling.
         sweep: its name, for the commands in messages.
         seed: of the bootstrap.
+        own: is asked for the own work in the trials of each group that is studied.
 
     Raises:
         LockstepError: a trial that succeeded without its seconds or images/s.
@@ -110,7 +119,8 @@ def studies(timings: Sequence[Timing], works: Sequence[Work], sweep: str = "", s
     if unknown := sorted({row.scaling for row in timings} - set(known)):
         raise ValueError(f"trials of {', '.join(unknown)} scaling, but work only for {', '.join(known) or 'none'}")
     chosen = {scaling: [row for row in timings if row.scaling == scaling] for scaling in known}
-    return [study(_main_group(rows), known[scaling], sweep, seed) for scaling, rows in chosen.items() if rows]
+    groups = {scaling: _main_group(rows) for scaling, rows in chosen.items() if rows}
+    return [study(rows, known[scaling], sweep, seed, own(rows)) for scaling, rows in groups.items()]
 
 
 def _complete(timings: Sequence[Timing]) -> None:
@@ -140,11 +150,11 @@ def rarity(checkpoint_every: int) -> float:
     return checkpoint_every or math.inf
 
 
-def study(rows: Sequence[Timing], work: Work, sweep: str = "", seed: int = 0) -> Study:
-    """Fit and advice of one group, or why there is none."""
+def study(rows: Sequence[Timing], work: Work, sweep: str = "", seed: int = 0, own: Mapping[int, float] | None = None) -> Study:
+    """Fit and advice of one group, or why there is none; arguments as of `scaling.fit`."""
     measured = tuple(sorted((row for row in rows if row.measured), key=lambda row: row.trial))
     try:
-        made = fit(rows, work, seed, sweep)
+        made = fit(rows, work, seed, sweep, own)
     except Refused as refusal:
         return Study(work, measured, None, str(refusal), None)
     return Study(work, measured, made, "", advise(made))
@@ -263,6 +273,7 @@ def _modelled(found: Study, made: Fit, workers: int) -> dict[str, Any]:
         "measured_ms": step * 1000,
         "model_ms": made.step_s(workers) * 1000,
         "own_work_ms": own,
+        "own_work_measured_ms": made.own[workers] * 1000 if workers in made.own else None,
         "messages_ms": messages,
         "bytes_ms": sent,
         "jump_ms": jump,

@@ -28,13 +28,17 @@ def analysis(found: Sequence[Study], timings: Sequence[Timing], extras: Extras) 
     """
     each = [section for build in (_measured, _model, _start_up, _wire) for one in found for section in [build(one, extras)]]
     energy = [_energy(one, extras) for one in found]
-    if about_saved_states(timings):
-        head = ["# What do saved states cost?", saved_states(timings), _checkpoints(timings)]
-    else:
-        head = ["# How many workers?", *(answer(one, extras) for one in found)]
-        each.append(_checkpoints(timings))
-    parts = [*head, *each, *energy, _split(extras)]
+    title = "What do saved states cost?" if about_saved_states(timings) else "How many workers?"
+    costs = _checkpoints(timings)
+    head = [f"# {title}", answers(found, timings, extras)]
+    parts = [*head, *([costs, *each] if about_saved_states(timings) else [*each, costs]), *energy, _split(extras)]
     return "\n\n".join(part for part in [*parts, _failed(timings), _method(found)] if part) + "\n"
+
+
+def answers(found: Sequence[Study], timings: Sequence[Timing], extras: Extras) -> str:
+    """The answer of every study, then what saved states cost where that was measured; only the latter in a sweep about that."""
+    own = [] if about_saved_states(timings) else [answer(one, extras) for one in found]
+    return "\n\n".join(part for part in [*own, saved_states(timings)] if part)
 
 
 def about_saved_states(timings: Sequence[Timing]) -> bool:
@@ -43,11 +47,27 @@ def about_saved_states(timings: Sequence[Timing]) -> bool:
 
 
 def saved_states(timings: Sequence[Timing]) -> str:
-    """A sentence for every setting of checkpoint_every: how much longer training takes than with the rarest."""
-    rows = advice.checkpoint_costs(timings)
+    """A sentence for each group that differs only in checkpoint_every: how much longer training takes than with the rarest.
+
+    Empty where no two trials differ in it alone.
+    """
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    costs = advice.checkpoint_costs(timings)
+    for row in costs:
+        groups.setdefault(_group(row, costs), []).append(row)
+    return " ".join(_saved_states(group, rows) for group, rows in groups.items())
+
+
+def _saved_states(group: str, rows: Sequence[Mapping[str, Any]]) -> str:
     rarest = _every(rows[0]["compared_with"])
     costs = [f"{_every(row['checkpoint_every'])} {_more(row)}" for row in rows if row["checkpoint_every"] != row["compared_with"]]
-    return f"Training time with the state saved, against {rarest}: {'; '.join(costs)}."
+    return f"Training time with the state saved, against {rarest}: {'; '.join(costs)} ({group})."
+
+
+def _group(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """The number of workers, and what else differs among the groups."""
+    said = {"workers": _count(row["workers"], "worker"), "scaling": f"{row['scaling']} scaling", "epochs": _count(row["epochs"], "epoch")}
+    return ", ".join(text for name, text in said.items() if name == "workers" or len({one[name] for one in rows}) > 1)
 
 
 def answer(one: Study, extras: Extras) -> str:
@@ -88,7 +108,12 @@ def _use(found: Advice) -> str:
     further_gains = [gain for gain in found.gains if found.workers < gain.workers <= found.most]
     said = ", ".join(f"the {_ordinal(gain.workers)} {_brings(gain)}" for gain in further_gains[:SHOWN_GAINS])
     speedup = f"{_speedup(found)}; " if found.workers > found.fewest else ""
-    return f"**Use {_count(found.workers, 'worker')}**: {speedup}{said}.{_together(found, further_gains)}"
+    return f"**Use {_count(found.workers, 'worker')}**{_unmeasured(found)}: {speedup}{said}.{_together(found, further_gains)}"
+
+
+def _unmeasured(found: Advice) -> str:
+    unknown = any(gain.workers == found.workers and not gain.measured for gain in found.gains)
+    return f" (by the model; {_count(found.workers, 'worker')} were not measured)" if unknown else ""
 
 
 def _speedup(found: Advice) -> str:
@@ -226,7 +251,10 @@ def _measured(one: Study, _: Extras) -> str:
     over = "" if rows[0]["speedup_over"] == 1 else f" over {_count(rows[0]['speedup_over'], 'worker')}"
     times = [column for name in ("end-to-end s", "training s", "images/s") for column in (f"{name}: median", "mean ± std")]
     cells = [[row["workers"], row["trials"], *_spreads(row), f"{row['speedup']:.2f}", f"{row['efficiency']:.0%}"] for row in rows]
-    about = "End-to-end: from the start of the first worker to the end of the last. Training: steps, saved states and validation."
+    about = (
+        "End-to-end: from the launch, before files are written to the hosts and sessions start there, to the end of the last worker. "
+        "Training: steps, saved states and validation."
+    )
     header = ["workers", "trials", *times, f"speedup{over}", f"efficiency{over}"]
     return _section(f"Measured: {one.work.scaling} scaling", about, header, cells)
 
@@ -247,13 +275,15 @@ def _model(one: Study, _: Extras) -> str:
     if one.fit is None:
         return ""
     jump = [] if one.fit.jump_from is None else ["working together" if one.fit.jump_from == 2 else "slow host"]
-    header = ["workers", "measured ms", "T(n) ms", "own work", "messages", "bytes", *jump, "error", "held out", "images/s by the model"]
+    apart = ["own work apart"] if one.fit.own else []
+    times = ["measured ms", "T(n) ms", "own work", *apart, "messages", "bytes", *jump]
     about = (
-        f"{_parameters(one.fit)} Milliseconds of a step; measured: the median. Error: of the model against it. Held out: the error of "
-        "predicting this number of workers from the others (a jump, if any, stays where it is); without the trials of 1 worker its own "
-        "work can only be guessed."
+        f"{_parameters(one.fit)} Milliseconds of a step; measured: the median. {_own_work(one.fit)}Error: of the model against it. "
+        "Held out: the error of predicting this number of workers from the others (a jump, if any, stays where it is)"
+        f"{'' if set(one.fit.own) - {1} else '; without the trials of 1 worker its own work can only be guessed'}."
     )
-    cells = [_model_row(row, bool(jump)) for row in advice.modelled(one)]
+    header = ["workers", *times, "error", "held out", "images/s by the model"]
+    cells = [_model_row(row, bool(jump), bool(apart)) for row in advice.modelled(one)]
     return _section(f"The model of a step: {one.work.scaling} scaling", about, header, cells)
 
 
@@ -271,13 +301,21 @@ def _parameters(made: Fit) -> str:
     return f"Fitted: {', '.join(said)}. The repeats vary by {made.noise:.1%} (standard deviation)."
 
 
-def _model_row(row: Mapping[str, Any], jump: bool) -> list[str]:
-    times = ["measured_ms", "model_ms", "own_work_ms", "messages_ms", "bytes_ms", *(["jump_ms"] if jump else [])]
+def _own_work(made: Fit) -> str:
+    """Where the fit knows own work from."""
+    if not made.own:
+        return ""
+    return "Own work apart: of the slowest host in steps taken apart, without compression; c is fitted to it, too. "
+
+
+def _model_row(row: Mapping[str, Any], jump: bool, apart: bool) -> list[str]:
+    own = ["own_work_ms", *(["own_work_measured_ms"] if apart else [])]
+    times = ["measured_ms", "model_ms", *own, "messages_ms", "bytes_ms", *(["jump_ms"] if jump else [])]
     low, high = row["images_per_s_interval"]
     held_out = row["held_out_error_percent"]
     return [
         str(row["workers"]),
-        *(str(Number(row[name], 1)) for name in times),
+        *("-" if row[name] is None else str(Number(row[name], 1)) for name in times),
         f"{row['error_percent']:+.1f}%",
         "-" if held_out is None else f"{held_out:+.1f}%",
         f"{row['images_per_s']:,.0f} [{low:,.0f}, {high:,.0f}]",
@@ -394,11 +432,14 @@ _METHOD = f"""\
 - d: a jump, only where the measurements show one (F test, {scaling.JUMP_CHANCE:.0%} divided by the jumps tried, and at least
   {scaling.JUMP:.0%} of c). From 3 workers on: a slow host, for which all wait. From 2 on: what working together costs at all; then it is
   added whole.
-- A measured step: images of a step over images/s. Every repeat is fitted by least squares of relative errors with no parameter
-  below 0 (scipy.optimize.nnls; Lawson, Hanson, Solving Least Squares Problems, 1974).
+- Where steps were taken apart, the own work of the slowest host (median of input, forward/backward and apply; compression counts as
+  communication, since one worker does none) is fitted, too: for each number of workers c alone, with d of a slow host, and over n
+  with strong scaling. It weighs as much as that number's repeats. A number held out is held out with its own work.
+- A measured step: images of a step, the mean of an epoch, over images/s. Every repeat is fitted by least squares of relative errors
+  with no parameter below 0 (scipy.optimize.nnls; Lawson, Hanson, Solving Least Squares Problems, 1974).
 - [low, high]: 95% of {scaling.RESAMPLES:,} resamples in which the deviations of repeats from their number of workers, and of these
-  from the curve, are drawn anew (hierarchical bootstrap: Davison, Hinkley, Bootstrap Methods and their Application, 1997, 3.8;
-  Efron, Tibshirani, An Introduction to the Bootstrap, 1993).
+  from the curve, and of own work are drawn anew (hierarchical bootstrap: Davison, Hinkley, Bootstrap Methods and their Application,
+  1997, 3.8; Efron, Tibshirani, An Introduction to the Bootstrap, 1993).
 - The answer: workers are added as long as those added bring {scaling.WORTH:.0%} more images/s each, several together on average (beyond
   6 workers half of what an ideal one would bring, 1 / (n - 1), when that is less).
 - No answer is given from fewer than {scaling.FEWEST_COUNTS} numbers of workers, from single trials, from an interval of images/s wider than

@@ -14,11 +14,14 @@ apart, any two of them make the third.
 d: a jump, 0 unless the measurements show one: what a slow host adds from the number of workers on that includes it, since
 a synchronous step waits for the slowest. From 2 workers on it is what working together costs at all, whatever n is, or a
 slower second host, and is then not divided by n.
+
+Where steps were taken apart, their own work is an observation beside T(n): c (and d of a slow host) alone, of the slowest
+host, without compression, of which one worker does none. Then c is known without trials of 1 worker, too.
 """
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -76,16 +79,23 @@ class Work:
     """Images in a step of one worker (weak), of all workers (strong)."""
     gradient_bytes: int
     """Bytes of gradients that every worker contributes to a step."""
+    train_images: int = 0
+    """Images in an epoch, whose last step is then as small as is left of them; 0: unknown, all steps are taken to be full."""
 
-    def images(self, workers: int) -> int:
-        """Images in a step of so many workers."""
-        return self.batch * workers if self.scaling == WEAK else self.batch
+    def images(self, workers: int) -> float:
+        """Images in a step of so many workers: the mean of an epoch, so that they and images/s give the mean seconds of a step."""
+        full = self.batch * workers if self.scaling == WEAK else self.batch
+        return self.train_images / math.ceil(self.train_images / full) if self.train_images else float(full)
 
     def terms(self, workers: int, jump_from: int | None = None) -> Vector:
         """What c, a, b and d are multiplied by in T(n)."""
         own = 1.0 if self.scaling == WEAK else 1 / workers
         jump = 0.0 if jump_from is None or workers < jump_from else own if jump_from > 2 else 1.0
         return np.array([own, 2.0 * (workers - 1), wire_bytes(workers, self.gradient_bytes), jump])
+
+    def own_terms(self, workers: int, jump_from: int | None = None) -> Vector:
+        """What they are multiplied by in a step's own work: a slow host's d belongs to it, that of working together does not."""
+        return self.terms(workers, jump_from) * np.array([1.0, 0.0, 0.0, 0.0 if jump_from == 2 else 1.0])
 
 
 @dataclass(frozen=True)
@@ -98,6 +108,9 @@ class _Curve:
 
     def step_s(self, workers: int) -> Vector:
         return self.values @ self.work.terms(workers, self.jump_from)
+
+    def own_s(self, workers: int) -> Vector:
+        return self.values @ self.work.own_terms(workers, self.jump_from)
 
     def images_per_s(self, workers: int) -> Vector:
         return self.work.images(workers) / self.step_s(workers)
@@ -146,6 +159,8 @@ class Fit:
     """Standard deviation of the repeats' seconds within their number of workers, as a share of them."""
     counts: tuple[int, ...]
     """The numbers of workers that were measured, ascending."""
+    own: dict[int, float]
+    """Seconds of own work that steps taken apart showed, by number of workers; empty without any."""
     curve: _Curve = field(repr=False, compare=False)
     resampled: _Curve = field(repr=False, compare=False)
 
@@ -212,7 +227,7 @@ def step_seconds(timing: Timing, work: Work) -> float:
     return work.images(timing.workers) / timing.images_per_s
 
 
-def fit(timings: Sequence[Timing], work: Work, seed: int = 0, sweep: str = "") -> Fit:
+def fit(timings: Sequence[Timing], work: Work, seed: int = 0, sweep: str = "", own: Mapping[int, float] | None = None) -> Fit:
     """The model fitted to every repeat of one group (same scaling, epochs, checkpoint_every); failed trials are left out.
 
     Least squares of relative errors, no parameter below 0.
@@ -222,19 +237,20 @@ def fit(timings: Sequence[Timing], work: Work, seed: int = 0, sweep: str = "") -
         work: what a step of it has to do.
         seed: of the bootstrap; the same seed gives the same intervals.
         sweep: its name, for the commands in messages.
+        own: seconds of a step's own work, without compression, of the slowest host, by number of workers, where steps were taken
+            apart; those of numbers without a measured trial are left out.
 
     Raises:
         Refused: nothing can be concluded from these rows.
-        ValueError: rows of several groups, or of another scaling than `work`.
+        ValueError: rows of several groups, or of another scaling than `work`; own work of 0 s or less.
     """
     rows = [row for row in timings if row.measured]
     _one_group(rows, work)
-    again = _Again(rows, sweep)
-    _enough(rows, again)
-    measured = _measured(rows, work)
-    jump_from = _jump(work, measured)
-    made = _made(work, measured, jump_from, seed)
-    _sure(made, measured, again)
+    commands = _Again(rows or timings, sweep)
+    _enough(rows, commands)
+    data = _Data(work, _measured(rows, work), _own(own or {}, rows))
+    made = _made(data, _jump(data), seed)
+    _sure(made, data.steps, commands)
     return made
 
 
@@ -249,26 +265,55 @@ def _measured(rows: Sequence[Timing], work: Work) -> Measured:
     return found
 
 
-def _made(work: Work, measured: Measured, jump_from: int | None, seed: int) -> Fit:
-    best = _Curve(work, jump_from, _solve(work, measured, jump_from))
+def _own(own: Mapping[int, float], rows: Sequence[Timing]) -> dict[int, float]:
+    if wrong := [n for n in sorted(own) if own[n] <= 0]:
+        raise ValueError(f"own work of a step of {_workers(wrong[0])} is {own[wrong[0]]} s; it must be above 0, leave it out")
+    return {n: own[n] for n in sorted({row.workers for row in rows}) if n in own}
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What is fitted to: seconds of steps, and of own work where it is known."""
+
+    work: Work
+    steps: Measured
+    own: dict[int, float]
+
+    def without(self, workers: int) -> "_Data":
+        kept = {n: all_s for n, all_s in self.steps.items() if n != workers}
+        return _Data(self.work, kept, {n: seconds for n, seconds in self.own.items() if n != workers})
+
+    def design(self, jump_from: int | None) -> Vector:
+        """A row a measurement, over the median of its number of workers: errors are relative, and no outlier has a say in its own weight.
+
+        Then a row for the own work of each number of workers; it weighs as much as all its repeats together.
+        """
+        rows = [self.work.terms(n, jump_from) / statistics.median(all_s) for n, all_s in self.steps.items() for _ in all_s]
+        own = [self.work.own_terms(n, jump_from) / self.own[n] * weight for n, weight in zip(self.own, self.weights(), strict=True)]
+        return np.array([*rows, *own])
+
+    def targets(self) -> Vector:
+        """What the rows of `design` shall come to."""
+        rows = [seconds / statistics.median(all_s) for all_s in self.steps.values() for seconds in all_s]
+        return np.array([*rows, *self.weights()])
+
+    def weights(self) -> Vector:
+        """Square roots, as least squares take them, of how many repeats each observation of own work stands for."""
+        return np.sqrt([float(len(self.steps[n])) for n in self.own])
+
+
+def _made(data: _Data, jump_from: int | None, seed: int) -> Fit:
+    best = _Curve(data.work, jump_from, _solve(data, jump_from))
     compute, latency, per_byte, jump = best.values.tolist()
-    resampled = _Curve(work, jump_from, _resample(best, measured, seed))
-    noise = math.sqrt(_noise([np.log(all_s) for all_s in measured.values()]))
-    held_out, odd = _held_out(work, measured, jump_from), None if jump_from else _odd(work, measured, noise)
-    return Fit(work, compute, latency, per_byte, jump_from, jump, held_out, odd, noise, tuple(measured), best, resampled)
+    resampled = _Curve(data.work, jump_from, _resample(best, data, seed))
+    noise = math.sqrt(_noise([np.log(all_s) for all_s in data.steps.values()]))
+    held_out, odd = _held_out(data, jump_from), None if jump_from else _odd(data, noise)
+    counts = tuple(data.steps)
+    return Fit(data.work, compute, latency, per_byte, jump_from, jump, held_out, odd, noise, counts, data.own, best, resampled)
 
 
-def _design(work: Work, measured: Measured, jump_from: int | None) -> Vector:
-    """A row a measurement, over the median of its number of workers: errors are relative, and no outlier has a say in its own weight."""
-    return np.array([work.terms(n, jump_from) / statistics.median(all_s) for n, all_s in measured.items() for _ in all_s])
-
-
-def _relative(measured: Measured) -> Vector:
-    return np.array([seconds / statistics.median(all_s) for all_s in measured.values() for seconds in all_s])
-
-
-def _solve(work: Work, measured: Measured, jump_from: int | None) -> Vector:
-    return _least_squares(_design(work, measured, jump_from), _relative(measured)[None, :])[0]
+def _solve(data: _Data, jump_from: int | None) -> Vector:
+    return _least_squares(data.design(jump_from), data.targets()[None, :])[0]
 
 
 def _least_squares(design: Vector, targets: Vector) -> Vector:
@@ -285,32 +330,49 @@ def _parameters(jump_from: int | None) -> int:
     return 3 if jump_from is None else 4
 
 
-def _resample(best: _Curve, measured: Measured, seed: int) -> Vector:
+def _resample(best: _Curve, data: _Data, seed: int) -> Vector:
     """Parameters refitted to the curve with deviations drawn anew; of each repeat, and of each number of workers from the curve.
 
     Residuals are logarithms of measured over fitted seconds. Those within a number of workers are drawn with replacement; that
     the medians miss the curve by more than these explain is drawn from a normal distribution: a bootstrap of hierarchical data
-    (Davison and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8).
+    (Davison and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8). Own work has no repeats of its own: what it
+    misses the curve by is drawn from a normal distribution, as of the mean of that number's repeats.
     """
     generator = np.random.default_rng(seed)
-    residuals = [np.log(np.array(all_s) / best.step_s(n)) for n, all_s in measured.items()]
+    residuals = [np.log(np.array(all_s) / best.step_s(n)) for n, all_s in data.steps.items()]
     within = np.concatenate([one - one.mean() for one in residuals])
-    within *= math.sqrt(len(within) / (len(within) - len(measured)))
-    own = np.array([row for row, one in enumerate(residuals) for _ in one])
-    shared = generator.normal(0.0, _misfit(residuals, _parameters(best.jump_from)), (RESAMPLES, len(measured)))
-    drawn = generator.choice(within, (RESAMPLES, len(own))) + shared[:, own]
-    expected = np.array([float(best.step_s(n)) / statistics.median(all_s) for n, all_s in measured.items()])
-    return _least_squares(_design(best.work, measured, best.jump_from), expected[own] * np.exp(drawn))
+    within *= math.sqrt(len(within) / (len(within) - len(data.steps)))
+    group = np.array([row for row, one in enumerate(residuals) for _ in one])
+    misfit = _misfit(residuals, _own_residuals(best, data), _parameters(best.jump_from))
+    shared = generator.normal(0.0, misfit, (RESAMPLES, len(data.steps)))
+    drawn = generator.choice(within, (RESAMPLES, len(group))) + shared[:, group]
+    expected = np.array([float(best.step_s(n)) / statistics.median(all_s) for n, all_s in data.steps.items()])
+    targets = np.hstack([expected[group] * np.exp(drawn), _own_targets(best, data, misfit, _noise(residuals), generator)])
+    return _least_squares(data.design(best.jump_from), targets)
 
 
-def _misfit(residuals: Sequence[Vector], parameters: int) -> float:
+def _own_residuals(best: _Curve, data: _Data) -> list[Vector]:
+    """Of own work: as often as it counts."""
+    return [np.full(len(data.steps[n]), math.log(seconds / best.own_s(n))) for n, seconds in data.own.items()]
+
+
+def _own_targets(best: _Curve, data: _Data, misfit: float, noise: float, generator: np.random.Generator) -> Vector:
+    """Own work drawn anew; `noise` is the variance of a single repeat."""
+    expected = np.array([float(best.own_s(n)) / seconds for n, seconds in data.own.items()])
+    deviations = np.sqrt(misfit**2 + noise / data.weights() ** 2)
+    drawn: Vector = data.weights() * expected * np.exp(generator.normal(0.0, 1.0, (RESAMPLES, len(expected))) * deviations)
+    return drawn
+
+
+def _misfit(residuals: Sequence[Vector], own: Sequence[Vector], parameters: int) -> float:
     """Standard deviation of the numbers of workers from the curve beyond what noise explains: a variance component."""
-    spare = len(residuals) - parameters
+    groups = [*residuals, *own]
+    spare = len(groups) - parameters
     if spare < 1:
         return 0.0
-    together = np.concatenate(residuals)
-    between = sum(len(one) * float(one.mean() - together.mean()) ** 2 for one in residuals) / spare
-    return math.sqrt(max(0.0, between - _noise(residuals)) * len(residuals) / len(together))
+    together = np.concatenate(groups)
+    between = sum(len(one) * float(one.mean() - together.mean()) ** 2 for one in groups) / spare
+    return math.sqrt(max(0.0, between - _noise(residuals)) * len(groups) / len(together))
 
 
 def _noise(values: Sequence[Vector]) -> float:
@@ -318,55 +380,62 @@ def _noise(values: Sequence[Vector]) -> float:
     return sum(float(((one - one.mean()) ** 2).sum()) for one in values) / sum(len(one) - 1 for one in values)
 
 
-def _held_out(work: Work, measured: Measured, jump_from: int | None) -> dict[int, float]:
+def _held_out(data: _Data, jump_from: int | None) -> dict[int, float]:
     """Each number of workers predicted from the others, when they are enough for a fit; whether there is a jump, and where, is kept."""
-    if len(measured) <= _parameters(jump_from):
+    if len(data.steps) <= _parameters(jump_from):
         return {}
-    return {n: (_predicted(n, work, measured, jump_from) / statistics.median(all_s) - 1) * 100 for n, all_s in measured.items()}
+    return {n: (_predicted(n, data, jump_from) / statistics.median(all_s) - 1) * 100 for n, all_s in data.steps.items()}
 
 
-def _predicted(left_out: int, work: Work, measured: Measured, jump_from: int | None) -> float:
-    """Seconds of a step of so many workers, from the other numbers."""
-    return float(_Curve(work, jump_from, _solve(work, _others(left_out, measured), jump_from)).step_s(left_out))
+def _predicted(left_out: int, data: _Data, jump_from: int | None) -> float:
+    """Seconds of a step of so many workers, from the other numbers: their steps and their own work."""
+    return float(_Curve(data.work, jump_from, _solve(data.without(left_out), jump_from)).step_s(left_out))
 
 
-def _others(left_out: int, measured: Measured) -> Measured:
-    return {n: all_s for n, all_s in measured.items() if n != left_out}
-
-
-def _odd(work: Work, measured: Measured, noise: float) -> tuple[int, float] | None:
+def _odd(data: _Data, noise: float) -> tuple[int, float] | None:
     """The number of workers without which the others lie nearest to a curve, when it lies far from that curve itself.
 
     Not told of one worker, without which its own work is a guess, nor of so few numbers that any leaves a perfect curve.
     """
-    if len(measured) < FEWEST_COUNTS + 2:
+    if len(data.steps) < FEWEST_COUNTS + 2:
         return None
-    worst = min(measured, key=lambda n: _remainder(work, _others(n, measured), None))
-    longer = statistics.median(measured[worst]) / _predicted(worst, work, measured, None) - 1
+    worst = min(data.steps, key=lambda n: _remainder(data.without(n), None))
+    longer = statistics.median(data.steps[worst]) / _predicted(worst, data, None) - 1
     return (worst, longer) if worst > 1 and abs(longer) > max(ODD, ODD_NOISE * noise) else None
 
 
-def _jump(work: Work, measured: Measured) -> int | None:
+def _jump(data: _Data) -> int | None:
     """The number of workers from which on a jump explains the measurements better than a smooth curve, if any does.
 
-    Needs more numbers of workers than parameters. Where one worker was not measured, the second measured number is not tried: it
-    would look like the cost of bytes.
+    Needs more numbers of workers than parameters. Where neither one worker nor own work was measured, the second measured number
+    is not tried: it would look like the cost of bytes.
     """
-    if len(measured) <= len(PARAMETERS):
+    if len(data.steps) <= len(PARAMETERS):
         return None
-    left = {n: _remainder(work, measured, n) for n in list(measured)[1 if 1 in measured else 2 :]}
-    spare = len(_relative(measured)) - len(PARAMETERS)
+    left = {n: _remainder(data, n) for n in list(data.steps)[1 if 1 in data.steps or data.own else 2 :]}
+    spare = len(data.targets()) - len(PARAMETERS)
     best = min(left, key=lambda n: left[n])
-    ratio = (_remainder(work, measured, None) - left[best]) / max(left[best], 1e-12) * spare
+    ratio = (_remainder(data, None) - left[best]) / max(left[best], 1e-12) * spare
     unlikely = float(fdtrc(1, spare, max(0.0, ratio))) * len(left) < JUMP_CHANCE
-    values = _solve(work, measured, best)
+    values = _solve(data, best)
     return best if unlikely and values[3] >= JUMP * values[0] else None
 
 
-def _remainder(work: Work, measured: Measured, jump_from: int | None) -> float:
+def _remainder(data: _Data, jump_from: int | None) -> float:
     """Sum of the squared relative errors that are left after fitting."""
-    errors = _design(work, measured, jump_from) @ _solve(work, measured, jump_from) - _relative(measured)
+    errors = data.design(jump_from) @ _solve(data, jump_from) - data.targets()
     return float(errors @ errors)
+
+
+def again(rows: Sequence[Timing], sweep: str, repeats: int) -> str:
+    """The command that measures the same trials with so many repeats: `ansible-playbook sweep.yml -e sweep=... -e workers=1-5 ...`.
+
+    Args:
+        rows: of one group (same scaling, epochs, checkpoint_every).
+        sweep: its name.
+        repeats: of every number of workers, those measured already included.
+    """
+    return _Again(rows, sweep).all_counts(repeats)
 
 
 @dataclass(frozen=True)
@@ -405,21 +474,23 @@ def _one_group(rows: Sequence[Timing], work: Work) -> None:
         raise ValueError(f"the trials are of {rows[0].scaling} scaling, the work is of {work.scaling} scaling")
 
 
-def _enough(rows: Sequence[Timing], again: _Again) -> None:
+def _enough(rows: Sequence[Timing], commands: _Again) -> None:
     """Different numbers of workers, and repeats of them."""
     repeats = {n: sum(row.workers == n for row in rows) for n in sorted({row.workers for row in rows})}
     if not repeats:
-        raise Refused(f"no trial succeeded; the model of a step needs {FEWEST_COUNTS} different numbers of workers. {again.command('', 3)}")
+        raise Refused(
+            f"no trial succeeded; the model of a step needs {FEWEST_COUNTS} different numbers of workers. {commands.command('', 3)}"
+        )
     if len(repeats) < FEWEST_COUNTS:
         raise Refused(
             f"only {_and(repeats)} workers were measured; the model of a step has {FEWEST_COUNTS} parameters and needs at least as many "
-            f"different numbers of workers. Measure: {again.command(f'1-{max(FEWEST_COUNTS, *repeats)}', 3)}"
+            f"different numbers of workers. Measure: {commands.command(f'1-{max(FEWEST_COUNTS, *repeats)}', 3)}"
         )
     once = [n for n, times in repeats.items() if times < FEWEST_REPEATS]
     if 2 * len(once) >= len(repeats):
         raise Refused(
             f"{len(once)} of {len(repeats)} numbers of workers were measured only once ({_and(once)}); without at least "
-            f"{FEWEST_REPEATS} repeats of most, noise can't be told from scaling. Measure: {again.all_counts(3)}"
+            f"{FEWEST_REPEATS} repeats of most, noise can't be told from scaling. Measure: {commands.all_counts(3)}"
         )
 
 
@@ -433,7 +504,7 @@ def _workers(count: int) -> str:
     return f"{count} worker{'' if count == 1 else 's'}"
 
 
-def _sure(made: Fit, measured: Measured, again: _Again) -> None:
+def _sure(made: Fit, measured: Measured, commands: _Again) -> None:
     """Intervals that are narrow enough, and not every gain open."""
     widths = {n: _width(made, n) for n in measured}
     worst = max(widths, key=lambda n: widths[n])
@@ -441,14 +512,14 @@ def _sure(made: Fit, measured: Measured, again: _Again) -> None:
         low, high = made.interval("images_per_s", worst)
         raise Refused(
             f"images/s of {_workers(worst)} are {made.images_per_s(worst):,.0f} with a 95% interval from {low:,.0f} to {high:,.0f}, "
-            f"{widths[worst]:.0%} wide (limit: {WIDEST:.0%}). {_why(made, measured, widths[worst], again)}"
+            f"{widths[worst]:.0%} wide (limit: {WIDEST:.0%}). {_why(made, measured, widths[worst], commands)}"
         )
     gains = {n: made.interval("gain", n) for n in list(measured)[1:]}
     if all(low < 0 and high > worth(n) for n, (low, high) in gains.items()):
         said = ", ".join(f"{_workers(n)} [{low:+.0%}, {high:+.0%}]" for n, (low, high) in gains.items())
         raise Refused(
             f"no worker's gain in images/s can be told from 0, nor from the {WORTH:.0%} that is worth a worker: {said}. "
-            f"{_why(made, measured, max(widths.values()), again)}"
+            f"{_why(made, measured, max(widths.values()), commands)}"
         )
 
 
@@ -457,7 +528,7 @@ def _width(made: Fit, workers: int) -> float:
     return (high - low) / made.images_per_s(workers)
 
 
-def _why(made: Fit, measured: Measured, width: float, again: _Again) -> str:
+def _why(made: Fit, measured: Measured, width: float, commands: _Again) -> str:
     """Whether repeats differ (measure more often) or the numbers of workers do not lie on one curve (measure anew)."""
     apart = {n: (max(all_s) - min(all_s)) / statistics.median(all_s) for n, all_s in measured.items()}
     off = {n: abs(statistics.median(all_s) / made.step_s(n) - 1) for n, all_s in measured.items()}
@@ -470,12 +541,22 @@ def _why(made: Fit, measured: Measured, width: float, again: _Again) -> str:
                 f"{_workers(made.odd[0])} take {abs(made.odd[1]):.0%} {'longer' if made.odd[1] > 0 else 'less'} than the others let expect"
             )
         return (
-            f"The repeats agree within {apart[noisiest]:.0%}, but no curve meets all numbers of workers: {misses}. "
+            f"The repeats agree within {apart[noisiest]:.0%}, but no curve meets all numbers of workers: {misses}{_own_grows(made)}. "
             "See that the hosts are equally fast, free of other work and not parts of one machine (ansible-playbook doctor.yml), "
-            f"then measure anew: {again.all_counts(most, f'{again.sweep}-2' if again.sweep else '')}"
+            f"then measure anew: {commands.all_counts(most, f'{commands.sweep}-2' if commands.sweep else '')}"
         )
     repeats = min(max(MOST_REPEATS, most + 2), max(most + 2, math.ceil(most * (width / WIDEST) ** 2)))
     return (
         f"The repeats of {_workers(noisiest)} lie {apart[noisiest]:.0%} apart. Measure more often, with no other work on the hosts: "
-        f"{again.all_counts(repeats)}"
+        f"{commands.all_counts(repeats)}"
     )
+
+
+def _own_grows(made: Fit) -> str:
+    """Own work that grows with the workers, as where they share a machine; empty where it does not, or is not known."""
+    alike = {n: seconds / float(made.work.own_terms(n)[0]) for n, seconds in made.own.items()}
+    if not alike or alike[max(alike)] < (1 + ODD) * alike[min(alike)]:
+        return ""
+    fewest, most = min(alike), max(alike)
+    images = "the same images" if made.work.scaling == STRONG else "a step"
+    return f"; own work for {images} grows from {alike[fewest]:.3g} s with {fewest} to {alike[most]:.3g} s with {_workers(most)}"

@@ -7,7 +7,7 @@ all-reduce: the others wait there for it. So hosts are compared by their own wor
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,10 @@ from trainer.analysis import text
 from trainer.errors import LockstepError
 from trainer.telemetry import PHASES
 
+OWN = ("input", "forward_backward", "apply")
+"""Phases of a step that one worker has, too."""
+WHOLE = 0.9
+"""A step counts when it has at least this share of the images of the largest; the last of an epoch may have few."""
 SLOWER = 1.10
 """A host is called slow from this many times the others' median on; less is within what a shared machine varies by."""
 TITLES = {"forward_backward": "forward/backward", "all_reduce": "all-reduce"}
@@ -22,6 +26,8 @@ TITLES = {"forward_backward": "forward/backward", "all_reduce": "all-reduce"}
 
 def read(run: Path) -> dict[str, list[dict[str, Any]]]:
     """Records of steps taken apart by host, of all launches of a run, oldest first; hosts without any are left out.
+
+    So are steps with fewer images than the others.
 
     Args:
         run: the run directory, with `workers/<host>/metrics.jsonl` and those of earlier launches beside it.
@@ -34,13 +40,13 @@ def read(run: Path) -> dict[str, list[dict[str, Any]]]:
         files = [*sorted(folder.glob("metrics-*.jsonl")), folder / "metrics.jsonl"]
         records = [record for path in files if path.is_file() for record in _records(path)]
         if records:
-            found[folder.name] = records
+            found[folder.name] = whole(records)
     return found
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    whole = path.read_text(encoding="utf-8").rpartition("\n")[0]
-    return of_worker([_record(path, number, line) for number, line in enumerate(whole.splitlines(), 1)])
+    complete = path.read_text(encoding="utf-8").rpartition("\n")[0]
+    return of_worker([_record(path, number, line) for number, line in enumerate(complete.splitlines(), 1)])
 
 
 def _record(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -55,9 +61,16 @@ def of_worker(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [record for record in records if record["kind"] == "split"]
 
 
+def whole(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One host's samples without those of ragged steps, which have fewer images: the last of an epoch takes what is left."""
+    images = [sample.get("images", 0) for sample in samples]
+    return [sample for sample, count in zip(samples, images, strict=True) if count >= WHOLE * max(images)]
+
+
 def median(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Milliseconds of every phase, in order: the median over one host's samples. Empty without samples."""
-    return {phase: 1000 * statistics.median(sample[phase] for sample in samples) for phase in PHASES} if samples else {}
+    """Milliseconds of every phase, in order: the median over one host's whole steps. Empty without samples."""
+    found = whole(samples)
+    return {phase: 1000 * statistics.median(sample[phase] for sample in found) for phase in PHASES} if found else {}
 
 
 def medians(samples: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]]:
@@ -68,6 +81,14 @@ def medians(samples: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, flo
 def own_work(phases: dict[str, float]) -> float:
     """Milliseconds of a step that a host works itself: all but the all-reduce, in which it waits for the others."""
     return sum(value for phase, value in phases.items() if phase != "all_reduce")
+
+
+def own_seconds(samples: Mapping[str, Sequence[dict[str, Any]]]) -> float:
+    """Seconds of a step's own work on the slowest host, for which all wait: the median over its samples.
+
+    Without compression, which is for the others: one worker does none of it.
+    """
+    return max(statistics.median(sum(sample[phase] for phase in OWN) for sample in whole(records)) for records in samples.values())
 
 
 def slowest(hosts: dict[str, dict[str, float]]) -> tuple[str, float, float] | None:

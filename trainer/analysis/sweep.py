@@ -56,7 +56,8 @@ def numbers(variable: str, text: str, least: int = 1) -> tuple[int, ...]:
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)) or int(first) < least:
             raise ConfigError(f"{variable}={text}: expected whole numbers from {least}, as in 3 or 1,3,5 or 1-5")
-        found.update(range(int(first), int(last or first) + 1))
+        wanted = range(int(first), int(last or first) + 1)
+        found.update(wanted[: MOST + 1])
         if len(found) > MOST:
             raise ConfigError(f"{variable}={text}: these are more than {MOST} numbers; measure fewer")
     return tuple(sorted(found))

@@ -1,7 +1,7 @@
 """A sweep's results from its files: analysis.md, pictures, summary.json. Written anew each time, and only where something changed."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,20 @@ class Results:
     """Whether any file is another than before."""
 
 
-def conclude(folder: Path, mbit_s: float | None = None, watts_per_node: float | None = None) -> Results:
+Samples = Mapping[Trial, Mapping[str, Sequence[dict[str, Any]]]]
+"""Records of steps taken apart, by trial and host."""
+
+
+def conclude(
+    folder: Path, mbit_s: float | None = None, watts_per_node: float | None = None, typed: Callable[[str], str] = lambda text: text
+) -> Results:
     """Analyse what was measured so far, write all results.
 
     Args:
         folder: the sweep's, with timings.csv and summary.json.
         mbit_s: measured bandwidth of the slowest link, when it is known.
         watts_per_node: power of a host while it trains, when it is known.
+        typed: makes commands in analysis.md and in the answer what a person has to type, as with `-i INVENTORY`.
 
     Raises:
         ConfigError: nothing was measured yet.
@@ -45,32 +52,32 @@ def conclude(folder: Path, mbit_s: float | None = None, watts_per_node: float | 
         raise ConfigError(
             f"sweep={folder.name}: nothing is measured yet{failed}; measure: ansible-playbook sweep.yml -e sweep={folder.name}"
         )
-    extras = Extras(mbit_s, watts_per_node, joules(folder, rows), phases(folder, rows))
-    found = studies(rows, works(record), folder.name)
-    changed = [_text(folder / "analysis.md", advice_text.analysis(found, rows, extras))]
+    taken_apart = samples(folder, rows)
+    found = studies(rows, works(record), folder.name, own=lambda group: own_work(taken_apart, group))
+    shown = next(one.rows for one in found if one.rows)
+    extras = Extras(mbit_s, watts_per_node, joules(folder, rows), phases(taken_apart, shown))
+    changed = [_text(folder / "analysis.md", typed(advice_text.analysis(found, rows, extras)))]
     changed += [_picture(folder / name, draw) for name, draw in pictures(rows, found, extras).items()]
     changed.append(_summary(folder / "summary.json", record, rows, as_dict(found, rows, extras)))
-    if advice_text.about_saved_states(rows):
-        answer = advice_text.saved_states(rows)
-    else:
-        answer = "\n\n".join(advice_text.answer(one, extras) for one in found)
-    return Results(rows, found, answer, any(changed))
+    return Results(rows, found, typed(advice_text.answers(found, rows, extras)), any(changed))
 
 
 def works(record: dict[str, Any]) -> list[Work]:
     """What a step has to do at each scaling."""
     batches = {WEAK: record["batch_size"], STRONG: record["global_batch"]}
-    return [Work(scaling, batch, record["gradient_bytes"]) for scaling, batch in batches.items()]
+    images = record.get("train_images", 0)
+    return [Work(scaling, batch, record["gradient_bytes"], images) for scaling, batch in batches.items()]
 
 
 def pictures(rows: list[Timing], found: list[Study], extras: Extras) -> dict[str, Callable[[Path], None]]:
-    """File name to a function that draws it."""
+    """File name to a function that draws it; a scaling of which nothing was measured has none."""
     made: dict[str, Callable[[Path], None]] = {
         "time_median.png": lambda path: plots.time_median(rows, path),
         "time_mean.png": lambda path: plots.time_mean(rows, path),
     }
-    for one in found:
-        suffix = "" if one is found[0] else f"_{one.work.scaling}"
+    drawn = [one for one in found if one.rows]
+    for one in drawn:
+        suffix = "" if one is drawn[0] else f"_{one.work.scaling}"
         for name, draw in (("speedup", plots.speedup), ("efficiency", plots.efficiency), ("images_per_s", plots.throughput)):
             made[f"{name}{suffix}.png"] = _of(draw, one)
     if len({row.checkpoint_every for row in rows if row.measured}) > 1:
@@ -85,14 +92,38 @@ def _of(draw: Callable[..., None], one: Study) -> Callable[[Path], None]:
     return lambda path: draw(list(one.rows), one.work, one.fit, path)
 
 
-def phases(folder: Path, rows: list[Timing]) -> dict[int, dict[str, dict[str, float]]]:
-    """Milliseconds of every phase of a step by number of workers and host: the median over all samples of all trials."""
-    samples: dict[int, dict[str, list[dict[str, Any]]]] = {}
+def samples(folder: Path, rows: Sequence[Timing]) -> Samples:
+    """What each measured trial's steps were made of, where some were taken apart."""
+    return {row.trial: split.read(trial_folder(folder, row.trial)) for row in rows if row.measured}
+
+
+def _by_workers(taken_apart: Samples, rows: Sequence[Timing]) -> dict[int, dict[str, list[dict[str, Any]]]]:
+    """Samples of all trials together, by number of workers and host; of numbers without any there is none."""
+    found: dict[int, dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
-        if row.measured:
-            for host, records in split.read(trial_folder(folder, row.trial)).items():
-                samples.setdefault(row.workers, {}).setdefault(host, []).extend(records)
-    return {workers: split.medians(hosts) for workers, hosts in sorted(samples.items())}
+        for host, records in taken_apart.get(row.trial, {}).items():
+            found.setdefault(row.workers, {}).setdefault(host, []).extend(records)
+    return dict(sorted(found.items()))
+
+
+def phases(taken_apart: Samples, rows: Sequence[Timing]) -> dict[int, dict[str, dict[str, float]]]:
+    """Milliseconds of every phase of a step by number of workers and host: the median over all samples of these trials.
+
+    Args:
+        taken_apart: of `samples`.
+        rows: of one group (same scaling, epochs, checkpoint_every): steps of different batches are no sample.
+    """
+    return {workers: split.medians(hosts) for workers, hosts in _by_workers(taken_apart, rows).items()}
+
+
+def own_work(taken_apart: Samples, rows: Sequence[Timing]) -> dict[int, float]:
+    """Seconds of a step's own work by number of workers, of the slowest host in these trials.
+
+    Left out where a host has no samples: it may be the slowest.
+    """
+    hosts = {row.workers: set(row.hosts.split()) for row in rows if row.measured}
+    found = _by_workers(taken_apart, rows)
+    return {workers: split.own_seconds(by_host) for workers, by_host in found.items() if hosts[workers] <= set(by_host)}
 
 
 def joules(folder: Path, rows: list[Timing]) -> dict[Trial, float]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.analysis import advice, text
+from trainer.analysis.scaling import again
 from trainer.analysis.sweep import Pace, Wanted, label
 from trainer.analysis.sweep_results import Results
 from trainer.analysis.timings import STRONG, Timing, Trial
@@ -68,25 +69,22 @@ def measured(number: int, of: int, row: Timing, pace: Pace, after: Sequence[Tria
     )
 
 
-def results(found: Results, folder: str) -> str:
+def results(found: Results, folder: str, reported: bool) -> str:
     """The end of a sweep for the terminal: a row a number of workers, the answer, where things lie, next commands.
 
     Args:
         found: of `sweep_results.conclude`.
         folder: the sweep's, as a person would type it.
+        reported: whether there is a run whose report could hold the sweep.
     """
     tables = [_measured(one) for one in found.found]
     failed = [label(row.trial) for row in found.rows if not row.measured]
     lost = f"failed twice: {'; '.join(failed)} (output: {folder}/logs); the same command tries them again" if failed else ""
     name = folder.rpartition("/")[2]
-    commands = text.next_commands(
-        [
-            ("read why", f"less {folder}/analysis.md"),
-            ("look", f"xdg-open {folder}/speedup.png"),
-            ("measure more", f"ansible-playbook sweep.yml -e sweep={name} -e repeats=5"),
-            ("put it into a report", f"ansible-playbook report.yml -e sweep={name}"),
-        ]
-    )
+    repeats = max(row.repeat for row in found.rows) + 2
+    more = [("measure more", again(one.rows, name, repeats)) for one in found.found if one.rows]
+    report = [("put it into a report", f"ansible-playbook report.yml -e sweep={name}")] if reported else []
+    commands = text.next_commands([("read why", f"less {folder}/analysis.md"), *more, *report])
     parts = [*tables, found.answer.replace("**", ""), lost, f"results  {folder}: timings.csv, analysis.md, pictures", commands]
     return "\n\n".join(part for part in parts if part)
 

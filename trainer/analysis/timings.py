@@ -35,7 +35,7 @@ class Timing:
     repeat: int
     epochs: int
     seconds_end_to_end: float | None
-    """From the start of the first worker to the end of the last one."""
+    """From the launch, before files are written to the hosts and sessions start there, to the end of the last worker."""
     seconds_training: float | None
     """Steps, saved states and validation of all epochs, without start-up and snapshots."""
     images_per_s: float | None
