@@ -491,3 +491,10 @@ def test_own_work_is_drawn_with_the_misfit_and_the_noise_of_a_mean():
     drawn = scaling._own_targets(best, data, misfit=0.1, noise=0.3**2, generator=np.random.default_rng(0))
     # Four repeats: weight 2, and the noise of their mean is half of 0.3.
     assert np.log(drawn / 2).std() == pytest.approx((0.1**2 + 0.15**2) ** 0.5, rel=0.05)
+
+
+def test_no_slow_host_is_told_of_where_those_that_joined_are_known_to_be_quick():
+    rows = trials(step(**MIDDLE, slow=4, d=0.04))
+    assert fit(rows, WEAK_WORK).jump_from == 4
+    assert fit(rows, WEAK_WORK, quick=(3, 4, 5)).jump_from is None
+    assert fit(rows, WEAK_WORK, quick=(3, 5)).jump_from == 4

@@ -213,3 +213,24 @@ def test_a_sweep_of_saved_states_says_nothing_else(tmp_path, drawn):
     results = sweep_results.conclude(made(tmp_path, [*rows, *(dataclasses.replace(row, checkpoint_every=50) for row in rows)]))
     assert results.answer == advice_text.saved_states(results.rows)
     assert results.answer.startswith("Training time with the state saved, against at the end of an epoch: every 50 steps ")
+
+
+def test_hosts_that_are_no_slower_than_the_others_are_not_blamed(tmp_path):
+    rows = weak(counts=(1, 2, 3, 4), repeats=1)
+    folder = made(tmp_path, rows)
+    for row in rows:
+        # From 3 workers on all hosts are slower; the host that joins at 4 is slower than these.
+        own = {host: 0.07 if row.workers < 3 else 0.09 for host in row.hosts.split()}
+        if row.workers == 4:
+            own[row.hosts.split()[3]] = 0.12
+        for host, seconds in own.items():
+            taken_apart(folder, row, hosts=[host], forward_backward=seconds)
+    assert sweep_results.quick(sweep_results.samples(folder, rows), rows) == {2, 3}
+
+
+def test_where_a_host_has_no_samples_nothing_is_known_of_those_that_joined(tmp_path):
+    rows = weak(counts=(1, 2), repeats=1)
+    folder = made(tmp_path, rows)
+    taken_apart(folder, rows[0])
+    taken_apart(folder, rows[1], hosts=rows[1].hosts.split()[:1])
+    assert sweep_results.quick(sweep_results.samples(folder, rows), rows) == set()

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -94,11 +94,21 @@ OwnWork = Callable[[Sequence[Timing]], Mapping[int, float]]
 """What steps taken apart in some trials say of a step's own work: seconds by number of workers, as `scaling.fit` takes them."""
 
 
+Quick = Callable[[Sequence[Timing]], Collection[int]]
+"""What these steps say of hosts that joined: numbers of workers whose newest are no slower than the others, as `scaling.fit` takes them."""
+
+
+def _no_number(_: Sequence[Timing]) -> Collection[int]:
+    return ()
+
+
 def _unknown(_: Sequence[Timing]) -> Mapping[int, float]:
     return {}
 
 
-def studies(timings: Sequence[Timing], works: Sequence[Work], sweep: str = "", seed: int = 0, own: OwnWork = _unknown) -> list[Study]:
+def studies(
+    timings: Sequence[Timing], works: Sequence[Work], sweep: str = "", seed: int = 0, own: OwnWork = _unknown, quick: Quick = _no_number
+) -> list[Study]:
     """A study of each scaling that has trials: of the group with most different numbers of workers, then most trials.
 
     Among equals the group that saves its state most rarely counts: it disturbs the steps least.
@@ -109,6 +119,7 @@ def studies(timings: Sequence[Timing], works: Sequence[Work], sweep: str = "", s
         sweep: its name, for the commands in messages.
         seed: of the bootstrap.
         own: is asked for the own work in the trials of each group that is studied.
+        quick: likewise, for where no slow host joins.
 
     Raises:
         LockstepError: a trial that succeeded without its seconds or images/s.
@@ -120,7 +131,7 @@ def studies(timings: Sequence[Timing], works: Sequence[Work], sweep: str = "", s
         raise ValueError(f"trials of {', '.join(unknown)} scaling, but work only for {', '.join(known) or 'none'}")
     chosen = {scaling: [row for row in timings if row.scaling == scaling] for scaling in known}
     groups = {scaling: _main_group(rows) for scaling, rows in chosen.items() if rows}
-    return [study(rows, known[scaling], sweep, seed, own(rows)) for scaling, rows in groups.items()]
+    return [study(rows, known[scaling], sweep, seed, own(rows), quick(rows)) for scaling, rows in groups.items()]
 
 
 def _complete(timings: Sequence[Timing]) -> None:
@@ -150,11 +161,18 @@ def rarity(checkpoint_every: int) -> float:
     return checkpoint_every or math.inf
 
 
-def study(rows: Sequence[Timing], work: Work, sweep: str = "", seed: int = 0, own: Mapping[int, float] | None = None) -> Study:
+def study(
+    rows: Sequence[Timing],
+    work: Work,
+    sweep: str = "",
+    seed: int = 0,
+    own: Mapping[int, float] | None = None,
+    quick: Collection[int] = (),
+) -> Study:
     """Fit and advice of one group, or why there is none; arguments as of `scaling.fit`."""
     measured = tuple(sorted((row for row in rows if row.measured), key=lambda row: row.trial))
     try:
-        made = fit(rows, work, seed, sweep, own)
+        made = fit(rows, work, seed, sweep, own, quick)
     except Refused as refusal:
         return Study(work, measured, None, str(refusal), None)
     return Study(work, measured, made, "", advise(made))

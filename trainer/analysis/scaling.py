@@ -21,7 +21,7 @@ host, without compression, of which one worker does none. Then c is known withou
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -227,7 +227,14 @@ def step_seconds(timing: Timing, work: Work) -> float:
     return work.images(timing.workers) / timing.images_per_s
 
 
-def fit(timings: Sequence[Timing], work: Work, seed: int = 0, sweep: str = "", own: Mapping[int, float] | None = None) -> Fit:
+def fit(
+    timings: Sequence[Timing],
+    work: Work,
+    seed: int = 0,
+    sweep: str = "",
+    own: Mapping[int, float] | None = None,
+    quick: Collection[int] = (),
+) -> Fit:
     """The model fitted to every repeat of one group (same scaling, epochs, checkpoint_every); failed trials are left out.
 
     Least squares of relative errors, no parameter below 0.
@@ -239,6 +246,7 @@ def fit(timings: Sequence[Timing], work: Work, seed: int = 0, sweep: str = "", o
         sweep: its name, for the commands in messages.
         own: seconds of a step's own work, without compression, of the slowest host, by number of workers, where steps were taken
             apart; those of numbers without a measured trial are left out.
+        quick: numbers of workers whose newest hosts are known to be no slower than the others: no slow host joins there.
 
     Raises:
         Refused: nothing can be concluded from these rows.
@@ -249,7 +257,7 @@ def fit(timings: Sequence[Timing], work: Work, seed: int = 0, sweep: str = "", o
     commands = _Again(rows or timings, sweep)
     _enough(rows, commands)
     data = _Data(work, _measured(rows, work), _own(own or {}, rows))
-    made = _made(data, _jump(data), seed)
+    made = _made(data, _jump(data, quick), seed)
     _sure(made, data.steps, commands)
     return made
 
@@ -404,7 +412,7 @@ def _odd(data: _Data, noise: float) -> tuple[int, float] | None:
     return (worst, longer) if worst > 1 and abs(longer) > max(ODD, ODD_NOISE * noise) else None
 
 
-def _jump(data: _Data) -> int | None:
+def _jump(data: _Data, quick: Collection[int] = ()) -> int | None:
     """The number of workers from which on a jump explains the measurements better than a smooth curve, if any does.
 
     Needs more numbers of workers than parameters. Where neither one worker nor own work was measured, the second measured number
@@ -412,7 +420,10 @@ def _jump(data: _Data) -> int | None:
     """
     if len(data.steps) <= len(PARAMETERS):
         return None
-    left = {n: _remainder(data, n) for n in list(data.steps)[1 if 1 in data.steps or data.own else 2 :]}
+    tried = [n for n in list(data.steps)[1 if 1 in data.steps or data.own else 2 :] if n == 2 or n not in quick]
+    if not tried:
+        return None
+    left = {n: _remainder(data, n) for n in tried}
     spare = len(data.targets()) - len(PARAMETERS)
     best = min(left, key=lambda n: left[n])
     ratio = (_remainder(data, None) - left[best]) / max(left[best], 1e-12) * spare

@@ -1,5 +1,6 @@
 """A sweep's results from its files: analysis.md, pictures, summary.json. Written anew each time, and only where something changed."""
 
+import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,9 @@ def conclude(
             f"sweep={folder.name}: nothing is measured yet{failed}; measure: ansible-playbook sweep.yml -e sweep={folder.name}"
         )
     taken_apart = samples(folder, rows)
-    found = studies(rows, works(record), folder.name, own=lambda group: own_work(taken_apart, group))
+    found = studies(
+        rows, works(record), folder.name, own=lambda group: own_work(taken_apart, group), quick=lambda group: quick(taken_apart, group)
+    )
     shown = next(one.rows for one in found if one.rows)
     extras = Extras(mbit_s, watts_per_node, joules(folder, rows), phases(taken_apart, shown))
     changed = [_text(folder / "analysis.md", typed(advice_text.analysis(found, rows, extras)))]
@@ -124,6 +127,20 @@ def own_work(taken_apart: Samples, rows: Sequence[Timing]) -> dict[int, float]:
     hosts = {row.workers: set(row.hosts.split()) for row in rows if row.measured}
     found = _by_workers(taken_apart, rows)
     return {workers: split.own_seconds(by_host) for workers, by_host in found.items() if hosts[workers] <= set(by_host)}
+
+
+def quick(taken_apart: Samples, rows: Sequence[Timing]) -> set[int]:
+    """Numbers of workers whose newest hosts are no slower than the others there: when steps grow from there on, no host is to blame."""
+    hosts = {row.workers: row.hosts.split() for row in rows if row.measured}
+    found, before, result = _by_workers(taken_apart, rows), set[str](), set[int]()
+    for workers in sorted(hosts):
+        by_host, known = found.get(workers, {}), before
+        before = set(hosts[workers])
+        if known and before <= set(by_host):
+            own = {host: split.own_seconds({host: by_host[host]}) for host in before}
+            usual = statistics.median(own[host] for host in known)
+            result |= {workers} if all(own[host] < split.SLOWER * usual for host in before - known) else set()
+    return result
 
 
 def joules(folder: Path, rows: list[Timing]) -> dict[Trial, float]:
