@@ -125,9 +125,9 @@ def test_saved_states_are_a_column_of_their_own(project, pictures):
 
 def test_the_command_that_is_told_next_measures_more_of_the_same(project, pictures):
     folder = project.root / "sweeps" / "pi"
-    told = re.search(r"ansible-playbook sweep\.yml( -e \S+)+", project.play("sweep", "sweep=pi", "measure=false").stdout)
+    told = re.search(r"measure more +ansible-playbook sweep\.yml((?: -e \S+)+)", project.play("sweep", "sweep=pi", "measure=false").stdout)
     assert told, "no command to measure more"
-    words = [word for word in told.group(0).split()[2:] if word != "-e"]
+    words = [word for word in told.group(1).split() if word != "-e"]
     plan = project.play("sweep", *words, "--check", "preflight=false").stdout
     assert "1, 2 workers" in plan, plan
     assert "x 1 epochs" in plan, plan
