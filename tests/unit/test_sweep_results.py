@@ -220,7 +220,7 @@ def test_hosts_that_are_no_slower_than_the_others_are_not_blamed(tmp_path):
     folder = made(tmp_path, rows)
     for row in rows:
         # From 3 workers on all hosts are slower; the host that joins at 4 is slower than these.
-        own = {host: 0.07 if row.workers < 3 else 0.09 for host in row.hosts.split()}
+        own = dict.fromkeys(row.hosts.split(), 0.07 if row.workers < 3 else 0.09)
         if row.workers == 4:
             own[row.hosts.split()[3]] = 0.12
         for host, seconds in own.items():
