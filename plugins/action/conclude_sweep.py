@@ -7,7 +7,6 @@ from plugins.action.plan_sweep import watts
 from plugins.callback.lockstep import as_typed
 from plugins.shared import control
 from trainer.analysis import sweep_results, sweep_text
-from trainer.files import read_json
 
 
 class ActionModule(control.ControlAction):
@@ -16,7 +15,6 @@ class ActionModule(control.ControlAction):
     def act(self) -> dict[str, Any]:
         """Analyse, draw, tell."""
         folder = Path(self.arguments["sweep"]["folder"])
-        links = read_json(folder / "summary.json").get("mbit_s")
-        results = sweep_results.conclude(folder, links, watts(self.arguments["options"]), as_typed)
+        results = sweep_results.conclude(folder, watts(self.arguments["options"]), as_typed)
         shown = sweep_text.results(results, control.relative(folder), reported=any(control.RUNS.glob("*/history.csv")))
         return {"if_interrupted": None, "changed": results.changed, "show_last": shown}

@@ -5,8 +5,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ansible import context
-
 from plugins.shared import control
 from trainer.analysis import checks
 from trainer.files import write_json, write_text
@@ -85,7 +83,6 @@ def published(facts: checks.Facts, files: list[str]) -> dict[str, str | None]:
 
 
 def _requirement(plan: dict[str, Any], token: str, files: dict[str, str | None]) -> checks.Requirement:
-    inventory = (context.CLIARGS.get("inventory") or ["inventory/local"])[0]
     digest = hashlib.sha256(plan["run"].encode()).hexdigest()
     return checks.Requirement(
         memory_mb=plan["needs"]["memory_mb"],
@@ -94,5 +91,5 @@ def _requirement(plan: dict[str, Any], token: str, files: dict[str, str | None])
         token=(token, digest) if token else None,
         files=files,
         run=plan["run"],
-        inventory=control.relative(Path(inventory)),
+        inventory=control.relative(control.inventory()),
     )

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible import context
 
 from plugins.shared import children, control, meter, planning
 from plugins.shared.trials import alone
@@ -41,7 +40,7 @@ class ActionModule(control.ControlAction):
         if "meter" in options:
             meter.watts(str(options["meter"]))
         if not truth("measure", options.get("measure", True)):
-            name = sweep.find(_names(), str(options["sweep"])) if "sweep" in options else _latest()
+            name = sweep.find(control.sweeps(), str(options["sweep"])) if "sweep" in options else _latest()
             found = {"name": name, "folder": str(control.SWEEPS / name), "trials": []}
             return {"ansible_facts": {"sweep_found": found, "cluster": planning.hosts(self.task_vars), "run_options": options}}
         return self._measuring(options)
@@ -105,7 +104,7 @@ def resolve(options: dict[str, Any], folder: Path) -> Config:
         every = given["checkpoint.every_steps"]
         raise ConfigError(f"set=checkpoint.every_steps={every}: a sweep takes it as -e checkpoint_every={every}")
     own = folder / "config.yml"
-    if own.is_file() and "config" not in options and measured(folder):
+    if own.is_file() and "config" not in options and timings.any_measured(folder / "timings.csv"):
         raw = configs.load(own)
     else:
         # Trials are short: more of their steps are taken apart than of a long training, at a cost of well below 1%.
@@ -113,11 +112,6 @@ def resolve(options: dict[str, Any], folder: Path) -> Config:
             configs.load(configs.find(str(options.get("config", "lecture_cnn")))), {"telemetry.split_every": SPLIT_EVERY}
         )
     return configs.build(configs.override(raw, given | dict.fromkeys(FIXED)))
-
-
-def measured(folder: Path) -> bool:
-    """Whether a sweep has any measured trial: before that nothing keeps its settings."""
-    return any(row.measured for row in timings.read(folder / "timings.csv"))
 
 
 def facts_of(plan: dict[str, Any]) -> dict[str, Any]:
@@ -155,7 +149,7 @@ def new_record(name: str, options: dict[str, Any], config: Config, hosts: list[d
         "seed": seed,
         "batch_size": config.train.batch_size,
         "global_batch": config.train.global_batch or config.train.batch_size * len(hosts),
-        "hosts": [_place(host) for host in hosts],
+        "hosts": [control.place(host) for host in hosts],
     }
 
 
@@ -166,12 +160,12 @@ def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, An
         ConfigError: it was measured with another configuration or on other hosts, so that its times can't stand beside new ones.
     """
     path = folder / "summary.json"
-    if not path.is_file() or not measured(folder):
+    if not path.is_file() or not timings.any_measured(folder / "timings.csv"):
         return {}
     known = dict(read_json(path))
     old = configs.to_dict(configs.build(yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))))
     changed = [key for key in configs.differences(old, configs.to_dict(config)) if key not in FREE]
-    places = [_place(host) for host in hosts]
+    places = [control.place(host) for host in hosts]
     both = min(len(places), len(known["hosts"]))
     if known["hosts"][:both] != places[:both]:
         changed.append("list of hosts")
@@ -231,21 +225,12 @@ def watts(options: dict[str, Any]) -> float | None:
 
 
 def _inventory() -> str:
-    given = Path((context.CLIARGS.get("inventory") or ["inventory/local"])[0])
+    given = control.inventory()
     return given.parent.name if given.is_file() else given.name
 
 
-def _place(host: dict[str, Any]) -> str:
-    return f"{host['name']} {host['address']}"
-
-
-def _names() -> list[str]:
-    """Sweeps that are there, the newest last."""
-    return [path.parent.name for path in sorted(control.SWEEPS.glob("*/summary.json"), key=lambda path: path.stat().st_mtime)]
-
-
 def _latest() -> str:
-    names = _names()
+    names = control.sweeps()
     if not names:
         raise ConfigError("there is no sweep yet; measure one with: ansible-playbook sweep.yml")
     return names[-1]

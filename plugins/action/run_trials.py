@@ -85,11 +85,11 @@ def note_links(path: Path, network: dict[str, Any]) -> None:
         LockstepError: the links are others than when earlier trials were measured.
     """
     record = dict(read_json(path))
-    names = [place.split()[0] for place in record["hosts"] if place.split()[0] in network]
+    names = [name for name in control.host_names(record["hosts"]) if name in network]
     now, before = prediction.slowest(names, network), record.get("mbit_s")
     if now is None:
         return
-    measured = any(row.measured for row in timings.read(path.with_name("timings.csv")))
+    measured = timings.any_measured(path.with_name("timings.csv"))
     if before and measured and not 1 / OTHER_LINKS < now / before < OTHER_LINKS:
         name = path.parent.name
         raise LockstepError(

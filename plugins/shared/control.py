@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible import context
 from ansible.errors import AnsibleActionFail, AnsibleFilterError
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.action import ActionBase
@@ -48,6 +49,26 @@ def refusing() -> Iterator[None]:
 def extra_variables() -> dict[str, Any]:
     """Everything given with `-e`, files included."""
     return dict(load_extra_vars(DataLoader()))
+
+
+def inventory() -> Path:
+    """The first inventory that the command was given, or the default one."""
+    return Path((context.CLIARGS.get("inventory") or ["inventory/local"])[0])
+
+
+def sweeps() -> list[str]:
+    """Names of the sweeps that are there, the newest last."""
+    return [path.parent.name for path in sorted(SWEEPS.glob("*/summary.json"), key=lambda path: path.stat().st_mtime)]
+
+
+def place(host: dict[str, Any]) -> str:
+    """Name and address of a host in what is written down: two inventories may both have a node01."""
+    return f"{host['name']} {host['address']}"
+
+
+def host_names(places: list[str]) -> list[str]:
+    """The names in what `place` gave."""
+    return [place.split()[0] for place in places]
 
 
 def inventory_overrides(command: str) -> dict[str, Any]:

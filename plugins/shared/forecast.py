@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plugins.shared.control import PRIVATE
+from plugins.shared import control
 from trainer.analysis import prediction
 from trainer.files import read_json, write_json
 
-FOLDER = PRIVATE / "predictions"
+FOLDER = control.PRIVATE / "predictions"
 
 
 def path(config: dict[str, Any], batch: int) -> Path:
@@ -24,16 +24,11 @@ def local_batch(counts: dict[str, Any]) -> int:
     return max(1, int(counts["global_batch"]) // int(counts["workers"]))
 
 
-def _place(host: dict[str, Any]) -> str:
-    """Two inventories may both have a node01."""
-    return f"{host['name']} {host['address']}"
-
-
 def save(plan: dict[str, Any], found: list[prediction.Prediction]) -> None:
     """Write a prediction for the plan's hosts, 1 to all."""
     value = {
         "made_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
-        "hosts": [_place(host) for host in plan["hosts"]],
+        "hosts": [control.place(host) for host in plan["hosts"]],
         "predictions": prediction.as_dicts(found),
     }
     write_json(path(plan["config"], local_batch(plan["counts"])), value)
@@ -44,7 +39,7 @@ def expected(config: dict[str, Any], record: dict[str, Any]) -> float | None:
     file = path(config, local_batch(record["counts"]))
     if not file.is_file():
         return None
-    made, names = read_json(file), [_place(host) for host in record["hosts"]]
+    made, names = read_json(file), [control.place(host) for host in record["hosts"]]
     if made["hosts"][: len(names)] != names:
         return None
     return float(made["predictions"][len(names) - 1]["images_per_s"])

@@ -89,7 +89,7 @@ class Bench:
             summary = self._launch(run, {"workers": trial.workers, "epochs": trial.epochs, "set": overrides}, meanwhile)
         self._energy(run, summary, samples)
         done = summary["state"] == SUCCEEDED
-        hosts = [place.split()[0] for place in self.found["hosts"][: trial.workers]]
+        hosts = control.host_names(self.found["hosts"][: trial.workers])
         end_to_end, training, rate = ((summary[key] if done else None) for key in MEASURED)
         return Timing(
             workers=trial.workers,

@@ -24,7 +24,7 @@ from tests.unit.report_samples import (
     write_split,
     write_tests,
 )
-from trainer.analysis import plots, report
+from trainer.analysis import plots, report, text
 from trainer.analysis.reports import accuracy, archive, comparison, facts, render, steps, sweeps, trained, words
 from trainer.analysis.reports.blocks import Table
 from trainer.errors import ConfigError, LockstepError
@@ -61,8 +61,8 @@ def text_of(section):
 def test_numbers_in_sentences():
     assert [words.spent(seconds) for seconds in (0.4, 95.2, 119.6, 182.3, 4380)] == ["0 s", "95 s", "2 min 0 s", "3 min 2 s", "1 h 13 min"]
     assert (words.percent(0.58561), words.points(-0.0104)) == ("58.56%", "1.04 points")
-    assert [words.listed(list("abc"[:n])) for n in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
-    assert [words.count(n, "epoch") for n in (1, 2, 1200)] == ["1 epoch", "2 epochs", "1,200 epochs"]
+    assert [text.listed(list("abc"[:n])) for n in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
+    assert [text.count(n, "epoch") for n in (1, 2, 1200)] == ["1 epoch", "2 epochs", "1,200 epochs"]
     assert [words.moved(0.5, to) for to in (0.6, 0.4, 0.50001)] == ["rose", "fell", "stayed"]
     assert words.moment("2026-11-21T05:26:16+02:00") == "2026-11-21 03:26 UTC"
     assert words.code("a`b\nc") == "`a'b c`"

@@ -147,8 +147,8 @@ def test_energy_is_measured_where_the_meter_was(tmp_path, drawn):
 
 
 def test_bandwidth_is_passed_on(tmp_path, drawn):
-    folder = made(tmp_path, weak())
-    results = sweep_results.conclude(folder, 941.0)
+    folder = made(tmp_path, weak(), {**RECORD, "mbit_s": 941.0})
+    results = sweep_results.conclude(folder)
     assert "at the measured 941 Mbit/s" in results.answer
     assert "| 941 Mbit/s (measured) |" in (folder / "analysis.md").read_text()
     assert [row["mbit_s"] for row in analysis(folder)["studies"][0]["wire"]] == [100.0, 1000.0, 941.0]

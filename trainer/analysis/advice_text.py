@@ -9,7 +9,7 @@ from trainer.analysis import advice, scaling, split
 from trainer.analysis.advice import Advice, Extras, Gain, Study
 from trainer.analysis.prediction import wire_bytes
 from trainer.analysis.scaling import Fit
-from trainer.analysis.text import Number
+from trainer.analysis.text import Number, count, listed
 from trainer.analysis.timings import STRONG, WEAK, Timing
 
 SHOWN_GAINS = 3
@@ -66,7 +66,7 @@ def _saved_states(group: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _group(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     """The number of workers, and what else differs among the groups."""
-    said = {"workers": _count(row["workers"], "worker"), "scaling": f"{row['scaling']} scaling", "epochs": _count(row["epochs"], "epoch")}
+    said = {"workers": count(row["workers"], "worker"), "scaling": f"{row['scaling']} scaling", "epochs": count(row["epochs"], "epoch")}
     return ", ".join(text for name, text in said.items() if name == "workers" or len({one[name] for one in rows}) > 1)
 
 
@@ -91,29 +91,29 @@ def _about(one: Study) -> str:
     said = f"{one.work.scaling.capitalize()} scaling: {one.work.batch:,} {images}, {one.work.gradient_bytes / 1e6:,.1f} MB of gradients"
     if not one.rows:
         return f"{said}."
-    return f"{said}; trials of {_count(one.rows[0].epochs, 'epoch')}, state saved {_every(one.rows[0].checkpoint_every)}."
+    return f"{said}; trials of {count(one.rows[0].epochs, 'epoch')}, state saved {_every(one.rows[0].checkpoint_every)}."
 
 
 def _every(steps: int) -> str:
-    return f"every {_count(steps, 'step')}" if steps else "at the end of an epoch"
+    return f"every {count(steps, 'step')}" if steps else "at the end of an epoch"
 
 
 def _use(found: Advice) -> str:
     if found.workers == found.most:
         last, further = found.gains[-2:]
         return (
-            f"**Use {_count(found.workers, 'worker')}**, the most that were measured: {_speedup(found)}, and the {_ordinal(last.workers)} "
+            f"**Use {count(found.workers, 'worker')}**, the most that were measured: {_speedup(found)}, and the {_ordinal(last.workers)} "
             f"still {_brings(last)}. By the model, not measured, one more {_brings(further)}."
         )
     further_gains = [gain for gain in found.gains if found.workers < gain.workers <= found.most]
     said = ", ".join(f"the {_ordinal(gain.workers)} {_brings(gain)}" for gain in further_gains[:SHOWN_GAINS])
     speedup = f"{_speedup(found)}; " if found.workers > found.fewest else ""
-    return f"**Use {_count(found.workers, 'worker')}**{_unmeasured(found)}: {speedup}{said}.{_together(found, further_gains)}"
+    return f"**Use {count(found.workers, 'worker')}**{_unmeasured(found)}: {speedup}{said}.{_together(found, further_gains)}"
 
 
 def _unmeasured(found: Advice) -> str:
     unknown = any(gain.workers == found.workers and not gain.measured for gain in found.gains)
-    return f" (by the model; {_count(found.workers, 'worker')} were not measured)" if unknown else ""
+    return f" (by the model; {count(found.workers, 'worker')} were not measured)" if unknown else ""
 
 
 def _speedup(found: Advice) -> str:
@@ -141,16 +141,14 @@ def _together(found: Advice, further: Sequence[Gain]) -> str:
     total = math.prod(1 + gain.share for gain in further)
     asked = math.prod(1 + scaling.worth(gain.workers) for gain in further)
     return (
-        f" All {found.most} together make {total:.2f} times the images/s of {_count(found.workers, 'worker')}; "
+        f" All {found.most} together make {total:.2f} times the images/s of {count(found.workers, 'worker')}; "
         f"from {asked:.2f} times on they would be worth it."
     )
 
 
 def _certainty(found: Advice) -> str:
     own = found.share_of_resamples.get(found.workers, 0.0)
-    others = [
-        f"{share:.0%} {_count(n, 'worker')}" for n, share in found.share_of_resamples.items() if n != found.workers and share >= 0.005
-    ]
+    others = [f"{share:.0%} {count(n, 'worker')}" for n, share in found.share_of_resamples.items() if n != found.workers and share >= 0.005]
     said = f"{'All' if own == 1 else 'Nearly all'} resamples of the measurements give this answer."
     if others:
         said = f"Of the resamples of the measurements {own:.0%} give this answer, {', '.join(others)}."
@@ -165,7 +163,7 @@ def _why(found: Advice, made: Fit) -> str:
     if jump:
         parts.append(f"{_ms(jump)} {'of working together at all' if made.jump_from == 2 else 'of waiting for a slow host'}")
     share = f"{found.communication_share:.0%} [{round(found.communication_low * 100)}, {round(found.communication_high * 100)}]"
-    return f"{share} of a step at {_count(found.most, 'worker')} is communication: {_ms(made.step_s(found.most))} are {_and(parts)}."
+    return f"{share} of a step at {count(found.most, 'worker')} is communication: {_ms(made.step_s(found.most))} are {listed(parts)}."
 
 
 def _wire_alone(one: Study, made: Fit, extras: Extras) -> str:
@@ -174,7 +172,7 @@ def _wire_alone(one: Study, made: Fit, extras: Extras) -> str:
     seen = f"Bytes move as fast as at {_rate(moved)}" if moved else "Bytes cost nothing that can be seen"
     rows = sorted(advice.wire(one, extras.mbit_s), key=lambda row: (not row["measured"], -row["mbit_s"]))
     links = [f"at {'the measured ' if row['measured'] else ''}{_rate(row['mbit_s'])} {_seconds(row['seconds'])}" for row in rows]
-    return f"{seen}; the wire alone needs {_and(links)}."
+    return f"{seen}; the wire alone needs {listed(links)}."
 
 
 def _seconds(value: float) -> str:
@@ -217,7 +215,7 @@ def _odd(one: Study, made: Fit) -> str:
     names = advice.joined(one, workers)
     guess = f", as if {names}, which joins there, were slow" if longer > 0 and names else ""
     return (
-        f"With {_count(workers, 'worker')} a step takes {abs(longer):.0%} {'longer' if longer > 0 else 'less'} than the other numbers of "
+        f"With {count(workers, 'worker')} a step takes {abs(longer):.0%} {'longer' if longer > 0 else 'less'} than the other numbers of "
         f"workers let expect{guess}; `ansible-playbook doctor.yml` tells how fast each host is."
     )
 
@@ -226,9 +224,9 @@ def _quickest(one: Study, advised: int) -> str:
     """End-to-end times: of the quickest number of workers, and of the one advised."""
     seconds = {row["workers"]: row["seconds_end_to_end"]["median"] for row in advice.measured(one)}
     first = min(seconds, key=lambda n: seconds[n])
-    other = f"; {_count(advised, 'worker')} took {seconds[advised]:,.1f} s" if advised in seconds and advised != first else ""
-    epochs = _count(one.rows[0].epochs, "epoch")
-    return f"From launch to end, {epochs} took the least time with {_count(first, 'worker')}: {seconds[first]:,.1f} s (median){other}."
+    other = f"; {count(advised, 'worker')} took {seconds[advised]:,.1f} s" if advised in seconds and advised != first else ""
+    epochs = count(one.rows[0].epochs, "epoch")
+    return f"From launch to end, {epochs} took the least time with {count(first, 'worker')}: {seconds[first]:,.1f} s (median){other}."
 
 
 def _from_medians(one: Study) -> str:
@@ -239,8 +237,8 @@ def _from_medians(one: Study) -> str:
     best, base = advice.by_medians(one), one.counts[0]
     rates = ", ".join(f"{n}: {row['images_per_s']['median']:,.0f}" for n, row in rows.items())
     return (
-        f"From the medians alone, with no account of noise: {_count(best, 'worker')}, {rows[best]['speedup']:.2f} times the images/s of "
-        f"{_count(base, 'worker')} (median images/s by workers: {rates}). {_quickest(one, best)}"
+        f"From the medians alone, with no account of noise: {count(best, 'worker')}, {rows[best]['speedup']:.2f} times the images/s of "
+        f"{count(base, 'worker')} (median images/s by workers: {rates}). {_quickest(one, best)}"
     )
 
 
@@ -248,7 +246,7 @@ def _measured(one: Study, _: Extras) -> str:
     rows = advice.measured(one)
     if not rows:
         return ""
-    over = "" if rows[0]["speedup_over"] == 1 else f" over {_count(rows[0]['speedup_over'], 'worker')}"
+    over = "" if rows[0]["speedup_over"] == 1 else f" over {count(rows[0]['speedup_over'], 'worker')}"
     times = [column for name in ("end-to-end s", "training s", "images/s") for column in (f"{name}: median", "mean ± std")]
     cells = [[row["workers"], row["trials"], *_spreads(row), f"{row['speedup']:.2f}", f"{row['efficiency']:.0%}"] for row in rows]
     about = (
@@ -329,7 +327,7 @@ def _start_up(one: Study, _: Extras) -> str:
     shares = [row["share"] for row in rows]
     about = (
         f"Of the end-to-end time {_span(min(shares), max(shares))} is not training but start-up, snapshots and the end. "
-        f"With more than {_count(one.rows[0].epochs, 'epoch')} it counts for less."
+        f"With more than {count(one.rows[0].epochs, 'epoch')} it counts for less."
     )
     cells = [[row["workers"], Number(row["seconds_end_to_end"], 1), Number(row["seconds_other"], 1), f"{row['share']:.0%}"] for row in rows]
     return _section(f"Start-up: {one.work.scaling} scaling", about, ["workers", "end-to-end s", "not training s", "share"], cells)
@@ -344,7 +342,7 @@ def _wire(one: Study, extras: Extras) -> str:
     if not rows:
         return ""
     sent = wire_bytes(rows[0]["workers"], one.work.gradient_bytes)
-    about = f"In a step of {_count(rows[0]['workers'], 'worker')} each sends and receives {sent / 1e6:,.1f} MB. That alone takes:"
+    about = f"In a step of {count(rows[0]['workers'], 'worker')} each sends and receives {sent / 1e6:,.1f} MB. That alone takes:"
     cells = [[_rate(row["mbit_s"]) + (" (measured)" if row["measured"] else ""), f"{row['seconds'] * 1000:,.1f}"] for row in rows]
     return _section(f"The wire: {one.work.scaling} scaling", about, ["link", "ms a step"], cells)
 
@@ -379,7 +377,7 @@ def _energy(one: Study, extras: Extras) -> str:
         return ""
     least = min(rows, key=lambda row: row["joules_per_epoch"]["median"])
     about = (
-        f"All hosts together, mean ± standard deviation. {_count(least['workers'], 'worker')} needed the least, "
+        f"All hosts together, mean ± standard deviation. {count(least['workers'], 'worker')} needed the least, "
         f"{least['joules_per_epoch']['median']:,.0f} J an epoch (median; {least['source']}). "
         "The meter counts whole trials, start-up included; the estimate counts training alone."
     )
@@ -393,7 +391,7 @@ def _split(extras: Extras) -> str:
     phases = list(dict.fromkeys(phase for hosts in extras.split.values() for found in hosts.values() for phase in found))
     most = max(extras.split)
     said = split.sentence({host: dict(found) for host, found in extras.split[most].items()})
-    about = _joined(["Milliseconds of a step on each host.", f"With {_count(most, 'worker')}: {said}" if said else ""])
+    about = _joined(["Milliseconds of a step on each host.", f"With {count(most, 'worker')}: {said}" if said else ""])
     cells = [_phases(n, host, found, phases) for n, hosts in sorted(extras.split.items()) for host, found in hosts.items()]
     header = ["workers", "host", *(split.TITLES.get(phase, phase) for phase in phases), "step"]
     return _section("A step on every host", about, header, cells)
@@ -408,7 +406,7 @@ def _failed(timings: Sequence[Timing]) -> str:
     if not rows:
         return ""
     lines = [
-        f"- {_count(row.workers, 'worker')}, repeat {row.repeat}, {row.scaling} scaling, {_count(row.epochs, 'epoch')}, "
+        f"- {count(row.workers, 'worker')}, repeat {row.repeat}, {row.scaling} scaling, {count(row.epochs, 'epoch')}, "
         f"state saved {_every(row.checkpoint_every)}: {row.state}"
         for row in rows
     ]
@@ -460,10 +458,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [list(header), rule, *cells])
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def _ordinal(number: int) -> str:
     ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
@@ -471,7 +465,3 @@ def _ordinal(number: int) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1000:,.{0 if seconds >= 0.01 else 1}f} ms"
-
-
-def _and(parts: Sequence[str]) -> str:
-    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)

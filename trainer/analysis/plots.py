@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from trainer.analysis.scaling import Fit, Work
+from trainer.analysis.text import count
 from trainer.analysis.timings import WEAK, Timing
 from trainer.errors import LockstepError
 from trainer.files import replacing
@@ -77,7 +78,7 @@ class _Base:
     """Median."""
 
     def __str__(self) -> str:
-        return _count(self.workers, "worker")
+        return count(self.workers, "worker")
 
 
 def time_median(timings: Sequence[Timing], path: Path) -> None:
@@ -156,7 +157,7 @@ def _rates(view: _View, timings: Sequence[Timing], work: Work, fit: Fit | None, 
     chosen = [row for row in timings if row.scaling == work.scaling]
     found = _series(chosen, "images_per_s", "workers")
     base = _base(found)
-    batch = f"{_count(work.batch, 'image')} a {'worker and step' if work.scaling == WEAK else 'step of all workers'}"
+    batch = f"{count(work.batch, 'image')} a {'worker and step' if work.scaling == WEAK else 'step of all workers'}"
     with _picture(path) as figure:
         axes = _axes(figure, view.title.format(base), f"{_shared(chosen, 'workers')}, {batch}", view.label.format(base))
         places = _worker_axis(axes, found)
@@ -306,7 +307,7 @@ def compare(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None
     """
     drawn = {name: rows for name, rows in runs.items() if rows}
     if not drawn:
-        raise LockstepError(f"no picture of {_count(len(runs), 'run')}: none has a finished epoch; train at least one")
+        raise LockstepError(f"no picture of {count(len(runs), 'run')}: none has a finished epoch; train at least one")
     with _picture(path, _tall(len(runs), 4, 0.18)) as figure:
         axes = _axes(figure, "Validation accuracy by epoch", "", "validation accuracy (%)")
         _curves(axes, {_with_best(name, rows): (rows, "val_accuracy") for name, rows in drawn.items()}, 100.0)
@@ -396,7 +397,7 @@ def _series(timings: Sequence[Timing], quantity: str, over: str) -> list[_Series
     """Measured rows as one series for each that can't be compared; labelled by what differs."""
     measured = sorted((row for row in timings if row.measured), key=lambda row: row.trial)
     if not measured:
-        trials = _count(len(timings), "trial")
+        trials = count(len(timings), "trial")
         raise LockstepError(f"no picture of {quantity}: none of {trials} succeeded; measure with ansible-playbook sweep.yml")
     differing = [name for name in _SETTINGS if name != over and not _same(measured, name)]
     grouped: dict[str, dict[int, list[float]]] = {}
@@ -409,7 +410,7 @@ def _series(timings: Sequence[Timing], quantity: str, over: str) -> list[_Series
 def _value(row: Timing, quantity: str) -> float:
     value: float | None = getattr(row, quantity)
     if not value:
-        which = f"{_count(row.workers, 'worker')}, repeat {row.repeat}"
+        which = f"{count(row.workers, 'worker')}, repeat {row.repeat}"
         raise LockstepError(f"timings.csv: {which} is {row.state} with {quantity} {value}; remove that row to measure its trial anew")
     return value
 
@@ -426,18 +427,14 @@ def _same(measured: Sequence[Timing], name: str) -> bool:
 
 _SETTINGS: dict[str, Callable[[Timing], str]] = {
     "scaling": lambda row: f"{row.scaling} scaling",
-    "workers": lambda row: _count(row.workers, "worker"),
-    "epochs": lambda row: _count(row.epochs, "epoch"),
-    "checkpoint_every": lambda row: f"saved every {_count(row.checkpoint_every, 'step')}" if row.checkpoint_every else "saved every epoch",
+    "workers": lambda row: count(row.workers, "worker"),
+    "epochs": lambda row: count(row.epochs, "epoch"),
+    "checkpoint_every": lambda row: f"saved every {count(row.checkpoint_every, 'step')}" if row.checkpoint_every else "saved every epoch",
 }
 
 
 def _settings(row: Timing, names: Sequence[str]) -> str:
     return ", ".join(say(row) for name, say in _SETTINGS.items() if name in names)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _notes(timings: Sequence[Timing], found: Sequence[_Series]) -> str:
@@ -446,7 +443,7 @@ def _notes(timings: Sequence[Timing], found: Sequence[_Series]) -> str:
     dots = "Dots: single measurements."
     bars = " Bars: ± standard deviation." if repeats[-1] > 1 else " No bars: one repeat each."
     failed = sum(not row.measured for row in timings)
-    return f"{dots}{bars}" + (f" {_count(failed, 'failed trial')} left out." if failed else "")
+    return f"{dots}{bars}" + (f" {count(failed, 'failed trial')} left out." if failed else "")
 
 
 def _worker_axis(axes: Any, found: Sequence[_Series]) -> dict[int, float]:

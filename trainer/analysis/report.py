@@ -16,7 +16,8 @@ from trainer.analysis.reports import accuracy, archive, comparison, steps, sweep
 from trainer.analysis.reports.blocks import Items, Section
 from trainer.analysis.reports.facts import Run
 from trainer.analysis.reports.render import Renderer, Report
-from trainer.analysis.reports.words import code, listed
+from trainer.analysis.reports.words import code
+from trainer.analysis.text import listed
 from trainer.files import replacing, write_text
 
 PAGES = ("README.md", "index.html")

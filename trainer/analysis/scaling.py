@@ -21,7 +21,7 @@ host, without compression, of which one worker does none. Then c is known withou
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,6 +30,7 @@ from scipy.optimize import nnls
 from scipy.special import fdtrc
 
 from trainer.analysis.prediction import wire_bytes
+from trainer.analysis.text import count, listed
 from trainer.analysis.timings import STRONG, WEAK, Timing
 from trainer.errors import LockstepError
 
@@ -275,7 +276,7 @@ def _measured(rows: Sequence[Timing], work: Work) -> Measured:
 
 def _own(own: Mapping[int, float], rows: Sequence[Timing]) -> dict[int, float]:
     if wrong := [n for n in sorted(own) if own[n] <= 0]:
-        raise ValueError(f"own work of a step of {_workers(wrong[0])} is {own[wrong[0]]} s; it must be above 0, leave it out")
+        raise ValueError(f"own work of a step of {count(wrong[0], 'worker')} is {own[wrong[0]]} s; it must be above 0, leave it out")
     return {n: own[n] for n in sorted({row.workers for row in rows}) if n in own}
 
 
@@ -494,25 +495,15 @@ def _enough(rows: Sequence[Timing], commands: _Again) -> None:
         )
     if len(repeats) < FEWEST_COUNTS:
         raise Refused(
-            f"only {_and(repeats)} workers were measured; the model of a step has {FEWEST_COUNTS} parameters and needs at least as many "
+            f"only {listed(repeats)} workers were measured; the model of a step has {FEWEST_COUNTS} parameters and needs at least as many "
             f"different numbers of workers. Measure: {commands.command(f'1-{max(FEWEST_COUNTS, *repeats)}', 3)}"
         )
     once = [n for n, times in repeats.items() if times < FEWEST_REPEATS]
     if 2 * len(once) >= len(repeats):
         raise Refused(
-            f"{len(once)} of {len(repeats)} numbers of workers were measured only once ({_and(once)}); without at least "
+            f"{len(once)} of {len(repeats)} numbers of workers were measured only once ({listed(once)}); without at least "
             f"{FEWEST_REPEATS} repeats of most, noise can't be told from scaling. Measure: {commands.all_counts(3)}"
         )
-
-
-def _and(counts: Iterable[int]) -> str:
-    """`1`, `1 and 2`, `1, 2 and 3`."""
-    *first, last = map(str, counts)
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def _workers(count: int) -> str:
-    return f"{count} worker{'' if count == 1 else 's'}"
 
 
 def _sure(made: Fit, measured: Measured, commands: _Again) -> None:
@@ -522,12 +513,12 @@ def _sure(made: Fit, measured: Measured, commands: _Again) -> None:
     if widths[worst] > WIDEST:
         low, high = made.interval("images_per_s", worst)
         raise Refused(
-            f"images/s of {_workers(worst)} are {made.images_per_s(worst):,.0f} with a 95% interval from {low:,.0f} to {high:,.0f}, "
+            f"images/s of {count(worst, 'worker')} are {made.images_per_s(worst):,.0f} with a 95% interval from {low:,.0f} to {high:,.0f}, "
             f"{widths[worst]:.0%} wide (limit: {WIDEST:.0%}). {_why(made, measured, widths[worst], commands)}"
         )
     gains = {n: made.interval("gain", n) for n in list(measured)[1:]}
     if all(low < 0 and high > worth(n) for n, (low, high) in gains.items()):
-        said = ", ".join(f"{_workers(n)} [{low:+.0%}, {high:+.0%}]" for n, (low, high) in gains.items())
+        said = ", ".join(f"{count(n, 'worker')} [{low:+.0%}, {high:+.0%}]" for n, (low, high) in gains.items())
         raise Refused(
             f"no worker's gain in images/s can be told from 0, nor from the {WORTH:.0%} that is worth a worker: {said}. "
             f"{_why(made, measured, max(widths.values()), commands)}"
@@ -546,10 +537,11 @@ def _why(made: Fit, measured: Measured, width: float, commands: _Again) -> str:
     noisiest, farthest = max(apart, key=lambda n: apart[n]), max(off, key=lambda n: off[n])
     most = max(map(len, measured.values()))
     if off[farthest] > apart[noisiest]:
-        misses = f"it misses {_workers(farthest)} by {off[farthest]:.0%}"
+        misses = f"it misses {count(farthest, 'worker')} by {off[farthest]:.0%}"
         if made.odd is not None:
             misses = (
-                f"{_workers(made.odd[0])} take {abs(made.odd[1]):.0%} {'longer' if made.odd[1] > 0 else 'less'} than the others let expect"
+                f"{count(made.odd[0], 'worker')} take {abs(made.odd[1]):.0%} {'longer' if made.odd[1] > 0 else 'less'} "
+                "than the others let expect"
             )
         return (
             f"The repeats agree within {apart[noisiest]:.0%}, but no curve meets all numbers of workers: {misses}{_own_grows(made)}. "
@@ -558,7 +550,7 @@ def _why(made: Fit, measured: Measured, width: float, commands: _Again) -> str:
         )
     repeats = min(max(MOST_REPEATS, most + 2), max(most + 2, math.ceil(most * (width / WIDEST) ** 2)))
     return (
-        f"The repeats of {_workers(noisiest)} lie {apart[noisiest]:.0%} apart. Measure more often, with no other work on the hosts: "
+        f"The repeats of {count(noisiest, 'worker')} lie {apart[noisiest]:.0%} apart. Measure more often, with no other work on the hosts: "
         f"{commands.all_counts(repeats)}"
     )
 
@@ -570,4 +562,4 @@ def _own_grows(made: Fit) -> str:
         return ""
     fewest, most = min(alike), max(alike)
     images = "the same images" if made.work.scaling == STRONG else "a step"
-    return f"; own work for {images} grows from {alike[fewest]:.3g} s with {fewest} to {alike[most]:.3g} s with {_workers(most)}"
+    return f"; own work for {images} grows from {alike[fewest]:.3g} s with {fewest} to {alike[most]:.3g} s with {count(most, 'worker')}"

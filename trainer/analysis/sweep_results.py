@@ -33,14 +33,11 @@ Samples = Mapping[Trial, Mapping[str, Sequence[dict[str, Any]]]]
 """Records of steps taken apart, by trial and host."""
 
 
-def conclude(
-    folder: Path, mbit_s: float | None = None, watts_per_node: float | None = None, typed: Callable[[str], str] = lambda text: text
-) -> Results:
+def conclude(folder: Path, watts_per_node: float | None = None, typed: Callable[[str], str] = lambda text: text) -> Results:
     """Analyse what was measured so far, write all results.
 
     Args:
         folder: the sweep's, with timings.csv and summary.json.
-        mbit_s: measured bandwidth of the slowest link, when it is known.
         watts_per_node: power of a host while it trains, when it is known.
         typed: makes commands in analysis.md and in the answer what a person has to type, as with `-i INVENTORY`.
 
@@ -58,7 +55,7 @@ def conclude(
         rows, works(record), folder.name, own=lambda group: own_work(taken_apart, group), quick=lambda group: quick(taken_apart, group)
     )
     shown = next(one.rows for one in found if one.rows)
-    extras = Extras(mbit_s, watts_per_node, joules(folder, rows), phases(taken_apart, shown))
+    extras = Extras(record.get("mbit_s"), watts_per_node, joules(folder, rows), phases(taken_apart, shown))
     changed = [_text(folder / "analysis.md", typed(advice_text.analysis(found, rows, extras)))]
     changed += [_picture(folder / name, draw) for name, draw in pictures(rows, found, extras).items()]
     changed.append(_summary(folder / "summary.json", record, rows, as_dict(found, rows, extras)))

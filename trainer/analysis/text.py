@@ -1,6 +1,6 @@
 """What a person reads in the terminal: plan, progress, tables, failures, next commands."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -21,6 +21,17 @@ def fields(pairs: Sequence[tuple[str, str]]) -> str:
     """`name  value` lines with the values aligned."""
     width = max(len(name) for name, _ in pairs)
     return "\n".join(f"  {name.ljust(width)}  {value}" for name, value in pairs)
+
+
+def count(number: int, noun: str) -> str:
+    """`1 epoch`, `1,200 epochs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(parts: Iterable[object]) -> str:
+    """`a`, `a and b`, `a, b and c`; nothing for none."""
+    *first, last = [str(part) for part in parts] or [""]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def duration(seconds: float) -> str:

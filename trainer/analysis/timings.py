@@ -91,6 +91,11 @@ def _value(name: str, text: str) -> Any:
     return float(text) if text else None
 
 
+def any_measured(path: Path) -> bool:
+    """Whether a sweep has any measured trial: before that nothing keeps its settings."""
+    return any(row.measured for row in read(path))
+
+
 def put(path: Path, timing: Timing) -> None:
     """Add a row, or replace the one of the same trial; the file is always whole."""
     kept = [row for row in read(path) if row.trial != timing.trial]

@@ -10,7 +10,8 @@ from typing import Any
 
 from trainer.analysis.reports.blocks import Block, Picture, Section, Table, Text
 from trainer.analysis.reports.facts import Run
-from trainer.analysis.reports.words import code, count, listed, moment, moved, percent, points
+from trainer.analysis.reports.words import code, moment, moved, percent, points
+from trainer.analysis.text import count, listed
 
 OVERFITTING = 5.0
 """Percent of generalisation loss from which a run is said to overfit; Prechelt's GL_5."""

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from trainer.analysis.reports.accuracy import margin
 from trainer.analysis.reports.blocks import Picture, Section, Table, Text
 from trainer.analysis.reports.facts import Run
-from trainer.analysis.reports.words import code, listed, percent, points, spent
+from trainer.analysis.reports.words import code, percent, points, spent
+from trainer.analysis.text import listed
 
 
 def section(runs: Sequence[Run], picture: str) -> Section:

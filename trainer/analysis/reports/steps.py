@@ -3,23 +3,28 @@
 from trainer.analysis import split
 from trainer.analysis.reports.blocks import Picture, Section, Table, Text
 from trainer.analysis.reports.facts import Run
-from trainer.analysis.reports.words import code, count
+from trainer.analysis.reports.words import code
+from trainer.analysis.text import count
 from trainer.telemetry import PHASES
 
 
 def medians(run: Run) -> dict[str, dict[str, float]]:
     """By host, in the order of rank: milliseconds of each phase; hosts without such steps are left out."""
-    found = split.medians(split.read(run.folder))
+    return _by_rank(run, split.medians(split.read(run.folder)))
+
+
+def _by_rank(run: Run, found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     return {host["name"]: found[host["name"]] for host in run.cluster["hosts"] if host["name"] in found}
 
 
 def sections(run: Run, level: int, picture: str) -> list[Section]:
     """One section, or none."""
-    hosts = medians(run)
+    samples = split.read(run.folder)
+    hosts = _by_rank(run, split.medians(samples))
     if not hosts:
         return []
-    samples = sum(len(records) for records in split.read(run.folder).values())
-    how = f"{count(samples, 'step')} of all hosts together were taken apart and timed phase by phase; the figures are medians."
+    number = sum(len(records) for records in samples.values())
+    how = f"{count(number, 'step')} of all hosts together were taken apart and timed phase by phase; the figures are medians."
     said = [one for one in (split.sentence(hosts), how) if one]
     drawn = Picture(picture, f"Bars of the milliseconds that each phase of a step takes on {count(len(hosts), 'host')} of {run.name}.")
     return [Section("What a step was made of", [Text(said), _table(run, hosts), drawn], level)]

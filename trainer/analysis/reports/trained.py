@@ -6,7 +6,8 @@ import yaml
 
 from trainer.analysis.reports.blocks import Block, Command, File, Section, Table, Text
 from trainer.analysis.reports.facts import Run
-from trainer.analysis.reports.words import code, count, listed, moment, percent, plain, spent
+from trainer.analysis.reports.words import code, moment, percent, plain, spent
+from trainer.analysis.text import count, listed
 
 SHOWN_CLASSES = 20
 

@@ -1,7 +1,6 @@
 """How numbers are written in a report's sentences. Pure functions."""
 
 import datetime
-from collections.abc import Sequence
 from typing import Any
 
 
@@ -13,11 +12,6 @@ def percent(share: float) -> str:
 def points(difference: float) -> str:
     """A difference of two shares in percentage points: `0.0104` as `1.04 points`."""
     return f"{abs(difference) * 100:.2f} points"
-
-
-def count(number: int, what: str) -> str:
-    """`1 epoch`, `1,200 epochs`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def spent(seconds: float) -> str:
@@ -32,11 +26,6 @@ def spent(seconds: float) -> str:
 def moment(iso: str) -> str:
     """`2026-11-21T05:26:16+00:00` as `2026-11-21 05:26 UTC`."""
     return datetime.datetime.fromisoformat(iso).astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def listed(parts: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def code(value: Any) -> str:
