@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from local_step import BATCH, CLASSES, SIZE, STEPS_PER_CALL, batches, launch
+from local_step import BATCH, CLASSES, STEPS_PER_CALL, batches, launch
 
 
 def main() -> None:
@@ -63,23 +63,23 @@ def runner(cluster: Any, rank: int) -> Callable[[int, int], float]:
     """A function of `(steps, split_every)` that trains and gives the seconds it took."""
     import numpy as np
 
-    from trainer import models, optimizer, reduction, step
-    from trainer.config import Optimizer, Reduction
+    from trainer import assembly, step
+    from trainer.config import Config, Reduction
     from trainer.data.pipeline import calls
 
-    with cluster.strategy.scope():
-        model = models.build({"name": "task_cnn"}, SIZE, CLASSES)
-        update = optimizer.make(Optimizer(learning_rate=0.01, momentum=0.9), model.trainable_variables)
-    computations = reduction.make(Reduction(), cluster.place.workers, step.shapes(model))
-    parts = step.Parts(cluster, model, update, computations)
-    whole, apart = step.make_train_call(parts), step.SplitCall(parts)
+    config = Config(model={"name": "task_cnn"}, reduction=Reduction(name="packed"))
+    cluster.connect(config.reduction.transport)
+    model = assembly.build_model(cluster, config, CLASSES)
+    parts, _ = assembly.assemble(cluster, config, model, config.reduction)
+    whole, apart = step.make_train_call(parts), step.SplitCall(parts, step.make_forward_backward_call(cluster, model))
     images, labels = batches(rank, STEPS_PER_CALL)
     ones, rates = np.ones(labels.shape, np.float32), np.full(STEPS_PER_CALL, 0.01, np.float32)
+    totals = np.full(STEPS_PER_CALL, BATCH * cluster.place.workers, np.float32)
 
     def run(steps: int, every: int) -> float:
         begun = time.perf_counter()
         for call in calls(0, steps, STEPS_PER_CALL, uneven=False, split_every=every):
-            batch = [values[: call.steps] for values in (images, labels, ones, rates)]
+            batch = [values[: call.steps] for values in (images, labels, ones, totals, rates)]
             if call.taken_apart:
                 apart(*batch, np.float32(0))
             else:

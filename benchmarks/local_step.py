@@ -93,20 +93,21 @@ def lockstep(cluster: Any, rank: int) -> Callable[[int], None]:
     """The project's own step."""
     import numpy as np
 
-    from trainer import models, optimizer, reduction, step
-    from trainer.config import Optimizer, Reduction
+    from trainer import assembly, step
+    from trainer.config import Config, Reduction
 
-    with cluster.strategy.scope():
-        model = models.build({"name": "task_cnn"}, SIZE, CLASSES)
-        update = optimizer.make(Optimizer(learning_rate=0.01, momentum=0.9), model.trainable_variables)
-    computations = reduction.make(Reduction(), cluster.place.workers, step.shapes(model))
-    call = step.make_train_call(step.Parts(cluster, model, update, computations))
+    config = Config(model={"name": "task_cnn"}, reduction=Reduction(name="packed"))
+    cluster.connect(config.reduction.transport)
+    model = assembly.build_model(cluster, config, CLASSES)
+    parts, _ = assembly.assemble(cluster, config, model, config.reduction)
+    call = step.make_train_call(parts)
     images, labels = batches(rank, STEPS_PER_CALL)
     ones, rates = np.ones(labels.shape, np.float32), np.full(STEPS_PER_CALL, 0.01, np.float32)
+    totals = np.full(STEPS_PER_CALL, BATCH * cluster.place.workers, np.float32)
 
     def run(steps: int) -> None:
         for _ in range(steps // STEPS_PER_CALL):
-            call(images, labels, ones, rates, np.float32(0)).numpy()
+            call(images, labels, ones, totals, rates, np.float32(0)).numpy()
 
     return run
 

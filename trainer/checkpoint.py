@@ -3,24 +3,33 @@
 A state is one `state/step-<step>.npz`: weights, optimizer slots and the sums of the epoch under
 way, in the order in which the model creates them. Order of images and learning rate follow from
 the step alone, so nothing else is needed. Only the chief writes; every worker restores.
+
+A reduction may remember something of its own on each worker (what PowerSGD has not sent yet): each
+writes its part, `workers/<host>/memory/step-<step>.npz`, before the chief writes the state.
 """
 
 import json
 import re
 import zipfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.cluster import Cluster
+from trainer.cluster import Cluster, Place
 from trainer.errors import LockstepError
 from trainer.files import replacing
+from trainer.reduction import Memory
 from trainer.rundir import snapshot_path
 
 NAME = re.compile(r"step-(\d{9})\.npz")
+RECENT = 64
+"""How many of its newest states a worker tells the others of."""
+DAMAGED = OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile
 
 
 @dataclass
@@ -42,6 +51,8 @@ class Progress:
     """Images seen in all."""
     restarts: int = 0
     """How often the run was resumed."""
+    method: int = -1
+    """Place in `reduction.METHODS` of what the run began with; below 0 where one worker alone began."""
 
 
 class States:
@@ -62,6 +73,17 @@ class States:
         for old in self.all()[: -self._keep]:
             old.unlink()
 
+    def newest(self) -> Progress | None:
+        """How far the newest state is; None without any, or where it can't be read."""
+        paths = self.all()
+        if not paths:
+            return None
+        try:
+            with np.load(paths[-1], allow_pickle=False) as stored:
+                return Progress(**json.loads(str(stored["progress"])))
+        except DAMAGED:
+            return None  # load() tells of it
+
     def load(self, path: Path, variables: list[tf.Variable]) -> tuple[list[np.ndarray], Progress]:
         """Read a state.
 
@@ -72,29 +94,113 @@ class States:
             with np.load(path, allow_pickle=False) as stored:
                 arrays = [stored[f"{index:04d}"] for index in range(len(stored.files) - 1)]
                 progress = Progress(**json.loads(str(stored["progress"])))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except DAMAGED as error:
             raise LockstepError(f"{path}: a damaged training state ({error}); remove it to continue from an older one") from None
         if [array.shape for array in arrays] != [tuple(variable.shape) for variable in variables]:
             raise LockstepError(f"{path}: a training state of another model; use another run name")
         return arrays, progress
 
 
-def restore(cluster: Cluster, states: States, variables: list[tf.Variable]) -> Progress:
+class Memories:
+    """What this worker's reduction remembers, in a folder of its own."""
+
+    def __init__(self, folder: Path, place: Place, keep: int, memory: Sequence[Memory]):
+        self._folder, self._place, self._keep = folder, place, keep
+        self.memory = memory
+        self._first = [array.numpy() for array in memory]
+
+    def steps(self) -> list[int]:
+        """Steps whose memory is on this disk, oldest first."""
+        return sorted(step_of(path) for path in self._folder.glob("step-*.npz") if NAME.fullmatch(path.name))
+
+    def save(self, step: int) -> None:
+        """Write the memory after a step, then drop all but the newest."""
+        if not self.memory:
+            return
+        arrays = {f"{index:04d}": array.numpy() for index, array in enumerate(self.memory)}
+        with replacing(self._path(step)) as part, part.open("wb") as stream:
+            np.savez(stream, allow_pickle=False, workers=np.array(self._place.workers), **arrays)
+        for old in self.steps()[: -self._keep]:
+            self._path(old).unlink()
+
+    def load(self, step: int) -> bool:
+        """Take up the memory of a step; False, and nothing is changed, where there is none for this number of workers.
+
+        Raises:
+            LockstepError: the file is damaged.
+        """
+        path = self._path(step)
+        if not path.is_file():
+            return False
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                arrays = [stored[f"{index:04d}"] for index in range(len(self.memory))]
+                fits = int(stored["workers"]) == self._place.workers
+        except DAMAGED as error:
+            raise LockstepError(f"{path}: a damaged part of a training state ({error}); remove it to go on without") from None
+        if fits:
+            self.assign(arrays)
+        return fits
+
+    def clear(self) -> None:
+        """As at the start of a run."""
+        self.assign(self._first)
+
+    def assign(self, arrays: Sequence[np.ndarray]) -> None:
+        """Overwrite the memory."""
+        for array, values in zip(self.memory, arrays, strict=True):
+            array.assign(values)
+
+    def _path(self, step: int) -> Path:
+        return self._folder / f"step-{step:09d}.npz"
+
+
+def step_of(path: Path) -> int:
+    """The step that a state's file name tells."""
+    return int(path.stem.removeprefix("step-"))
+
+
+def restore(cluster: Cluster, states: States, variables: list[tf.Variable], memories: Memories) -> Progress:
     """Give every worker the chief's newest state, or its initial values when there is none.
 
-    The values travel from the chief bit for bit, so workers can't start from different weights.
+    The values travel from the chief bit for bit, so workers can't start from different weights. A
+    reduction's memory is each worker's own: of the chief's states, the newest for which all have it
+    is taken. Without any the memory starts anew.
     """
-    found = states.all() if cluster.place.is_chief else []
+    found = {step_of(path): path for path in states.all()} if cluster.place.is_chief else {}
+    step = _common(cluster, found, memories) if memories.memory else max(found, default=-1)
     arrays, progress = [variable.numpy() for variable in variables], Progress()
     if found:
-        arrays, progress = states.load(found[-1], variables)
+        arrays, progress = states.load(found[step], variables)
         progress.restarts += 1
     if cluster.place.workers > 1:
         arrays = _broadcast(cluster, arrays)
         progress = _broadcast_progress(cluster, progress)
     for variable, array in zip(variables, arrays, strict=True):
         variable.assign(array)
+    _recall(cluster, memories, progress)
     return progress
+
+
+def _common(cluster: Cluster, found: dict[int, Any], memories: Memories) -> int:
+    """The newest of the chief's steps for which all workers have their memory, else the chief's newest; -1 without any."""
+    table = np.full((cluster.place.workers, RECENT), -1, np.int32)
+    own = set(memories.steps())
+    steps = sorted(own & set(found) if cluster.place.is_chief else own)[-RECENT:]
+    table[cluster.place.rank, : len(steps)] = steps
+    table = cluster.gather(table)
+    common = set.intersection(*(set(row[row >= 0].tolist()) for row in table))
+    return max(common, default=max(found, default=-1))
+
+
+def _recall(cluster: Cluster, memories: Memories, progress: Progress) -> None:
+    if not memories.memory or not progress.step:
+        return
+    loaded = memories.load(progress.step)
+    if cluster.sum(np.array([loaded], np.int32))[0] < cluster.place.workers:
+        memories.clear()
+        if cluster.place.is_chief:
+            print("not all workers have what the reduction remembered; it starts anew, and the weights end a little different", flush=True)
 
 
 def _broadcast(cluster: Cluster, arrays: list[np.ndarray]) -> list[np.ndarray]:

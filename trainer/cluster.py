@@ -12,12 +12,14 @@ import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
 from tensorflow.python.eager import context
 
+from trainer import collective, direct
 from trainer.errors import ClusterError
 
 HEARTBEAT_TIMEOUT_MS = 30_000
 REGISTER_TIMEOUT_MS = 300_000
 COLLECTIVE_TIMEOUT_S = 600.0
-LEADER = "/job:worker/replica:0/task:0"
+HEALTH_TIMEOUT_MS = 20_000
+TASK = "/job:worker/replica:0/task:{}"
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,11 @@ class Place:
     def workers(self) -> int:
         """Number of workers."""
         return len(self.addresses)
+
+    @property
+    def hosts(self) -> list[str]:
+        """Addresses of all workers, without ports."""
+        return [address.rpartition(":")[0].strip("[]") for address in self.addresses]
 
     @property
     def is_chief(self) -> bool:
@@ -61,7 +68,7 @@ class Cluster:
 
     def __init__(self, place: Place, threads: int):
         """Join the cluster; returns when every worker has. Creates the strategy before any op."""
-        self.place = place
+        self.place, self.threads = place, threads
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
         tf.config.experimental.enable_op_determinism()
@@ -72,7 +79,21 @@ class Cluster:
             implementation=tf.distribute.experimental.CommunicationImplementation.RING,
         )
         self.strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=self.options)
+        self.on_host = not tf.config.list_logical_devices("GPU")
+        self.direct: direct.Direct | None = None
+        self.all_reduce = collective.packed(self.options)
         self._sums = {dtype.name: self._make_sum(dtype) for dtype in (tf.float32, tf.int32)}
+
+    def connect(self, transport: str) -> None:
+        """Let steps send as `reduction.transport` says; all workers call it.
+
+        Raises:
+            ClusterError: a worker can't be reached directly.
+        """
+        wanted = transport == "direct" or (transport == "auto" and self.on_host)
+        if wanted and self.place.workers > 1:
+            self.direct = direct.connect(self.place.rank, self.place.hosts, self.sum, _is_alive, COLLECTIVE_TIMEOUT_S)
+            self.all_reduce = collective.direct(self.direct)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Sum of an array over all workers, the same shape and type (float32 or int32)."""
@@ -97,18 +118,32 @@ class Cluster:
         bits = np.ascontiguousarray(values, np.float32).view(np.int32)
         return self.sum(bits if self.place.is_chief else np.zeros_like(bits)).view(np.float32).reshape(values.shape)
 
+    def gather(self, table: np.ndarray) -> np.ndarray:
+        """A table `[workers, columns]` int32 of every worker's own row."""
+        own = np.zeros_like(table)
+        own[self.place.rank] = table[self.place.rank]
+        return self.sum(own)
+
     def digests(self, digest: str) -> list[str]:
         """Every worker's hex SHA-256, in order of rank."""
         table = np.zeros((self.place.workers, 8), np.int32)
         table[self.place.rank] = np.frombuffer(bytes.fromhex(digest), np.int32)
-        return [row.tobytes().hex() for row in self.sum(table)]
+        return [row.tobytes().hex() for row in self.gather(table)]
+
+
+def _is_alive(rank: int) -> bool:
+    try:
+        context.context().check_collective_ops_peer_health(TASK.format(rank), timeout_in_ms=HEALTH_TIMEOUT_MS)
+    except tf.errors.OpError:
+        return False
+    return True
 
 
 def _watch_peers(workers: int) -> None:
     """Let TensorFlow's coordination service notice a peer that dies or freezes."""
     context.context().configure_coordination_service(
         "standalone",
-        service_leader=LEADER,
+        service_leader=TASK.format(0),
         coordinated_jobs=[CoordinatedJob(name="worker", num_tasks=workers)],
         heartbeat_timeout_in_ms=HEARTBEAT_TIMEOUT_MS,
         cluster_register_timeout_in_ms=REGISTER_TIMEOUT_MS,

@@ -36,6 +36,8 @@ class Data:
     """Use only this part of the training images: a float up to 1.0 is a fraction, an integer a count."""
     cache_limit_mb: int = 2048
     """Largest packed cache on a node, MB; a larger dataset is decoded while it trains."""
+    loaders: int | None = None
+    """Threads that decode images while it trains; default: the host's cores."""
     allow_bad_images: bool = False
     """Leave unreadable images out (and count them) instead of refusing to start."""
 
@@ -74,6 +76,8 @@ class Optimizer:
     """Share of the last update that the next one keeps."""
     weight_decay: float = 0.0
     """Decoupled decay of the weights a step, in units of the learning rate."""
+    clip_norm: float | None = None
+    """Longest mean gradient, as a norm over all variables; a longer one is shortened to it."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,19 @@ class Schedule:
 class Reduction:
     """How gradients are summed over the workers."""
 
-    name: str = "packed"
-    """`packed`: one float32 all-reduce a step."""
+    name: str = "auto"
+    """`packed`: float32; `half`: 16 bits on the wire; `powersgd`: low-rank factors with error feedback; `auto`: `powersgd`
+    where sending all gradients would take more than a tenth of a step's own work, else `packed`."""
+    rank: int = 2
+    """`powersgd`: rank of the factors, 1 to 16."""
+    min_elements: int = 10_000
+    """`powersgd`: tensors with fewer elements are sent as they are."""
+    warmup_steps: int = 0
+    """`powersgd`: send this many first steps uncompressed."""
+    dtype: str = "bfloat16"
+    """`half`: `bfloat16` or `float16`."""
+    transport: str = "auto"
+    """`direct`: connections between every two workers; `tensorflow`: its collectives; `auto`: direct, and TensorFlow's with GPUs."""
 
 
 @dataclass(frozen=True)
@@ -328,6 +343,7 @@ def check(config: Config) -> None:
     _rule(0 < data.validation_split < 1, "data.validation_split", data.validation_split, "between 0 and 1")
     _rule(_limit_fits(data.limit_train), "data.limit_train", data.limit_train, "a fraction up to 1.0 or a count from 1")
     _rule(data.cache_limit_mb >= 0, "data.cache_limit_mb", data.cache_limit_mb, "at least 0")
+    _rule(data.loaders is None or data.loaders >= 1, "data.loaders", data.loaders, "null or at least 1")
     _rule(train.epochs >= 1, "train.epochs", train.epochs, "at least 1")
     for key in ("steps", "steps_per_epoch", "global_batch", "time_limit"):
         value = getattr(train, key)
@@ -342,12 +358,22 @@ def check(config: Config) -> None:
     _one_of("schedule.scaling", schedule.scaling, ["none", "linear", "sqrt"])
     _finite("schedule.warmup_epochs", schedule.warmup_epochs)
     _rule(all(len(pair) == 2 for pair in schedule.decay), "schedule.decay", schedule.decay, "a list of [epoch, factor]")
-    _one_of("reduction.name", config.reduction.name, ["packed"])
+    _check_reduction(config.reduction)
+    _rule(optimizer.clip_norm is None or optimizer.clip_norm > 0, "optimizer.clip_norm", optimizer.clip_norm, "null or above 0")
     _rule(config.checkpoint.keep >= 1, "checkpoint.keep", config.checkpoint.keep, "at least 1")
     every = config.checkpoint.every_steps
     _rule(every is None or every >= 1, "checkpoint.every_steps", every, "null or at least 1")
     _rule(config.telemetry.sample_every >= 1, "telemetry.sample_every", config.telemetry.sample_every, "at least 1")
     _rule(config.telemetry.split_every >= 0, "telemetry.split_every", config.telemetry.split_every, "at least 0")
+
+
+def _check_reduction(reduction: Reduction) -> None:
+    _one_of("reduction.name", reduction.name, ["auto", "packed", "half", "powersgd"])
+    _rule(1 <= reduction.rank <= 16, "reduction.rank", reduction.rank, "from 1 to 16")
+    _rule(reduction.min_elements >= 1, "reduction.min_elements", reduction.min_elements, "at least 1")
+    _rule(reduction.warmup_steps >= 0, "reduction.warmup_steps", reduction.warmup_steps, "at least 0")
+    _one_of("reduction.dtype", reduction.dtype, ["bfloat16", "float16"])
+    _one_of("reduction.transport", reduction.transport, ["auto", "direct", "tensorflow"])
 
 
 def _limit_fits(limit: int | float | None) -> bool:

@@ -23,5 +23,13 @@ class ClusterError(LockstepError):
     """A cluster that can't train."""
 
 
+class PeerLost(LockstepError):
+    """Another worker is gone; all have to start again."""
+
+    def __init__(self, message: str, rank: int):
+        super().__init__(message)
+        self.rank = rank
+
+
 class Diverged(LockstepError):
     """The loss is no longer a number."""

@@ -4,25 +4,27 @@ Inner and outer loop are apart, as in Orbit's controller: `trainer.step` runs st
 what happens between them.
 """
 
+import dataclasses
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
-from trainer import models, optimizer, reduction, schedule, step
-from trainer.checkpoint import States, restore, save_snapshot
+from trainer import assembly, choosing, reduction, schedule, step
+from trainer.checkpoint import Memories, States, restore, save_snapshot
 from trainer.cluster import Cluster, digest
-from trainer.config import Config
+from trainer.config import Config, Reduction
 from trainer.data.cache import Images
 from trainer.data.manifest import Manifest
 from trainer.data.partition import EpochPlan, share
 from trainer.data.pipeline import Batches, Feeder, calls
 from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged
 from trainer.files import write_json
+from trainer.reduction import chain
 from trainer.schedule import Counts
 from trainer.telemetry import Events, History, Metrics, Splits
 
@@ -40,9 +42,14 @@ class Job:
     images: dict[str, Images]
     metrics: Metrics
     stop_asked: Callable[[], bool]
-    stop_marker: Path
-    """Exists when the stop was asked for by stop.yml (and not by a signal from elsewhere)."""
+    own: Path
+    """This worker's part of the run directory, `workers/<host>`."""
     started: float = field(default_factory=time.monotonic)
+
+    @property
+    def stop_marker(self) -> Path:
+        """Exists when the stop was asked for by stop.yml (and not by a signal from elsewhere)."""
+        return self.own / "stop"
 
 
 class Trainer:
@@ -52,20 +59,32 @@ class Trainer:
         """Build the model and everything around it under the strategy's scope."""
         self.job, self.cluster = job, cluster
         config = job.config
-        keras.utils.set_random_seed(config.seed % 2**32)
-        with cluster.strategy.scope():
-            self.model = models.build(config.model, config.data.image_size, len(job.manifest.classes))
-            self.optimizer = optimizer.make(config.optimizer, self.model.trainable_variables)
-        computations = reduction.make(config.reduction, cluster.place.workers, step.shapes(self.model))
-        parts = step.Parts(cluster, self.model, self.optimizer, computations)
-        self._train_call, self._split_call = step.make_train_call(parts), step.SplitCall(parts)
+        cluster.connect(config.reduction.transport)
+        self.states = States(job.run / "state", config.checkpoint.keep)
+        self.model = assembly.build_model(cluster, config, len(job.manifest.classes))
+        self._forward_backward_call = step.make_forward_backward_call(cluster, self.model)
+        parts, method = assembly.assemble(cluster, config, self.model, self._choose())
+        self.optimizer = parts.optimizer
+        self._train_call, self._split_call = step.make_train_call(parts), step.SplitCall(parts, self._forward_backward_call)
+        self._warmup = config.reduction.warmup_steps if method.memory else 0
+        uncompressed = chain.make(reduction.plain(), cluster.all_reduce, cluster.direct)
+        self._warmup_call = step.make_train_call(dataclasses.replace(parts, reduction=uncompressed))
         self._evaluate_call = step.make_evaluate_call(self.model)
         self.variables = [variable.value for variable in self.model.variables] + self.optimizer.slots
-        self.states = States(job.run / "state", config.checkpoint.keep)
+        self.memories = Memories(job.own / "memory", cluster.place, config.checkpoint.keep, method.memory)
         self.history = History(job.run / "history.csv")
         self.events = Events(job.run / "logs") if cluster.place.is_chief else None
         self.splits = Splits(job.metrics)
         self._prepare_data()
+
+    def _choose(self) -> Reduction:
+        job, cluster = self.job, self.cluster
+        job.metrics.phase("choosing how to send gradients")
+        batch = max(1, job.counts.global_batch // cluster.place.workers)
+        measure = functools.partial(choosing.own_seconds, self._forward_backward_call, job.config.data.image_size, batch)
+        chosen, self.choice = choosing.resolve(job.config, cluster, step.shapes(self.model), self.states, measure)
+        job.metrics.reduction(self.choice.name, self.choice.why)
+        return chosen
 
     def _prepare_data(self) -> None:
         counts, place = self.job.counts, self.cluster.place
@@ -88,7 +107,8 @@ class Trainer:
         self.job.metrics.phase("tracing")
         self._trace()
         self.job.metrics.phase("restoring")
-        self.progress = restore(self.cluster, self.states, self.variables)
+        self.progress = restore(self.cluster, self.states, self.variables, self.memories)
+        self.progress.method = reduction.METHODS.index(self.choice.name) if self.cluster.place.workers > 1 else self.progress.method
         self._seconds_before = self.progress.seconds_total
         self.history.truncate(self.progress.step // self.job.counts.steps_per_epoch)
         self._same_weights("at the start")
@@ -100,12 +120,15 @@ class Trainer:
 
     def _trace(self) -> None:
         """Take a step of each kind on a blank image, and take it back: no step of training waits for tracing or for connections."""
-        before = [variable.numpy() for variable in self.variables]
-        blank = np.zeros((1, 1, *self.job.config.data.image_size), np.uint8), np.zeros((1, 1), np.int32), np.ones((1, 1), np.float32)
-        self._train_call(*blank, np.zeros(1, np.float32), np.float32(0))
+        kept = [*self.variables, *self.memories.memory]
+        before = [np.array(variable.numpy()) for variable in kept]
+        one = np.ones(1, np.float32)
+        blank = np.zeros((1, 1, *self.job.config.data.image_size), np.uint8), np.zeros((1, 1), np.int32), one[np.newaxis], one
+        for call in [self._train_call, *([self._warmup_call] if self._warmup else [])]:
+            call(*blank, np.zeros(1, np.float32), np.float32(0))
         if self.job.config.telemetry.split_every:
             self._split_call(*blank, np.zeros(1, np.float32), np.float32(0))
-        for variable, value in zip(self.variables, before, strict=True):
+        for variable, value in zip(kept, before, strict=True):
             variable.assign(value)
 
     def _epoch(self) -> bool:
@@ -142,6 +165,7 @@ class Trainer:
             config.checkpoint.every_steps,
             offset,
             config.telemetry.split_every,
+            self._warmup,
         )
 
     @staticmethod
@@ -173,8 +197,11 @@ class Trainer:
     def _train(self, batches: Batches, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
         """The call's rows and, of a step that was taken apart, the seconds of its parts."""
         asks = np.float32(self.job.stop_asked() or self._out_of_time())
-        arguments = batches.images, batches.labels, batches.weights, rates, asks
-        return self._split_call(*arguments) if batches.call.taken_apart else (self._train_call(*arguments).numpy(), None)
+        arguments = batches.images, batches.labels, batches.weights, batches.totals, rates, asks
+        if batches.call.taken_apart:
+            return self._split_call(*arguments)
+        call = self._warmup_call if self.progress.step < self._warmup else self._train_call
+        return call(*arguments).numpy(), None
 
     def _add(self, steps: int, sums: np.ndarray, seconds: float) -> None:
         progress = self.progress
@@ -260,6 +287,7 @@ class Trainer:
 
     def _save_state(self) -> None:
         self.progress.seconds_total = self._seconds_total()
+        self.memories.save(self.progress.step)
         if self.cluster.place.is_chief:
             self.states.save(self.variables, self.progress)
 
@@ -298,6 +326,7 @@ class Trainer:
             "steps": progress.step,
             "total_steps": counts.total_steps,
             "restarts": progress.restarts,
+            "reduction": dataclasses.asdict(self.choice),
             "seconds_total": round(self._seconds_total(), 3),
             "seconds_training": round(progress.seconds_training, 3),
             "images_per_s": round(progress.images_total / steps_seconds, 1) if steps_seconds else None,

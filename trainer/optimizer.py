@@ -1,42 +1,106 @@
-"""The update rule, applied once a step to gradients that are already summed over the workers."""
+"""The update rule, applied once a step to the mean gradient of all workers."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from trainer.collective import on_host
 from trainer.config import Optimizer
+from trainer.hostarray import Crew, HostArray, aligned
+from trainer.reduction import LowRank
 
 
 class SGD:
     """Stochastic gradient descent with momentum, Keras' formula, one fused op a variable.
 
-    velocity = momentum * velocity - rate * gradient; weight += velocity. The division by the number
-    of images is folded into the rate, so a gradient is read once.
+    velocity = momentum * velocity - rate * gradient; weight += velocity. Decay is decoupled and comes
+    first. With `clip_norm` a gradient whose norm over all variables is larger is shortened to it; that
+    is a smaller rate, and no pass over the gradient.
     """
 
-    def __init__(self, config: Optimizer, variables: Sequence[keras.Variable]):
-        """Create under the strategy's scope: the slots live beside the weights."""
-        self._momentum, self._decay = config.momentum, config.weight_decay
+    def __init__(self, config: Optimizer, variables: Sequence[keras.Variable], low_rank: Collection[int] = (), threads: int = 1):
+        """Create under the strategy's scope: the slots live beside the weights.
+
+        Args:
+            config: the section `optimizer`.
+            variables: the trainable ones.
+            low_rank: which of them, by number, may get their gradient as `LowRank`.
+            threads: for these.
+        """
+        self._momentum, self._decay, self._clip = config.momentum, config.weight_decay, config.clip_norm
         self._weights = [variable.value for variable in variables]
-        self.slots = [tf.Variable(tf.zeros(weight.shape), trainable=False, name="velocity") for weight in self._weights]
+        self._on_host = {number: HostWeight(self._weights[number], config, threads) for number in sorted(low_rank)}
+        self.slots = [
+            self._on_host[number].velocity if number in low_rank else _slot(weight) for number, weight in enumerate(self._weights)
+        ]
 
-    def apply(self, sums: Sequence[tf.Tensor], images: tf.Tensor, rate: tf.Tensor) -> None:
-        """Update in replica context from summed gradients and the number of images in the sum."""
-        for weight, slot, gradient in zip(self._weights, self.slots, sums, strict=True):
-            if self._decay:
-                weight.assign_sub(weight * (rate * self._decay))
-            tf.raw_ops.ResourceApplyKerasMomentum(
-                var=weight.handle,
-                accum=slot.handle,
-                lr=rate / images,
-                grad=gradient,
-                momentum=self._momentum,
-                use_locking=False,
-                use_nesterov=False,
-            )
+    def apply(self, gradients: Sequence[tf.Tensor | LowRank], rate: tf.Tensor) -> None:
+        """Update in replica context."""
+        step = rate * self._shortening(gradients) if self._clip else rate
+        for number, (weight, gradient) in enumerate(zip(self._weights, gradients, strict=True)):
+            if number in self._on_host:
+                self._on_host[number].apply(gradient, step, rate)
+            else:
+                self._apply(weight, self.slots[number], gradient, step, rate)
+
+    def _apply(self, weight: Any, slot: Any, gradient: tf.Tensor, step: tf.Tensor, rate: tf.Tensor) -> None:
+        if self._decay:
+            weight.assign_sub(weight * (rate * self._decay))
+        tf.raw_ops.ResourceApplyKerasMomentum(
+            var=weight.handle,
+            accum=slot.handle,
+            lr=step,
+            grad=gradient,
+            momentum=self._momentum,
+            use_locking=False,
+            use_nesterov=False,
+        )
+
+    def _shortening(self, gradients: Sequence[tf.Tensor | LowRank]) -> tf.Tensor:
+        # The left factor's rows are orthonormal: the product is as long as the right one.
+        tensors = [gradient.right if isinstance(gradient, LowRank) else gradient for gradient in gradients]
+        norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tensor)) for tensor in tensors]))
+        return tf.minimum(1.0, self._clip / tf.maximum(norm, np.finfo(np.float32).tiny))
 
 
-def make(config: Optimizer, variables: Sequence[keras.Variable]) -> SGD:
+class HostWeight:
+    """One weight that is updated by compiled loops: from factors, or from a whole gradient."""
+
+    def __init__(self, weight: Any, config: Optimizer, threads: int):
+        self._weight = weight
+        self._shape = (int(np.prod(weight.shape[:-1])), int(weight.shape[-1]))
+        self._momentum, self._decay = np.float32(config.momentum), np.float32(config.weight_decay)
+        self.velocity = HostArray(tuple(weight.shape))
+        # In turn: the variable keeps the one that it was given, and the next step writes to the other.
+        self._updated = [aligned(self._shape), aligned(self._shape)]
+        self._crew = Crew(threads)
+
+    def apply(self, gradient: tf.Tensor | LowRank, step: tf.Tensor, rate: tf.Tensor) -> None:
+        """Update in replica context."""
+        parts = list(gradient) if isinstance(gradient, LowRank) else [gradient]
+        (updated,) = on_host(self._update, [self._weight, step, rate, *parts], [(self._weight.shape, tf.float32)])
+        self._weight.assign(updated)
+
+    def _update(self, arrays: list[Any]) -> list[np.ndarray]:
+        from trainer.reduction import kernels
+
+        weight, step, rate, *gradient = arrays
+        self._updated.reverse()
+        loop = kernels.momentum_low_rank if len(gradient) > 1 else kernels.momentum_dense
+        factors = gradient if len(gradient) > 1 else [gradient[0].reshape(self._shape)]
+        velocity, decay = self.velocity.array.reshape(self._shape), np.float32(rate * self._decay)
+        arguments = *factors, velocity, weight.reshape(self._shape), self._updated[0], self._momentum, np.float32(step), decay
+        self._crew.run(loop, self._crew.parts(*self._shape), *arguments)
+        return [self._updated[0].reshape(self._weight.shape)]
+
+
+def _slot(weight: Any) -> tf.Variable:
+    return tf.Variable(tf.zeros(weight.shape), trainable=False, name="velocity")
+
+
+def make(config: Optimizer, variables: Sequence[keras.Variable], low_rank: Collection[int] = (), threads: int = 1) -> SGD:
     """The optimizer that a configuration names."""
-    return SGD(config, variables)
+    return SGD(config, variables, low_rank, threads)

@@ -85,6 +85,7 @@ def make(request: Request) -> dict[str, Any]:
         "dataset": describe(listing, digest),
         "code": package.digest(),
         "newest_state": newest_state(existing),
+        "newest_memory": newest_memory(existing),
         "expected_digest": recorded(existing).get("dataset", {}).get("digest"),
         "complete": complete(existing, sizes),
     }
@@ -113,6 +114,14 @@ def newest_state(existing: Path | None) -> str:
     """Name of the newest training state collected to the control node, or an empty string."""
     names = [path.name for path in (existing / "state").glob("step-*.npz")] if existing else []
     return max(names, default="")
+
+
+def newest_memory(existing: Path | None) -> dict[str, str]:
+    """By host, the name of the newest file of what its reduction remembered, as collected to the control node."""
+    names: dict[str, str] = {}
+    for path in sorted((existing / "workers").glob("*/memory/step-*.npz")) if existing else []:
+        names[path.parent.parent.name] = path.name
+    return names
 
 
 def complete(existing: Path | None, sizes: schedule.Counts) -> bool:

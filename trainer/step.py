@@ -1,7 +1,7 @@
 """The inner loop: one traced call runs several synchronous steps and returns to Python once.
 
-Loss is the SUM over local images; gradients, loss and counts are summed over the workers in one
-reduction and divided by the global count, so uneven local batches are weighted exactly.
+Each worker's gradient is that of its local losses' sum, divided by the number of images of all workers:
+summed over the workers it is the mean over all images, and uneven local batches are weighted exactly.
 
 Now and then a step is taken apart: the same parts, each traced and called on its own, tell how long
 each takes. It is a step of training like any other.
@@ -9,7 +9,6 @@ each takes. It is a step of training like any other.
 
 import functools
 import gc
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,8 @@ import tensorflow as tf
 
 from trainer.cluster import Cluster
 from trainer.optimizer import SGD
-from trainer.reduction import Compute, all_reduce
+from trainer.reduction.chain import Chain
+from trainer.stopwatch import Stopwatch
 
 SUMS = ("loss", "images", "correct", "stop")
 """What each row of a call's result sums over all workers, float32."""
@@ -36,52 +36,65 @@ class Parts:
     cluster: Cluster
     model: keras.Model
     optimizer: SGD
-    reduction: list[Compute]
+    reduction: Chain
 
-    def forward_backward(self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, stop: tf.Tensor) -> list[tf.Tensor]:
-        """Local sums and the gradients of the SUM of the local losses."""
-        weights_of = [variable.value for variable in self.model.trainable_variables]
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(weights_of)
-            logits = self.model(images, training=True)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits) * weights
-            count = tf.reduce_sum(weights)
-            total = tf.reduce_sum(losses)
-            objective = total + count * tf.add_n(self.model.losses) if self.model.losses else total
-        gradients = tape.gradient(objective, weights_of)
-        return [tf.stack([total, count, _correct(logits, labels, weights), stop]), *gradients]
-
-    def all_reduce(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """What the reduction sends, summed over all workers."""
-        return all_reduce(tensors, self.cluster.options)
-
-    def apply(self, values: list[tf.Tensor], rate: tf.Tensor) -> tf.Tensor:
+    def apply(self, values: list[Any], rate: tf.Tensor) -> tf.Tensor:
         """Update the weights; gives the global sums."""
         sums, *gradients = values
-        self.optimizer.apply(gradients, sums[1], rate)
+        self.optimizer.apply(gradients, rate)
         return sums
 
 
-def shapes(model: keras.Model) -> list[tf.TensorShape]:
-    """Shapes of `[sums, *gradients]`."""
-    return [tf.TensorShape([len(SUMS)]), *(tf.TensorShape(variable.shape) for variable in model.trainable_variables)]
+def forward_backward(
+    model: keras.Model, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, total: tf.Tensor, stop: tf.Tensor
+) -> list[tf.Tensor]:
+    """Local sums, and the gradients of this worker's part of the mean loss over `total` images of all workers."""
+    weights_of = [variable.value for variable in model.trainable_variables]
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(weights_of)
+        logits = model(images, training=True)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits) * weights
+        count = tf.reduce_sum(weights)
+        loss = tf.reduce_sum(losses)
+        objective = (loss + count * tf.add_n(model.losses) if model.losses else loss) / total
+    gradients = tape.gradient(objective, weights_of)
+    return [tf.stack([loss, count, _correct(logits, labels, weights), stop]), *gradients]
+
+
+def make_forward_backward_call(cluster: Cluster, model: keras.Model) -> Callable[..., Any]:
+    """`forward_backward` on its own, called from Python with one batch of any size."""
+
+    def local(*batch: tf.Tensor) -> list[tf.Tensor]:
+        return forward_backward(model, *batch)
+
+    batch = [
+        tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8),
+        tf.TensorSpec([None], tf.int32),
+        tf.TensorSpec([None], tf.float32),
+        tf.TensorSpec([], tf.float32),
+        tf.TensorSpec([], tf.float32),
+    ]
+    return _traced(cluster, local, batch)
+
+
+def shapes(model: keras.Model) -> list[tuple[int, ...]]:
+    """Shapes of the gradients."""
+    return [tuple(variable.shape) for variable in model.trainable_variables]
 
 
 def make_train_call(parts: Parts) -> Callable[..., tf.Tensor]:
     """A function of one call's batches that trains on them.
 
     Its arguments: images `[steps, batch, height, width, channels]` uint8; labels
-    `[steps, batch]` int32; weights `[steps, batch]` float32 (0 leaves an image out); rates
-    `[steps]` float32; stop, a float32 scalar that is 1 where this worker asks all to stop.
+    `[steps, batch]` int32; weights `[steps, batch]` float32 (0 leaves an image out); totals
+    `[steps]` float32, the images of all workers; rates `[steps]` float32; stop, a float32
+    scalar that is 1 where this worker asks all to stop.
     Its result: `[steps, 4]` float32, the columns of `SUMS`.
     """
 
-    def step(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, rate: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
-        values = parts.forward_backward(images, labels, weights, stop)
-        for compute in parts.reduction:
-            stayed, sent = compute(values)
-            values = [*stayed, *parts.all_reduce(sent)]
-        return parts.apply(values, rate)
+    def step(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, total: tf.Tensor, rate: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
+        values = forward_backward(parts.model, images, labels, weights, total, stop)
+        return parts.apply(parts.reduction(values), rate)
 
     @tf.function(
         input_signature=[
@@ -89,15 +102,17 @@ def make_train_call(parts: Parts) -> Callable[..., tf.Tensor]:
             tf.TensorSpec([None, None], tf.int32),
             tf.TensorSpec([None, None], tf.float32),
             tf.TensorSpec([None], tf.float32),
+            tf.TensorSpec([None], tf.float32),
             tf.TensorSpec([], tf.float32),
         ]
     )
-    def call(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, rates: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
+    def call(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, totals: tf.Tensor, rates: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
         steps = tf.shape(images)[0]
         rows = tf.TensorArray(tf.float32, size=steps, element_shape=[len(SUMS)])
         for index in tf.range(steps):
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-            sums = parts.cluster.strategy.run(step, args=(images[index], labels[index], weights[index], rates[index], stop))
+            batch = images[index], labels[index], weights[index], totals[index], rates[index], stop
+            sums = parts.cluster.strategy.run(step, args=batch)
             rows = rows.write(index, sums)
         return rows.stack()
 
@@ -112,21 +127,15 @@ class SplitCall:
     clock (`tf.timestamp`) refuses to run among deterministic ops.
     """
 
-    def __init__(self, parts: Parts):
-        batch = [
-            tf.TensorSpec([None, *parts.model.input_shape[1:]], tf.uint8),
-            tf.TensorSpec([None], tf.int32),
-            tf.TensorSpec([None], tf.float32),
-            tf.TensorSpec([], tf.float32),
-        ]
-        self._forward_backward = _traced(parts, parts.forward_backward, batch)
-        self._reduction = [_traced(parts, compute) for compute in parts.reduction]
-        self._all_reduce = _traced(parts, parts.all_reduce)
-        self._apply = _traced(parts, parts.apply)
+    def __init__(self, parts: Parts, forward_backward_call: Callable[..., Any]):
+        """Take steps apart whose first part is a `make_forward_backward_call`."""
+        self._forward_backward = forward_backward_call
+        self._reduction = parts.reduction.apart(functools.partial(_traced, parts.cluster))
+        self._apply = _traced(parts.cluster, parts.apply)
         self._traced = False
 
     def __call__(
-        self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, rates: np.ndarray, stop: np.float32
+        self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, totals: np.ndarray, rates: np.ndarray, stop: np.float32
     ) -> tuple[np.ndarray, dict[str, float] | None]:
         """Train on one step's batch.
 
@@ -138,37 +147,21 @@ class SplitCall:
         if not self._traced:
             # Else Python's garbage collector walks through all of TensorFlow's objects while it traces: 0.16 s of 0.4.
             gc.freeze()
-        watch = _Stopwatch()
-        values = watch.time("forward_backward", self._forward_backward, images[0], labels[0], weights[0], stop)
-        for compute in self._reduction:
-            stayed, sent = watch.time("compression", compute, values)
-            values = [*stayed, *(watch.time("all_reduce", self._all_reduce, sent) if sent else [])]
+        watch = Stopwatch()
+        values = watch.time("forward_backward", self._forward_backward, images[0], labels[0], weights[0], totals[0], stop)
+        values = self._reduction(values, watch)
         sums = watch.time("apply", self._apply, values, rates[0])
         seconds, self._traced = watch.seconds if self._traced else None, True
         return sums.numpy()[np.newaxis], seconds
 
 
-def _traced(parts: Parts, part: Callable[..., Any], signature: list[tf.TensorSpec] | None = None) -> Callable[..., Any]:
+def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[tf.TensorSpec] | None = None) -> Callable[..., Any]:
     # Without the part's own name TensorFlow takes all of them for one function that it traces again and again, and warns.
     @functools.wraps(part)
     def call(*arguments: Any) -> Any:
-        return parts.cluster.strategy.run(part, args=arguments)
+        return cluster.strategy.run(part, args=arguments)
 
     return tf.function(call, input_signature=signature)
-
-
-class _Stopwatch:
-    """Adds up the seconds of named parts."""
-
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys(("forward_backward", "compression", "all_reduce", "apply"), 0.0)
-
-    def time(self, part: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The function's result; on a CPU a traced function returns when all of it is done."""
-        begun = time.perf_counter()
-        result = function(*arguments)
-        self.seconds[part] += time.perf_counter() - begun
-        return result
 
 
 def make_evaluate_call(model: keras.Model) -> Callable[..., tf.Tensor]:

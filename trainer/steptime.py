@@ -3,10 +3,9 @@
 import time
 from typing import Any
 
-import keras
 import numpy as np
 
-from trainer import models, optimizer, reduction, step
+from trainer import assembly, step
 from trainer.cluster import Cluster, Place
 from trainer.config import Config
 
@@ -28,11 +27,8 @@ def measure(config: Config, classes: int, batch: int, threads: int, seconds: flo
         `step_seconds` (median over calls), `images_per_s`, `batch`, `steps` timed.
     """
     cluster = Cluster(Place(0, ["alone"]), threads)
-    keras.utils.set_random_seed(config.seed % 2**32)
-    with cluster.strategy.scope():
-        model = models.build(config.model, config.data.image_size, classes)
-        rule = optimizer.make(config.optimizer, model.trainable_variables)
-    call = step.make_train_call(step.Parts(cluster, model, rule, reduction.make(config.reduction, 1, step.shapes(model))))
+    model = assembly.build_model(cluster, config, classes)
+    call = step.make_train_call(assembly.assemble(cluster, config, model, config.reduction)[0])
     arguments = _random_batches(config, classes, batch)
     call(*arguments)
     durations: list[float] = []
@@ -49,4 +45,11 @@ def _random_batches(config: Config, classes: int, batch: int) -> tuple[Any, ...]
     images = random.integers(0, 256, (STEPS, batch, *config.data.image_size), dtype=np.uint8)
     labels = random.integers(0, classes, (STEPS, batch)).astype(np.int32)
     # Rate 0: random labels must not drive the weights anywhere.
-    return images, labels, np.ones((STEPS, batch), np.float32), np.zeros(STEPS, np.float32), np.float32(0)
+    return (
+        images,
+        labels,
+        np.ones((STEPS, batch), np.float32),
+        np.full(STEPS, batch, np.float32),
+        np.zeros(STEPS, np.float32),
+        np.float32(0),
+    )

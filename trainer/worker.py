@@ -15,7 +15,7 @@ import yaml
 from trainer import config as configs
 from trainer import schedule
 from trainer.data.cache import open_images
-from trainer.errors import DIVERGED, FAILED, RESTART, Diverged, LockstepError
+from trainer.errors import DIVERGED, FAILED, RESTART, Diverged, LockstepError, PeerLost
 from trainer.telemetry import Metrics
 from trainer.watchdog import Watchdog
 
@@ -42,6 +42,9 @@ def main(run: Path, host: str, packs: Path, caches: Path, threads: int, start_de
     except Diverged as error:
         print(f"error: {error}", file=sys.stderr)
         return DIVERGED
+    except PeerLost as error:
+        print(f"error: {error}; this worker ends so that all can start again", file=sys.stderr)
+        return RESTART
     except LockstepError as error:
         print(f"error: {error}", file=sys.stderr)
         return FAILED
@@ -59,12 +62,16 @@ def main(run: Path, host: str, packs: Path, caches: Path, threads: int, start_de
 def _train(run: Path, host: str, packs: Path, caches: Path, threads: int, metrics: Metrics, watchdog: Watchdog) -> int:
     config = configs.build(yaml.safe_load((run / "config.yml").read_text(encoding="utf-8")))
     metrics.phase("caching")
-    size = config.data.image_size
-    manifest, images = open_images(
-        packs, caches, size, config.data.cache_limit_mb, lambda done, total: metrics.phase("caching", f"{done}/{total} images")
-    )
+    data = config.data
+
+    def progress(done: int, total: int) -> None:
+        metrics.phase("caching", f"{done}/{total} images")
+
+    manifest, images = open_images(packs, caches, data.image_size, data.cache_limit_mb, progress, data.loaders)
     metrics.phase("joining")
     # From here on TensorFlow runs; whatever forks or has no need of it comes before.
+    import tensorflow as tf
+
     from trainer.cluster import Cluster, place_from_environment
     from trainer.loop import Job, Trainer
 
@@ -74,9 +81,14 @@ def _train(run: Path, host: str, packs: Path, caches: Path, threads: int, metric
     watchdog.catch_signals()
     metrics.phase("building")
     counts = schedule.counts(config, place.workers, len(manifest.train.files))
-    marker = run / "workers" / host / "stop"
-    job = Job(config, counts, run, manifest, images, metrics, watchdog.stop_asked.is_set, marker)
-    code = Trainer(job, cluster).run()
+    job = Job(config, counts, run, manifest, images, metrics, watchdog.stop_asked.is_set, run / "workers" / host)
+    try:
+        code = Trainer(job, cluster).run()
+    except tf.errors.OpError:
+        # TensorFlow tells of an exception inside a step in words of its own.
+        if cluster.direct is not None and cluster.direct.lost is not None:
+            raise cluster.direct.lost from None
+        raise
     watchdog.ignore_signals()
     return code
 

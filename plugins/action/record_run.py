@@ -47,7 +47,7 @@ def check_places(plan: dict[str, Any], places: dict[str, dict[str, Any]]) -> Non
             f"run={run} is running on {len(running)} of {len(places)} hosts ({', '.join(running)}); "
             f"stop it first: ansible-playbook stop.yml -e run={run}"
         )
-    old = [name for name, place in places.items() if place["newest_state"]]
+    old = [name for name, place in places.items() if place["newest_state"] or place["newest_memory"]]
     if old and not plan["resume"] and not running:
         raise LockstepError(
             f"{', '.join(old)}: the training state of an older run={run} lies in {plan['place']}/{run} under worker_root, "

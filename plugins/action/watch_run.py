@@ -136,6 +136,8 @@ class _Watch:
             if record["kind"] in ("phase", "heartbeat"):
                 self.phase = record["phase"]
                 self._show_phase(record)
+            elif record["kind"] == "reduction":
+                self._show_reduction(record)
             elif record["kind"] == "steps":
                 self.trained = True
                 self._show_steps(record)
@@ -147,6 +149,10 @@ class _Watch:
     def _show_phase(self, record: dict[str, Any]) -> None:
         if self.rank == 0 and record["kind"] == "phase" and record["phase"] != "training":
             self.line.update(f"{self.host}: {record['phase']} {record['note']}".rstrip())
+
+    def _show_reduction(self, record: dict[str, Any]) -> None:
+        if self.rank == 0 and not self.arguments.get("quiet"):
+            self.line.print(f"Gradients are sent {record['why']}.")
 
     def _show_steps(self, record: dict[str, Any]) -> None:
         if self.rank == 0:
@@ -171,7 +177,7 @@ class _Watch:
             return
         self.collected = time.monotonic()
         try:
-            without = ("checkpoints", "state") if trial else ()
+            without = ("checkpoints", "state", "memory") if trial else ()
             self.worker.collect(self.local, None if self.rank == 0 else f"workers/{self.host}", without=without)
         except (Gone, OSError) as error:
             Display().warning(f"results of {self.host} could not be collected: {error}")

@@ -87,6 +87,10 @@ newest_state:
   description: Name of the newest training state on this host, or an empty string.
   returned: state=present
   type: str
+newest_memory:
+  description: Name of the newest file of what this worker's reduction remembered, or an empty string.
+  returned: state=present
+  type: str
 """
 
 STARTING_S = 60
@@ -153,7 +157,8 @@ def claim(module, path):
     changed = not running and not module.check_mode
     if changed:
         take(module, path, held)
-    module.exit_json(changed=changed, running=running, facts=facts(module), newest_state=newest_state(module))
+    states = {"newest_state": newest(module.params["folder"], "state"), "newest_memory": newest(worker_folder(module), "memory")}
+    module.exit_json(changed=changed, running=running, facts=facts(module), **states)
 
 
 def read(path):
@@ -250,9 +255,9 @@ def check_needs(module):
             )
 
 
-def newest_state(module):
-    """Name of the newest training state of this run on this host."""
-    folder = os.path.join(module.params["folder"], "state")
+def newest(place, kind):
+    """Name of the newest file of a training state in a folder."""
+    folder = os.path.join(place, kind)
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return max((name for name in names if name.startswith("step-") and name.endswith(".npz")), default="")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import time
@@ -16,6 +17,7 @@ from plugins.module_utils.lockstep_tmux import SOCKET
 
 TMUX = f"tmux -L {SOCKET}"
 MARK = "=====lockstep====="
+STATE = re.compile(r"(.*/)?(state|memory)/step-\d+\.npz")
 
 
 class Gone(Exception):
@@ -98,12 +100,12 @@ class Worker:
             there.add(name)
             path = into / only / name if only else into / name
             ours = name in ("config.yml", "cluster.json") or (keep and name == "summary.json")
-            if name.split("/")[0] in without or (ours and not only):
+            if set(without) & set(name.split("/")) or (ours and not only):
                 continue
             if not _same(path, int(size), float(changed)):
                 self._fetch(f"{where}/{name}", path, float(changed))
                 fetched.append(name)
-        _forget_old_states(into, there)
+        _forget_old_states(into / (only or "."), there)
         return fetched
 
     def _fetch(self, remote: str, local: Path, changed: float) -> None:
@@ -142,12 +144,14 @@ def _grow(local: Path, longer: Path) -> None:
 
 
 def _forget_old_states(into: Path, there: set[str]) -> None:
-    """Drop training states that the chief has replaced by newer ones."""
-    newest = max((name for name in there if name.startswith("state/step-")), default="")
-    for path in into.glob("state/step-*.npz"):
-        name = f"state/{path.name}"
-        if name not in there and name < newest:
-            path.unlink()
+    """Drop training states that a worker has replaced by newer ones."""
+    folders = {name.rpartition("/")[0] for name in there if STATE.fullmatch(name)}
+    for folder in folders:
+        newest = max(name for name in there if name.startswith(f"{folder}/step-"))
+        for path in (into / folder).glob("step-*.npz"):
+            name = f"{folder}/{path.name}"
+            if name not in there and name < newest:
+                path.unlink()
 
 
 def _same(path: Path, size: int, changed: float) -> bool:

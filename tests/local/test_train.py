@@ -8,7 +8,7 @@ import pytest
 from tests.local.conftest import CLASSES, LocalProject
 from tests.project import await_until
 
-SMALL = "set=train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.005,telemetry.split_every=3"
+SMALL = "set=train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.005,telemetry.split_every=3,reduction.name=packed"
 
 
 def rows(project: LocalProject, name: str) -> list[dict[str, float]]:

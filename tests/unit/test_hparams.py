@@ -99,12 +99,20 @@ def test_a_session_holds_the_values_of_the_run(tmp_path):
     assert {name: values[name] for name in hparams.FIRST} == {
         "model.name": "deep_cnn",
         "optimizer.learning_rate": 0.01,
-        "reduction.name": "packed",
+        "reduction.name": "auto",
         "train.global_batch": 256,
         "workers": 4,
     }
     assert (values["data.allow_bad_images"], values["schedule.decay"]) == (True, "[]")
     assert "train.steps" not in values
+
+
+def test_how_gradients_were_sent_is_what_was_chosen(tmp_path):
+    run = make_run(tmp_path / "first")
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | {"reduction": {"name": "powersgd", "why": "compressed"}}))
+    hparams.write(run)
+    assert parts(run)["session_start_info"].hparams["reduction.name"].string_value == "powersgd"
 
 
 def test_every_key_of_the_configuration_is_a_column_even_where_this_run_has_no_value():

@@ -266,6 +266,15 @@ def test_newest_state(existing):
     assert plan.newest_state(existing) == "step-000000140.npz"
 
 
+def test_newest_memory_by_host(existing):
+    assert plan.newest_memory(None) == plan.newest_memory(existing) == {}
+    for host, steps in (("pi1", (9, 10)), ("pi2", (10, 100))):
+        (existing / "workers" / host / "memory").mkdir(parents=True)
+        for step in steps:
+            (existing / "workers" / host / "memory" / f"step-{step:09d}.npz").touch()
+    assert plan.newest_memory(existing) == {"pi1": "step-000000010.npz", "pi2": "step-000000100.npz"}
+
+
 @pytest.mark.parametrize(
     ("summary", "done"),
     [

@@ -53,6 +53,24 @@ def test_what_is_new_is_fetched_once(worker):
     assert (here / "history.csv").read_text() == "epoch\n1\n2\n"
 
 
+@pytest.mark.parametrize("only", [None, "workers/pi1"])
+def test_states_that_a_worker_replaced_are_dropped_here_and_those_of_a_lost_disk_kept(worker, only):
+    made, remote, here = worker
+    for step in (1, 2, 3):
+        for folder in ("state", "workers/pi1/memory"):
+            (remote / folder).mkdir(exist_ok=True)
+            (remote / folder / f"step-{step}.npz").write_text("state")
+            if step > 1:
+                (remote / folder / f"step-{step - 1}.npz").unlink()
+        made.collect(here, only)
+    assert [path.name for path in (here / "workers/pi1/memory").iterdir()] == ["step-3.npz"]
+    assert [path.name for path in (here / "state").iterdir()] == ["step-3.npz"] if only is None else not (here / "state").exists()
+    shutil.rmtree(remote / "workers")
+    (remote / "workers/pi1").mkdir(parents=True)
+    made.collect(here, only)
+    assert [path.name for path in (here / "workers/pi1/memory").iterdir()] == ["step-3.npz"]
+
+
 def test_a_trials_weights_stay_where_they_are(worker):
     made, _, here = worker
     made.collect(here, without=("checkpoints", "state"))

@@ -20,31 +20,42 @@ import keras
 import numpy as np
 import tensorflow as tf
 from trainer import config, models, optimizer, reduction, step
+from trainer.reduction import Method, Setting, chain
 from trainer.telemetry import Events
 
-def parts(rounds):
+class Nobody:
+    # What one worker alone sums.
+    def all_reduce(self, arrays):
+        return [array.copy() for array in arrays]
+
+def parts(choose, clip=None):
     keras.utils.set_random_seed(1)
     with cluster.strategy.scope():
         model = models.build({"name": "deep_cnn", "filters": 2, "stages": 1}, (8, 8, 1), 3)
-        rule = optimizer.make(config.Optimizer(weight_decay=0.1), model.trainable_variables)
-    return step.Parts(cluster, model, rule, rounds(step.shapes(model)))
+        method = choose(step.shapes(model))
+        rule = optimizer.make(config.Optimizer(weight_decay=0.1, clip_norm=clip), model.trainable_variables, method.low_rank)
+    return step.Parts(cluster, model, rule, chain.make(method, cluster.all_reduce, Nobody()))
 
 def packed(shapes):
-    return reduction.make(config.Reduction(), 2, shapes)
+    return reduction.make(config.Reduction(), shapes, Setting(2))
 
 def twice(shapes):
-    pack, unpack = packed(shapes)
     def halves(values):
         return values[:2], values[2:]
-    return [halves, pack, unpack]
+    return Method([halves, *packed(shapes).computations])
+
+def powersgd(shapes, on_host=True):
+    return reduction.make(config.Reduction("powersgd", rank=5, min_elements=400), shapes, Setting(2, on_host))
 
 def train(made, apart):
     random = np.random.default_rng(0)
-    whole, split, rows, seconds = step.make_train_call(made), step.SplitCall(made), [], []
+    split = step.SplitCall(made, step.make_forward_backward_call(cluster, made.model))
+    whole, rows, seconds = step.make_train_call(made), [], []
     for batch in (5, 5, 5, 2):
         images = random.integers(0, 256, (1, batch, 8, 8, 1), dtype=np.uint8)
         labels = random.integers(0, 3, (1, batch)).astype(np.int32)
-        batches = images, labels, np.ones((1, batch), np.float32), np.full(1, 0.1, np.float32), np.float32(batch == 2)
+        total = np.full(1, batch, np.float32)
+        batches = images, labels, np.ones((1, batch), np.float32), total, np.full(1, 0.01, np.float32), np.float32(batch == 2)
         row, parts = split(*batches) if apart else (whole(*batches).numpy(), None)
         rows.append(row.tolist())
         seconds.append(parts)
@@ -52,9 +63,22 @@ def train(made, apart):
     state = [variable.value.numpy() for variable in made.model.variables] + [slot.numpy() for slot in made.optimizer.slots]
     return {"state": digest(state), "rows": rows, "seconds": seconds, "traces": traces}
 
-found = {"alone": len(reduction.make(config.Reduction(), 1, []))}
-for name, rounds in {"none": lambda shapes: [], "packed": packed, "twice": twice}.items():
-    found[name] = [train(parts(rounds), apart) for apart in (False, True)]
+found = {"alone": len(reduction.make(config.Reduction(), [], Setting(1)).computations)}
+none = lambda shapes: Method([])
+for name, choose in {"none": none, "packed": packed, "twice": twice, "powersgd": powersgd}.items():
+    found[name] = [train(parts(choose), apart) for apart in (False, True)]
+sizes = step.shapes(parts(none).model)
+found["low_rank"] = [sorted(powersgd(sizes, on_host).low_rank) for on_host in (True, False)]
+
+def end(choose, clip):
+    made = parts(choose, clip)
+    train(made, False)
+    return np.concatenate([variable.numpy().ravel() for variable in made.model.variables])
+
+for name, clip in {"loose": None, "clipped": 0.05}.items():
+    whole = end(none, clip)
+    found[name] = [float(np.abs(end(choose, clip) - whole).max()) for choose in (powersgd, lambda shapes: powersgd(shapes, False))]
+    found[name + "_moved"] = float(np.abs(whole - end(none, None if clip else 0.05)).max())
 
 events = Events(Path(sys.argv[1]))
 events.phases(3, {})
@@ -76,16 +100,17 @@ def found(tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", ["none", "packed", "twice"])
+@pytest.mark.parametrize("name", ["none", "packed", "twice", "powersgd"])
 def test_taken_apart_or_not_a_step_gives_the_same_weights_momentum_and_sums(name, found):
     whole, apart = found[name]
-    assert apart["state"] == whole["state"] == found["none"][0]["state"]
+    assert apart["state"] == whole["state"]
+    assert (whole["state"] == found["none"][0]["state"]) == (name != "powersgd")
     assert apart["rows"] == whole["rows"]
     assert [row[0][1] for row in apart["rows"]] == [5.0, 5.0, 5.0, 2.0]
     assert [row[0][3] for row in apart["rows"]] == [0.0, 0.0, 0.0, 1.0]
 
 
-@pytest.mark.parametrize("name", ["packed", "twice"])
+@pytest.mark.parametrize("name", ["packed", "twice", "powersgd"])
 def test_the_first_step_taken_apart_traces_and_only_the_others_are_timed(name, found):
     first, *others = found[name][1]["seconds"]
     assert first is None
@@ -93,6 +118,14 @@ def test_the_first_step_taken_apart_traces_and_only_the_others_are_timed(name, f
     for seconds in others:
         assert list(seconds) == ["forward_backward", "compression", "all_reduce", "apply"]
         assert all(0 < value < 10 for value in seconds.values())
+
+
+def test_of_full_rank_powersgd_is_plain_sgd_with_and_without_clipping(found):
+    """The gradient of the one large tensor, over 5 images, has a rank of 5 at most."""
+    assert found["low_rank"] == [[4], []]
+    for name in ("loose", "clipped"):
+        assert max(found[name]) < 1e-5
+        assert found[name + "_moved"] > 1e-3
 
 
 def test_without_a_reduction_nothing_is_compressed_or_sent(found):

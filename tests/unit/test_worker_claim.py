@@ -264,12 +264,20 @@ def test_giving_back_in_check_mode_removes_nothing(place, worker_claim):
 
 
 def test_newest_state_is_the_one_with_most_steps(place, worker_claim):
-    assert worker_claim.newest_state(place.module()) == ""
+    run = str(place.root / "runs" / "new")
+    assert worker_claim.newest(run, "state") == ""
     folder = place.root / "runs" / "new" / "state"
     folder.mkdir(parents=True)
     for name in ("step-000000090.npz", "step-000000100.npz", "step-999999999.npz.part", ".part-zzz.npz", "zzz"):
         (folder / name).touch()
-    assert worker_claim.newest_state(place.module()) == "step-000000100.npz"
+    assert worker_claim.newest(run, "state") == "step-000000100.npz"
+
+
+def test_what_a_reduction_remembered_is_told_too(place):
+    folder = place.root / "runs" / "new" / "workers" / "pi1" / "memory"
+    folder.mkdir(parents=True)
+    (folder / "step-000000100.npz").touch()
+    assert place.claim(check_mode=True)["newest_memory"] == "step-000000100.npz"
 
 
 def test_facts_say_what_the_records_need(place, worker_claim):

@@ -118,6 +118,8 @@ def _row(run: Path) -> list[Event]:
     summary = read_json(run / "summary.json") if (run / "summary.json").is_file() else {}
     at = datetime.datetime.fromisoformat(cluster["created_at"]).timestamp()
     values = hyperparameters(config, len(cluster["hosts"]))
+    if "reduction" in summary:
+        values["reduction.name"] = summary["reduction"]["name"]
     parts = [_part(metadata.EXPERIMENT_TAG, experiment=experiment(values))]
     parts += [_part(metadata.SESSION_START_INFO_TAG, session_start_info=_start(run.name, values, at))]
     if summary.get("state") in ENDS:

@@ -20,6 +20,8 @@ from trainer.data.images import decode, fit, fit_batch
 from trainer.data.manifest import Manifest
 
 CHUNK = 512
+TASKS = 4
+"""Tasks that each loader gets of one call's images: more than one, because images differ in size."""
 SPLITS = ("train", "test")
 Progress = Callable[[int, int], None]
 
@@ -45,18 +47,33 @@ class Cached:
 
 
 class Decoded:
-    """Images decoded from the published packs each time they are asked for, by a few threads."""
+    """Images decoded from the published packs each time they are asked for, by a few threads.
 
-    def __init__(self, packs: Path, manifest: Manifest, split: str, size: tuple[int, ...]):
+    Threads and not processes: Pillow lets go of Python's lock while it decodes and resizes, what they decode needs no way from
+    one process to another, and none is left behind when a worker is killed. docs/benchmarks.md has both, measured.
+    """
+
+    def __init__(self, packs: Path, manifest: Manifest, split: str, size: tuple[int, ...], loaders: int | None = None):
+        """Decode with so many threads; default: as many as this process may use cores."""
         self._reader = PackReader(packs, manifest, split)
         self._size = size
-        self._threads = ThreadPoolExecutor(max(1, os.cpu_count() or 1))
+        self._loaders = loaders or len(os.sched_getaffinity(0))
+        self._threads = ThreadPoolExecutor(self._loaders, thread_name_prefix="loader")
         self.labels = np.asarray(manifest.records(split).labels, np.int32)
 
     def gather(self, indices: np.ndarray) -> np.ndarray:
         """Read, decode and fit each image."""
-        images = self._threads.map(lambda index: fit(self._reader.image(int(index)), self._size), indices)
-        return np.stack(list(images)) if len(indices) else np.zeros((0, *self._size), np.uint8)
+        images = np.empty((len(indices), *self._size), np.uint8)
+
+        def load(places: np.ndarray) -> None:
+            for place in places:
+                images[place] = fit(self._reader.image(int(indices[place])), self._size)
+
+        # Several images a task: the executor's own work on a task is as much as decoding a tiny one.
+        tasks = np.array_split(np.arange(len(indices)), min(len(indices), TASKS * self._loaders) or 1)
+        for _ in self._threads.map(load, tasks):
+            pass
+        return images
 
 
 class PackReader:
@@ -77,15 +94,17 @@ class PackReader:
         return decode(data.tobytes())
 
 
-def open_images(packs: Path, caches: Path, size: tuple[int, ...], limit_mb: int, progress: Progress) -> tuple[Manifest, dict[str, Images]]:
-    """The manifest of a published dataset and its images, cached when the limit allows.
+def open_images(
+    packs: Path, caches: Path, size: tuple[int, ...], limit_mb: int, progress: Progress, loaders: int | None = None
+) -> tuple[Manifest, dict[str, Images]]:
+    """The manifest of a published dataset and its images, cached when the limit allows; else `loaders` threads decode.
 
     Processes on one host that share `caches` make a cache once: the others wait for it.
     """
     manifest = manifests.load(packs)
     total = sum(len(manifest.records(split).files) for split in SPLITS)
     if total * int(np.prod(size)) > limit_mb * 2**20:
-        return manifest, {split: Decoded(packs, manifest, split, size) for split in SPLITS}
+        return manifest, {split: Decoded(packs, manifest, split, size, loaders) for split in SPLITS}
     folder = caches / f"{manifest.digest[:16]}-{'x'.join(map(str, size))}"
     with _locked(folder):
         if not folder.is_dir():

@@ -48,6 +48,11 @@ class EpochPlan:
             return self._orders[0][first : min(last, self.images)]
         return np.concatenate([self._lap(first, last, lap) for lap in range(first // self.images, -(-last // self.images))])
 
+    def size(self, step: int) -> int:
+        """Number of images that all workers see together in `step`."""
+        first, last = step * self.global_batch, (step + 1) * self.global_batch
+        return self.global_batch if self._wraps else min(last, self.images) - first
+
     def part(self, step: int, workers: int, rank: int) -> np.ndarray:
         """Positions of the images that worker `rank` sees in `step`."""
         union = self.union(step)

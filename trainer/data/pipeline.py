@@ -32,6 +32,8 @@ class Batches:
     """`[steps, batch]` int32."""
     weights: np.ndarray
     """`[steps, batch]` float32, 0 for the stand-in of a worker whose share is empty."""
+    totals: np.ndarray
+    """`[steps]` float32: images of all workers."""
 
 
 class Partition(Protocol):
@@ -42,13 +44,14 @@ class Partition(Protocol):
 
 
 def calls(
-    first: int, last: int, most: int, uneven: bool, boundary: int | None = None, offset: int = 0, split_every: int = 0
+    first: int, last: int, most: int, uneven: bool, boundary: int | None = None, offset: int = 0, split_every: int = 0, warmup: int = 0
 ) -> Iterator[Call]:
     """Cut the steps `first` to `last` of an epoch into calls of at most `most` steps.
 
     The epoch's short last step (`uneven`) is a call of its own, and no call crosses a multiple of
-    `boundary` counted from the run's start (`offset` steps before the epoch). Every `split_every`th
-    step of the run is a call of its own, too, and taken apart.
+    `boundary` counted from the run's start (`offset` steps before the epoch), or the end of the run's
+    first `warmup` steps. After those, every `split_every`th step of the run is a call of its own, too,
+    and taken apart.
     """
     while first < last:
         stop = min(first + most, last)
@@ -56,8 +59,11 @@ def calls(
             stop = min(stop, last - 1)
         if boundary:
             stop = min(stop, _next_multiple(offset + first, boundary) - offset)
+        warming = offset + first < warmup
+        if warming:
+            stop = min(stop, warmup - offset)
         taken_apart = False
-        if split_every:
+        if split_every and not warming:
             sampled = _next_multiple(offset + first, split_every) - offset - 1
             taken_apart = first == sampled
             stop = first + 1 if taken_apart else min(stop, sampled)
@@ -91,7 +97,8 @@ class Feeder:
             yield ahead.result()
 
     def _gather(self, plan: EpochPlan, call: Call) -> Batches:
-        parts = [plan.part(step, self._workers, self._rank) for step in range(call.first, call.first + call.steps)]
+        steps = range(call.first, call.first + call.steps)
+        parts = [plan.part(step, self._workers, self._rank) for step in steps]
         weight = 1.0 if len(parts[0]) else 0.0
         positions = np.stack(parts) if len(parts[0]) else np.zeros((call.steps, 1), np.int64)
         indices = self._chosen[positions]
@@ -101,4 +108,5 @@ class Feeder:
             pixels.reshape(*indices.shape, *pixels.shape[1:]),
             self._images.labels[indices].astype(np.int32),
             np.full(indices.shape, weight, np.float32),
+            np.array([plan.size(step) for step in steps], np.float32),
         )

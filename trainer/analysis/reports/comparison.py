@@ -57,7 +57,7 @@ def differences(runs: Sequence[Run]) -> list[str]:
         "global batch": {run.cluster["counts"]["global_batch"] for run in runs},
         "number of workers": {len(run.cluster["hosts"]) for run in runs},
         "optimizer": {str(run.config["optimizer"]) for run in runs},
-        "reduction": {str(run.config["reduction"]) for run in runs},
+        "reduction": {str(run.config["reduction"] | {"name": run.reduction}) for run in runs},
         "seed": {run.config["seed"] for run in runs},
     }
     found = [name for name, values in seen.items() if len(values) > 1]

@@ -40,6 +40,11 @@ class Run:
         return str(self.config["model"]["name"])
 
     @property
+    def reduction(self) -> str:
+        """How gradients were sent; runs of before this was recorded tell it in their configuration."""
+        return str((self.summary.get("reduction") or self.config["reduction"])["name"])
+
+    @property
     def first(self) -> dict[str, Any]:
         """Row of the first epoch."""
         return self.history[0]

@@ -54,7 +54,7 @@ def _settings(run: Run) -> str:
     return (
         f"A step took {count(counts['global_batch'], 'image')} over {count(counts['workers'], 'worker')}, "
         f"an epoch {count(counts['steps_per_epoch'], 'step')}; the optimizer was {listed(parts)}; "
-        f"gradients were reduced by {code(run.config['reduction']['name'])}; the seed was {run.config['seed']}."
+        f"gradients were reduced by {code(run.reduction)}; the seed was {run.config['seed']}."
     )
 
 

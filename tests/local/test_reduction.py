@@ -1,0 +1,110 @@
+"""Compressed gradients through the playbooks: equal weights, and nothing lost when a run is broken off."""
+
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+
+from tests.local.test_train import rows
+from tests.project import await_until
+
+SMALL = "train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.005,telemetry.split_every=7"
+POWERSGD = "reduction.name=powersgd,reduction.rank=2,reduction.warmup_steps=5,checkpoint.every_steps=10"
+
+
+def train(project, pictures, name, *more, reduction=POWERSGD, **options):
+    """On the pictures an epoch has 8 steps."""
+    settings = f"set={SMALL},{reduction}"
+    return project.play("train", f"run={name}", "config=task_cnn", f"dataset={pictures}", settings, *more, **options)
+
+
+@pytest.fixture(scope="module")
+def straight(project, pictures):
+    """200 steps on three workers without interruption."""
+    return train(project, pictures, "squeezed", "epochs=25", "workers=3")
+
+
+def memory(project, name, worker):
+    """Files of what a worker's reduction remembered, as collected."""
+    return sorted((project.run(name) / "workers" / f"worker{worker}" / "memory").glob("*.npz"))
+
+
+def test_after_200_compressed_steps_all_workers_have_the_same_weights(project, straight):
+    summary = project.summary("squeezed")
+    assert (summary["steps"], summary["state"]) == (200, "SUCCEEDED")
+    assert len(summary["weights_sha256_by_rank"]) == 3
+    assert len(set(summary["weights_sha256_by_rank"])) == 1
+    assert rows(project, "squeezed")[-1]["loss"] < rows(project, "squeezed")[0]["loss"]
+
+
+def test_each_worker_keeps_what_it_has_not_sent(project, straight):
+    files = [memory(project, "squeezed", worker) for worker in (1, 2, 3)]
+    assert [[path.name for path in found] for found in files] == [["step-000000192.npz", "step-000000200.npz"]] * 3
+    errors = []
+    for found in files:
+        with np.load(found[-1]) as stored:
+            assert int(stored["workers"]) == 3
+            errors.append(stored["0000"])
+    assert errors[0].shape == (28800, 128)
+    assert np.abs(errors[0]).max() > 0
+    assert np.abs(errors[0] - errors[1]).max() > 0
+
+
+def test_one_step_is_taken_apart_with_its_compression(project, straight):
+    log = (project.run("squeezed") / "workers" / "worker2" / "metrics.jsonl").read_text()
+    samples = [line for line in log.splitlines() if '"kind": "split"' in line]
+    assert len(samples) == 28
+    assert all('"compression": 0.0,' not in line and '"all_reduce": 0.0,' not in line for line in samples)
+
+
+def test_killed_inside_an_epoch_and_continued_it_ends_with_the_same_weights(project, pictures, straight):
+    train(project, pictures, "broken", "epochs=25", "workers=3", "detach=true")
+    await_until(lambda: project.steps(1, "broken") >= 30, 90, "thirty steps")
+    os.kill(project.trainer_pid(2, "broken"), signal.SIGKILL)
+    ended = project.play("train", "run=broken", check=False)
+    if project.summary("broken")["state"] != "SUCCEEDED":
+        assert ended.returncode != 0
+        project.play("train", "run=broken")
+    assert project.summary("broken")["restarts"] == 1
+    assert project.summary("broken")["weights_sha256"] == project.summary("squeezed")["weights_sha256"]
+
+
+def test_stopped_by_the_operator_and_every_disk_lost_it_ends_with_the_same_weights(project, pictures, straight):
+    train(project, pictures, "moved", "epochs=25", "workers=3", "detach=true")
+    await_until(lambda: project.steps(1, "moved") >= 30, 90, "thirty steps")
+    project.play("stop", "run=moved")
+    assert 30 <= project.summary("moved")["steps"] < 200
+    for worker in (1, 2, 3):
+        shutil.rmtree(project.node(worker, "moved"))
+    project.play("train", "run=moved")
+    assert project.summary("moved")["weights_sha256"] == project.summary("squeezed")["weights_sha256"]
+
+
+def test_on_another_number_of_workers_the_memory_starts_anew_and_the_run_goes_on(project, pictures, straight):
+    train(project, pictures, "fewer", "epochs=2", "workers=3")
+    project.play("train", "run=fewer", "epochs=3", "workers=2")
+    assert "it starts anew" in (project.run("fewer") / "workers" / "worker1" / "worker.log").read_text()
+    summary = project.summary("fewer")
+    assert (summary["steps"], summary["workers"], len(set(summary["weights_sha256_by_rank"]))) == (24, 2, 1)
+
+
+@pytest.mark.parametrize(
+    "reduction",
+    [
+        "reduction.transport=tensorflow",
+        "reduction.name=half",
+        "reduction.name=half,reduction.dtype=float16,reduction.transport=tensorflow",
+        "reduction.name=powersgd,reduction.transport=tensorflow",
+    ],
+)
+def test_other_ways_to_send_end_alike(project, pictures, reduction):
+    name = "way-" + "-".join(part.partition("=")[2] for part in reduction.split(","))
+    train(project, pictures, name, "epochs=3", "workers=2", reduction=reduction)
+    if not project.run("way-plain").exists():
+        train(project, pictures, "way-plain", "epochs=3", "workers=2", reduction="reduction.name=packed")
+    assert len(set(project.summary(name)["weights_sha256_by_rank"])) == 1
+    tolerance = 0.25 if "powersgd" in reduction else 0.01
+    for mine, theirs in zip(rows(project, name), rows(project, "way-plain"), strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=tolerance)

@@ -1,0 +1,86 @@
+"""What `reduction.name: auto` becomes on a certain cluster: measured before training, and kept when a run is continued."""
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from trainer.checkpoint import States
+from trainer.cluster import Cluster
+from trainer.config import Config, Reduction
+from trainer.reduction import METHODS
+from trainer.reduction.choice import Choice, choose
+
+Shapes = Sequence[tuple[int, ...]]
+SMALL, LARGE = 2**14, 2**19
+"""Floats of the two sums that are timed: their difference is what a byte costs."""
+ROUNDS = 3
+
+
+def resolve(config: Config, cluster: Cluster, shapes: Shapes, states: States, own_seconds: Callable[[], float]) -> tuple[Reduction, Choice]:
+    """The reduction of a run, with a name other than `auto`, and why; the same on all workers.
+
+    Args:
+        config: the run's configuration.
+        cluster: connected as the run will be.
+        shapes: of the gradients.
+        states: where the chief finds what a run that is continued began with.
+        own_seconds: measures a forward and backward pass on this worker.
+    """
+    asked = config.reduction
+    if cluster.place.workers == 1:
+        return dataclasses.replace(asked, name="packed"), Choice("packed", "to nobody: one worker trains")
+    if asked.name != "auto":
+        return asked, Choice(asked.name, f"as configured: {asked.name}")
+    before = _before(cluster, states)
+    if before:
+        return dataclasses.replace(asked, name=before), Choice(before, f"as when the run began: {before}")
+    found = choose(asked, shapes, _slowest(cluster, own_seconds()), _slowest(cluster, sending_seconds(cluster, shapes)))
+    return dataclasses.replace(asked, name=found.name), found
+
+
+def _before(cluster: Cluster, states: States) -> str | None:
+    progress = states.newest() if cluster.place.is_chief else None
+    number = int(cluster.sum(np.array([progress.method + 1 if progress else 0], np.int32))[0])
+    return METHODS[number - 1] if number else None
+
+
+def _slowest(cluster: Cluster, seconds: float) -> float:
+    microseconds = np.zeros((cluster.place.workers, 1), np.int32)
+    microseconds[cluster.place.rank] = max(1, round(seconds * 1e6))
+    return float(cluster.gather(microseconds).max()) / 1e6
+
+
+def own_seconds(forward_backward_call: Callable[..., object], image: Sequence[int], batch: int) -> float:
+    """Seconds of one forward and backward pass on this worker: the shortest of a few, the first of which traces."""
+    blank = np.zeros((batch, *image), np.uint8), np.zeros(batch, np.int32), np.ones(batch, np.float32)
+    return _shortest(lambda: forward_backward_call(*blank, np.float32(batch), np.float32(0)))
+
+
+def sending_seconds(cluster: Cluster, shapes: Shapes) -> float:
+    """Seconds of an all-reduce of all gradients in float32, from two smaller ones."""
+    times = [_shortest(functools.partial(_send, cluster, size)) for size in (SMALL, LARGE)]
+    floats = sum(math.prod(shape) for shape in shapes)
+    a_float = max(0.0, times[1] - times[0]) / (LARGE - SMALL)
+    return times[0] + a_float * max(0, floats - SMALL)
+
+
+def _send(cluster: Cluster, size: int) -> None:
+    values = np.zeros(size, np.float32)
+    if cluster.direct is not None:
+        cluster.direct.all_reduce([values])
+    else:
+        cluster.sum(values)
+
+
+def _shortest(work: Callable[[], object]) -> float:
+    """Seconds of the fastest round after the first, which traces or opens the connection."""
+    seconds = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - begun)
+    return min(seconds[1:])

@@ -1,0 +1,368 @@
+"""A sum over all workers in one or two hops, over plain TCP connections between every two of them.
+
+A ring takes 2(N-1) hops a sum, and on a small or busy host each hop waits for a process to be
+woken. Here every worker sends each other one a part, sums the parts that it gets, and sends the sum
+to everybody: 2 hops, and as many bytes as the ring (reduce-scatter and all-gather by direct
+exchange: Thakur, Rabenseifner, Gropp 2005, doi:10.1177/1094342005051521). What is tiny goes whole to
+everybody: 1 hop.
+
+Sums are made in order of rank, by one worker or by all alike, so all workers get the same bits.
+"""
+
+import itertools
+import secrets
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainer.errors import ClusterError, PeerLost
+from trainer.hostarray import aligned
+
+ONE_HOP = 2**16
+"""Bytes that a worker may send to let everything go to everybody at once."""
+PACKED = 2**20
+"""Bytes up to which arrays are packed into one before they are sent."""
+LANE = 16
+"""Elements to whose multiple each packed array is moved: TensorFlow takes over what begins at 64 bytes."""
+TOKEN = 16
+CONNECT_TIMEOUT_S = 60.0
+QUIET_S = 10.0
+"""Seconds without a byte from a peer after which it is asked whether it lives."""
+BUFFERS_A_CALL = 64
+
+Addresses = list[tuple[str, int]]
+Arrays = list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of one array: elements `start` to `stop`."""
+
+    array: int
+    start: int
+    stop: int
+
+
+def pieces(sizes: Sequence[int], parts: int) -> list[list[Piece]]:
+    """Cut arrays, laid end to end, into equal parts (to within one element): a list of pieces a part."""
+    total, starts = sum(sizes), np.cumsum([0, *sizes]).tolist()
+    found = []
+    for part in range(parts):
+        first, last = total * part // parts, total * (part + 1) // parts
+        inside = (
+            (array, max(first - start, 0), min(last - start, size)) for array, (start, size) in enumerate(zip(starts, sizes, strict=False))
+        )
+        found.append([Piece(array, start, stop) for array, start, stop in inside if start < stop])
+    return found
+
+
+class Route:
+    """Who sums what of arrays of certain sizes and types, and where what comes in is put."""
+
+    def __init__(self, arrays: Sequence[np.ndarray], workers: int, rank: int):
+        self.one_hop = sum(array.nbytes for array in arrays) * (workers - 1) <= ONE_HOP
+        sizes = [array.size for array in arrays]
+        whole = [Piece(array, 0, size) for array, size in enumerate(sizes) if size]
+        self.summed_by = [whole] * workers if self.one_hop else pieces(sizes, workers)
+        mine = self.summed_by[rank]
+        self.incoming = [[np.empty(piece.stop - piece.start, arrays[piece.array].dtype) for piece in mine] for _ in range(workers)]
+        # Two sets in turn: the one that the last step gave may still be read while the next is filled.
+        self._outputs = itertools.cycle([[aligned((array.size,), array.dtype) for array in arrays] for _ in range(2)])
+
+    def outputs(self) -> Arrays:
+        """Arrays for the sums; they are used again at the call after the next."""
+        return next(self._outputs)
+
+
+class Packing:
+    """Many small arrays laid end to end in one: they cost less to copy than to handle one by one."""
+
+    def __init__(self, arrays: Sequence[np.ndarray]):
+        lengths = [-(-array.size // LANE) * LANE for array in arrays]
+        starts = np.cumsum([0, *lengths]).tolist()
+        self.flat = np.zeros(starts[-1], np.float32)
+        self._places = [(start, array.size, array.shape) for start, array in zip(starts, arrays, strict=False)]
+
+    @staticmethod
+    def fits(arrays: Sequence[np.ndarray]) -> bool:
+        """Whether these are better packed."""
+        return len(arrays) > 1 and sum(array.nbytes for array in arrays) <= PACKED and all(array.dtype == np.float32 for array in arrays)
+
+    def pack(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """All arrays in one, which is used again at the next call."""
+        for (start, size, _), array in zip(self._places, arrays, strict=True):
+            self.flat[start : start + size] = array.reshape(-1)
+        return self.flat
+
+    def unpack(self, flat: np.ndarray) -> Arrays:
+        """Views of the single arrays."""
+        return [flat[start : start + size].reshape(shape) for start, size, shape in self._places]
+
+
+class Direct:
+    """This worker's connections to all others."""
+
+    def __init__(self, rank: int, sockets: dict[int, socket.socket], is_alive: Callable[[int], bool], timeout: float):
+        """Use connected sockets, one a peer.
+
+        Args:
+            rank: of this worker.
+            sockets: by rank of the peer.
+            is_alive: asked of a peer from which nothing has come for a while.
+            timeout: seconds after which a peer that lives, but sends nothing, is given up.
+        """
+        self.rank, self.workers = rank, len(sockets) + 1
+        self._sockets, self._is_alive, self._timeout = sockets, is_alive, timeout
+        # Each begins with its right-hand neighbour, so that not all send to the same one.
+        self._peers = [(rank + distance) % self.workers for distance in range(1, self.workers)]
+        self._routes: dict[Any, Route] = {}
+        self._packings: dict[Any, Packing] = {}
+        self.bytes_sent = 0
+        self.lost: PeerLost | None = None
+        """Why the last sum failed: TensorFlow does not pass on the exception itself."""
+
+    def all_reduce(self, arrays: Sequence[np.ndarray]) -> Arrays:
+        """The sum of each array over all workers.
+
+        Args:
+            arrays: float32, or a half-precision type, which is summed in float32 and rounded once.
+                All workers give the same shapes in the same order.
+
+        Returns:
+            Arrays of the same shapes, used again at the call after the next.
+
+        Raises:
+            PeerLost: a worker ended, or sent nothing for too long.
+        """
+        found = [np.asarray(array, order="C") for array in arrays]
+        try:
+            return self._packed(found) if Packing.fits(found) else self._all_reduce(found)
+        except PeerLost as error:
+            self.lost = error
+            raise
+
+    def _packed(self, arrays: Arrays) -> Arrays:
+        key = tuple(array.shape for array in arrays)
+        if key not in self._packings:
+            self._packings[key] = Packing(arrays)
+        packing = self._packings[key]
+        return packing.unpack(self._all_reduce([packing.pack(arrays)])[0])
+
+    def _all_reduce(self, arrays: Arrays) -> Arrays:
+        route = self._route(arrays)
+        flat, sums = [array.reshape(-1) for array in arrays], route.outputs()
+        to_sum = {peer: _cut(flat, route.summed_by[peer]) for peer in self._peers}
+        self._swap(to_sum, {peer: route.incoming[peer] for peer in self._peers})
+        mine = _cut(sums, route.summed_by[self.rank])
+        parts = [_cut(flat, route.summed_by[self.rank]) if rank == self.rank else route.incoming[rank] for rank in range(self.workers)]
+        for out, *addends in zip(mine, *parts, strict=True):
+            add_up(addends, out)
+        if not route.one_hop:
+            self._swap(dict.fromkeys(self._peers, mine), {peer: _cut(sums, route.summed_by[peer]) for peer in self._peers})
+        return [total.reshape(array.shape) for total, array in zip(sums, arrays, strict=True)]
+
+    def _route(self, arrays: Arrays) -> Route:
+        key = tuple((array.size, array.dtype.char) for array in arrays)
+        if key not in self._routes:
+            self._routes[key] = Route(arrays, self.workers, self.rank)
+        return self._routes[key]
+
+    def _swap(self, out: dict[int, Arrays], into: dict[int, Arrays]) -> None:
+        """Send to and receive from all peers at the same time."""
+        sending = {peer: Buffers(out[peer]) for peer in self._peers}
+        receiving = {peer: Buffers(into[peer]) for peer in self._peers}
+        self.bytes_sent += sum(array.nbytes for arrays in out.values() for array in arrays)
+        for peer in self._peers:
+            self._send(peer, sending[peer])
+        waiting = {self._sockets[peer].fileno(): peer for peer in self._peers if sending[peer] or receiving[peer]}
+        poll = select.poll()
+        for number, peer in waiting.items():
+            poll.register(number, _events(sending[peer], receiving[peer]))
+        while waiting:
+            for number, event in self._wait(poll, waiting):
+                peer = waiting[number]
+                if event & ~(select.POLLIN | select.POLLOUT) and not receiving[peer]:
+                    raise PeerLost(f"the connection to rank {peer} broke", peer)
+                if event & ~select.POLLOUT:
+                    self._receive(peer, receiving[peer])
+                if event & select.POLLOUT:
+                    self._send(peer, sending[peer])
+                if wanted := _events(sending[peer], receiving[peer]):
+                    poll.modify(number, wanted)
+                else:
+                    poll.unregister(number)
+                    del waiting[number]
+
+    def _wait(self, poll: Any, waiting: dict[int, int]) -> list[tuple[int, int]]:
+        begun = time.monotonic()
+        while True:
+            events: list[tuple[int, int]] = poll.poll(QUIET_S * 1000)
+            if events:
+                return events
+            silent = [peer for peer in waiting.values() if not self._is_alive(peer)]
+            if silent:
+                raise PeerLost(f"rank {silent[0]} stopped answering", silent[0])
+            if time.monotonic() - begun > self._timeout:
+                peer = min(waiting.values())
+                raise PeerLost(f"rank {peer} sent nothing for {self._timeout:.0f} s, though it lives", peer)
+
+    def _send(self, peer: int, buffers: "Buffers") -> None:
+        try:
+            while buffers:
+                buffers.advance(self._sockets[peer].sendmsg(buffers.next()))
+        except BlockingIOError:
+            pass  # its turn comes when the socket has room
+        except OSError as error:
+            raise PeerLost(f"the connection to rank {peer} broke: {error}", peer) from None
+
+    def _receive(self, peer: int, buffers: "Buffers") -> None:
+        try:
+            count = self._sockets[peer].recvmsg_into(buffers.next())[0]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise PeerLost(f"the connection to rank {peer} broke: {error}", peer) from None
+        if count == 0:
+            raise PeerLost(f"rank {peer} closed its connection: it ended", peer)
+        buffers.advance(count)
+
+    def close(self) -> None:
+        """End all connections."""
+        for connection in self._sockets.values():
+            connection.close()
+
+
+class Buffers:
+    """Memory that one socket call after another works through."""
+
+    def __init__(self, arrays: Arrays):
+        self._left = [array.view(np.uint8).data for array in arrays if array.size]
+
+    def __bool__(self) -> bool:
+        """Whether any is left."""
+        return bool(self._left)
+
+    def next(self) -> list[memoryview]:
+        """What the next call is given."""
+        return self._left[:BUFFERS_A_CALL]
+
+    def advance(self, count: int) -> None:
+        """Leave out what a call has done."""
+        done = 0
+        while count and count >= len(self._left[done]):
+            count -= len(self._left[done])
+            done += 1
+        del self._left[:done]
+        if count:
+            self._left[0] = self._left[0][count:]
+
+
+def _events(sending: Buffers, receiving: Buffers) -> int:
+    return (select.POLLOUT if sending else 0) | (select.POLLIN if receiving else 0)
+
+
+def _cut(arrays: Arrays, parts: list[Piece]) -> Arrays:
+    return [arrays[piece.array][piece.start : piece.stop] for piece in parts]
+
+
+def add_up(addends: Arrays, out: np.ndarray) -> None:
+    """Write the sum of arrays, in their order, to `out`; half precision is summed in float32."""
+    total = out if out.dtype == np.float32 else np.empty(out.shape, np.float32)
+    np.add(addends[0], addends[1], out=total, dtype=np.float32)
+    for addend in addends[2:]:
+        np.add(total, addend, out=total, dtype=np.float32)
+    if total is not out:
+        out[:] = total
+
+
+def connect(
+    rank: int,
+    hosts: Sequence[str],
+    share: Callable[[np.ndarray], np.ndarray],
+    is_alive: Callable[[int], bool],
+    timeout: float,
+) -> Direct:
+    """Connect every worker with every other.
+
+    Each listens on its own address at a free port. Ports and a secret of each travel through the
+    cluster that exists already, so nobody else is let in.
+
+    Args:
+        rank: of this worker.
+        hosts: addresses of all workers, by rank, without ports.
+        share: the sum of an int32 array over all workers.
+        is_alive: as for `Direct`.
+        timeout: as for `Direct`.
+
+    Raises:
+        ClusterError: a worker can't be reached.
+    """
+    token = np.frombuffer(secrets.token_bytes(TOKEN), np.int32)
+    with socket.create_server((hosts[rank], 0), family=_family(hosts[rank]), backlog=len(hosts)) as server:
+        table = np.zeros((len(hosts), 1 + len(token)), np.int32)
+        table[rank] = [server.getsockname()[1], *token]
+        table = share(table)
+        sockets = {peer: _call(hosts[peer], int(table[peer, 0]), table[peer, 1:].tobytes(), rank, peer) for peer in range(rank)}
+        sockets |= dict(_answer(server, token.tobytes(), range(rank + 1, len(hosts)), hosts))
+    for connection in sockets.values():
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setblocking(False)
+    return Direct(rank, sockets, is_alive, timeout)
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _call(host: str, port: int, token: bytes, rank: int, peer: int) -> socket.socket:
+    try:
+        connection = socket.create_connection((host, port), CONNECT_TIMEOUT_S)
+        connection.sendall(token + struct.pack("!i", rank))
+        return connection
+    except OSError as error:
+        raise ClusterError(f"rank {rank} can't reach rank {peer} at {host} port {port} ({error}); {_mend()}") from None
+
+
+def _mend() -> str:
+    return (
+        "workers connect to each other on free TCP ports: let the firewall pass the cluster's addresses, "
+        "or send through TensorFlow's port alone with -e set=reduction.transport=tensorflow"
+    )
+
+
+def _answer(server: socket.socket, token: bytes, expected: Sequence[int], hosts: Sequence[str]) -> Iterator[tuple[int, socket.socket]]:
+    missing, deadline = set(expected), time.monotonic() + CONNECT_TIMEOUT_S
+    while missing:
+        server.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            connection, _ = server.accept()
+        except TimeoutError:
+            peer = min(missing)
+            raise ClusterError(f"rank {peer} ({hosts[peer]}) did not connect within {CONNECT_TIMEOUT_S:.0f} s; {_mend()}") from None
+        peer = _introduction(connection, token)
+        if peer in missing:
+            missing.remove(peer)
+            yield peer, connection
+        else:
+            connection.close()
+
+
+def _introduction(connection: socket.socket, token: bytes) -> int:
+    """Rank of who connects, or -1 for somebody who does not know this worker's secret."""
+    connection.settimeout(5.0)
+    said = b""
+    try:
+        while len(said) < TOKEN + 4:
+            part = connection.recv(TOKEN + 4 - len(said))
+            if not part:
+                return -1
+            said += part
+    except OSError:
+        return -1
+    return int(struct.unpack("!i", said[TOKEN:])[0]) if said[:TOKEN] == token else -1

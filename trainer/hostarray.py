@@ -1,0 +1,64 @@
+"""State that lives beside TensorFlow, in arrays that compiled loops update in place."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+SPLIT_FROM = 2**16
+"""Elements from which on a matrix is worth more than one thread."""
+
+
+def aligned(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+    """Zeros of a shape, at a multiple of 64 bytes: TensorFlow takes such an array over without a copy."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+class HostArray:
+    """A float32 array that is saved and restored like a `tf.Variable`."""
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.array = aligned(shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array."""
+        return self.array.shape
+
+    def numpy(self) -> np.ndarray:
+        """A copy."""
+        return self.array.copy()
+
+    def assign(self, values: np.ndarray) -> None:
+        """Overwrite all elements."""
+        self.array[...] = values
+
+
+class Crew:
+    """Runs a compiled loop over the rows of a matrix on several threads, always cut at the same rows."""
+
+    def __init__(self, threads: int):
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="kernel") if threads > 1 else None
+
+    def parts(self, rows: int, columns: int) -> list[tuple[int, int]]:
+        """First row and row after the last of each thread's share."""
+        threads = min(self._threads, rows) if rows * columns >= SPLIT_FROM else 1
+        return [(rows * part // threads, rows * (part + 1) // threads) for part in range(threads)]
+
+    def run(
+        self, loop: Callable[..., None], parts: list[tuple[int, int]], *arguments: Any, each: list[tuple[Any, ...]] | None = None
+    ) -> None:
+        """Call `loop(first, last, *arguments, *each[part])` for every part."""
+        own = each or [()] * len(parts)
+        if self._pool is None or len(parts) == 1:
+            for (first, last), extra in zip(parts, own, strict=True):
+                loop(first, last, *arguments, *extra)
+            return
+        waiting = [self._pool.submit(loop, first, last, *arguments, *extra) for (first, last), extra in zip(parts, own, strict=True)]
+        for part in waiting:
+            part.result()

@@ -1,0 +1,115 @@
+"""A method and what carries its tensors, put together: from one worker's gradients to the mean of all."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.collective import AllReduce, on_host
+from trainer.direct import Direct
+from trainer.reduction import LowRank, Method
+from trainer.stopwatch import Stopwatch
+
+Traced = Callable[..., Any]
+Apart = Callable[[list[Any], Stopwatch], list[Any]]
+"""`(values, watch)`: to be called from Python, outside of a traced function."""
+
+
+class GraphChain:
+    """Computations in TensorFlow's ops; each sum is an op of its own."""
+
+    def __init__(self, method: Method, all_reduce: AllReduce):
+        self._computations, self._all_reduce = method.computations, all_reduce
+        self._traced: list[Traced] = []
+
+    def __call__(self, values: list[Any]) -> list[Any]:
+        """`[sums, *gradients]` of all workers, from those of this one; in replica context."""
+        for compute in self._computations:
+            stayed, sent = compute(values)
+            values = [*stayed, *(self.send(sent) if sent else [])]
+        return values
+
+    def send(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The sums of tensors over all workers."""
+        # The identity places a traced function's argument on this worker's device, which TensorFlow's collectives ask of their input.
+        return self._all_reduce([tf.identity(tensor) for tensor in tensors])
+
+    def apart(self, trace: Callable[[Callable[..., Any]], Traced]) -> Apart:
+        """The same with its parts timed.
+
+        Args:
+            trace: makes of a function in replica context one that is called from outside.
+        """
+        computations, send = [trace(compute) for compute in self._computations], trace(self.send)
+
+        def run(values: list[Any], watch: Stopwatch) -> list[Any]:
+            for compute in computations:
+                stayed, sent = watch.time("compression", compute, values)
+                values = [*stayed, *(watch.time("all_reduce", send, sent) if sent else [])]
+            return values
+
+        return run
+
+
+class HostChain:
+    """Computations on arrays in this machine's memory, and sums over direct connections: two ops.
+
+    The first needs the large gradients only. Those of a network's last layers, which hold most of the
+    weights, are there first: they are on their way while the backward pass goes on.
+    """
+
+    def __init__(self, method: Method, connections: Direct):
+        self._first, *self._rest = method.computations
+        self._factors, self._connections = method.low_rank, connections
+        self._sending = 0.0
+
+    def __call__(self, values: list[Any]) -> list[Any]:
+        """`[sums, *gradients]` of all workers, from those of this one; in replica context."""
+        sums, *gradients = values
+        others = [gradient for number, gradient in enumerate(gradients) if number not in self._factors]
+        lefts, rights = ([(shape, tf.float32) for shape in shapes] for shapes in zip(*self._factors.values(), strict=True))
+        begun = on_host(self._begin, [gradients[number] for number in self._factors], lefts)
+        whole = [(tuple(tensor.shape), tf.float32) for tensor in (sums, *others)]
+        found = on_host(self._finish, [sums, *others, *begun], [*lefts, *whole, *rights])
+        count = len(self._factors)
+        factors = dict(zip(self._factors, zip(found[:count], found[-count:], strict=True), strict=True))
+        small = iter(found[count + 1 : -count])
+        return [found[count], *(LowRank(*factors[number]) if number in factors else next(small) for number in range(len(gradients)))]
+
+    def _begin(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        self._sending = 0.0
+        return self._send(*self._first(arrays))
+
+    def _finish(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        for compute in self._rest:
+            arrays = self._send(*compute(arrays))
+        return arrays
+
+    def _send(self, stayed: list[np.ndarray], sent: list[np.ndarray]) -> list[np.ndarray]:
+        begun = time.perf_counter()
+        found = [*stayed, *(self._connections.all_reduce(sent) if sent else [])]
+        self._sending += time.perf_counter() - begun
+        return found
+
+    def apart(self, trace: Callable[[Callable[..., Any]], Traced]) -> Apart:
+        """The same with its parts timed; see `GraphChain.apart`."""
+        traced = trace(self.__call__)
+
+        def run(values: list[Any], watch: Stopwatch) -> list[Any]:
+            found: list[Any] = watch.time("compression", traced, values)
+            watch.move("compression", "all_reduce", self._sending)
+            return found
+
+        return run
+
+
+Chain = GraphChain | HostChain
+
+
+def make(method: Method, all_reduce: AllReduce, connections: Direct | None) -> Chain:
+    """The chain of a method: on the host where the method works there."""
+    if method.low_rank and connections is not None:
+        return HostChain(method, connections)
+    return GraphChain(method, all_reduce)

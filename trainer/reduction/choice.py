@@ -1,0 +1,51 @@
+"""`reduction.name: auto`: compress where sending all gradients would cost too much of a step. Pure arithmetic."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainer.config import Reduction
+from trainer.reduction.powersgd import matrix_of
+
+SHARE = 0.10
+"""Gradients are compressed when sending them all would take more than this part of a step's own work."""
+FLOAT = 4
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, and why."""
+
+    name: str
+    """`packed` or `powersgd`."""
+    why: str
+    """Ends the sentence `gradients are sent ...`."""
+
+
+def choose(config: Reduction, shapes: Sequence[tuple[int, ...]], own: float, sending: float) -> Choice:
+    """The method for a model on a cluster.
+
+    Args:
+        config: the section `reduction`, for the rank.
+        shapes: of the gradients.
+        own: seconds of a step's own work on the slowest worker.
+        sending: seconds of an all-reduce of all gradients in float32, as measured.
+    """
+    whole = sum(math.prod(shape) for shape in shapes)
+    kept = sum(_factors(config, shape) for shape in shapes)
+    cost = f"all of them would take {_ms(sending)}, {sending / own:.0%} of the {_ms(own)} of a step's own work"
+    if kept == whole:
+        return Choice("packed", f"as they are: none is large enough to compress ({cost})")
+    if sending <= SHARE * own:
+        return Choice("packed", f"as they are: {cost}; from {SHARE:.0%} on they are compressed")
+    smaller = f"{kept * FLOAT / 1e3:,.0f} kB instead of {whole * FLOAT / 1e3:,.0f}"
+    return Choice("powersgd", f"compressed (PowerSGD, rank {config.rank}, {smaller}): {cost}, more than {SHARE:.0%}")
+
+
+def _factors(config: Reduction, shape: tuple[int, ...]) -> int:
+    matrix = matrix_of(shape, config)
+    return math.prod(shape) if matrix is None else min(config.rank, *matrix) * sum(matrix)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:,.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.1f} ms"

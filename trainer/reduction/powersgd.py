@@ -1,0 +1,135 @@
+"""PowerSGD: low-rank gradients with error feedback (Vogels, Karimireddy, Jaggi 2019, arXiv:1905.13727).
+
+For each large gradient, as a matrix M `[rows, columns]` with the error of the steps before added:
+P = M Q is summed over the workers and made orthonormal, Q = Mᵀ P is summed, and the update is P Qᵀ.
+What a worker did not send, M - P (Mᵀ P)ᵀ with its own Mᵀ P, is its error for the next step; Q is
+where the next step starts. (rows + columns) · rank numbers are sent instead of rows · columns.
+
+The sum of the workers' errors is what the sum of their gradients lacks: nothing is lost, it is sent later.
+Small tensors ride along as they are: with P in TensorFlow's ops; with Q on the host, where P is sent
+while the backward pass of early layers still runs.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from trainer.config import Reduction
+from trainer.hostarray import Crew, HostArray
+from trainer.reduction import Method, Setting, plain
+
+WORTH = 2
+"""A matrix is compressed when its factors are at least this many times smaller."""
+
+
+def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting) -> Method:
+    """Compress the gradients that are large enough.
+
+    Args:
+        config: `rank` (at most the smaller side of a matrix) and `min_elements`.
+        shapes: of all gradients.
+        setting: on the host compiled loops do the work, elsewhere TensorFlow's ops.
+    """
+    large = {number: matrix for number, shape in enumerate(shapes) if (matrix := matrix_of(shape, config)) is not None}
+    if not large:
+        return plain()
+    if setting.on_host:
+        return HostPowerSGD(large, config.rank, setting).method()
+    from trainer.reduction.powersgd_ops import OpsPowerSGD
+
+    return OpsPowerSGD(large, list(shapes), config.rank, setting).method()
+
+
+def matrix_of(shape: tuple[int, ...], config: Reduction) -> tuple[int, int] | None:
+    """Rows and columns of a tensor as a matrix, its last axis the columns; None where compression does not pay."""
+    columns = shape[-1] if shape else 1
+    elements = math.prod(shape)
+    rows = elements // columns
+    rank = min(config.rank, rows, columns)
+    pays = elements >= config.min_elements and elements >= WORTH * rank * (rows + columns)
+    return (rows, columns) if pays else None
+
+
+def start(number: int, rank: int, columns: int, seed: int) -> np.ndarray:
+    """The first Q, transposed `[rank, columns]`: the same random numbers on all workers."""
+    random = np.random.Generator(np.random.Philox(key=[seed, number]))
+    return random.standard_normal((rank, columns)).astype(np.float32)
+
+
+class Matrix:
+    """What is remembered of one large gradient; factors are transposed."""
+
+    def __init__(self, rows: int, columns: int, first: np.ndarray):
+        rank = len(first)
+        self.error = HostArray((rows, columns))
+        """What is left to send, still with the product of the two factors below in it."""
+        self.left, self.right = HostArray((rank, rows)), HostArray((rank, columns))
+        """P of the last step, and this worker's own Q."""
+        self.start = HostArray((rank, columns))
+        """Q of all workers: where the next step starts."""
+        self.start.assign(first)
+        self._first = first
+        self.projected = np.zeros((rank, rows), np.float32)
+
+    @property
+    def memory(self) -> list[HostArray]:
+        """What a checkpoint holds."""
+        return [self.error, self.left, self.right, self.start]
+
+    def begin_at(self, right: np.ndarray) -> None:
+        """Start the next step at this Q `[rank, columns]`, each row scaled to length 1; an empty one at random."""
+        length = np.sqrt(np.square(right, dtype=np.float64).sum(axis=1, keepdims=True))
+        self.start.array[...] = np.where(length > 0, right / np.where(length > 0, length, 1), self._first)
+
+
+class HostPowerSGD:
+    """PowerSGD in compiled loops over arrays in this machine's memory."""
+
+    def __init__(self, large: dict[int, tuple[int, int]], rank: int, setting: Setting):
+        self._large = list(large)
+        self._matrices = [
+            Matrix(rows, columns, start(number, min(rank, rows, columns), columns, setting.seed))
+            for number, (rows, columns) in large.items()
+        ]
+        self._crew = Crew(setting.threads)
+
+    def method(self) -> Method:
+        """The three computations between and around the two sums."""
+        memory = [array for matrix in self._matrices for array in matrix.memory]
+        factors = [(matrix.left.shape, matrix.right.shape) for matrix in self._matrices]
+        return Method([self.project, self.reproject, self.remember], memory, dict(zip(self._large, factors, strict=True)))
+
+    def project(self, gradients: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """From the large gradients alone, which are there before the rest: sends every P."""
+        for matrix, gradient in zip(self._matrices, gradients, strict=True):
+            error = matrix.error.array
+            arguments = error, gradient.reshape(error.shape), matrix.left.array, matrix.right.array, matrix.start.array, matrix.projected
+            self._crew.run(kernels().project, self._crew.parts(*error.shape), *arguments)
+        return [], [matrix.projected for matrix in self._matrices]
+
+    def reproject(self, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """From `[sums, *small gradients, *P]`: sends the first two and every Q; the orthonormal P stay."""
+        count = len(self._large)
+        for matrix, left in zip(self._matrices, arrays[-count:], strict=True):
+            matrix.left.assign(left)
+            kernels().orthonormalise(matrix.left.array)
+            parts = self._crew.parts(*matrix.error.shape)
+            sums = [np.zeros(matrix.right.shape, np.float32) for _ in parts]
+            self._crew.run(kernels().reproject, parts, matrix.error.array, matrix.left.array, each=[(part,) for part in sums])
+            matrix.right.assign(np.add.reduce(sums))
+        return [matrix.left.array for matrix in self._matrices], [*arrays[:-count], *(matrix.right.array for matrix in self._matrices)]
+
+    def remember(self, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Ends with `[*left factors, sums, *small gradients, *right factors]`."""
+        for matrix, right in zip(self._matrices, arrays[-len(self._large) :], strict=True):
+            matrix.begin_at(right)
+        return arrays, []
+
+
+def kernels() -> Any:
+    """The compiled loops; numba is imported when they are first used."""
+    from trainer.reduction import kernels as found
+
+    return found
