@@ -28,7 +28,7 @@ def main() -> None:
     arguments = parser.parse_args()
     manifest, images = open_images(arguments.dataset, arguments.caches, (32, 32, 3), arguments.cache_limit_mb, lambda *_: None)
     count = len(manifest.train.files)
-    feeder = Feeder(images["train"], np.arange(count), 2, 0)
+    feeder = Feeder(images["train"], np.arange(count), [1, 1], 0)
     rates = [one_epoch(feeder, count, epoch) for epoch in range(arguments.epochs + 1)][1:]
     kind = type(images["train"]).__name__.lower()
     print(f"{kind} images: median {statistics.median(rates):,.0f} images/s ({min(rates):,.0f} to {max(rates):,.0f}, {len(rates)} epochs)")

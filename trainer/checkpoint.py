@@ -51,8 +51,10 @@ class Progress:
     """Images seen in all."""
     restarts: int = 0
     """How often the run was resumed."""
-    method: int = -1
-    """Place in `reduction.METHODS` of what the run began with; below 0 where one worker alone began."""
+    method: str | None = None
+    """Name of the reduction that several workers began with."""
+    shares: list[int] | None = None
+    """Each worker's share of a step, by rank, where they were measured."""
 
 
 class States:
@@ -209,12 +211,15 @@ def _broadcast(cluster: Cluster, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [part.reshape(array.shape) for part, array in zip(np.split(flat, ends), arrays, strict=True)]
 
 
+def newest_progress(cluster: Cluster, states: States) -> Progress:
+    """How far the chief's newest state is, on every worker; a fresh one where there is none."""
+    progress = states.newest() if cluster.place.is_chief else None
+    return _broadcast_progress(cluster, progress or Progress())
+
+
 def _broadcast_progress(cluster: Cluster, progress: Progress) -> Progress:
-    """Float64 values as pairs of int32, exactly."""
-    bits = np.array(list(asdict(progress).values()), np.float64).view(np.int32)
-    values = cluster.sum(bits if cluster.place.is_chief else np.zeros_like(bits)).view(np.float64)
-    kinds = {name: type(default) for name, default in asdict(Progress()).items()}
-    return Progress(**{name: kind(value) for (name, kind), value in zip(kinds.items(), values, strict=True)})
+    """As JSON, which gives every float back as it was."""
+    return Progress(**json.loads(cluster.text_from_chief(json.dumps(asdict(progress)))))
 
 
 def save_snapshot(model: keras.Model, run: Path, epoch: int) -> None:

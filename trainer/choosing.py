@@ -8,10 +8,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from trainer.checkpoint import States
 from trainer.cluster import Cluster
-from trainer.config import Config, Reduction
-from trainer.reduction import METHODS
+from trainer.config import Reduction
 from trainer.reduction.choice import Choice, choose
 
 Shapes = Sequence[tuple[int, ...]]
@@ -20,32 +18,26 @@ SMALL, LARGE = 2**14, 2**19
 ROUNDS = 3
 
 
-def resolve(config: Config, cluster: Cluster, shapes: Shapes, states: States, own_seconds: Callable[[], float]) -> tuple[Reduction, Choice]:
+def resolve(
+    asked: Reduction, cluster: Cluster, shapes: Shapes, before: str | None, own_seconds: Callable[[], float]
+) -> tuple[Reduction, Choice]:
     """The reduction of a run, with a name other than `auto`, and why; the same on all workers.
 
     Args:
-        config: the run's configuration.
+        asked: the section `reduction`.
         cluster: connected as the run will be.
         shapes: of the gradients.
-        states: where the chief finds what a run that is continued began with.
+        before: what a run that is continued began with.
         own_seconds: measures a forward and backward pass on this worker.
     """
-    asked = config.reduction
     if cluster.place.workers == 1:
         return dataclasses.replace(asked, name="packed"), Choice("packed", "to nobody: one worker trains")
     if asked.name != "auto":
         return asked, Choice(asked.name, f"as configured: {asked.name}")
-    before = _before(cluster, states)
     if before:
         return dataclasses.replace(asked, name=before), Choice(before, f"as when the run began: {before}")
     found = choose(asked, shapes, _slowest(cluster, own_seconds()), _slowest(cluster, sending_seconds(cluster, shapes)))
     return dataclasses.replace(asked, name=found.name), found
-
-
-def _before(cluster: Cluster, states: States) -> str | None:
-    progress = states.newest() if cluster.place.is_chief else None
-    number = int(cluster.sum(np.array([progress.method + 1 if progress else 0], np.int32))[0])
-    return METHODS[number - 1] if number else None
 
 
 def _slowest(cluster: Cluster, seconds: float) -> float:

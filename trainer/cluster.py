@@ -118,6 +118,14 @@ class Cluster:
         bits = np.ascontiguousarray(values, np.float32).view(np.int32)
         return self.sum(bits if self.place.is_chief else np.zeros_like(bits)).view(np.float32).reshape(values.shape)
 
+    def text_from_chief(self, text: str) -> str:
+        """The chief's text on every worker."""
+        data = text.encode() if self.place.is_chief else b""
+        length = int(self.sum(np.array([len(data)], np.int32))[0])
+        codes = np.zeros(length, np.int32)
+        codes[: len(data)] = np.frombuffer(data, np.uint8)
+        return self.sum(codes).astype(np.uint8).tobytes().decode()
+
     def gather(self, table: np.ndarray) -> np.ndarray:
         """A table `[workers, columns]` int32 of every worker's own row."""
         own = np.zeros_like(table)

@@ -54,8 +54,10 @@ class Train:
     """Steps that make an epoch; default: as many as see every training image once."""
     batch_size: int = 64
     """Images a step on each worker."""
+    batch_sizes: str | tuple[int, ...] | None = None
+    """Images a step on every worker, by rank, where they differ; `auto`: so that all take as long, as measured before training."""
     global_batch: int | None = None
-    """Images a step over all workers; default: batch_size times workers."""
+    """Images a step over all workers; default: batch_size times workers, or the sum of batch_sizes."""
     steps_per_call: int = 8
     """Steps that TensorFlow runs between two returns to Python."""
     precision: str = "float32"
@@ -349,6 +351,7 @@ def check(config: Config) -> None:
         value = getattr(train, key)
         _rule(value is None or value > 0, f"train.{key}", value, "null or above 0")
     _rule(train.batch_size >= 1, "train.batch_size", train.batch_size, "at least 1")
+    _rule(_sizes_fit(train.batch_sizes), "train.batch_sizes", train.batch_sizes, "null, auto, or a list of numbers from 1")
     _rule(1 <= train.steps_per_call <= 1000, "train.steps_per_call", train.steps_per_call, "from 1 to 1000")
     _one_of("train.precision", train.precision, ["float32"])
     _one_of("optimizer.name", optimizer.name, ["sgd"])
@@ -378,6 +381,10 @@ def _check_reduction(reduction: Reduction) -> None:
 
 def _limit_fits(limit: int | float | None) -> bool:
     return limit is None or (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1)
+
+
+def _sizes_fit(sizes: str | tuple[int, ...] | None) -> bool:
+    return sizes in (None, "auto") if isinstance(sizes, str | None) else len(sizes) > 0 and min(sizes) >= 1
 
 
 def _rule(holds: bool, key: str, value: Any, rule: str) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer import assembly, choosing, reduction, schedule, step
-from trainer.checkpoint import Memories, States, restore, save_snapshot
+from trainer import assembly, balance, choosing, reduction, schedule, step
+from trainer.checkpoint import Memories, States, newest_progress, restore, save_snapshot
 from trainer.cluster import Cluster, digest
 from trainer.config import Config, Reduction
 from trainer.data.cache import Images
@@ -63,6 +63,8 @@ class Trainer:
         self.states = States(job.run / "state", config.checkpoint.keep)
         self.model = assembly.build_model(cluster, config, len(job.manifest.classes))
         self._forward_backward_call = step.make_forward_backward_call(cluster, self.model)
+        self._before = newest_progress(cluster, self.states)
+        self.shares = self._divide()
         parts, method = assembly.assemble(cluster, config, self.model, self._choose())
         self.optimizer = parts.optimizer
         self._train_call, self._split_call = step.make_train_call(parts), step.SplitCall(parts, self._forward_backward_call)
@@ -77,21 +79,33 @@ class Trainer:
         self.splits = Splits(job.metrics)
         self._prepare_data()
 
+    def _divide(self) -> list[int]:
+        job, train = self.job, self.job.config.train
+        if train.batch_sizes == balance.CALIBRATED:
+            job.metrics.phase("measuring the workers")
+        found = balance.shares(train, self.cluster, job.counts.global_batch, self._before.shares, self._own_seconds)
+        if len(set(found)) > 1:
+            job.metrics.shares(balance.told(self.cluster.place.hosts, job.counts.global_batch, found))
+        return found
+
     def _choose(self) -> Reduction:
         job, cluster = self.job, self.cluster
         job.metrics.phase("choosing how to send gradients")
-        batch = max(1, job.counts.global_batch // cluster.place.workers)
-        measure = functools.partial(choosing.own_seconds, self._forward_backward_call, job.config.data.image_size, batch)
-        chosen, self.choice = choosing.resolve(job.config, cluster, step.shapes(self.model), self.states, measure)
+        batch = max(1, job.counts.global_batch * self.shares[cluster.place.rank] // sum(self.shares))
+        measure = functools.partial(self._own_seconds, batch)
+        chosen, self.choice = choosing.resolve(job.config.reduction, cluster, step.shapes(self.model), self._before.method, measure)
         job.metrics.reduction(self.choice.name, self.choice.why)
         return chosen
+
+    def _own_seconds(self, batch: int) -> float:
+        return choosing.own_seconds(self._forward_backward_call, self.job.config.data.image_size, batch)
 
     def _prepare_data(self) -> None:
         counts, place = self.job.counts, self.cluster.place
         order = np.asarray(self.job.manifest.validation_order)
         chosen = order[counts.validation_images : counts.validation_images + counts.train_images]
-        self._feeder = Feeder(self.job.images["train"], chosen, place.workers, place.rank)
-        start, stop = share(counts.validation_images, place.workers, place.rank)
+        self._feeder = Feeder(self.job.images["train"], chosen, self.shares, place.rank)
+        start, stop = share(counts.validation_images, self.shares, place.rank)
         self._validation = np.sort(order[: counts.validation_images])[start:stop]
 
     def run(self) -> int:
@@ -108,7 +122,7 @@ class Trainer:
         self._trace()
         self.job.metrics.phase("restoring")
         self.progress = restore(self.cluster, self.states, self.variables, self.memories)
-        self.progress.method = reduction.METHODS.index(self.choice.name) if self.cluster.place.workers > 1 else self.progress.method
+        self._remember()
         self._seconds_before = self.progress.seconds_total
         self.history.truncate(self.progress.step // self.job.counts.steps_per_epoch)
         self._same_weights("at the start")
@@ -117,6 +131,13 @@ class Trainer:
         while self.progress.step < self.job.counts.total_steps and not stopped:
             stopped = self._epoch()
         return self._end(stopped)
+
+    def _remember(self) -> None:
+        """What was measured goes into the state: a run that is continued keeps it."""
+        if self.cluster.place.workers > 1:
+            self.progress.method = self.choice.name
+        if self.job.config.train.batch_sizes == balance.CALIBRATED:
+            self.progress.shares = self.shares
 
     def _trace(self) -> None:
         """Take a step of each kind on a blank image, and take it back: no step of training waits for tracing or for connections."""
@@ -327,6 +348,7 @@ class Trainer:
             "total_steps": counts.total_steps,
             "restarts": progress.restarts,
             "reduction": dataclasses.asdict(self.choice),
+            "shares": self.shares if len(set(self.shares)) > 1 else None,
             "seconds_total": round(self._seconds_total(), 3),
             "seconds_training": round(progress.seconds_training, 3),
             "images_per_s": round(progress.images_total / steps_seconds, 1) if steps_seconds else None,

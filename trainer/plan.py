@@ -26,7 +26,7 @@ from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json, write_json
 
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-MAY_CHANGE = ("train.epochs", "train.steps", "train.time_limit")
+MAY_CHANGE = ("train.epochs", "train.steps", "train.time_limit", "train.batch_sizes")
 GUARDED_BY_DIGEST = ("data.path", "data.source")
 QUICK = {"train.epochs": 1, "train.steps_per_epoch": 10, "data.limit_train": 2000}
 SELFTEST = {"train.epochs": 1, "train.steps": None, "train.steps_per_epoch": 2, "train.steps_per_call": 1}
@@ -67,7 +67,7 @@ def make(request: Request) -> dict[str, Any]:
     models.options_of(config.model)
     listing = list_dataset(config, request.write)
     digest = publish.published(listing, request.packs, config.data.allow_bad_images)
-    config = with_global_batch(config, len(hosts))
+    config = with_global_batch(with_batch_sizes(config, hosts), len(hosts))
     check_scaling(config, len(hosts), existing)
     sizes = schedule.counts(config, len(hosts), len(listing.files["train"]))
     check_sizes(sizes, len(hosts))
@@ -232,9 +232,28 @@ def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
     return config
 
 
+def with_batch_sizes(config: Config, hosts: list[dict[str, Any]]) -> Config:
+    """Take over the batch sizes that the inventory gives to hosts (`worker_batch_size`), unless the configuration has its own.
+
+    Raises:
+        ConfigError: a size that is none, or a list of another length than there are hosts.
+    """
+    listed = config.train.batch_sizes
+    if listed is None and any(host.get("batch_size") is not None for host in hosts):
+        sizes = [integer(f"worker_batch_size of {host['name']}", host.get("batch_size") or config.train.batch_size) for host in hosts]
+        return configs.build(configs.override(configs.to_dict(config), {"train.batch_sizes": sizes}))
+    if isinstance(listed, tuple) and len(listed) != len(hosts):
+        given = ", ".join(map(str, listed))
+        raise ConfigError(
+            f"train.batch_sizes: {len(listed)} sizes ({given}) for {len(hosts)} workers; give one for each, or null "
+            f"(-e set=train.batch_sizes=null) for equal ones"
+        )
+    return config
+
+
 def with_global_batch(config: Config, workers: int) -> Config:
     """Fix the global batch, so that a resumed run takes the same steps on any number of workers."""
-    batch = config.train.global_batch or config.train.batch_size * workers
+    batch = schedule.global_batch(config, workers)
     return configs.build(configs.override(configs.to_dict(config), {"train.global_batch": batch}))
 
 

@@ -31,12 +31,19 @@ def counts(config: Config, workers: int, train_files: int) -> Counts:
     """
     validation = validation_count(train_files, config.data.validation_split)
     images = limited(train_files - validation, config.data.limit_train)
-    batch = config.train.global_batch or config.train.batch_size * workers
+    batch = global_batch(config, workers)
     per_epoch = config.train.steps_per_epoch or math.ceil(images / batch)
     total = config.train.epochs * per_epoch
     if config.train.steps is not None:
         total = config.train.steps
     return Counts(workers, images, validation, batch, per_epoch, math.ceil(total / per_epoch), total)
+
+
+def global_batch(config: Config, workers: int) -> int:
+    """Images a step over all workers."""
+    train = config.train
+    listed = sum(train.batch_sizes) if isinstance(train.batch_sizes, tuple) else 0
+    return train.global_batch or listed or train.batch_size * workers
 
 
 def validation_count(files: int, fraction: float) -> int:

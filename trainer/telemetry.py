@@ -4,7 +4,8 @@
 `{"t", "kind": "phase", "phase", "note"}`, `{"t", "kind": "heartbeat", "phase", "step"}`,
 `{"t", "kind": "steps", "epoch", "step", "images_per_s", "loss", "accuracy", "input_wait", "seconds"}`
 (`input_wait` and `seconds` are of that call), `{"t", "kind": "epoch", ...the row of history.csv}`,
-`{"t", "kind": "reduction", "name", "why"}` of how gradients are sent,
+`{"t", "kind": "reduction", "name", "why"}` of how gradients are sent, `{"t", "kind": "shares", "told"}` of how a
+step's images are divided where workers differ,
 `{"t", "kind": "split", "epoch", "step", "input", "forward_backward", "compression", "all_reduce", "apply",
 "step_seconds", "images"}` of a step that was taken apart: seconds of its parts, of which `input` is the wait
 for images a step, averaged over the steps since the sample before (images are gathered a call ahead, so the
@@ -54,6 +55,10 @@ class Metrics:
     def reduction(self, name: str, why: str) -> None:
         """Record how gradients are sent, and why."""
         self._write("reduction", {"name": name, "why": why})
+
+    def shares(self, told: str) -> None:
+        """Record how a step's images are divided."""
+        self._write("shares", {"told": told})
 
     def split(self, **values: Any) -> None:
         """Record the parts of a step that was taken apart."""

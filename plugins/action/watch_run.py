@@ -136,8 +136,8 @@ class _Watch:
             if record["kind"] in ("phase", "heartbeat"):
                 self.phase = record["phase"]
                 self._show_phase(record)
-            elif record["kind"] == "reduction":
-                self._show_reduction(record)
+            elif record["kind"] in ("reduction", "shares"):
+                self._show_decision(record)
             elif record["kind"] == "steps":
                 self.trained = True
                 self._show_steps(record)
@@ -150,9 +150,10 @@ class _Watch:
         if self.rank == 0 and record["kind"] == "phase" and record["phase"] != "training":
             self.line.update(f"{self.host}: {record['phase']} {record['note']}".rstrip())
 
-    def _show_reduction(self, record: dict[str, Any]) -> None:
+    def _show_decision(self, record: dict[str, Any]) -> None:
         if self.rank == 0 and not self.arguments.get("quiet"):
-            self.line.print(f"Gradients are sent {record['why']}.")
+            said = f"Gradients are sent {record['why']}." if record["kind"] == "reduction" else f"A step's images: {record['told']}."
+            self.line.print(said)
 
     def _show_steps(self, record: dict[str, Any]) -> None:
         if self.rank == 0:

@@ -77,13 +77,15 @@ def check_absolute(variables: dict[str, str]) -> None:
 
 
 def cluster_hosts(hostvars: Any, names: list[str]) -> list[dict[str, Any]]:
-    """`name`, `address`, `port` (and `role`) of inventory hosts, in the order given."""
+    """`name`, `address`, `port` (and `role`, `batch_size`) of inventory hosts, in the order given."""
     return [_host(hostvars[name], name) for name in names]
 
 
 def _host(variables: Any, name: str) -> dict[str, Any]:
     address = variables.get("worker_address") or variables.get("ansible_host") or name
     host = {"name": name, "address": address, "port": variables.get("worker_port", 12345)}
+    if variables.get("worker_batch_size") is not None:
+        host["batch_size"] = variables["worker_batch_size"]
     if variables.get("worker_role"):
         host["role"] = variables["worker_role"]
     return host

@@ -171,6 +171,22 @@ def test_loss_curve_does_not_depend_on_the_number_of_workers(project, pictures, 
         assert mine["val_loss"] == pytest.approx(theirs["val_loss"], rel=2e-3)
 
 
+@pytest.mark.parametrize("sizes", ["[14,6]", "auto"])
+def test_uneven_batches_give_the_same_loss_curve(project, pictures, whole, sizes):
+    name = f"uneven-{sizes[0].strip('[')}"
+    done = project.play(
+        "train", f"run={name}", "config=task_cnn", f"dataset={pictures}", f"{SMALL},train.batch_sizes={sizes}", "epochs=4", "workers=2"
+    )
+    summary = project.summary(name)
+    assert len(set(summary["weights_sha256_by_rank"])) == 1
+    if sizes != "auto":
+        assert summary["shares"] == [14, 6]
+        assert "A step's images: 127.0.0.1 14, 127.0.0.1 6 images a step." in done.stdout
+    for mine, theirs in zip(rows(project, name), rows(project, "whole"), strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=2e-3)
+        assert mine["val_loss"] == pytest.approx(theirs["val_loss"], rel=2e-3)
+
+
 def test_check_shows_the_plan_and_touches_nothing(project, pictures):
     before = sorted(path for path in project.root.rglob("*") if "__pycache__" not in path.parts)
     done = project.play("train", "--check", "run=planned", "config=deep_cnn", f"dataset={pictures}", "workers=3", "epochs=7")

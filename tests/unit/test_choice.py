@@ -12,8 +12,8 @@ def test_a_slow_wire_compresses():
     found = choose(Reduction(rank=2), TASK, own=0.074, sending=1.9)
     assert found.name == "powersgd"
     assert found.why == (
-        "compressed (PowerSGD, rank 2, 241 kB instead of 14,755): all of them would take 1,900 ms, 2568% of the 74 ms of a step's own work, "
-        "more than 10%"
+        "compressed (PowerSGD, rank 2, 241 kB instead of 14,755): all of them would take 1,900 ms, 2568% of the 74 ms of "
+        "a step's own work, more than 10%"
     )
 
 

@@ -111,8 +111,15 @@ def test_options_have_defaults_and_can_be_set():
         ({"name": "deep_cnn", "stages": 2.0}, "model.stages: 2.0 is not of type int"),
     ],
 )
-def test_wrong_options_are_refused_without_keras(section, message):
+def test_wrong_options_are_refused(section, message):
     with pytest.raises(ConfigError) as caught:
         models.options_of(section)
     assert str(caught.value) == message
-    assert "keras" not in sys.modules
+
+
+def test_options_are_checked_without_keras():
+    script = "import sys; from trainer import models; models.options_of({'name': 'deep_cnn', 'stages': 2}); print('keras' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path(__file__).resolve().parents[2]
+    )
+    assert done.stdout.strip() == "False"

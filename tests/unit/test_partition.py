@@ -16,7 +16,7 @@ def make(images, batch, seed=7, epoch=1, steps=None):
 @pytest.mark.parametrize(("images", "batch"), [(96, 12), (100, 12), (101, 10), (7, 64), (5, 5), (64, 63), (1000, 7)])
 def test_every_image_exactly_once_an_epoch(images, batch, workers):
     plan = make(images, batch)
-    seen = np.concatenate([plan.part(step, workers, rank) for step in range(plan.steps) for rank in range(workers)])
+    seen = np.concatenate([plan.part(step, [1] * workers, rank) for step in range(plan.steps) for rank in range(workers)])
     assert sorted(seen) == list(range(images))
 
 
@@ -25,7 +25,7 @@ def test_every_image_exactly_once_an_epoch(images, batch, workers):
 def test_parts_together_are_the_union_batch_for_any_number_of_workers(images, batch, steps, workers):
     plan = make(images, batch, steps=steps)
     for step in range(steps):
-        parts = [plan.part(step, workers, rank) for rank in range(workers)]
+        parts = [plan.part(step, [1] * workers, rank) for rank in range(workers)]
         assert np.concatenate(parts).tolist() == plan.union(step).tolist()
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -33,14 +33,14 @@ def test_parts_together_are_the_union_batch_for_any_number_of_workers(images, ba
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("batch", [0, 1, 4, 5, 64])
 def test_shares_lie_end_to_end(batch, workers):
-    shares = [share(batch, workers, rank) for rank in range(workers)]
+    shares = [share(batch, [1] * workers, rank) for rank in range(workers)]
     assert [start for start, _ in shares] == [0, *(stop for _, stop in shares[:-1])]
     assert shares[-1][1] == batch
 
 
 def test_same_arguments_give_the_same_parts():
     first, second = make(101, 10), make(101, 10)
-    assert all(first.part(step, 3, 1).tolist() == second.part(step, 3, 1).tolist() for step in range(11))
+    assert all(first.part(step, [1] * 3, 1).tolist() == second.part(step, [1] * 3, 1).tolist() for step in range(11))
 
 
 def test_a_resumed_epoch_takes_up_where_it_stopped():

@@ -195,8 +195,8 @@ def test_a_resumed_run_may_take_longer(options, key, value, existing, ask):
 )
 def test_a_resumed_run_refuses_other_changes_and_names_them(options, keys, existing, ask):
     assert refusal(plan.resolve, ask(run="old", **options), existing) == (
-        f"run=old: this run exists with another {keys}; only train.epochs, train.steps, train.time_limit may change "
-        "when it is continued. Leave that out to continue it, or give a new run name."
+        f"run=old: this run exists with another {keys}; only train.epochs, train.steps, train.time_limit, train.batch_sizes may "
+        "change when it is continued. Leave that out to continue it, or give a new run name."
     )
 
 
@@ -231,6 +231,33 @@ def test_a_resumed_run_keeps_its_number_of_hosts_unless_asked(existing, ask):
     assert len(plan.choose_hosts(ask(default_workers=3, workers="1"), existing)) == 1
     (existing / "cluster.json").unlink()
     assert len(plan.choose_hosts(ask(default_workers=3), existing)) == 3
+
+
+# --- batch sizes of single hosts
+
+
+def with_sizes(config, *sizes):
+    return plan.with_batch_sizes(config, [{"name": f"pi{number}", "batch_size": size} for number, size in enumerate(sizes, 1)])
+
+
+def test_a_host_of_the_inventory_may_have_its_own_batch_size():
+    config = configs.build({"train": {"batch_size": 64}})
+    assert with_sizes(config, None, None) == config
+    found = with_sizes(config, None, "16", None)
+    assert found.train.batch_sizes == (64, 16, 64)
+    assert plan.with_global_batch(found, 3).train.global_batch == 144
+
+
+def test_the_configurations_list_wins_and_has_one_size_for_each():
+    config = configs.build({"train": {"batch_sizes": [8, 4]}})
+    assert with_sizes(config, 32, None) == config
+    assert refusal(with_sizes, config, None, None, None) == (
+        "train.batch_sizes: 2 sizes (8, 4) for 3 workers; give one for each, or null (-e set=train.batch_sizes=null) for equal ones"
+    )
+
+
+def test_a_hosts_batch_size_that_is_none():
+    assert refusal(with_sizes, configs.build({}), "many") == "worker_batch_size of pi1=many: expected a whole number from 1"
 
 
 # --- sizes

@@ -80,6 +80,15 @@ for name, clip in {"loose": None, "clipped": 0.05}.items():
     found[name] = [float(np.abs(end(choose, clip) - whole).max()) for choose in (powersgd, lambda shapes: powersgd(shapes, False))]
     found[name + "_moved"] = float(np.abs(whole - end(none, None if clip else 0.05)).max())
 
+made, random = parts(none), np.random.default_rng(3)
+images, labels = random.integers(0, 256, (9, 8, 8, 1), dtype=np.uint8), random.integers(0, 3, 9).astype(np.int32)
+def gradients(first, last):
+    ones = np.ones(last - first, np.float32)
+    return step.forward_backward(made.model, images[first:last], labels[first:last], ones, np.float32(9), np.float32(0))
+union, divided = gradients(0, 9), [gradients(0, 6), gradients(6, 7), gradients(7, 9)]
+found["uneven"] = [float(np.abs(whole - sum(pieces)).max()) for whole, *pieces in zip(union, *divided)]
+found["sums"] = [part[0].numpy().tolist()[1] for part in divided]
+
 events = Events(Path(sys.argv[1]))
 events.phases(3, {})
 events.phases(4, {"input": 1.5, "all_reduce": 30.25})
@@ -126,6 +135,11 @@ def test_of_full_rank_powersgd_is_plain_sgd_with_and_without_clipping(found):
     for name in ("loose", "clipped"):
         assert max(found[name]) < 1e-5
         assert found[name + "_moved"] > 1e-3
+
+
+def test_gradients_of_uneven_parts_add_up_to_that_of_the_union(found):
+    assert found["sums"] == [6, 1, 2]
+    assert max(found["uneven"]) < 1e-5
 
 
 def test_without_a_reduction_nothing_is_compressed_or_sent(found):

@@ -53,7 +53,10 @@ def plan(made: dict[str, Any], runs: str, warnings: Sequence[str] = ()) -> str:
         ("hosts", f"{len(made['hosts'])} (rank host address): {hosts}"),
         ("model", f"{config['model']['name']}, {made['parameters']['total']:,} parameters, input {size}"),
         ("dataset", f"{dataset['name']} ({digest}): {len(dataset['classes'])} classes, {images}"),
-        ("global batch", f"{counts['global_batch']} images a step over {counts['workers']} workers"),
+        (
+            "global batch",
+            f"{counts['global_batch']} images a step over {counts['workers']} workers{_sizes(config.get('train', {}).get('batch_sizes'))}",
+        ),
         ("steps", f"{counts['steps_per_epoch']:,} an epoch x {counts['epochs']} epochs = {counts['total_steps']:,}"),
         ("results", f"{runs}/{made['run']}"),
     ]
@@ -61,6 +64,12 @@ def plan(made: dict[str, Any], runs: str, warnings: Sequence[str] = ()) -> str:
         pairs.append(("ignored", f"{dataset['ignored']} entries of class folders that are no image files"))
     pairs += [("warning", warning) for warning in warnings]
     return "Plan\n" + fields(pairs)
+
+
+def _sizes(listed: str | list[int] | None) -> str:
+    if not listed:
+        return ""
+    return ", divided as measured before training" if isinstance(listed, str) else f" ({', '.join(map(str, listed))})"
 
 
 def progress(record: dict[str, Any], counts: dict[str, Any], last_epoch: dict[str, Any] | None, eta: float | None) -> str:

@@ -4,6 +4,8 @@ No collectives and no state: any worker computes any other's share, and a resume
 what an uninterrupted one would have.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 
@@ -27,9 +29,10 @@ def epoch_order(images: int, seed: int, epoch: int, lap: int = 0) -> np.ndarray:
     return rng.permutation(images)
 
 
-def share(batch: int, workers: int, rank: int) -> tuple[int, int]:
-    """Start and stop of a worker's part of a batch; parts differ by at most one image."""
-    return batch * rank // workers, batch * (rank + 1) // workers
+def share(batch: int, shares: Sequence[int], rank: int) -> tuple[int, int]:
+    """Start and stop of a worker's part of a batch: in proportion to its share, to within one image."""
+    before, total = sum(shares[:rank]), sum(shares)
+    return batch * before // total, batch * (before + shares[rank]) // total
 
 
 class EpochPlan:
@@ -53,10 +56,10 @@ class EpochPlan:
         first, last = step * self.global_batch, (step + 1) * self.global_batch
         return self.global_batch if self._wraps else min(last, self.images) - first
 
-    def part(self, step: int, workers: int, rank: int) -> np.ndarray:
-        """Positions of the images that worker `rank` sees in `step`."""
+    def part(self, step: int, shares: Sequence[int], rank: int) -> np.ndarray:
+        """Positions of the images that worker `rank` sees in `step`; `shares` has one for every worker."""
         union = self.union(step)
-        start, stop = share(len(union), workers, rank)
+        start, stop = share(len(union), shares, rank)
         return union[start:stop]
 
     def _lap(self, first: int, last: int, lap: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Batches for the inner loop: cut from the exact partition, gathered one call ahead in a thread."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -39,7 +39,7 @@ class Batches:
 class Partition(Protocol):
     """The indices of the images that a worker sees."""
 
-    def part(self, step: int, workers: int, rank: int) -> np.ndarray:
+    def part(self, step: int, shares: Sequence[int], rank: int) -> np.ndarray:
         """Positions in the training set."""
 
 
@@ -79,10 +79,10 @@ def _next_multiple(number: int, of: int) -> int:
 class Feeder:
     """Gathers a worker's batches, one call ahead of training."""
 
-    def __init__(self, images: Images, chosen: np.ndarray, workers: int, rank: int):
-        """Feed the images `chosen` (indices into `images`) to worker `rank` of `workers`."""
+    def __init__(self, images: Images, chosen: np.ndarray, shares: Sequence[int], rank: int):
+        """Feed the images `chosen` (indices into `images`) to worker `rank`, whose part of a batch is in proportion to its share."""
         self._images, self._chosen = images, chosen
-        self._workers, self._rank = workers, rank
+        self._shares, self._rank = shares, rank
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feeder")
 
     def epoch(self, plan: EpochPlan, planned: Iterator[Call]) -> Iterator[Batches]:
@@ -98,7 +98,7 @@ class Feeder:
 
     def _gather(self, plan: EpochPlan, call: Call) -> Batches:
         steps = range(call.first, call.first + call.steps)
-        parts = [plan.part(step, self._workers, self._rank) for step in steps]
+        parts = [plan.part(step, self._shares, self._rank) for step in steps]
         weight = 1.0 if len(parts[0]) else 0.0
         positions = np.stack(parts) if len(parts[0]) else np.zeros((call.steps, 1), np.int64)
         indices = self._chosen[positions]

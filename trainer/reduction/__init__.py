@@ -23,8 +23,6 @@ What is sent is summed over all workers, and `[*stayed, *summed]` are the tensor
 computation. The last sends nothing. Tensors in replica context, or arrays on the host.
 """
 
-METHODS = ("packed", "half", "powersgd")
-"""Their order is part of a training state: add new ones at the end."""
 NEGLIGIBLE = 1e-6
 """A factor that keeps less than this share of its length when it is made orthogonal lies in the others' span."""
 
