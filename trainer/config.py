@@ -108,7 +108,7 @@ class Reduction:
     warmup_steps: int = 0
     """`powersgd`: send this many first steps uncompressed."""
     dtype: str = "bfloat16"
-    """`half`: `bfloat16` or `float16`."""
+    """`half`: `bfloat16` or `float16`. `powersgd`: `bfloat16` or `float32`, of its left factors."""
     transport: str = "auto"
     """`direct`: connections between every two workers; `tensorflow`: its collectives; `auto`: direct, and TensorFlow's with GPUs."""
 
@@ -375,7 +375,8 @@ def _check_reduction(reduction: Reduction) -> None:
     _rule(1 <= reduction.rank <= 16, "reduction.rank", reduction.rank, "from 1 to 16")
     _rule(reduction.min_elements >= 1, "reduction.min_elements", reduction.min_elements, "at least 1")
     _rule(reduction.warmup_steps >= 0, "reduction.warmup_steps", reduction.warmup_steps, "at least 0")
-    _one_of("reduction.dtype", reduction.dtype, ["bfloat16", "float16"])
+    kinds = {"half": ["bfloat16", "float16"], "packed": ["bfloat16", "float16", "float32"]}
+    _one_of("reduction.dtype", reduction.dtype, kinds.get(reduction.name, ["bfloat16", "float32"]))
     _one_of("reduction.transport", reduction.transport, ["auto", "direct", "tensorflow"])
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer.bfloat16 import KIND, narrow, widen
 from trainer.errors import ClusterError, PeerLost
 from trainer.hostarray import aligned
 
@@ -28,8 +29,8 @@ ONE_HOP = 2**16
 """Bytes that a worker may send to let everything go to everybody at once."""
 PACKED = 2**20
 """Bytes up to which arrays are packed into one before they are sent."""
-LANE = 16
-"""Elements to whose multiple each packed array is moved: TensorFlow takes over what begins at 64 bytes."""
+LANE = 64
+"""Bytes to whose multiple each packed array is moved: TensorFlow takes over what begins there."""
 TOKEN = 16
 CONNECT_TIMEOUT_S = 60.0
 QUIET_S = 10.0
@@ -84,15 +85,17 @@ class Packing:
     """Many small arrays laid end to end in one: they cost less to copy than to handle one by one."""
 
     def __init__(self, arrays: Sequence[np.ndarray]):
-        lengths = [-(-array.size // LANE) * LANE for array in arrays]
+        lane = LANE // arrays[0].itemsize
+        lengths = [-(-array.size // lane) * lane for array in arrays]
         starts = np.cumsum([0, *lengths]).tolist()
-        self.flat = np.zeros(starts[-1], np.float32)
+        self.flat = np.zeros(starts[-1], arrays[0].dtype)
         self._places = [(start, array.size, array.shape) for start, array in zip(starts, arrays, strict=False)]
 
     @staticmethod
     def fits(arrays: Sequence[np.ndarray]) -> bool:
         """Whether these are better packed."""
-        return len(arrays) > 1 and sum(array.nbytes for array in arrays) <= PACKED and all(array.dtype == np.float32 for array in arrays)
+        alike = len({array.dtype.char for array in arrays}) == 1
+        return len(arrays) > 1 and alike and sum(array.nbytes for array in arrays) <= PACKED
 
     def pack(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """All arrays in one, which is used again at the next call."""
@@ -148,7 +151,7 @@ class Direct:
             raise
 
     def _packed(self, arrays: Arrays) -> Arrays:
-        key = tuple(array.shape for array in arrays)
+        key = (arrays[0].dtype.char, *(array.shape for array in arrays))
         if key not in self._packings:
             self._packings[key] = Packing(arrays)
         packing = self._packings[key]
@@ -274,11 +277,11 @@ def _cut(arrays: Arrays, parts: list[Piece]) -> Arrays:
 def add_up(addends: Arrays, out: np.ndarray) -> None:
     """Write the sum of arrays, in their order, to `out`; half precision is summed in float32."""
     total = out if out.dtype == np.float32 else np.empty(out.shape, np.float32)
-    np.add(addends[0], addends[1], out=total, dtype=np.float32)
+    np.add(widen(addends[0]), widen(addends[1]), out=total)
     for addend in addends[2:]:
-        np.add(total, addend, out=total, dtype=np.float32)
+        np.add(total, widen(addend), out=total)
     if total is not out:
-        out[:] = total
+        out[:] = narrow(total) if out.dtype == KIND else total
 
 
 def connect(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trainer.bfloat16 import widen
 from trainer.config import Reduction
 from trainer.hostarray import Crew
 from trainer.reduction import Setting, kernels, plain, powersgd
@@ -48,7 +49,12 @@ class Reference:
 
 def sums(values, workers):
     """What direct connections would give."""
-    return [np.sum([worker[index] for worker in values], axis=0, dtype=np.float32) for index in range(len(values[0]))] if workers else []
+    kinds = [array.dtype for array in values[0]]
+    return (
+        [np.sum([worker[index] for worker in values], axis=0, dtype=np.float32).astype(kind) for index, kind in enumerate(kinds)]
+        if workers
+        else []
+    )
 
 
 def reduce_on_host(methods, gradients):
@@ -57,7 +63,7 @@ def reduce_on_host(methods, gradients):
     for number in range(3):
         stayed, sent = zip(*(method.computations[number](hand) for method, hand in zip(methods, hands, strict=True)), strict=True)
         total = sums(sent, len(sent)) if sent[0] else []
-        hands = [[*kept, *(array.copy() for array in total)] for kept in stayed]
+        hands = [[*kept, *(widen(array).copy() for array in total)] for kept in stayed]
         if number == 0:
             others = [
                 [np.array([1, 2, 3, 0], np.float32), *(own[place] for place in range(len(SHAPES)) if place not in LARGE)]
@@ -74,8 +80,8 @@ def reduce_on_host(methods, gradients):
     return [next(products).reshape(shape) if number in LARGE else next(small) for number, shape in enumerate(SHAPES)]
 
 
-def config(rank=2, min_elements=1000):
-    return Reduction("powersgd", rank=rank, min_elements=min_elements)
+def config(rank=2, min_elements=1000, dtype="float32"):
+    return Reduction("powersgd", rank=rank, min_elements=min_elements, dtype=dtype)
 
 
 def make(workers, rank=2, threads=1, **options):
@@ -108,7 +114,7 @@ def test_of_full_rank_it_is_the_sum():
     shapes = [(200, 12), (7,)]
     methods = [powersgd.make(Reduction("powersgd", rank=12, min_elements=10), shapes, Setting(2)) for _ in range(2)]
     assert not methods[0].low_rank
-    methods = [powersgd.HostPowerSGD({0: (200, 12)}, 12, Setting(2)).method() for _ in range(2)]
+    methods = [powersgd.HostPowerSGD({0: (200, 12)}, config(12), Setting(2)).method() for _ in range(2)]
     random = np.random.default_rng(0)
     for _ in range(5):
         hands = [[random.standard_normal((200, 12)).astype(np.float32)] for _ in range(2)]
@@ -119,9 +125,10 @@ def test_of_full_rank_it_is_the_sum():
         np.testing.assert_allclose(hands[0][0].T.astype(np.float64) @ hands[0][-1], whole, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("workers", [2, 5])
-def test_nothing_is_lost_what_was_applied_and_what_is_left_are_all_gradients(workers):
-    methods, applied, given = make(workers), [0.0] * len(SHAPES), [0.0] * len(SHAPES)
+def test_nothing_is_lost_what_was_applied_and_what_is_left_are_all_gradients(workers, dtype):
+    methods, applied, given = make(workers, dtype=dtype), [0.0] * len(SHAPES), [0.0] * len(SHAPES)
     for step in range(30):
         gradients = gradients_of(step, workers)
         applied = [total + found for total, found in zip(applied, reduce_on_host(methods, gradients), strict=True)]
@@ -130,6 +137,17 @@ def test_nothing_is_lost_what_was_applied_and_what_is_left_are_all_gradients(wor
         left = sum(_left(method, place) for method in methods).reshape(SHAPES[number])
         assert np.abs(left).max() > 1
         np.testing.assert_allclose(applied[number] + left, given[number], atol=1e-3 * np.abs(given[number]).max())
+
+
+def test_left_factors_in_16_bits_leave_as_little_behind():
+    left = {}
+    for dtype in ("float32", "bfloat16"):
+        methods, norms = make(3, dtype=dtype), []
+        for step in range(30):
+            reduce_on_host(methods, gradients_of(step, 3))
+            norms.append(np.linalg.norm(sum(_left(method, 1) for method in methods)))
+        left[dtype] = np.mean(norms[10:])
+    assert left["bfloat16"] == pytest.approx(left["float32"], rel=0.02)
 
 
 def _left(method, place):
@@ -245,6 +263,7 @@ OPS = """
 import json, sys
 import numpy as np
 import tensorflow as tf
+from trainer.bfloat16 import KIND, narrow, widen
 from trainer.config import Reduction
 from trainer.reduction import Setting, powersgd
 sys.path.insert(0, "tests/unit")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from trainer.bfloat16 import widen
 from trainer.collective import AllReduce, on_host
 from trainer.direct import Direct
 from trainer.reduction import LowRank, Method
@@ -80,7 +81,7 @@ class HostChain:
 
     def _begin(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
         self._sending = 0.0
-        return self._send(*self._first(arrays))
+        return [widen(array) for array in self._send(*self._first(arrays))]
 
     def _finish(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
         for compute in self._rest:

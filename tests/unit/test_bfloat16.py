@@ -1,0 +1,37 @@
+"""Rounding by bits gives what ml_dtypes gives."""
+
+import ml_dtypes
+import numpy as np
+
+from trainer.bfloat16 import KIND, narrow, widen
+
+
+def samples():
+    random = np.random.default_rng(0)
+    bits = random.integers(0, 2**32, 100_000, dtype=np.uint32)
+    halves = (random.integers(0, 2**16, 1000, dtype=np.uint32) << 16) + 0x8000
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 3.4e38, 1e-45], np.float32)
+    return np.concatenate([bits.view(np.float32), halves.view(np.float32), special])
+
+
+def test_narrow_rounds_to_the_nearest_and_keeps_what_is_no_number():
+    values = samples()
+    with np.errstate(invalid="ignore"):
+        found, expected = narrow(values), values.astype(ml_dtypes.bfloat16)
+    assert found.dtype == KIND
+    numbers = ~np.isnan(values)
+    assert found[numbers].tobytes() == expected[numbers].tobytes()
+    assert np.isnan(found[~numbers].astype(np.float32)).all()
+
+
+def test_widen_is_exact():
+    values = narrow(samples())
+    assert widen(values).dtype == np.float32
+    np.testing.assert_array_equal(widen(values), values.astype(np.float32))
+    assert widen(np.ones(3, np.float16)).dtype == np.float32
+    whole = np.ones(3, np.float32)
+    assert widen(whole) is whole
+
+
+def test_shapes_stay():
+    assert narrow(np.ones((2, 3, 4), np.float32)).shape == widen(np.ones((2, 3, 4), KIND)).shape == (2, 3, 4)
