@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,8 +66,14 @@ def place_from_environment(environment: Mapping[str, str] = os.environ) -> Place
 class Cluster:
     """A running cluster: MultiWorkerMirroredStrategy and this worker's place in it."""
 
-    def __init__(self, place: Place, threads: int):
-        """Join the cluster; returns when every worker has. Creates the strategy before any op."""
+    def __init__(self, place: Place, threads: int, devices: Sequence[str] = ()):
+        """Join the cluster; returns when every worker has. Creates the strategy before any op.
+
+        Args:
+            place: of this worker.
+            threads: intra-op threads.
+            devices: names of this machine's devices for one worker alone; default: all GPUs, or the CPU.
+        """
         self.place, self.threads = place, threads
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
@@ -78,11 +84,21 @@ class Cluster:
             timeout_seconds=COLLECTIVE_TIMEOUT_S,
             implementation=tf.distribute.experimental.CommunicationImplementation.RING,
         )
-        self.strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=self.options)
-        self.on_host = not tf.config.list_logical_devices("GPU")
+        self.strategy = _strategy(devices, self.options)
+        self.devices = self.strategy.num_replicas_in_sync // place.workers
+        """Devices of each worker: each takes a part of the worker's images, and all workers have as many."""
+        self.on_host = not tf.config.list_logical_devices("GPU") and self.devices == 1
         self.direct: direct.Direct | None = None
         self.all_reduce = collective.packed(self.options)
         self._sums = {dtype.name: self._make_sum(dtype) for dtype in (tf.float32, tf.int32)}
+
+    def device(self) -> Any:
+        """Number of this device among the worker's own, from 0; in replica context."""
+        return tf.distribute.get_replica_context().replica_id_in_sync_group % self.devices
+
+    def local(self, result: Any) -> Any:
+        """What `strategy.run` gave on this worker's first device."""
+        return self.strategy.experimental_local_results(result)[0]
 
     def connect(self, transport: str) -> None:
         """Let steps send as `reduction.transport` says; all workers call it.
@@ -105,11 +121,12 @@ class Cluster:
     def _make_sum(self, dtype: tf.DType) -> Callable[[np.ndarray], tf.Tensor]:
         def in_replica(local: tf.Tensor) -> tf.Tensor:
             context = tf.distribute.get_replica_context()
-            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(local), options=self.options)
+            own = tf.identity(local) if self.devices == 1 else tf.where(self.device() == 0, local, tf.zeros_like(local))
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, own, options=self.options)
 
         @tf.function(input_signature=[tf.TensorSpec([None], dtype)])
         def call(values: tf.Tensor) -> tf.Tensor:
-            return self.strategy.run(in_replica, args=(values,))
+            return self.local(self.strategy.run(in_replica, args=(values,)))
 
         return call
 
@@ -137,6 +154,12 @@ class Cluster:
         table = np.zeros((self.place.workers, 8), np.int32)
         table[self.place.rank] = np.frombuffer(bytes.fromhex(digest), np.int32)
         return [row.tobytes().hex() for row in self.gather(table)]
+
+
+def _strategy(devices: Sequence[str], options: Any) -> tf.distribute.Strategy:
+    if devices:
+        return tf.distribute.MirroredStrategy(list(devices))
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
 def _is_alive(rank: int) -> bool:

@@ -61,7 +61,7 @@ class Train:
     steps_per_call: int = 8
     """Steps that TensorFlow runs between two returns to Python."""
     precision: str = "float32"
-    """Arithmetic of the model: `float32`."""
+    """Arithmetic of the model: `float32`, or `mixed_bfloat16` with weights, sums and the update in float32."""
     time_limit: float | None = None
     """Seconds after which the run saves its state and ends as CANCELLED."""
 
@@ -353,7 +353,7 @@ def check(config: Config) -> None:
     _rule(train.batch_size >= 1, "train.batch_size", train.batch_size, "at least 1")
     _rule(_sizes_fit(train.batch_sizes), "train.batch_sizes", train.batch_sizes, "null, auto, or a list of numbers from 1")
     _rule(1 <= train.steps_per_call <= 1000, "train.steps_per_call", train.steps_per_call, "from 1 to 1000")
-    _one_of("train.precision", train.precision, ["float32"])
+    _one_of("train.precision", train.precision, ["float32", "mixed_bfloat16"])
     _one_of("optimizer.name", optimizer.name, ["sgd"])
     _finite("optimizer.learning_rate", optimizer.learning_rate)
     _rule(0 <= optimizer.momentum < 1, "optimizer.momentum", optimizer.momentum, "from 0 to below 1")

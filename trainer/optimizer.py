@@ -48,7 +48,7 @@ class SGD:
 
     def _apply(self, weight: Any, slot: Any, gradient: tf.Tensor, step: tf.Tensor, rate: tf.Tensor) -> None:
         if self._decay:
-            weight.assign_sub(weight * (rate * self._decay))
+            tf.raw_ops.AssignSubVariableOp(resource=weight.handle, value=weight * (rate * self._decay))
         tf.raw_ops.ResourceApplyKerasMomentum(
             var=weight.handle,
             accum=slot.handle,

@@ -52,7 +52,7 @@ def forward_backward(
     weights_of = [variable.value for variable in model.trainable_variables]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(weights_of)
-        logits = model(images, training=True)
+        logits = tf.cast(model(images, training=True), tf.float32)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits) * weights
         count = tf.reduce_sum(weights)
         loss = tf.reduce_sum(losses)
@@ -61,11 +61,26 @@ def forward_backward(
     return [tf.stack([loss, count, _correct(logits, labels, weights), stop]), *gradients]
 
 
+def on_device(
+    cluster: Cluster, model: keras.Model, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, total: tf.Tensor, stop: tf.Tensor
+) -> list[tf.Tensor]:
+    """`forward_backward` of this device's part of the worker's batch."""
+    if cluster.devices == 1:
+        return forward_backward(model, images, labels, weights, total, stop)
+    count, device = tf.shape(images)[0], cluster.device()
+    first, last = count * device // cluster.devices, count * (device + 1) // cluster.devices
+    # Of fewer images than devices one without any takes a stand-in that does not count.
+    start = tf.minimum(first, count - 1)
+    mine = slice(start, tf.maximum(last, start + 1))
+    counts = tf.cast(last > first, tf.float32)
+    return forward_backward(model, images[mine], labels[mine], weights[mine] * counts, total, stop)
+
+
 def make_forward_backward_call(cluster: Cluster, model: keras.Model) -> Callable[..., Any]:
     """`forward_backward` on its own, called from Python with one batch of any size."""
 
     def local(*batch: tf.Tensor) -> list[tf.Tensor]:
-        return forward_backward(model, *batch)
+        return on_device(cluster, model, *batch)
 
     batch = [
         tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8),
@@ -92,8 +107,8 @@ def make_train_call(parts: Parts) -> Callable[..., tf.Tensor]:
     Its result: `[steps, 4]` float32, the columns of `SUMS`.
     """
 
-    def step(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, total: tf.Tensor, rate: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
-        values = forward_backward(parts.model, images, labels, weights, total, stop)
+    def step(rate: tf.Tensor, *batch: tf.Tensor) -> tf.Tensor:
+        values = on_device(parts.cluster, parts.model, *batch)
         return parts.apply(parts.reduction(values), rate)
 
     @tf.function(
@@ -111,9 +126,8 @@ def make_train_call(parts: Parts) -> Callable[..., tf.Tensor]:
         rows = tf.TensorArray(tf.float32, size=steps, element_shape=[len(SUMS)])
         for index in tf.range(steps):
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-            batch = images[index], labels[index], weights[index], totals[index], rates[index], stop
-            sums = parts.cluster.strategy.run(step, args=batch)
-            rows = rows.write(index, sums)
+            batch = rates[index], images[index], labels[index], weights[index], totals[index], stop
+            rows = rows.write(index, parts.cluster.local(parts.cluster.strategy.run(step, args=batch)))
         return rows.stack()
 
     return call
@@ -129,7 +143,7 @@ class SplitCall:
 
     def __init__(self, parts: Parts, forward_backward_call: Callable[..., Any]):
         """Take steps apart whose first part is a `make_forward_backward_call`."""
-        self._forward_backward = forward_backward_call
+        self._forward_backward, self._local = forward_backward_call, parts.cluster.local
         self._reduction = parts.reduction.apart(functools.partial(_traced, parts.cluster))
         self._apply = _traced(parts.cluster, parts.apply)
         self._traced = False
@@ -152,7 +166,7 @@ class SplitCall:
         values = self._reduction(values, watch)
         sums = watch.time("apply", self._apply, values, rates[0])
         seconds, self._traced = watch.seconds if self._traced else None, True
-        return sums.numpy()[np.newaxis], seconds
+        return self._local(sums).numpy()[np.newaxis], seconds
 
 
 def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[tf.TensorSpec] | None = None) -> Callable[..., Any]:

@@ -97,6 +97,7 @@ def test_on_another_number_of_workers_the_memory_starts_anew_and_the_run_goes_on
         "reduction.name=half",
         "reduction.name=half,reduction.dtype=float16,reduction.transport=tensorflow",
         "reduction.name=powersgd,reduction.transport=tensorflow",
+        "train.precision=mixed_bfloat16,reduction.name=packed",
     ],
 )
 def test_other_ways_to_send_end_alike(project, pictures, reduction):
@@ -105,6 +106,6 @@ def test_other_ways_to_send_end_alike(project, pictures, reduction):
     if not project.run("way-plain").exists():
         train(project, pictures, "way-plain", "epochs=3", "workers=2", reduction="reduction.name=packed")
     assert len(set(project.summary(name)["weights_sha256_by_rank"])) == 1
-    tolerance = 0.25 if "powersgd" in reduction else 0.01
+    tolerance = 0.25 if "powersgd" in reduction else 0.02
     for mine, theirs in zip(rows(project, name), rows(project, "way-plain"), strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=tolerance)

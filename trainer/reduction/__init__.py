@@ -67,7 +67,8 @@ class Method:
 class Setting:
     """Where a method runs."""
 
-    workers: int
+    parts: int
+    """How many sum: the devices of all workers."""
     on_host: bool = True
     """Whether gradients are in this machine's memory, and travel from there: compiled loops take them as they are."""
     threads: int = 1
@@ -75,14 +76,14 @@ class Setting:
 
 
 def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting) -> Method:
-    """The method that a configuration names; one worker has nobody to share with, and none.
+    """The method that a configuration names; one device alone has nobody to share with, and none.
 
     Args:
         config: the section `reduction`.
         shapes: of the gradients.
         setting: where it runs.
     """
-    if setting.workers == 1:
+    if setting.parts == 1:
         return Method([])
     if config.name == "half":
         from trainer.reduction.half import half
