@@ -10,7 +10,7 @@ import numpy as np
 
 from trainer.cluster import Cluster
 from trainer.config import Reduction
-from trainer.reduction.choice import Choice, choose
+from trainer.reduction.choice import Choice, choose, sent_bytes
 
 Shapes = Sequence[tuple[int, ...]]
 SMALL, LARGE = 2**14, 2**19
@@ -31,12 +31,13 @@ def resolve(
         own_seconds: measures a forward and backward pass on this worker.
     """
     if cluster.place.workers == 1:
-        return dataclasses.replace(asked, name="packed"), Choice("packed", "to nobody: one worker trains")
-    if asked.name != "auto":
-        return asked, Choice(asked.name, f"as configured: {asked.name}")
-    if before:
-        return dataclasses.replace(asked, name=before), Choice(before, f"as when the run began: {before}")
-    found = choose(asked, shapes, _slowest(cluster, own_seconds()), _slowest(cluster, sending_seconds(cluster, shapes)))
+        found = Choice("packed", "to nobody: one worker trains", 0)
+    elif asked.name != "auto":
+        found = Choice(asked.name, f"as configured: {asked.name}", sent_bytes(asked, asked.name, shapes))
+    elif before:
+        found = Choice(before, f"as when the run began: {before}", sent_bytes(asked, before, shapes))
+    else:
+        found = choose(asked, shapes, _slowest(cluster, own_seconds()), _slowest(cluster, sending_seconds(cluster, shapes)))
     return dataclasses.replace(asked, name=found.name), found
 
 

@@ -68,7 +68,7 @@ class Bench:
             self._remove(mark.stem, **read_json(mark))
 
     def warm_up(self, workers: int, meanwhile: Callable[[float], None]) -> None:
-        """Run a short trial that counts for nothing: it fills every host's caches.
+        """Run a short trial that counts for nothing: it fills every host's caches, and decides for all how gradients are sent.
 
         Raises:
             LockstepError: it failed, and so would all others.
@@ -78,13 +78,22 @@ class Bench:
         summary = self._launch(run, {"workers": workers, "epochs": 1, "set": overrides}, meanwhile)
         if summary["state"] != SUCCEEDED:
             raise LockstepError(f"the warm-up failed, and nothing was measured:\n{self.last_lines(run)}")
+        self._keep_reduction(summary)
         shutil.rmtree(self._local(run))
+
+    def _keep_reduction(self, summary: dict[str, Any]) -> None:
+        """One sweep, one way to send: else `auto` may choose by the number of workers, and no model of a step fits both."""
+        record = read_json(self.folder / "summary.json")
+        if "reduction" not in record:
+            chosen = {"reduction": summary["reduction"]["name"], "sent_bytes": summary["reduction"]["sent_bytes"]}
+            write_json(self.folder / "summary.json", {**record, **chosen})
 
     def measure(self, trial: Trial, meanwhile: Callable[[float], None]) -> Timing:
         """Run a trial; the row for timings.csv, without times when it failed."""
         run = sweep.run_name(self.found["name"], trial)
         batch = self.found["global_batch"] if trial.scaling == STRONG else "null"
-        overrides = f"train.global_batch={batch},checkpoint.every_steps={trial.checkpoint_every or 'null'}"
+        kept = read_json(self.folder / "summary.json")["reduction"]
+        overrides = f"train.global_batch={batch},checkpoint.every_steps={trial.checkpoint_every or 'null'},reduction.name={kept}"
         with metering(self.meter) as samples:
             summary = self._launch(run, {"workers": trial.workers, "epochs": trial.epochs, "set": overrides}, meanwhile)
         self._energy(run, summary, samples)

@@ -3,23 +3,23 @@
 import pytest
 
 from trainer.config import Reduction
-from trainer.reduction.choice import choose
+from trainer.reduction.choice import choose, sent_bytes
 
 TASK = [(3, 3, 3, 32), (32,), (28800, 128), (128,), (128, 10), (10,)]
 
 
 def test_a_slow_wire_compresses():
     found = choose(Reduction(rank=2), TASK, own=0.074, sending=1.9)
-    assert found.name == "powersgd"
+    assert (found.name, found.sent_bytes) == ("powersgd", 2 * 2 * 28800 + 2 * 4 * 128 + 4 * (864 + 32 + 128 + 1280 + 10))
     assert found.why == (
-        "compressed (PowerSGD, rank 2, 241 kB instead of 14,755): all of them would take 1,900 ms, 2568% of the 74 ms of "
+        "compressed (PowerSGD, rank 2, 125 kB instead of 14,755): all of them would take 1,900 ms, 2568% of the 74 ms of "
         "a step's own work, more than 10%"
     )
 
 
 def test_a_fast_one_does_not():
     found = choose(Reduction(), TASK, own=0.5, sending=0.0042)
-    assert found.name == "packed"
+    assert (found.name, found.sent_bytes) == ("packed", 4 * 3_688_714)
     assert found.why == "as they are: all of them would take 4.2 ms, 1% of the 500 ms of a step's own work; from 10% on they are compressed"
 
 
@@ -31,3 +31,8 @@ def test_a_tenth_is_the_edge(sending, name):
 def test_where_no_tensor_is_large_there_is_nothing_to_compress():
     found = choose(Reduction(), [(3, 3, 3, 32), (32,)], own=0.001, sending=1.0)
     assert (found.name, found.why.partition(" (")[0]) == ("packed", "as they are: none is large enough to compress")
+
+
+def test_bytes_of_every_method():
+    assert sent_bytes(Reduction(), "half", TASK) == 2 * 3_688_714
+    assert sent_bytes(Reduction(rank=4, dtype="float32"), "powersgd", TASK) == 4 * 4 * 28928 + 4 * 2314

@@ -26,6 +26,8 @@ def bench(tmp_path, monkeypatch):
     found = {"name": "pi", "folder": str(folder), "global_batch": 192, "hosts": hosts}
     made = Bench(found, {"worker_port": "23456"}, lambda: False)
     made.outcomes, made.played = [], []
+    folder.mkdir(parents=True)
+    write_json(folder / "summary.json", {"name": "pi", "reduction": "packed"})
 
     def run(self, ended, meanwhile=lambda: None):
         made.played.append((self.path, self.variables))
@@ -67,7 +69,7 @@ def test_a_trial_is_a_launch_with_the_sweeps_own_configuration(bench):
         "config": str(bench.folder / "config.yml"),
         "workers": 2,
         "epochs": 3,
-        "set": "train.global_batch=null,checkpoint.every_steps=null",
+        "set": "train.global_batch=null,checkpoint.every_steps=null,reduction.name=packed",
     }
     assert len(seen) == 1
     assert marks(bench) == {}
@@ -77,7 +79,7 @@ def test_a_trial_is_a_launch_with_the_sweeps_own_configuration(bench):
 def test_strong_scaling_and_saved_states_are_overrides(bench):
     bench.outcomes = [GOOD]
     bench.measure(Trial("strong", 50, 3, 2, 1), lambda seconds: None)
-    assert bench.played[0][1]["set"] == "train.global_batch=192,checkpoint.every_steps=50"
+    assert bench.played[0][1]["set"] == "train.global_batch=192,checkpoint.every_steps=50,reduction.name=packed"
 
 
 def test_a_failed_trial_has_no_times_and_leaves_nothing_on_the_hosts(bench):
@@ -125,6 +127,16 @@ def test_the_warm_up_counts_for_nothing(bench):
     assert bench.played[0][1]["run"] == "pi.warm-up"
     assert bench.played[0][1]["workers"] == 3
     assert list((bench.folder / "trials").iterdir()) == []
+
+
+def test_the_first_warm_up_decides_for_all_trials_how_gradients_are_sent(bench):
+    write_json(bench.folder / "summary.json", {"name": "pi"})
+    for chosen in ("powersgd", "packed"):
+        bench.outcomes = [{**GOOD, "reduction": {"name": chosen, "why": "measured", "sent_bytes": 126}}, GOOD]
+        bench.warm_up(3, lambda seconds: None)
+        bench.measure(TRIAL, lambda seconds: None)
+        assert bench.played[-1][1]["set"].endswith(",reduction.name=powersgd")
+    assert json.loads((bench.folder / "summary.json").read_text()) == {"name": "pi", "reduction": "powersgd", "sent_bytes": 126}
 
 
 def test_a_warm_up_that_fails_ends_the_sweep(bench):

@@ -66,7 +66,7 @@ def works(record: dict[str, Any]) -> list[Work]:
     """What a step has to do at each scaling."""
     batches = {WEAK: record["batch_size"], STRONG: record["global_batch"]}
     images = record.get("train_images", 0)
-    return [Work(scaling, batch, record["gradient_bytes"], images) for scaling, batch in batches.items()]
+    return [Work(scaling, batch, record.get("sent_bytes", record["gradient_bytes"]), images) for scaling, batch in batches.items()]
 
 
 def pictures(rows: list[Timing], found: list[Study], extras: Extras) -> dict[str, Callable[[Path], None]]:

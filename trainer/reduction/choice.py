@@ -9,7 +9,8 @@ from trainer.reduction.powersgd import matrix_of
 
 SHARE = 0.10
 """Gradients are compressed when sending them all would take more than this part of a step's own work."""
-FLOAT = 4
+FLOAT, HALF = 4, 2
+"""Bytes of a number."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Choice:
     """`packed` or `powersgd`."""
     why: str
     """Ends the sentence `gradients are sent ...`."""
+    sent_bytes: int
+    """What each worker has to be summed a step; counts and losses (16 bytes) not counted."""
 
 
 def choose(config: Reduction, shapes: Sequence[tuple[int, ...]], own: float, sending: float) -> Choice:
@@ -31,20 +34,29 @@ def choose(config: Reduction, shapes: Sequence[tuple[int, ...]], own: float, sen
         own: seconds of a step's own work on the slowest worker.
         sending: seconds of an all-reduce of all gradients in float32, as measured.
     """
-    whole = sum(math.prod(shape) for shape in shapes)
-    kept = sum(_factors(config, shape) for shape in shapes)
+    whole, kept = sent_bytes(config, "packed", shapes), sent_bytes(config, "powersgd", shapes)
     cost = f"all of them would take {_ms(sending)}, {sending / own:.0%} of the {_ms(own)} of a step's own work"
     if kept == whole:
-        return Choice("packed", f"as they are: none is large enough to compress ({cost})")
+        return Choice("packed", f"as they are: none is large enough to compress ({cost})", whole)
     if sending <= SHARE * own:
-        return Choice("packed", f"as they are: {cost}; from {SHARE:.0%} on they are compressed")
-    smaller = f"{kept * FLOAT / 1e3:,.0f} kB instead of {whole * FLOAT / 1e3:,.0f}"
-    return Choice("powersgd", f"compressed (PowerSGD, rank {config.rank}, {smaller}): {cost}, more than {SHARE:.0%}")
+        return Choice("packed", f"as they are: {cost}; from {SHARE:.0%} on they are compressed", whole)
+    smaller = f"{kept / 1e3:,.0f} kB instead of {whole / 1e3:,.0f}"
+    return Choice("powersgd", f"compressed (PowerSGD, rank {config.rank}, {smaller}): {cost}, more than {SHARE:.0%}", kept)
 
 
-def _factors(config: Reduction, shape: tuple[int, ...]) -> int:
+def sent_bytes(config: Reduction, name: str, shapes: Sequence[tuple[int, ...]]) -> int:
+    """Bytes that each worker has to be summed a step with a method of that name."""
+    if name == "powersgd":
+        return sum(_compressed(config, shape) for shape in shapes)
+    return (HALF if name == "half" else FLOAT) * sum(math.prod(shape) for shape in shapes)
+
+
+def _compressed(config: Reduction, shape: tuple[int, ...]) -> int:
     matrix = matrix_of(shape, config)
-    return math.prod(shape) if matrix is None else min(config.rank, *matrix) * sum(matrix)
+    if matrix is None:
+        return FLOAT * math.prod(shape)
+    rows, columns = matrix
+    return min(config.rank, rows, columns) * ((HALF if config.dtype == "bfloat16" else FLOAT) * rows + FLOAT * columns)
 
 
 def _ms(seconds: float) -> str:

@@ -1,0 +1,335 @@
+"""What every peer program shares: its command line, the meeting of its workers, its images, its clock, its result.
+
+A peer program trains the task model on random images and times its own steps:
+
+    python torch_ddp.py --rank 0 --addresses 10.0.0.1:12345,10.0.0.2:12345 --steps 40 --warm-up 16 --batch 64 --result rank0.json
+
+All workers of a cell run the same program; `benchmarks/peers.yml` starts them. Standard library and NumPy only:
+this file runs in the environment of every peer.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import queue
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SIZE, CLASSES, PARAMETERS = (32, 32, 3), 10, 3_688_714
+CHUNK = 8
+"""Steps between two looks at the clock, and how many different batches there are."""
+LEARNING_RATE, MOMENTUM = 0.01, 0.9
+MEETING_PORTS = 1000
+"""The meeting's port lies so far above that of the first worker."""
+JOIN_S = 240.0
+PEER_GONE = 75
+SIOCGIFADDR = 0x8915
+
+
+@dataclass(frozen=True)
+class Task:
+    """One worker's part of a cell, from the command line."""
+
+    rank: int
+    addresses: list[str]
+    """`address:port` of all workers, in order of rank."""
+    steps: int
+    """Steps to time at most."""
+    warm_up: int
+    """Steps before."""
+    seconds: float
+    """The timed part is made shorter when it would take longer than this; it has at least CHUNK steps."""
+    batch: int
+    threads: int
+    variant: str
+    """What is varied in the program, such as the compression; empty for its plain form."""
+    result: Path
+
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+        return len(self.addresses)
+
+    @property
+    def address(self) -> str:
+        """This worker's address, without port."""
+        return self.addresses[self.rank].rpartition(":")[0]
+
+    @property
+    def first(self) -> tuple[str, int]:
+        """Address and port of the first worker."""
+        address, _, port = self.addresses[0].rpartition(":")
+        return address, int(port)
+
+
+@dataclass
+class Trained:
+    """A model under training, in the hands of one framework."""
+
+    run: Callable[[int], float]
+    """Trains so many steps (CHUNK of them, or fewer) and gives the last loss when all of them are done."""
+    weights: Callable[[], Iterable[np.ndarray]]
+    """All weights as they are now."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Package to version."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What was set that a sceptic would want to know."""
+
+
+def task() -> Task:
+    """Read the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--addresses", required=True, type=lambda text: text.split(","))
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--warm-up", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--variant", default="")
+    parser.add_argument("--result", type=Path, required=True)
+    return Task(**vars(parser.parse_args()))
+
+
+def images(rank: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """CHUNK batches of random images `[CHUNK, batch, 32, 32, 3]` uint8 and labels `[CHUNK, batch]` int32: the same for every system."""
+    random = np.random.default_rng(rank)
+    pixels = random.integers(0, 256, (CHUNK, batch, *SIZE), dtype=np.uint8)
+    return pixels, random.integers(0, CLASSES, (CHUNK, batch)).astype(np.int32)
+
+
+class Meeting:
+    """A line of its own between the workers, for a few words before and after the timed part; it is silent in between.
+
+    It also ends this process when another worker is gone: frameworks would wait for it for minutes.
+    """
+
+    def __init__(self, given: Task):
+        """Meet at the first worker; returns when all are there."""
+        self.rank, self.workers, self._over = given.rank, given.workers, False
+        place = (given.first[0], given.first[1] + MEETING_PORTS)
+        self._lines = self._host(place) if self.rank == 0 else [self._join(place)]
+        self._heard: list[queue.Queue[Any]] = [queue.Queue() for _ in self._lines]
+        for line, heard in zip(self._lines, self._heard, strict=True):
+            threading.Thread(target=self._listen, args=(line, heard), daemon=True).start()
+
+    def _host(self, place: tuple[str, int]) -> list[socket.socket]:
+        lines = {}
+        with socket.create_server(place, backlog=self.workers) as server:
+            server.settimeout(JOIN_S)
+            while len(lines) < self.workers - 1:
+                line, _ = server.accept()
+                lines[struct.unpack("!I", _exactly(line, 4))[0]] = line
+        return [lines[rank] for rank in sorted(lines)]
+
+    def _join(self, place: tuple[str, int]) -> socket.socket:
+        deadline = time.monotonic() + JOIN_S
+        while True:
+            try:
+                line = socket.create_connection(place, timeout=JOIN_S)
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+        line.settimeout(None)
+        line.sendall(struct.pack("!I", self.rank))
+        return line
+
+    def _listen(self, line: socket.socket, heard: "queue.Queue[Any]") -> None:
+        with contextlib.suppress(OSError), line.makefile("r", encoding="utf-8") as words:
+            for row in words:
+                heard.put(json.loads(row))
+        if not self._over:
+            print("another worker of this cell is gone", flush=True)
+            os._exit(PEER_GONE)
+
+    def share(self, value: Any) -> list[Any]:
+        """Everybody's value, in order of rank; returns when all have given theirs."""
+        if self.rank == 0:
+            values = [value, *(heard.get() for heard in self._heard)]
+            for line in self._lines:
+                _say(line, values)
+            return values
+        _say(self._lines[0], value)
+        return list(self._heard[0].get())
+
+    def end(self) -> None:
+        """Part when all are done."""
+        self._over = True
+        self.share(None)
+        # The first worker's answer may still be under way.
+        for line in self._lines:
+            line.shutdown(socket.SHUT_WR)
+
+
+def _say(line: socket.socket, value: Any) -> None:
+    line.sendall((json.dumps(value) + "\n").encode())
+
+
+def _exactly(line: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        found += line.recv(count - len(found)) or b"\0" * count
+    return found[:count]
+
+
+def measure(given: Task, meeting: Meeting, trained: Trained, alone: bool = False) -> None:
+    """Warm up, time, write the result.
+
+    Args:
+        given: this worker's task.
+        meeting: with the other workers.
+        trained: what to time.
+        alone: the workers don't wait for each other while they train: they begin together, and none stops before all are timed.
+    """
+    clock = Clock(given, meeting)
+    while clock.goes_on(trained.run(CHUNK)):
+        pass
+    if alone:
+        go_on(trained, meeting)
+    write(given, clock, trained)
+    meeting.end()
+
+
+class Clock:
+    """Warm-up, then the timed steps: told after every CHUNK steps, it says whether to go on."""
+
+    def __init__(self, given: Task, meeting: Meeting):
+        """Begin with the warm-up."""
+        self._given, self._meeting = given, meeting
+        self._warm_up, self._timed = max(2, given.warm_up // CHUNK), 0
+        self.durations: list[float] = []
+        self.losses: list[float] = []
+        self.started = self.cpu = self.sent = 0.0
+        self._begun = time.perf_counter()
+
+    def goes_on(self, loss: float) -> bool:
+        """Note that CHUNK more steps are done.
+
+        Args:
+            loss: of the last of them.
+        """
+        took = (time.perf_counter() - self._begun) / CHUNK
+        self.losses = [*self.losses[:1], loss]
+        if self._warm_up > 0:
+            self._warm_up -= 1
+            if self._warm_up == 0:
+                self._begin(took)
+        else:
+            self.durations.append(took)
+            if len(self.durations) == self._timed:
+                self._finish()
+                return False
+        self._begun = time.perf_counter()
+        return True
+
+    def _begin(self, pace: float) -> None:
+        """All workers begin together, and time as many steps as the slowest of them has the time for."""
+        self._timed = how_many(max(self._meeting.share(pace)), self._given.steps, self._given.seconds)
+        self.started, self.cpu, self.sent = time.time(), time.process_time(), sent_bytes(self._given)
+
+    def _finish(self) -> None:
+        self.cpu, self.sent = time.process_time() - self.cpu, sent_bytes(self._given) - self.sent
+
+
+def write(given: Task, clock: Clock, trained: Trained) -> None:
+    """Write what was measured, whole or not at all."""
+    steps = len(clock.durations) * CHUNK
+    result = {
+        "rank": given.rank,
+        "workers": given.workers,
+        "batch": given.batch,
+        "variant": given.variant,
+        "threads": given.threads,
+        "steps": steps,
+        "seconds_step": sum(clock.durations) / len(clock.durations),
+        "seconds_chunks": clock.durations,
+        "cpu_seconds_step": clock.cpu / steps,
+        "sent_bytes_step": clock.sent / steps,
+        "started_at": clock.started,
+        "losses": clock.losses,
+        **digest(trained.weights()),
+        "versions": {"python": platform.python_version(), "numpy": np.__version__, **trained.versions},
+        "settings": trained.settings,
+    }
+    part = given.result.with_name(f".part-{given.result.name}")
+    part.write_text(json.dumps(result), encoding="utf-8")
+    part.replace(given.result)
+
+
+def how_many(pace: float, steps: int, seconds: float) -> int:
+    """Chunks to time: as many as `steps` makes, fewer when that would take longer than `seconds`; at least one.
+
+    Args:
+        pace: seconds of a step of the slowest worker while warming up.
+        steps: wanted.
+        seconds: that the timed part may take.
+    """
+    return max(1, min(steps // CHUNK, int(seconds / (pace * CHUNK))))
+
+
+def go_on(trained: Trained, meeting: Meeting) -> None:
+    """Train until all workers are timed, so that none of them had the machine for itself."""
+    asking = threading.Thread(target=meeting.share, args=(None,))
+    asking.start()
+    while asking.is_alive():
+        trained.run(CHUNK)
+
+
+def digest(arrays: Iterable[np.ndarray]) -> dict[str, Any]:
+    """Number of trained parameters, and a digest of all weights: equal on all workers of a synchronous system."""
+    count, state = 0, hashlib.sha256()
+    for array in arrays:
+        count += array.size
+        state.update(np.ascontiguousarray(array).tobytes())
+    return {"parameters": count, "weights_sha256": state.hexdigest()}
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of those of the packages that are installed."""
+    found = {}
+    for name in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def interface(address: str) -> str:
+    """Name of the network interface that has an IPv4 address; `lo` for the loopback's.
+
+    Raises:
+        OSError: none has it.
+    """
+    if address.startswith("127."):
+        return "lo"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                found = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()))
+                if socket.inet_ntoa(found[20:24]) == address:
+                    return name
+    raise OSError(f"no network interface of this host has the address {address}; set worker_address")
+
+
+def sent_bytes(given: Task) -> float:
+    """Bytes that left through this worker's interface so far; workers that share one share its bytes evenly."""
+    name = interface(given.address)
+    for line in Path("/proc/net/dev").read_text(encoding="ascii").splitlines():
+        own, colon, rest = line.partition(":")
+        if colon and own.strip() == name:
+            return int(rest.split()[8]) / sum(place.rpartition(":")[0] == given.address for place in given.addresses)
+    raise OSError(f"/proc/net/dev does not list {name}")

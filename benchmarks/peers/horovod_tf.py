@@ -1,0 +1,127 @@
+"""Horovod on Gloo with TensorFlow 2.13, the newest that it builds with. Variant: `fp16`, Horovod's own compression.
+
+Started without horovodrun: the first worker is the rendezvous server, and tells the others its port.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import common
+import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def main() -> None:
+    """Train and time."""
+    given = common.task()
+    check_name(given)
+    meeting = common.Meeting(given)
+    server, port = rendezvous(given) if given.rank == 0 else (None, 0)
+    os.environ.update(environment(given, meeting.share(port)[0]))
+    import horovod.tensorflow as hvd
+
+    hvd.init()
+    common.measure(given, meeting, trained(given, hvd))
+    hvd.shutdown()
+    if server:
+        server.stop()
+
+
+def check_name(given: common.Task) -> None:
+    """Refuse a host whose name means the loopback: some of Horovod's connections go there, whatever HOROVOD_GLOO_IFACE says."""
+    own = socket.gethostbyname(socket.gethostname())
+    if given.workers > 1 and own.startswith("127.") and not given.address.startswith("127."):
+        raise SystemExit(
+            f"error: Horovod connects to {own}, which is what this host's own name {socket.gethostname()} means here; "
+            f"give the name its address {given.address} in /etc/hosts"
+        )
+
+
+def rendezvous(given: common.Task) -> tuple[Any, int]:
+    """Horovod's own server, at which its workers learn of each other."""
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousServer
+
+    server = RendezvousServer()
+    port = server.start()
+    names = ",".join(f"{name(rank)}:1" for rank in range(given.workers))
+    server.init(get_host_assignments(parse_hosts(names), given.workers))
+    return server, port
+
+
+def name(rank: int) -> str:
+    """A worker's name for Horovod: each counts as a host of its own."""
+    return f"worker{rank}"
+
+
+def environment(given: common.Task, port: int) -> dict[str, str]:
+    """What horovodrun would set."""
+    return {
+        "HOROVOD_HOSTNAME": name(given.rank),
+        "HOROVOD_RANK": str(given.rank),
+        "HOROVOD_SIZE": str(given.workers),
+        "HOROVOD_LOCAL_RANK": "0",
+        "HOROVOD_LOCAL_SIZE": "1",
+        "HOROVOD_CROSS_RANK": str(given.rank),
+        "HOROVOD_CROSS_SIZE": str(given.workers),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": given.first[0],
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_GLOO_IFACE": common.interface(given.address),
+    }
+
+
+def trained(given: common.Task, hvd: Any) -> common.Trained:
+    """The model as Horovod's documentation trains it, with every setting that makes it faster."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(given.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, given.threads))
+    tf.keras.utils.set_random_seed(1)
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input(common.SIZE),
+            layers.Rescaling(1 / 255),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(128, activation="relu"),
+            layers.Dense(common.CLASSES),
+        ]
+    )
+    # The one whose update is a single op a variable.
+    optimizer = tf.keras.optimizers.legacy.SGD(common.LEARNING_RATE, momentum=common.MOMENTUM)
+    compression = {"": hvd.Compression.none, "fp16": hvd.Compression.fp16}[given.variant]
+
+    def step(images: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images, training=True)))
+        # One group: all gradients in one all-reduce.
+        tape = hvd.DistributedGradientTape(tape, compression=compression, num_groups=1)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
+
+    call = tf.function(step)
+    images, labels = common.images(given.rank, given.batch)
+    feeds = [(tf.constant(images[index]), tf.constant(labels[index])) for index in range(common.CHUNK)]
+    hvd.broadcast_variables(model.variables, root_rank=0)
+
+    def run(steps: int) -> float:
+        loss = None
+        for index in range(steps):
+            loss = call(*feeds[index])
+        return float(loss.numpy())
+
+    def weights() -> Iterator[np.ndarray]:
+        return (variable.numpy() for variable in model.trainable_variables)
+
+    return common.Trained(run, weights, common.versions("horovod", "tensorflow-cpu", "keras"), {"num_groups": 1, "sgd": "legacy (fused)"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Plain Keras: `compile` and `fit`, one worker.
+
+Variant `loop`: CHUNK steps an execution (`steps_per_execution`), which Keras' documentation names as a way to train faster.
+"""
+
+from typing import Any
+
+import common
+import numpy as np
+import tensorflow_model
+
+
+def main() -> None:
+    """Train and time."""
+    given = common.task()
+    meeting = common.Meeting(given)
+    tensorflow_model.set_threads(given.threads)
+    import keras
+
+    model = compiled(given)
+    clock = common.Clock(given, meeting)
+    repeated = 2 + (given.warm_up + given.steps) // common.CHUNK
+    images, labels = (np.concatenate([*values] * repeated) for values in common.images(given.rank, given.batch))
+    model.fit(images, labels, batch_size=given.batch, shuffle=False, verbose=0, callbacks=[watching(keras.callbacks.Callback, clock)])
+    versions = common.versions(*tensorflow_model.VERSIONS)
+    settings = {"jit_compile": bool(model.jit_compile), "steps_per_execution": model.steps_per_execution}
+    common.write(given, clock, common.Trained(lambda _: 0.0, lambda: tensorflow_model.weights(model), versions, settings))
+    meeting.end()
+
+
+def compiled(given: common.Task) -> Any:
+    """The model, compiled as in Keras' guide."""
+    import keras
+
+    model = tensorflow_model.build()
+    model.compile(
+        optimizer=keras.optimizers.SGD(common.LEARNING_RATE, momentum=common.MOMENTUM),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        steps_per_execution={"": 1, "loop": common.CHUNK}[given.variant],
+    )
+    return model
+
+
+def watching(kind: type, clock: common.Clock) -> Any:
+    """A callback that looks at the clock after every CHUNK steps, and ends the training when it says so."""
+
+    class Watch(kind):  # type: ignore[misc]
+        """Keras gives the number of the last step that is done."""
+
+        def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+            if (batch + 1) % common.CHUNK == 0 and not clock.goes_on(float(logs["loss"] if logs else 0.0)):
+                self.model.stop_training = True
+
+    return Watch()
+
+
+if __name__ == "__main__":
+    main()

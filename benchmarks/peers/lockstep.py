@@ -1,0 +1,66 @@
+"""This project's own step; with the variant `ideal` every worker alone, all at the same time.
+
+The variant is the configuration's section `reduction` as JSON, such as {"name": "powersgd", "rank": 2}; {} is the default.
+"""
+
+import json
+import os
+from typing import Any
+
+import common
+import tensorflow_model
+
+IDEAL = "ideal"
+
+
+def main() -> None:
+    """Train and time."""
+    given = common.task()
+    meeting = common.Meeting(given)
+    alone = given.variant == IDEAL
+    os.environ["TF_CONFIG"] = tensorflow_model.tf_config(given, alone)
+    common.measure(given, meeting, lockstep(given, {} if alone else json.loads(given.variant or "{}")), alone)
+
+
+def lockstep(given: common.Task, section: dict[str, Any]) -> common.Trained:
+    """The step of `trainer.loop.Trainer`, with the same parts made in the same order; images from memory.
+
+    Args:
+        given: this worker's task.
+        section: of the configuration, `reduction`.
+    """
+    import functools
+
+    import numpy as np
+
+    from trainer import assembly, choosing, step
+    from trainer import config as configs
+    from trainer.cluster import Cluster, place_from_environment
+
+    update = {"learning_rate": common.LEARNING_RATE, "momentum": common.MOMENTUM}
+    config = configs.build({"model": {"name": "task_cnn"}, "optimizer": update, "reduction": section})
+    cluster = Cluster(place_from_environment(), given.threads)
+    cluster.connect(config.reduction.transport)
+    model = assembly.build_model(cluster, config, common.CLASSES)
+    whole = step.make_forward_backward_call(cluster, model)
+    own = functools.partial(choosing.own_seconds, whole, config.data.image_size, given.batch)
+    chosen, choice = choosing.resolve(config.reduction, cluster, step.shapes(model), None, own)
+    parts, _ = assembly.assemble(cluster, config, model, chosen)
+    call = step.make_train_call(parts)
+
+    images, labels = common.images(given.rank, given.batch)
+    ones, rates = np.ones(labels.shape, np.float32), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
+    totals = np.full(common.CHUNK, given.batch * cluster.place.workers, np.float32)
+
+    def run(steps: int) -> float:
+        few = [values[:steps] for values in (images, labels, ones, totals, rates)]
+        sums = call(*few, np.float32(0)).numpy()[-1]
+        return float(sums[0] / sums[1])
+
+    versions = common.versions(*tensorflow_model.VERSIONS, "numba")
+    settings = {"reduction": vars(chosen), "why": choice.why, "steps_per_call": common.CHUNK}
+    return common.Trained(run, lambda: tensorflow_model.weights(model), versions, settings)
+
+
+if __name__ == "__main__":
+    main()

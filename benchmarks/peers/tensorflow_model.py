@@ -1,0 +1,48 @@
+"""The task's model in Keras 3, and TensorFlow's settings, for the programs that run in this project's own environment."""
+
+import json
+import os
+from typing import Any
+
+import common
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+VERSIONS = ("tensorflow", "tensorflow-cpu", "keras")
+
+
+def tf_config(given: common.Task, alone: bool = False) -> str:
+    """TF_CONFIG of this worker; of a cluster of its own when it is alone."""
+    workers, index = ([given.addresses[given.rank]], 0) if alone else (given.addresses, given.rank)
+    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
+
+
+def set_threads(threads: int) -> None:
+    """Threads within an op and between ops; before anything runs."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+
+
+def build() -> Any:
+    """The model, with the same weights on every worker."""
+    import keras
+    from keras import layers
+
+    keras.utils.set_random_seed(1)
+    return keras.Sequential(
+        [
+            keras.Input(common.SIZE),
+            layers.Rescaling(1 / 255),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(128, activation="relu"),
+            layers.Dense(common.CLASSES),
+        ]
+    )
+
+
+def weights(model: Any) -> list[Any]:
+    """The trained weights as arrays."""
+    return [variable.numpy() for variable in model.trainable_variables]

@@ -1,0 +1,72 @@
+"""Judge what the look at the hosts saw: what they are, and whether they are free to be measured."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from plugins.filter.cluster import thread_share
+from plugins.shared import control, provisioning
+from trainer.errors import LockstepError
+from trainer.files import read_json, write_json
+
+SESSION = "peers-w"
+"""Sessions of this benchmark begin so."""
+
+
+class ActionModule(control.ControlAction):
+    """Returns the fact `peers_hosts`: by host its Python, its kind of wheels, its threads, and what it is made of."""
+
+    def act(self) -> dict[str, Any]:
+        """Refuse hosts that train, and those without Python."""
+        looked, probed, hosts = self.arguments["looked"], self.arguments["probed"], self.arguments["hosts"]
+        found = {}
+        for host in hosts:
+            name = host["name"]
+            seen, facts = provisioning.parse(looked[name].get("output", "")), probed[name].get("facts")
+            if facts is None:
+                raise LockstepError(f"{name} gives no answer: {probed[name].get('msg', 'unreachable')}; see ansible-playbook doctor.yml")
+            refuse_busy(name, seen.sessions)
+            threads = self.arguments.get("threads") or thread_share(hosts, name, max(1, int(facts["cpus"])))
+            found[name] = {**_wheels(seen), "threads": int(threads), "machine": machine(host, facts)}
+        if not self._task.check_mode:
+            path = Path(self.arguments["folder"]) / "summary.json"
+            write_json(path, {**read_json(path), "machines": [one["machine"] for one in found.values()], "control_cores": os.cpu_count()})
+        return {"ansible_facts": {"peers_hosts": found}}
+
+
+def refuse_busy(host: str, sessions: list[str]) -> None:
+    """Refuse a host on which something trains.
+
+    Raises:
+        LockstepError: something does.
+    """
+    others = [session for session in sessions if not session.startswith(SESSION)]
+    if others:
+        raise LockstepError(
+            f"{host}: {', '.join(others)} runs there, and would be measured with the benchmark; "
+            "wait for it, or stop it (ansible-playbook status.yml, stop.yml)"
+        )
+
+
+def _wheels(seen: provisioning.Look) -> dict[str, Any]:
+    """Python and kind of wheels; none where peers can't be installed."""
+    target, python = seen.target, seen.python
+    return {
+        "python": python[0] if python else "",
+        "target": {"machine": target.machine, "python": target.python, "glibc": target.glibc} if target else None,
+        "wheels": target.key if target else "",
+    }
+
+
+def machine(host: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
+    """Hardware of a host, for the record."""
+    return {
+        "name": host["name"],
+        "address": host["address"],
+        "model": facts["model"],
+        "cores": facts["cores"],
+        "cpus": facts["cpus"],
+        "memory_mb": facts["memory"]["total_mb"],
+        "os": facts["os"],
+        "packages": facts["python"].get("packages", {}),
+    }

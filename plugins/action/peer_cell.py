@@ -1,0 +1,83 @@
+"""One worker of a cell: start its program in tmux, wait for its end, fetch what it measured, leave nothing running."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from plugins.filter.cluster import place
+from plugins.shared import lean, peers
+from plugins.shared.remote import MARK, TMUX
+from trainer.files import write_json
+
+AFTER_S = 60
+"""How long after the program's own deadline an answer is waited for."""
+
+
+class ActionModule(ActionBase):
+    """Writes `<out>/<rank>.json` on the control node: how the worker ended, the end of its log, its result."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Start, wait, fetch; whatever happens, the session is ended."""
+        result = super().run(tmp, task_vars)
+        given, variables = self._task.args, task_vars or {}
+        job, session = given["cell"], {"name": given["session"]}
+        hosts = job["hosts"]
+        rank = [host["name"] for host in hosts].index(given["host"])
+        script = peers.start_script(self._job(given, rank))
+        self._module("worker_files", {"files": [{"path": f"{given['folder']}/run.sh", "content": script, "mode": "0755"}]}, variables)
+        try:
+            self._module("tmux_session", {**session, "argv": ["bash", "run.sh"], "chdir": given["folder"]}, variables)
+            end = self._wait(given["folder"], given["session"], int(job["deadline"]) + AFTER_S)
+        finally:
+            self._module("tmux_session", {**session, "state": "absent", "grace": 2}, variables)
+        write_json(Path(job["out"]) / f"{rank}.json", {"host": given["host"], "rank": rank, **end})
+        return result
+
+    def _job(self, given: dict[str, Any], rank: int) -> dict[str, Any]:
+        job = given["cell"]
+        cell, common = peers.Cell(**job["cell"]), peers.Settings(**job["settings"])
+        threads = int(job["threads"][given["host"]])
+        argv = peers.arguments(cell, rank, [place(host) for host in job["hosts"]], common, threads)
+        environment = {
+            "PYTHONPATH": given["code"],
+            "OMP_NUM_THREADS": threads,
+            "TF_CPP_MIN_LOG_LEVEL": 2,
+            "KERAS_HOME": f"{given['folder']}/keras",
+            "NUMBA_CACHE_DIR": given["kernels"],
+        }
+        program = peers.SYSTEMS[cell.system].program
+        # Imported, not run as -m does: TensorFlow reads a function's source by the name of its module.
+        start = f"import {program}; {program}.main()"
+        command = [given["python"], "-c", start, *argv, "--result", f"{given['folder']}/result.json"]
+        return {"environment": environment, "argv": command, "folder": given["folder"], "deadline": job["deadline"]}
+
+    def _module(self, name: str, arguments: dict[str, Any], variables: dict[str, Any]) -> None:
+        done = lean.execute(self, name, arguments, variables)
+        if done.get("failed"):
+            raise AnsibleActionFail(str(done["msg"]))
+
+    def _wait(self, folder: str, session: str, seconds: int) -> dict[str, Any]:
+        """One call that sleeps on the host until the session's first process is gone: nothing polls while steps are timed."""
+        quoted = shlex.quote(folder)
+        script = (
+            f"pid=$({TMUX} list-panes -s -t {shlex.quote(f'={session}:')} -F '#{{pane_pid}}' 2>/dev/null | head -n 1); "
+            f'if [ -n "$pid" ]; then timeout {seconds} tail --pid="$pid" -s 0.5 -f /dev/null; fi; cd {quoted} && '
+            f"{{ echo {MARK}; cat exit 2>/dev/null; echo {MARK}; cat result.json 2>/dev/null; echo; echo {MARK}; tail -n 30 worker.log; }}"
+        )
+        said = str(self._low_level_execute_command(script, sudoable=False, executable="/bin/bash")["stdout"])
+        return parse(said)
+
+
+def parse(said: str) -> dict[str, Any]:
+    """How a worker ended, from what the waiting printed: `exit`, `result`, `lines` of its log."""
+    parts = [part.strip("\n") for part in said.split(MARK)]
+    if len(parts) != 4:
+        return {"exit": None, "result": None, "lines": said.splitlines()[-5:]}
+    _, code, result, log = parts
+    return {"exit": int(code) if code.strip() else None, "result": json.loads(result) if result else None, "lines": log.splitlines()}

@@ -1,0 +1,39 @@
+"""Limit the link of a node of the lab, or give it back the rate that the lab has."""
+
+import shlex
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from plugins.shared.peers import NO_LIMIT
+
+OWN = "own"
+NODE = "/usr/local/sbin/lockstep-lab"
+APPLIED = "/run/lockstep-lab.link"
+
+
+class ActionModule(ActionBase):
+    """Argument: `rate` as `tc` writes it, `none`, or `own` for the lab's own. Leaves the record that the node itself keeps right."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Run the node's own script, or what it would do for another rate."""
+        result = super().run(tmp, task_vars)
+        rate = str(self._task.args["rate"])
+        done = self._low_level_execute_command(NODE if rate == OWN else script(rate), sudoable=True, executable="/bin/sh")
+        if done["rc"] != 0:
+            host = self._task.args["host"]
+            raise AnsibleActionFail(f"{host}: its link can't be set to {rate}: {done['stderr'].strip() or done['stdout'].strip()}")
+        result["changed"] = "changed" in done["stdout"].split()
+        return result
+
+
+def script(rate: str) -> str:
+    """Set a rate unless it is set; the same limits as in the lab's own script."""
+    limit = (
+        "tc qdisc del dev eth0 root" if rate == NO_LIMIT else f"tc qdisc replace dev eth0 root tbf rate {rate} burst 256kb latency 100ms"
+    )
+    text = f'[ "$(cat {APPLIED} 2>/dev/null || echo {NO_LIMIT})" = {rate} ] || {{ {limit} && echo {rate} > {APPLIED} && echo changed; }}'
+    return f"sh -c {shlex.quote(text)}"

@@ -1,0 +1,440 @@
+"""What the cells of `benchmarks/peers.yml` say: rows of results.csv, medians, ratios, limits, the table. Pure but for the files."""
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from plugins.shared.peers import IDEAL, OURS, PEER, SYSTEMS, Cell, bits_per_s
+from trainer.analysis import text
+from trainer.files import write_text
+
+PARAMETERS = 3_688_714
+MEASURED, FAILED = "measured", "failed"
+DEFAULT = "{}"
+"""The variant that leaves this project's reduction to itself."""
+PEER_GONE = 75
+"""Exit code of a worker that ended because another one did."""
+ERRORS = ("Error", "error:", "Exception", "what():", "Fatal", "gone")
+TEXTS = ("chosen", "reason")
+HEADER = ("system", "ms a step", "from", "to", "images/s", "of ideal", "of best peer", "MB sent", "wire ms", "CPU ms", "rounds")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell in results.csv; numbers are None where it failed."""
+
+    round: int
+    link: str
+    workers: int
+    system: str
+    state: str
+    seconds_step: float | None = None
+    """Global batch over images_per_s."""
+    images_per_s: float | None = None
+    """Of all workers: the sum of each one's batch over its seconds a step."""
+    slowest_seconds_step: float | None = None
+    cpu_seconds_step: float | None = None
+    """Processor time of a worker a step, mean over the workers."""
+    sent_bytes_step: float | None = None
+    """What left a host's interface a step, the most of any worker."""
+    steps: int | None = None
+    loss: float | None = None
+    """Last loss of the first worker."""
+    weights_equal: bool | None = None
+    """Whether all workers ended with the same weights; they need not where nothing is reduced."""
+    started_at: float | None = None
+    """Seconds since 1970."""
+    chosen: str = ""
+    """What this project's reduction was, where it chose it itself."""
+    reason: str = ""
+    """Why it failed."""
+
+    @property
+    def cell(self) -> Cell:
+        """Which cell it is of."""
+        return Cell(self.round, self.link, self.workers, self.system)
+
+    @property
+    def measured(self) -> bool:
+        """Whether it has numbers."""
+        return self.state == MEASURED
+
+
+def of_results(cell: Cell, found: Sequence[Mapping[str, Any]]) -> Row:
+    """The row of a cell from what its workers wrote, in order of rank."""
+    wrong = next((one["parameters"] for one in found if one["parameters"] != PARAMETERS), None)
+    if wrong is not None:
+        return failed(cell, f"it trains {wrong:,} parameters, not the model's {PARAMETERS:,}")
+    if not all(math.isfinite(loss) for one in found for loss in one["losses"]):
+        return failed(cell, "its loss is no number")
+    rate = sum(one["batch"] / one["seconds_step"] for one in found)
+    return Row(
+        **asdict(cell),
+        state=MEASURED,
+        seconds_step=sum(one["batch"] for one in found) / rate,
+        images_per_s=rate,
+        slowest_seconds_step=max(one["seconds_step"] for one in found),
+        cpu_seconds_step=statistics.fmean(one["cpu_seconds_step"] for one in found),
+        sent_bytes_step=max(one["sent_bytes_step"] for one in found),
+        steps=found[0]["steps"],
+        loss=found[0]["losses"][-1],
+        weights_equal=len({one["weights_sha256"] for one in found}) == 1,
+        started_at=min(one["started_at"] for one in found),
+        chosen=found[0]["settings"]["reduction"]["name"] if cell.workers > 1 and SYSTEMS[cell.system].variant == DEFAULT else "",
+    )
+
+
+def failed(cell: Cell, reason: str) -> Row:
+    """The row of a cell that gave no numbers."""
+    return Row(**asdict(cell), state=FAILED, reason=reason)
+
+
+def first_failure(ends: Sequence[Mapping[str, Any]]) -> str:
+    """Why a cell failed, in one line: the worker that did not end because another one had.
+
+    Args:
+        ends: of each worker `host`, `exit` (its code; None when its session was gone without one) and `lines`, the end of its log.
+    """
+    bad = [one for one in ends if one["exit"] != 0] or list(ends)
+    one = min(bad, key=lambda each: (each["exit"] == PEER_GONE, each["exit"] is None))
+    code = one["exit"]
+    how = "ended without an exit code" if code is None else "took too long" if code == 124 else f"exit code {code}{text.signal_name(code)}"
+    return f"{one['host']}: {how}: {telling(one['lines'])}"
+
+
+def telling(lines: Sequence[str]) -> str:
+    """The line of a log that says most: the last one that names an error, else the last."""
+    said = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in said if any(word in line for word in ERRORS)]
+    return ((errors or said)[-1] if said else "it said nothing")[:300]
+
+
+def read(path: Path) -> list[Row]:
+    """Rows of results.csv; none where there is no such file."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [_parsed(record) for record in csv.DictReader(stream)]
+
+
+def _parsed(record: Mapping[str, str]) -> Row:
+    kinds: dict[str, Any] = {"round": int, "workers": int, "steps": int, "link": str, "system": str, "state": str}
+    kinds |= dict.fromkeys(TEXTS, str)
+    kinds["weights_equal"] = lambda value: value == "True"
+    values: dict[str, Any] = {}
+    for field in fields(Row):
+        value = record[field.name]
+        values[field.name] = kinds.get(field.name, float)(value) if value or field.name in TEXTS else None
+    return Row(**values)
+
+
+def put(path: Path, row: Row) -> None:
+    """Add a row, in place of an earlier one of the same cell; the file is whole at any moment."""
+    rows = [other for other in read(path) if other.cell != row.cell]
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, [field.name for field in fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    for each in [*rows, row]:
+        writer.writerow({name: "" if value is None else _rounded(value) for name, value in asdict(each).items()})
+    write_text(path, stream.getvalue())
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.7g}") if isinstance(value, float) and value < 1e9 else value
+
+
+@dataclass(frozen=True)
+class Point:
+    """A system on so many workers at one link, over all rounds."""
+
+    system: str
+    link: str
+    workers: int
+    rows: tuple[Row, ...]
+    """Measured ones, in order of rounds."""
+    reasons: tuple[str, ...]
+    """Why others failed, each reason once."""
+
+    @property
+    def name(self) -> str:
+        """The system, with what it chose."""
+        chosen = sorted({row.chosen for row in self.rows} - {""})
+        return f"{self.system} ({', '.join(chosen)})" if chosen else self.system
+
+    @property
+    def images_per_s(self) -> float | None:
+        """Median over rounds."""
+        return statistics.median(_values(self.rows, "images_per_s")) if self.rows else None
+
+    @property
+    def seconds(self) -> tuple[float, float, float] | None:
+        """Seconds a step: smallest, median, largest."""
+        found = _values(self.rows, "seconds_step")
+        return (min(found), statistics.median(found), max(found)) if found else None
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """Least and most images/s of any round."""
+        found = _values(self.rows, "images_per_s")
+        return (min(found), max(found)) if found else None
+
+    def median(self, name: str) -> float | None:
+        """Median of another number of its rows."""
+        found = _values(self.rows, name)
+        return statistics.median(found) if found else None
+
+    @property
+    def wire(self) -> float | None:
+        """Seconds that a step's bytes take on the link at least; None without a limit."""
+        rate, sent = bits_per_s(self.link), self.median("sent_bytes_step")
+        return sent * 8 / rate if rate and sent is not None else None
+
+
+def _values(rows: Sequence[Row], name: str) -> list[float]:
+    return [float(value) for value in (getattr(row, name) for row in rows) if value is not None]
+
+
+class Results:
+    """All rows, in the order of the table: by link, by number of workers, by system."""
+
+    def __init__(self, rows: Sequence[Row]):
+        """Sort rows into points."""
+        self.rows = list(rows)
+        self.links = list(dict.fromkeys(row.link for row in sorted(self.rows, key=lambda row: -(bits_per_s(row.link) or math.inf))))
+        self.workers = sorted({row.workers for row in self.rows})
+        self.systems = [name for name in SYSTEMS if any(row.system == name for row in self.rows)]
+        self.points = {
+            (link, workers, system): point
+            for link in self.links
+            for workers in self.workers
+            for system in self.systems
+            if (point := self._point(link, workers, system))
+        }
+
+    def _point(self, link: str, workers: int, system: str) -> Point | None:
+        rows = [row for row in self.rows if (row.link, row.workers, row.system) == (link, workers, system)]
+        measured = tuple(sorted((row for row in rows if row.measured), key=lambda row: row.round))
+        reasons = tuple(dict.fromkeys(row.reason for row in rows if not row.measured))
+        return Point(system, link, workers, measured, reasons) if rows else None
+
+    def at(self, link: str, workers: int) -> list[Point]:
+        """Points of one block of the table, fastest first; those without numbers last."""
+        found = [point for (where, number, _), point in self.points.items() if (where, number) == (link, workers)]
+        return sorted(found, key=lambda point: -(point.images_per_s or 0.0))
+
+    def blocks(self) -> list[tuple[str, int]]:
+        """Links and numbers of workers that have points."""
+        return [(link, workers) for link in self.links for workers in self.workers if self.at(link, workers)]
+
+    def best(self, link: str, workers: int, kind: str) -> Point | None:
+        """The fastest system of a kind there."""
+        return next((point for point in self.at(link, workers) if SYSTEMS[point.system].kind == kind and point.rows), None)
+
+    def alone(self, system: str) -> Point | None:
+        """A system with one worker, which was measured at one link only."""
+        return next((self.points[link, 1, system] for link in self.links if (link, 1, system) in self.points), None)
+
+    def ratio(self, point: Point, other: Point | None) -> tuple[float, float, float] | None:
+        """Images/s of one over another's, by rounds that have both: least, median, most."""
+        theirs = {row.round: row.images_per_s for row in other.rows if row.images_per_s} if other else {}
+        found = [row.images_per_s / theirs[row.round] for row in point.rows if row.images_per_s and row.round in theirs]
+        return (min(found), statistics.median(found), max(found)) if found else None
+
+    def limit(self, point: Point) -> float | None:
+        """Images/s that no system with these bytes and this arithmetic can pass: of computing and sending at once, the slower.
+
+        None where the ideal was not measured.
+        """
+        ideal = self.best(point.link, point.workers, IDEAL)
+        if ideal is None or ideal.seconds is None:
+            return None
+        batch = point.workers * self._batch(ideal)
+        return batch / max(ideal.seconds[1], point.wire or 0.0)
+
+    @staticmethod
+    def _batch(point: Point) -> float:
+        row = point.rows[0]
+        return (row.images_per_s or 0.0) * (row.seconds_step or 0.0) / row.workers
+
+
+def block_rows(results: Results, link: str, workers: int) -> list[list[str]]:
+    """Cells of one block's table."""
+    ideal, best = results.best(link, workers, IDEAL), results.best(link, workers, PEER)
+    return [_cells(results, point, ideal, best) for point in results.at(link, workers)]
+
+
+def _cells(results: Results, point: Point, ideal: Point | None, best: Point | None) -> list[str]:
+    if not point.seconds or point.images_per_s is None:
+        return [point.system, "failed", *["-"] * (len(HEADER) - 3), "0"]
+    least, middle, most = (f"{seconds * 1000:,.1f}" for seconds in point.seconds)
+    sent, cpu, wire = point.median("sent_bytes_step"), point.median("cpu_seconds_step"), point.wire
+    share, times = results.ratio(point, ideal), results.ratio(point, best)
+    return [
+        point.name,
+        middle,
+        least,
+        most,
+        f"{point.images_per_s:,.0f}",
+        f"{share[1]:.0%}" if share else "-",
+        f"{times[1]:.2f}" if times else "-",
+        f"{sent / 1e6:.2f}" if sent is not None else "-",
+        f"{wire * 1000:,.1f}" if wire is not None else "-",
+        f"{cpu * 1000:,.1f}" if cpu is not None else "-",
+        str(len(point.rows)),
+    ]
+
+
+def heading(link: str, workers: int) -> str:
+    """`5 workers, 100 Mbit/s`."""
+    return f"{text.count(workers, 'worker')}, {shown_link(link)}" if workers > 1 else "1 worker"
+
+
+def shown_link(link: str) -> str:
+    """A rate for people."""
+    rate = bits_per_s(link)
+    if rate is None:
+        return "links unlimited"
+    for unit, factor in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if rate >= factor:
+            return f"{rate / factor:g} {unit}"
+    return f"{rate:g} bit/s"
+
+
+def terminal_table(results: Results, link: str, workers: int) -> str:
+    """One block for the terminal."""
+    return f"{heading(link, workers)}\n{_aligned(HEADER, block_rows(results, link, workers))}"
+
+
+def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The first column to the left, numbers to the right."""
+    table = [header, *rows]
+    first, *widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    lines = [[row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], widths, strict=True))] for row in table]
+    return "\n".join("  " + "  ".join(line).rstrip() for line in lines)
+
+
+def sentences(results: Results) -> list[str]:
+    """What the numbers say of this project: one sentence for the largest number of workers at each link, one for one worker."""
+    found = []
+    for link, workers in results.blocks():
+        ours = _default(results, link, workers) or results.best(link, workers, OURS)
+        if ours is None or ours.images_per_s is None or workers not in (1, max(results.workers)):
+            continue
+        found.append(_sentence(results, ours, heading(link, workers)))
+    return found
+
+
+def _default(results: Results, link: str, workers: int) -> Point | None:
+    """This project as it comes: not the variant that happens to be the fastest."""
+    found = (point for point in results.at(link, workers) if point.rows and SYSTEMS[point.system].kind == OURS)
+    return next((point for point in found if SYSTEMS[point.system].variant == DEFAULT), None)
+
+
+def _sentence(results: Results, ours: Point, where: str) -> str:
+    best, ideal = (results.best(ours.link, ours.workers, kind) for kind in (PEER, IDEAL))
+    parts = [f"{where}: {ours.name} trains {ours.images_per_s:,.0f} images/s"]
+    times, share = results.ratio(ours, best), results.ratio(ours, ideal)
+    if best and times:
+        spread = f"; rounds {times[0]:.2f} to {times[2]:.2f}" if len(ours.rows) > 1 else ""
+        parts.append(f"{times[1]:.2f} times the best peer ({best.system}, {best.images_per_s:,.0f}{spread})")
+    if ideal and share:
+        spread = f"; rounds {share[0]:.0%} to {share[2]:.0%}" if len(ours.rows) > 1 else ""
+        parts.append(f"{share[1]:.0%} of the ideal ({ideal.images_per_s:,.0f}{spread})")
+    return ", ".join(parts) + "."
+
+
+def failures(results: Results) -> list[str]:
+    """Systems that gave no numbers somewhere, and why: each reason once."""
+    found: dict[str, list[str]] = {}
+    for point in results.points.values():
+        for reason in point.reasons:
+            found.setdefault(f"{point.system}: {reason}", []).append(heading(point.link, point.workers))
+    return [f"{what} ({'; '.join(dict.fromkeys(where))})" for what, where in found.items()]
+
+
+def unequal(results: Results) -> list[str]:
+    """Systems whose workers did not end with equal weights though they train together."""
+    found = [row.system for row in results.rows if row.measured and not row.weights_equal and SYSTEMS[row.system].kind != IDEAL]
+    return sorted(set(found))
+
+
+def markdown(results: Results, record: Mapping[str, Any]) -> str:
+    """table.md: what was measured where, sentences, tables, failures, what each system is."""
+    lines = ["# This project against its peers", "", f"`{record['command']}`, {record['date']}.", ""]
+    lines += [f"- {line}" for line in described(record)]
+    lines += ["", *(f"- {sentence}" for sentence in sentences(results)), "", PICTURE, ""]
+    for link, workers in results.blocks():
+        lines += [f"## {heading(link, workers)}", "", _markdown_table(block_rows(results, link, workers)), ""]
+    lines += ["## How to read it", "", *(f"- {line}" for line in READING), ""]
+    told = failures(results) + [f"{name}: its workers did not end with equal weights" for name in unequal(results)]
+    lines += ["## What failed", "", *(f"- {line}" for line in told), ""] if told else []
+    lines += ["## Systems", "", *(f"- {name}: {SYSTEMS[name].title}{_versions(record, name)}" for name in results.systems), ""]
+    return "\n".join(lines)
+
+
+PICTURE = "![images/s by system and by number of workers](peers.png)"
+READING = (
+    "ms a step: median over rounds; from, to: the fastest and the slowest round. A round's figure is the mean of its timed steps.",
+    "images/s: of all workers together, median over rounds.",
+    "of ideal: of the images/s of the same hosts at once with no reduction at all (the limit of computing), in the same round; median.",
+    "of best peer: of the images/s of the fastest peer of that table, in the same round; median.",
+    "MB sent: what left a host's network interface a step. wire ms: these bytes at the link's rate (the limit of the wire).",
+    "CPU ms: processor time of one worker a step.",
+)
+
+
+def _markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    line = "| " + " | ".join(HEADER) + " |"
+    return "\n".join([line, "| --- |" + " ---: |" * (len(HEADER) - 1), *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _versions(record: Mapping[str, Any], system: str) -> str:
+    known = record.get("versions", {}).get(system)
+    return " (" + ", ".join(f"{name} {version}" for name, version in known.items()) + ")" if known else ""
+
+
+def described(record: Mapping[str, Any]) -> list[str]:
+    """Model, data, hosts and settings, for people."""
+    settings = record["settings"]
+    hosts = [f"{host['name']}: {host['model']}, {host['cpus']:g} CPUs, {host['memory_mb']:,} MB" for host in record["machines"]]
+    return [
+        f"task_cnn, {PARAMETERS:,} parameters; SGD 0.01, momentum 0.9; random 32x32x3 images in memory, {settings['batch']} a worker",
+        f"{settings['warm_up']} steps of warm-up, then {settings['steps']} timed (fewer where they would take longer than "
+        f"{settings['seconds']} s); {text.count(record['rounds'], 'round')}, systems in random order within each",
+        *hosts,
+    ]
+
+
+def summary(results: Results) -> list[dict[str, Any]]:
+    """All points as plain values, for summary.json."""
+    return [_plain(results, point) for point in results.points.values()]
+
+
+def _plain(results: Results, point: Point) -> dict[str, Any]:
+    ideal, best = (results.best(point.link, point.workers, kind) for kind in (IDEAL, PEER))
+    return {
+        "link": point.link,
+        "workers": point.workers,
+        "system": point.system,
+        "rounds": len(point.rows),
+        "seconds_step": dict(zip(("least", "median", "most"), point.seconds, strict=True)) if point.seconds else None,
+        "images_per_s": point.images_per_s,
+        "images_per_s_spread": list(point.spread) if point.spread else None,
+        "of_ideal": _named(results.ratio(point, ideal)),
+        "of_best_peer": _named(results.ratio(point, best)),
+        "best_peer": best.system if best else None,
+        "sent_bytes_step": point.median("sent_bytes_step"),
+        "wire_seconds": point.wire,
+        "limit_images_per_s": results.limit(point),
+        "cpu_seconds_step": point.median("cpu_seconds_step"),
+        "failures": list(point.reasons),
+    }
+
+
+def _named(found: tuple[float, float, float] | None) -> dict[str, float] | None:
+    return dict(zip(("least", "median", "most"), found, strict=True)) if found else None
