@@ -72,14 +72,14 @@ def test_killed_inside_an_epoch_and_continued_it_ends_with_the_same_weights(proj
 
 
 def test_stopped_by_the_operator_and_every_disk_lost_it_ends_with_the_same_weights(project, pictures, straight):
-    train(project, pictures, "moved", "epochs=25", "workers=3", "detach=true")
-    await_until(lambda: project.steps(1, "moved") >= 30, 90, "thirty steps")
-    project.play("stop", "run=moved")
-    assert 30 <= project.summary("moved")["steps"] < 200
+    train(project, pictures, "scattered", "epochs=25", "workers=3", "detach=true")
+    await_until(lambda: project.steps(1, "scattered") >= 30, 90, "thirty steps")
+    project.play("stop", "run=scattered")
+    assert 30 <= project.summary("scattered")["steps"] < 200
     for worker in (1, 2, 3):
-        shutil.rmtree(project.node(worker, "moved"))
-    project.play("train", "run=moved")
-    assert project.summary("moved")["weights_sha256"] == project.summary("squeezed")["weights_sha256"]
+        shutil.rmtree(project.node(worker, "scattered"))
+    project.play("train", "run=scattered")
+    assert project.summary("scattered")["weights_sha256"] == project.summary("squeezed")["weights_sha256"]
 
 
 def test_on_another_number_of_workers_the_memory_starts_anew_and_the_run_goes_on(project, pictures, straight):
@@ -93,7 +93,7 @@ def test_on_another_number_of_workers_the_memory_starts_anew_and_the_run_goes_on
 @pytest.mark.parametrize(
     "reduction",
     [
-        "reduction.transport=tensorflow",
+        "reduction.name=packed,reduction.transport=tensorflow",
         "reduction.name=half",
         "reduction.name=half,reduction.dtype=float16,reduction.transport=tensorflow",
         "reduction.name=powersgd,reduction.transport=tensorflow",
