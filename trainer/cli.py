@@ -1,6 +1,7 @@
 """The command line: `python -m trainer COMMAND`. Playbooks call it; people may.
 
-On the control node: `plan`, `publish`, `parameters`. On a node: `train`, `evaluate`, `predict`.
+On the control node: `plan`, `publish`, `parameters`. On a node: `train`, `evaluate`, `predict`, `benchmark-loader`,
+`benchmark-inference`.
 """
 
 import argparse
@@ -42,6 +43,10 @@ def _parser() -> argparse.ArgumentParser:
     command("train", train, *node, ("--start-deadline", {"type": float, "default": 300.0}))
     counted = ((name, {"type": int, "required": True}) for name in ("--classes", "--batch", "--threads"))
     command("steptime", steptime, *counted, ("--seconds", {"type": float, "default": 3.0}))
+    bench = (("--config", path), ("--out", path), ("--passes", {"type": int, "required": True}))
+    command("benchmark-loader", benchmark_loader, *bench, ("--packs", path), ("--loaders", text), ("--limit", {"type": int}))
+    several = (("--devices", text), ("--batches", text), ("--threads", {"type": int, "required": True}), ("--model", {"type": Path}))
+    command("benchmark-inference", benchmark_inference, *bench, *several)
     command("evaluate", evaluate, *node, ("--epochs", text), ("--out", path))
     command("predict", predict, *node, ("--epoch", {"type": int, "required": True}), ("--image", path))
     return parser
@@ -105,6 +110,31 @@ def steptime(arguments: argparse.Namespace) -> int:
     config = configs.build(yaml.safe_load(sys.stdin))
     print(json.dumps(measure(config, arguments.classes, arguments.batch, arguments.threads, arguments.seconds)))
     return DONE
+
+
+def benchmark_loader(arguments: argparse.Namespace) -> int:
+    """Time passes over a published dataset by the number of loaders; writes results.json."""
+    from trainer import benchmark_loader as benchmark
+
+    wanted = benchmark.Wanted(_numbers(arguments.loaders), arguments.passes, arguments.limit)
+    benchmark.run(arguments.config, arguments.packs, wanted, arguments.out)
+    return DONE
+
+
+def benchmark_inference(arguments: argparse.Namespace) -> int:
+    """Time the prediction of a snapshot (or of a new model) by devices and batch size; writes results.json."""
+    from trainer import worker
+
+    worker.quiet_tensorflow()
+    from trainer import benchmark_inference as benchmark
+
+    wanted = benchmark.Wanted(_numbers(arguments.devices), _numbers(arguments.batches), arguments.passes)
+    benchmark.run(arguments.config, arguments.model, wanted, arguments.threads, arguments.out)
+    return DONE
+
+
+def _numbers(listed: str) -> tuple[int, ...]:
+    return tuple(int(one) for one in listed.split(","))
 
 
 def evaluate(arguments: argparse.Namespace) -> int:

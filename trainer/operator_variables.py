@@ -78,6 +78,22 @@ COMMANDS: dict[str, dict[str, str]] = {
         "state": "present or absent",
         "image": "absent: remove the image, too",
     },
+    "benchmarks/loader": {
+        "dataset": "folder with train/<class>/ and test/<class>/; default: one of made-up pictures",
+        "loaders": "numbers of loaders to time, as in 3 or 1,2,4 or 1-4; default: 1-4",
+        "passes": "how many of each; default: 5",
+        "limit": "images of a pass; default: all (4,000 made-up ones)",
+        "config": "configuration whose image size and batch are used; default: task_cnn",
+        "set": "overrides, as in data.image_size=[224,224,3]",
+    },
+    "benchmarks/inference": {
+        "run": "run whose last snapshot predicts; default: the latest",
+        "config": "a new model of this configuration instead",
+        "set": "overrides of that configuration, as in model.filters=64",
+        "devices": "numbers of devices, as in 1,2 or 1-4; default: 1,2",
+        "batches": "batch sizes, as in 32,128,512 (the default)",
+        "passes": "how many of each; default: 5",
+    },
 }
 
 

@@ -1,0 +1,103 @@
+"""Loaders as threads against loaders as processes: how many images a second each decodes.
+
+    .venv/bin/python benchmarks/loader_kinds.py [--images 512] [--rounds 7] [--loaders 1,2,3,4]
+
+Threads are what training uses (`trainer.data.cache.Decoded`); processes read and decode the same published images and send
+back arrays. Both get one call's images at a time, in turn, round by round, so that both see the same machine. Three cases:
+pictures of 200 to 300 pixels a side decoded to 32x32 and to 224x224, and tiny ones of 32x32. Prints medians.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from trainer.analysis import text
+from trainer.analysis.benchmarks import pictures
+from trainer.data import folder, manifest, publish
+from trainer.data.cache import TASKS, Decoded, PackReader
+from trainer.data.images import fit
+
+SEED = 1
+TINY = (32, 32)
+CASES = {"pictures to 32x32": (32, 32, 3), "pictures to 224x224": (224, 224, 3), "tiny to 32x32": (32, 32, 3)}
+_readers: list[PackReader] = []
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--loaders", default="1,2,3,4")
+    arguments = parser.parse_args()
+    numbers = [int(one) for one in arguments.loaders.split(",")]
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for case, size in CASES.items():
+            packs = published(Path(temporary), arguments.images, tiny=case.startswith("tiny"))
+            rows += [[case, *row] for row in compare(packs, size, arguments.images, arguments.rounds, numbers)]
+            print(f"{case}: done", flush=True)
+    print(text.table(["case", "loaders", "threads, images/s", "processes, images/s"], rows))
+
+
+def published(place: Path, count: int, tiny: bool) -> Path:
+    """Folder of the published pictures, made once."""
+    source = place / ("tiny" if tiny else "pictures")
+    if not source.is_dir():
+        pictures.make(source, count, SEED, lambda *_: None)
+        for path in source.rglob("*.jpg") if tiny else ():
+            with Image.open(path) as image:
+                image.resize(TINY).save(path, quality=pictures.QUALITY)
+    found = publish.publish(folder.Folder(str(source)), "folder", place / "packs", False, lambda *_: None)
+    return place / "packs" / publish.short(found.digest)
+
+
+def compare(packs: Path, size: tuple[int, ...], images: int, rounds: int, numbers: list[int]) -> list[list[object]]:
+    """Images/s of threads and processes for each number of loaders (medians of the rounds; a first round is left out)."""
+    indices = np.random.default_rng(SEED).permutation(images)
+    ways = {
+        (number, kind): way(packs, size, number) for number in numbers for kind, way in (("threads", threads), ("processes", processes))
+    }
+    seconds: dict[tuple[int, str], list[float]] = {key: [] for key in ways}
+    for _ in range(rounds + 1):
+        for key, gather in ways.items():
+            begun = time.perf_counter()
+            gather(indices)
+            seconds[key].append(time.perf_counter() - begun)
+    rates = {key: text.Number(images / statistics.median(values[1:]), 0) for key, values in seconds.items()}
+    return [[number, rates[number, "threads"], rates[number, "processes"]] for number in numbers]
+
+
+def threads(packs: Path, size: tuple[int, ...], number: int) -> Callable[[np.ndarray], np.ndarray]:
+    """What training does."""
+    return Decoded(packs, manifest.load(packs), "train", size, number).gather
+
+
+def processes(packs: Path, size: tuple[int, ...], number: int) -> Callable[[np.ndarray], np.ndarray]:
+    """The same in processes of their own, which send arrays back."""
+    pool = ProcessPoolExecutor(number, initializer=_open, initargs=(packs,))
+
+    def gather(indices: np.ndarray) -> np.ndarray:
+        parts = np.array_split(indices, min(len(indices), TASKS * number))
+        return np.concatenate(list(pool.map(_decode, parts, [size] * len(parts))))
+
+    return gather
+
+
+def _open(packs: Path) -> None:
+    _readers.append(PackReader(packs, manifest.load(packs), "train"))
+
+
+def _decode(indices: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+    return np.stack([fit(_readers[0].image(int(index)), size) for index in indices])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Run a benchmark on one host in a tmux session, with progress, and bring its numbers back; nothing is left there."""
+
+import json
+import shlex
+import time
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from plugins.filter.cluster import place_digest
+from plugins.shared import control, lean
+from plugins.shared.children import heeding_signals
+from plugins.shared.remote import Gone, Worker
+from plugins.shared.upload import with_progress
+from trainer import package
+from trainer.analysis.progress import Line
+
+POLL_S = 0.5
+GRACE_S = 2
+
+
+class ActionModule(ActionBase):
+    """Returns `timed`: what the benchmark wrote into results.json."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Send what is missing, start, follow, fetch; end and remove it whatever happens."""
+        result = super().run(tmp, task_vars)
+        self.bench, self.host, self.folder = (self._task.args[name] for name in ("bench", "host", "folder"))
+        self.task_vars = task_vars or {}
+        session = f"{self.bench['name']}-{place_digest(self.folder)}"
+        try:
+            with heeding_signals() as ended:
+                try:
+                    self._send()
+                    self._start(session)
+                    self._follow(session, ended)
+                    result["timed"] = json.loads(self._shell(f"cat {shlex.quote(self.folder)}/results.json"))
+                finally:
+                    self._leave(session)
+        except (Gone, AnsibleConnectionFailure) as error:
+            raise AnsibleActionFail(
+                f"{self.host} can't be reached: {error}; what runs there is session {session} of tmux -L lockstep"
+            ) from None
+        result["changed"] = False
+        return result
+
+    def _send(self) -> None:
+        """The trainer, unless it is there, the configuration, the snapshot, the start script."""
+        arguments = self._task.args
+        # What a benchmark of that name left here before would be taken for this one's.
+        self._shell(f"rm -rf {shlex.quote(self.folder)}")
+        if not self._shell(f"test -e {shlex.quote(arguments['code'])} && echo there; true").strip():
+            archive = package.build(Path(arguments["packs"]).parent / "code")
+            if archive.name != self.bench["code_name"]:
+                raise AnsibleActionFail("the trainer's files were changed after this command had begun; run it again")
+            with_progress(self, "the trainer", self.host).file(archive, arguments["code"])
+        files = [
+            {"path": f"{self.folder}/config.yml", "content": self.bench["config_yaml"]},
+            {"path": f"{self.folder}/run_worker.sh", "content": arguments["script"], "mode": "0755"},
+        ]
+        written = lean.execute(self, "worker_files", {"files": files}, self.task_vars)
+        if written.get("failed"):
+            raise AnsibleActionFail(f"{self.host}: {written['msg']}")
+        if self.bench["snapshot"]:
+            with_progress(self, "the snapshot", self.host).file(Path(self.bench["snapshot"]), f"{self.folder}/model.keras")
+
+    def _start(self, session: str) -> None:
+        started = lean.execute(
+            self, "tmux_session", {"name": session, "argv": ["bash", "run_worker.sh"], "chdir": self.folder}, self.task_vars
+        )
+        if started.get("failed"):
+            raise AnsibleActionFail(f"{self.host}: {started['msg']}")
+
+    def _follow(self, session: str, ended: Any) -> None:
+        worker, line = Worker(self, self.folder, self.folder, session), Line(Display(), control.terminal())
+        try:
+            while True:
+                seen = worker.look()
+                for record in seen.records:
+                    line.update(f"{self.host}: {record['note']}")
+                if seen.exit is not None or not seen.alive:
+                    break
+                if ended():
+                    raise AnsibleActionFail(f"{self.bench['name']} was ended before its last pass; nothing of it is left on {self.host}")
+                time.sleep(POLL_S)
+        finally:
+            line.end()
+        if seen.exit is None or seen.exit["exit_code"] != 0:
+            raise AnsibleActionFail(failure(self.host, seen.exit, worker.last_lines()))
+
+    def _leave(self, session: str) -> None:
+        lean.execute(self, "tmux_session", {"name": session, "state": "absent", "grace": GRACE_S}, self.task_vars)
+        parent = shlex.quote(str(PurePosixPath(self.folder).parent))
+        self._shell(f"rm -rf {shlex.quote(self.folder)} && if [ -d {parent} ]; then rmdir --ignore-fail-on-non-empty {parent}; fi")
+
+    def _shell(self, script: str) -> str:
+        done = self._low_level_execute_command(script, sudoable=False, executable="/bin/sh")
+        if done["rc"] != 0:
+            raise AnsibleActionFail(f"{self.host}: {script}: {done['stderr'].strip()}")
+        return str(done["stdout"])
+
+
+def failure(host: str, ended: dict[str, Any] | None, lines: list[str]) -> str:
+    """Why there are no numbers: the benchmark's own refusal, or how it ended and the end of its log."""
+    if ended is None:
+        how = "its session ended without an exit code (killed, or the host was restarted)"
+    else:
+        how = f"exit code {ended['exit_code']}"
+    refusals = [line for line in lines if line.startswith("error: ")]
+    if refusals:
+        return f"{host}: {refusals[-1].removeprefix('error: ')}"
+    last = "\n  ".join(lines)
+    return f"{host}: the benchmark failed, {how}; the last lines of its log:\n  {last}"

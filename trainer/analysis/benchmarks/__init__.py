@@ -1,0 +1,1 @@
+"""What the measurements of `benchmarks/` say: tables, sentences, pictures, files."""

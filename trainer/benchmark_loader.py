@@ -1,0 +1,117 @@
+"""How long passes over a published folder of images take, by the number of loaders: batches are made, nothing trains.
+
+After the `timing` of a course on distributed data loading (SkafteNicki/dtu_mlops): five passes for each number of
+loader workers. Here the numbers take turns, so that all of them see the same machine.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer import config as configs
+from trainer.config import Config
+from trainer.data.cache import open_images
+from trainer.data.partition import EpochPlan, epoch_order
+from trainer.data.pipeline import Feeder, calls
+from trainer.files import write_json
+from trainer.spent import Spent
+from trainer.telemetry import Metrics
+
+TOLD_EVERY_S = 1.0
+WARM_UP = 0
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be timed."""
+
+    loaders: tuple[int, ...]
+    passes: int
+    limit: int | None = None
+    """Images of a pass; None: all."""
+
+
+def run(config: Path, packs: Path, wanted: Wanted, out: Path) -> None:
+    """Measure and write `out/results.json`; `out/metrics.jsonl` says how far it is."""
+    metrics = Metrics(out / "metrics.jsonl")
+    found = measure(configs.build(configs.load(config)), packs, wanted, lambda note: metrics.phase("timing", note))
+    write_json(out / "results.json", found)
+
+
+def measure(config: Config, packs: Path, wanted: Wanted, told: Told) -> dict[str, Any]:
+    """Time passes over the training images of a published dataset, decoded as while training.
+
+    Args:
+        config: its image size, batch, steps a call and seed count.
+        packs: folder of the published dataset.
+        wanted: numbers of loaders, passes of each.
+        told: called with a line of progress.
+
+    Returns:
+        `images` of a pass, `bytes` of them as files, `decoded_mb` of all images of the dataset at that size, `cores` that
+        this process may use, and `rows`: `loaders`, `number` (of the pass), `images`, and what it took, as of `Spent`.
+    """
+    manifest, _ = open_images(packs, Path(os.devnull), config.data.image_size, 0, lambda *_: None, 1)
+    chosen = epoch_order(len(manifest.train.files), config.seed, WARM_UP)[: wanted.limit]
+    watch = _Watch(told, wanted, len(chosen))
+    feeders = {}
+    for loaders in wanted.loaders:
+        _, images = open_images(packs, Path(os.devnull), config.data.image_size, 0, lambda *_: None, loaders)
+        feeders[loaders] = Feeder(images["train"], chosen, [1], 0)
+    # The first pass fills the kernel's page cache; it counts for nothing.
+    one_pass(config, feeders[max(feeders)], len(chosen), WARM_UP, watch.during(max(feeders)))
+    rows = []
+    for number in range(1, wanted.passes + 1):
+        for loaders in in_turn(wanted.loaders, number):
+            spent = one_pass(config, feeders[loaders], len(chosen), number, watch.during(loaders))
+            rows.append({"loaders": loaders, "number": number, "images": len(chosen), **spent})
+    offsets = manifest.train.offsets
+    return {
+        "images": len(chosen),
+        "bytes": sum(offsets[index + 1] - offsets[index] for index in chosen),
+        "decoded_mb": (len(manifest.train.files) + len(manifest.test.files)) * math.prod(config.data.image_size) / 2**20,
+        "cores": len(os.sched_getaffinity(0)),
+        "rows": rows,
+    }
+
+
+def in_turn(numbers: Sequence[int], round_number: int) -> list[int]:
+    """The numbers upwards, in the next round downwards: what only follows from the order evens out."""
+    return sorted(numbers, reverse=round_number % 2 == 0)
+
+
+def one_pass(config: Config, feeder: Feeder, images: int, epoch: int, told: Callable[[int], None]) -> dict[str, float]:
+    """What one pass in the order of an epoch takes, as of `Spent`."""
+    batch, done = config.train.batch_size, 0
+    steps, spent = math.ceil(images / batch), Spent()
+    planned = calls(0, steps, config.train.steps_per_call, uneven=images % batch > 0)
+    for batches in feeder.epoch(EpochPlan(images, batch, steps, config.seed, epoch), planned):
+        done += batches.labels.size
+        told(done)
+    return spent.so_far()
+
+
+class _Watch:
+    """Tells how far the passes are, at most once a second."""
+
+    def __init__(self, told: Told, wanted: Wanted, images: int):
+        self._told, self._images = told, images
+        self._passes, self._begun = 1 + wanted.passes * len(wanted.loaders), 0
+        self._last = -math.inf
+
+    def during(self, loaders: int) -> Callable[[int], None]:
+        """What is called with the images that the next pass has seen so far."""
+        self._begun += 1
+        name = f"pass {self._begun} of {self._passes} ({'warm-up, ' if self._begun == 1 else ''}loaders: {loaders})"
+
+        def told(done: int) -> None:
+            if time.monotonic() - self._last >= TOLD_EVERY_S:
+                self._last = time.monotonic()
+                self._told(f"{name}: {done:,} of {self._images:,} images")
+
+        return told
