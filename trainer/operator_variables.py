@@ -78,6 +78,31 @@ COMMANDS: dict[str, dict[str, str]] = {
         "state": "present or absent",
         "image": "absent: remove the image, too",
     },
+    "benchmarks/peers": {
+        "peers": "name of the results' folder; an existing one is continued",
+        "workers": "numbers of workers to measure, as in 3 or 1,3,5 or 1-5; default: 1 to all",
+        "links": "rates of the hosts' links, as in none,1gbit,100mbit (the lab only); default there: these three",
+        "systems": "which to measure, as in lockstep,ideal,ddp; default: all but some variants of lockstep",
+        "rounds": "how often each is measured; default: 3",
+        "steps": "steps to time in a cell, at most; default: 40",
+        "warm_up": "steps before; default: 16",
+        "seconds": "the timed steps become fewer when they would take longer; default: 20",
+        "batch": "images a step on each worker; default: 64",
+        "threads": "threads of each system on a host; default: the host's whole cores, at least 1",
+        "seed": "of the order of the cells; default: 1",
+        "peers_path": "folder on the hosts for the peers' environments; default: peers in worker_root",
+        "state": "absent: remove what the benchmark left on the hosts",
+    },
+    "benchmarks/accuracy": {
+        "accuracy": "name of the results' folder; an existing one is continued",
+        "configs": "configurations to train; default: task_cnn,deep_cnn",
+        "methods": "how gradients are sent, as in packed,powersgd,powersgd-4; default: packed,powersgd",
+        "seeds": "seeds of weights and order, as in 1-5; default: 1-3",
+        "epochs": "of each training; default: 10",
+        "workers": "number of hosts, taken in inventory order; default: all",
+        "dataset": "folder, file or source name; default: the configuration's own",
+        "set": "overrides, as in train.batch_size=32",
+    },
     "benchmarks/loader": {
         "dataset": "folder with train/<class>/ and test/<class>/; default: one of made-up pictures",
         "loaders": "numbers of loaders to time, as in 3 or 1,2,4 or 1-4; default: 1-4",
@@ -117,9 +142,15 @@ def check(command: str, given: Mapping[str, Any], inventory: Iterable[str]) -> d
     for name in given:
         if name in known or name in overridable or name.startswith("ansible_"):
             continue
-        others = sorted(other for other, names in COMMANDS.items() if name in names and other != "trial")
+        others = _owners(name)
         where = f" It belongs to: {', '.join(f'{other}.yml' for other in others)}." if others else ""
         raise ConfigError(
             f"-e {name}={given[name]}: {command}.yml takes no such variable{nearest(name, known)}; it takes: {', '.join(known)}.{where}"
         )
     return {name: value for name, value in given.items() if name in known}
+
+
+def _owners(name: str) -> list[str]:
+    """Commands that know a variable; benchmarks only where no other does."""
+    found = sorted(command for command, names in COMMANDS.items() if name in names and command != "trial")
+    return [command for command in found if "/" not in command] or found

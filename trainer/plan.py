@@ -26,7 +26,7 @@ from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json, write_json
 
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-MAY_CHANGE = ("train.epochs", "train.steps", "train.time_limit", "train.batch_sizes")
+MAY_CHANGE = ("train.epochs", "train.steps", "train.time_limit", "train.batch_sizes", "data.loaders")
 GUARDED_BY_DIGEST = ("data.path", "data.source")
 QUICK = {"train.epochs": 1, "train.steps_per_epoch": 10, "data.limit_train": 2000}
 SELFTEST = {"train.epochs": 1, "train.steps": None, "train.steps_per_epoch": 2, "train.steps_per_call": 1}

@@ -13,29 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from plugins.filter import lab
-from trainer import operator_variables
 from trainer.analysis import sweep
 from trainer.config import nearest
 from trainer.errors import ConfigError
 from trainer.plan import integer
 
 COMMAND = "benchmarks/peers"
-VARIABLES = {
-    "peers": "name of the results' folder; an existing one is continued",
-    "workers": "numbers of workers to measure, as in 3 or 1,3,5 or 1-5; default: 1 to all",
-    "links": "rates of the hosts' links, as in none,1gbit,100mbit (the lab only); default there: these three",
-    "systems": "which to measure, as in lockstep,ideal,ddp; default: all but some variants of lockstep",
-    "rounds": "how often each is measured; default: 3",
-    "steps": "steps to time in a cell, at most; default: 40",
-    "warm_up": "steps before; default: 16",
-    "seconds": "the timed steps become fewer when they would take longer; default: 20",
-    "batch": "images a step on each worker; default: 64",
-    "threads": "threads of each system on a host; default: the host's whole cores, at least 1",
-    "seed": "of the order of the cells; default: 1",
-    "peers_path": "folder on the hosts for the peers' environments; default: peers in worker_root",
-    "state": "absent: remove what the benchmark left on the hosts",
-}
-operator_variables.COMMANDS.setdefault(COMMAND, VARIABLES)
 
 OWN, TORCH, HOROVOD = "own", "torch", "horovod"
 """Environments: this project's, and one for each framework of the peers."""

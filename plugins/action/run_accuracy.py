@@ -1,0 +1,187 @@
+"""Train with and without compression over several seeds, evaluate each, and compare; whatever ends it, the same name continues."""
+
+import csv
+import datetime
+import statistics
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ansible.utils.display import Display
+
+from plugins.shared import benchmark, control, planning
+from plugins.shared.accuracy_plot import draw
+from plugins.shared.children import Interrupted, Playbook, heeding_signals, refuse_questions
+from trainer.analysis import sweep, text
+from trainer.analysis.benchmarks import accuracy
+from trainer.analysis.benchmarks.accuracy import Row, Training
+from trainer.analysis.progress import Line
+from trainer.config import find
+from trainer.errors import LockstepError
+from trainer.files import read_json, write_json, write_text
+from trainer.plan import check_run_name, integer
+
+COMMAND = "benchmarks/accuracy"
+KEPT = ("configs", "methods", "seeds", "epochs", "workers", "dataset", "set")
+"""What a comparison of a name must have alike to be continued."""
+
+
+class ActionModule(control.ControlAction):
+    """Writes results.csv row by row, then table.md, summary.json and a picture."""
+
+    def act(self) -> dict[str, Any]:
+        """Plan, train what is missing, conclude."""
+        options = control.operator_options(COMMAND, self.task_vars)
+        refuse_questions()
+        self.made = plan(options, planning.hosts(self.task_vars))
+        folder = Path(self.made["folder"])
+        done = {row.training for row in accuracy.read(folder / "results.csv")}
+        left = [training for training in self.made["trainings"] if training not in done]
+        Display().display(shown(self.made, len(left)))
+        if self._task.check_mode:
+            return {}
+        write_json(folder / "plan.json", {key: value for key, value in self.made.items() if key not in ("trainings", "folder")})
+        self.line = Line(Display(), control.terminal(), every=30)
+        with heeding_signals() as ended:
+            self._all(left, ended)
+        return {"changed": bool(left), "show_last": conclude(folder, self.made)}
+
+    def _all(self, left: list[Training], ended: Any) -> None:
+        seconds: list[float] = []
+        try:
+            for number, training in enumerate(left, 1):
+                begun = time.monotonic()
+                row = self._one(training, ended, f"{number} of {len(left)}", seconds, len(left) - number)
+                accuracy.put(Path(self.made["folder"]) / "results.csv", row)
+                seconds.append(time.monotonic() - begun)
+                said = (
+                    f"{row.config}  {row.method}  seed {row.seed}  test accuracy {row.test_accuracy:.4f}  {row.images_per_s:,.0f} images/s"
+                )
+                self.line.print(f"  {number}/{len(left)}  {said}")
+        except Interrupted:
+            name = self.made["name"]
+            raise LockstepError(f"interrupted; what was trained is kept: -e accuracy={name} goes on, and trains nothing twice") from None
+        finally:
+            self.line.end()
+
+    def _one(self, training: Training, ended: Any, place: str, seconds: list[float], after: int) -> Row:
+        run, begun = training.run(self.made["name"]), time.monotonic()
+
+        def show() -> None:
+            left = f"; about {text.duration(statistics.fmean(seconds) * (after + 1) - (time.monotonic() - begun))} left" if seconds else ""
+            self.line.update(f"{place}: {run}, {text.duration(time.monotonic() - begun)}{left}")
+
+        overrides = ",".join(part for part in (f"seed={training.seed}", accuracy.METHODS[training.method], self.made["set"]) if part)
+        chosen = {key: self.made[key] for key in ("epochs", "workers", "dataset") if self.made[key] is not None}
+        self._play("train", run, {**chosen, "config": training.config, "set": overrides}, ended, show)
+        self._play("evaluate", run, {"epoch": "best,last"}, ended, show)
+        return row_of(training, control.RUNS / run)
+
+    def _play(self, command: str, run: str, options: dict[str, Any], ended: Any, show: Any) -> None:
+        log = Path(self.made["folder"]) / "logs" / f"{run}.log"
+        variables = {**control.inventory_overrides(COMMAND), **options, "run": run}
+        code = Playbook(f"{command}.yml", variables, log).run(ended, show)
+        if code != 0:
+            end = "\n".join(f"  {line}" for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-25:])
+            raise LockstepError(f"{run}: {command}.yml failed (exit code {code}):\n{end}\n-e accuracy={self.made['name']} goes on")
+
+
+def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is to be trained.
+
+    Raises:
+        LockstepError: a value that can't be used, or one of that name with other settings.
+    """
+    name = str(options.get("accuracy", f"accuracy-{datetime.datetime.now(tz=datetime.UTC):%Y%m%d-%H%M%S}"))
+    check_run_name(name)
+    configs = str(options.get("configs", "task_cnn,deep_cnn")).split(",")
+    for config in configs:
+        find(config)
+    methods = accuracy.methods(str(options.get("methods", "packed,powersgd")))
+    seeds = sweep.numbers("seeds", options.get("seeds", "1-3"))
+    made = {
+        "name": name,
+        "folder": str(benchmark.results(name)),
+        "command": benchmark.command("benchmarks/accuracy.yml", {**options, "accuracy": name}),
+        "more": benchmark.command("benchmarks/accuracy.yml", {**options, "accuracy": name, "seeds": f"1-{max(seeds) + 2}"}),
+        "configs": configs,
+        "methods": methods,
+        "seeds": list(seeds),
+        "epochs": integer("epochs", options.get("epochs", 10)),
+        "workers": integer("workers", options.get("workers", len(hosts))),
+        "dataset": options.get("dataset"),
+        "set": str(options.get("set", "")),
+        "trainings": accuracy.trainings(configs, methods, seeds),
+    }
+    check_same(made)
+    return made
+
+
+def check_same(made: dict[str, Any]) -> None:
+    """Refuse to mix with results of other settings; more seeds, configurations and methods may be added."""
+    path = Path(made["folder"]) / "plan.json"
+    if not path.is_file():
+        return
+    before = read_json(path)
+    for key in ("epochs", "workers", "dataset", "set"):
+        if before[key] != made[key]:
+            raise LockstepError(
+                f"{key}={made[key]}: accuracy={made['name']} was begun with {before[key]}; leave it alike, or take another name"
+            )
+
+
+def row_of(training: Training, run: Path) -> Row:
+    """The row of a finished and evaluated run."""
+    summary = control.read_summary(run)
+    with (run / "evaluations.csv").open(encoding="utf-8", newline="") as stream:
+        tested = {int(row["epoch"]): float(row["accuracy"]) for row in csv.DictReader(stream) if row["split"] == "test"}
+    last, best = summary["epochs_done"], summary["best"]["epoch"]
+    speed = summary["images_per_s"], summary["seconds_training"]
+    return Row(training.config, training.method, training.seed, last, tested[last], tested[best], *speed)
+
+
+def conclude(folder: Path, made: dict[str, Any]) -> str:
+    """Write table.md, summary.json and the picture; gives what is shown."""
+    rows = accuracy.read(folder / "results.csv")
+    table = accuracy.table(rows)
+    write_text(folder / "table.md", f"# {made['name']}\n\n    {made['command']}\n\n```\n{table}\n```\n")
+    cluster = read_json(control.RUNS / rows[-1].training.run(made["name"]) / "cluster.json")
+    about = {key: made[key] for key in KEPT}
+    write_json(
+        folder / "summary.json",
+        {**about, "command": made["command"], "hosts": cluster["hosts"], "compared": [asdict(one) for one in accuracy.compared(rows)]},
+    )
+    draw(rows, curves(rows, made["name"]), folder / "accuracy.png")
+    pairs = [
+        ("table", control.relative(folder / "table.md")),
+        ("picture", control.relative(folder / "accuracy.png")),
+        ("more seeds", made["more"]),
+    ]
+    return f"Test accuracy after {text.count(made['epochs'], 'epoch')}\n{table}\n\nNext\n{text.fields(pairs)}"
+
+
+def curves(rows: list[Row], name: str) -> dict[Training, list[float]]:
+    """Validation accuracy of every epoch, where the run is still there."""
+    found = {}
+    for row in rows:
+        path = control.RUNS / row.training.run(name) / "history.csv"
+        if path.is_file():
+            with path.open(encoding="utf-8", newline="") as stream:
+                found[row.training] = [float(line["val_accuracy"]) for line in csv.DictReader(stream)]
+    return found
+
+
+def shown(made: dict[str, Any], left: int) -> str:
+    """The plan."""
+    pairs = [
+        ("name", made["name"]),
+        ("configurations", ", ".join(made["configs"])),
+        ("methods", ", ".join(made["methods"])),
+        ("seeds", ", ".join(map(str, made["seeds"]))),
+        ("epochs", str(made["epochs"])),
+        ("workers", str(made["workers"])),
+        ("dataset", str(made["dataset"] or "the configurations' own")),
+        ("trainings", f"{len(made['trainings'])}, of them {left} to do"),
+    ]
+    return "Plan\n" + text.fields(pairs)
