@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from trainer.cluster import Cluster
-from trainer.config import Train
+from trainer.config import Train, sizes_misfit
 from trainer.errors import ConfigError
 
 CALIBRATED = "auto"
@@ -35,9 +35,8 @@ def shares(train: Train, cluster: Cluster, global_batch: int, before: Sequence[i
     if train.batch_sizes is None or workers == 1:
         return [1] * workers
     if not isinstance(train.batch_sizes, str):
-        if len(train.batch_sizes) != workers:
-            given = ", ".join(map(str, train.batch_sizes))
-            raise ConfigError(f"train.batch_sizes: {len(train.batch_sizes)} sizes ({given}) for {workers} workers; give one for each")
+        if misfit := sizes_misfit(train.batch_sizes, workers):
+            raise ConfigError(misfit)
         return list(train.batch_sizes)
     if before is not None and len(before) == workers:
         return list(before)

@@ -65,15 +65,15 @@ class States:
 
     def all(self) -> list[Path]:
         """States on this disk, oldest first."""
-        return sorted(path for path in self._folder.glob("step-*.npz") if NAME.fullmatch(path.name))
+        return list(self.by_step().values())
+
+    def by_step(self) -> dict[int, Path]:
+        """The same by their steps."""
+        return _files(self._folder)
 
     def save(self, variables: list[tf.Variable], progress: Progress) -> None:
         """Write a state, then drop all but the newest `keep`."""
-        arrays = {f"{index:04d}": variable.numpy() for index, variable in enumerate(variables)}
-        with replacing(self._folder / f"step-{progress.step:09d}.npz") as part, part.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, progress=np.array(json.dumps(asdict(progress))), **arrays)
-        for old in self.all()[: -self._keep]:
-            old.unlink()
+        _write(self._folder, self._keep, progress.step, variables, progress=json.dumps(asdict(progress)))
 
     def newest(self) -> Progress | None:
         """How far the newest state is; None without any, or where it can't be read."""
@@ -82,7 +82,7 @@ class States:
             return None
         try:
             with np.load(paths[-1], allow_pickle=False) as stored:
-                return Progress(**json.loads(str(stored["progress"])))
+                return _progress(stored)
         except DAMAGED:
             return None  # load() tells of it
 
@@ -94,8 +94,7 @@ class States:
         """
         try:
             with np.load(path, allow_pickle=False) as stored:
-                arrays = [stored[f"{index:04d}"] for index in range(len(stored.files) - 1)]
-                progress = Progress(**json.loads(str(stored["progress"])))
+                arrays, progress = _arrays(stored), _progress(stored)
         except DAMAGED as error:
             raise LockstepError(f"{path}: a damaged training state ({error}); remove it to continue from an older one") from None
         if [array.shape for array in arrays] != [tuple(variable.shape) for variable in variables]:
@@ -113,17 +112,12 @@ class Memories:
 
     def steps(self) -> list[int]:
         """Steps whose memory is on this disk, oldest first."""
-        return sorted(step_of(path) for path in self._folder.glob("step-*.npz") if NAME.fullmatch(path.name))
+        return list(_files(self._folder))
 
     def save(self, step: int) -> None:
         """Write the memory after a step, then drop all but the newest."""
-        if not self.memory:
-            return
-        arrays = {f"{index:04d}": array.numpy() for index, array in enumerate(self.memory)}
-        with replacing(self._path(step)) as part, part.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, workers=np.array(self._place.workers), **arrays)
-        for old in self.steps()[: -self._keep]:
-            self._path(old).unlink()
+        if self.memory:
+            _write(self._folder, self._keep, step, self.memory, workers=self._place.workers)
 
     def load(self, step: int) -> bool:
         """Take up the memory of a step; False, and nothing is changed, where there is none for this number of workers.
@@ -131,12 +125,12 @@ class Memories:
         Raises:
             LockstepError: the file is damaged.
         """
-        path = self._path(step)
-        if not path.is_file():
+        path = _files(self._folder).get(step)
+        if path is None:
             return False
         try:
             with np.load(path, allow_pickle=False) as stored:
-                arrays = [stored[f"{index:04d}"] for index in range(len(self.memory))]
+                arrays = _arrays(stored)
                 fits = int(stored["workers"]) == self._place.workers
         except DAMAGED as error:
             raise LockstepError(f"{path}: a damaged part of a training state ({error}); remove it to go on without") from None
@@ -153,13 +147,29 @@ class Memories:
         for array, values in zip(self.memory, arrays, strict=True):
             array.assign(values)
 
-    def _path(self, step: int) -> Path:
-        return self._folder / f"step-{step:09d}.npz"
+
+def _files(folder: Path) -> dict[int, Path]:
+    """Files of states in a folder by their steps, oldest first."""
+    found = ((NAME.fullmatch(path.name), path) for path in sorted(folder.glob("step-*.npz")))
+    return {int(match[1]): path for match, path in found if match}
 
 
-def step_of(path: Path) -> int:
-    """The step that a state's file name tells."""
-    return int(path.stem.removeprefix("step-"))
+def _write(folder: Path, keep: int, step: int, arrays: Sequence[Any], **about: Any) -> None:
+    """Write a file with arrays and what is to be known of them, then drop all but the newest `keep`."""
+    numbered = {f"{index:04d}": array.numpy() for index, array in enumerate(arrays)}
+    with replacing(folder / f"step-{step:09d}.npz") as part, part.open("wb") as stream:
+        np.savez(stream, allow_pickle=False, **{name: np.array(value) for name, value in about.items()}, **numbered)
+    for old in list(_files(folder).values())[:-keep]:
+        old.unlink()
+
+
+def _arrays(stored: Any) -> list[np.ndarray]:
+    """The arrays of an open file; beside them is one entry about them."""
+    return [stored[f"{index:04d}"] for index in range(len(stored.files) - 1)]
+
+
+def _progress(stored: Any) -> Progress:
+    return Progress(**json.loads(str(stored["progress"])))
 
 
 def restore(cluster: Cluster, states: States, variables: list[tf.Variable], memories: Memories) -> Progress:
@@ -169,7 +179,7 @@ def restore(cluster: Cluster, states: States, variables: list[tf.Variable], memo
     reduction's memory is each worker's own: of the chief's states, the newest for which all have it
     is taken. Without any the memory starts anew.
     """
-    found = {step_of(path): path for path in states.all()} if cluster.place.is_chief else {}
+    found = states.by_step() if cluster.place.is_chief else {}
     step = _common(cluster, found, memories) if memories.memory else max(found, default=-1)
     arrays, progress = [variable.numpy() for variable in variables], Progress()
     if found:

@@ -388,6 +388,13 @@ def _sizes_fit(sizes: str | tuple[int, ...] | None) -> bool:
     return sizes in (None, "auto") if isinstance(sizes, str | None) else len(sizes) > 0 and min(sizes) >= 1
 
 
+def sizes_misfit(sizes: tuple[int, ...], workers: int) -> str | None:
+    """What is wrong with `train.batch_sizes` for so many workers, and the mend; None where nothing is."""
+    if len(sizes) == workers:
+        return None
+    return f"train.batch_sizes: {len(sizes)} sizes ({', '.join(map(str, sizes))}) for {workers} workers; give one for each"
+
+
 def _rule(holds: bool, key: str, value: Any, rule: str) -> None:
     if not holds:
         raise ConfigError(f"{key}: {value} is not allowed; it must be {rule}")

@@ -1,11 +1,13 @@
 """Files that are complete or absent: written beside their place, synced, renamed."""
 
 import contextlib
+import csv
 import hashlib
+import io
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,15 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` to `path` as indented JSON, whole or not at all."""
     write_text(path, json.dumps(value, indent=2, sort_keys=False, ensure_ascii=False) + "\n")
+
+
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a CSV file with a header, whole or not at all."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, stream.getvalue())
 
 
 def read_json(path: Path) -> Any:

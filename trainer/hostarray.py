@@ -54,11 +54,10 @@ class Crew:
         self, loop: Callable[..., None], parts: list[tuple[int, int]], *arguments: Any, each: list[tuple[Any, ...]] | None = None
     ) -> None:
         """Call `loop(first, last, *arguments, *each[part])` for every part."""
-        own = each or [()] * len(parts)
-        if self._pool is None or len(parts) == 1:
-            for (first, last), extra in zip(parts, own, strict=True):
-                loop(first, last, *arguments, *extra)
+        calls = [(*part, *arguments, *extra) for part, extra in zip(parts, each or [()] * len(parts), strict=True)]
+        if self._pool is None or len(calls) == 1:
+            for call in calls:
+                loop(*call)
             return
-        waiting = [self._pool.submit(loop, first, last, *arguments, *extra) for (first, last), extra in zip(parts, own, strict=True)]
-        for part in waiting:
-            part.result()
+        for _ in self._pool.map(loop, *zip(*calls, strict=True)):
+            pass  # each result is awaited, and an exception of a part is raised here

@@ -1,6 +1,6 @@
 """The update rule, applied once a step to the mean gradient of all workers."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import keras
@@ -89,8 +89,11 @@ class HostWeight:
 
         weight, step, rate, *gradient = arrays
         self._updated.reverse()
-        loop = kernels.momentum_low_rank if len(gradient) > 1 else kernels.momentum_dense
-        factors = gradient if len(gradient) > 1 else [gradient[0].reshape(self._shape)]
+        loop: Callable[..., None]
+        if len(gradient) > 1:
+            loop, factors = kernels.momentum_low_rank, gradient
+        else:
+            loop, factors = kernels.momentum_dense, [gradient[0].reshape(self._shape)]
         velocity, decay = self.velocity.array.reshape(self._shape), np.float32(rate * self._decay)
         arguments = *factors, velocity, weight.reshape(self._shape), self._updated[0], self._momentum, np.float32(step), decay
         self._crew.run(loop, self._crew.parts(*self._shape), *arguments)

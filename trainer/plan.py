@@ -242,12 +242,8 @@ def with_batch_sizes(config: Config, hosts: list[dict[str, Any]]) -> Config:
     if listed is None and any(host.get("batch_size") is not None for host in hosts):
         sizes = [integer(f"worker_batch_size of {host['name']}", host.get("batch_size") or config.train.batch_size) for host in hosts]
         return configs.build(configs.override(configs.to_dict(config), {"train.batch_sizes": sizes}))
-    if isinstance(listed, tuple) and len(listed) != len(hosts):
-        given = ", ".join(map(str, listed))
-        raise ConfigError(
-            f"train.batch_sizes: {len(listed)} sizes ({given}) for {len(hosts)} workers; give one for each, or null "
-            f"(-e set=train.batch_sizes=null) for equal ones"
-        )
+    if isinstance(listed, tuple) and (misfit := configs.sizes_misfit(listed, len(hosts))):
+        raise ConfigError(f"{misfit}, or null (-e set=train.batch_sizes=null) for equal ones")
     return config
 
 

@@ -14,7 +14,6 @@ parts; `images` those of this worker.
 """
 
 import csv
-import io
 import json
 import statistics
 import threading
@@ -22,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainer.files import write_text
+from trainer.files import write_rows
 
 HISTORY = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "learning_rate", "seconds", "images_per_s")
 PHASES = ("input", "forward_backward", "compression", "all_reduce", "apply")
@@ -122,7 +121,7 @@ class History:
         """Add or replace an epoch's row and write the file anew."""
         kept = [old for old in self.rows if old["epoch"] < row["epoch"]]
         self.rows = [*kept, {key: row[key] for key in HISTORY}]
-        write_text(self._path, _csv(self.rows))
+        write_rows(self._path, HISTORY, self.rows)
 
     def truncate(self, epochs: int) -> None:
         """Forget epochs that the restored state has not seen."""
@@ -143,14 +142,6 @@ def read_history(path: Path) -> list[dict[str, Any]]:
     with path.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     return [{key: int(value) if key == "epoch" else float(value) for key, value in row.items()} for row in rows]
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, HISTORY, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue()
 
 
 class Events:

@@ -1,6 +1,5 @@
 """Train with and without compression over several seeds, evaluate each, and compare; whatever ends it, the same name continues."""
 
-import csv
 import datetime
 import statistics
 import time
@@ -12,19 +11,23 @@ from ansible.utils.display import Display
 
 from plugins.shared import benchmark, control, planning
 from plugins.shared.accuracy_plot import draw
-from plugins.shared.children import Interrupted, Playbook, heeding_signals, refuse_questions
+from plugins.shared.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
 from trainer.analysis import sweep, text
 from trainer.analysis.benchmarks import accuracy
 from trainer.analysis.benchmarks.accuracy import Row, Training
+from trainer.analysis.evaluations import accuracy_by_epoch
 from trainer.analysis.progress import Line
 from trainer.config import find
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json, write_text
 from trainer.plan import check_run_name, integer
+from trainer.telemetry import read_history
 
 COMMAND = "benchmarks/accuracy"
-KEPT = ("configs", "methods", "seeds", "epochs", "workers", "dataset", "set")
-"""What a comparison of a name must have alike to be continued."""
+ALIKE = ("epochs", "workers", "dataset", "set")
+"""What a comparison of a name keeps when it is continued."""
+KEPT = ("configs", "methods", "seeds", *ALIKE)
+"""What its summary tells."""
 
 
 class ActionModule(control.ControlAction):
@@ -83,7 +86,7 @@ class ActionModule(control.ControlAction):
         variables = {**control.inventory_overrides(COMMAND), **options, "run": run}
         code = Playbook(f"{command}.yml", variables, log).run(ended, show)
         if code != 0:
-            end = "\n".join(f"  {line}" for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-25:])
+            end = "\n".join(f"  {line}" for line in last_lines(log, 25))
             raise LockstepError(f"{run}: {command}.yml failed (exit code {code}):\n{end}\n-e accuracy={self.made['name']} goes on")
 
 
@@ -124,7 +127,7 @@ def check_same(made: dict[str, Any]) -> None:
     if not path.is_file():
         return
     before = read_json(path)
-    for key in ("epochs", "workers", "dataset", "set"):
+    for key in ALIKE:
         if before[key] != made[key]:
             raise LockstepError(
                 f"{key}={made[key]}: accuracy={made['name']} was begun with {before[key]}; leave it alike, or take another name"
@@ -133,9 +136,7 @@ def check_same(made: dict[str, Any]) -> None:
 
 def row_of(training: Training, run: Path) -> Row:
     """The row of a finished and evaluated run."""
-    summary = control.read_summary(run)
-    with (run / "evaluations.csv").open(encoding="utf-8", newline="") as stream:
-        tested = {int(row["epoch"]): float(row["accuracy"]) for row in csv.DictReader(stream) if row["split"] == "test"}
+    summary, tested = control.read_summary(run), accuracy_by_epoch(run / "evaluations.csv")
     last, best = summary["epochs_done"], summary["best"]["epoch"]
     speed = summary["images_per_s"], summary["seconds_training"]
     return Row(training.config, training.method, training.seed, last, tested[last], tested[best], *speed)
@@ -163,13 +164,8 @@ def conclude(folder: Path, made: dict[str, Any]) -> str:
 
 def curves(rows: list[Row], name: str) -> dict[Training, list[float]]:
     """Validation accuracy of every epoch, where the run is still there."""
-    found = {}
-    for row in rows:
-        path = control.RUNS / row.training.run(name) / "history.csv"
-        if path.is_file():
-            with path.open(encoding="utf-8", newline="") as stream:
-                found[row.training] = [float(line["val_accuracy"]) for line in csv.DictReader(stream)]
-    return found
+    histories = {row.training: read_history(control.RUNS / row.training.run(name) / "history.csv") for row in rows}
+    return {training: [epoch["val_accuracy"] for epoch in history] for training, history in histories.items() if history}
 
 
 def shown(made: dict[str, Any], left: int) -> str:

@@ -11,7 +11,7 @@ from ansible.utils.display import Display
 
 from plugins.action.conclude_peers import conclude
 from plugins.shared import control, peers_results
-from plugins.shared.children import Interrupted, Playbook, heeding_signals
+from plugins.shared.children import Interrupted, Playbook, heeding_signals, last_lines
 from plugins.shared.peers import COMMAND, SYSTEMS, Cell, Pace
 from plugins.shared.peers_results import Row
 from plugins.shared.trials import alone
@@ -22,6 +22,8 @@ from trainer.files import read_json
 
 DEADLINE_S = 300
 """How long a worker of a cell may run in all."""
+LINES = 10
+"""Of a log, when something failed."""
 OUT = control.PRIVATE / "peers" / "cell"
 LOGS = control.PRIVATE / "peers" / "logs"
 
@@ -105,7 +107,7 @@ class ActionModule(control.ControlAction):
         path = OUT / f"{rank}.json"
         if path.is_file():
             return dict(read_json(path))
-        return {"host": host, "rank": rank, "exit": None, "result": None, "lines": _last_lines(LOGS / "cell.log")}
+        return {"host": host, "rank": rank, "exit": None, "result": None, "lines": last_lines(LOGS / "cell.log", LINES)}
 
     def _keep(self, cell: Cell, ends: list[dict[str, Any]]) -> None:
         """All that the workers said, for whoever doubts a row."""
@@ -129,9 +131,5 @@ class ActionModule(control.ControlAction):
         own = {"peers_path": self.peers["peers_path"]} if self.peers["peers_path"] else {}
         code = Playbook(f"benchmarks/peers/{name}.yml", {**self.variables, **own, **variables}, log).run(self.ended, meanwhile)
         if code != 0 and must:
-            raise LockstepError("\n".join(_last_lines(log)))
+            raise LockstepError("\n".join(last_lines(log, LINES)))
         return code
-
-
-def _last_lines(path: Path, count: int = 10) -> list[str]:
-    return path.read_text(encoding="utf-8", errors="replace").splitlines()[-count:] if path.is_file() else []

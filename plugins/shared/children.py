@@ -104,6 +104,11 @@ class Playbook:
         return [sys.executable, "-m", "ansible", "playbook", *several, *single, "-e", f"@{variables}", self.path]
 
 
+def last_lines(log: Path, count: int) -> list[str]:
+    """The end of what a child printed; nothing when it printed nothing."""
+    return log.read_text(encoding="utf-8", errors="replace").splitlines()[-count:] if log.is_file() else []
+
+
 def refuse_questions() -> None:
     """Refuse what a person would have to type again for every child.
 

@@ -1,7 +1,6 @@
 """What the cells of `benchmarks/peers.yml` say: rows of results.csv, medians, ratios, limits, the table. Pure but for the files."""
 
 import csv
-import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 from plugins.shared.peers import IDEAL, OURS, PEER, SYSTEMS, Cell, bits_per_s
 from trainer.analysis import text
-from trainer.files import write_text
+from trainer.files import write_rows
 
 PARAMETERS = 3_688_714
 MEASURED, FAILED = "measured", "failed"
@@ -136,12 +135,8 @@ def _parsed(record: Mapping[str, str]) -> Row:
 def put(path: Path, row: Row) -> None:
     """Add a row, in place of an earlier one of the same cell; the file is whole at any moment."""
     rows = [other for other in read(path) if other.cell != row.cell]
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, [field.name for field in fields(Row)], lineterminator="\n")
-    writer.writeheader()
-    for each in [*rows, row]:
-        writer.writerow({name: "" if value is None else _rounded(value) for name, value in asdict(each).items()})
-    write_text(path, stream.getvalue())
+    rounded = [{name: "" if value is None else _rounded(value) for name, value in asdict(each).items()} for each in [*rows, row]]
+    write_rows(path, [field.name for field in fields(Row)], rounded)
 
 
 def _rounded(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from ansible.utils.display import Display
 
 from plugins.shared import control
-from plugins.shared.children import Playbook
+from plugins.shared.children import Playbook, last_lines
 from plugins.shared.meter import Sample, joules, metering
 from trainer.analysis import sweep, timings
 from trainer.analysis.timings import FAILED, STRONG, SUCCEEDED, Timing, Trial
@@ -126,8 +126,7 @@ class Bench:
 
     def last_lines(self, run: str, count: int = 25) -> str:
         """The end of what a trial's command printed."""
-        lines = self._log(run).read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join(f"  {line}" for line in lines[-count:])
+        return "\n".join(f"  {line}" for line in last_lines(self._log(run), count))
 
     def put(self, row: Timing) -> None:
         """Write a row down."""

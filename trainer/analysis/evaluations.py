@@ -23,6 +23,14 @@ def append(path: Path, found: Sequence[dict[str, Any]]) -> None:
     write_text(path, before + stream.getvalue())
 
 
+def accuracy_by_epoch(path: Path) -> dict[int, float]:
+    """Accuracy on the test images by epoch, the latest evaluation of each; none when there is no file."""
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as stream:
+        return {int(row["epoch"]): float(row["accuracy"]) for row in csv.DictReader(stream) if row["split"] == "test"}
+
+
 def per_class(found: dict[str, Any]) -> list[tuple[str, int, float, str]]:
     """For each class: name, test images, accuracy, and the class it is most often taken for."""
     confusion = np.array(found["confusion"])

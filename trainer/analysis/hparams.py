@@ -6,7 +6,6 @@ curve for a column by the path below that folder. Written with the package `tens
 here needs TensorFlow. Fields and tags: `tensorboard/plugins/hparams/api.proto`, `plugin_data.proto`.
 """
 
-import csv
 import dataclasses
 import datetime
 import io
@@ -38,6 +37,7 @@ from tensorboard.plugins.hparams.api_pb2 import (
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from trainer.analysis.evaluations import accuracy_by_epoch
 from trainer.config import Config
 from trainer.errors import LockstepError
 from trainer.files import read_json, replacing
@@ -146,14 +146,6 @@ def results(summary: dict[str, Any], tested: dict[int, float]) -> dict[str, tupl
         TEST: (tested.get(best.get("epoch", 0)), best.get("epoch")),
     }
     return {tag: (value, step) for tag, (value, step) in found.items() if value is not None and step is not None and math.isfinite(value)}
-
-
-def accuracy_by_epoch(path: Path) -> dict[int, float]:
-    """Accuracy on the test images by epoch, the latest evaluation of each; none when there is no file."""
-    if not path.is_file():
-        return {}
-    with path.open(encoding="utf-8", newline="") as stream:
-        return {int(row["epoch"]): float(row["accuracy"]) for row in csv.DictReader(stream) if row["split"] == "test"}
 
 
 def experiment(values: dict[str, bool | float | str]) -> Experiment:

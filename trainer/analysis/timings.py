@@ -1,13 +1,12 @@
 """`timings.csv` of a sweep: one row a measured trial, the warm-up left out. Pure functions and one file."""
 
 import csv
-import io
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from trainer.errors import LockstepError
-from trainer.files import write_text
+from trainer.files import write_rows
 
 SUCCEEDED, FAILED = "SUCCEEDED", "FAILED"
 WEAK, STRONG = "weak", "strong"
@@ -99,9 +98,4 @@ def any_measured(path: Path) -> bool:
 def put(path: Path, timing: Timing) -> None:
     """Add a row, or replace the one of the same trial; the file is always whole."""
     kept = [row for row in read(path) if row.trial != timing.trial]
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in [*kept, timing])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, stream.getvalue())
+    write_rows(path, COLUMNS, (asdict(row) for row in [*kept, timing]))

@@ -23,7 +23,6 @@ class GraphChain:
 
     def __init__(self, method: Method, all_reduce: AllReduce):
         self._computations, self._all_reduce = method.computations, all_reduce
-        self._traced: list[Traced] = []
 
     def __call__(self, values: list[Any]) -> list[Any]:
         """`[sums, *gradients]` of all workers, from those of this one; in replica context."""

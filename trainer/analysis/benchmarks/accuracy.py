@@ -1,7 +1,6 @@
 """Test accuracy with and without compression over several seeds: which trainings, tables, the picture's numbers. Pure functions."""
 
 import csv
-import io
 import statistics
 import typing
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from trainer.analysis import text
 from trainer.errors import ConfigError
-from trainer.files import write_text
+from trainer.files import write_rows
 
 REFERENCE = "packed"
 """The method to which the others are compared."""
@@ -86,11 +85,7 @@ def read(path: Path) -> list[Row]:
 def put(path: Path, row: Row) -> None:
     """Add a row; the file is complete at any time."""
     rows = [one for one in read(path) if one.training != row.training] + [row]
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, [field.name for field in fields(Row)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows([asdict(one) for one in rows])
-    write_text(path, stream.getvalue())
+    write_rows(path, [field.name for field in fields(Row)], (asdict(one) for one in rows))
 
 
 def median(rows: Sequence[Row], config: str, method: str) -> float:

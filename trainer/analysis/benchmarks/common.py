@@ -1,7 +1,5 @@
 """What the benchmarks of one host have in common: repeats in a few numbers, the host in a line, the files of a result."""
 
-import csv
-import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -10,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.analysis.text import Number, count
-from trainer.files import write_json, write_text
+from trainer.files import write_json, write_rows
 
 FACTS = ("model", "cores", "cpu_quota", "cpus", "os", "machine", "memory", "load", "governors", "temperature", "throttled")
 """Of a host's probe, what a measurement is to be judged by."""
@@ -85,11 +83,8 @@ def passes(number: int) -> str:
 
 def write(folder: Path, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
     """`results.csv`, one row a pass, and `summary.json`."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows([{key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()} for row in rows])
-    write_text(folder / "results.csv", stream.getvalue())
+    rounded = [{key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
+    write_rows(folder / "results.csv", list(rows[0]), rounded)
     write_json(folder / "summary.json", summary)
 
 
