@@ -64,7 +64,8 @@ def make_run(folder: Path, workers: int, model: str, lift: float) -> None:
     write_json(folder / "cluster.json", {"created_at": "2026-11-21T05:26:20+00:00", "hosts": hosts})
     best = {"epoch": EPOCHS, "val_accuracy": accuracy(EPOCHS, lift) - 0.05}
     done = {"workers": workers, "epochs_done": EPOCHS, "seconds_total": 12.5, "images_per_s": 500.0 * workers, "best": best}
-    write_json(folder / "summary.json", {"state": "SUCCEEDED", **done})
+    chosen = {"reduction": {"name": "powersgd" if workers > 1 else "packed"}}
+    write_json(folder / "summary.json", {"state": "SUCCEEDED", **done, **chosen})
     events = Events(folder / "logs")
     for epoch in range(1, EPOCHS + 1):
         now = accuracy(epoch, lift)
@@ -165,7 +166,7 @@ def test_every_run_and_trial_is_a_row_with_its_configuration_and_what_came_of_it
     shown_first = ["Trial ID", "Show Metrics", *FIRST, "best val_accuracy", "images_per_s", "val_accuracy", "accuracy", "val_loss"]
     assert list(rows[0]) == shown_first
     assert [[row[name] for name in ("Trial ID", "model.name", "reduction.name")] for row in rows] == [
-        ["first", "task_cnn", "packed"],
+        ["first", "task_cnn", "powersgd"],
         ["pi.w1.r1", "deep_cnn", "packed"],
     ]
     numbers = ("workers", "train.global_batch", "optimizer.learning_rate", "best val_accuracy", "images_per_s", "accuracy")
