@@ -40,7 +40,7 @@ lint: setup-dev ## ruff, mypy, yamllint, ansible-lint
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline -q
 
 lock: ## resolve requirements/*.in anew into the locked *.txt (needs uv)
-	for group in node control dev; do uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	for group in node node-gpu control dev; do uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-header requirements/$$group.in $$([ $$group = node ] || echo "-c requirements/node.txt") \
 	  -o requirements/$$group.txt || exit 1; done
 

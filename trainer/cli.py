@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     command("parameters", parameters, ("section", {"help": "JSON: model, size, classes"}))
     command("publish", publish, ("--source", text), ("--path", {}), ("--packs", path), ("--allow-bad-images", {"action": "store_true"}))
     node = (("--run", path), ("--host", text), ("--packs", path), ("--caches", path), ("--threads", {"type": int, "default": 1}))
-    command("train", train, *node, ("--start-deadline", {"type": float, "default": 300.0}))
+    command("train", train, *node, ("--gpus", {"type": int, "default": 0}), ("--start-deadline", {"type": float, "default": 300.0}))
     counted = ((name, {"type": int, "required": True}) for name in ("--classes", "--batch", "--threads"))
     command("steptime", steptime, *counted, ("--seconds", {"type": float, "default": 3.0}))
     bench = (("--config", path), ("--out", path), ("--passes", {"type": int, "required": True}))
@@ -94,7 +94,8 @@ def train(arguments: argparse.Namespace) -> int:
     from trainer import worker
 
     worker.quiet_tensorflow()
-    return worker.main(arguments.run, arguments.host, arguments.packs, arguments.caches, arguments.threads, arguments.start_deadline)
+    where = (arguments.run, arguments.host, arguments.packs, arguments.caches)
+    return worker.main(*where, arguments.threads, arguments.gpus, arguments.start_deadline)
 
 
 def steptime(arguments: argparse.Namespace) -> int:

@@ -66,23 +66,30 @@ def place_from_environment(environment: Mapping[str, str] = os.environ) -> Place
 class Cluster:
     """A running cluster: MultiWorkerMirroredStrategy and this worker's place in it."""
 
-    def __init__(self, place: Place, threads: int, devices: Sequence[str] = ()):
+    def __init__(self, place: Place, threads: int, devices: Sequence[str] = (), gpus: int | None = None):
         """Join the cluster; returns when every worker has. Creates the strategy before any op.
 
         Args:
             place: of this worker.
             threads: intra-op threads.
             devices: names of this machine's devices for one worker alone; default: all GPUs, or the CPU.
+            gpus: how many GPUs this worker is meant to train on; None: all there are.
+
+        Raises:
+            ClusterError: TensorFlow finds another number of GPUs.
         """
         self.place, self.threads = place, threads
+        found = _take_gpus(gpus)
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
         tf.config.experimental.enable_op_determinism()
         if place.workers > 1:
             _watch_peers(place.workers)
+        ways = tf.distribute.experimental.CommunicationImplementation
         self.options = tf.distribute.experimental.CommunicationOptions(
             timeout_seconds=COLLECTIVE_TIMEOUT_S,
-            implementation=tf.distribute.experimental.CommunicationImplementation.RING,
+            # AUTO is NCCL between GPUs.
+            implementation=ways.AUTO if found else ways.RING,
         )
         self.strategy = _strategy(devices, self.options)
         self.devices = self.strategy.num_replicas_in_sync // place.workers
@@ -104,8 +111,13 @@ class Cluster:
         """Let steps send as `reduction.transport` says; all workers call it.
 
         Raises:
-            ClusterError: a worker can't be reached directly.
+            ClusterError: a worker can't be reached directly, or has several devices or GPUs, whose tensors are not in its memory.
         """
+        if transport == "direct" and not self.on_host:
+            raise ClusterError(
+                "reduction.transport=direct sends from a processor's memory, and a worker here has GPUs or several devices; "
+                "leave it at auto, or set reduction.transport=tensorflow"
+            )
         wanted = transport == "direct" or (transport == "auto" and self.on_host)
         if wanted and self.place.workers > 1:
             self.direct = direct.connect(self.place.rank, self.place.hosts, self.sum, _is_alive, COLLECTIVE_TIMEOUT_S)
@@ -154,6 +166,19 @@ class Cluster:
         table = np.zeros((self.place.workers, 8), np.int32)
         table[self.place.rank] = np.frombuffer(bytes.fromhex(digest), np.int32)
         return [row.tobytes().hex() for row in self.gather(table)]
+
+
+def _take_gpus(wanted: int | None) -> int:
+    found = tf.config.list_physical_devices("GPU")
+    if wanted is not None and len(found) != wanted:
+        raise ClusterError(
+            f"gpus={wanted}: TensorFlow finds {len(found)} on this host. Its Python must have CUDA's libraries (provision.yml installs "
+            "them where the inventory says gpus: N), and nvidia-smi there must list as many"
+        )
+    for gpu in found:
+        # TensorFlow takes all of a GPU's memory otherwise, also from others who share the host.
+        tf.config.experimental.set_memory_growth(gpu, True)
+    return len(found)
 
 
 def _strategy(devices: Sequence[str], options: Any) -> tf.distribute.Strategy:

@@ -269,7 +269,23 @@ def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]
     if number > len(request.hosts):
         names = ", ".join(host["name"] for host in request.hosts)
         raise ConfigError(f"workers={number}: the inventory has {len(request.hosts)} ({names}); add hosts or ask for fewer")
+    check_gpus(request.hosts[:number])
     return request.hosts[:number]
+
+
+def check_gpus(hosts: list[dict[str, Any]]) -> None:
+    """Refuse workers with different numbers of GPUs: TensorFlow's collectives take as many devices of each.
+
+    Raises:
+        ConfigError: which host has another number than the first.
+    """
+    usual = hosts[0].get("gpus", 0)
+    for host in hosts:
+        if host.get("gpus", 0) != usual:
+            raise ConfigError(
+                f"gpus={host.get('gpus', 0)} of {host['name']}: {hosts[0]['name']} has {usual}, and all workers of a run take as many; "
+                "set the smallest number for all, or leave hosts out (-e workers=N takes the first N)"
+            )
 
 
 def check_scaling(config: Config, workers: int, existing: Path | None) -> None:

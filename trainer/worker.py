@@ -22,7 +22,7 @@ from trainer.watchdog import Watchdog
 PEER_ERRORS = ("UnavailableError", "DeadlineExceededError", "AbortedError", "CancelledError")
 
 
-def main(run: Path, host: str, packs: Path, caches: Path, threads: int, start_deadline: float) -> int:
+def main(run: Path, host: str, packs: Path, caches: Path, threads: int, gpus: int, start_deadline: float) -> int:
     """Train as one worker of the cluster that TF_CONFIG describes.
 
     Args:
@@ -31,6 +31,7 @@ def main(run: Path, host: str, packs: Path, caches: Path, threads: int, start_de
         packs: folder of the published dataset.
         caches: folder for packed caches on this node.
         threads: intra-op threads.
+        gpus: how many GPUs it trains on; 0: the processor.
         start_deadline: seconds to wait for the other workers.
     """
     metrics = Metrics(run / "workers" / host / "metrics.jsonl")
@@ -38,7 +39,7 @@ def main(run: Path, host: str, packs: Path, caches: Path, threads: int, start_de
     watchdog = Watchdog(metrics, start_deadline)
     watchdog.start()
     try:
-        return _train(run, host, packs, caches, threads, metrics, watchdog)
+        return _train(run, host, packs, caches, (threads, gpus), metrics, watchdog)
     except Diverged as error:
         print(f"error: {error}", file=sys.stderr)
         return DIVERGED
@@ -59,7 +60,8 @@ def main(run: Path, host: str, packs: Path, caches: Path, threads: int, start_de
         sys.stderr.flush()
 
 
-def _train(run: Path, host: str, packs: Path, caches: Path, threads: int, metrics: Metrics, watchdog: Watchdog) -> int:
+def _train(run: Path, host: str, packs: Path, caches: Path, share: tuple[int, int], metrics: Metrics, watchdog: Watchdog) -> int:
+    threads, gpus = share
     config = configs.build(yaml.safe_load((run / "config.yml").read_text(encoding="utf-8")))
     metrics.phase("caching")
     data = config.data
@@ -76,8 +78,11 @@ def _train(run: Path, host: str, packs: Path, caches: Path, threads: int, metric
     from trainer.loop import Job, Trainer
 
     place = place_from_environment()
-    print(f"rank {place.rank} of {place.workers}: {json.dumps(place.addresses)}, {threads} threads", flush=True)
-    cluster = Cluster(place, threads)
+    print(
+        f"rank {place.rank} of {place.workers}: {json.dumps(place.addresses)}, {threads} threads{f', GPUs: {gpus}' if gpus else ''}",
+        flush=True,
+    )
+    cluster = Cluster(place, threads, gpus=gpus)
     watchdog.catch_signals()
     metrics.phase("building")
     counts = schedule.counts(config, place.workers, len(manifest.train.files))

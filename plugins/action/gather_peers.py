@@ -30,6 +30,7 @@ class ActionModule(control.ControlAction):
         unfit = [name for name, host in hosts.items() if not host["target"]]
         if unfit:
             raise LockstepError(f"{unfit[0]} has no Python from 3.11 to 3.13")
-        targets = wheels.merged(wheels.Target(**host["target"]) for host in hosts.values())
+        # Peers are measured on processors: their environments are the same for hosts with GPUs.
+        targets = wheels.merged(wheels.Target(**{**host["target"], "gpu": False}) for host in hosts.values())
         about = {"need_mb": peers_wheels.NEED_MB[environment], "modules": peers_wheels.MODULES[environment]}
         return {target.key: peers_wheels.gather(environment, target, self.line.update).fact() | about for target in targets}

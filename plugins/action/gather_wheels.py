@@ -14,13 +14,11 @@ class ActionModule(control.ControlAction):
     def act(self) -> dict[str, Any]:
         """Gather what is missing."""
         targets = wheels.merged(wheels.Target(**target) for target in self.arguments["targets"])
-        lock, tools = (
-            wheels.pins((control.ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")) for name in ("node", "control")
-        )
-        uv = next((pin for pin in tools if pin.name == "uv"), None)
+        locks = {name: _pins(name) for name in {target.lock for target in targets} | {"control"}}
+        uv = next((pin for pin in locks["control"] if pin.name == "uv"), None)
         line, found, changed = Line(Display(), control.terminal(), every=2.0), {}, False
         for target in targets:
-            gathering = wheels.Gathering(target, lock, uv, control.PRIVATE / "wheels" / target.key, line.update)
+            gathering = wheels.Gathering(target, locks[target.lock], uv, control.PRIVATE / "wheels" / target.key, line.update)
             index = gathering.complete()
             if index is None and not self._task.check_mode:
                 index, changed = gathering.gather(), True
@@ -28,6 +26,10 @@ class ActionModule(control.ControlAction):
             found[target.key] = _fact(gathering, index)
         line.end()
         return {"changed": changed, "ansible_facts": {"provision_wheels": found}}
+
+
+def _pins(name: str) -> list[wheels.Pin]:
+    return wheels.pins((control.ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8"))
 
 
 def _fact(gathering: wheels.Gathering, index: dict[str, Any] | None) -> dict[str, Any]:

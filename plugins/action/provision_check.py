@@ -14,9 +14,11 @@ class ActionModule(control.ControlAction):
         """Judge."""
         seen, plan = self.arguments["seen"], self.arguments["plan"]
         lost = [unreachable(host, one["unreachable_because"]) for host, one in seen.items() if "unreachable_because" in one]
+        members = {member["name"]: member for member in plan["members"]}
         looks = {host: provisioning.parse(one["output"]) for host, one in seen.items() if "output" in one}
         for host, look in looks.items():
             look.sudo_said = self.arguments["sudo"][host].get("said", "")
+            look.gpus = members[host].get("gpus", 0)
         problems = lost
         for host, look in looks.items():
             problems += self._judge(host, look, seen[host]["password"], plan)
@@ -41,7 +43,8 @@ class ActionModule(control.ControlAction):
         if plan["state"] == "absent":
             return removal_refusals(host, look, password, plan["kind"])
         needs_root = provisioning.needs_root(look, plan["kind"], plan["firewall"])
-        return provisioning.refusals(host, look, needs_root, password, plan["kind"] == "glusterfs", int(self.arguments["need_mb"]))
+        need_mb = int(self.arguments["need_gpu_mb" if look.gpus else "need_mb"])
+        return provisioning.refusals(host, look, needs_root, password, plan["kind"] == "glusterfs", need_mb)
 
 
 def removal_refusals(host: str, look: Look, password: bool, kind: str) -> list[str]:

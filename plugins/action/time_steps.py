@@ -7,7 +7,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from plugins.filter.cluster import thread_share
+from plugins.filter.cluster import gpu_share, thread_share
 
 
 class ActionModule(ActionBase):
@@ -39,5 +39,7 @@ class ActionModule(ActionBase):
         }
         options = " ".join(f"--{name} {value}" for name, value in numbers.items())
         paths = f"PYTHONPATH={shlex.quote(arguments['code'])} KERAS_HOME={shlex.quote(arguments['keras'])}"
-        environment = f"{paths} TF_CPP_MIN_LOG_LEVEL=2 OMP_NUM_THREADS={threads}"
+        environment = (
+            f"{paths} CUDA_VISIBLE_DEVICES={gpu_share(plan['hosts'], arguments['host'])} TF_CPP_MIN_LOG_LEVEL=2 OMP_NUM_THREADS={threads}"
+        )
         return f"{environment} {shlex.quote(arguments['python'])} -m trainer steptime {options}"

@@ -77,7 +77,11 @@ def check_absolute(variables: dict[str, str]) -> None:
 
 
 def cluster_hosts(hostvars: Any, names: list[str]) -> list[dict[str, Any]]:
-    """`name`, `address`, `port` (and `role`, `batch_size`) of inventory hosts, in the order given."""
+    """`name`, `address`, `port` (and `role`, `batch_size`, `gpus`) of inventory hosts, in the order given.
+
+    Raises:
+        AnsibleFilterError: `gpus` is no number.
+    """
     return [_host(hostvars[name], name) for name in names]
 
 
@@ -88,7 +92,16 @@ def _host(variables: Any, name: str) -> dict[str, Any]:
         host["batch_size"] = variables["worker_batch_size"]
     if variables.get("worker_role"):
         host["role"] = variables["worker_role"]
+    if _gpus(variables, name):
+        host["gpus"] = _gpus(variables, name)
     return host
+
+
+def _gpus(variables: Any, name: str) -> int:
+    text = str(variables.get("gpus", 0))
+    if not text.isdecimal():
+        raise AnsibleFilterError(f"gpus={text} of {name}: expected how many GPUs its worker trains on, a whole number from 0")
+    return int(text)
 
 
 def rank(hosts: list[dict[str, Any]], name: str) -> int:
@@ -105,6 +118,14 @@ def thread_share(hosts: list[dict[str, Any]], name: str, cores: int) -> int:
     """Threads for one worker: the machine's cores over the workers that run on its address, at least 1."""
     address = next(host["address"] for host in hosts if host["name"] == name)
     return max(1, int(cores) // sum(host["address"] == address for host in hosts))
+
+
+def gpu_share(hosts: list[dict[str, Any]], name: str) -> str:
+    """CUDA_VISIBLE_DEVICES of one worker: so many as it has, after those of workers before it on its address; empty for none."""
+    own = next(host for host in hosts if host["name"] == name)
+    before = hosts[: hosts.index(own)]
+    first = sum(host.get("gpus", 0) for host in before if host["address"] == own["address"])
+    return ",".join(str(number) for number in range(first, first + own.get("gpus", 0)))
 
 
 def session_name(run: str, rank_number: int, root: str = "") -> str:
@@ -131,6 +152,7 @@ class FilterModule:
             "cluster_hosts": cluster_hosts,
             "cluster_rank": rank,
             "thread_share": thread_share,
+            "gpu_share": gpu_share,
             "reached_hosts": reached_hosts,
             "session_name": session_name,
         }

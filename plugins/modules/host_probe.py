@@ -47,8 +47,8 @@ RETURN = """
 facts:
   description: >-
     hostname, user, machine, os, model, cores, cpu_quota (CPUs or null), cpus (what is left of both), speed (MB/s of SHA-256 on one core, or
-    null), load, memory, disk, dfs, tmux, python, port, name, address, boot, governors, temperature (degrees C), throttled, tokens, seconds
-    (the probe took), time (seconds since 1970, taken last).
+    null), load, memory, disk, dfs, tmux, python, port, name, address, boot, governors, gpus (names), temperature (degrees C), throttled,
+    tokens, seconds (the probe took), time (seconds since 1970, taken last).
   returned: always
   type: dict
 """
@@ -112,6 +112,7 @@ def look(module):
         "port": port(module, params["port"], params["root"]),
         "boot": kernel.text("/proc/sys/kernel/random/boot_id"),
         "governors": sorted({kernel.text(path) for path in glob.glob("/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")}),
+        "gpus": gpus(),
         "temperature": temperature(),
         "throttled": throttled(module),
         "speed": None if params["fast"] else speed(),
@@ -309,6 +310,12 @@ def own_addresses():
     """IPv4 addresses of this host, without the loopback's."""
     table = re.findall(r"\|-- ([\d.]+)\n\s+/32 host LOCAL", kernel.text("/proc/net/fib_trie") or "")
     return sorted({one for one in table if not one.startswith("127.")})
+
+
+def gpus(folder="/proc/driver/nvidia/gpus"):
+    """Names of the GPUs that NVIDIA's driver has found."""
+    said = [kernel.text(path) or "" for path in sorted(glob.glob(f"{folder}/*/information"))]
+    return [(re.findall(r"^Model:\s*(.*)", one, re.MULTILINE) or ["unknown"])[0] for one in said]
 
 
 def temperature():

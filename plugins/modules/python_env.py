@@ -41,7 +41,7 @@ options:
   need_mb:
     description: Free megabytes that it takes.
     type: int
-    default: 2600
+    default: 2800
   modules:
     description: Modules that must import before the environment counts as made.
     type: list
@@ -92,7 +92,7 @@ def main():
             "wheels": {"type": "path"},
             "digest": {"type": "str"},
             "python": {"type": "path", "default": "/usr/bin/python3"},
-            "need_mb": {"type": "int", "default": 2600},
+            "need_mb": {"type": "int", "default": 2800},
             "modules": {"type": "list", "elements": "str", "default": ["tensorflow", "keras", "numpy", "PIL", "yaml"]},
             "others": {"type": "list", "elements": "path", "default": []},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},

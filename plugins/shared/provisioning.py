@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from plugins.shared.wheels import Target
@@ -11,6 +11,7 @@ from trainer.analysis.checks import one_folder
 PYTHONS = ("python3", "python3.13", "python3.12", "python3.11")
 OLDEST, NEWEST = (3, 11), (3, 13)
 MACHINES = ("x86_64", "aarch64")
+GPU_MACHINE = "x86_64"
 PYTHON_FACTS = (
     "import sys, importlib.util as u; print('%d.%d.%d' % sys.version_info[:3], sys.maxsize > 2**32, u.find_spec('ensurepip') is not None)"
 )
@@ -86,13 +87,16 @@ class Look:
                 return path, version
         return None
 
+    gpus: int = 0
+    """GPUs that the inventory says a worker there trains on."""
+
     @property
     def target(self) -> Target | None:
         """What decides which wheels fit this host."""
         if self.python is None:
             return None
         libc = self.values.get("libc", "").rpartition(".")[2]
-        return Target(self.values["machine"], self.python[1], int(libc) if libc.isdecimal() else 0)
+        return Target(self.values["machine"], self.python[1], int(libc) if libc.isdecimal() else 0, self.gpus > 0)
 
     def fact(self) -> dict[str, Any]:
         """What later stages need, as a fact."""
@@ -106,7 +110,7 @@ class Look:
             "makes_venvs": bool(python and python[0] in self.venvs),
             "python": python[0] if python else "",
             "python_version": python[1] if python else "",
-            "target": {"machine": target.machine, "python": target.python, "glibc": target.glibc} if target else {},
+            "target": asdict(target) if target else {},
             "wheels": target.key if target else "",
         }
 
@@ -183,6 +187,8 @@ def _system(look: Look) -> str | None:
         return f"machine {machine}: TensorFlow is built for {' and '.join(MACHINES)} only; use a host of that kind"
     if look.values.get("bits") == "32":
         return f"{name} is a 32-bit system: TensorFlow has no build for it; install the 64-bit one"
+    if look.gpus and machine != GPU_MACHINE:
+        return f"gpus={look.gpus}: TensorFlow with CUDA is built for {GPU_MACHINE} only, and this is {machine}; take gpus out there"
     return None
 
 

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ class Target:
     """Full version, as in `3.11.2`."""
     glibc: int = NEWEST_GLIBC
     """Minor version of the C library (36 for 2.36)."""
+    gpu: bool = False
+    """Whether it trains on GPUs: TensorFlow with CUDA's libraries."""
 
     @property
     def short(self) -> str:
@@ -46,8 +48,13 @@ class Target:
 
     @property
     def key(self) -> str:
-        """Name of the target's folder, as in `x86_64-cp311`."""
-        return f"{self.machine}-cp{self.short.replace('.', '')}"
+        """Name of the target's folder, as in `x86_64-cp311` or `x86_64-cp311-gpu`."""
+        return f"{self.machine}-cp{self.short.replace('.', '')}{'-gpu' if self.gpu else ''}"
+
+    @property
+    def lock(self) -> str:
+        """Name of the lock, in `requirements`, that it installs."""
+        return "node-gpu" if self.gpu else "node"
 
     def environment(self) -> dict[str, str]:
         """Values of the markers of PEP 508 on such a host."""
@@ -112,7 +119,7 @@ def merged(targets: Iterable[Target]) -> list[Target]:
     for target in targets:
         other = oldest.setdefault(target.key, target)
         python = min(target.python, other.python, key=lambda version: [int(part) for part in version.split(".")])
-        oldest[target.key] = Target(target.machine, python, min(target.glibc, other.glibc))
+        oldest[target.key] = replace(target, python=python, glibc=min(target.glibc, other.glibc))
     return sorted(oldest.values())
 
 

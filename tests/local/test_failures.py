@@ -1,5 +1,6 @@
 """What goes wrong in the field: killed, frozen and missing workers, NaN, bad data, two runs at once."""
 
+import dataclasses
 import json
 import os
 import re
@@ -232,6 +233,23 @@ def test_bad_dataset_is_refused_before_any_worker_starts(project, pictures, tmp_
     assert message in done.stdout
     assert not project.run("refused").exists()
     assert not project.node(1, "refused").exists()
+
+
+def test_gpus_that_a_host_does_not_have(project):
+    place = project.root / "inventory" / "gpus"
+    shutil.copytree(project.root / "inventory" / "local", place)
+    hosts = (place / "hosts.yml").read_text()
+    (place / "hosts.yml").write_text(hosts.replace("  hosts:", "  vars: {gpus: 1}\n  hosts:"))
+    promised = dataclasses.replace(project, inventory="inventory/gpus")
+    looked = promised.play("train", "run=no-gpus", "quick=true", check=False)
+    assert looked.returncode != 0
+    assert "[FAIL] worker1, worker2  GPUs  none (limit: at least 1)." in looked.stdout
+    blind = promised.play("train", "run=no-gpus-either", "quick=true", "preflight=false", check=False)
+    assert blind.returncode != 0
+    assert "error: gpus=1: TensorFlow finds 0 on this host." in blind.stdout
+    script = (project.node(2, "no-gpus-either") / "workers" / "worker2" / "run_worker.sh").read_text()
+    assert "export CUDA_VISIBLE_DEVICES=1\n" in script
+    shutil.rmtree(place)
 
 
 @pytest.mark.parametrize(

@@ -312,3 +312,23 @@ def test_a_foreign_address_that_is_reached_all_the_same():
 )
 def test_the_odd_one_out(values, expected):
     assert model.odd(values) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "lines"),
+    [
+        (0, ["NVIDIA A100"], []),
+        (2, ["NVIDIA A100", "NVIDIA A100"], ["[OK]   node02  GPUs  2 (NVIDIA A100)"]),
+        (
+            1,
+            [],
+            [
+                "[FAIL] node02  GPUs  none (limit: at least 1). "
+                "Mend: install NVIDIA's driver (nvidia-smi lists what it finds), or set gpus in the inventory"
+            ],
+        ),
+    ],
+)
+def test_gpus_that_the_inventory_promises(wanted, there, lines):
+    found = list(host.gpus({"name": "node02", "gpus": wanted}, {"gpus": there}))
+    assert [line for line in checks.render(found, verbose=True).splitlines() if "GPUs" in line] == lines

@@ -18,6 +18,7 @@ import tensorflow as tf
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
 from trainer import assembly, step
 from trainer.cluster import Cluster, Place
+from trainer.errors import ClusterError
 from trainer.config import Config, Optimizer, Reduction, Train
 
 both = Cluster(Place(0, ["alone"]), 1, ("CPU:0", "CPU:1"))
@@ -57,6 +58,16 @@ for name, options in ways.items():
         found["differs"] = float(np.abs(before[0][0] - before[0][1]).max())
         method.memory[0].assign(before[0][::-1])
         found["assigned"] = bool((method.memory[0].numpy() == before[0][::-1]).all())
+for cluster, transport in ((both, "direct"), (both, "auto"), (alone, "direct")):
+    try:
+        cluster.connect(transport)
+        found.setdefault("connect", []).append("")
+    except ClusterError as error:
+        found.setdefault("connect", []).append(str(error))
+try:
+    Cluster(Place(0, ["alone"]), 1, gpus=2)
+except ClusterError as error:
+    found["gpus"] = str(error)
 clipped = train(alone, clip=0.05)[0]
 found["clipped"] = [float(np.abs(train(both, clip=0.05)[0] - clipped).max()), float(np.abs(clipped - reference).max())]
 mixed = train(alone, precision="mixed_bfloat16")
@@ -92,6 +103,22 @@ def test_sums_are_over_both_devices_and_a_batch_of_one_image_leaves_one_without(
         assert mine[0] == pytest.approx(theirs[0], rel=1e-2)
         assert mine[1:3] == theirs[1:3]
         assert mine[3] == 2 * theirs[3] == 2
+
+
+def test_several_devices_do_not_send_from_a_processors_memory(found):
+    refused, *fine = found["connect"]
+    assert fine == ["", ""]
+    assert refused == (
+        "reduction.transport=direct sends from a processor's memory, and a worker here has GPUs or several devices; "
+        "leave it at auto, or set reduction.transport=tensorflow"
+    )
+
+
+def test_gpus_that_are_not_there(found):
+    assert found["gpus"] == (
+        "gpus=2: TensorFlow finds 0 on this host. Its Python must have CUDA's libraries (provision.yml installs them where the inventory "
+        "says gpus: N), and nvidia-smi there must list as many"
+    )
 
 
 def test_each_device_has_a_memory_of_its_own(found):

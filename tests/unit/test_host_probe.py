@@ -232,6 +232,14 @@ def test_tokens(tmp_path):
     assert probe.token(str(large), False)["sha256"] == hashlib.sha256(bytes(probe.SMALL + 1)).hexdigest()
 
 
+def test_gpus_by_the_drivers_word(tmp_path):
+    for place, said in (("0000:01:00.0", "Model: \t\t NVIDIA A100\nIRQ:   42\n"), ("0000:02:00.0", "")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "information").write_text(said)
+    assert probe.gpus(str(tmp_path)) == ["NVIDIA A100", "unknown"]
+    assert probe.gpus(str(tmp_path / "none")) == []
+
+
 # --- Raspberry Pi
 
 

@@ -114,6 +114,17 @@ def test_what_a_host_is_refused_for(changed, said):
     assert refused(look(**changed)) == [said]
 
 
+def test_gpus_make_another_environment_where_there_is_one():
+    found = look(machine="x86_64")
+    assert found.fact()["target"] == {"machine": "x86_64", "python": "3.11.2", "glibc": 36, "gpu": False}
+    found.gpus = 2
+    assert refused(found) == []
+    assert (found.fact()["wheels"], found.fact()["target"]["gpu"]) == ("x86_64-cp311-gpu", True)
+    pi = look()
+    pi.gpus = 1
+    assert refused(pi) == ["pi3: gpus=1: TensorFlow with CUDA is built for x86_64 only, and this is aarch64; take gpus out there"]
+
+
 @pytest.mark.parametrize(
     ("python", "shown"),
     [("", "there is none"), ("/usr/bin/python3 3.14.0 True", "python3 is 3.14.0"), ("/usr/bin/perl", "perl is no Python")],

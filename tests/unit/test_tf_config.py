@@ -8,7 +8,17 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible.plugins.filter.core import to_nice_json
 
-from plugins.filter.cluster import FilterModule, check_absolute, check_hosts, cluster_hosts, rank, session_name, tf_config, thread_share
+from plugins.filter.cluster import (
+    FilterModule,
+    check_absolute,
+    check_hosts,
+    cluster_hosts,
+    gpu_share,
+    rank,
+    session_name,
+    tf_config,
+    thread_share,
+)
 
 TEMPLATE = Path(__file__).resolve().parents[2] / "templates" / "tf_config.json.j2"
 COURSE = [
@@ -153,6 +163,17 @@ def test_rank_is_the_place_in_the_list():
 def test_thread_share(addresses, cores, threads):
     hosts = [host(f"h{number}", address) for number, address in enumerate(addresses)]
     assert thread_share(hosts, "h0", cores) == threads
+
+
+def test_workers_of_one_machine_take_gpus_of_their_own():
+    hosts = [host("a", gpus=2), host("b", port=2, gpus=2), host("c", "10.0.0.2", gpus=2), host("d", "10.0.0.3")]
+    assert [gpu_share(hosts, name) for name in "abcd"] == ["0,1", "2,3", "0,1", ""]
+
+
+def test_gpus_come_from_the_inventory():
+    assert cluster_hosts({"a": {"gpus": "2"}, "b": {"gpus": 0}}, ["a", "b"]) == [host("a", "a", gpus=2) | {"port": 12345}, host("b", "b")]
+    with pytest.raises(AnsibleFilterError, match="gpus=all of a: expected how many GPUs its worker trains on, a whole number from 0"):
+        cluster_hosts({"a": {"gpus": "all"}}, ["a"])
 
 
 @pytest.mark.parametrize(("run", "name"), [("run1", "run1-w3"), ("v1.2.x", "v1+2+x-w3")])

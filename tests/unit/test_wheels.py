@@ -75,6 +75,18 @@ def test_the_projects_own_lock_has_one_tensorflow_for_each_machine(target, tenso
     assert len(chosen) == len(set(chosen)) > 20
 
 
+def test_a_host_with_gpus_has_a_folder_of_its_own_and_cuda_beside_the_same_packages():
+    gpu = Target("x86_64", "3.11.2", 36, gpu=True)
+    assert [one.key for one in wheels.merged([X86, gpu])] == ["x86_64-cp311", "x86_64-cp311-gpu"]
+    one, other = (
+        {pin.name: pin.version for pin in wheels.chosen(wheels.pins((ROOT / "requirements" / f"{target.lock}.txt").read_text()), target)}
+        for target in (X86, gpu)
+    )
+    assert {"tensorflow", "nvidia-nccl-cu12", "nvidia-cudnn-cu12"} <= other.keys()
+    assert {name: version for name, version in one.items() if name != "tensorflow-cpu"}.items() <= other.items()
+    assert other["tensorflow"] == one["tensorflow-cpu"]
+
+
 def test_the_pinned_uv_is_the_one_of_the_set_up(install):
     lock = wheels.pins((ROOT / "requirements" / "control.txt").read_text())
     assert [f"{one.name}=={one.version}" for one in lock if one.name == "uv"] == [install.UV]

@@ -20,6 +20,7 @@ def of_host(host: dict[str, Any], facts: dict[str, Any], need: Requirement) -> I
     yield machine(host, facts)
     yield disk(host, facts, need)
     yield memory(host, facts, need)
+    yield from gpus(host, facts)
     yield from clock(host, facts)
     yield tmux(host, facts)
     yield port(host, facts, need)
@@ -65,6 +66,15 @@ def memory(host: dict[str, Any], facts: dict[str, Any], need: Requirement) -> Ch
     value, limit = f"{free:,} of {facts['memory']['total_mb']:,} MB available", f"at least {need.memory_mb:,} MB"
     mend = "" if free >= enough else "end other programs on it, or -e set=train.batch_size=N with a smaller N"
     return Check(grade(free, need.memory_mb, enough), host["name"], "memory", value, limit, mend)
+
+
+def gpus(host: dict[str, Any], facts: dict[str, Any]) -> Iterator[Check]:
+    """As many GPUs as the inventory says the worker trains on."""
+    wanted, found = host.get("gpus", 0), facts.get("gpus") or []
+    if wanted:
+        value = f"{len(found)} ({', '.join(dict.fromkeys(found))})" if found else "none"
+        mend = "" if len(found) >= wanted else "install NVIDIA's driver (nvidia-smi lists what it finds), or set gpus in the inventory"
+        yield Check(FAIL if mend else OK, host["name"], "GPUs", value, f"at least {wanted}", mend)
 
 
 def tmux(host: dict[str, Any], facts: dict[str, Any]) -> Check:
