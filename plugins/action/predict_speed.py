@@ -17,7 +17,8 @@ class ActionModule(control.ControlAction):
         """Predict; one host needs no network."""
         plan, timed = self.arguments["plan"], self.arguments["timed"]
         folder, trained = Path(plan["folder"]), bool(self.arguments["trained"])
-        size = prediction.bytes_per_step(plan["parameters"]["trainable"])
+        chosen = control.read_summary(folder)["reduction"] if trained else {}
+        size = chosen.get("sent_bytes") or prediction.bytes_per_step(plan["parameters"]["trainable"])
         found = self._curve(plan, size, _second_step(folder, plan) if trained else None)
         forecast.save(plan, found)
         self._complete(found, timed)
@@ -26,7 +27,7 @@ class ActionModule(control.ControlAction):
             shutil.rmtree(folder)
         commands = text.next_commands([("train", "ansible-playbook train.yml")])
         findings = f"all findings: {control.relative(control.PRIVATE / 'doctor.json')}"
-        return {"show_last": "\n\n".join(part for part in (_shown(plan, size, timed, found), said, findings, commands) if part)}
+        return {"show_last": "\n\n".join(part for part in (_shown(plan, chosen, timed, found), said, findings, commands) if part)}
 
     def _curve(self, plan: dict[str, Any], size: int, measured: float | None) -> list[prediction.Prediction]:
         hosts, batch = [host["name"] for host in plan["hosts"]], forecast.local_batch(plan["counts"])
@@ -57,11 +58,13 @@ def _trained(folder: Path, plan: dict[str, Any]) -> str:
     return f"[OK] training: {summary['steps']} steps on {where}, equal weights on all"
 
 
-def _shown(plan: dict[str, Any], size: int, timed: dict[str, Any], found: list[prediction.Prediction]) -> str:
+def _shown(plan: dict[str, Any], chosen: dict[str, Any], timed: dict[str, Any], found: list[prediction.Prediction]) -> str:
     own = [
         [name, text.Number(one["step_seconds"] * 1000, 1), text.Number(one["images_per_s"], 0), one["threads"]]
         for name, one in timed.items()
     ]
     name = f"{plan['config_name']} ({plan['config']['model']['name']})"
     alone = text.table(["host", "own step ms", "images/s", "threads"], own)
-    return f"Predicted for {name}: {size / 1e6:,.1f} MB of gradients a step\n{alone}\n\n{prediction.table(found)}"
+    size = prediction.bytes_per_step(plan["parameters"]["trainable"])
+    sent = f", sent {chosen['why']}" if chosen else ", as if sent whole"
+    return f"Predicted for {name}: {size / 1e6:,.1f} MB of gradients a step{sent}\n{alone}\n\n{prediction.table(found)}"

@@ -24,7 +24,7 @@ class Prediction:
     latency_s: float
     """Seconds in which messages are under way."""
     handling_s: float
-    """Seconds in which TensorFlow itself packs, copies and adds what is sent; 0 when that was not measured."""
+    """Seconds in which what is sent is compressed, packed, copied and added; 0 when that was not measured."""
     step_s: float
     """Seconds a step: the sum of these."""
     images_per_s: float
@@ -33,7 +33,7 @@ class Prediction:
 
 
 def bytes_per_step(parameters: int, dtype_bytes: int = 4) -> int:
-    """Bytes of gradients that every host contributes to a step."""
+    """Bytes of gradients that every host contributes to a step, uncompressed."""
     return parameters * dtype_bytes
 
 
@@ -53,12 +53,12 @@ def latency_seconds(workers: int, rtt_ms: float) -> float:
 
 
 def handling(step_seconds: float, made: Prediction, gradient_bytes: int) -> float:
-    """Seconds a byte that TensorFlow itself needs, from one measured step of so many workers; never below 0.
+    """Seconds a byte that the handling of what is sent takes, from one measured step of so many workers; never below 0.
 
     Args:
         step_seconds: a measured step of all workers.
         made: the prediction for it, made without handling.
-        gradient_bytes: of `bytes_per_step`.
+        gradient_bytes: what a host has to be summed: `bytes_per_step`, or less when it is compressed.
     """
     sent = wire_bytes(made.workers, gradient_bytes)
     return max(0.0, step_seconds - made.step_s) / sent if sent else 0.0
@@ -74,7 +74,7 @@ def step(
     Args:
         compute: seconds of a step's own work, of each host.
         images: images in a step of one host.
-        gradient_bytes: of `bytes_per_step`.
+        gradient_bytes: what a host has to be summed: `bytes_per_step`, or less when it is compressed.
         mbit_s: bandwidth of the slowest link in use; may be None for one host.
         rtt_ms: longest round trip between neighbours; None counts as 0.
         s_per_byte: of `handling`.
@@ -103,7 +103,7 @@ def curve(
         hosts: names in the order of the inventory.
         compute: seconds of one host's step by name; a host that was not measured counts as the median of those that were.
         images: images in a step of one host.
-        gradient_bytes: of `bytes_per_step`.
+        gradient_bytes: what a host has to be summed: `bytes_per_step`, or less when it is compressed.
         network: results of `network_probe` by host.
         s_per_byte: of `handling`.
     """
