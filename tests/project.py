@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ["ansible.cfg", "plugins", "roles", "playbooks", "templates", "trainer", "inventory", "requirements"]
+PARTS = ["ansible.cfg", "plugins", "roles", "playbooks", "templates", "trainer", "inventory", "requirements", "benchmarks"]
+LEFT = {"inventory": "lab", "benchmarks": "results"}
 
 
 @dataclass
@@ -60,11 +61,11 @@ class Project:
 
 
 def copy_project(root: Path) -> None:
-    """Copy what the commands need; not the inventory of a lab that runs elsewhere."""
+    """Copy what the commands need; not the inventory of a lab that runs elsewhere, nor what benchmarks measured."""
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
-            shutil.copytree(source, root / part, ignore=shutil.ignore_patterns("lab" if part == "inventory" else "__pycache__"))
+            shutil.copytree(source, root / part, ignore=shutil.ignore_patterns(LEFT.get(part, "__pycache__")))
         else:
             shutil.copy(source, root / part)
     for playbook in ROOT.glob("*.yml"):

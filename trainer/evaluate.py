@@ -26,7 +26,7 @@ def evaluate(run: Path, epochs: list[int], packs: Path, caches: Path, out: Path,
     limit = config.data.cache_limit_mb
     metrics.phase("caching")
     manifest, images = open_images(
-        packs, caches, config.data.image_size, limit, lambda done, total: metrics.phase("caching", f"{done}/{total}")
+        packs, caches, config.data.image_size, limit, lambda done, total: metrics.phase("caching", f"{done}/{total}"), config.data.loaders
     )
     import keras
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.local.conftest import LocalProject
-from tests.project import ROOT, await_until
+from tests.project import await_until
 
 SNAPSHOT = """
 import sys
@@ -23,9 +23,7 @@ models.build({"name": "task_cnn"}, (8, 8, 1), 3).save(sys.argv[1])
 
 @pytest.fixture(scope="module")
 def bench(project: LocalProject) -> LocalProject:
-    """The project with its benchmarks' playbooks, and a run that has a snapshot."""
-    (project.root / "benchmarks").mkdir(exist_ok=True)
-    shutil.copy(ROOT / "benchmarks/inference.yml", project.root / "benchmarks")
+    """The project, and a run that has a snapshot."""
     snapshot = project.run("to-predict") / "checkpoints/epoch-0003.keras"
     snapshot.parent.mkdir(parents=True)
     (project.run("to-predict") / "config.yml").write_text("model: {name: task_cnn}\n")

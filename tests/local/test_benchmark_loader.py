@@ -2,13 +2,11 @@
 
 import csv
 import json
-import shutil
 
 import pytest
 from PIL import Image
 
 from tests.local.conftest import LocalProject
-from tests.project import ROOT
 
 HEADER = ["loaders", "number", "images", "seconds", "cpu_seconds", "idle_seconds"]
 
@@ -16,8 +14,6 @@ HEADER = ["loaders", "number", "images", "seconds", "cpu_seconds", "idle_seconds
 @pytest.fixture(scope="module")
 def bench(project: LocalProject) -> LocalProject:
     """The project with its benchmarks' playbooks."""
-    (project.root / "benchmarks").mkdir(exist_ok=True)
-    shutil.copy(ROOT / "benchmarks/loader.yml", project.root / "benchmarks")
     return project
 
 

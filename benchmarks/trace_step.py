@@ -1,0 +1,213 @@
+"""One training step as TensorFlow's profiler sees it: which thread does what, and when.
+
+    .venv/bin/python benchmarks/trace_step.py [--workers 2] [--model task_cnn] [--reduction powersgd] [--steps 24] [--out step.png]
+
+Local workers train the model (batch 64 a worker) over direct connections; the chief's steps are traced. Prints the milliseconds
+a step of each part (the median over steps, summed over threads), and draws the step of median length. The trace itself stays
+beside the picture, for TensorBoard's profile plugin.
+"""
+
+import argparse
+import itertools
+import os
+import re
+import shutil
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from local_step import BATCH, CLASSES, batches, launch
+
+SENDING = "sending, and waiting for the other worker"
+PARTS = {
+    "forward": "#4477aa",
+    "backward": "#ee8866",
+    "compression and update": "#228833",
+    SENDING: "#bb4455",
+    "other": "#999999",
+}
+HOST_OP, NAME = "PyFunc", re.compile(r"(?:.*/)?while/(?P<op>.*):(?P<kind>\w+)$")
+BEGIN = re.compile(r"while/cond/.*/Less:Less$")
+
+
+@dataclass(frozen=True)
+class Span:
+    """One op on one thread."""
+
+    thread: int
+    name: str
+    begin: float
+    """Milliseconds since the trace began."""
+    end: float
+
+    @property
+    def part(self) -> str:
+        """Which part of a step it is."""
+        if self.name == SENDING:
+            return SENDING
+        if f":{HOST_OP}" in self.name:
+            return "compression and update"
+        if "gradient_tape" in self.name:
+            return "backward"
+        return "forward" if "_cnn" in self.name or "resnet" in self.name else "other"
+
+
+def main() -> None:
+    """Start the workers, trace the chief, print and draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--model", default="task_cnn")
+    parser.add_argument("--reduction", default="powersgd")
+    parser.add_argument("--out", type=Path, default=Path("step.png"))
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.rank is None:
+        launch(given.workers)
+    elif given.rank > 0:
+        train(given, lambda run: run())
+    else:
+        train(given, lambda run: report(traced(run, given.out.with_suffix(".xplane.pb")), given))
+
+
+def train(given: argparse.Namespace, measure: Callable[[Callable[[], object]], object]) -> None:
+    """Train until all is traced and warm, then one call of all steps under `measure`."""
+    import numpy as np
+    import tensorflow as tf
+
+    from trainer import assembly, step
+    from trainer.cluster import Cluster, place_from_environment
+    from trainer.config import Config, Reduction
+
+    cluster = Cluster(place_from_environment(), max(1, len(os.sched_getaffinity(0)) // given.workers))
+    config = Config(model={"name": given.model}, reduction=Reduction(name=given.reduction))
+    cluster.connect(config.reduction.transport)
+    if cluster.direct is not None:
+        cluster.direct.all_reduce = annotated(cluster.direct.all_reduce, tf.profiler.experimental.Trace)  # type: ignore[method-assign]
+    call = step.make_train_call(assembly.assemble(cluster, config, assembly.build_model(cluster, config, CLASSES), config.reduction)[0])
+    images, labels = batches(given.rank, given.steps)
+    ones, rates = np.ones(labels.shape, np.float32), np.full(given.steps, 0.01, np.float32)
+    totals = np.full(given.steps, BATCH * given.workers, np.float32)
+
+    def run() -> None:
+        call(images, labels, ones, totals, rates, np.float32(0)).numpy()
+
+    run()
+    run()
+    measure(run)
+
+
+def annotated(work: Callable[..., Any], trace: Callable[[str], Any]) -> Callable[..., Any]:
+    """The same, and a span of its own in the trace."""
+
+    def call(*arguments: Any) -> Any:
+        with trace(SENDING):
+            return work(*arguments)
+
+    return call
+
+
+def traced(run: Callable[[], object], keep: Path) -> list[Span]:
+    """Spans of all threads while it runs."""
+    import tensorflow as tf
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder)
+        run()
+        tf.profiler.experimental.stop()
+        (path,) = Path(folder).rglob("*.xplane.pb")
+        space = xplane_pb2.XSpace()
+        space.ParseFromString(path.read_bytes())
+        shutil.copy(path, keep)
+    return list(spans(space))
+
+
+def spans(space: Any) -> Iterator[Span]:
+    """Ops of a profile (XSpace) by thread."""
+    for plane in space.planes:
+        for thread, line in enumerate(plane.lines):
+            for event in line.events:
+                name = plane.event_metadata[event.metadata_id].name
+                if NAME.search(name) or name == SENDING or BEGIN.search(name):
+                    begin = line.timestamp_ns / 1e6 + event.offset_ps / 1e9
+                    yield Span(thread, name, begin, begin + event.duration_ps / 1e9)
+
+
+def steps(found: Iterable[Span]) -> list[list[Span]]:
+    """Spans by step, in order; times within the step. A step begins where the loop's condition is asked."""
+    ordered = sorted(found, key=lambda span: span.begin)
+    begins = [span.begin for span in ordered if BEGIN.search(span.name)]
+    return [
+        [Span(span.thread, span.name, span.begin - first, span.end - first) for span in ordered if first <= span.begin < last]
+        for first, last in itertools.pairwise(begins)
+    ]
+
+
+def milliseconds(step: Iterable[Span]) -> dict[str, float]:
+    """What each part takes of a step, summed over threads; what is sent from within an op of the host counts once."""
+    sums: dict[str, float] = defaultdict(float)
+    for span in step:
+        sums[span.part] += span.end - span.begin
+    sums["compression and update"] -= sums[SENDING]
+    return dict(sums)
+
+
+def length(step: list[Span]) -> float:
+    """Milliseconds from the first op to the end of the last."""
+    return max(span.end for span in step)
+
+
+def report(found: list[Span], given: argparse.Namespace) -> None:
+    """The table, and the picture."""
+    all_steps = steps(found)
+    middle = statistics.median(length(one) for one in all_steps)
+    parts = [milliseconds(one) for one in all_steps]
+    print(f"{given.workers} workers, {given.model}, {given.reduction}, batch {BATCH} a worker: {len(all_steps)} steps of {middle:.1f} ms")
+    for part in PARTS:
+        value = statistics.median(one.get(part, 0.0) for one in parts)
+        print(f"  {part:42} {value:6.1f} ms")
+    draw(min(all_steps, key=lambda one: abs(length(one) - middle)), given.out)
+    print(f"{given.out}, {given.out.with_suffix('.xplane.pb')}")
+
+
+def draw(step: list[Span], path: Path) -> None:
+    """A lane a thread, a bar an op."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.patches import Patch
+
+    threads = sorted({span.thread for span in step if span.end - span.begin > 0.05})
+    figure, axes = pyplot.subplots(figsize=(10, 1.4 + 0.8 * len(threads)), layout="constrained")
+    for span in sorted(step, key=lambda one: one.part == SENDING):
+        if span.thread in threads:
+            lane = threads.index(span.thread)
+            axes.broken_barh(
+                [(span.begin, span.end - span.begin)], (lane - 0.4, 0.8), facecolor=PARTS[span.part], edgecolor="white", linewidth=0.4
+            )
+            label = _label(span)
+            if label and span.end - span.begin > 0.06 * length(step):
+                axes.text((span.begin + span.end) / 2, lane, label, ha="center", va="center", fontsize=7, color="white")
+    axes.set(yticks=range(len(threads)), yticklabels=[f"thread {number + 1}" for number in range(len(threads))], xlabel="milliseconds")
+    axes.set_xlim(0, length(step))
+    axes.legend(handles=[Patch(color=color, label=part) for part, color in PARTS.items()], ncols=5, fontsize=7, loc="upper center")
+    axes.set_ylim(-0.5, len(threads) + 0.1)
+    figure.savefig(path, dpi=130)
+
+
+def _label(span: Span) -> str:
+    found = NAME.search(span.name)
+    if found is None:
+        return "sums" if span.name == SENDING else ""
+    scope = [one for one in found["op"].split("/") if re.match(r"(conv|dense)", one)]
+    return f"{scope[0]}\n{re.sub('_Mkl|Native|Fused|Backprop|WithBias', '', found['kind'])}" if scope else ""
+
+
+if __name__ == "__main__":
+    main()
