@@ -23,9 +23,11 @@ PARTS = {
     "caching": "Python starts",
     "joining": "open the cache",
     "building": "import TensorFlow, join the cluster",
-    "restoring": "build the model",
+    "choosing how to send gradients": "build the model",
+    "tracing": "choose how to send",
+    "restoring": "trace",
     "training": "broadcast and compare weights",
-    "steps": "trace and run the first call",
+    "steps": "run the first call",
 }
 
 

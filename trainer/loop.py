@@ -6,6 +6,7 @@ what happens between them.
 
 import dataclasses
 import functools
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -120,6 +121,8 @@ class Trainer:
         """
         self.job.metrics.phase("tracing")
         self._trace()
+        gc.freeze()
+        gc.enable()
         self.job.metrics.phase("restoring")
         self.progress = restore(self.cluster, self.states, self.variables, self.memories)
         self._remember()

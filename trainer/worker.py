@@ -4,6 +4,7 @@ Exit codes: 0 done, 75 a peer was lost (restart me), 42 preempted with the state
 diverged, anything else failed.
 """
 
+import gc
 import json
 import os
 import sys
@@ -34,6 +35,8 @@ def main(run: Path, host: str, packs: Path, caches: Path, threads: int, gpus: in
         gpus: how many GPUs it trains on; 0: the processor.
         start_deadline: seconds to wait for the other workers.
     """
+    # Importing and tracing make nothing but what stays: the collector would walk through it again and again (a sixth of the import).
+    gc.disable()
     metrics = Metrics(run / "workers" / host / "metrics.jsonl")
     metrics.phase("starting")
     watchdog = Watchdog(metrics, start_deadline)
