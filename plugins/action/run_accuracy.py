@@ -12,15 +12,15 @@ from ansible.utils.display import Display
 from plugins.shared import benchmark, control, planning
 from plugins.shared.accuracy_plot import draw
 from plugins.shared.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
+from trainer import config as configs
 from trainer.analysis import sweep, text
 from trainer.analysis.benchmarks import accuracy
 from trainer.analysis.benchmarks.accuracy import Row, Training
 from trainer.analysis.evaluations import accuracy_by_epoch
 from trainer.analysis.progress import Line
-from trainer.config import find
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json, write_text
-from trainer.plan import check_run_name, integer
+from trainer.plan import check_run_name, integer, overrides
 from trainer.telemetry import read_history
 
 COMMAND = "benchmarks/accuracy"
@@ -75,11 +75,21 @@ class ActionModule(control.ControlAction):
             left = f"; about {text.duration(statistics.fmean(seconds) * (after + 1) - (time.monotonic() - begun))} left" if seconds else ""
             self.line.update(f"{place}: {run}, {text.duration(time.monotonic() - begun)}{left}")
 
-        overrides = ",".join(part for part in (f"seed={training.seed}", accuracy.METHODS[training.method], self.made["set"]) if part)
+        settings = ",".join(part for part in (f"seed={training.seed}", accuracy.METHODS[training.method], self.made["set"]) if part)
         chosen = {key: self.made[key] for key in ("epochs", "workers", "dataset") if self.made[key] is not None}
-        self._play("train", run, {**chosen, "config": training.config, "set": overrides}, ended, show)
-        self._play("evaluate", run, {"epoch": "best,last"}, ended, show)
+        try:
+            self._play("train", run, {**chosen, "config": training.config, "set": settings}, ended, show)
+            self._play("evaluate", run, {"epoch": "best,last"}, ended, show)
+        except Interrupted:
+            self._stop(run)
+            raise
         return row_of(training, control.RUNS / run)
+
+    def _stop(self, run: str) -> None:
+        """Workers outlive the command that started them; stopped, the run keeps its state and goes on by its name."""
+        if (control.RUNS / run / "cluster.json").is_file():
+            self.line.update(f"stopping {run}")
+            self._play("stop", run, {}, lambda: False, lambda: None)
 
     def _play(self, command: str, run: str, options: dict[str, Any], ended: Any, show: Any) -> None:
         log = Path(self.made["folder"]) / "logs" / f"{run}.log"
@@ -98,9 +108,9 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
     """
     name = str(options.get("accuracy", f"accuracy-{datetime.datetime.now(tz=datetime.UTC):%Y%m%d-%H%M%S}"))
     check_run_name(name)
-    configs = str(options.get("configs", "task_cnn,deep_cnn")).split(",")
-    for config in configs:
-        find(config)
+    named = str(options.get("configs", "task_cnn,deep_cnn")).split(",")
+    for config in named:
+        configs.build(configs.override(configs.load(configs.find(config)), overrides(options)))
     methods = accuracy.methods(str(options.get("methods", "packed,powersgd")))
     seeds = sweep.numbers("seeds", options.get("seeds", "1-3"))
     made = {
@@ -108,14 +118,14 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
         "folder": str(benchmark.results(name)),
         "command": benchmark.command("benchmarks/accuracy.yml", {**options, "accuracy": name}),
         "more": benchmark.command("benchmarks/accuracy.yml", {**options, "accuracy": name, "seeds": f"1-{max(seeds) + 2}"}),
-        "configs": configs,
+        "configs": named,
         "methods": methods,
         "seeds": list(seeds),
         "epochs": integer("epochs", options.get("epochs", 10)),
         "workers": integer("workers", options.get("workers", len(hosts))),
         "dataset": options.get("dataset"),
         "set": str(options.get("set", "")),
-        "trainings": accuracy.trainings(configs, methods, seeds),
+        "trainings": accuracy.trainings(named, methods, seeds),
     }
     check_same(made)
     return made

@@ -1,0 +1,41 @@
+"""`benchmarks/accuracy.yml` with real trainings: ended half-way, continued, compared."""
+
+import json
+import signal
+
+from tests.project import await_until
+
+SETTINGS = ("accuracy=compared", "configs=task_cnn", "seeds=1", "epochs=25", "workers=2", "set=train.global_batch=20")
+
+
+def test_ended_half_way_it_leaves_no_worker_and_goes_on(project, pictures):
+    asked = (*SETTINGS, f"dataset={pictures}")
+    process = project.start("benchmarks/accuracy", *asked)
+    run = "compared.task_cnn.packed.s1"
+    await_until(lambda: project.steps(1, run) > 20 or process.poll() is not None, 90, "the first training")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    # Its child outlives it, and stops the workers.
+    await_until(lambda: not list((project.root / ".lockstep").glob("worker*/locks/*.json")), 60, "the workers have ended")
+    await_until(lambda: project.summary(run)["state"] != "RUNNING", 30, "the stop is concluded")
+    assert project.summary(run)["state"] == "CANCELLED"
+
+    done = project.play("benchmarks/accuracy", *asked)
+    assert "2/2  task_cnn  powersgd  seed 1  test accuracy" in done.stdout
+    results = project.root / "benchmarks" / "results" / "compared"
+    assert [line.split(",")[:3] for line in (results / "results.csv").read_text().splitlines()[1:]] == [
+        ["task_cnn", "packed", "1"],
+        ["task_cnn", "powersgd", "1"],
+    ]
+    assert json.loads((results / "summary.json").read_text())["workers"] == 2
+    assert (results / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert project.summary(run)["epochs_done"] == 25
+
+
+def test_what_can_not_be_trained_leaves_nothing(project):
+    for given, said in (("set=foo=3", "foo: unknown key"), ("dataset=/nonexistent", "dataset=/nonexistent: no such folder or file")):
+        done = project.play("benchmarks/accuracy", "accuracy=refused", given, check=False)
+        assert done.returncode != 0
+        assert said in done.stdout
+        assert not (project.root / "benchmarks/results/refused").exists()
