@@ -132,16 +132,16 @@ def test_a_worker_that_ends_is_named_at_once():
 
 def test_a_worker_that_stopped_answering_is_named(monkeypatch):
     monkeypatch.setattr(direct, "QUIET_S", 0.05)
-    released = threading.Event()
+    noticed = threading.Barrier(3, timeout=WAIT)
 
     def work(connections, rank):
         if rank == 2:
-            released.wait(WAIT)
+            noticed.wait()
             return None
         with pytest.raises(PeerLost, match=r"^rank 2 stopped answering$") as caught:
             connections.all_reduce([np.zeros(10, np.float32)])
-        if rank == 0:
-            released.set()
+        # Nobody closes a connection before all have seen the silence.
+        noticed.wait()
         return caught.value.rank
 
     assert together(3, work, is_alive=lambda rank: rank != 2)[:2] == [2, 2]

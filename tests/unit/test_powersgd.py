@@ -21,10 +21,11 @@ LARGE = {0: (54, 20), 2: (300, 40)}
 
 
 class Reference:
-    """The method in float64, as written in the paper, with the error of the sum of all workers' gradients."""
+    """The method in float64, as written in the paper, with the error of the sum of all workers' gradients; and with recycled factors."""
 
-    def __init__(self, rank, seed):
+    def __init__(self, rank, seed, recycle=0):
         self.errors, self.starts = {}, {}
+        self.kept = {number: np.zeros((rows, min(recycle, columns - rank))) for number, (rows, columns) in LARGE.items()}
         self.firsts = {number: powersgd.start(number, rank, columns, seed).T.astype(np.float64) for number, (_, columns) in LARGE.items()}
 
     def reduce(self, workers):
@@ -39,11 +40,20 @@ class Reference:
         rows, columns = LARGE[number]
         errors = self.errors.get(number, [np.zeros((rows, columns))] * len(gradients))
         matrices = [gradient.reshape(rows, columns) + error for gradient, error in zip(gradients, errors, strict=True)]
-        left = np.linalg.qr(sum(matrix @ self.starts.get(number, self.firsts[number]) for matrix in matrices))[0]
+        new = sum(matrix @ self.starts.get(number, self.firsts[number]) for matrix in matrices)
+        kept = self.kept[number]
+        left = np.concatenate([kept, np.linalg.qr(new - kept @ (kept.T @ new))[0]], axis=1)
         rights = [matrix.T @ left for matrix in matrices]
         self.errors[number] = [matrix - left @ right.T for matrix, right in zip(matrices, rights, strict=True)]
         right = sum(rights)
-        self.starts[number] = right / np.linalg.norm(right, axis=0)
+        count = kept.shape[1]
+        if count:
+            _, _, by = np.linalg.svd(right, full_matrices=False)
+            self.kept[number] = (left @ by.T)[:, :count]
+        begin = (right @ by.T)[:, count:] if count else right
+        length = np.linalg.norm(begin, axis=0)
+        some = length > 1e-9 * np.linalg.norm(right)
+        self.starts[number] = np.where(some, begin / np.where(some, length, 1), self.firsts[number])
         return (left @ right.T).reshape(SHAPES[number])
 
 
@@ -80,8 +90,8 @@ def reduce_on_host(methods, gradients):
     return [next(products).reshape(shape) if number in LARGE else next(small) for number, shape in enumerate(SHAPES)]
 
 
-def config(rank=2, min_elements=1000, dtype="float32"):
-    return Reduction("powersgd", rank=rank, min_elements=min_elements, dtype=dtype)
+def config(rank=2, min_elements=1000, dtype="float32", recycle=3):
+    return Reduction("powersgd", rank=rank, min_elements=min_elements, dtype=dtype, recycle=recycle)
 
 
 def make(workers, rank=2, threads=1, **options):
@@ -100,10 +110,10 @@ def gradients_of(step, workers, scale=1.0):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("rank", [1, 2, 4])
-def test_every_step_is_that_of_the_paper_in_float64(rank, threads, monkeypatch):
+@pytest.mark.parametrize(("rank", "recycle"), [(1, 0), (2, 0), (4, 0), (2, 3), (1, 6)])
+def test_every_step_is_that_of_the_paper_in_float64(rank, recycle, threads, monkeypatch):
     monkeypatch.setattr("trainer.hostarray.SPLIT_FROM", 100)
-    methods, reference = make(3, rank, threads), Reference(rank, 7)
+    methods, reference = make(3, rank, threads, recycle=recycle), Reference(rank, 7, recycle)
     for step in range(20):
         gradients = gradients_of(step, 3)
         for found, expected in zip(reduce_on_host(methods, gradients), reference.reduce(gradients), strict=True):
@@ -158,7 +168,7 @@ def _left(method, place):
 
 def test_uneven_parts_of_the_mean_are_summed_as_they_are():
     """A worker with three times the images has three times the weight in its part of the mean already."""
-    methods, reference = make(2), Reference(2, 7)
+    methods, reference = make(2), Reference(2, 7, 3)
     for step in range(5):
         large, small = gradients_of(step, 1, 0.75)[0], gradients_of(step + 100, 1, 0.25)[0]
         for found, expected in zip(reduce_on_host(methods, [large, small]), reference.reduce([large, small]), strict=True):
@@ -221,7 +231,7 @@ def test_factors_become_orthonormal_also_when_they_are_nearly_dependent(rank):
     base = random.standard_normal(5000)
     left = np.array([base + 1e-4 * random.standard_normal(5000) for _ in range(rank)], np.float32)
     span = left.astype(np.float64)
-    kernels.orthonormalise(left)
+    kernels.orthonormalise(left, 0)
     np.testing.assert_allclose(left.astype(np.float64) @ left.T, np.eye(rank), atol=2e-6)
     np.testing.assert_allclose(span @ left.T @ left, span, atol=1e-4)
 
@@ -229,10 +239,66 @@ def test_factors_become_orthonormal_also_when_they_are_nearly_dependent(rank):
 def test_a_factor_in_the_span_of_the_others_becomes_zero():
     row = np.arange(1, 10, dtype=np.float32)
     left = np.array([row, 2 * row, np.zeros(9), row[::-1]], np.float32)
-    kernels.orthonormalise(left)
+    kernels.orthonormalise(left, 0)
     assert not left[1].any()
     assert not left[2].any()
     np.testing.assert_allclose(np.linalg.norm(left[[0, 3]], axis=1), 1, atol=1e-6)
+
+
+def test_rows_that_are_orthonormal_already_stay():
+    random = np.random.default_rng(0)
+    left = random.standard_normal((5, 800)).astype(np.float32)
+    kernels.orthonormalise(left[:3], 0)
+    before = left[:3].copy()
+    kernels.orthonormalise(left, 3)
+    assert left[:3].tobytes() == before.tobytes()
+    np.testing.assert_allclose(left.astype(np.float64) @ left.T, np.eye(5), atol=1e-6)
+
+
+@pytest.mark.parametrize("empty", [0, 3])
+def test_principal_directions_are_those_of_the_singular_values(empty):
+    right = np.random.default_rng(0).standard_normal((8, 128)).astype(np.float32) * np.float32(10.0) ** -np.arange(8)[:, None]
+    right[:empty] = 0
+    by = kernels.principal(right)
+    np.testing.assert_allclose(by @ by.T, np.eye(8), atol=1e-12)
+    turned = right.copy()
+    kernels.turn(by, turned)
+    np.testing.assert_allclose(turned, (by @ right).astype(np.float32), atol=1e-6)
+    lengths = np.linalg.norm(by @ right, axis=1)
+    np.testing.assert_allclose(lengths, np.linalg.svd(right.astype(np.float64), compute_uv=False), atol=1e-7)
+
+
+def test_factors_that_are_turned_give_the_same_product():
+    random = np.random.default_rng(0)
+    left, right = random.standard_normal((5, 1300)).astype(np.float32), random.standard_normal((5, 40)).astype(np.float32)
+    product, by = left.T @ right, kernels.principal(right)
+    kernels.turn(by, left)
+    kernels.turn(by, right)
+    np.testing.assert_allclose(left.T @ right, product, atol=1e-4)
+
+
+def test_recycled_factors_leave_less_behind():
+    """Of gradients whose rows lie in a few lasting directions, as the inputs of a layer do, and whose columns change at each step."""
+    lasting, left = np.random.default_rng(1).standard_normal((300, 6)), {}
+    for recycle in (0, 3, 6):
+        methods, norms = make(2, recycle=recycle), []
+        for step in range(60):
+            gradients = gradients_of(step, 2, 0.1)
+            for worker, own in enumerate(gradients):
+                own[2] = (own[2] + lasting @ np.random.default_rng([step, worker]).standard_normal((6, 40))).astype(np.float32)
+            reduce_on_host(methods, gradients)
+            norms.append(np.linalg.norm(sum(_left(method, 1) for method in methods)))
+        left[recycle] = np.mean(norms[30:])
+    assert left[6] < 0.8 * left[3] < 0.8 * left[0]
+
+
+def test_factors_stay_orthonormal_over_many_steps():
+    methods = make(1)
+    for step in range(2000):
+        reduce_on_host(methods, gradients_of(step % 50, 1))
+    for place in range(2):
+        left = methods[0].memory[4 * place + 1].array.astype(np.float64)
+        np.testing.assert_allclose(left @ left.T, np.eye(len(left)), atol=1e-4)
 
 
 @pytest.mark.parametrize("low_rank", [True, False])
@@ -271,9 +337,9 @@ import test_powersgd as tests
 
 workers = 3
 methods = [powersgd.make(tests.config(), tests.SHAPES, Setting(workers, False, seed=7)) for _ in range(workers)]
-reference, worst = tests.Reference(2, 7), 0.0
+reference, worst = tests.Reference(2, 7, 3), 0.0
 for step in range(10):
-    gradients = tests.gradients_of(step, workers) if step != 4 else [[np.zeros(shape, np.float32) for shape in tests.SHAPES]] * workers
+    gradients = tests.gradients_of(step, workers) if step != 9 else [[np.zeros(shape, np.float32) for shape in tests.SHAPES]] * workers
     hands = [[tf.zeros(4), *map(tf.constant, own)] for own in gradients]
     for number in range(3):
         stayed, sent = zip(*(method.computations[number](hand) for method, hand in zip(methods, hands)))
@@ -291,4 +357,4 @@ def test_in_tensorflows_ops_it_is_the_same():
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["worst"] < 2e-3
-    assert found["memory"] == [[1, 54, 20], [1, 300, 40], [1, 20, 2], [1, 40, 2]]
+    assert found["memory"] == [[1, 54, 20], [1, 300, 40], [1, 20, 2], [1, 40, 2], [1, 54, 3], [1, 300, 3]]

@@ -31,9 +31,18 @@ class LowRank(NamedTuple):
     """A gradient `leftᵀ right` that is never built: the optimizer applies the factors."""
 
     left: "tf.Tensor"
-    """`[rank, rows]`, the rows orthonormal or 0."""
+    """`[factors, rows]`, the rows orthonormal or 0."""
     right: "tf.Tensor"
-    """`[rank, columns]`."""
+    """`[factors, columns]`."""
+
+
+class Shapes(NamedTuple):
+    """Of the arrays that stand for one gradient."""
+
+    sent: tuple[int, ...]
+    """The first sum, of new left factors."""
+    left: tuple[int, ...]
+    right: tuple[int, ...]
 
 
 class Memory(Protocol):
@@ -57,8 +66,8 @@ class Method:
     computations: list[Compute]
     memory: "Sequence[Memory]" = ()
     """This worker's own: saved by each worker, and not the same on all."""
-    low_rank: "Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]]" = field(default_factory=dict)
-    """Which gradients, by number, come out as `LowRank`, and the shapes of their factors. If any do, the computations take
+    low_rank: "Mapping[int, Shapes]" = field(default_factory=dict)
+    """Which gradients, by number, come out as `LowRank`. If any do, the computations take
     and give arrays on the host: the first these gradients; the second the sums, the others, and what was sent of the
     first. They end with the left factors, the sums, the others, the right factors."""
 

@@ -69,8 +69,8 @@ class HostChain:
         """`[sums, *gradients]` of all workers, from those of this one; in replica context."""
         sums, *gradients = values
         others = [gradient for number, gradient in enumerate(gradients) if number not in self._factors]
-        lefts, rights = ([(shape, tf.float32) for shape in shapes] for shapes in zip(*self._factors.values(), strict=True))
-        begun = on_host(self._begin, [gradients[number] for number in self._factors], lefts)
+        sent, lefts, rights = ([(shape, tf.float32) for shape in shapes] for shapes in zip(*self._factors.values(), strict=True))
+        begun = on_host(self._begin, [gradients[number] for number in self._factors], sent)
         whole = [(tuple(tensor.shape), tf.float32) for tensor in (sums, *others)]
         found = on_host(self._finish, [sums, *others, *begun], [*lefts, *whole, *rights])
         count = len(self._factors)

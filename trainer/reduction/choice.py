@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.config import Reduction
-from trainer.reduction.powersgd import matrix_of
+from trainer.reduction.powersgd import factors_of, matrix_of
 
 SHARE = 0.10
 """Gradients are compressed when sending them all would take more than this part of a step's own work."""
@@ -56,7 +56,8 @@ def _compressed(config: Reduction, shape: tuple[int, ...]) -> int:
     if matrix is None:
         return FLOAT * math.prod(shape)
     rows, columns = matrix
-    return min(config.rank, rows, columns) * ((HALF if config.dtype == "bfloat16" else FLOAT) * rows + FLOAT * columns)
+    left = min(config.rank, rows, columns) * (HALF if config.dtype == "bfloat16" else FLOAT) * rows
+    return left + factors_of(matrix, config) * FLOAT * columns
 
 
 def _ms(seconds: float) -> str:

@@ -4,7 +4,7 @@ In TensorFlow's ops each product and each sum reads and writes the whole matrix 
 matrix of two columns run at a tenth of the memory's speed; here a step reads it three times in all.
 
 Factors are kept transposed, `[rank, rows]` and `[rank, columns]`, so that inner loops run along memory.
-What all workers must compute alike (orthonormalise, momentum) is compiled without the liberties of
+What all workers must compute alike (orthonormalise, principal, turn, momentum) is compiled without the liberties of
 `fastmath`: every processor gives the same bits. What only concerns one worker takes them.
 """
 
@@ -14,6 +14,10 @@ from numba import njit
 from trainer.reduction import NEGLIGIBLE, kernel_cache
 
 kernel_cache.use()
+
+SWEEPS = 30
+BLOCK = 512
+"""Floats that are turned at once: of all factors they fit into the fastest cache."""
 
 
 @njit(nogil=True, cache=True, fastmath=True)
@@ -34,35 +38,49 @@ def project(
         last: row after the last.
         error: `[rows, columns]`, updated: what has not been sent yet, with this gradient.
         gradient: `[rows, columns]`.
-        sent_left: `[rank, rows]`, with `sent_right` the product that this worker sent last.
-        sent_right: `[rank, columns]`.
+        sent_left: `[factors, rows]`, with `sent_right` the product that this worker sent last.
+        sent_right: `[factors, columns]`.
         right: `[rank, columns]`.
         left: `[rank, rows]`, the result.
     """
+    whole = sent_right.shape[0] // 4 * 4
     for row in range(first, last):
-        values, added = error[row], gradient[row]
-        for column in range(values.size):
-            values[column] += added[column]
+        for column in range(error.shape[1]):
+            error[row, column] += gradient[row, column]
+        # Four at a time: the row is read and written a quarter as often.
+        for k in range(0, whole, 4):
+            f0, f1, f2, f3 = sent_left[k, row], sent_left[k + 1, row], sent_left[k + 2, row], sent_left[k + 3, row]
+            for column in range(error.shape[1]):
+                error[row, column] -= (f0 * sent_right[k, column] + f1 * sent_right[k + 1, column]) + (
+                    f2 * sent_right[k + 2, column] + f3 * sent_right[k + 3, column]
+                )
+        for k in range(whole, sent_right.shape[0]):
+            factor = sent_left[k, row]
+            for column in range(error.shape[1]):
+                error[row, column] -= factor * sent_right[k, column]
         for k in range(right.shape[0]):
-            factor, sent = sent_left[k, row], sent_right[k]
-            for column in range(values.size):
-                values[column] -= factor * sent[column]
-        for k in range(right.shape[0]):
-            total, direction = np.float32(0), right[k]
-            for column in range(values.size):
-                total += values[column] * direction[column]
+            total = np.float32(0)
+            for column in range(error.shape[1]):
+                total += error[row, column] * right[k, column]
             left[k, row] = total
 
 
 @njit(nogil=True, cache=True, fastmath=True)
 def reproject(first: int, last: int, error: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
-    """Add to `right` `[rank, columns]` the product of `left` `[rank, rows]` and `error`, of rows `first` to `last`."""
-    for row in range(first, last):
-        values = error[row]
+    """Add to `right` `[factors, columns]` the product of `left` `[factors, rows]` and `error`, of rows `first` to `last`."""
+    whole = first + (last - first) // 4 * 4
+    for row in range(first, whole, 4):
         for k in range(left.shape[0]):
-            factor, total = left[k, row], right[k]
-            for column in range(values.size):
-                total[column] += factor * values[column]
+            f0, f1, f2, f3 = left[k, row], left[k, row + 1], left[k, row + 2], left[k, row + 3]
+            for column in range(error.shape[1]):
+                right[k, column] += (f0 * error[row, column] + f1 * error[row + 1, column]) + (
+                    f2 * error[row + 2, column] + f3 * error[row + 3, column]
+                )
+    for row in range(whole, last):
+        for k in range(left.shape[0]):
+            factor = left[k, row]
+            for column in range(error.shape[1]):
+                right[k, column] += factor * error[row, column]
 
 
 @njit(nogil=True, cache=True)
@@ -79,16 +97,22 @@ def momentum_low_rank(
     decay: float,
 ) -> None:
     """In rows `first` to `last`: `velocity` and `updated` weights after a step along the gradient `leftᵀ right`."""
+    whole = right.shape[0] // 4 * 4
     for row in range(first, last):
-        moved, old, new = velocity[row], weights[row], updated[row]
-        for column in range(moved.size):
-            moved[column] *= momentum
-        for k in range(left.shape[0]):
-            factor, direction = rate * left[k, row], right[k]
-            for column in range(moved.size):
-                moved[column] -= factor * direction[column]
-        for column in range(moved.size):
-            new[column] = old[column] - decay * old[column] + moved[column]
+        for column in range(right.shape[1]):
+            velocity[row, column] *= momentum
+        for k in range(0, whole, 4):
+            f0, f1, f2, f3 = rate * left[k, row], rate * left[k + 1, row], rate * left[k + 2, row], rate * left[k + 3, row]
+            for column in range(right.shape[1]):
+                velocity[row, column] -= (f0 * right[k, column] + f1 * right[k + 1, column]) + (
+                    f2 * right[k + 2, column] + f3 * right[k + 3, column]
+                )
+        for k in range(whole, right.shape[0]):
+            factor = rate * left[k, row]
+            for column in range(right.shape[1]):
+                velocity[row, column] -= factor * right[k, column]
+        for column in range(right.shape[1]):
+            updated[row, column] = weights[row, column] - decay * weights[row, column] + velocity[row, column]
 
 
 @njit(nogil=True, cache=True)
@@ -131,13 +155,13 @@ def _dot(a: np.ndarray, b: np.ndarray) -> float:
 
 
 @njit(nogil=True, cache=True)
-def orthonormalise(left: np.ndarray) -> None:
-    """Make the rows of `left` `[rank, rows]` orthonormal, in place; one that lies in the others' span becomes 0.
+def orthonormalise(left: np.ndarray, first: int) -> None:
+    """Make the rows of `left` `[factors, rows]` from `first` on orthonormal, to those before as well, in place.
 
-    Gram-Schmidt, each row twice ("twice is enough": Giraud, Langou, Rozložník 2005,
-    doi:10.1016/j.camwa.2005.08.009), with sums in float64.
+    A row that lies in the others' span becomes 0. Gram-Schmidt, each row twice ("twice is enough": Giraud, Langou,
+    Rozložník 2005, doi:10.1016/j.camwa.2005.08.009), with sums in float64.
     """
-    for k in range(left.shape[0]):
+    for k in range(first, left.shape[0]):
         row = left[k]
         before = np.sqrt(_dot(row, row))
         for _ in range(2):
@@ -149,3 +173,66 @@ def orthonormalise(left: np.ndarray) -> None:
         scale = 1.0 / after if after > NEGLIGIBLE * before else 0.0
         for i in range(row.size):
             row[i] = np.float32(row[i] * scale)
+
+
+@njit(nogil=True, cache=True)
+def principal(right: np.ndarray) -> np.ndarray:
+    """Orthogonal `[factors, factors]` that turns the rows of `right` `[factors, columns]` to orthogonal ones, the longest first.
+
+    Jacobi's method on the rows' products, in float64 (Golub, Van Loan, Matrix Computations, section 8.5).
+    """
+    count = right.shape[0]
+    products, turned = np.zeros((count, count)), np.eye(count)
+    for i in range(count):
+        for j in range(count):
+            products[i, j] = _dot(right[i], right[j])
+    size = 0.0
+    for i in range(count):
+        size += products[i, i]
+    for _ in range(SWEEPS):
+        rest = 0.0
+        for i in range(count):
+            for j in range(i + 1, count):
+                rest += abs(products[i, j])
+                if products[i, j] != 0.0:
+                    _turn_two(products, turned, i, j)
+        if rest <= 1e-14 * size:
+            break
+    order = np.argsort(-np.diag(products), kind="mergesort")
+    return turned[order]
+
+
+@njit(nogil=True, cache=True)
+def _turn_two(products: np.ndarray, turned: np.ndarray, i: int, j: int) -> None:
+    half = (products[j, j] - products[i, i]) / (2.0 * products[i, j])
+    tangent = (1.0 if half >= 0 else -1.0) / (abs(half) + np.sqrt(half * half + 1.0))
+    cosine = 1.0 / np.sqrt(tangent * tangent + 1.0)
+    sine = tangent * cosine
+    for k in range(products.shape[0]):
+        a, b = products[k, i], products[k, j]
+        products[k, i], products[k, j] = cosine * a - sine * b, sine * a + cosine * b
+    for k in range(products.shape[0]):
+        a, b = products[i, k], products[j, k]
+        products[i, k], products[j, k] = cosine * a - sine * b, sine * a + cosine * b
+        a, b = turned[i, k], turned[j, k]
+        turned[i, k], turned[j, k] = cosine * a - sine * b, sine * a + cosine * b
+
+
+@njit(nogil=True, cache=True)
+def turn(by: np.ndarray, factors: np.ndarray) -> None:
+    """Multiply `factors` `[factors, size]` from the left with `by` `[factors, factors]`, in place."""
+    count, size = factors.shape
+    kept = np.empty((count, BLOCK), np.float32)
+    for first in range(0, size, BLOCK):
+        width = min(BLOCK, size - first)
+        for k in range(count):
+            for i in range(width):
+                kept[k, i] = factors[k, first + i]
+        for j in range(count):
+            share = np.float32(by[j, 0])
+            for i in range(width):
+                factors[j, first + i] = share * kept[0, i]
+            for k in range(1, count):
+                share = np.float32(by[j, k])
+                for i in range(width):
+                    factors[j, first + i] += share * kept[k, i]

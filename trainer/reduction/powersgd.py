@@ -6,6 +6,12 @@ What a worker did not send, M - P (Mᵀ P)ᵀ with its own Mᵀ P, is its error 
 where the next step starts. (rows + columns) · rank numbers are sent instead of rows · columns.
 
 The sum of the workers' errors is what the sum of their gradients lacks: nothing is lost, it is sent later.
+
+Later is the trouble: what two columns a step can't hold waits for dozens of steps, and training lags behind. So the
+strongest P of steps before are projected on again (`recycle`). Every worker has them, and only their part of Q is sent, a few
+kilobytes; the error stays small at the same cost on the wire. P and Q are turned to the principal directions of the update after
+each step; the strongest stay, the others are where the next step's new P start. (Ours; with `recycle` 0 it is the paper's method.)
+
 Small tensors ride along as they are: with P in TensorFlow's ops; with Q on the host, where P is sent
 while the backward pass of early layers still runs.
 """
@@ -19,10 +25,15 @@ import numpy as np
 from trainer.bfloat16 import narrow
 from trainer.config import Reduction
 from trainer.hostarray import Crew, HostArray
-from trainer.reduction import Method, Setting, plain
+from trainer.reduction import NEGLIGIBLE, Method, Setting, Shapes, plain
 
 WORTH = 2
 """A matrix is compressed when its factors are at least this many times smaller."""
+
+
+def factors_of(matrix: tuple[int, int], config: Reduction) -> int:
+    """How many factors the update of a matrix is made of: new ones and recycled ones, no more than its smaller side."""
+    return min(config.rank + config.recycle, *matrix)
 
 
 def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting) -> Method:
@@ -40,7 +51,7 @@ def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting)
         return HostPowerSGD(large, config, setting).method()
     from trainer.reduction.powersgd_ops import OpsPowerSGD
 
-    return OpsPowerSGD(large, list(shapes), config.rank, setting).method()
+    return OpsPowerSGD(large, list(shapes), config, setting).method()
 
 
 def matrix_of(shape: tuple[int, ...], config: Reduction) -> tuple[int, int] | None:
@@ -48,8 +59,8 @@ def matrix_of(shape: tuple[int, ...], config: Reduction) -> tuple[int, int] | No
     columns = shape[-1] if shape else 1
     elements = math.prod(shape)
     rows = elements // columns
-    rank = min(config.rank, rows, columns)
-    pays = elements >= config.min_elements and elements >= WORTH * rank * (rows + columns)
+    sent = min(config.rank, rows, columns) * rows + factors_of((rows, columns), config) * columns
+    pays = elements >= config.min_elements and elements >= WORTH * sent
     return (rows, columns) if pays else None
 
 
@@ -62,11 +73,13 @@ def start(number: int, rank: int, columns: int, seed: int) -> np.ndarray:
 class Matrix:
     """What is remembered of one large gradient; factors are transposed."""
 
-    def __init__(self, rows: int, columns: int, first: np.ndarray):
+    def __init__(self, rows: int, columns: int, first: np.ndarray, factors: int):
         rank = len(first)
+        self.recycled = factors - rank
+        """How many of the last step's left factors, the strongest, are used again."""
         self.error = HostArray((rows, columns))
         """What is left to send, still with the product of the two factors below in it."""
-        self.left, self.right = HostArray((rank, rows)), HostArray((rank, columns))
+        self.left, self.right = HostArray((factors, rows)), HostArray((factors, columns))
         """P of the last step, and this worker's own Q."""
         self.start = HostArray((rank, columns))
         """Q of all workers: where the next step starts."""
@@ -79,10 +92,22 @@ class Matrix:
         """What a checkpoint holds."""
         return [self.error, self.left, self.right, self.start]
 
+    def take(self, left: np.ndarray) -> None:
+        """Put the new left factors `[rank, rows]`, made orthonormal, after those that are used again."""
+        self.left.array[self.recycled :] = left
+        kernels().orthonormalise(self.left.array, self.recycled)
+
+    def sort(self, right: np.ndarray) -> None:
+        """Turn both factors, and Q of all workers `[factors, columns]`, to the principal directions of the update, strongest first."""
+        by = kernels().principal(right)
+        for factors in (self.left.array, self.right.array, right):
+            kernels().turn(by, factors)
+
     def begin_at(self, right: np.ndarray) -> None:
-        """Start the next step at this Q `[rank, columns]`, each row scaled to length 1; an empty one at random."""
+        """Start the next step at the last rows of Q of all workers `[factors, columns]`, scaled to length 1; an empty one at random."""
         length = np.sqrt(np.square(right, dtype=np.float64).sum(axis=1, keepdims=True))
-        self.start.array[...] = np.where(length > 0, right / np.where(length > 0, length, 1), self._first)
+        some = (length > NEGLIGIBLE * np.linalg.norm(length))[self.recycled :]
+        self.start.array[...] = np.where(some, right[self.recycled :] / np.where(some, length[self.recycled :], 1), self._first)
 
 
 class HostPowerSGD:
@@ -94,15 +119,15 @@ class HostPowerSGD:
         # worker's gradient has outside of it stays in its error.
         self._as_sent = narrow if config.dtype == "bfloat16" else np.copy
         self._matrices = [
-            Matrix(rows, columns, start(number, min(config.rank, rows, columns), columns, setting.seed))
-            for number, (rows, columns) in large.items()
+            Matrix(*matrix, start(number, min(config.rank, *matrix), matrix[1], setting.seed), factors_of(matrix, config))
+            for number, matrix in large.items()
         ]
         self._crew = Crew(setting.threads)
 
     def method(self) -> Method:
         """The three computations between and around the two sums."""
         memory = [array for matrix in self._matrices for array in matrix.memory]
-        factors = [(matrix.left.shape, matrix.right.shape) for matrix in self._matrices]
+        factors = [Shapes(matrix.projected.shape, matrix.left.shape, matrix.right.shape) for matrix in self._matrices]
         return Method([self.project, self.reproject, self.remember], memory, dict(zip(self._large, factors, strict=True)))
 
     def project(self, gradients: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -117,8 +142,7 @@ class HostPowerSGD:
         """From `[sums, *small gradients, *P]`: sends the first two and every Q; the orthonormal P stay."""
         count = len(self._large)
         for matrix, left in zip(self._matrices, arrays[-count:], strict=True):
-            matrix.left.assign(left)
-            kernels().orthonormalise(matrix.left.array)
+            matrix.take(left)
             parts = self._crew.parts(*matrix.error.shape)
             sums = [np.zeros(matrix.right.shape, np.float32) for _ in parts]
             self._crew.run(kernels().reproject, parts, matrix.error.array, matrix.left.array, each=[(part,) for part in sums])
@@ -128,6 +152,8 @@ class HostPowerSGD:
     def remember(self, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Ends with `[*left factors, sums, *small gradients, *right factors]`."""
         for matrix, right in zip(self._matrices, arrays[-len(self._large) :], strict=True):
+            if matrix.recycled:
+                matrix.sort(right)
             matrix.begin_at(right)
         return arrays, []
 

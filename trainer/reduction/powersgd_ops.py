@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from trainer.config import Reduction
 from trainer.reduction import NEGLIGIBLE, Method, Setting
 
 
@@ -38,19 +39,23 @@ class OpsPowerSGD:
     Created under the strategy's scope; each device has a memory of its own.
     """
 
-    def __init__(self, large: dict[int, tuple[int, int]], shapes: list[tuple[int, ...]], rank: int, setting: Setting):
-        from trainer.reduction.powersgd import start
+    def __init__(self, large: dict[int, tuple[int, int]], shapes: list[tuple[int, ...]], config: Reduction, setting: Setting):
+        from trainer.reduction.powersgd import factors_of, start
 
         self._large, self._shapes = large, shapes
         self._small = [number for number in range(len(shapes)) if number not in large]
-        firsts = [start(number, min(rank, rows, columns), columns, setting.seed).T for number, (rows, columns) in large.items()]
+        firsts = [start(number, min(config.rank, *matrix), matrix[1], setting.seed).T for number, matrix in large.items()]
+        recycled = [factors_of(matrix, config) - first.shape[1] for matrix, first in zip(large.values(), firsts, strict=True)]
         self._errors = [OfEachDevice(np.zeros(matrix, np.float32)) for matrix in large.values()]
         self._starts = [OfEachDevice(first) for first in firsts]
+        self._recycled = [
+            OfEachDevice(np.zeros((rows, count), np.float32)) for (rows, _), count in zip(large.values(), recycled, strict=True)
+        ]
         self._firsts = [tf.constant(first) for first in firsts]
 
     def method(self) -> Method:
         """The three computations between and around the two sums."""
-        return Method([self.project, self.reproject, self.multiply], [*self._errors, *self._starts])
+        return Method([self.project, self.reproject, self.multiply], [*self._errors, *self._starts, *self._recycled])
 
     def project(self, values: list[Any]) -> tuple[list[Any], list[tf.Tensor]]:
         """From `[sums, *gradients]`: sends the sums, the small gradients and every P; every M stays."""
@@ -66,7 +71,7 @@ class OpsPowerSGD:
         """Sends every Q; what this worker did not send becomes its error."""
         count = len(self._large)
         matrices, rest, lefts = values[:count], values[count:-count], values[-count:]
-        lefts = [orthonormal(left) for left in lefts]
+        lefts = [orthonormal(left, kept.variable) for left, kept in zip(lefts, self._recycled, strict=True)]
         rights = [tf.matmul(matrix, left, transpose_a=True) for matrix, left in zip(matrices, lefts, strict=True)]
         for error, matrix, left, right in zip(self._errors, matrices, lefts, rights, strict=True):
             error.variable.assign(matrix - tf.matmul(left, right, transpose_b=True))
@@ -77,15 +82,21 @@ class OpsPowerSGD:
         count = len(self._large)
         sums, small, lefts, rights = values[0], values[1 : -2 * count], values[-2 * count : -count], values[-count:]
         gradients = dict(zip(self._small, small, strict=True))
-        for number, begin, first, left, right in zip(self._large, self._starts, self._firsts, lefts, rights, strict=True):
-            begin.variable.assign(unit(right, first))
+        remembered = zip(self._large, self._recycled, self._starts, self._firsts, strict=True)
+        for (number, kept, begin, first), left, right in zip(remembered, lefts, rights, strict=True):
             gradients[number] = tf.reshape(tf.matmul(left, right, transpose_b=True), self._shapes[number])
+            by = principal(right) if kept.variable.shape[1] else tf.eye(right.shape[1])
+            kept.variable.assign(tf.matmul(left, by)[:, : kept.variable.shape[1]])
+            begin.variable.assign(unit(tf.matmul(right, by), first))
         return [sums, *(gradients[number] for number in range(len(self._shapes)))], []
 
 
-def orthonormal(left: tf.Tensor) -> tf.Tensor:
-    """Orthonormal columns of the same span; one that lies in the others' span becomes 0 (as `kernels.orthonormalise`)."""
-    columns: list[tf.Tensor] = []
+def orthonormal(left: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
+    """The columns of `kept`, and orthonormal ones of what `left` adds to their span; one that adds nothing becomes 0.
+
+    As `kernels.orthonormalise`.
+    """
+    columns: list[tf.Tensor] = tf.unstack(tf.cast(kept, tf.float64), axis=1)
     for column in tf.unstack(tf.cast(left, tf.float64), axis=1):
         columns.append(_orthonormal_to(columns, column))
     return tf.cast(tf.stack(columns, axis=1), tf.float32)
@@ -99,7 +110,16 @@ def _orthonormal_to(others: list[tf.Tensor], column: tf.Tensor) -> tf.Tensor:
     return tf.where(length > NEGLIGIBLE * tf.norm(column), rest / tf.where(length > 0, length, 1), tf.zeros_like(rest))
 
 
+def principal(right: tf.Tensor) -> tf.Tensor:
+    """Turns the columns of `right` to orthogonal ones, the longest first (as `kernels.principal`, transposed)."""
+    exact = tf.cast(right, tf.float64)
+    _, vectors = tf.linalg.eigh(tf.matmul(exact, exact, transpose_a=True))
+    return tf.cast(tf.reverse(vectors, [1]), tf.float32)
+
+
 def unit(right: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
-    """Columns scaled to length 1; an empty one starts at random again."""
-    length = tf.norm(right, axis=0, keepdims=True)
-    return tf.where(length > 0, right / tf.where(length > 0, length, 1), first)
+    """The last columns, as many as `first` has, scaled to length 1; an empty one starts at random again."""
+    last = right[:, right.shape[1] - first.shape[1] :]
+    length = tf.norm(last, axis=0, keepdims=True)
+    some = length > NEGLIGIBLE * tf.norm(right)
+    return tf.where(some, last / tf.where(some, length, 1), first)
