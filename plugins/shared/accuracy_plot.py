@@ -13,7 +13,7 @@ from trainer.analysis.benchmarks.accuracy import REFERENCE, Row, Training, media
 from trainer.analysis.plots import DPI, STYLE
 from trainer.files import replacing
 
-COLOURS = ("#444444", "#0b4f8a", "#d98200", "#3f9c6b", "#7a1f5c", "#a33a00", "#8a8a8a")
+COLOURS = ("#444444", "#0b4f8a", "#d98200", "#3f9c6b", "#7a1f5c", "#a33a00", "#8a8a8a", "#2aa5b8")
 
 
 def draw(rows: Sequence[Row], curves: dict[Training, list[float]], path: Path) -> None:

@@ -52,7 +52,8 @@ def test_every_method_is_a_reduction():
     [
         (
             "packed,zip",
-            "methods=packed,zip: zip is unknown; there are: packed, half, powersgd, powersgd-1, powersgd-2, powersgd-4, powersgd-8",
+            "methods=packed,zip: zip is unknown; there are: packed, half, powersgd, powersgd-1, powersgd-2, powersgd-4, powersgd-8, "
+            "powersgd-paper",
         ),
         ("powersgd", "methods=powersgd: packed is what the others are compared to; add it"),
     ],
