@@ -120,7 +120,7 @@ class Memories:
             _write(self._folder, self._keep, step, self.memory, workers=self._place.workers)
 
     def load(self, step: int) -> bool:
-        """Take up the memory of a step; False, and nothing is changed, where there is none for this number of workers.
+        """Take up the memory of a step; False, and nothing is changed, where there is none for this number of workers and this reduction.
 
         Raises:
             LockstepError: the file is damaged.
@@ -131,7 +131,7 @@ class Memories:
         try:
             with np.load(path, allow_pickle=False) as stored:
                 arrays = _arrays(stored)
-                fits = int(stored["workers"]) == self._place.workers
+                fits = int(stored["workers"]) == self._place.workers and _shapes(arrays) == _shapes(self.memory)
         except DAMAGED as error:
             raise LockstepError(f"{path}: a damaged part of a training state ({error}); remove it to go on without") from None
         if fits:
@@ -146,6 +146,10 @@ class Memories:
         """Overwrite the memory."""
         for array, values in zip(self.memory, arrays, strict=True):
             array.assign(values)
+
+
+def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
+    return [tuple(array.shape) for array in arrays]
 
 
 def _files(folder: Path) -> dict[int, Path]:

@@ -1,0 +1,44 @@
+"""What a worker's reduction remembers, saved and taken up again."""
+
+import numpy as np
+import pytest
+
+from trainer.checkpoint import Memories
+from trainer.cluster import Place
+from trainer.errors import LockstepError
+from trainer.hostarray import HostArray
+
+
+def memories(folder, shapes=((3, 4), (2,)), workers=2):
+    return Memories(folder, Place(0, ["a:1"] * workers), 2, [HostArray(shape) for shape in shapes])
+
+
+def saved(folder):
+    made = memories(folder)
+    for number, array in enumerate(made.memory, 1):
+        array.assign(np.full(array.shape, number, np.float32))
+    made.save(7)
+    return made
+
+
+def test_what_was_saved_is_taken_up(tmp_path):
+    before, after = saved(tmp_path), memories(tmp_path)
+    assert after.steps() == [7]
+    assert after.load(7)
+    assert all(one.numpy().tobytes() == other.numpy().tobytes() for one, other in zip(before.memory, after.memory, strict=True))
+
+
+@pytest.mark.parametrize("other", [{"workers": 3}, {"shapes": ((5, 4), (2,))}, {"shapes": ((3, 4),)}], ids=["workers", "shape", "number"])
+def test_that_of_other_workers_or_of_another_reduction_is_left_alone(tmp_path, other):
+    saved(tmp_path)
+    made = memories(tmp_path, **other)
+    assert not made.load(7)
+    assert not any(array.numpy().any() for array in made.memory)
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    saved(tmp_path)
+    (path,) = tmp_path.glob("step-*.npz")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(LockstepError, match="a damaged part of a training state"):
+        memories(tmp_path).load(7)
