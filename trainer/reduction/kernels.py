@@ -222,6 +222,7 @@ def _turn_two(products: np.ndarray, turned: np.ndarray, i: int, j: int) -> None:
 def turn(by: np.ndarray, factors: np.ndarray) -> None:
     """Multiply `factors` `[factors, size]` from the left with `by` `[factors, factors]`, in place."""
     count, size = factors.shape
+    shares, whole = by.astype(np.float32), count // 4 * 4
     kept = np.empty((count, BLOCK), np.float32)
     for first in range(0, size, BLOCK):
         width = min(BLOCK, size - first)
@@ -229,10 +230,13 @@ def turn(by: np.ndarray, factors: np.ndarray) -> None:
             for i in range(width):
                 kept[k, i] = factors[k, first + i]
         for j in range(count):
-            share = np.float32(by[j, 0])
             for i in range(width):
-                factors[j, first + i] = share * kept[0, i]
-            for k in range(1, count):
-                share = np.float32(by[j, k])
+                factors[j, first + i] = 0.0
+            for k in range(0, whole, 4):
+                s0, s1, s2, s3 = shares[j, k], shares[j, k + 1], shares[j, k + 2], shares[j, k + 3]
+                for i in range(width):
+                    factors[j, first + i] += (s0 * kept[k, i] + s1 * kept[k + 1, i]) + (s2 * kept[k + 2, i] + s3 * kept[k + 3, i])
+            for k in range(whole, count):
+                share = shares[j, k]
                 for i in range(width):
                     factors[j, first + i] += share * kept[k, i]
