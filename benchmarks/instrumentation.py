@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from local_step import BATCH, CLASSES, STEPS_PER_CALL, batches, launch
+from local_step import BATCH, STEPS_PER_CALL, joined, launch, prepared
 
 
 def main() -> None:
@@ -36,11 +36,7 @@ def main() -> None:
 
 def measure(arguments: argparse.Namespace) -> None:
     """Train with and without in turn."""
-    from trainer.cluster import Cluster, place_from_environment
-
-    cores = len(os.sched_getaffinity(0))
-    cluster = Cluster(place_from_environment(), max(1, cores // arguments.workers))
-    run = runner(cluster, arguments.rank)
+    run = runner(joined(arguments.workers), arguments.rank)
     run(2 * STEPS_PER_CALL, 0)
     first, second = run(1, 1), run(1, 1)
     rounds = in_turn(run, arguments.rounds, arguments.steps, arguments.every)
@@ -63,23 +59,16 @@ def runner(cluster: Any, rank: int) -> Callable[[int, int], float]:
     """A function of `(steps, split_every)` that trains and gives the seconds it took."""
     import numpy as np
 
-    from trainer import assembly, step
-    from trainer.config import Config, Reduction
+    from trainer import step
     from trainer.data.pipeline import calls
 
-    config = Config(model={"name": "task_cnn"}, reduction=Reduction(name="packed"))
-    cluster.connect(config.reduction.transport)
-    model = assembly.build_model(cluster, config, CLASSES)
-    parts, _ = assembly.assemble(cluster, config, model, config.reduction)
-    whole, apart = step.make_train_call(parts), step.SplitCall(parts, step.make_forward_backward_call(cluster, model))
-    images, labels = batches(rank, STEPS_PER_CALL)
-    ones, rates = np.ones(labels.shape, np.float32), np.full(STEPS_PER_CALL, 0.01, np.float32)
-    totals = np.full(STEPS_PER_CALL, BATCH * cluster.place.workers, np.float32)
+    parts, feed = prepared(cluster, rank, STEPS_PER_CALL)
+    whole, apart = step.make_train_call(parts), step.SplitCall(parts, step.make_forward_backward_call(cluster, parts.model))
 
     def run(steps: int, every: int) -> float:
         begun = time.perf_counter()
         for call in calls(0, steps, STEPS_PER_CALL, uneven=False, split_every=every):
-            batch = [values[: call.steps] for values in (images, labels, ones, totals, rates)]
+            batch = [values[: call.steps] for values in feed]
             if call.taken_apart:
                 apart(*batch, np.float32(0))
             else:

@@ -1,6 +1,6 @@
 """PowerSGD's passes over one large matrix: compiled loops against TensorFlow's ops and XLA's.
 
-    .venv/bin/python benchmarks/kernels.py [--rank 2] [--rows 28800] [--columns 128] [--rounds 15]
+    .venv/bin/python benchmarks/kernels.py [--rank 2] [--recycle 6] [--rows 28800] [--columns 128] [--rounds 15]
 
 One thread. Prints milliseconds of processor time of each pass: the median over rounds in which all take turns, so that
 each finds the others' data in the caches, as in a training step.
@@ -24,16 +24,17 @@ Work = Callable[[], Any]
 def main() -> None:
     """Time all passes in turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("--rank", 2), ("--rows", 28800), ("--columns", 128), ("--rounds", 15)):
+    for name, default in (("--rank", 2), ("--recycle", 6), ("--rows", 28800), ("--columns", 128), ("--rounds", 15)):
         parser.add_argument(name, type=int, default=default)
     given = parser.parse_args()
-    passes = made(given.rows, given.columns, given.rank)
+    passes = made((given.rows, given.columns), given.rank, given.rank + given.recycle)
     for ways in passes.values():
         for work in ways.values():
             work()
     times = timed(passes, given.rounds)
     ways = list(next(iter(passes.values())))
-    print(f"{given.rows} x {given.columns}, rank {given.rank}, {given.rounds} rounds, one thread: milliseconds of processor time")
+    what = f"{given.rows} x {given.columns}, rank {given.rank}, {given.recycle} recycled factors, {given.rounds} rounds, one thread"
+    print(f"{what}: milliseconds of processor time")
     print(f"  {'pass':44}" + "".join(f"{way:>12}" for way in ways))
     for name, found in times.items():
         print(f"  {name:44}" + "".join(f"{statistics.median(found[way]):12.2f}" for way in ways))
@@ -53,46 +54,46 @@ def timed(passes: dict[str, dict[str, Work]], rounds: int) -> dict[str, dict[str
     return times
 
 
-def made(rows: int, columns: int, rank: int) -> dict[str, dict[str, Work]]:
+def made(matrix: tuple[int, int], rank: int, factors: int) -> dict[str, dict[str, Work]]:
     """Every pass in three ways."""
-    loops, ops, fused = compiled(rows, columns, rank), tensorflow(rows, columns, rank, False), tensorflow(rows, columns, rank, True)
+    loops, ops, fused = compiled(matrix, rank, factors), tensorflow(matrix, rank, factors, False), tensorflow(matrix, rank, factors, True)
     return {name: {"compiled": loops[name], "ops": ops[name], "XLA": fused[name]} for name in loops}
 
 
 PROJECT, REPROJECT, UPDATE = "error, gradient and P", "Q", "momentum and weights from the factors"
 
 
-def compiled(rows: int, columns: int, rank: int) -> dict[str, Work]:
+def compiled(matrix: tuple[int, int], rank: int, factors: int) -> dict[str, Work]:
     """As `trainer.reduction.kernels` does it."""
     import numpy as np
 
     from trainer.reduction import kernels
 
-    random = np.random.default_rng(0)
-    error, gradient, velocity, weights, updated = (random.standard_normal((rows, columns)).astype(np.float32) * 1e-3 for _ in range(5))
-    left, right = np.zeros((rank, rows), np.float32), random.standard_normal((rank, columns)).astype(np.float32)
-    sent = np.zeros_like(left), np.zeros_like(right)
+    random, (rows, columns) = np.random.default_rng(0), matrix
+    error, gradient, velocity, weights, updated = (random.standard_normal(matrix).astype(np.float32) * 1e-3 for _ in range(5))
+    left, right = np.zeros((factors, rows), np.float32), random.standard_normal((factors, columns)).astype(np.float32)
+    sent, new = (np.zeros_like(left), np.zeros_like(right)), np.zeros((rank, rows), np.float32)
     one = np.float32(0.9), np.float32(1e-3), np.float32(0)
     return {
-        PROJECT: lambda: kernels.project(0, rows, error, gradient, *sent, right, left),
+        PROJECT: lambda: kernels.project(0, rows, error, gradient, *sent, right[:rank], new),
         REPROJECT: lambda: kernels.reproject(0, rows, error, left, np.zeros_like(right)),
         UPDATE: lambda: kernels.momentum_low_rank(0, rows, left, right, velocity, weights, updated, *one),
     }
 
 
-def tensorflow(rows: int, columns: int, rank: int, xla: bool) -> dict[str, Work]:
+def tensorflow(matrix: tuple[int, int], rank: int, factors: int, xla: bool) -> dict[str, Work]:
     """In TensorFlow's ops, or compiled by XLA."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    gradient = tf.random.normal([rows, columns])
-    error, velocity, weights = (tf.Variable(tf.random.normal([rows, columns]) * 1e-3) for _ in range(3))
-    left, right = tf.random.normal([rows, rank]), tf.random.normal([columns, rank])
+    gradient = tf.random.normal(matrix)
+    error, velocity, weights = (tf.Variable(tf.random.normal(matrix) * 1e-3) for _ in range(3))
+    left, right = (tf.random.normal([size, factors]) for size in matrix)
 
     def project() -> Any:
-        matrix = gradient + error
-        return matrix, tf.matmul(matrix, right)
+        whole = gradient + error
+        return whole, tf.matmul(whole, right[:, :rank])
 
     def reproject() -> Any:
         return tf.matmul(left, error, transpose_a=True)

@@ -63,10 +63,7 @@ def free_ports(count: int) -> list[int]:
 
 def measure(rank: int, workers: int, rounds: int, steps: int) -> None:
     """Train with both in turn."""
-    from trainer.cluster import Cluster, place_from_environment
-
-    cores = len(os.sched_getaffinity(0))
-    cluster = Cluster(place_from_environment(), max(1, cores // workers))
+    cluster = joined(workers)
     variants = {"lockstep": lockstep(cluster, rank), "plain": plain(cluster, rank)}
     for run in variants.values():
         run(STEPS_PER_CALL)
@@ -78,6 +75,28 @@ def measure(rank: int, workers: int, rounds: int, steps: int) -> None:
             times[name].append((time.perf_counter() - begun) / steps * 1000)
     if rank == 0:
         report(times, workers, rounds, steps)
+
+
+def joined(workers: int) -> Any:
+    """The cluster of so many local workers, with this one's share of the cores."""
+    from trainer.cluster import Cluster, place_from_environment
+
+    return Cluster(place_from_environment(), max(1, len(os.sched_getaffinity(0)) // workers))
+
+
+def prepared(cluster: Any, rank: int, steps: int, model: str = "task_cnn", reduction: str = "packed") -> tuple[Any, list[Any]]:
+    """The parts of the project's own step, and the arguments of a call of so many steps (all but the last, the wish to stop)."""
+    import numpy as np
+
+    from trainer import assembly
+    from trainer.config import Config, Reduction
+
+    config = Config(model={"name": model}, reduction=Reduction(name=reduction))
+    cluster.connect(config.reduction.transport)
+    parts, _ = assembly.assemble(cluster, config, assembly.build_model(cluster, config, CLASSES), config.reduction)
+    images, labels = batches(rank, steps)
+    totals, rates = np.full(steps, BATCH * cluster.place.workers, np.float32), np.full(steps, 0.01, np.float32)
+    return parts, [images, labels, np.ones(labels.shape, np.float32), totals, rates]
 
 
 def batches(rank: int, steps: int) -> tuple[Any, Any]:
@@ -93,21 +112,14 @@ def lockstep(cluster: Any, rank: int) -> Callable[[int], None]:
     """The project's own step."""
     import numpy as np
 
-    from trainer import assembly, step
-    from trainer.config import Config, Reduction
+    from trainer import step
 
-    config = Config(model={"name": "task_cnn"}, reduction=Reduction(name="packed"))
-    cluster.connect(config.reduction.transport)
-    model = assembly.build_model(cluster, config, CLASSES)
-    parts, _ = assembly.assemble(cluster, config, model, config.reduction)
+    parts, feed = prepared(cluster, rank, STEPS_PER_CALL)
     call = step.make_train_call(parts)
-    images, labels = batches(rank, STEPS_PER_CALL)
-    ones, rates = np.ones(labels.shape, np.float32), np.full(STEPS_PER_CALL, 0.01, np.float32)
-    totals = np.full(STEPS_PER_CALL, BATCH * cluster.place.workers, np.float32)
 
     def run(steps: int) -> None:
         for _ in range(steps // STEPS_PER_CALL):
-            call(images, labels, ones, totals, rates, np.float32(0)).numpy()
+            call(*feed, np.float32(0)).numpy()
 
     return run
 

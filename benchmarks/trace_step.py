@@ -1,6 +1,6 @@
 """One training step as TensorFlow's profiler sees it: which thread does what, and when.
 
-    .venv/bin/python benchmarks/trace_step.py [--workers 2] [--model task_cnn] [--reduction powersgd] [--steps 24] [--out step.png]
+    .venv/bin/python benchmarks/trace_step.py [--workers 2] [--model task_cnn] [--reduction powersgd] [--steps 24] [--out PICTURE.png]
 
 Local workers train the model (batch 64 a worker) over direct connections; the chief's steps are traced. Prints the milliseconds
 a step of each part (the median over steps, summed over threads), and draws the step of median length. The trace itself stays
@@ -9,7 +9,6 @@ beside the picture, for TensorBoard's profile plugin.
 
 import argparse
 import itertools
-import os
 import re
 import shutil
 import statistics
@@ -20,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from local_step import BATCH, CLASSES, batches, launch
+from local_step import BATCH, joined, launch, prepared
 
+ROOT = Path(__file__).resolve().parents[1]
 SENDING = "sending, and waiting for the other worker"
 PARTS = {
     "forward": "#4477aa",
@@ -63,9 +63,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--model", default="task_cnn")
     parser.add_argument("--reduction", default="powersgd")
-    parser.add_argument("--out", type=Path, default=Path("step.png"))
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "step.png")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    given.out.parent.mkdir(parents=True, exist_ok=True)
     if given.rank is None:
         launch(given.workers)
     elif given.rank > 0:
@@ -79,22 +80,16 @@ def train(given: argparse.Namespace, measure: Callable[[Callable[[], object]], o
     import numpy as np
     import tensorflow as tf
 
-    from trainer import assembly, step
-    from trainer.cluster import Cluster, place_from_environment
-    from trainer.config import Config, Reduction
+    from trainer import step
 
-    cluster = Cluster(place_from_environment(), max(1, len(os.sched_getaffinity(0)) // given.workers))
-    config = Config(model={"name": given.model}, reduction=Reduction(name=given.reduction))
-    cluster.connect(config.reduction.transport)
+    cluster = joined(given.workers)
+    parts, feed = prepared(cluster, given.rank, given.steps, given.model, given.reduction)
     if cluster.direct is not None:
-        cluster.direct.all_reduce = annotated(cluster.direct.all_reduce, tf.profiler.experimental.Trace)  # type: ignore[method-assign]
-    call = step.make_train_call(assembly.assemble(cluster, config, assembly.build_model(cluster, config, CLASSES), config.reduction)[0])
-    images, labels = batches(given.rank, given.steps)
-    ones, rates = np.ones(labels.shape, np.float32), np.full(given.steps, 0.01, np.float32)
-    totals = np.full(given.steps, BATCH * given.workers, np.float32)
+        cluster.direct.all_reduce = annotated(cluster.direct.all_reduce, tf.profiler.experimental.Trace)
+    call = step.make_train_call(parts)
 
     def run() -> None:
-        call(images, labels, ones, totals, rates, np.float32(0)).numpy()
+        call(*feed, np.float32(0)).numpy()
 
     run()
     run()

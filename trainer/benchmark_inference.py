@@ -17,6 +17,7 @@ import tensorflow as tf
 from trainer import config as configs
 from trainer import models
 from trainer.benchmark_loader import Told, in_turn
+from trainer.cluster import take_gpus
 from trainer.errors import LockstepError
 from trainer.files import write_json
 from trainer.spent import Spent
@@ -100,13 +101,11 @@ def open_devices(most: int, threads: int) -> list[str]:
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     # Each device's operations are started by a thread of their own.
     tf.config.threading.set_inter_op_parallelism_threads(max(2, threads, most))
-    gpus = tf.config.list_physical_devices("GPU")
-    if len(gpus) >= most:
-        for gpu in gpus:
-            tf.config.experimental.set_memory_growth(gpu, True)
+    gpus = take_gpus()
+    if gpus >= most:
         return [device.name for device in tf.config.list_logical_devices("GPU")][:most]
     if gpus:
-        raise LockstepError(f"devices={most}: this host has {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}; ask for at most as many")
+        raise LockstepError(f"devices={most}: this host has {gpus} GPU{'s' if gpus > 1 else ''}; ask for at most as many")
     processor = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * most)
     return [device.name for device in tf.config.list_logical_devices("CPU")]

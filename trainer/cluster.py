@@ -79,7 +79,7 @@ class Cluster:
             ClusterError: TensorFlow finds another number of GPUs.
         """
         self.place, self.threads = place, threads
-        found = _take_gpus(gpus)
+        found = take_gpus(gpus)
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
         tf.config.experimental.enable_op_determinism()
@@ -94,7 +94,7 @@ class Cluster:
         self.strategy = _strategy(devices, self.options)
         self.devices = self.strategy.num_replicas_in_sync // place.workers
         """Devices of each worker: each takes a part of the worker's images, and all workers have as many."""
-        self.on_host = not tf.config.list_logical_devices("GPU") and self.devices == 1
+        self.on_host = not found and self.devices == 1
         self.direct: direct.Direct | None = None
         self.all_reduce = collective.packed(self.options)
         self._sums = {dtype.name: self._make_sum(dtype) for dtype in (tf.float32, tf.int32)}
@@ -168,7 +168,12 @@ class Cluster:
         return [row.tobytes().hex() for row in self.gather(table)]
 
 
-def _take_gpus(wanted: int | None) -> int:
+def take_gpus(wanted: int | None = None) -> int:
+    """How many GPUs this process has; of their memory it takes what it needs. Before TensorFlow's first operation.
+
+    Raises:
+        ClusterError: another number than is wanted.
+    """
     found = tf.config.list_physical_devices("GPU")
     if wanted is not None and len(found) != wanted:
         raise ClusterError(

@@ -78,6 +78,8 @@ class Look:
     """Why sudo did not take the password that was given; empty when it did, or was not asked."""
     sessions: list[str] = field(default_factory=list)
     """Live tmux sessions of Lockstep: workers that train."""
+    gpus: int = 0
+    """GPUs that the inventory says a worker there trains on."""
 
     @property
     def python(self) -> tuple[str, str] | None:
@@ -86,9 +88,6 @@ class Look:
             if version and wide and OLDEST <= _minor(version) <= NEWEST:
                 return path, version
         return None
-
-    gpus: int = 0
-    """GPUs that the inventory says a worker there trains on."""
 
     @property
     def target(self) -> Target | None:
