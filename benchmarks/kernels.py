@@ -1,6 +1,6 @@
 """PowerSGD's passes over one large matrix: compiled loops against TensorFlow's ops and XLA's.
 
-    .venv/bin/python benchmarks/kernels.py [--rank 2] [--recycle 6] [--rows 28800] [--columns 128] [--rounds 15]
+    .venv/bin/python benchmarks/kernels.py [--rank 2] [--recycle 4] [--rows 28800] [--columns 128] [--rounds 15]
 
 One thread. Prints milliseconds of processor time of each pass: the median over rounds in which all take turns, so that
 each finds the others' data in the caches, as in a training step.
@@ -24,7 +24,7 @@ Work = Callable[[], Any]
 def main() -> None:
     """Time all passes in turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("--rank", 2), ("--recycle", 6), ("--rows", 28800), ("--columns", 128), ("--rounds", 15)):
+    for name, default in (("--rank", 2), ("--recycle", 4), ("--rows", 28800), ("--columns", 128), ("--rounds", 15)):
         parser.add_argument(name, type=int, default=default)
     given = parser.parse_args()
     passes = made((given.rows, given.columns), given.rank, given.rank + given.recycle)

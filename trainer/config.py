@@ -103,7 +103,7 @@ class Reduction:
     where sending all gradients would take more than a tenth of a step's own work, else `packed`."""
     rank: int = 2
     """`powersgd`: left factors that are sent for each tensor a step, 1 to 16."""
-    recycle: int = 6
+    recycle: int = 4
     """`powersgd`: left factors of steps before that are used again, 0 to 32; they cost work, and next to no bytes."""
     min_elements: int = 10_000
     """`powersgd`: tensors with fewer elements are sent as they are."""

@@ -215,7 +215,9 @@ class Trainer:
         stop, every = bool(sums[3] > 0), self.job.config.checkpoint.every_steps
         # At the end of an epoch its record comes first: a state saved here would skip it on resume.
         if (stop or (every and self.progress.step % every == 0)) and not self._epoch_is_over():
+            self.job.metrics.phase("saving", f"step {self.progress.step}")
             self._save_state()
+            self.job.metrics.phase("training", f"epoch {epoch}")
         return stop
 
     def _train(self, batches: Batches, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:

@@ -87,6 +87,8 @@ class Trained:
     """Package to version."""
     settings: dict[str, Any] = field(default_factory=dict)
     """What was set that a sceptic would want to know."""
+    batch: int | None = None
+    """Images of this worker's part of a step, where it is not the task's."""
 
 
 def task() -> Task:
@@ -252,7 +254,7 @@ def write(given: Task, clock: Clock, trained: Trained) -> None:
     result = {
         "rank": given.rank,
         "workers": given.workers,
-        "batch": given.batch,
+        "batch": given.batch if trained.batch is None else trained.batch,
         "variant": given.variant,
         "threads": given.threads,
         "steps": steps,

@@ -1,6 +1,6 @@
 """This project's own step; with the variant `ideal` every worker alone, all at the same time.
 
-The variant is the configuration's section `reduction` as JSON, such as {"name": "powersgd", "rank": 2}; {} is the default.
+The variant is sections of the configuration as JSON, such as {"reduction": {"name": "powersgd", "rank": 2}}; {} is the default.
 """
 
 import json
@@ -22,35 +22,38 @@ def main() -> None:
     common.measure(given, meeting, lockstep(given, {} if alone else json.loads(given.variant or "{}")), alone)
 
 
-def lockstep(given: common.Task, section: dict[str, Any]) -> common.Trained:
+def lockstep(given: common.Task, sections: dict[str, Any]) -> common.Trained:
     """The step of `trainer.loop.Trainer`, with the same parts made in the same order; images from memory.
 
     Args:
         given: this worker's task.
-        section: of the configuration, `reduction`.
+        sections: of the configuration, such as `reduction`.
     """
     import functools
 
     import numpy as np
 
-    from trainer import assembly, choosing, step
+    from trainer import assembly, balance, choosing, step
     from trainer import config as configs
     from trainer.cluster import Cluster, place_from_environment
 
     update = {"learning_rate": common.LEARNING_RATE, "momentum": common.MOMENTUM}
-    config = configs.build({"model": {"name": "task_cnn"}, "optimizer": update, "reduction": section})
+    config = configs.build({"model": {"name": "task_cnn"}, "optimizer": update, **sections})
     cluster = Cluster(place_from_environment(), given.threads)
     cluster.connect(config.reduction.transport)
     model = assembly.build_model(cluster, config, common.CLASSES)
     whole = step.make_forward_backward_call(cluster, model)
-    own = functools.partial(choosing.own_seconds, whole, config.data.image_size, given.batch)
-    chosen, choice = choosing.resolve(config.reduction, cluster, step.shapes(model), None, own)
+    seconds = functools.partial(choosing.own_seconds, whole, config.data.image_size)
+    total = given.batch * cluster.place.workers
+    shares = balance.shares(config.train, cluster, total, None, seconds)
+    batch = total * shares[cluster.place.rank] // sum(shares)
+    chosen, choice = choosing.resolve(config.reduction, cluster, step.shapes(model), None, functools.partial(seconds, batch))
     parts, _ = assembly.assemble(cluster, config, model, chosen)
     call = step.make_train_call(parts)
 
-    images, labels = common.images(given.rank, given.batch)
+    images, labels = common.images(given.rank, batch)
     ones, rates = np.ones(labels.shape, np.float32), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
-    totals = np.full(common.CHUNK, given.batch * cluster.place.workers, np.float32)
+    totals = np.full(common.CHUNK, total, np.float32)
 
     def run(steps: int) -> float:
         few = [values[:steps] for values in (images, labels, ones, totals, rates)]
@@ -59,7 +62,7 @@ def lockstep(given: common.Task, section: dict[str, Any]) -> common.Trained:
 
     versions = common.versions(*tensorflow_model.VERSIONS, "numba")
     settings = {"reduction": vars(chosen), "why": choice.why, "steps_per_call": common.CHUNK}
-    return common.Trained(run, lambda: tensorflow_model.weights(model), versions, settings)
+    return common.Trained(run, lambda: tensorflow_model.weights(model), versions, settings, batch)
 
 
 if __name__ == "__main__":

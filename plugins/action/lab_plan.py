@@ -32,7 +32,7 @@ class ActionModule(control.ControlAction):
         _refuse_other_project(Path(self.arguments["project"]))
         wanted = lab.settings(control.operator_options("lab", self.task_vars), len(os.sched_getaffinity(0)))
         place = {name: str(self.arguments[name]) for name in ("prefix", "subnet", "base_image")}
-        nodes = lab.nodes(wanted["nodes"], place["prefix"], place["subnet"])
+        nodes = lab.nodes(wanted["cpus"], place["prefix"], place["subnet"])
         if os.geteuid() != 0:
             raise LockstepError(NOT_ROOT)
         engine = lab_engine.find()
@@ -79,12 +79,11 @@ def _present(seen: Seen, wanted: Mapping[str, Any], place: Mapping[str, str], no
     image = f"{lab_engine.IMAGE}:{lab.recipe_digest([place['base_image'].encode(), *_recipe()])}"
     builds = image not in seen.images
     conf = lab_engine.needed_conf()
-    limits = [lab.CPU_PERIOD_US, lab.cpu_quota(wanted["cpus"]), wanted["memory"]]
     exists = lab.check_network(place["prefix"], place["subnet"], mine, seen.networks, lab_engine.routes())
     return {
-        **lab.changes(nodes, limits, mine, seen.labs, seen.names),
+        **lab.changes(nodes, wanted["memory"], mine, seen.labs, seen.names),
         "nodes": nodes,
-        "limits": dict(zip(("period", "quota", "memory"), limits, strict=True)),
+        "limits": {"period": lab.CPU_PERIOD_US, "memory": wanted["memory"]},
         "packages": _packages(seen.engine, builds),
         "conf": conf,
         "environment": {"CONTAINERS_CONF": str(PLACE / "containers.conf")} if conf else {},

@@ -60,8 +60,8 @@ def _try(node: dict[str, Any], user: str, inventory: Path) -> str:
 def shown(made: dict[str, Any]) -> str:
     """The lab as a table, and the next commands."""
     asked, cli, where = made["settings"], "ansible-playbook", shlex.quote(control.relative(Path(made["inventory"])))
-    limits = (f"{asked['cpus']:g}", lab.memory_text(asked["memory"]), asked["link"])
-    rows = [(node["name"], node["address"], *limits) for node in made["nodes"]]
+    limits = (lab.memory_text(asked["memory"]), asked["link"])
+    rows = [(node["name"], node["address"], f"{share:g}", *limits) for node, share in zip(made["nodes"], asked["cpus"], strict=True)]
     note = ""
     if made["older"]:
         note = f"\n  {', '.join(made['older'])}: made from an older image; to make them anew, remove the lab first\n"

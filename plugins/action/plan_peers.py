@@ -92,12 +92,12 @@ def is_lab(inventory: Path) -> bool:
 
 
 def unsupported(system: str) -> str | None:
-    """Why this version of the trainer has no such reduction; None when it has."""
+    """Why this version of the trainer can't be configured so; None when it can."""
     known = SYSTEMS[system]
     if known.kind != OURS:
         return None
     try:
-        configs.build({"reduction": json.loads(known.variant)})
+        configs.build(json.loads(known.variant))
     except ConfigError as error:
         return str(error)
     return None

@@ -23,7 +23,7 @@ COMPONENTS = ("main", "universe")
 
 
 def settings(options: Mapping[str, Any], cores: int) -> dict[str, Any]:
-    """What a person asked for, checked: nodes, cpus (cores), memory (bytes), link (as `tc` writes rates), state, image.
+    """What a person asked for, checked: nodes, cpus (cores of each node), memory (bytes), link (as `tc` writes rates), state, image.
 
     Args:
         options: operator variables of the command `lab`, as strings or values.
@@ -39,7 +39,7 @@ def settings(options: Mapping[str, Any], cores: int) -> dict[str, Any]:
         raise ConfigError("image=absent: it belongs to the removal of the lab; ansible-playbook lab.yml -e state=absent -e image=absent")
     return {
         "nodes": nodes,
-        "cpus": _cpus(options.get("cpus", default_share(nodes, cores)), cores),
+        "cpus": _cpus(options.get("cpus", default_share(nodes, cores)), nodes, cores),
         "memory": memory_bytes(options.get("memory", "3g")),
         "link": link_rate(options.get("link", "none")),
         "state": state,
@@ -64,9 +64,17 @@ def _nodes(value: Any) -> int:
     return int(value)
 
 
-def _cpus(value: Any, cores: int) -> float:
+def _cpus(value: Any, nodes: int, cores: int) -> list[float]:
+    """One share for all nodes, or as many as there are nodes."""
+    shares = [_share(value, part, cores) for part in str(value).split(",")]
+    if len(shares) not in (1, nodes):
+        raise ConfigError(f"cpus={value}: {len(shares)} shares for {nodes} nodes; give one for all, as in -e cpus=0.38, or one for each")
+    return shares * nodes if len(shares) == 1 else shares
+
+
+def _share(value: Any, part: str, cores: int) -> float:
     try:
-        share = float(value)
+        share = float(part)
     except ValueError:
         share = math.nan
     if not SMALLEST_SHARE <= share <= cores:
@@ -101,10 +109,15 @@ def cpu_quota(cpus: float) -> int:
     return round(cpus * CPU_PERIOD_US)
 
 
-def nodes(number: int, prefix: str, subnet: str) -> list[dict[str, Any]]:
-    """`name`, `container`, `address` and `mac` of node 1 to `number`.
+def nodes(cpus: Sequence[float], prefix: str, subnet: str) -> list[dict[str, Any]]:
+    """`name`, `container`, `address`, `mac` and `quota` of each node.
 
     The hardware address follows from the address: others find a restarted node at once.
+
+    Args:
+        cpus: cores of each node.
+        prefix: begins the containers' names.
+        subnet: IPv4 network of the nodes.
 
     Raises:
         ConfigError: the subnet is none or has not that many addresses.
@@ -113,15 +126,16 @@ def nodes(number: int, prefix: str, subnet: str) -> list[dict[str, Any]]:
         network = ipaddress.IPv4Network(subnet)
     except ValueError as error:
         raise ConfigError(f"lab_subnet={subnet}: {error}; it must be an IPv4 network, as in 10.89.77.0/24") from None
+    number = len(cpus)
     if network.num_addresses < FIRST_ADDRESS + number + 2:
         fits = max(0, network.num_addresses - FIRST_ADDRESS - 2)
         raise ConfigError(f"nodes={number}: lab_subnet={subnet} has addresses for {fits}; take a larger subnet or fewer nodes")
-    return [_node(index, prefix, network[FIRST_ADDRESS + index]) for index in range(1, number + 1)]
+    return [_node(index, prefix, network[FIRST_ADDRESS + index], share) for index, share in enumerate(cpus, 1)]
 
 
-def _node(index: int, prefix: str, address: ipaddress.IPv4Address) -> dict[str, Any]:
+def _node(index: int, prefix: str, address: ipaddress.IPv4Address, share: float) -> dict[str, Any]:
     name, mac = f"node{index}", ":".join(f"{byte:02x}" for byte in (2, 0, *address.packed))
-    return {"name": name, "container": f"{prefix}-{name}", "address": str(address), "mac": mac}
+    return {"name": name, "container": f"{prefix}-{name}", "address": str(address), "mac": mac, "quota": cpu_quota(share)}
 
 
 def owner(project: str) -> str:
@@ -205,13 +219,13 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def changes(
-    wanted: Sequence[Mapping[str, Any]], limits: Sequence[int], mine: str, found: Sequence[Mapping[str, Any]], names: Iterable[str]
+    wanted: Sequence[Mapping[str, Any]], memory: int, mine: str, found: Sequence[Mapping[str, Any]], names: Iterable[str]
 ) -> dict[str, list[str]]:
     """Containers to create, start, adjust (CPU and memory limits) and remove.
 
     Args:
         wanted: nodes, as `nodes` gives them.
-        limits: CPU period, CPU quota (microseconds), memory (bytes) of each.
+        memory: bytes of each.
         mine: this project's owner digest.
         found: containers of any lab, as `container_facts` gives them.
         names: of all containers of the engine.
@@ -220,19 +234,19 @@ def changes(
         ConfigError: a node's name is taken by a container that this project did not make.
     """
     own = {each["container"]: each for each in found if each["labels"].get(OWNER_LABEL) == mine}
-    places = [node["container"] for node in wanted]
+    places = {node["container"]: [CPU_PERIOD_US, node["quota"], memory] for node in wanted}
     _refuse_foreign(places, own, found, names)
     # What never ran could not: it is made anew, in case that its settings were why.
     kept = [name for name in places if name in own and not own[name]["never_ran"]]
     return {
         "create": [name for name in places if name not in kept],
         "start": [name for name in kept if not own[name]["running"]],
-        "adjust": [name for name in kept if own[name]["limits"] != list(limits)],
+        "adjust": [name for name in kept if own[name]["limits"] != places[name]],
         "remove": sorted(own.keys() - set(kept)),
     }
 
 
-def _refuse_foreign(places: Sequence[str], own: Mapping[str, Any], found: Sequence[Mapping[str, Any]], names: Iterable[str]) -> None:
+def _refuse_foreign(places: Iterable[str], own: Mapping[str, Any], found: Sequence[Mapping[str, Any]], names: Iterable[str]) -> None:
     projects = {each["container"]: each["labels"].get(PROJECT_LABEL) for each in found}
     for name in sorted(set(places) & set(names) - own.keys()):
         holder = f"the lab of {projects[name]}" if projects.get(name) else "something else"

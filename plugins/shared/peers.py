@@ -26,6 +26,8 @@ OURS, IDEAL, PEER = "ours", "ideal", "peer"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 NO_LIMIT = "none"
 LAB_LINKS = f"{NO_LIMIT},1gbit,100mbit"
+HALF = '{"reduction": {"name": "half"}}'
+BALANCED = '{"train": {"batch_sizes": "auto"}}'
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 
 
@@ -47,20 +49,26 @@ class System:
     """Whether it is measured with several."""
     default: bool = True
 
+    @property
+    def chooses(self) -> bool:
+        """Whether it is this project, and chooses its reduction itself."""
+        return self.kind == OURS and "reduction" not in self.variant
+
 
 SYSTEMS = {
     system.name: system
     for system in (
         System("lockstep", OURS, OWN, "lockstep", "{}", "this project, its reduction chosen by itself (`auto`)"),
-        System("lockstep-packed", OURS, OWN, "lockstep", '{"name": "packed"}', "this project, float32"),
-        System("lockstep-half", OURS, OWN, "lockstep", '{"name": "half"}', "this project, 16 bits on the wire", default=False),
+        System("lockstep-packed", OURS, OWN, "lockstep", '{"reduction": {"name": "packed"}}', "this project, float32"),
+        System("lockstep-half", OURS, OWN, "lockstep", HALF, "this project, 16 bits on the wire", default=False),
+        System("lockstep-balanced", OURS, OWN, "lockstep", BALANCED, "this project, a batch for each host by its speed", default=False),
         *(
             System(
                 f"lockstep-powersgd-{rank}",
                 OURS,
                 OWN,
                 "lockstep",
-                f'{{"name": "powersgd", "rank": {rank}}}',
+                f'{{"reduction": {{"name": "powersgd", "rank": {rank}}}}}',
                 f"this project, PowerSGD rank {rank}",
                 default=rank == 2,
             )

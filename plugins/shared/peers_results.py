@@ -84,7 +84,7 @@ def of_results(cell: Cell, found: Sequence[Mapping[str, Any]]) -> Row:
         loss=found[0]["losses"][-1],
         weights_equal=len({one["weights_sha256"] for one in found}) == 1,
         started_at=min(one["started_at"] for one in found),
-        chosen=found[0]["settings"]["reduction"]["name"] if cell.workers > 1 and SYSTEMS[cell.system].variant == DEFAULT else "",
+        chosen=found[0]["settings"]["reduction"]["name"] if cell.workers > 1 and SYSTEMS[cell.system].chooses else "",
     )
 
 

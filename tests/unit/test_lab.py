@@ -28,7 +28,7 @@ def refusal(function, *arguments):
 def test_settings_without_any_option():
     assert lab.settings({}, 2) == {
         "nodes": 5,
-        "cpus": 0.38,
+        "cpus": [0.38] * 5,
         "memory": 3 * 2**30,
         "link": "none",
         "state": "present",
@@ -51,6 +51,8 @@ def test_default_share_divides_the_machine_and_leaves_a_little(nodes, cores, sha
         ({"cpus": "0.01"}, "cpus=0.01: it must lie between 0.1 and this machine's 2 cores, as in -e cpus=0.38"),
         ({"cpus": "half"}, "cpus=half: it must lie between 0.1 and this machine's 2 cores, as in -e cpus=0.38"),
         ({"cpus": "nan"}, "cpus=nan: it must lie between 0.1 and this machine's 2 cores, as in -e cpus=0.38"),
+        ({"cpus": "0.3,0.2"}, "cpus=0.3,0.2: 2 shares for 5 nodes; give one for all, as in -e cpus=0.38, or one for each"),
+        ({"cpus": "0.3,0.2,", "nodes": 3}, "cpus=0.3,0.2,: it must lie between 0.1 and this machine's 2 cores, as in -e cpus=0.38"),
         ({"memory": "3gb"}, "memory=3gb: it must be a number with k, m or g, at least 256m, as in -e memory=3g"),
         ({"memory": "100m"}, "memory=100m: it must be a number with k, m or g, at least 256m, as in -e memory=3g"),
         ({"link": "1gbyte"}, "link=1gbyte: it must be none or a rate in bits a second, as in -e link=1gbit or link=100mbit"),
@@ -64,6 +66,10 @@ def test_default_share_divides_the_machine_and_leaves_a_little(nodes, cores, sha
 )
 def test_refused_settings(options, message):
     assert refusal(lab.settings, options, 2) == message
+
+
+def test_each_node_may_have_a_share_of_its_own():
+    assert lab.settings({"nodes": 2, "cpus": "0.38,0.19"}, 2)["cpus"] == [0.38, 0.19]
 
 
 @pytest.mark.parametrize(("text", "size"), [("3g", 3 * 2**30), ("512M", 2**29), ("1073741824", 2**30), ("300000000", 286 * 2**20)])
@@ -86,13 +92,13 @@ def test_cpu_quota_is_of_a_short_period():
 
 
 def test_nodes_have_names_addresses_and_lasting_hardware_addresses():
-    made = lab.nodes(2, "lab", "10.89.77.0/24")
-    assert made[0] == {"name": "node1", "container": "lab-node1", "address": "10.89.77.11", "mac": "02:00:0a:59:4d:0b"}
-    assert made[1]["address"] == "10.89.77.12"
+    made = lab.nodes([0.38, 0.19], "lab", "10.89.77.0/24")
+    assert made[0] == {"name": "node1", "container": "lab-node1", "address": "10.89.77.11", "mac": "02:00:0a:59:4d:0b", "quota": 3_800}
+    assert (made[1]["address"], made[1]["quota"]) == ("10.89.77.12", 1_900)
 
 
 def test_a_subnet_has_to_be_one():
-    assert refusal(lab.nodes, 2, "lab", "10.89.77.1/24").startswith(
+    assert refusal(lab.nodes, [1, 1], "lab", "10.89.77.1/24").startswith(
         "lab_subnet=10.89.77.1/24: 10.89.77.1/24 has host bits set; it must be an IPv4"
     )
 
@@ -100,9 +106,9 @@ def test_a_subnet_has_to_be_one():
 @pytest.mark.parametrize(("number", "fits"), [(4, True), (5, False)])
 def test_a_subnet_has_to_be_large_enough(number, fits):
     if fits:
-        assert lab.nodes(number, "lab", "10.0.0.0/28")[-1]["address"] == "10.0.0.14"
+        assert lab.nodes([0.38] * number, "lab", "10.0.0.0/28")[-1]["address"] == "10.0.0.14"
     else:
-        assert refusal(lab.nodes, number, "lab", "10.0.0.0/28") == (
+        assert refusal(lab.nodes, [1] * number, "lab", "10.0.0.0/28") == (
             "nodes=5: lab_subnet=10.0.0.0/28 has addresses for 4; take a larger subnet or fewer nodes"
         )
 
@@ -150,8 +156,8 @@ def test_a_lab_does_not_move():
 
 
 def changes(found, number=3, names=None):
-    wanted = lab.nodes(number, "lab", "10.1.0.0/24")
-    return lab.changes(wanted, LIMITS, MINE, found, names if names is not None else [each["container"] for each in found])
+    wanted = lab.nodes([0.38] * number, "lab", "10.1.0.0/24")
+    return lab.changes(wanted, LIMITS[2], MINE, found, names if names is not None else [each["container"] for each in found])
 
 
 def test_all_is_made_where_nothing_is():
@@ -274,7 +280,7 @@ def test_recipe_digest_knows_where_a_file_ends():
 
 
 def test_hosts_and_known_hosts():
-    wanted = lab.nodes(2, "lab", "10.1.0.0/24")
+    wanted = lab.nodes([0.38, 0.19], "lab", "10.1.0.0/24")
     assert lab.hosts_file(wanted).splitlines()[-2:] == ["10.1.0.11 node1", "10.1.0.12 node2"]
     assert "127.0.1.1" not in lab.hosts_file(wanted)
     keys = {"node1": "ssh-ed25519 AAA node1\n", "node2": "ssh-ed25519 BBB node2\n"}

@@ -21,9 +21,9 @@ def action(module, **arguments):
 
 @pytest.fixture
 def made(tmp_path):
-    nodes = lab.nodes(2, "lab", "10.1.0.0/24")
+    nodes = lab.nodes([0.38, 0.19], "lab", "10.1.0.0/24")
     return {
-        "settings": {"nodes": 2, "cpus": 0.38, "memory": 3 * 2**30, "link": "1gbit", "state": "present", "image": "present"},
+        "settings": {"nodes": 2, "cpus": [0.38, 0.19], "memory": 3 * 2**30, "link": "1gbit", "state": "present", "image": "present"},
         "engine": "podman",
         "place": str(tmp_path / "a place" / "lab"),
         "inventory": str(tmp_path / "a place" / "inventory" / "lab"),
@@ -171,6 +171,7 @@ def test_a_removal_says_what_it_keeps():
 def test_the_lab_is_shown_with_the_next_commands(made):
     shown = lab_ready.shown(made).splitlines()
     assert shown[2].split() == ["node1", "10.1.0.11", "0.38", "3g", "1gbit"]
+    assert shown[3].split() == ["node2", "10.1.0.12", "0.19", "3g", "1gbit"]
     assert any(line.endswith("provision.yml") and "'" in line for line in shown), "a path with a space is quoted"
     assert shown[-1].split(maxsplit=2)[2] == "ansible-playbook lab.yml -e state=absent"
 

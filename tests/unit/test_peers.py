@@ -221,9 +221,10 @@ class TestRows:
 
     def test_what_this_project_chose_is_kept_where_it_chose(self):
         found = [result(settings={"reduction": {"name": "powersgd"}})] * 2
-        rows = [peers_results.of_results(Cell(1, "none", 2, system), found) for system in ("lockstep", "lockstep-powersgd-2")]
-        assert [row.chosen for row in rows] == ["powersgd", ""]
-        names = [Results([row]).at("none", 2)[0].name for row in [*rows, dataclasses.replace(rows[0], chosen="")]]
+        systems = ("lockstep", "lockstep-powersgd-2", "lockstep-balanced", "ddp", "ideal")
+        rows = [peers_results.of_results(Cell(1, "none", 2, system), found) for system in systems]
+        assert [row.chosen for row in rows] == ["powersgd", "", "powersgd", "", ""]
+        names = [Results([row]).at("none", 2)[0].name for row in [*rows[:2], dataclasses.replace(rows[0], chosen="")]]
         assert names == ["lockstep (powersgd)", "lockstep-powersgd-2", "lockstep"]
 
     def test_workers_with_other_weights_are_noted(self):
@@ -415,7 +416,7 @@ class TestActions:
         assert [plan_peers.is_lab(Path(one)) for one in given] == [True, True, False, False]
 
     def test_a_reduction_that_this_trainer_lacks(self, monkeypatch):
-        odd = dataclasses.replace(SYSTEMS["lockstep"], name="odd", variant='{"name": "telepathy"}')
+        odd = dataclasses.replace(SYSTEMS["lockstep"], name="odd", variant='{"reduction": {"name": "telepathy"}}')
         monkeypatch.setitem(SYSTEMS, "odd", odd)
         assert plan_peers.unsupported("lockstep") is None
         assert plan_peers.unsupported("ddp") is None

@@ -303,10 +303,11 @@ def test_factors_stay_orthonormal_over_many_steps():
 
 @pytest.mark.parametrize("low_rank", [True, False])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_momentum_is_kerass_formula(low_rank, threads, monkeypatch):
+@pytest.mark.parametrize("factors", [2, 7])
+def test_momentum_is_kerass_formula(low_rank, threads, factors, monkeypatch):
     monkeypatch.setattr("trainer.hostarray.SPLIT_FROM", 100)
     random = np.random.default_rng(0)
-    left, right = random.standard_normal((3, 70)).astype(np.float32), random.standard_normal((3, 50)).astype(np.float32)
+    left, right = (random.standard_normal((factors, size)).astype(np.float32) for size in (70, 50))
     velocity, weights = (random.standard_normal((70, 50)).astype(np.float32) for _ in range(2))
     updated, before = np.zeros_like(weights), velocity.astype(np.float64)
     product = (left.T.astype(np.float64) @ right).astype(np.float32)

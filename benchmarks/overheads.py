@@ -1,0 +1,74 @@
+"""What runs spent their time on beside training, in percent of the training.
+
+    .venv/bin/python benchmarks/overheads.py RUN [RUN ...]
+
+Reads the chief's record of its phases (`runs/RUN/workers/<chief>/metrics.jsonl`). Workers go from one phase to the next
+together, so the chief's time is everybody's. From Enter to the first record is the control node's part: see
+launch_time.py.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from trainer.analysis import text
+
+ROOT = Path(__file__).resolve().parents[1]
+TRAINING, SAVING, VALIDATING, STARTING = "training", "saving", "validating", "starting"
+ROWS = {
+    STARTING: "start: TensorFlow, cluster, model, tracing",
+    VALIDATING: "validation",
+    SAVING: "saving state, weights, curves",
+}
+
+
+def main() -> None:
+    """Read and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="RUN")
+    for name in parser.parse_args().runs:
+        print(told(name, records(ROOT / "runs" / name)))
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    """The chief's records of the last launch."""
+    chief = json.loads((run / "cluster.json").read_text())["hosts"][0]["name"]
+    return [json.loads(line) for line in (run / "workers" / chief / "metrics.jsonl").read_text().splitlines()]
+
+
+def stays(phases: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Seconds of every stay in a phase, by kind.
+
+    Args:
+        phases: records of kind `phase`, oldest first; the last one, `ended`, ends the one before.
+    """
+    found: dict[str, list[float]] = {TRAINING: [], **{kind: [] for kind in ROWS}}
+    begun = False
+    for one, following in pairwise(phases):
+        begun = begun or one["phase"] == TRAINING
+        found[one["phase"] if begun else STARTING].append(following["t"] - one["t"])
+    return found
+
+
+def told(name: str, lines: Iterable[Mapping[str, Any]]) -> str:
+    """A table of one run."""
+    found = stays([line for line in lines if line["kind"] == "phase"])
+    training = sum(found[TRAINING])
+    rows = [[meaning, *_cells(found[kind], training, kind == STARTING)] for kind, meaning in ROWS.items()]
+    header = ["", "seconds", "of training", "times", "median s"]
+    return f"{name}: {training:,.1f} s of training\n{text.table(header, rows)}\n"
+
+
+def _cells(seconds: list[float], training: float, once: bool) -> list[Any]:
+    share = f"{sum(seconds) / training:.2%}" if training else "-"
+    times = 1 if once else len(seconds)
+    middle = sum(seconds) if once else statistics.median(seconds or [0.0])
+    return [text.Number(sum(seconds), 2), share, times, text.Number(middle, 3)]
+
+
+if __name__ == "__main__":
+    main()
