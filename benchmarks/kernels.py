@@ -70,14 +70,14 @@ def compiled(matrix: tuple[int, int], rank: int, factors: int) -> dict[str, Work
     from trainer.reduction import kernels
 
     random, (rows, columns) = np.random.default_rng(0), matrix
-    error, gradient, velocity, weights, updated = (random.standard_normal(matrix).astype(np.float32) * 1e-3 for _ in range(5))
+    error, gradient, velocity, weights = (random.standard_normal(matrix).astype(np.float32) * 1e-3 for _ in range(4))
     left, right = np.zeros((factors, rows), np.float32), random.standard_normal((factors, columns)).astype(np.float32)
     sent, new = (np.zeros_like(left), np.zeros_like(right)), np.zeros((rank, rows), np.float32)
     one = np.float32(0.9), np.float32(1e-3), np.float32(0)
     return {
         PROJECT: lambda: kernels.project(0, rows, error, gradient, *sent, right[:rank], new),
         REPROJECT: lambda: kernels.reproject(0, rows, error, left, np.zeros_like(right)),
-        UPDATE: lambda: kernels.momentum_low_rank(0, rows, left, right, velocity, weights, updated, *one),
+        UPDATE: lambda: kernels.momentum_low_rank(0, rows, left, right, velocity, weights, *one),
     }
 
 

@@ -74,8 +74,8 @@ class HostWeight:
         self._shape = (int(np.prod(weight.shape[:-1])), int(weight.shape[-1]))
         self._momentum, self._decay = np.float32(config.momentum), np.float32(config.weight_decay)
         self.velocity = HostArray(tuple(weight.shape))
-        # In turn: the variable keeps the one that it was given, and the next step writes to the other.
-        self._updated = [aligned(self._shape), aligned(self._shape)]
+        # The variable is given this memory once, and keeps it: later steps update it in place.
+        self._memory = aligned(self._shape)
         self._crew = Crew(threads)
 
     def apply(self, gradient: tf.Tensor | LowRank, step: tf.Tensor, rate: tf.Tensor) -> None:
@@ -88,16 +88,17 @@ class HostWeight:
         from trainer.reduction import kernels
 
         weight, step, rate, *gradient = arrays
-        self._updated.reverse()
+        if weight.ctypes.data != self._memory.ctypes.data:
+            self._memory[...] = weight.reshape(self._shape)
         loop: Callable[..., None]
         if len(gradient) > 1:
             loop, factors = kernels.momentum_low_rank, gradient
         else:
             loop, factors = kernels.momentum_dense, [gradient[0].reshape(self._shape)]
         velocity, decay = self.velocity.array.reshape(self._shape), np.float32(rate * self._decay)
-        arguments = *factors, velocity, weight.reshape(self._shape), self._updated[0], self._momentum, np.float32(step), decay
+        arguments = *factors, velocity, self._memory, self._momentum, np.float32(step), decay
         self._crew.run(loop, self._crew.parts(*self._shape), *arguments)
-        return [self._updated[0].reshape(self._weight.shape)]
+        return [self._memory.reshape(self._weight.shape)]
 
 
 def _slot(weight: Any) -> tf.Variable:

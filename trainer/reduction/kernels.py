@@ -16,32 +16,37 @@ from trainer.reduction import NEGLIGIBLE, kernel_cache
 kernel_cache.use()
 
 SWEEPS = 30
+LANES = 64
 BLOCK = 512
 """Floats that are turned at once: of all factors they fit into the fastest cache."""
 
 
 @njit(inline="always")
-def _subtract(matrix: np.ndarray, row: int, times: float | np.float32, left: np.ndarray, right: np.ndarray) -> None:
-    """Subtract a row of `times` · `leftᵀ right`; compiled with the liberties of who calls it.
+def _subtract(
+    matrix: np.ndarray, row: int, keep: float | np.float32, times: float | np.float32, left: np.ndarray, right: np.ndarray
+) -> None:
+    """Multiply a row with `keep` and subtract that of `times` · `leftᵀ right`; compiled with the liberties of who calls it.
 
     Four factors at a time: the row is read and written a quarter as often.
     """
     factors = right.shape[0]
-    whole, pairs = factors // 4 * 4, factors // 2 * 2
+    whole, pairs, kept = factors // 4 * 4, factors // 2 * 2, keep
     for k in range(0, whole, 4):
         f0, f1, f2, f3 = times * left[k, row], times * left[k + 1, row], times * left[k + 2, row], times * left[k + 3, row]
         for column in range(right.shape[1]):
-            matrix[row, column] -= (f0 * right[k, column] + f1 * right[k + 1, column]) + (
-                f2 * right[k + 2, column] + f3 * right[k + 3, column]
+            matrix[row, column] = kept * matrix[row, column] - (
+                (f0 * right[k, column] + f1 * right[k + 1, column]) + (f2 * right[k + 2, column] + f3 * right[k + 3, column])
             )
+        kept = np.float32(1)
     for k in range(whole, pairs, 2):
         f0, f1 = times * left[k, row], times * left[k + 1, row]
         for column in range(right.shape[1]):
-            matrix[row, column] -= f0 * right[k, column] + f1 * right[k + 1, column]
+            matrix[row, column] = kept * matrix[row, column] - (f0 * right[k, column] + f1 * right[k + 1, column])
+        kept = np.float32(1)
     for k in range(pairs, factors):
         factor = times * left[k, row]
         for column in range(right.shape[1]):
-            matrix[row, column] -= factor * right[k, column]
+            matrix[row, column] = kept * matrix[row, column] - factor * right[k, column]
 
 
 @njit(nogil=True, cache=True, fastmath=True)
@@ -70,7 +75,7 @@ def project(
     for row in range(first, last):
         for column in range(error.shape[1]):
             error[row, column] += gradient[row, column]
-        _subtract(error, row, np.float32(1), sent_left, sent_right)
+        _subtract(error, row, np.float32(1), np.float32(1), sent_left, sent_right)
         for k in range(right.shape[0]):
             total = np.float32(0)
             for column in range(error.shape[1]):
@@ -104,18 +109,15 @@ def momentum_low_rank(
     right: np.ndarray,
     velocity: np.ndarray,
     weights: np.ndarray,
-    updated: np.ndarray,
     momentum: float,
     rate: float,
     decay: float,
 ) -> None:
-    """In rows `first` to `last`: `velocity` and `updated` weights after a step along the gradient `leftᵀ right`."""
+    """In rows `first` to `last`: update `velocity` and `weights` by a step along the gradient `leftᵀ right`."""
     for row in range(first, last):
+        _subtract(velocity, row, momentum, rate, left, right)
         for column in range(right.shape[1]):
-            velocity[row, column] *= momentum
-        _subtract(velocity, row, rate, left, right)
-        for column in range(right.shape[1]):
-            updated[row, column] = weights[row, column] - decay * weights[row, column] + velocity[row, column]
+            weights[row, column] = weights[row, column] - decay * weights[row, column] + velocity[row, column]
 
 
 @njit(nogil=True, cache=True)
@@ -125,36 +127,33 @@ def momentum_dense(
     gradient: np.ndarray,
     velocity: np.ndarray,
     weights: np.ndarray,
-    updated: np.ndarray,
     momentum: float,
     rate: float,
     decay: float,
 ) -> None:
     """The same for a gradient `[rows, columns]` that is not compressed."""
     for row in range(first, last):
-        moved, old, new, added = velocity[row], weights[row], updated[row], gradient[row]
+        moved, kept, added = velocity[row], weights[row], gradient[row]
         for column in range(moved.size):
             moved[column] = momentum * moved[column] - rate * added[column]
-            new[column] = old[column] - decay * old[column] + moved[column]
+            kept[column] = kept[column] - decay * kept[column] + moved[column]
 
 
 @njit(nogil=True, cache=True)
 def _dot(a: np.ndarray, b: np.ndarray) -> float:
-    # Eight sums side by side: a single one waits for each addition before the next.
-    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
-    whole = a.size // 8 * 8
-    for i in range(0, whole, 8):
-        s0 += np.float64(a[i]) * b[i]
-        s1 += np.float64(a[i + 1]) * b[i + 1]
-        s2 += np.float64(a[i + 2]) * b[i + 2]
-        s3 += np.float64(a[i + 3]) * b[i + 3]
-        s4 += np.float64(a[i + 4]) * b[i + 4]
-        s5 += np.float64(a[i + 5]) * b[i + 5]
-        s6 += np.float64(a[i + 6]) * b[i + 6]
-        s7 += np.float64(a[i + 7]) * b[i + 7]
+    # Sums side by side: a single one waits for each addition before the next.
+    sums = np.zeros(LANES)
+    whole = a.size // LANES * LANES
+    for first in range(0, whole, LANES):
+        x, y = a[first : first + LANES], b[first : first + LANES]
+        for i in range(LANES):
+            sums[i] += np.float64(x[i]) * y[i]
+    total = 0.0
+    for i in range(LANES):
+        total += sums[i]
     for i in range(whole, a.size):
-        s0 += np.float64(a[i]) * b[i]
-    return ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7))
+        total += np.float64(a[i]) * b[i]
+    return total
 
 
 @njit(nogil=True, cache=True)
@@ -169,9 +168,9 @@ def orthonormalise(left: np.ndarray, first: int) -> None:
         before = np.sqrt(_dot(row, row))
         for _ in range(2):
             for other in range(k):
-                share, direction = _dot(left[other], row), left[other]
+                share, direction = np.float32(_dot(left[other], row)), left[other]
                 for i in range(row.size):
-                    row[i] = np.float32(row[i] - share * direction[i])
+                    row[i] -= share * direction[i]
         after = np.sqrt(_dot(row, row))
         scale = 1.0 / after if after > NEGLIGIBLE * before else 0.0
         for i in range(row.size):
@@ -225,21 +224,31 @@ def _turn_two(products: np.ndarray, turned: np.ndarray, i: int, j: int) -> None:
 def turn(by: np.ndarray, factors: np.ndarray) -> None:
     """Multiply `factors` `[factors, size]` from the left with `by` `[factors, factors]`, in place."""
     count, size = factors.shape
-    shares, whole = by.astype(np.float32), count // 4 * 4
-    kept = np.empty((count, BLOCK), np.float32)
+    shares, kept = by.astype(np.float32), np.empty((count, BLOCK), np.float32)
     for first in range(0, size, BLOCK):
-        width = min(BLOCK, size - first)
+        block = factors[:, first : min(first + BLOCK, size)]
         for k in range(count):
-            for i in range(width):
-                kept[k, i] = factors[k, first + i]
+            for i in range(block.shape[1]):
+                kept[k, i] = block[k, i]
         for j in range(count):
-            for i in range(width):
-                factors[j, first + i] = 0.0
-            for k in range(0, whole, 4):
-                s0, s1, s2, s3 = shares[j, k], shares[j, k + 1], shares[j, k + 2], shares[j, k + 3]
-                for i in range(width):
-                    factors[j, first + i] += (s0 * kept[k, i] + s1 * kept[k + 1, i]) + (s2 * kept[k + 2, i] + s3 * kept[k + 3, i])
-            for k in range(whole, count):
-                share = shares[j, k]
-                for i in range(width):
-                    factors[j, first + i] += share * kept[k, i]
+            _weighted(shares[j], kept, block[j])
+
+
+@njit(nogil=True, cache=True)
+def _weighted(shares: np.ndarray, rows: np.ndarray, total: np.ndarray) -> None:
+    """Write the sum of `shares` times `rows`, as far as `total` reaches."""
+    count = shares.size
+    whole, pairs = count // 4 * 4, count // 2 * 2
+    for i in range(total.size):
+        total[i] = 0.0
+    for k in range(0, whole, 4):
+        s0, s1, s2, s3 = shares[k], shares[k + 1], shares[k + 2], shares[k + 3]
+        for i in range(total.size):
+            total[i] += (s0 * rows[k, i] + s1 * rows[k + 1, i]) + (s2 * rows[k + 2, i] + s3 * rows[k + 3, i])
+    for k in range(whole, pairs, 2):
+        s0, s1 = shares[k], shares[k + 1]
+        for i in range(total.size):
+            total[i] += s0 * rows[k, i] + s1 * rows[k + 1, i]
+    for k in range(pairs, count):
+        for i in range(total.size):
+            total[i] += shares[k] * rows[k, i]
