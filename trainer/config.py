@@ -105,7 +105,7 @@ class Reduction:
     """`powersgd`: left factors that are sent for each tensor a step, 1 to 16."""
     recycle: int = 4
     """`powersgd`: left factors of steps before that are used again, 0 to 32; they cost work, and next to no bytes."""
-    min_elements: int = 10_000
+    min_elements: int = 100_000
     """`powersgd`: tensors with fewer elements are sent as they are."""
     warmup_steps: int = 0
     """`powersgd`: send this many first steps uncompressed."""

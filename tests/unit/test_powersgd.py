@@ -203,15 +203,17 @@ def test_a_memory_that_is_saved_and_restored_goes_on_bit_for_bit():
     ("shape", "options", "expected"),
     [
         ((28800, 128), {}, (28800, 128)),
-        ((3, 3, 32, 64), {}, (288, 64)),
+        ((3, 3, 128, 128), {}, (1152, 128)),
+        ((3, 3, 64, 128), {}, None),
         ((128,), {}, None),
         ((), {}, None),
-        ((99, 101), {}, None),
-        ((100, 100), {}, (100, 100)),
+        ((100, 1000), {}, (100, 1000)),
+        ((99, 1001), {}, None),
+        ((100, 100), {"min_elements": 10_000}, (100, 100)),
         ((100, 100), {"min_elements": 10_001}, None),
-        ((10_000, 5), {}, (10_000, 5)),
-        ((10_000, 4), {}, None),
-        ((100, 100), {"rank": 16}, (100, 100)),
+        ((100_000, 5), {}, (100_000, 5)),
+        ((100_000, 4), {}, None),
+        ((100, 100), {"rank": 16, "min_elements": 1}, (100, 100)),
         ((40, 100), {"rank": 16, "min_elements": 1}, None),
     ],
 )
@@ -309,12 +311,12 @@ def test_momentum_is_kerass_formula(low_rank, threads, factors, monkeypatch):
     random = np.random.default_rng(0)
     left, right = (random.standard_normal((factors, size)).astype(np.float32) for size in (70, 50))
     velocity, weights = (random.standard_normal((70, 50)).astype(np.float32) for _ in range(2))
-    updated, before = np.zeros_like(weights), velocity.astype(np.float64)
+    updated, before = weights.copy(), velocity.astype(np.float64)
     product = (left.T.astype(np.float64) @ right).astype(np.float32)
     crew = Crew(threads)
     arguments = (left, right) if low_rank else (product,)
     loop = kernels.momentum_low_rank if low_rank else kernels.momentum_dense
-    crew.run(loop, crew.parts(70, 50), *arguments, velocity, weights, updated, np.float32(0.9), np.float32(0.1), np.float32(0.01))
+    crew.run(loop, crew.parts(70, 50), *arguments, velocity, updated, np.float32(0.9), np.float32(0.1), np.float32(0.01))
     expected = 0.9 * before - 0.1 * product
     np.testing.assert_allclose(velocity, expected, atol=1e-5)
     np.testing.assert_allclose(updated, weights - 0.01 * weights + expected, atol=1e-5)
