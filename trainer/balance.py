@@ -1,7 +1,8 @@
 """How many images each worker takes of a step, so that all are done at the same time.
 
-A worker's forward and backward pass takes a time that does not depend on the batch, and a time an image; both
-are measured before training, or the sizes are given. The gradient does not depend on them: each image counts once.
+A worker's step takes a time that does not depend on the batch (compression, update, a part of the forward and backward
+pass), and a time an image; both are measured before training, or the sizes are given. The gradient does not depend on
+them: each image counts once.
 """
 
 import math
@@ -18,7 +19,14 @@ SMALLER = 2
 """The second batch that is timed has this part of the images of the first."""
 
 
-def shares(train: Train, cluster: Cluster, global_batch: int, before: Sequence[int] | None, seconds: Callable[[int], float]) -> list[int]:
+def shares(
+    train: Train,
+    cluster: Cluster,
+    global_batch: int,
+    before: Sequence[int] | None,
+    seconds: Callable[[int], float],
+    overhead: Callable[[], float],
+) -> list[int]:
     """Each worker's share of a step, in proportion; the same list on all workers.
 
     Args:
@@ -27,6 +35,7 @@ def shares(train: Train, cluster: Cluster, global_batch: int, before: Sequence[i
         global_batch: images a step.
         before: the shares with which a run that is continued began, on any worker.
         seconds: measures a forward and backward pass over so many images on this worker.
+        overhead: measures what else a step takes this worker, without waiting for others.
 
     Raises:
         ConfigError: a list of another length than there are workers.
@@ -40,15 +49,19 @@ def shares(train: Train, cluster: Cluster, global_batch: int, before: Sequence[i
         return list(train.batch_sizes)
     if before is not None and len(before) == workers:
         return list(before)
-    return balanced(global_batch, _measured(cluster, global_batch // workers, seconds))
+    return balanced(global_batch, _measured(cluster, global_batch // workers, seconds, overhead))
 
 
-def _measured(cluster: Cluster, batch: int, seconds: Callable[[int], float]) -> list[tuple[float, float]]:
+def _measured(cluster: Cluster, batch: int, seconds: Callable[[int], float], overhead: Callable[[], float]) -> list[tuple[float, float]]:
     """Fixed seconds and seconds an image of every worker."""
     small = max(1, batch // SMALLER)
-    table = np.zeros((cluster.place.workers, 2), np.int32)
-    table[cluster.place.rank] = [round(1e6 * seconds(size)) for size in (small, batch)]
-    return [line(small, first / 1e6, batch, second / 1e6) for first, second in cluster.gather(table)]
+    table = np.zeros((cluster.place.workers, 3), np.int32)
+    table[cluster.place.rank] = [round(1e6 * value) for value in (seconds(small), seconds(batch), overhead())]
+    found = []
+    for first, second, more in cluster.gather(table) / 1e6:
+        fixed, an_image = line(small, first, batch, second)
+        found.append((fixed + more, an_image))
+    return found
 
 
 def line(small: int, first: float, large: int, second: float) -> tuple[float, float]:

@@ -3,11 +3,14 @@
 import dataclasses
 import functools
 import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from trainer import step
 from trainer.cluster import Cluster
 from trainer.config import Reduction
 from trainer.reduction.choice import Choice, choose, sent_bytes
@@ -16,6 +19,7 @@ Shapes = Sequence[tuple[int, ...]]
 SMALL, LARGE = 2**14, 2**19
 """Floats of the two sums that are timed: their difference is what a byte costs."""
 ROUNDS = 3
+STEPS = 8
 
 
 def resolve(
@@ -51,6 +55,21 @@ def own_seconds(forward_backward_call: Callable[..., object], image: Sequence[in
     """Seconds of one forward and backward pass on this worker: the shortest of a few, the first of which traces."""
     blank = np.zeros((batch, *image), np.uint8), np.zeros(batch, np.int32), np.ones(batch, np.float32)
     return _shortest(lambda: forward_backward_call(*blank, np.float32(batch), np.float32(0)))
+
+
+def overhead_seconds(split_call: Callable[..., Any], image: Sequence[int]) -> float:
+    """Seconds of a step on this worker that do not depend on its batch: compression and update, without waiting for others.
+
+    All workers at once; it takes steps on a blank image, so that the caller has to put the weights back.
+
+    Args:
+        split_call: a `step.SplitCall`; its first call traces.
+        image: height, width, channels.
+    """
+    batch = step.blank(image)
+    found = [split_call(*batch, np.zeros(1, np.float32), np.float32(0))[1] for _ in range(1 + STEPS)]
+    # The mean, not the shortest: a host with a share of a processor computes in bursts.
+    return statistics.fmean(parts["compression"] + parts["apply"] for parts in found if parts is not None)
 
 
 def sending_seconds(cluster: Cluster, shapes: Shapes) -> float:

@@ -4,11 +4,12 @@ Inner and outer loop are apart, as in Orbit's controller: `trainer.step` runs st
 what happens between them.
 """
 
+import contextlib
 import dataclasses
 import functools
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,6 @@ class Trainer:
         self.model = assembly.build_model(cluster, config, len(job.manifest.classes))
         self._forward_backward_call = step.make_forward_backward_call(cluster, self.model)
         self._before = newest_progress(cluster, self.states)
-        self.shares = self._divide()
         parts, method = assembly.assemble(cluster, config, self.model, self._choose())
         self.optimizer = parts.optimizer
         self._train_call, self._split_call = step.make_train_call(parts), step.SplitCall(parts, self._forward_backward_call)
@@ -75,6 +75,7 @@ class Trainer:
         self._evaluate_call = step.make_evaluate_call(self.model)
         self.variables = [variable.value for variable in self.model.variables] + self.optimizer.slots
         self.memories = Memories(job.own / "memory", cluster.place, config.checkpoint.keep, method.memory)
+        self.shares = self._divide()
         self.history = History(job.run / "history.csv")
         self.events = Events(job.run / "logs") if cluster.place.is_chief else None
         self.splits = Splits(job.metrics)
@@ -84,7 +85,7 @@ class Trainer:
         job, train = self.job, self.job.config.train
         if train.batch_sizes == balance.CALIBRATED:
             job.metrics.phase("measuring the workers")
-        found = balance.shares(train, self.cluster, job.counts.global_batch, self._before.shares, self._own_seconds)
+        found = balance.shares(train, self.cluster, job.counts.global_batch, self._before.shares, self._own_seconds, self._overhead_seconds)
         if len(set(found)) > 1:
             job.metrics.shares(balance.told(self.cluster.place.hosts, job.counts.global_batch, found))
         return found
@@ -92,14 +93,19 @@ class Trainer:
     def _choose(self) -> Reduction:
         job, cluster = self.job, self.cluster
         job.metrics.phase("choosing how to send gradients")
-        batch = max(1, job.counts.global_batch * self.shares[cluster.place.rank] // sum(self.shares))
-        measure = functools.partial(self._own_seconds, batch)
+        asked, place = job.config.train.batch_sizes, cluster.place
+        parts = asked if isinstance(asked, tuple) and len(asked) == place.workers else (1,) * place.workers
+        measure = functools.partial(self._own_seconds, max(1, job.counts.global_batch * parts[place.rank] // sum(parts)))
         chosen, self.choice = choosing.resolve(job.config.reduction, cluster, step.shapes(self.model), self._before.method, measure)
         job.metrics.reduction(self.choice.name, self.choice.why)
         return chosen
 
     def _own_seconds(self, batch: int) -> float:
         return choosing.own_seconds(self._forward_backward_call, self.job.config.data.image_size, batch)
+
+    def _overhead_seconds(self) -> float:
+        with self._taken_back():
+            return choosing.overhead_seconds(self._split_call, self.job.config.data.image_size)
 
     def _prepare_data(self) -> None:
         counts, place = self.job.counts, self.cluster.place
@@ -144,14 +150,19 @@ class Trainer:
 
     def _trace(self) -> None:
         """Take a step of each kind on a blank image, and take it back: no step of training waits for tracing or for connections."""
+        blank = step.blank(self.job.config.data.image_size)
+        with self._taken_back():
+            for call in [self._train_call, *([self._warmup_call] if self._warmup else [])]:
+                call(*blank, np.zeros(1, np.float32), np.float32(0))
+            if self.job.config.telemetry.split_every:
+                self._split_call(*blank, np.zeros(1, np.float32), np.float32(0))
+
+    @contextlib.contextmanager
+    def _taken_back(self) -> Iterator[None]:
+        """Whatever steps are taken inside: afterwards all that training changes is as before."""
         kept = [*self.variables, *self.memories.memory]
         before = [np.array(variable.numpy()) for variable in kept]
-        one = np.ones(1, np.float32)
-        blank = np.zeros((1, 1, *self.job.config.data.image_size), np.uint8), np.zeros((1, 1), np.int32), one[np.newaxis], one
-        for call in [self._train_call, *([self._warmup_call] if self._warmup else [])]:
-            call(*blank, np.zeros(1, np.float32), np.float32(0))
-        if self.job.config.telemetry.split_every:
-            self._split_call(*blank, np.zeros(1, np.float32), np.float32(0))
+        yield
         for variable, value in zip(kept, before, strict=True):
             variable.assign(value)
 

@@ -8,7 +8,7 @@ each takes. It is a step of training like any other.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +89,12 @@ def make_forward_backward_call(cluster: Cluster, model: keras.Model) -> Callable
         tf.TensorSpec([], tf.float32),
     ]
     return _traced(cluster, local, batch)
+
+
+def blank(image: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Images, labels, weights and totals for a step of one image, which is blank."""
+    one = np.ones(1, np.float32)
+    return np.zeros((1, 1, *image), np.uint8), np.zeros((1, 1), np.int32), one[np.newaxis], one
 
 
 def shapes(model: keras.Model) -> list[tuple[int, ...]]:

@@ -45,10 +45,11 @@ def lockstep(given: common.Task, sections: dict[str, Any]) -> common.Trained:
     whole = step.make_forward_backward_call(cluster, model)
     seconds = functools.partial(choosing.own_seconds, whole, config.data.image_size)
     total = given.batch * cluster.place.workers
-    shares = balance.shares(config.train, cluster, total, None, seconds)
-    batch = total * shares[cluster.place.rank] // sum(shares)
-    chosen, choice = choosing.resolve(config.reduction, cluster, step.shapes(model), None, functools.partial(seconds, batch))
+    chosen, choice = choosing.resolve(config.reduction, cluster, step.shapes(model), None, functools.partial(seconds, given.batch))
     parts, _ = assembly.assemble(cluster, config, model, chosen)
+    overhead = functools.partial(choosing.overhead_seconds, step.SplitCall(parts, whole), config.data.image_size)
+    shares = balance.shares(config.train, cluster, total, None, seconds, overhead)
+    batch = total * shares[cluster.place.rank] // sum(shares)
     call = step.make_train_call(parts)
 
     images, labels = common.images(given.rank, batch)

@@ -24,38 +24,42 @@ class Cluster:
         return table
 
 
-def never(_):
+def never(*_):
     raise AssertionError("nothing is to be measured")
 
 
 def test_equal_shares_unless_asked():
-    assert balance.shares(Train(), Cluster(3), 192, None, never) == [1, 1, 1]
-    assert balance.shares(Train(batch_sizes="auto"), Cluster(1), 64, None, never) == [1]
+    assert balance.shares(Train(), Cluster(3), 192, None, never, never) == [1, 1, 1]
+    assert balance.shares(Train(batch_sizes="auto"), Cluster(1), 64, None, never, never) == [1]
 
 
 def test_a_list_is_taken_as_it_is():
-    assert balance.shares(Train(batch_sizes=(64, 32)), Cluster(2), 96, [1, 1], never) == [64, 32]
+    assert balance.shares(Train(batch_sizes=(64, 32)), Cluster(2), 96, [1, 1], never, never) == [64, 32]
     with pytest.raises(ConfigError, match=r"^train.batch_sizes: 2 sizes \(64, 32\) for 3 workers; give one for each$"):
-        balance.shares(Train(batch_sizes=(64, 32)), Cluster(3), 96, None, never)
+        balance.shares(Train(batch_sizes=(64, 32)), Cluster(3), 96, None, never, never)
 
 
 def test_a_run_that_is_continued_keeps_its_shares_on_as_many_workers():
     train = Train(batch_sizes="auto")
-    assert balance.shares(train, Cluster(2), 96, [70, 26], never) == [70, 26]
-    others = [[30_000, 50_000], [30_000, 50_000]]
-    assert balance.shares(train, Cluster(3, others), 96, [70, 26], lambda size: 0.01 + size / 1600 * 2) == [32, 32, 32]
+    assert balance.shares(train, Cluster(2), 96, [70, 26], never, never) == [70, 26]
+    others = [[30_000, 50_000, 0], [30_000, 50_000, 0]]
+    found = balance.shares(train, Cluster(3, others), 96, [70, 26], lambda size: 0.01 + size / 1600 * 2, lambda: 0.0)
+    assert found == [32, 32, 32]
 
 
 def test_a_host_of_half_the_speed_takes_less_than_half_when_it_has_work_beside_the_images():
-    def seconds(size):
-        return 0.008 + 0.001 * size
+    def passes(size):
+        return 0.002 + 0.001 * size
 
-    others = [[1e6 * seconds(32), 1e6 * seconds(64)]] * 3 + [[2e6 * seconds(32), 2e6 * seconds(64)]]
-    sizes = balance.shares(Train(batch_sizes="auto"), Cluster(5, others), 320, None, seconds)
+    def whole(size):
+        return passes(size) + 0.006
+
+    row = np.array([passes(32), passes(64), 0.006]) * 1e6
+    sizes = balance.shares(Train(batch_sizes="auto"), Cluster(5, [row] * 3 + [2 * row]), 320, None, passes, lambda: 0.006)
     assert (sum(sizes), sizes[:4]) == (320, [72] * 4)
-    times = [seconds(size) for size in sizes[:4]] + [2 * seconds(sizes[4])]
+    times = [whole(size) for size in sizes[:4]] + [2 * whole(sizes[4])]
     assert max(times) / min(times) < 1.03
-    fair = 320 / (4 * 64 / seconds(64) + 64 / (2 * seconds(64)))
+    fair = 320 / (4 * 64 / whole(64) + 64 / (2 * whole(64)))
     assert fair / max(times) > 0.95
 
 
