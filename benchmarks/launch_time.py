@@ -9,13 +9,14 @@ first call tells (it holds `train.steps_per_call` steps).
 
 import argparse
 import itertools
-import json
 import shutil
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from trainer.telemetry import chief_records
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = {
@@ -50,10 +51,9 @@ def launch(number: int, more: list[str]) -> dict[str, float]:
     begun = time.time()
     argv = [str(Path(sys.executable).parent / "ansible-playbook"), "train.yml", "-e", f"run={name}", "-e", "quick=true", *more]
     subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
-    chief = json.loads((ROOT / "runs" / name / "cluster.json").read_text())["hosts"][0]["name"]
-    lines = (ROOT / "runs" / name / "workers" / chief / "metrics.jsonl").read_text().splitlines()
+    records = chief_records(ROOT / "runs" / name)
     remove(name, more)
-    return parts(begun, [json.loads(line) for line in lines])
+    return parts(begun, records)
 
 
 def parts(begun: float, records: list[dict[str, object]]) -> dict[str, float]:

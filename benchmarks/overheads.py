@@ -8,14 +8,17 @@ launch_time.py.
 """
 
 import argparse
-import json
 import statistics
+import sys
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from trainer.analysis import text
+from trainer.errors import LockstepError
+from trainer.plan import latest_run
+from trainer.telemetry import chief_records
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAINING, SAVING, VALIDATING, STARTING = "training", "saving", "validating", "starting"
@@ -30,14 +33,11 @@ def main() -> None:
     """Read and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN")
-    for name in parser.parse_args().runs:
-        print(told(name, records(ROOT / "runs" / name)))
-
-
-def records(run: Path) -> list[dict[str, Any]]:
-    """The chief's records of the last launch."""
-    chief = json.loads((run / "cluster.json").read_text())["hosts"][0]["name"]
-    return [json.loads(line) for line in (run / "workers" / chief / "metrics.jsonl").read_text().splitlines()]
+    try:
+        for name in parser.parse_args().runs:
+            print(told(name, chief_records(latest_run(ROOT / "runs", name))))
+    except LockstepError as error:
+        sys.exit(str(error))
 
 
 def stays(phases: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
@@ -64,10 +64,9 @@ def told(name: str, lines: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _cells(seconds: list[float], training: float, once: bool) -> list[Any]:
-    share = f"{sum(seconds) / training:.2%}" if training else "-"
-    times = 1 if once else len(seconds)
-    middle = sum(seconds) if once else statistics.median(seconds or [0.0])
-    return [text.Number(sum(seconds), 2), share, times, text.Number(middle, 3)]
+    stayed = [sum(seconds)] if once else seconds
+    share = f"{sum(stayed) / training:.2%}" if training else "-"
+    return [text.Number(sum(stayed), 2), share, len(stayed), text.Number(statistics.median(stayed or [0.0]), 3)]
 
 
 if __name__ == "__main__":

@@ -41,15 +41,27 @@ def shares(
         ConfigError: a list of another length than there are workers.
     """
     workers = cluster.place.workers
-    if train.batch_sizes is None or workers == 1:
-        return [1] * workers
-    if not isinstance(train.batch_sizes, str):
-        if misfit := sizes_misfit(train.batch_sizes, workers):
-            raise ConfigError(misfit)
-        return list(train.batch_sizes)
+    known = given(train, workers)
+    if known is not None:
+        return known
     if before is not None and len(before) == workers:
         return list(before)
     return balanced(global_batch, _measured(cluster, global_batch // workers, seconds, overhead))
+
+
+def given(train: Train, workers: int) -> list[int] | None:
+    """The shares that need no measuring; None where they are to be calibrated.
+
+    Raises:
+        ConfigError: a list of another length than there are workers.
+    """
+    if train.batch_sizes is None or workers == 1:
+        return [1] * workers
+    if isinstance(train.batch_sizes, str):
+        return None
+    if misfit := sizes_misfit(train.batch_sizes, workers):
+        raise ConfigError(misfit)
+    return list(train.batch_sizes)
 
 
 def _measured(cluster: Cluster, batch: int, seconds: Callable[[int], float], overhead: Callable[[], float]) -> list[tuple[float, float]]:

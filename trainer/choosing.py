@@ -20,6 +20,7 @@ SMALL, LARGE = 2**14, 2**19
 """Floats of the two sums that are timed: their difference is what a byte costs."""
 ROUNDS = 3
 STEPS = 8
+"""Steps over which a step's overhead is averaged."""
 
 
 def resolve(

@@ -93,8 +93,8 @@ class Trainer:
     def _choose(self) -> Reduction:
         job, cluster = self.job, self.cluster
         job.metrics.phase("choosing how to send gradients")
-        asked, place = job.config.train.batch_sizes, cluster.place
-        parts = asked if isinstance(asked, tuple) and len(asked) == place.workers else (1,) * place.workers
+        place = cluster.place
+        parts = balance.given(job.config.train, place.workers) or [1] * place.workers
         measure = functools.partial(self._own_seconds, max(1, job.counts.global_batch * parts[place.rank] // sum(parts)))
         chosen, self.choice = choosing.resolve(job.config.reduction, cluster, step.shapes(self.model), self._before.method, measure)
         job.metrics.reduction(self.choice.name, self.choice.why)

@@ -21,7 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainer.files import write_rows
+from trainer.errors import LockstepError
+from trainer.files import read_json, write_rows
 
 HISTORY = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "learning_rate", "seconds", "images_per_s")
 PHASES = ("input", "forward_backward", "compression", "all_reduce", "apply")
@@ -142,6 +143,31 @@ def read_history(path: Path) -> list[dict[str, Any]]:
     with path.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     return [{key: int(value) if key == "epoch" else float(value) for key, value in row.items()} for row in rows]
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Records of a metrics.jsonl, oldest first; an empty list when there is none. A torn last line is not yet one.
+
+    Raises:
+        LockstepError: a line that is no record.
+    """
+    if not path.is_file():
+        return []
+    complete = path.read_text(encoding="utf-8").rpartition("\n")[0]
+    return [_record(path, number, line) for number, line in enumerate(complete.splitlines(), 1)]
+
+
+def _record(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(line))
+    except (ValueError, TypeError) as error:
+        raise LockstepError(f"{path}, line {number}: no record of a worker ({error}); remove that line") from None
+
+
+def chief_records(run: Path) -> list[dict[str, Any]]:
+    """The chief's records of a run's last launch."""
+    chief = read_json(run / "cluster.json")["hosts"][0]["name"]
+    return read_records(run / "workers" / chief / "metrics.jsonl")
 
 
 class Events:

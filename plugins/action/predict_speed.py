@@ -1,6 +1,5 @@
 """The doctor's end: predict images/s at every number of workers, from each host's own step, the network and the two-step training."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from plugins.shared import control, forecast
 from trainer.analysis import prediction, text
 from trainer.files import read_json, write_json
+from trainer.telemetry import read_records
 
 
 class ActionModule(control.ControlAction):
@@ -47,8 +47,7 @@ class ActionModule(control.ControlAction):
 def _second_step(folder: Path, plan: dict[str, Any]) -> float | None:
     """Seconds of the trial's last step, which no tracing holds up; None when its record is missing."""
     metrics = folder / "workers" / plan["hosts"][0]["name"] / "metrics.jsonl"
-    records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()] if metrics.is_file() else []
-    steps = [record for record in records if record["kind"] == "steps"]
+    steps = [record for record in read_records(metrics) if record["kind"] == "steps"]
     return float(steps[-1]["seconds"]) if len(steps) > 1 else None
 
 

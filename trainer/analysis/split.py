@@ -4,7 +4,6 @@ A synchronous step is as slow as its slowest host. That host is not the one that
 all-reduce: the others wait there for it. So hosts are compared by their own work, which is all but the all-reduce.
 """
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.analysis import text
-from trainer.errors import LockstepError
-from trainer.telemetry import PHASES
+from trainer.telemetry import PHASES, read_records
 
 OWN = ("input", "forward_backward", "apply")
 """Phases of a step that one worker has, too."""
@@ -38,22 +36,10 @@ def read(run: Path) -> dict[str, list[dict[str, Any]]]:
     found = {}
     for folder in sorted(path for path in run.glob("workers/*") if path.is_dir()):
         files = [*sorted(folder.glob("metrics-*.jsonl")), folder / "metrics.jsonl"]
-        records = [record for path in files if path.is_file() for record in _records(path)]
+        records = [record for path in files for record in of_worker(read_records(path))]
         if records:
             found[folder.name] = whole(records)
     return found
-
-
-def _records(path: Path) -> list[dict[str, Any]]:
-    complete = path.read_text(encoding="utf-8").rpartition("\n")[0]
-    return of_worker([_record(path, number, line) for number, line in enumerate(complete.splitlines(), 1)])
-
-
-def _record(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        return dict(json.loads(line))
-    except (ValueError, TypeError) as error:
-        raise LockstepError(f"{path}, line {number}: no record of a worker ({error}); remove that line") from None
 
 
 def of_worker(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -16,37 +16,36 @@ from trainer.reduction import NEGLIGIBLE, kernel_cache
 kernel_cache.use()
 
 SWEEPS = 30
+"""Of Jacobi's method at most; it needs a handful."""
 LANES = 64
+"""Sums that `_dot` keeps side by side."""
 BLOCK = 512
 """Floats that are turned at once: of all factors they fit into the fastest cache."""
 
 
 @njit(inline="always")
-def _subtract(
-    matrix: np.ndarray, row: int, keep: float | np.float32, times: float | np.float32, left: np.ndarray, right: np.ndarray
-) -> None:
-    """Multiply a row with `keep` and subtract that of `times` · `leftᵀ right`; compiled with the liberties of who calls it.
+def _combine(target: np.ndarray, keep: float | np.float32, times: float | np.float32, factors: np.ndarray, rows: np.ndarray) -> None:
+    """Multiply `target` with `keep`, and add `times` · `factors` · `rows`; compiled with the liberties of who calls it.
 
-    Four factors at a time: the row is read and written a quarter as often.
+    Four rows at a time: the target is read and written a quarter as often.
     """
-    factors = right.shape[0]
-    whole, pairs, kept = factors // 4 * 4, factors // 2 * 2, keep
+    count = factors.size
+    whole, pairs, kept = count // 4 * 4, count // 2 * 2, keep
     for k in range(0, whole, 4):
-        f0, f1, f2, f3 = times * left[k, row], times * left[k + 1, row], times * left[k + 2, row], times * left[k + 3, row]
-        for column in range(right.shape[1]):
-            matrix[row, column] = kept * matrix[row, column] - (
-                (f0 * right[k, column] + f1 * right[k + 1, column]) + (f2 * right[k + 2, column] + f3 * right[k + 3, column])
-            )
+        f0, f1, f2, f3 = times * factors[k], times * factors[k + 1], times * factors[k + 2], times * factors[k + 3]
+        for i in range(target.size):
+            target[i] = kept * target[i] + ((f0 * rows[k, i] + f1 * rows[k + 1, i]) + (f2 * rows[k + 2, i] + f3 * rows[k + 3, i]))
         kept = np.float32(1)
     for k in range(whole, pairs, 2):
-        f0, f1 = times * left[k, row], times * left[k + 1, row]
-        for column in range(right.shape[1]):
-            matrix[row, column] = kept * matrix[row, column] - (f0 * right[k, column] + f1 * right[k + 1, column])
+        f0, f1 = times * factors[k], times * factors[k + 1]
+        for i in range(target.size):
+            target[i] = kept * target[i] + (f0 * rows[k, i] + f1 * rows[k + 1, i])
         kept = np.float32(1)
-    for k in range(pairs, factors):
-        factor = times * left[k, row]
-        for column in range(right.shape[1]):
-            matrix[row, column] = kept * matrix[row, column] - factor * right[k, column]
+    for k in range(pairs, count):
+        factor = times * factors[k]
+        for i in range(target.size):
+            target[i] = kept * target[i] + factor * rows[k, i]
+        kept = np.float32(1)
 
 
 @njit(nogil=True, cache=True, fastmath=True)
@@ -75,7 +74,7 @@ def project(
     for row in range(first, last):
         for column in range(error.shape[1]):
             error[row, column] += gradient[row, column]
-        _subtract(error, row, np.float32(1), np.float32(1), sent_left, sent_right)
+        _combine(error[row], np.float32(1), np.float32(-1), sent_left[:, row], sent_right)
         for k in range(right.shape[0]):
             total = np.float32(0)
             for column in range(error.shape[1]):
@@ -115,7 +114,7 @@ def momentum_low_rank(
 ) -> None:
     """In rows `first` to `last`: update `velocity` and `weights` by a step along the gradient `leftᵀ right`."""
     for row in range(first, last):
-        _subtract(velocity, row, momentum, rate, left, right)
+        _combine(velocity[row], momentum, -rate, left[:, row], right)
         for column in range(right.shape[1]):
             weights[row, column] = weights[row, column] - decay * weights[row, column] + velocity[row, column]
 
@@ -231,24 +230,4 @@ def turn(by: np.ndarray, factors: np.ndarray) -> None:
             for i in range(block.shape[1]):
                 kept[k, i] = block[k, i]
         for j in range(count):
-            _weighted(shares[j], kept, block[j])
-
-
-@njit(nogil=True, cache=True)
-def _weighted(shares: np.ndarray, rows: np.ndarray, total: np.ndarray) -> None:
-    """Write the sum of `shares` times `rows`, as far as `total` reaches."""
-    count = shares.size
-    whole, pairs = count // 4 * 4, count // 2 * 2
-    for i in range(total.size):
-        total[i] = 0.0
-    for k in range(0, whole, 4):
-        s0, s1, s2, s3 = shares[k], shares[k + 1], shares[k + 2], shares[k + 3]
-        for i in range(total.size):
-            total[i] += (s0 * rows[k, i] + s1 * rows[k + 1, i]) + (s2 * rows[k + 2, i] + s3 * rows[k + 3, i])
-    for k in range(whole, pairs, 2):
-        s0, s1 = shares[k], shares[k + 1]
-        for i in range(total.size):
-            total[i] += s0 * rows[k, i] + s1 * rows[k + 1, i]
-    for k in range(pairs, count):
-        for i in range(total.size):
-            total[i] += shares[k] * rows[k, i]
+            _combine(block[j], np.float32(0), np.float32(1), shares[j], kept)
