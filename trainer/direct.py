@@ -208,9 +208,10 @@ class Direct:
             events: list[tuple[int, int]] = poll.poll(QUIET_S * 1000)
             if events:
                 return events
-            silent = [peer for peer in waiting.values() if not self._is_alive(peer)]
-            if silent:
-                raise PeerLost(f"rank {silent[0]} stopped answering", silent[0])
+            # The first is enough: on a host that lost its network every answer takes its full time to stay away.
+            silent = next((peer for peer in waiting.values() if not self._is_alive(peer)), None)
+            if silent is not None:
+                raise PeerLost(f"rank {silent} stopped answering", silent)
             if time.monotonic() - begun > self._timeout:
                 peer = min(waiting.values())
                 raise PeerLost(f"rank {peer} sent nothing for {self._timeout:.0f} s, though it lives", peer)

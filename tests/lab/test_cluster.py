@@ -163,8 +163,19 @@ def cut(lab: Lab, node: int) -> None:
 
 
 def join(lab: Lab, node: int) -> None:
+    """Plug a node in again; the cluster is ready when a training passes its look at the hosts."""
     lab.on(node, f"ip link set eth0 up; ip route replace default via {lab.address(1).rpartition('.')[0]}.1")
-    await_until(lambda: lab.play("train", "--check", "run=joined", check=False).returncode == 0, 90, f"node{node} back")
+    looks = []
+
+    def ready() -> bool:
+        looks.append(lab.play("train", "--check", "run=joined", check=False))
+        return looks[-1].returncode == 0
+
+    try:
+        await_until(ready, 90, f"node{node} back")
+    except AssertionError as late:
+        late.add_note(looks[-1].stdout[-3000:] + looks[-1].stderr[-1000:])
+        raise
 
 
 def down(lab: Lab, node: int, command: str, *arguments: str) -> str:
@@ -218,7 +229,8 @@ def test_a_host_unplugged_while_it_is_provisioned_is_named_and_the_same_command_
     playbook = cluster.start("provision")
     venv = "ls -d /home/lockstep/lockstep/venv /home/lockstep/lockstep/.lockstep-install-* 2>/dev/null | wc -l"
     try:
-        await_until(lambda: cluster.on(2, venv, check=False).strip() not in ("", "0"), 120, "installing")
+        await_until(lambda: cluster.on(2, venv, check=False).strip() not in ("", "0") or playbook.poll() is not None, 120, "installing")
+        assert playbook.poll() is None, playbook.communicate()[0]
         cut(cluster, 2)
         output, _ = playbook.communicate(timeout=300)
     finally:
