@@ -1,6 +1,8 @@
 """This project's own step; with the variant `ideal` every worker alone, all at the same time.
 
-The variant is sections of the configuration as JSON, such as {"reduction": {"name": "powersgd", "rank": 2}}; {} is the default.
+With `in-step` each keeps its gradients, too, but all wait for each other twice a step, as with PowerSGD: what being
+synchronous costs before a gradient is sent. Otherwise the variant is sections of the configuration as JSON, such as
+{"reduction": {"name": "powersgd", "rank": 2}}; {} is the default.
 """
 
 import json
@@ -10,25 +12,28 @@ from typing import Any
 import common
 import tensorflow_model
 
-IDEAL = "ideal"
+IDEAL, IN_STEP = "ideal", "in-step"
 
 
 def main() -> None:
     """Train and time."""
     given = common.task()
     meeting = common.Meeting(given)
-    alone = given.variant == IDEAL
+    alone, waits = given.variant == IDEAL, given.variant == IN_STEP
     os.environ["TF_CONFIG"] = tensorflow_model.tf_config(given, alone)
-    common.measure(given, meeting, lockstep(given, {} if alone else json.loads(given.variant or "{}")), alone)
+    sections = {"reduction": {"name": "packed"}} if alone or waits else json.loads(given.variant or "{}")
+    common.measure(given, meeting, lockstep(given, sections, waits), alone)
 
 
-def lockstep(given: common.Task, sections: dict[str, Any]) -> common.Trained:
+def lockstep(given: common.Task, sections: dict[str, Any], waits: bool) -> common.Trained:
     """The step of `trainer.loop.Trainer`, with the same parts made in the same order; images from memory.
 
     Args:
         given: this worker's task.
         sections: of the configuration, such as `reduction`.
+        waits: send nothing but the losses, and these twice.
     """
+    import dataclasses
     import functools
 
     import numpy as np
@@ -36,6 +41,7 @@ def lockstep(given: common.Task, sections: dict[str, Any]) -> common.Trained:
     from trainer import assembly, balance, choosing, step
     from trainer import config as configs
     from trainer.cluster import Cluster, place_from_environment
+    from trainer.reduction import Method, chain
 
     update = {"learning_rate": common.LEARNING_RATE, "momentum": common.MOMENTUM}
     config = configs.build({"model": {"name": "task_cnn"}, "optimizer": update, **sections})
@@ -47,6 +53,8 @@ def lockstep(given: common.Task, sections: dict[str, Any]) -> common.Trained:
     total = given.batch * cluster.place.workers
     chosen, choice = choosing.resolve(config.reduction, cluster, step.shapes(model), None, functools.partial(seconds, given.batch))
     parts, _ = assembly.assemble(cluster, config, model, chosen)
+    if waits:
+        parts = dataclasses.replace(parts, reduction=chain.make(Method(waits_twice()), cluster.all_reduce, None))
     overhead = functools.partial(choosing.overhead_seconds, step.SplitCall(parts, whole), config.data.image_size)
     shares = balance.shares(config.train, cluster, total, None, seconds, overhead)
     batch = total * shares[cluster.place.rank] // sum(shares)
@@ -64,6 +72,15 @@ def lockstep(given: common.Task, sections: dict[str, Any]) -> common.Trained:
     versions = common.versions(*tensorflow_model.VERSIONS, "numba")
     settings = {"reduction": vars(chosen), "why": choice.why, "steps_per_call": common.CHUNK}
     return common.Trained(run, lambda: tensorflow_model.weights(model), versions, settings, batch)
+
+
+def waits_twice() -> list[Any]:
+    """The computations of a method that sums nothing but the losses, and these twice."""
+    return [
+        lambda values: (values[1:], values[:1]),
+        lambda values: (values[:-1], values[-1:]),
+        lambda values: ([values[-1], *values[:-1]], []),
+    ]
 
 
 if __name__ == "__main__":

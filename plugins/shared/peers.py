@@ -22,7 +22,9 @@ COMMAND = "benchmarks/peers"
 
 OWN, TORCH, HOROVOD = "own", "torch", "horovod"
 """Environments: this project's, and one for each framework of the peers."""
-OURS, IDEAL, PEER = "ours", "ideal", "peer"
+OURS, IDEAL, BOUND, PEER = "ours", "ideal", "bound", "peer"
+REDUCED = (OURS, PEER)
+"""Kinds whose workers end with equal weights: the others show what bounds them."""
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 NO_LIMIT = "none"
 LAB_LINKS = f"{NO_LIMIT},1gbit,100mbit"
@@ -75,6 +77,7 @@ SYSTEMS = {
             for rank in (1, 2, 4, 8)
         ),
         System("ideal", IDEAL, OWN, "lockstep", "ideal", "the same hosts at once, nothing reduced", alone=False),
+        System("in-step", BOUND, OWN, "lockstep", "in-step", "the same hosts in step, 16 bytes summed twice", alone=False, default=False),
         System("stock", PEER, OWN, "stock", "", "TensorFlow MultiWorkerMirroredStrategy, Keras SGD"),
         System("stock-loop", PEER, OWN, "stock", "loop", "the same, 8 steps a traced call"),
         System("keras-fit", PEER, OWN, "keras_fit", "", "Keras fit", together=False),

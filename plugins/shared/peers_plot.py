@@ -10,17 +10,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from plugins.shared.peers import IDEAL, NO_LIMIT, OURS, SYSTEMS
+from plugins.shared.peers import BOUND, IDEAL, NO_LIMIT, OURS, SYSTEMS
 from plugins.shared.peers_results import Point, Results, heading, shown_link
 from trainer.analysis.plots import DPI, STYLE
 from trainer.files import replacing
 
 PANEL_IN, BARS_IN, CURVES_IN = 5.0, 0.34, 3.9
-COLOURS = {OURS: "#0b4f8a", IDEAL: "#8a8a8a"}
+COLOURS = {OURS: "#0b4f8a", IDEAL: "#8a8a8a", BOUND: "#b5b5b5"}
 PEERS = {"own": "#d98200", "torch": "#3f9c6b", "horovod": "#7a1f5c"}
 MARKERS = {"own": "s", "torch": "^", "horovod": "D"}
 DASHES = {"": "-", "loop": "--", "fp16": "--", "powersgd": ":"}
-OWN_DASHES: dict[str, Any] = {"{}": "-", '{"name": "packed"}': (0, (1, 1))}
+OWN_DASHES: dict[str, Any] = {"lockstep": "-", "lockstep-packed": (0, (1, 1))}
 LIMIT: dict[str, Any] = {"color": "#444444", "linestyle": ":", "linewidth": 1.5}
 WIRE: dict[str, Any] = {"color": "#a33a00", "linewidth": 2.2}
 BACKGROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
@@ -122,10 +122,10 @@ def _alone(results: Results, system: str) -> Point | None:
 
 def _line(system: str) -> Mapping[str, Any]:
     known = SYSTEMS[system]
-    if known.kind == IDEAL:
-        return {"color": COLOURS[IDEAL], "linestyle": ":", "linewidth": 2, "marker": ""}
+    if known.kind in (IDEAL, BOUND):
+        return {"color": COLOURS[known.kind], "linestyle": ":", "linewidth": 2, "marker": ""}
     if known.kind == OURS:
-        return {"color": COLOURS[OURS], "linestyle": OWN_DASHES.get(known.variant, "--"), "linewidth": 2.4, "marker": "o"}
+        return {"color": COLOURS[OURS], "linestyle": OWN_DASHES.get(system, "--"), "linewidth": 2.4, "marker": "o"}
     return {
         "color": PEERS[known.environment],
         "linestyle": DASHES[known.variant],

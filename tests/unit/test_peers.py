@@ -348,8 +348,8 @@ class TestResults:
             "horovod: not installed: no compiler (5 workers, 1 Gbit/s)",
         ]
 
-    def test_unequal_weights_are_told_but_not_of_the_ideal(self):
-        rows = [dataclasses.replace(row(name, 1000), weights_equal=False) for name in ("ideal", "ddp")]
+    def test_unequal_weights_are_told_but_not_of_those_that_reduce_nothing(self):
+        rows = [dataclasses.replace(row(name, 1000), weights_equal=False) for name in ("ideal", "in-step", "ddp")]
         assert peers_results.unequal(Results(rows)) == ["ddp"]
 
     def test_the_summary_has_every_point(self, results):
@@ -389,6 +389,11 @@ class TestPicture:
         assert peers_plot._curve(results, "1gbit", "ideal")[0] == (1, 800, 800, 800)
         assert peers_plot._curve(results, "1gbit", "ddp")[0] == (1, 600, 600, 600)
         assert peers_plot._curve(results, "1gbit", "stock") == [(5, 900, 900, 900)]
+
+    def test_every_system_has_a_line_and_a_bar(self):
+        lines = {name: peers_plot._line(name) for name in SYSTEMS}
+        assert lines["lockstep"]["linestyle"] == "-" != lines["lockstep-packed"]["linestyle"] != lines["lockstep-half"]["linestyle"]
+        assert all(line["color"] == peers_plot._colour(name) for name, line in lines.items())
 
     def test_the_wire_alone_limits_to(self, results):
         assert peers_plot._wire_limit(results.points["1gbit", 5, "ddp"]) == pytest.approx(320 / 0.118)
