@@ -75,7 +75,7 @@ def compiled(matrix: tuple[int, int], rank: int, factors: int) -> dict[str, Work
     sent, new = (np.zeros_like(left), np.zeros_like(right)), np.zeros((rank, rows), np.float32)
     one = np.float32(0.9), np.float32(1e-3), np.float32(0)
     return {
-        PROJECT: lambda: kernels.project(0, rows, error, gradient, *sent, right[:rank], new),
+        PROJECT: lambda: kernels.project(0, rows, error, gradient, 0, *sent, right[:rank], new),
         REPROJECT: lambda: kernels.reproject(0, rows, error, left, np.zeros_like(right)),
         UPDATE: lambda: kernels.momentum_low_rank(0, rows, left, right, velocity, weights, *one),
     }

@@ -75,11 +75,17 @@ def on_device(
     return forward_backward(model, images[mine], labels[mine], weights[mine] * counts, total, stop)
 
 
-def make_forward_backward_call(cluster: Cluster, model: keras.Model) -> Callable[..., Any]:
-    """`forward_backward` on its own, called from Python with one batch of any size."""
+def make_forward_backward_call(cluster: Cluster, model: keras.Model, take: Callable[[list[Any]], list[Any]] = list) -> Callable[..., Any]:
+    """`forward_backward` on its own, called from Python with one batch of any size.
 
-    def local(*batch: tf.Tensor) -> list[tf.Tensor]:
-        return on_device(cluster, model, *batch)
+    Args:
+        cluster: that trains.
+        model: the worker's.
+        take: makes of the result what a reduction takes.
+    """
+
+    def local(*batch: tf.Tensor) -> list[Any]:
+        return take(on_device(cluster, model, *batch))
 
     batch = [
         tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8),
@@ -113,7 +119,7 @@ def make_train_call(parts: Parts) -> Callable[..., tf.Tensor]:
     """
 
     def step(rate: tf.Tensor, *batch: tf.Tensor) -> tf.Tensor:
-        values = on_device(parts.cluster, parts.model, *batch)
+        values = parts.reduction.take(on_device(parts.cluster, parts.model, *batch))
         return parts.apply(parts.reduction(values), rate)
 
     @tf.function(
@@ -147,7 +153,9 @@ class SplitCall:
     """
 
     def __init__(self, parts: Parts, forward_backward_call: Callable[..., Any]):
-        """Take steps apart whose first part is a `make_forward_backward_call`."""
+        """Take steps apart whose first part is a `make_forward_backward_call`, or one made for the reduction."""
+        if parts.reduction.factored:
+            forward_backward_call = make_forward_backward_call(parts.cluster, parts.model, parts.reduction.take)
         self._forward_backward, self._local = forward_backward_call, parts.cluster.local
         self._reduction = parts.reduction.apart(functools.partial(_traced, parts.cluster))
         self._apply = _traced(parts.cluster, parts.apply)

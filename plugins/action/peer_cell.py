@@ -47,6 +47,7 @@ class ActionModule(ActionBase):
         environment = {
             "PYTHONPATH": given["code"],
             "OMP_NUM_THREADS": threads,
+            "OPENBLAS_NUM_THREADS": 1,
             "TF_CPP_MIN_LOG_LEVEL": 2,
             "KERAS_HOME": f"{given['folder']}/keras",
             "NUMBA_CACHE_DIR": given["kernels"],

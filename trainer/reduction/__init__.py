@@ -28,12 +28,15 @@ NEGLIGIBLE = 1e-6
 
 
 class LowRank(NamedTuple):
-    """A gradient `leftᵀ right` that is never built: the optimizer applies the factors."""
+    """A gradient `leftᵀ right` that is never built: the optimizer applies the factors.
 
-    left: "tf.Tensor"
-    """`[factors, rows]`, the rows orthonormal or 0."""
-    right: "tf.Tensor"
-    """`[factors, columns]`."""
+    Also a worker's own gradient of a fully connected layer, as a method may take it: a factor an image.
+    """
+
+    left: "Any"
+    """`[factors, rows]`; those of an update are orthonormal or 0, those of a layer its inputs."""
+    right: "Any"
+    """`[factors, columns]`; those of a layer are the gradients of its outputs."""
 
 
 class Shapes(NamedTuple):

@@ -1,5 +1,6 @@
 """A method and what carries its tensors, put together: from one worker's gradients to the mean of all."""
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,14 @@ Apart = Callable[[list[Any], Stopwatch], list[Any]]
 
 class GraphChain:
     """Computations in TensorFlow's ops; each sum is an op of its own."""
+
+    factored = False
+    """Whether `take` changes anything."""
+
+    @staticmethod
+    def take(values: list[Any]) -> list[Any]:
+        """What the chain takes in place of `[sums, *gradients]`, in the function that computes them."""
+        return values
 
     def __init__(self, method: Method, all_reduce: AllReduce):
         self._computations, self._all_reduce = method.computations, all_reduce
@@ -60,17 +69,26 @@ class HostChain:
     weights, are there first: they are on their way while the backward pass goes on.
     """
 
+    factored = True
+
     def __init__(self, method: Method, connections: Direct):
         self._first, *self._rest = method.computations
         self._factors, self._connections = method.low_rank, connections
         self._sending = 0.0
 
+    def take(self, values: list[Any]) -> list[Any]:
+        """Of large gradients that are products the factors; see `GraphChain.take`."""
+        sums, *gradients = values
+        return [sums, *(factors_of(one) if number in self._factors else one for number, one in enumerate(gradients))]
+
     def __call__(self, values: list[Any]) -> list[Any]:
-        """`[sums, *gradients]` of all workers, from those of this one; in replica context."""
+        """`[sums, *gradients]` of all workers, from what `take` gave of this one; in replica context."""
         sums, *gradients = values
         others = [gradient for number, gradient in enumerate(gradients) if number not in self._factors]
         sent, lefts, rights = ([(shape, tf.float32) for shape in shapes] for shapes in zip(*self._factors.values(), strict=True))
-        begun = on_host(self._begin, [gradients[number] for number in self._factors], sent)
+        large = [gradients[number] for number in self._factors]
+        begin = functools.partial(self._begin, [isinstance(one, LowRank) for one in large])
+        begun = on_host(begin, [tensor for one in large for tensor in (one if isinstance(one, LowRank) else [one])], sent)
         whole = [(tuple(tensor.shape), tf.float32) for tensor in (sums, *others)]
         found = on_host(self._finish, [sums, *others, *begun], [*lefts, *whole, *rights])
         count = len(self._factors)
@@ -78,9 +96,10 @@ class HostChain:
         small = iter(found[count + 1 : -count])
         return [found[count], *(LowRank(*factors[number]) if number in factors else next(small) for number in range(len(gradients)))]
 
-    def _begin(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        self._sending = 0.0
-        return [widen(array) for array in self._send(*self._first(arrays))]
+    def _begin(self, factored: list[bool], arrays: list[np.ndarray]) -> list[np.ndarray]:
+        self._sending, left = 0.0, iter(arrays)
+        gradients = [LowRank(next(left), next(left)) if two else next(left) for two in factored]
+        return [widen(array) for array in self._send(*self._first(gradients))]
 
     def _finish(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
         for compute in self._rest:
@@ -103,6 +122,20 @@ class HostChain:
             return found
 
         return run
+
+
+def factors_of(gradient: tf.Tensor) -> tf.Tensor | LowRank:
+    """The factors of a gradient that is a fully connected layer's, `inputsᵀ · gradients of its outputs`; else the gradient.
+
+    The product itself is then asked for by nobody, and TensorFlow leaves it out of the traced function. Anything between
+    the product and the variable (a cast, a sum of two uses) leaves the gradient as it is.
+    """
+    op = getattr(gradient, "op", None)
+    if op is None or op.type != "MatMul" or gradient.dtype != tf.float32:
+        return gradient
+    if (op.get_attr("transpose_a"), op.get_attr("transpose_b")) != (True, False):
+        return gradient
+    return LowRank(*op.inputs)
 
 
 Chain = GraphChain | HostChain

@@ -54,6 +54,7 @@ def project(
     last: int,
     error: np.ndarray,
     gradient: np.ndarray,
+    before: int,
     sent_left: np.ndarray,
     sent_right: np.ndarray,
     right: np.ndarray,
@@ -65,15 +66,17 @@ def project(
         first: row.
         last: row after the last.
         error: `[rows, columns]`, updated: what has not been sent yet, with this gradient.
-        gradient: `[rows, columns]`.
+        gradient: `[rows, columns]`, without the rows before.
+        before: rows that the gradient lacks.
         sent_left: `[factors, rows]`, with `sent_right` the product that this worker sent last.
         sent_right: `[factors, columns]`.
         right: `[rank, columns]`.
         left: `[rank, rows]`, the result.
     """
     for row in range(first, last):
+        added = gradient[row - before]
         for column in range(error.shape[1]):
-            error[row, column] += gradient[row, column]
+            error[row, column] += added[column]
         _combine(error[row], np.float32(1), np.float32(-1), sent_left[:, row], sent_right)
         for k in range(right.shape[0]):
             total = np.float32(0)

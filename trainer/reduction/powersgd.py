@@ -25,8 +25,10 @@ import numpy as np
 from trainer.bfloat16 import narrow
 from trainer.config import Reduction
 from trainer.hostarray import Crew, HostArray
-from trainer.reduction import NEGLIGIBLE, Method, Setting, Shapes, plain
+from trainer.reduction import NEGLIGIBLE, LowRank, Method, Setting, Shapes, plain
 
+BLOCK_ELEMENTS = 2**17
+"""Of a product that is built block by block, so that it never leaves the processor's caches."""
 WORTH = 2
 """A matrix is compressed when its factors are at least this many times smaller."""
 
@@ -130,12 +132,15 @@ class HostPowerSGD:
         factors = [Shapes(matrix.projected.shape, matrix.left.shape, matrix.right.shape) for matrix in self._matrices]
         return Method([self.project, self.reproject, self.remember], memory, dict(zip(self._large, factors, strict=True)))
 
-    def project(self, gradients: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def project(self, gradients: "list[np.ndarray | LowRank]") -> tuple[list[np.ndarray], list[np.ndarray]]:
         """From the large gradients alone, which are there before the rest: sends every P."""
         for matrix, gradient in zip(self._matrices, gradients, strict=True):
-            error = matrix.error.array
-            arguments = error, gradient.reshape(error.shape), matrix.left.array, matrix.right.array, matrix.start.array, matrix.projected
-            self._crew.run(kernels().project, self._crew.parts(*error.shape), *arguments)
+            error, parts = matrix.error.array, self._crew.parts(*matrix.error.shape)
+            memory = matrix.left.array, matrix.right.array, matrix.start.array, matrix.projected
+            if isinstance(gradient, LowRank):
+                self._crew.run(project_product, parts, error, gradient, *memory)
+            else:
+                self._crew.run(kernels().project, parts, error, gradient.reshape(error.shape), 0, *memory)
         return [], [self._as_sent(matrix.projected) for matrix in self._matrices]
 
     def reproject(self, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -156,6 +161,17 @@ class HostPowerSGD:
                 matrix.sort(right)
             matrix.begin_at(right)
         return arrays, []
+
+
+def project_product(first: int, last: int, error: np.ndarray, gradient: LowRank, *memory: np.ndarray) -> None:
+    """`kernels.project` of a gradient given as factors: a few rows of it at a time, which are used while they are in the caches."""
+    columns = error.shape[1]
+    block = np.empty((max(1, min(BLOCK_ELEMENTS // columns, last - first)), columns), np.float32)
+    for begin in range(first, last, len(block)):
+        end = min(begin + len(block), last)
+        rows = block[: end - begin]
+        np.matmul(gradient.left[:, begin:end].T, gradient.right, out=rows)
+        kernels().project(begin, end, error, rows, begin, *memory)
 
 
 def kernels() -> Any:
