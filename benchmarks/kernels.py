@@ -1,9 +1,10 @@
 """PowerSGD's passes over one large matrix: compiled loops against TensorFlow's ops and XLA's.
 
-    .venv/bin/python benchmarks/kernels.py [--rank 2] [--recycle 4] [--rows 28800] [--columns 128] [--rounds 15]
+    .venv/bin/python benchmarks/kernels.py [--rank 2] [--recycle 4] [--rows 28800] [--columns 128] [--images 64] [--rounds 15]
 
-One thread. Prints milliseconds of processor time of each pass: the median over rounds in which all take turns, so that
-each finds the others' data in the caches, as in a training step.
+One thread; the matrix is the gradient of a fully connected layer, and its computation is part of the first pass.
+Prints milliseconds of processor time of each pass: the median over rounds in which all take turns, so that each finds
+the others' data in the caches, as in a training step.
 """
 
 import argparse
@@ -18,22 +19,23 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 Work = Callable[[], Any]
 
 
 def main() -> None:
     """Time all passes in turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("--rank", 2), ("--recycle", 4), ("--rows", 28800), ("--columns", 128), ("--rounds", 15)):
+    for name, default in (("--rank", 2), ("--recycle", 4), ("--rows", 28800), ("--columns", 128), ("--images", 64), ("--rounds", 15)):
         parser.add_argument(name, type=int, default=default)
     given = parser.parse_args()
-    passes = made((given.rows, given.columns), given.rank, given.rank + given.recycle)
+    passes = made((given.rows, given.columns), given.images, given.rank, given.rank + given.recycle)
     for ways in passes.values():
         for work in ways.values():
             work()
     times = timed(passes, given.rounds)
     ways = list(next(iter(passes.values())))
-    what = f"{given.rows} x {given.columns}, rank {given.rank}, {given.recycle} recycled factors, {given.rounds} rounds, one thread"
+    what = f"{given.rows} x {given.columns}, {given.images} images, rank {given.rank}, {given.recycle} recycled factors, one thread"
     print(f"{what}: milliseconds of processor time")
     print(f"  {'pass':44}" + "".join(f"{way:>12}" for way in ways))
     for name, found in times.items():
@@ -54,45 +56,48 @@ def timed(passes: dict[str, dict[str, Work]], rounds: int) -> dict[str, dict[str
     return times
 
 
-def made(matrix: tuple[int, int], rank: int, factors: int) -> dict[str, dict[str, Work]]:
+def made(matrix: tuple[int, int], images: int, rank: int, factors: int) -> dict[str, dict[str, Work]]:
     """Every pass in three ways."""
-    loops, ops, fused = compiled(matrix, rank, factors), tensorflow(matrix, rank, factors, False), tensorflow(matrix, rank, factors, True)
+    loops = compiled(matrix, images, rank, factors)
+    ops, fused = (tensorflow(matrix, images, rank, factors, xla) for xla in (False, True))
     return {name: {"compiled": loops[name], "ops": ops[name], "XLA": fused[name]} for name in loops}
 
 
-PROJECT, REPROJECT, UPDATE = "error, gradient and P", "Q", "momentum and weights from the factors"
+PROJECT, REPROJECT, UPDATE = "gradient, error and P", "Q", "momentum and weights from the factors"
 
 
-def compiled(matrix: tuple[int, int], rank: int, factors: int) -> dict[str, Work]:
+def compiled(matrix: tuple[int, int], images: int, rank: int, factors: int) -> dict[str, Work]:
     """As `trainer.reduction.kernels` does it."""
     import numpy as np
 
-    from trainer.reduction import kernels
+    from trainer.reduction import LowRank, kernels
+    from trainer.reduction.powersgd import project_product
 
     random, (rows, columns) = np.random.default_rng(0), matrix
-    error, gradient, velocity, weights = (random.standard_normal(matrix).astype(np.float32) * 1e-3 for _ in range(4))
+    error, velocity, weights = (random.standard_normal(matrix).astype(np.float32) * 1e-3 for _ in range(3))
+    layer = LowRank(*(random.standard_normal((images, size)).astype(np.float32) for size in matrix))
     left, right = np.zeros((factors, rows), np.float32), random.standard_normal((factors, columns)).astype(np.float32)
     sent, new = (np.zeros_like(left), np.zeros_like(right)), np.zeros((rank, rows), np.float32)
     one = np.float32(0.9), np.float32(1e-3), np.float32(0)
     return {
-        PROJECT: lambda: kernels.project(0, rows, error, gradient, 0, *sent, right[:rank], new),
+        PROJECT: lambda: project_product(0, rows, error, layer, *sent, right[:rank], new),
         REPROJECT: lambda: kernels.reproject(0, rows, error, left, np.zeros_like(right)),
         UPDATE: lambda: kernels.momentum_low_rank(0, rows, left, right, velocity, weights, *one),
     }
 
 
-def tensorflow(matrix: tuple[int, int], rank: int, factors: int, xla: bool) -> dict[str, Work]:
+def tensorflow(matrix: tuple[int, int], images: int, rank: int, factors: int, xla: bool) -> dict[str, Work]:
     """In TensorFlow's ops, or compiled by XLA."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    gradient = tf.random.normal(matrix)
+    inputs, deltas = (tf.random.normal([images, size]) for size in matrix)
     error, velocity, weights = (tf.Variable(tf.random.normal(matrix) * 1e-3) for _ in range(3))
     left, right = (tf.random.normal([size, factors]) for size in matrix)
 
     def project() -> Any:
-        whole = gradient + error
+        whole = error + tf.matmul(inputs, deltas, transpose_a=True)
         return whole, tf.matmul(whole, right[:, :rank])
 
     def reproject() -> Any:

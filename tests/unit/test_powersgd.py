@@ -12,7 +12,7 @@ import pytest
 from trainer.bfloat16 import widen
 from trainer.config import Reduction
 from trainer.hostarray import Crew
-from trainer.reduction import Setting, kernels, plain, powersgd
+from trainer.reduction import LowRank, Setting, kernels, plain, powersgd
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPES = [(3, 3, 6, 20), (20,), (300, 40), (40,), (), (40, 10)]
@@ -118,6 +118,25 @@ def test_every_step_is_that_of_the_paper_in_float64(rank, recycle, threads, monk
         gradients = gradients_of(step, 3)
         for found, expected in zip(reduce_on_host(methods, gradients), reference.reduce(gradients), strict=True):
             np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-3 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("block", [2**17, 40 * 7])
+def test_a_gradient_given_as_the_factors_of_a_layer_is_taken_as_their_product(threads, block, monkeypatch):
+    monkeypatch.setattr("trainer.hostarray.SPLIT_FROM", 100)
+    monkeypatch.setattr(powersgd, "BLOCK_ELEMENTS", block)
+    whole, factored = (make(2, threads=threads) for _ in range(2))
+    for step in range(5):
+        gradients, random = gradients_of(step, 2), np.random.default_rng(step)
+        layers = [LowRank(*(random.standard_normal((images, size)).astype(np.float32) for size in LARGE[2])) for images in (17, step)]
+        for own, layer in zip(gradients, layers, strict=True):
+            own[2] = layer.left.T @ layer.right
+        expected = reduce_on_host(whole, gradients)
+        given = [[*own[:2], layer, *own[3:]] for own, layer in zip(gradients, layers, strict=True)]
+        for found, one in zip(reduce_on_host(factored, given), expected, strict=True):
+            np.testing.assert_allclose(found, one, atol=1e-4 * np.abs(one).max())
+    for found, one in zip(factored[1].memory, whole[1].memory, strict=True):
+        np.testing.assert_allclose(found.numpy(), one.numpy(), atol=2e-4 * np.abs(one.numpy()).max())
 
 
 def test_of_full_rank_it_is_the_sum():

@@ -89,6 +89,29 @@ union, divided = gradients(0, 9), [gradients(0, 6), gradients(6, 7), gradients(7
 found["uneven"] = [float(np.abs(whole - sum(pieces)).max()) for whole, *pieces in zip(union, *divided)]
 found["sums"] = [part[0].numpy().tolist()[1] for part in divided]
 
+def kept(policy):
+    # Which gradients are replaced by their factors, and whether anybody still asks for the product.
+    keras.config.set_dtype_policy(policy)
+    model = models.build({"name": "deep_cnn", "filters": 2, "stages": 1}, (8, 8, 1), 3)
+    shapes, seen = step.shapes(model), []
+    host = chain.make(Method([None], low_rank=dict.fromkeys(range(len(shapes)))), None, Nobody())
+    def traced(*batch):
+        values = step.forward_backward(model, *batch)
+        taken = host.take(values)
+        assert taken[0] is values[0]
+        for shape, one, gradient in zip(shapes, taken[1:], values[1:]):
+            if isinstance(one, chain.LowRank):
+                seen.append([list(shape), [list(factor.shape) for factor in one], len(gradient.consumers())])
+            else:
+                assert one is gradient
+        return tf.nest.flatten(taken)
+    floats = [tf.TensorSpec([None]), tf.TensorSpec([]), tf.TensorSpec([])]
+    tf.function(traced).get_concrete_function(tf.TensorSpec([None, 8, 8, 1], tf.uint8), tf.TensorSpec([None], tf.int32), *floats)
+    keras.config.set_dtype_policy("float32")
+    return seen
+
+found["factors"] = {policy: kept(policy) for policy in ("float32", "mixed_bfloat16")}
+
 events = Events(Path(sys.argv[1]))
 events.phases(3, {})
 events.phases(4, {"input": 1.5, "all_reduce": 30.25})
@@ -117,6 +140,13 @@ def test_taken_apart_or_not_a_step_gives_the_same_weights_momentum_and_sums(name
     assert apart["rows"] == whole["rows"]
     assert [row[0][1] for row in apart["rows"]] == [5.0, 5.0, 5.0, 2.0]
     assert [row[0][3] for row in apart["rows"]] == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_of_fully_connected_layers_the_factors_are_taken_and_nobody_asks_for_the_product(found):
+    assert found["factors"] == {
+        "float32": [[[32, 128], [[None, 32], [None, 128]], 0], [[128, 3], [[None, 128], [None, 3]], 0]],
+        "mixed_bfloat16": [],
+    }
 
 
 @pytest.mark.parametrize("name", ["packed", "twice", "powersgd"])

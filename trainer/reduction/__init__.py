@@ -14,7 +14,6 @@ from trainer.config import Reduction
 
 if TYPE_CHECKING:
     import numpy as np
-    import tensorflow as tf
 
 Compute = Callable[["list[Any]"], "tuple[list[Any], list[Any]]"]
 """Gives from the tensors at hand those that stay and those that are sent.
@@ -33,9 +32,9 @@ class LowRank(NamedTuple):
     Also a worker's own gradient of a fully connected layer, as a method may take it: a factor an image.
     """
 
-    left: "Any"
+    left: Any
     """`[factors, rows]`; those of an update are orthonormal or 0, those of a layer its inputs."""
-    right: "Any"
+    right: Any
     """`[factors, columns]`; those of a layer are the gradients of its outputs."""
 
 
