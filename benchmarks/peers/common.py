@@ -89,6 +89,8 @@ class Trained:
     """What was set that a sceptic would want to know."""
     batch: int | None = None
     """Images of this worker's part of a step, where it is not the task's."""
+    parts: list[dict[str, list[float]]] = field(default_factory=list)
+    """Of every call of `run`, where its parts are watched: processor seconds and seconds of each."""
 
 
 def task() -> Task:
@@ -213,7 +215,8 @@ class Clock:
     def __init__(self, given: Task, meeting: Meeting):
         """Begin with the warm-up."""
         self._given, self._meeting = given, meeting
-        self._warm_up, self._timed = max(2, given.warm_up // CHUNK), 0
+        self.before = self._warm_up = max(2, given.warm_up // CHUNK)
+        self._timed = 0
         self.durations: list[float] = []
         self.losses: list[float] = []
         self.started = self.cpu = self.sent = 0.0
@@ -267,6 +270,7 @@ def write(given: Task, clock: Clock, trained: Trained) -> None:
         **digest(trained.weights()),
         "versions": {"python": platform.python_version(), "numpy": np.__version__, **trained.versions},
         "settings": trained.settings,
+        "parts": trained.parts[clock.before : clock.before + len(clock.durations)],
     }
     part = given.result.with_name(f".part-{given.result.name}")
     part.write_text(json.dumps(result), encoding="utf-8")

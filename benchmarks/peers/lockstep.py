@@ -1,8 +1,8 @@
 """This project's own step; with the variant `ideal` every worker alone, all at the same time.
 
 With `in-step` each keeps its gradients, too, but all wait for each other twice a step, as with PowerSGD: what being
-synchronous costs before a gradient is sent. Otherwise the variant is sections of the configuration as JSON, such as
-{"reduction": {"name": "powersgd", "rank": 2}}; {} is the default.
+synchronous costs before a gradient is sent. With `parts` it is the default, and says what its parts take. Otherwise the
+variant is sections of the configuration as JSON, such as {"reduction": {"name": "powersgd", "rank": 2}}; {} is the default.
 """
 
 import json
@@ -11,27 +11,48 @@ from typing import Any
 
 import common
 import tensorflow_model
+from account import Account
 
-IDEAL, IN_STEP = "ideal", "in-step"
+IDEAL, IN_STEP, PARTS = "ideal", "in-step", "parts"
+PACKED = {"reduction": {"name": "packed"}}
 
 
 def main() -> None:
     """Train and time."""
     given = common.task()
     meeting = common.Meeting(given)
-    alone, waits = given.variant == IDEAL, given.variant == IN_STEP
+    variant, alone = given.variant, given.variant == IDEAL
     os.environ["TF_CONFIG"] = tensorflow_model.tf_config(given, alone)
-    sections = {"reduction": {"name": "packed"}} if alone or waits else json.loads(given.variant or "{}")
-    common.measure(given, meeting, lockstep(given, sections, waits), alone)
+    known = {IDEAL: PACKED, IN_STEP: PACKED, PARTS: {}}
+    sections = known[variant] if variant in known else json.loads(variant or "{}")
+    watched = watch() if variant == PARTS else None
+    common.measure(given, meeting, lockstep(given, sections, variant == IN_STEP, watched), alone)
 
 
-def lockstep(given: common.Task, sections: dict[str, Any], waits: bool) -> common.Trained:
+def watch() -> Account:
+    """Count what each part of a step takes from now on; TensorFlow's own work is the rest."""
+    from trainer.direct import Direct
+    from trainer.reduction import kernels, powersgd
+
+    account = Account()
+    account.watch("gradient of the large layer", powersgd, "product")
+    account.watch("add to the error, P", kernels, "project")
+    account.watch("Q", kernels, "reproject")
+    for name in ("orthonormalise", "principal", "turn"):
+        account.watch("factors made orthonormal, turned", kernels, name)
+    account.watch("momentum and weights of the large layer", kernels, "momentum_low_rank")
+    account.watch("both sums: sending and waiting", Direct, "all_reduce")
+    return account
+
+
+def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched: Account | None) -> common.Trained:
     """The step of `trainer.loop.Trainer`, with the same parts made in the same order; images from memory.
 
     Args:
         given: this worker's task.
         sections: of the configuration, such as `reduction`.
         waits: send nothing but the losses, and these twice.
+        watched: what parts of a step take.
     """
     import dataclasses
     import functools
@@ -64,14 +85,18 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool) -> commo
     ones, rates = np.ones(labels.shape, np.float32), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
     totals = np.full(common.CHUNK, total, np.float32)
 
+    parts_of_calls: list[dict[str, list[float]]] = []
+
     def run(steps: int) -> float:
         few = [values[:steps] for values in (images, labels, ones, totals, rates)]
         sums = call(*few, np.float32(0)).numpy()[-1]
+        if watched:
+            parts_of_calls.append(watched.take())
         return float(sums[0] / sums[1])
 
     versions = common.versions(*tensorflow_model.VERSIONS, "numba")
     settings = {"reduction": vars(chosen), "why": choice.why, "steps_per_call": common.CHUNK}
-    return common.Trained(run, lambda: tensorflow_model.weights(model), versions, settings, batch)
+    return common.Trained(run, lambda: tensorflow_model.weights(model), versions, settings, batch, parts_of_calls)
 
 
 def waits_twice() -> list[Any]:

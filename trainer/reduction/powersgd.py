@@ -170,8 +170,13 @@ def project_product(first: int, last: int, error: np.ndarray, gradient: LowRank,
     for begin in range(first, last, len(block)):
         end = min(begin + len(block), last)
         rows = block[: end - begin]
-        np.matmul(gradient.left[:, begin:end].T, gradient.right, out=rows)
+        product(gradient, begin, end, rows)
         kernels().project(begin, end, error, rows, begin, *memory)
+
+
+def product(gradient: LowRank, begin: int, end: int, out: np.ndarray) -> None:
+    """Rows `begin` to `end` of a gradient given as factors."""
+    np.matmul(gradient.left[:, begin:end].T, gradient.right, out=out)
 
 
 def kernels() -> Any:

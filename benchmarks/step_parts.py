@@ -1,0 +1,93 @@
+"""Where a step's time goes, from results of benchmarks/peers.yml with the systems lockstep-parts, in-step and ideal.
+
+    ansible-playbook -i inventory/lab benchmarks/peers.yml -e peers=NAME -e workers=5 -e systems=lockstep-parts,in-step,ideal
+    .venv/bin/python benchmarks/step_parts.py NAME
+
+For each link and number of workers processor time and duration of every part of a step: medians over rounds and workers.
+Parts that run at once, on two threads, share the processor: their durations overlap.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.analysis import text
+from trainer.config import nearest
+from trainer.errors import ConfigError, LockstepError
+
+RESULTS = Path(__file__).resolve().parent / "results"
+WATCHED, BOUNDS = (
+    "lockstep-parts",
+    {"in-step": "with nothing sent but 16 bytes, twice", "ideal": "with nothing sent, and nobody waited for"},
+)
+REST = "TensorFlow: forward, backward, small layers' updates"
+STEPS_A_CALL = 8
+"""As in benchmarks/peers/common.py."""
+Found = dict[str, list[Mapping[str, Any]]]
+"""What every worker of every round wrote, by system."""
+
+
+def main() -> None:
+    """Read and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", metavar="NAME")
+    try:
+        for place, found in measured(parser.parse_args().name).items():
+            print(told(place, found))
+    except LockstepError as error:
+        sys.exit(str(error))
+
+
+def measured(name: str) -> dict[str, Found]:
+    """By link and number of workers what was measured; places where no parts were watched are left out.
+
+    Raises:
+        ConfigError: there are no such results, or none with parts.
+    """
+    path = RESULTS / name / "measurements.jsonl"
+    if not path.is_file():
+        names = sorted(one.parent.name for one in RESULTS.glob("*/measurements.jsonl"))
+        raise ConfigError(f"{name}: no results of benchmarks/peers.yml{nearest(name, names)}; there are: {text.listed(names) or 'none'}")
+    found: dict[str, Found] = defaultdict(lambda: defaultdict(list))
+    for line in path.read_text(encoding="utf-8").splitlines():
+        cell = json.loads(line)
+        _, link, workers, system = cell["cell"].split("-", 3)
+        found[f"{workers} workers, link {link}"][system] += [one["result"] for one in cell["workers"] if one.get("result")]
+    places = {place: systems for place, systems in found.items() if systems[WATCHED]}
+    if not places:
+        raise ConfigError(f"{name}: {WATCHED} was not measured; benchmarks/peers.yml -e peers={name} -e systems={WATCHED},in-step,ideal")
+    return places
+
+
+def told(place: str, found: Found) -> str:
+    """A table of one place."""
+    watched = found[WATCHED]
+    whole = [_median(one["cpu_seconds_step"] for one in watched), _median(one["seconds_step"] for one in watched)]
+    parts = {name: [_median(_a_step(one["parts"], name)[kind] for one in watched) for kind in (0, 1)] for name in watched[0]["parts"][0]}
+    rest = whole[0] - sum(processor for processor, _ in parts.values())
+    rows = [["a step", *map(_ms, whole)], [f"  {REST}", _ms(rest), "-"], *([f"  {name}", *map(_ms, both)] for name, both in parts.items())]
+    for system, meaning in BOUNDS.items():
+        if found[system]:
+            rows.append([meaning, *(_ms(_median(one[key] for one in found[system])) for key in ("cpu_seconds_step", "seconds_step"))])
+    return f"{place}, milliseconds a step\n{text.table(['', 'processor', 'duration'], rows)}\n"
+
+
+def _a_step(calls: Sequence[Mapping[str, Sequence[float]]], name: str) -> list[float]:
+    return [statistics.fmean(call[name][kind] for call in calls) / STEPS_A_CALL for kind in (0, 1)]
+
+
+def _median(values: Iterable[float]) -> float:
+    return statistics.median(values)
+
+
+def _ms(seconds: float) -> Any:
+    return text.Number(seconds * 1000, 1)
+
+
+if __name__ == "__main__":
+    main()
