@@ -186,8 +186,9 @@ def principal(right: np.ndarray) -> np.ndarray:
     Jacobi's method on the rows' products, in float64 (Golub, Van Loan, Matrix Computations, section 8.5).
     """
     count = right.shape[0]
-    products, turned = np.zeros((count, count)), np.eye(count)
+    products, turned = np.zeros((count, count)), np.zeros((count, count))
     for i in range(count):
+        turned[i, i] = 1.0
         for j in range(count):
             products[i, j] = _dot(right[i], right[j])
     size = 0.0
@@ -202,8 +203,16 @@ def principal(right: np.ndarray) -> np.ndarray:
                     _turn_two(products, turned, i, j)
         if rest <= 1e-14 * size:
             break
-    order = np.argsort(-np.diag(products), kind="mergesort")
-    return turned[order]
+    # By hand: NumPy's sort takes two seconds to compile.
+    result = np.zeros((count, count))
+    for i in range(count):
+        place = 0
+        for j in range(count):
+            if products[j, j] > products[i, i] or (products[j, j] == products[i, i] and j < i):
+                place += 1
+        for j in range(count):
+            result[place, j] = turned[i, j]
+    return result
 
 
 @njit(nogil=True, cache=True)
