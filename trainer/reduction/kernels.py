@@ -203,8 +203,13 @@ def principal(right: np.ndarray) -> np.ndarray:
                     _turn_two(products, turned, i, j)
         if rest <= 1e-14 * size:
             break
+    return _largest_first(products, turned)
+
+
+@njit(nogil=True, cache=True)
+def _largest_first(products: np.ndarray, turned: np.ndarray) -> np.ndarray:
     # By hand: NumPy's sort takes two seconds to compile.
-    result = np.zeros((count, count))
+    count, result = products.shape[0], np.zeros(turned.shape)
     for i in range(count):
         place = 0
         for j in range(count):
