@@ -205,12 +205,22 @@ def bits_per_s(link: str) -> float | None:
 
 
 def cells(asked: Wanted) -> list[Cell]:
-    """All cells, round by round; within a round link by link, and there number by number, so that only the systems' order is drawn."""
+    """All cells, round by round; within a round link by link, and there number by number, so that only the systems' order is drawn.
+
+    Raises:
+        ConfigError: there are none.
+    """
     found = []
     for number in range(1, asked.rounds + 1):
         for link in asked.links:
             for workers in asked.workers:
                 found += _block(asked, number, link, workers)
+    if not found:
+        several = asked.workers == (1,)
+        raise ConfigError(
+            f"systems={','.join(asked.systems)}: measured with {'several workers' if several else 'one worker'} only, and workers is "
+            f"{','.join(map(str, asked.workers))}; add {'-e workers=2 or more' if several else '-e workers=1'}, or other systems"
+        )
     return found
 
 

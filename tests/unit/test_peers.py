@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -73,6 +74,17 @@ class TestWhatIsAskedFor:
 
 class TestCells:
     asked = Wanted((1, 2), ("none", "1gbit"), ("lockstep", "lockstep-half", "ideal", "stock", "keras-fit", "ddp-fp16"), 2, 1)
+
+    @pytest.mark.parametrize(
+        ("workers", "systems", "expected"),
+        [
+            ((1,), ("in-step", "ideal"), "systems=in-step,ideal: measured with several workers only, and workers is 1; add -e workers=2 or"),
+            ((2, 5), ("keras-fit",), "systems=keras-fit: measured with one worker only, and workers is 2,5; add -e workers=1, or other"),
+        ],
+    )
+    def test_nothing_to_measure_is_an_error_that_says_why(self, workers, systems, expected):
+        with pytest.raises(ConfigError, match=f"^{re.escape(expected)}"):
+            peers.cells(Wanted(workers, ("none",), systems, 3, 1))
 
     def test_several_workers_have_all_but_what_is_for_one(self):
         block = {cell.system for cell in peers.cells(self.asked) if (cell.round, cell.link, cell.workers) == (1, "1gbit", 2)}
