@@ -12,7 +12,7 @@ import json
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,9 @@ from trainer.config import nearest
 from trainer.errors import ConfigError, LockstepError
 
 RESULTS = Path(__file__).resolve().parent / "results"
-WATCHED, BOUNDS = (
-    "lockstep-parts",
-    {"in-step": "with nothing sent but 16 bytes, twice", "ideal": "with nothing sent, and nobody waited for"},
-)
+WATCHED = "lockstep-parts"
+BOUNDS = {"in-step": "with nothing sent but 16 bytes, twice", "ideal": "with nothing sent, and nobody waited for"}
 REST = "TensorFlow: forward, backward, small layers' updates"
-STEPS_A_CALL = 8
-"""As in benchmarks/peers/common.py."""
 Found = dict[str, list[Mapping[str, Any]]]
 """What every worker of every round wrote, by system."""
 
@@ -67,22 +63,22 @@ def measured(name: str) -> dict[str, Found]:
 def told(place: str, found: Found) -> str:
     """A table of one place."""
     watched = found[WATCHED]
-    whole = [_median(one["cpu_seconds_step"] for one in watched), _median(one["seconds_step"] for one in watched)]
-    parts = {name: [_median(_a_step(one["parts"], name)[kind] for one in watched) for kind in (0, 1)] for name in watched[0]["parts"][0]}
+    whole = _medians(watched)
+    parts = {name: [statistics.median(_a_step(one, name, kind) for one in watched) for kind in (0, 1)] for name in watched[0]["parts"][0]}
     rest = whole[0] - sum(processor for processor, _ in parts.values())
     rows = [["a step", *map(_ms, whole)], [f"  {REST}", _ms(rest), "-"], *([f"  {name}", *map(_ms, both)] for name, both in parts.items())]
     for system, meaning in BOUNDS.items():
         if found[system]:
-            rows.append([meaning, *(_ms(_median(one[key] for one in found[system])) for key in ("cpu_seconds_step", "seconds_step"))])
+            rows.append([meaning, *map(_ms, _medians(found[system]))])
     return f"{place}, milliseconds a step\n{text.table(['', 'processor', 'duration'], rows)}\n"
 
 
-def _a_step(calls: Sequence[Mapping[str, Sequence[float]]], name: str) -> list[float]:
-    return [statistics.fmean(call[name][kind] for call in calls) / STEPS_A_CALL for kind in (0, 1)]
+def _a_step(one: Mapping[str, Any], name: str, kind: int) -> float:
+    return statistics.fmean(call[name][kind] for call in one["parts"]) / int(one["settings"]["steps_per_call"])
 
 
-def _median(values: Iterable[float]) -> float:
-    return statistics.median(values)
+def _medians(workers: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [statistics.median(one[key] for one in workers) for key in ("cpu_seconds_step", "seconds_step")]
 
 
 def _ms(seconds: float) -> Any:

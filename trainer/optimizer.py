@@ -80,8 +80,7 @@ class HostWeight:
 
     def apply(self, gradient: tf.Tensor | LowRank, step: tf.Tensor, rate: tf.Tensor) -> None:
         """Update in replica context."""
-        parts = list(gradient) if isinstance(gradient, LowRank) else [gradient]
-        (updated,) = on_host(self._update, [self._weight, step, rate, *parts], [(self._weight.shape, tf.float32)])
+        (updated,) = on_host(self._update, [self._weight, step, rate, *tf.nest.flatten(gradient)], [(self._weight.shape, tf.float32)])
         self._weight.assign(updated)
 
     def _update(self, arrays: list[Any]) -> list[np.ndarray]:

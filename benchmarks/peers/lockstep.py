@@ -14,7 +14,9 @@ import tensorflow_model
 from account import Account
 
 IDEAL, IN_STEP, PARTS = "ideal", "in-step", "parts"
-PACKED = {"reduction": {"name": "packed"}}
+PACKED: dict[str, Any] = {"reduction": {"name": "packed"}}
+SECTIONS = {IDEAL: PACKED, IN_STEP: PACKED, PARTS: {}}
+"""Of the configuration, for variants that are no sections themselves."""
 
 
 def main() -> None:
@@ -23,8 +25,7 @@ def main() -> None:
     meeting = common.Meeting(given)
     variant, alone = given.variant, given.variant == IDEAL
     os.environ["TF_CONFIG"] = tensorflow_model.tf_config(given, alone)
-    known = {IDEAL: PACKED, IN_STEP: PACKED, PARTS: {}}
-    sections = known[variant] if variant in known else json.loads(variant or "{}")
+    sections = SECTIONS[variant] if variant in SECTIONS else json.loads(variant or "{}")
     watched = watch() if variant == PARTS else None
     common.measure(given, meeting, lockstep(given, sections, variant == IN_STEP, watched), alone)
 
@@ -84,7 +85,6 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched:
     images, labels = common.images(given.rank, batch)
     ones, rates = np.ones(labels.shape, np.float32), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
     totals = np.full(common.CHUNK, total, np.float32)
-
     parts_of_calls: list[dict[str, list[float]]] = []
 
     def run(steps: int) -> float:

@@ -13,7 +13,8 @@ account = load_file(ROOT / "benchmarks" / "peers" / "account.py", "account")
 
 
 def result(processor, seconds, **parts):
-    return {"cpu_seconds_step": processor, "seconds_step": seconds, "parts": [{name: [8 * a, 8 * b] for name, (a, b) in parts.items()}] * 3}
+    calls = [{name: [8 * a, 8 * b] for name, (a, b) in parts.items()}] * 3
+    return {"cpu_seconds_step": processor, "seconds_step": seconds, "parts": calls, "settings": {"steps_per_call": 8}}
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ class HostChain:
     def take(self, values: list[Any]) -> list[Any]:
         """Of large gradients that are products the factors; see `GraphChain.take`."""
         sums, *gradients = values
-        return [sums, *(factors_of(one) if number in self._factors else one for number, one in enumerate(gradients))]
+        return [sums, *(layer_factors(one) if number in self._factors else one for number, one in enumerate(gradients))]
 
     def __call__(self, values: list[Any]) -> list[Any]:
         """`[sums, *gradients]` of all workers, from what `take` gave of this one; in replica context."""
@@ -88,7 +88,7 @@ class HostChain:
         sent, lefts, rights = ([(shape, tf.float32) for shape in shapes] for shapes in zip(*self._factors.values(), strict=True))
         large = [gradients[number] for number in self._factors]
         begin = functools.partial(self._begin, [isinstance(one, LowRank) for one in large])
-        begun = on_host(begin, [tensor for one in large for tensor in (one if isinstance(one, LowRank) else [one])], sent)
+        begun = on_host(begin, tf.nest.flatten(large), sent)
         whole = [(tuple(tensor.shape), tf.float32) for tensor in (sums, *others)]
         found = on_host(self._finish, [sums, *others, *begun], [*lefts, *whole, *rights])
         count = len(self._factors)
@@ -124,7 +124,7 @@ class HostChain:
         return run
 
 
-def factors_of(gradient: tf.Tensor) -> tf.Tensor | LowRank:
+def layer_factors(gradient: tf.Tensor) -> tf.Tensor | LowRank:
     """The factors of a gradient that is a fully connected layer's, `inputsᵀ · gradients of its outputs`; else the gradient.
 
     The product itself is then asked for by nobody, and TensorFlow leaves it out of the traced function. Anything between
