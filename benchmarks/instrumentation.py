@@ -57,22 +57,20 @@ def in_turn(run: Callable[[int, int], float], times: int, steps: int, every: int
 
 def runner(cluster: Any, rank: int) -> Callable[[int, int], float]:
     """A function of `(steps, split_every)` that trains and gives the seconds it took."""
-    import numpy as np
-
     from trainer import step
     from trainer.data.pipeline import calls
 
-    parts, feed = prepared(cluster, rank, STEPS_PER_CALL)
-    whole, apart = step.make_train_call(parts), step.SplitCall(parts, step.make_forward_backward_call(cluster, parts.model))
+    parts, feed, rates = prepared(cluster, rank, STEPS_PER_CALL)
+    whole, apart = step.make_train_call(parts), step.SplitCall(parts, step.make_forward_backward_call(parts.local))
 
     def run(steps: int, every: int) -> float:
         begun = time.perf_counter()
         for call in calls(0, steps, STEPS_PER_CALL, uneven=False, split_every=every):
-            batch = [values[: call.steps] for values in feed]
+            some, few = feed.at(slice(call.steps)), rates[: call.steps]
             if call.taken_apart:
-                apart(*batch, np.float32(0))
+                apart(some, few)
             else:
-                whole(*batch, np.float32(0)).numpy()
+                whole(some, few).numpy()
         return time.perf_counter() - begun
 
     return run

@@ -84,19 +84,18 @@ def joined(workers: int) -> Any:
     return Cluster(place_from_environment(), max(1, len(os.sched_getaffinity(0)) // workers))
 
 
-def prepared(cluster: Any, rank: int, steps: int, model: str = "task_cnn", reduction: str = "packed") -> tuple[Any, list[Any]]:
-    """The parts of the project's own step, and the arguments of a call of so many steps (all but the last, the wish to stop)."""
+def prepared(cluster: Any, rank: int, steps: int, model: str = "task_cnn", reduction: str = "packed") -> tuple[Any, Any, Any]:
+    """The parts of the project's own step, and the arguments of a call of so many steps."""
     import numpy as np
 
-    from trainer import assembly
+    from trainer import assembly, step
     from trainer.config import Config, Reduction
 
     config = Config(model={"name": model}, reduction=Reduction(name=reduction))
     cluster.connect(config.reduction.transport)
-    parts, _ = assembly.assemble(cluster, config, assembly.build_model(cluster, config, CLASSES), config.reduction)
-    images, labels = batches(rank, steps)
-    totals, rates = np.full(steps, BATCH * cluster.place.workers, np.float32), np.full(steps, 0.01, np.float32)
-    return parts, [images, labels, np.ones(labels.shape, np.float32), totals, rates]
+    parts, _ = assembly.assemble(assembly.build_local(cluster, config, CLASSES), config, config.reduction)
+    feed = step.full(*batches(rank, steps), BATCH * cluster.place.workers)
+    return parts, feed, np.full(steps, 0.01, np.float32)
 
 
 def batches(rank: int, steps: int) -> tuple[Any, Any]:
@@ -110,16 +109,14 @@ def batches(rank: int, steps: int) -> tuple[Any, Any]:
 
 def lockstep(cluster: Any, rank: int) -> Callable[[int], None]:
     """The project's own step."""
-    import numpy as np
-
     from trainer import step
 
-    parts, feed = prepared(cluster, rank, STEPS_PER_CALL)
+    parts, feed, rates = prepared(cluster, rank, STEPS_PER_CALL)
     call = step.make_train_call(parts)
 
     def run(steps: int) -> None:
         for _ in range(steps // STEPS_PER_CALL):
-            call(*feed, np.float32(0)).numpy()
+            call(feed, rates).numpy()
 
     return run
 

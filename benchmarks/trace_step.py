@@ -77,19 +77,18 @@ def main() -> None:
 
 def train(given: argparse.Namespace, measure: Callable[[Callable[[], object]], object]) -> None:
     """Train until all is traced and warm, then one call of all steps under `measure`."""
-    import numpy as np
     import tensorflow as tf
 
     from trainer import step
 
     cluster = joined(given.workers)
-    parts, feed = prepared(cluster, given.rank, given.steps, given.model, given.reduction)
+    parts, feed, rates = prepared(cluster, given.rank, given.steps, given.model, given.reduction)
     if cluster.direct is not None:
         cluster.direct.all_reduce = annotated(cluster.direct.all_reduce, tf.profiler.experimental.Trace)
     call = step.make_train_call(parts)
 
     def run() -> None:
-        call(*feed, np.float32(0)).numpy()
+        call(feed, rates).numpy()
 
     run()
     run()

@@ -2,31 +2,35 @@
 
 import keras
 
-from trainer import models, optimizer, reduction, step
+from trainer import augmentation, models, optimizer, reduction, step
 from trainer.cluster import Cluster
 from trainer.config import Config, Reduction
+from trainer.models.fused import fuse
 from trainer.reduction import Method, Setting, chain
 
 
-def build_model(cluster: Cluster, config: Config, classes: int) -> keras.Model:
-    """A configuration's model with its first weights, the same on all workers."""
+def build_local(cluster: Cluster, config: Config, classes: int) -> step.Local:
+    """A configuration's model with its first weights, the same on all workers, and what it is trained on."""
     keras.config.set_dtype_policy(config.train.precision)
     keras.utils.set_random_seed(config.seed % 2**32)
     with cluster.strategy.scope():
-        return models.build(config.model, config.data.image_size, classes)
+        model = models.build(config.model, config.data.image_size, classes)
+    fuse(model)
+    augment = augmentation.make(config.augment, config.seed)
+    return step.Local(cluster, model, augment) if augment else step.Local(cluster, model)
 
 
-def assemble(cluster: Cluster, config: Config, model: keras.Model, chosen: Reduction) -> tuple[step.Parts, Method]:
+def assemble(local: step.Local, config: Config, chosen: Reduction) -> tuple[step.Parts, Method]:
     """The parts of a training step.
 
     Args:
-        cluster: connected, if several workers train.
+        local: of `build_local`; its cluster is connected, if several workers train.
         config: for the optimizer and the seed.
-        model: of `build_model`.
         chosen: how gradients are sent; its name is none of `auto`.
     """
+    cluster = local.cluster
     setting = Setting(cluster.strategy.num_replicas_in_sync, cluster.direct is not None, cluster.threads, config.seed)
     with cluster.strategy.scope():
-        method = reduction.make(chosen, step.shapes(model), setting)
-        rule = optimizer.make(config.optimizer, model.trainable_variables, method.low_rank, cluster.threads)
-    return step.Parts(cluster, model, rule, chain.make(method, cluster.all_reduce, cluster.direct)), method
+        method = reduction.make(chosen, step.shapes(local.model), setting)
+        rule = optimizer.make(config.optimizer, local.model.trainable_variables, method.low_rank, cluster.threads)
+    return step.Parts(local, rule, chain.make(method, cluster.all_reduce, cluster.direct)), method

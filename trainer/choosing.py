@@ -54,8 +54,8 @@ def _slowest(cluster: Cluster, seconds: float) -> float:
 
 def own_seconds(forward_backward_call: Callable[..., object], image: Sequence[int], batch: int) -> float:
     """Seconds of one forward and backward pass on this worker: the shortest of a few, the first of which traces."""
-    blank = np.zeros((batch, *image), np.uint8), np.zeros(batch, np.int32), np.ones(batch, np.float32)
-    return _shortest(lambda: forward_backward_call(*blank, np.float32(batch), np.float32(0)))
+    blank = step.blank(image, batch).at(0)
+    return _shortest(lambda: forward_backward_call(blank))
 
 
 def overhead_seconds(split_call: Callable[..., Any], image: Sequence[int]) -> float:
@@ -68,7 +68,7 @@ def overhead_seconds(split_call: Callable[..., Any], image: Sequence[int]) -> fl
         image: height, width, channels.
     """
     batch = step.blank(image)
-    found = [split_call(*batch, np.zeros(1, np.float32), np.float32(0))[1] for _ in range(1 + STEPS)]
+    found = [split_call(batch, np.zeros(1, np.float32))[1] for _ in range(1 + STEPS)]
     # The mean, not the shortest: a host with a share of a processor computes in bursts.
     return statistics.fmean(parts["compression"] + parts["apply"] for parts in found if parts is not None)
 

@@ -1,6 +1,6 @@
 """The command line: `python -m trainer COMMAND`. Playbooks call it; people may.
 
-On the control node: `plan`, `publish`, `parameters`. On a node: `train`, `evaluate`, `predict`, `benchmark-loader`,
+On the control node: `plan`, `publish`, `convert`, `parameters`. On a node: `train`, `evaluate`, `predict`, `benchmark-loader`,
 `benchmark-inference`.
 """
 
@@ -40,6 +40,15 @@ def _parser() -> argparse.ArgumentParser:
     command("parameters", parameters, ("section", {"help": "JSON: model, size, classes"}))
     command("publish", publish, ("--source", text), ("--path", {}), ("--packs", path), ("--allow-bad-images", {"action": "store_true"}))
     node = (("--run", path), ("--host", text), ("--packs", path), ("--caches", path), ("--threads", {"type": int, "default": 1}))
+    converting: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("--source", text),
+        ("--path", path),
+        ("--out", path),
+        ("--digest", {}),
+        ("--check", {"action": "store_true"}),
+    )
+    command("convert", convert, *converting)
+    command("index-records", index_records, ("--folder", path), ("--out", path))
     command("train", train, *node, ("--gpus", {"type": int, "default": 0}), ("--start-deadline", {"type": float, "default": 300.0}))
     counted = ((name, {"type": int, "required": True}) for name in ("--classes", "--batch", "--threads"))
     command("steptime", steptime, *counted, ("--seconds", {"type": float, "default": 3.0}))
@@ -86,6 +95,31 @@ def publish(arguments: argparse.Namespace) -> int:
     source = open_source(arguments.source, arguments.path)
     manifest = publishing.publish(source, arguments.source, arguments.packs, arguments.allow_bad_images, progress)
     print(json.dumps({"digest": manifest.digest, "excluded": manifest.excluded, "bytes": sum(manifest.shards)}))
+    return DONE
+
+
+def convert(arguments: argparse.Namespace) -> int:
+    """Rewrite a dataset as TFRecords; prints progress lines, then what was written as JSON. `--check`: only look at the source."""
+    from trainer import worker
+    from trainer.data import convert as converting
+
+    worker.quiet_tensorflow()
+
+    def told(line: str) -> None:
+        print(line, flush=True)
+
+    work = converting.looked_at if arguments.check else converting.convert
+    print(json.dumps(work(arguments.source, arguments.path, arguments.digest, arguments.out, told)))
+    return DONE
+
+
+def index_records(arguments: argparse.Namespace) -> int:
+    """Write where the images of a folder of TFRecords are."""
+    from trainer import worker
+    from trainer.data import tfrecords
+
+    worker.quiet_tensorflow()
+    tfrecords.write_index(arguments.folder, arguments.out)
     return DONE
 
 

@@ -71,11 +71,17 @@ class Optimizer:
     """The update rule."""
 
     name: str = "sgd"
-    """`sgd`: stochastic gradient descent with momentum."""
+    """`sgd`: stochastic gradient descent with momentum; `adam`."""
     learning_rate: float = 0.01
     """Step size before scaling, warm-up and decay."""
     momentum: float = 0.9
-    """Share of the last update that the next one keeps."""
+    """`sgd`: share of the last update that the next one keeps."""
+    beta_1: float = 0.9
+    """`adam`: share of the gradients' running mean that a step keeps."""
+    beta_2: float = 0.999
+    """`adam`: the same of their squares'."""
+    epsilon: float = 1e-7
+    """`adam`: what is added to the root of the squares."""
     weight_decay: float = 0.0
     """Decoupled decay of the weights a step, in units of the learning rate."""
     clip_norm: float | None = None
@@ -92,6 +98,22 @@ class Schedule:
     """Epochs over which the rate climbs from its base to its scaled value."""
     decay: tuple[tuple[float, float], ...] = ()
     """Pairs `[epoch, factor]`: from that epoch on the rate is the scaled one times the factor."""
+
+
+@dataclass(frozen=True)
+class Augment:
+    """How training images are varied, drawn anew for every image and step from the seed; validation and test see them as they are."""
+
+    crop: int = 0
+    """Pad by so many pixels of zeros on every side, and cut the image's size out of that at random (He et al. 2015, arXiv:1512.03385)."""
+    flip: bool = False
+    """Mirror half of the images from left to right."""
+    shift: float = 0.0
+    """Move by up to this part of width and height; the border is repeated."""
+    rotate: float = 0.0
+    """Turn by up to so many degrees."""
+    scale: tuple[float, ...] = ()
+    """Enlarge by a factor from this range, `[least, most]`."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +166,7 @@ class Config:
     model: dict[str, Any] = field(default_factory=lambda: {"name": "lecture_cnn"})
     """`name` of a registered model, and that model's own options."""
     data: Data = Data()
+    augment: Augment = Augment()
     train: Train = Train()
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
@@ -356,13 +379,16 @@ def check(config: Config) -> None:
     _rule(_sizes_fit(train.batch_sizes), "train.batch_sizes", train.batch_sizes, "null, auto, or a list of numbers from 1")
     _rule(1 <= train.steps_per_call <= 1000, "train.steps_per_call", train.steps_per_call, "from 1 to 1000")
     _one_of("train.precision", train.precision, ["float32", "mixed_bfloat16"])
-    _one_of("optimizer.name", optimizer.name, ["sgd"])
+    _one_of("optimizer.name", optimizer.name, ["sgd", "adam"])
     _finite("optimizer.learning_rate", optimizer.learning_rate)
-    _rule(0 <= optimizer.momentum < 1, "optimizer.momentum", optimizer.momentum, "from 0 to below 1")
+    for key in ("momentum", "beta_1", "beta_2"):
+        _rule(0 <= getattr(optimizer, key) < 1, f"optimizer.{key}", getattr(optimizer, key), "from 0 to below 1")
+    _rule(0 < optimizer.epsilon < math.inf, "optimizer.epsilon", optimizer.epsilon, "above 0 and finite")
     _finite("optimizer.weight_decay", optimizer.weight_decay)
     _one_of("schedule.scaling", schedule.scaling, ["none", "linear", "sqrt"])
     _finite("schedule.warmup_epochs", schedule.warmup_epochs)
     _rule(all(len(pair) == 2 for pair in schedule.decay), "schedule.decay", schedule.decay, "a list of [epoch, factor]")
+    _check_augment(config.augment)
     _check_reduction(config.reduction)
     _rule(optimizer.clip_norm is None or optimizer.clip_norm > 0, "optimizer.clip_norm", optimizer.clip_norm, "null or above 0")
     _rule(config.checkpoint.keep >= 1, "checkpoint.keep", config.checkpoint.keep, "at least 1")
@@ -370,6 +396,19 @@ def check(config: Config) -> None:
     _rule(every is None or every >= 1, "checkpoint.every_steps", every, "null or at least 1")
     _rule(config.telemetry.sample_every >= 1, "telemetry.sample_every", config.telemetry.sample_every, "at least 1")
     _rule(config.telemetry.split_every >= 0, "telemetry.split_every", config.telemetry.split_every, "at least 0")
+
+
+def _check_augment(augment: Augment) -> None:
+    _rule(augment.crop >= 0, "augment.crop", augment.crop, "at least 0")
+    _rule(0 <= augment.shift < 1, "augment.shift", augment.shift, "from 0 to below 1")
+    _rule(0 <= augment.rotate <= 180, "augment.rotate", augment.rotate, "from 0 to 180")
+    scale = augment.scale
+    _rule(
+        not scale or (len(scale) == 2 and 0 < scale[0] <= scale[1] < math.inf),
+        "augment.scale",
+        list(scale),
+        "empty, or [least, most] above 0",
+    )
 
 
 def _check_reduction(reduction: Reduction) -> None:

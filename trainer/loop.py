@@ -63,17 +63,18 @@ class Trainer:
         config = job.config
         cluster.connect(config.reduction.transport)
         self.states = States(job.run / "state", config.checkpoint.keep)
-        self.model = assembly.build_model(cluster, config, len(job.manifest.classes))
-        self._forward_backward_call = step.make_forward_backward_call(cluster, self.model)
+        local = assembly.build_local(cluster, config, len(job.manifest.classes))
+        self.model = local.model
+        self._forward_backward_call = step.make_forward_backward_call(local)
         self._before = newest_progress(cluster, self.states)
-        parts, method = assembly.assemble(cluster, config, self.model, self._choose())
+        parts, method = assembly.assemble(local, config, self._choose())
         self.optimizer = parts.optimizer
         self._train_call, self._split_call = step.make_train_call(parts), step.SplitCall(parts, self._forward_backward_call)
         self._warmup = config.reduction.warmup_steps if method.memory else 0
         uncompressed = chain.make(reduction.plain(), cluster.all_reduce, cluster.direct)
         self._warmup_call = step.make_train_call(dataclasses.replace(parts, reduction=uncompressed))
         self._evaluate_call = step.make_evaluate_call(self.model)
-        self.variables = [variable.value for variable in self.model.variables] + self.optimizer.slots
+        self.variables = [variable.value for variable in self.model.weights] + self.optimizer.slots
         self.memories = Memories(job.own / "memory", cluster.place, config.checkpoint.keep, method.memory)
         self.shares = self._divide()
         self.history = History(job.run / "history.csv")
@@ -150,12 +151,12 @@ class Trainer:
 
     def _trace(self) -> None:
         """Take a step of each kind on a blank image, and take it back: no step of training waits for tracing or for connections."""
-        blank = step.blank(self.job.config.data.image_size)
+        blank, rates = step.blank(self.job.config.data.image_size), np.zeros(1, np.float32)
         with self._taken_back():
             for call in [self._train_call, *([self._warmup_call] if self._warmup else [])]:
-                call(*blank, np.zeros(1, np.float32), np.float32(0))
+                call(blank, rates)
             if self.job.config.telemetry.split_every:
-                self._split_call(*blank, np.zeros(1, np.float32), np.float32(0))
+                self._split_call(blank, rates)
 
     @contextlib.contextmanager
     def _taken_back(self) -> Iterator[None]:
@@ -233,12 +234,13 @@ class Trainer:
 
     def _train(self, batches: Batches, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
         """The call's rows and, of a step that was taken apart, the seconds of its parts."""
-        asks = np.float32(self.job.stop_asked() or self._out_of_time())
-        arguments = batches.images, batches.labels, batches.weights, batches.totals, rates, asks
+        stop = np.float32(self.job.stop_asked() or self._out_of_time())
+        numbers = self.progress.step + np.arange(batches.call.steps, dtype=np.int32)
+        batch = step.Batch(batches.images, batches.labels, batches.weights, batches.places, batches.totals, numbers, stop)
         if batches.call.taken_apart:
-            return self._split_call(*arguments)
+            return self._split_call(batch, rates)
         call = self._warmup_call if self.progress.step < self._warmup else self._train_call
-        return call(*arguments).numpy(), None
+        return call(batch, rates).numpy(), None
 
     def _add(self, steps: int, sums: np.ndarray, seconds: float) -> None:
         progress = self.progress
@@ -332,7 +334,7 @@ class Trainer:
         return self._seconds_before + time.monotonic() - self.job.started
 
     def _weights(self) -> list[np.ndarray]:
-        return [variable.value.numpy() for variable in self.model.variables]
+        return [variable.value.numpy() for variable in self.model.weights]
 
     def _same_weights(self, when: str) -> list[str]:
         digests = self.cluster.digests(digest(self._weights()))

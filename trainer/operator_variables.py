@@ -93,6 +93,12 @@ COMMANDS: dict[str, dict[str, str]] = {
         "peers_path": "folder on the hosts for the peers' environments; default: peers in worker_root",
         "state": "absent: remove what the benchmark left on the hosts",
     },
+    "playbooks/dataset": {
+        "source": "what it is: cifar10",
+        "path": "archive or folder to read",
+        "out": "folder to write; default: datasets/<source>",
+        "digest": "of the archive, as in md5:HEX or sha256:HEX, or any; default: the official one's",
+    },
     "benchmarks/accuracy": {
         "accuracy": "name of the results' folder; an existing one is continued",
         "configs": "configurations to train; default: task_cnn,deep_cnn",

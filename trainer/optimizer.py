@@ -1,4 +1,8 @@
-"""The update rule, applied once a step to the mean gradient of all workers."""
+"""The update rule, applied once a step to the mean gradient of all workers.
+
+L2 penalties of weights are part of the update and not of what is sent: every worker knows their gradient, and of a compressed
+gradient they would be the part of full rank.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -31,20 +35,23 @@ class SGD:
             threads: for these.
         """
         self._momentum, self._decay, self._clip = config.momentum, config.weight_decay, config.clip_norm
-        self._weights = [variable.value for variable in variables]
-        self._on_host = {number: HostWeight(self._weights[number], config, threads) for number in sorted(low_rank)}
+        self._weights, self._penalties = [variable.value for variable in variables], [penalty(variable) for variable in variables]
+        self._on_host = {number: HostWeight(self._weights[number], config, self._penalties[number], threads) for number in sorted(low_rank)}
         self.slots = [
             self._on_host[number].velocity if number in low_rank else _slot(weight) for number, weight in enumerate(self._weights)
         ]
 
     def apply(self, gradients: Sequence[tf.Tensor | LowRank], rate: tf.Tensor) -> None:
         """Update in replica context."""
-        step = rate * self._shortening(gradients) if self._clip else rate
-        for number, (weight, gradient) in enumerate(zip(self._weights, gradients, strict=True)):
-            if number in self._on_host:
-                self._on_host[number].apply(gradient, step, rate)
+        short = shortening(gradients, self._clip) if self._clip else None
+        step = rate if short is None else rate * short
+        for place, (weight, gradient) in enumerate(zip(self._weights, gradients, strict=True)):
+            if place in self._on_host:
+                self._on_host[place].apply(gradient, step, rate)
+            elif share := self._penalties[place]:
+                self._apply(weight, self.slots[place], penalised(gradient, short, weight, share), rate, rate)
             else:
-                self._apply(weight, self.slots[number], gradient, step, rate)
+                self._apply(weight, self.slots[place], gradient, step, rate)
 
     def _apply(self, weight: Any, slot: Any, gradient: tf.Tensor, step: tf.Tensor, rate: tf.Tensor) -> None:
         if self._decay:
@@ -59,18 +66,104 @@ class SGD:
             use_nesterov=False,
         )
 
-    def _shortening(self, gradients: Sequence[tf.Tensor | LowRank]) -> tf.Tensor:
-        # The left factor's rows are orthonormal: the product is as long as the right one.
-        tensors = [gradient.right if isinstance(gradient, LowRank) else gradient for gradient in gradients]
-        norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tensor)) for tensor in tensors]))
-        return tf.minimum(1.0, self._clip / tf.maximum(norm, np.finfo(np.float32).tiny))
+
+class Adam:
+    """Adam (Kingma, Ba 2015, arXiv:1412.6980), Keras' formula, one fused op a variable.
+
+    Decay is decoupled (Loshchilov, Hutter 2019, arXiv:1711.05101) and comes first. Low-rank gradients are multiplied out: the
+    second moment takes the square of each element.
+    """
+
+    def __init__(self, config: Optimizer, variables: Sequence[keras.Variable]):
+        """Create under the strategy's scope: the slots live beside the weights."""
+        self._config = config
+        self._weights, self._penalties = [variable.value for variable in variables], [penalty(variable) for variable in variables]
+        self._means, self._squares = ([_slot(weight) for weight in self._weights] for _ in range(2))
+        self._age = tf.Variable(0.0, trainable=False, name="age")
+        self.slots = [*self._means, *self._squares, self._age]
+
+    def apply(self, gradients: Sequence[tf.Tensor | LowRank], rate: tf.Tensor) -> None:
+        """Update in replica context."""
+        config = self._config
+        short = shortening(gradients, config.clip_norm) if config.clip_norm else None
+        age = self._age + 1.0
+        tf.raw_ops.AssignAddVariableOp(resource=self._age.handle, value=tf.constant(1.0))
+        powers = tf.pow(config.beta_1, age), tf.pow(config.beta_2, age)
+        for place, gradient in enumerate(gradients):
+            weight, slots = self._weights[place], (self._means[place], self._squares[place])
+            whole = penalised(multiplied(gradient, weight.shape), short, weight, self._penalties[place])
+            self._apply(weight, slots, whole, rate, powers)
+
+    def _apply(
+        self, weight: Any, slots: tuple[Any, Any], gradient: tf.Tensor, rate: tf.Tensor, powers: tuple[tf.Tensor, tf.Tensor]
+    ) -> None:
+        config = self._config
+        if config.weight_decay:
+            tf.raw_ops.AssignSubVariableOp(resource=weight.handle, value=weight * (rate * config.weight_decay))
+        tf.raw_ops.ResourceApplyAdam(
+            var=weight.handle,
+            m=slots[0].handle,
+            v=slots[1].handle,
+            beta1_power=powers[0],
+            beta2_power=powers[1],
+            lr=rate,
+            beta1=config.beta_1,
+            beta2=config.beta_2,
+            epsilon=config.epsilon,
+            grad=gradient,
+            use_locking=False,
+            use_nesterov=False,
+        )
+
+
+Rule = SGD | Adam
+
+
+def shortening(gradients: Sequence[tf.Tensor | LowRank], longest: float) -> tf.Tensor:
+    """The factor that makes gradients no longer than `longest`, as a norm over all."""
+    # The left factor's rows are orthonormal: the product is as long as the right one.
+    tensors = [gradient.right if isinstance(gradient, LowRank) else gradient for gradient in gradients]
+    norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tensor)) for tensor in tensors]))
+    return tf.minimum(1.0, longest / tf.maximum(norm, np.finfo(np.float32).tiny))
+
+
+def penalty(variable: keras.Variable) -> float:
+    """Twice the coefficient of a weight's L2 penalty: what of the weight itself is in the loss' gradient."""
+    regularizer = variable.regularizer
+    return 2 * float(regularizer.l2) if type(regularizer) is keras.regularizers.L2 else 0.0
+
+
+def other_penalties(model: keras.Model) -> list[tf.Tensor]:
+    """What a model adds to the loss beside L2 penalties of its weights, a number each."""
+    kept = [variable.regularizer for variable in model.trainable_variables]
+    try:
+        for variable in model.trainable_variables:
+            if penalty(variable):
+                variable.regularizer = None
+        return list(model.losses)
+    finally:
+        for variable, regularizer in zip(model.trainable_variables, kept, strict=True):
+            variable.regularizer = regularizer
+
+
+def penalised(gradient: tf.Tensor, short: tf.Tensor | None, weight: Any, share: float) -> tf.Tensor:
+    """A gradient, shortened if it is too long, with its weight's penalty."""
+    shortened = gradient if short is None else gradient * short
+    return shortened + weight * share if share else shortened
+
+
+def multiplied(gradient: tf.Tensor | LowRank, shape: Sequence[int]) -> tf.Tensor:
+    """A gradient as one tensor."""
+    if isinstance(gradient, LowRank):
+        return tf.reshape(tf.matmul(gradient.left, gradient.right, transpose_a=True), shape)
+    return gradient
 
 
 class HostWeight:
     """One weight that is updated by compiled loops: from factors, or from a whole gradient."""
 
-    def __init__(self, weight: Any, config: Optimizer, threads: int):
-        self._weight = weight
+    def __init__(self, weight: Any, config: Optimizer, share: float, threads: int):
+        self._weight, self._penalty = weight, np.float32(share)
         self._shape = (int(np.prod(weight.shape[:-1])), int(weight.shape[-1]))
         self._momentum, self._decay = np.float32(config.momentum), np.float32(config.weight_decay)
         self.velocity = HostArray(tuple(weight.shape))
@@ -95,7 +188,7 @@ class HostWeight:
         else:
             loop, factors = kernels.momentum_dense, [gradient[0].reshape(self._shape)]
         velocity, decay = self.velocity.array.reshape(self._shape), np.float32(rate * self._decay)
-        arguments = *factors, velocity, self._memory, self._momentum, np.float32(step), decay
+        arguments = *factors, velocity, self._memory, self._momentum, np.float32(step), decay, np.float32(rate * self._penalty)
         self._crew.run(loop, self._crew.parts(*self._shape), *arguments)
         return [self._memory.reshape(self._weight.shape)]
 
@@ -104,6 +197,8 @@ def _slot(weight: Any) -> tf.Variable:
     return tf.Variable(tf.zeros(weight.shape), trainable=False, name="velocity")
 
 
-def make(config: Optimizer, variables: Sequence[keras.Variable], low_rank: Collection[int] = (), threads: int = 1) -> SGD:
+def make(config: Optimizer, variables: Sequence[keras.Variable], low_rank: Collection[int] = (), threads: int = 1) -> Rule:
     """The optimizer that a configuration names."""
+    if config.name == "adam":
+        return Adam(config, variables)
     return SGD(config, variables, low_rank, threads)

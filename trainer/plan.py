@@ -69,7 +69,7 @@ def make(request: Request) -> dict[str, Any]:
     digest = publish.published(listing, request.packs, config.data.allow_bad_images)
     config = with_global_batch(with_batch_sizes(config, hosts), len(hosts))
     check_scaling(config, len(hosts), existing)
-    sizes = schedule.counts(config, len(hosts), len(listing.files["train"]))
+    sizes = schedule.counts(config, len(hosts), len(listing.files["train"]), listing.held_out)
     check_sizes(sizes, len(hosts))
     size = parameters(config, len(listing.classes), request)
     return {

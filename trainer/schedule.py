@@ -23,13 +23,15 @@ class Counts:
         return step // self.steps_per_epoch + 1
 
 
-def counts(config: Config, workers: int, train_files: int) -> Counts:
+def counts(config: Config, workers: int, train_files: int, held_out: int | None = None) -> Counts:
     """Sizes that follow from a configuration, a number of workers and the files in `train/`.
+
+    Of these a dataset may set some aside for validation by itself (`held_out`), whatever `data.validation_split` says.
 
     An epoch sees every training image once, its last step with what is left, unless
     `train.steps_per_epoch` says otherwise.
     """
-    validation = validation_count(train_files, config.data.validation_split)
+    validation = held_out or validation_count(train_files, config.data.validation_split)
     images = limited(train_files - validation, config.data.limit_train)
     batch = global_batch(config, workers)
     per_epoch = config.train.steps_per_epoch or math.ceil(images / batch)

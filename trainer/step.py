@@ -8,137 +8,214 @@ each takes. It is a step of training like any other.
 """
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from trainer.cluster import Cluster
-from trainer.optimizer import SGD
+from trainer.optimizer import Rule, other_penalties
 from trainer.reduction.chain import Chain
 from trainer.stopwatch import Stopwatch
 
 SUMS = ("loss", "images", "correct", "stop")
 """What each row of a call's result sums over all workers, float32."""
+SEEDS_APART = 1_000_003
+"""Between the seeds of two devices' generators."""
+DRAWS = 256
+"""A generator is asked less often than that in a step."""
+
+
+class Batch(NamedTuple):
+    """One worker's part of a step; of several steps each field but `stop` has one more dimension in front."""
+
+    images: Any
+    """`[batch, height, width, channels]` uint8."""
+    labels: Any
+    """`[batch]` int32."""
+    weights: Any
+    """`[batch]` float32; 0 leaves an image out."""
+    places: Any
+    """`[batch]` int32: where each image stands among those of all workers."""
+    total: Any
+    """float32: images of all workers."""
+    number: Any
+    """int32: the step's number in the run, from 0."""
+    stop: Any
+    """float32: 1 where this worker asks all to stop."""
+
+    def at(self, index: Any) -> "Batch":
+        """One step of several."""
+        return self._replace(**{name: getattr(self, name)[index] for name in self._fields[:-1]})
+
+
+def full(images: np.ndarray, labels: np.ndarray, total: int | None = None) -> Batch:
+    """Batches of several steps, from the first of a run on, in which every image counts.
+
+    Args:
+        images: `[steps, batch, height, width, channels]` uint8.
+        labels: `[steps, batch]` int32.
+        total: images of all workers in a step; default: this one is alone.
+    """
+    steps, batch = labels.shape
+    places = np.tile(np.arange(batch, dtype=np.int32), (steps, 1))
+    totals, numbers = np.full(steps, total or batch, np.float32), np.arange(steps, dtype=np.int32)
+    return Batch(images, labels, np.ones((steps, batch), np.float32), places, totals, numbers, np.float32(0))
+
+
+def blank(image: Sequence[int], images: int = 1) -> Batch:
+    """The same of one step, with blank images."""
+    return full(np.zeros((1, images, *image), np.uint8), np.zeros((1, images), np.int32))
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a step is made of; each function is called in replica context.
+class Local:
+    """What a worker computes of a step before anything is sent; called in replica context.
 
-    What travels is `[sums, *gradients]`, as in `trainer.reduction`.
+    What travels is `[sums, *gradients, *statistics]`: `SUMS`, the gradients of this worker's part of the mean loss over all
+    workers' images, and, weighted in the same way, how its batch moves the means that the model keeps (BatchNormalization's): so
+    all workers keep the same ones at every step. Each device normalises with the statistics of its own part of the batch.
     """
 
     cluster: Cluster
     model: keras.Model
-    optimizer: SGD
+    augment: Callable[[Batch], tf.Tensor] = operator.attrgetter("images")
+    """Gives the images that the model sees."""
+
+    def __call__(self, batch: Batch) -> list[tf.Tensor]:
+        """`[sums, *gradients, *statistics]` of this device's part of the worker's batch."""
+        if self.cluster.devices == 1:
+            return self.forward_backward(batch)
+        count, device = tf.shape(batch.images)[0], self.cluster.device()
+        first, last = count * device // self.cluster.devices, count * (device + 1) // self.cluster.devices
+        # Of fewer images than devices one without any takes a stand-in that does not count.
+        start = tf.minimum(first, count - 1)
+        mine = slice(start, tf.maximum(last, start + 1))
+        counts = tf.cast(last > first, tf.float32)
+        images, labels, weights, places = (field[mine] for field in batch[:4])
+        return self.forward_backward(batch._replace(images=images, labels=labels, weights=weights * counts, places=places))
+
+    def forward_backward(self, batch: Batch) -> list[tf.Tensor]:
+        """The same of a whole batch."""
+        model, weights_of = self.model, [variable.value for variable in self.model.trainable_variables]
+        images = self.augment(batch)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(weights_of)
+            with keras.StatelessScope(self._seeds(batch)) as scope:
+                logits = tf.cast(model(images, training=True), tf.float32)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch.labels, logits) * batch.weights
+            count = tf.reduce_sum(batch.weights)
+            loss = tf.reduce_sum(losses)
+            penalties = other_penalties(model)
+            objective = (loss + count * tf.add_n(penalties) if penalties else loss) / batch.total
+        gradients = tape.gradient(objective, weights_of)
+        kept = [(scope.get_current_value(variable) - variable.value) * (count / batch.total) for variable in statistics(model)]
+        return [tf.stack([loss, count, _correct(logits, batch.labels, batch.weights), batch.stop]), *gradients, *kept]
+
+    def _seeds(self, batch: Batch) -> list[tuple[keras.Variable, tf.Tensor]]:
+        """The state of each of the model's random generators: its own first one, and of every step and device another."""
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        found = []
+        for variable in seeds(self.model):
+            own = tf.stack([tf.cast(replica, tf.int64) * SEEDS_APART, tf.cast(batch.number, tf.int64) * DRAWS])
+            found.append((variable, variable.value + tf.cast(own, variable.dtype)))
+        return found
+
+
+def statistics(model: keras.Model) -> list[keras.Variable]:
+    """What a model changes by itself while it trains."""
+    return list(model.non_trainable_weights)
+
+
+def seeds(model: keras.Model) -> list[keras.Variable]:
+    """States of a model's random generators, as of Dropout."""
+    others = {id(variable) for variable in model.weights}
+    return [variable for variable in model.variables if id(variable) not in others]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a step is made of; each function is called in replica context."""
+
+    local: Local
+    optimizer: Rule
     reduction: Chain
 
+    @property
+    def cluster(self) -> Cluster:
+        """That trains."""
+        return self.local.cluster
+
+    @property
+    def model(self) -> keras.Model:
+        """That is trained."""
+        return self.local.model
+
     def apply(self, values: list[Any], rate: tf.Tensor) -> tf.Tensor:
-        """Update the weights; gives the global sums."""
-        sums, *gradients = values
-        self.optimizer.apply(gradients, rate)
+        """Update the weights and what the model keeps; gives the global sums."""
+        sums, *others = values
+        count = len(self.model.trainable_variables)
+        self.optimizer.apply(others[:count], rate)
+        for variable, moved in zip(statistics(self.model), others[count:], strict=True):
+            tf.raw_ops.AssignAddVariableOp(resource=variable.value.handle, value=moved)
         return sums
 
 
-def forward_backward(
-    model: keras.Model, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, total: tf.Tensor, stop: tf.Tensor
-) -> list[tf.Tensor]:
-    """Local sums, and the gradients of this worker's part of the mean loss over `total` images of all workers."""
-    weights_of = [variable.value for variable in model.trainable_variables]
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-        tape.watch(weights_of)
-        logits = tf.cast(model(images, training=True), tf.float32)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits) * weights
-        count = tf.reduce_sum(weights)
-        loss = tf.reduce_sum(losses)
-        objective = (loss + count * tf.add_n(model.losses) if model.losses else loss) / total
-    gradients = tape.gradient(objective, weights_of)
-    return [tf.stack([loss, count, _correct(logits, labels, weights), stop]), *gradients]
+def signature(model: keras.Model, steps: int) -> Batch:
+    """Of batches as TensorFlow traces them; `steps` is 1 where there is a dimension for several steps, else 0."""
+    several = [None] * steps
+    fields = {
+        "images": ([*several, None, *model.input_shape[1:]], tf.uint8),
+        "labels": ([*several, None], tf.int32),
+        "weights": ([*several, None], tf.float32),
+        "places": ([*several, None], tf.int32),
+        "total": (several, tf.float32),
+        "number": (several, tf.int32),
+        "stop": ([], tf.float32),
+    }
+    return Batch(**{name: tf.TensorSpec(shape, kind) for name, (shape, kind) in fields.items()})
 
 
-def on_device(
-    cluster: Cluster, model: keras.Model, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, total: tf.Tensor, stop: tf.Tensor
-) -> list[tf.Tensor]:
-    """`forward_backward` of this device's part of the worker's batch."""
-    if cluster.devices == 1:
-        return forward_backward(model, images, labels, weights, total, stop)
-    count, device = tf.shape(images)[0], cluster.device()
-    first, last = count * device // cluster.devices, count * (device + 1) // cluster.devices
-    # Of fewer images than devices one without any takes a stand-in that does not count.
-    start = tf.minimum(first, count - 1)
-    mine = slice(start, tf.maximum(last, start + 1))
-    counts = tf.cast(last > first, tf.float32)
-    return forward_backward(model, images[mine], labels[mine], weights[mine] * counts, total, stop)
-
-
-def make_forward_backward_call(cluster: Cluster, model: keras.Model, take: Callable[[list[Any]], list[Any]] = list) -> Callable[..., Any]:
-    """`forward_backward` on its own, called from Python with one batch of any size.
+def make_forward_backward_call(local: Local, take: Callable[[list[Any]], list[Any]] = list) -> Callable[..., Any]:
+    """`local` on its own, called from Python with one `Batch` of any size.
 
     Args:
-        cluster: that trains.
-        model: the worker's.
+        local: of the worker.
         take: makes of the result what a reduction takes.
     """
 
-    def local(*batch: tf.Tensor) -> list[Any]:
-        return take(on_device(cluster, model, *batch))
+    def compute(batch: Batch) -> list[Any]:
+        return take(local(batch))
 
-    batch = [
-        tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8),
-        tf.TensorSpec([None], tf.int32),
-        tf.TensorSpec([None], tf.float32),
-        tf.TensorSpec([], tf.float32),
-        tf.TensorSpec([], tf.float32),
-    ]
-    return _traced(cluster, local, batch)
-
-
-def blank(image: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Images, labels, weights and totals for a step of one image, which is blank."""
-    one = np.ones(1, np.float32)
-    return np.zeros((1, 1, *image), np.uint8), np.zeros((1, 1), np.int32), one[np.newaxis], one
+    return _traced(local.cluster, compute, [signature(local.model, 0)])
 
 
 def shapes(model: keras.Model) -> list[tuple[int, ...]]:
-    """Shapes of the gradients."""
-    return [tuple(variable.shape) for variable in model.trainable_variables]
+    """Shapes of what travels beside the sums."""
+    return [tuple(variable.shape) for variable in [*model.trainable_variables, *statistics(model)]]
 
 
 def make_train_call(parts: Parts) -> Callable[..., tf.Tensor]:
     """A function of one call's batches that trains on them.
 
-    Its arguments: images `[steps, batch, height, width, channels]` uint8; labels
-    `[steps, batch]` int32; weights `[steps, batch]` float32 (0 leaves an image out); totals
-    `[steps]` float32, the images of all workers; rates `[steps]` float32; stop, a float32
-    scalar that is 1 where this worker asks all to stop.
-    Its result: `[steps, 4]` float32, the columns of `SUMS`.
+    Its arguments: a `Batch` of several steps; rates `[steps]` float32. Its result: `[steps, 4]` float32, the columns of `SUMS`.
     """
 
-    def step(rate: tf.Tensor, *batch: tf.Tensor) -> tf.Tensor:
-        values = parts.reduction.take(on_device(parts.cluster, parts.model, *batch))
+    def step(rate: tf.Tensor, batch: Batch) -> tf.Tensor:
+        values = parts.reduction.take(parts.local(batch))
         return parts.apply(parts.reduction(values), rate)
 
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None, None, *parts.model.input_shape[1:]], tf.uint8),
-            tf.TensorSpec([None, None], tf.int32),
-            tf.TensorSpec([None, None], tf.float32),
-            tf.TensorSpec([None], tf.float32),
-            tf.TensorSpec([None], tf.float32),
-            tf.TensorSpec([], tf.float32),
-        ]
-    )
-    def call(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, totals: tf.Tensor, rates: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
-        steps = tf.shape(images)[0]
+    @tf.function(input_signature=[signature(parts.model, 1), tf.TensorSpec([None], tf.float32)])
+    def call(batches: Batch, rates: tf.Tensor) -> tf.Tensor:
+        steps = tf.shape(rates)[0]
         rows = tf.TensorArray(tf.float32, size=steps, element_shape=[len(SUMS)])
         for index in tf.range(steps):
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-            batch = rates[index], images[index], labels[index], weights[index], totals[index], stop
-            rows = rows.write(index, parts.cluster.local(parts.cluster.strategy.run(step, args=batch)))
+            rows = rows.write(index, parts.cluster.local(parts.cluster.strategy.run(step, args=(rates[index], batches.at(index)))))
         return rows.stack()
 
     return call
@@ -155,15 +232,13 @@ class SplitCall:
     def __init__(self, parts: Parts, forward_backward_call: Callable[..., Any]):
         """Take steps apart whose first part is a `make_forward_backward_call`, or one made for the reduction."""
         if parts.reduction.factored:
-            forward_backward_call = make_forward_backward_call(parts.cluster, parts.model, parts.reduction.take)
+            forward_backward_call = make_forward_backward_call(parts.local, parts.reduction.take)
         self._forward_backward, self._local = forward_backward_call, parts.cluster.local
         self._reduction = parts.reduction.apart(functools.partial(_traced, parts.cluster))
         self._apply = _traced(parts.cluster, parts.apply)
         self._traced = False
 
-    def __call__(
-        self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, totals: np.ndarray, rates: np.ndarray, stop: np.float32
-    ) -> tuple[np.ndarray, dict[str, float] | None]:
+    def __call__(self, batches: Batch, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
         """Train on one step's batch.
 
         Returns:
@@ -172,14 +247,14 @@ class SplitCall:
             at the first call, which traces.
         """
         watch = Stopwatch()
-        values = watch.time("forward_backward", self._forward_backward, images[0], labels[0], weights[0], totals[0], stop)
-        values = self._reduction(values, watch)
+        batch = batches.at(0)
+        values = self._reduction(watch.time("forward_backward", self._forward_backward, batch), watch)
         sums = watch.time("apply", self._apply, values, rates[0])
         seconds, self._traced = watch.seconds if self._traced else None, True
         return self._local(sums).numpy()[np.newaxis], seconds
 
 
-def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[tf.TensorSpec] | None = None) -> Callable[..., Any]:
+def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[Any] | None = None) -> Callable[..., Any]:
     # Without the part's own name TensorFlow takes all of them for one function that it traces again and again, and warns.
     @functools.wraps(part)
     def call(*arguments: Any) -> Any:

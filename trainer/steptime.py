@@ -27,8 +27,8 @@ def measure(config: Config, classes: int, batch: int, threads: int, seconds: flo
         `step_seconds` (median over calls), `images_per_s`, `batch`, `steps` timed.
     """
     cluster = Cluster(Place(0, ["alone"]), threads)
-    model = assembly.build_model(cluster, config, classes)
-    call = step.make_train_call(assembly.assemble(cluster, config, model, config.reduction)[0])
+    local = assembly.build_local(cluster, config, classes)
+    call = step.make_train_call(assembly.assemble(local, config, config.reduction)[0])
     arguments = _random_batches(config, classes, batch)
     call(*arguments)
     durations: list[float] = []
@@ -40,16 +40,9 @@ def measure(config: Config, classes: int, batch: int, threads: int, seconds: flo
     return {"step_seconds": median, "images_per_s": batch / median, "batch": batch, "steps": len(durations) * STEPS}
 
 
-def _random_batches(config: Config, classes: int, batch: int) -> tuple[Any, ...]:
+def _random_batches(config: Config, classes: int, batch: int) -> tuple[step.Batch, np.ndarray]:
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (STEPS, batch, *config.data.image_size), dtype=np.uint8)
     labels = random.integers(0, classes, (STEPS, batch)).astype(np.int32)
     # Rate 0: random labels must not drive the weights anywhere.
-    return (
-        images,
-        labels,
-        np.ones((STEPS, batch), np.float32),
-        np.full(STEPS, batch, np.float32),
-        np.zeros(STEPS, np.float32),
-        np.float32(0),
-    )
+    return step.full(images, labels), np.zeros(STEPS, np.float32)

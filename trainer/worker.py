@@ -88,7 +88,7 @@ def _train(run: Path, host: str, packs: Path, caches: Path, share: tuple[int, in
     cluster = Cluster(place, threads, gpus=gpus)
     watchdog.catch_signals()
     metrics.phase("building")
-    counts = schedule.counts(config, place.workers, len(manifest.train.files))
+    counts = schedule.counts(config, place.workers, len(manifest.train.files), manifest.held_out)
     job = Job(config, counts, run, manifest, images, metrics, watchdog.stop_asked.is_set, run / "workers" / host)
     try:
         code = Trainer(job, cluster).run()

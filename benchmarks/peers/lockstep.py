@@ -69,12 +69,12 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched:
     config = configs.build({"model": {"name": "task_cnn"}, "optimizer": update, **sections})
     cluster = Cluster(place_from_environment(), given.threads)
     cluster.connect(config.reduction.transport)
-    model = assembly.build_model(cluster, config, common.CLASSES)
-    whole = step.make_forward_backward_call(cluster, model)
+    local = assembly.build_local(cluster, config, common.CLASSES)
+    model, whole = local.model, step.make_forward_backward_call(local)
     seconds = functools.partial(choosing.own_seconds, whole, config.data.image_size)
     total = given.batch * cluster.place.workers
     chosen, choice = choosing.resolve(config.reduction, cluster, step.shapes(model), None, functools.partial(seconds, given.batch))
-    parts, _ = assembly.assemble(cluster, config, model, chosen)
+    parts, _ = assembly.assemble(local, config, chosen)
     if waits:
         parts = dataclasses.replace(parts, reduction=chain.make(Method(waits_twice()), cluster.all_reduce, None))
     overhead = functools.partial(choosing.overhead_seconds, step.SplitCall(parts, whole), config.data.image_size)
@@ -83,13 +83,11 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched:
     call = step.make_train_call(parts)
 
     images, labels = common.images(given.rank, batch)
-    ones, rates = np.ones(labels.shape, np.float32), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
-    totals = np.full(common.CHUNK, total, np.float32)
+    feed, rates = step.full(images, labels, total), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
     parts_of_calls: list[dict[str, list[float]]] = []
 
     def run(steps: int) -> float:
-        few = [values[:steps] for values in (images, labels, ones, totals, rates)]
-        sums = call(*few, np.float32(0)).numpy()[-1]
+        sums = call(feed.at(slice(steps)), rates[:steps]).numpy()[-1]
         if watched:
             parts_of_calls.append(watched.take())
         return float(sums[0] / sums[1])

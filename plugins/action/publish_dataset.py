@@ -1,18 +1,10 @@
 """Publish the plan's dataset and trainer package on the control node, with progress."""
 
-import collections
-import json
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from ansible.utils.display import Display
-
-from plugins.shared import control
+from plugins.shared import control, trainer_process
 from trainer import package
-from trainer.analysis.progress import Line
 from trainer.errors import LockstepError
 
 
@@ -43,24 +35,7 @@ class ActionModule(control.ControlAction):
         return {"changed": not known, "ansible_facts": {"published": published}, **shown}
 
     def _publish(self, data: dict[str, Any], packs: Path) -> dict[str, Any]:
-        argv = [sys.executable, "-m", "trainer", "publish", "--source", data["source"], "--packs", str(packs)]
+        argv = ["publish", "--source", data["source"], "--packs", str(packs)]
         argv += ["--path", data["path"]] if data["path"] else []
         argv += ["--allow-bad-images"] if data["allow_bad_images"] else []
-        line, output = Line(Display(), control.terminal()), collections.deque[str](maxlen=1)
-        with (
-            tempfile.TemporaryFile("w+") as errors,
-            subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=control.ROOT) as process,
-        ):
-            assert process.stdout is not None
-            for row in process.stdout:
-                output.append(row)
-                if not row.startswith("{"):
-                    line.update(f"publishing the dataset: {row.strip()}")
-            process.wait()
-            errors.seek(0)
-            error = errors.read()
-        line.end()
-        if process.returncode != 0:
-            raise LockstepError(error.strip().rpartition("error: ")[2])
-        found: dict[str, Any] = json.loads(output[-1])
-        return found
+        return trainer_process.run(argv, "publishing the dataset")

@@ -1,10 +1,15 @@
 """Bytes of tiny files to test with."""
 
 import io
+import os
 import struct
+from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def image_bytes(number: int, size: tuple[int, int] = (6, 5), kind: str = "PNG") -> bytes:
@@ -18,3 +23,11 @@ def image_bytes(number: int, size: tuple[int, int] = (6, 5), kind: str = "PNG") 
 def idx_bytes(array: np.ndarray) -> bytes:
     """A uint8 array in MNIST's format."""
     return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.astype(np.uint8).tobytes()
+
+
+def real_data(name: str) -> Path:
+    """A file of real data, where this machine has it: in LOCKSTEP_TEST_DATA, or in `shared/data` beside the project."""
+    folder = Path(os.environ.get("LOCKSTEP_TEST_DATA", ROOT.parent / "shared" / "data"))
+    if not (folder / name).is_file():
+        pytest.skip(f"{folder / name} is not there; LOCKSTEP_TEST_DATA says where real data is")
+    return folder / name

@@ -23,7 +23,7 @@ def built(dotted, value):
         ({"train": {"epoch": 3}}, "train.epoch: unknown key", "(did you mean train.epochs?)"),
         ({"train": {"bach_size": 3}}, "train.bach_size: unknown key", "(did you mean train.batch_size?)"),
         ({"data": {"image_sise": [1, 1, 1]}}, "data.image_sise: unknown key", "(did you mean data.image_size?)"),
-        ({7: 1}, "7: unknown key", "known: seed, model, data, train"),
+        ({7: 1}, "7: unknown key", "known: seed, model, data, augment, train"),
     ],
 )
 def test_unknown_key_names_the_nearest(raw, start, near):
@@ -127,7 +127,7 @@ def test_numbers_that_are_none_are_refused(value, rule, key):
             "float16",
             "train.precision: float16 is unknown (did you mean float32?); it must be one of: float32, mixed_bfloat16",
         ),
-        ("optimizer.name", "sdg", "optimizer.name: sdg is unknown (did you mean sgd?); it must be one of: sgd"),
+        ("optimizer.name", "sdg", "optimizer.name: sdg is unknown (did you mean sgd?); it must be one of: sgd, adam"),
         ("schedule.scaling", "linar", "schedule.scaling: linar is unknown (did you mean linear?); it must be one of: none, linear, sqrt"),
         ("reduction.name", "zzz", "reduction.name: zzz is unknown; it must be one of: auto, packed, half, powersgd"),
     ],
@@ -280,7 +280,7 @@ def test_find_by_name_and_by_path(tmp_path):
 def test_find_names_the_nearest_and_lists_all():
     message = refusal(configs.find, "task_cn")
     assert message.startswith("config=task_cn: no such configuration (did you mean task_cnn?); there are: ")
-    assert "deep_cnn, lecture_cnn, task_cnn" in message
+    assert "cnn, deep_cnn, fashion_cnn, lecture_cnn, resnet50" in message
 
 
 @pytest.mark.parametrize("name", ["missing.yml", "/nowhere/missing", "../x"])

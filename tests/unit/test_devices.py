@@ -29,14 +29,15 @@ def train(cluster, reduction=Reduction("packed"), clip=None, precision="float32"
     optimizer = Optimizer(learning_rate=0.01, weight_decay=0.1, clip_norm=clip)
     config = Config(model=MODEL, train=Train(precision=precision), optimizer=optimizer, reduction=reduction)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, image_size=(8, 8, 1)))
-    model = assembly.build_model(cluster, config, 3)
-    parts, method = assembly.assemble(cluster, config, model, reduction)
-    call = step.SplitCall(parts, step.make_forward_backward_call(cluster, model)) if apart else step.make_train_call(parts)
+    local = assembly.build_local(cluster, config, 3)
+    model = local.model
+    parts, method = assembly.assemble(local, config, reduction)
+    call = step.SplitCall(parts, step.make_forward_backward_call(local)) if apart else step.make_train_call(parts)
     rows, random = [], np.random.default_rng(0)
     for batch in (5, 5, 1, 4):
         images = random.integers(0, 256, (1, batch, 8, 8, 1), dtype=np.uint8)
-        labels, ones = random.integers(0, 3, (1, batch)).astype(np.int32), np.ones((1, batch), np.float32)
-        found = call(images, labels, ones, np.full(1, batch, np.float32), np.full(1, 0.01, np.float32), np.float32(1))
+        labels = random.integers(0, 3, (1, batch)).astype(np.int32)
+        found = call(step.full(images, labels)._replace(stop=np.float32(1)), np.full(1, 0.01, np.float32))
         rows.append((found[0] if apart else found.numpy())[0].tolist())
     copies = [[part.numpy() for part in cluster.strategy.experimental_local_results(weight.value)] for weight in model.variables]
     same = all(one.tobytes() == other.tobytes() for one, *others in copies for other in others)
@@ -44,7 +45,8 @@ def train(cluster, reduction=Reduction("packed"), clip=None, precision="float32"
 
 reference, rows, _, _, model = train(alone)
 small = dataclasses.replace(Config().data, image_size=(8, 8, 1))
-start = np.concatenate([weight.numpy().ravel() for weight in assembly.build_model(alone, Config(model=MODEL, data=small), 3).variables])
+first = assembly.build_local(alone, Config(model=MODEL, data=small), 3).model
+start = np.concatenate([weight.numpy().ravel() for weight in first.variables])
 found = {"devices": [alone.devices, both.devices], "moved": float(np.abs(reference - start).max()), "rows": {"alone": rows}}
 powersgd = Reduction("powersgd", rank=5, min_elements=400, dtype="float32")
 ways = {"packed": {}, "half": {"reduction": Reduction("half")}, "powersgd": {"reduction": powersgd}, "apart": {"apart": True}}

@@ -13,6 +13,7 @@ from trainer.errors import ConfigError
 from trainer.models.cnn import DeepOptions
 
 ROOT = Path(__file__).resolve().parents[2]
+ALL = "cnn, deep_cnn, fashion_cnn, lecture_cnn, resnet50, resnet_cifar, resnet_small, task_cnn"
 CASES = {
     "lecture": ({"name": "lecture_cnn"}, (28, 28, 1), 10),
     "lecture in colour": ({"name": "lecture_cnn"}, (32, 32, 3), 10),
@@ -22,6 +23,21 @@ CASES = {
     "deepest": ({"name": "deep_cnn", "filters": 1, "stages": 5}, (32, 40, 1), 2),
     "too deep": ({"name": "deep_cnn", "stages": 6}, (32, 40, 1), 2),
     "no stages": ({"name": "deep_cnn", "stages": 0}, (32, 32, 1), 2),
+    "resnet_cifar": ({"name": "resnet_cifar"}, (32, 32, 3), 10),
+    "resnet_cifar upstream": ({"name": "resnet_cifar", "layers": 44}, (32, 32, 3), 11),
+    "resnet_cifar 20": ({"name": "resnet_cifar", "layers": 20, "weight_decay": 0.0}, (32, 32, 3), 10),
+    "resnet_cifar 9": ({"name": "resnet_cifar", "layers": 9}, (32, 32, 3), 10),
+    "resnet_cifar 2": ({"name": "resnet_cifar", "layers": 2}, (32, 32, 3), 10),
+    "resnet_cifar at 30x30": ({"name": "resnet_cifar"}, (30, 30, 3), 10),
+    "resnet_cifar growing": ({"name": "resnet_cifar", "weight_decay": -1.0}, (32, 32, 3), 10),
+    "resnet_small": ({"name": "resnet_small"}, (32, 32, 3), 10),
+    "cnn": ({"name": "cnn"}, (32, 32, 3), 10),
+    "cnn too small": ({"name": "cnn"}, (7, 8, 3), 10),
+    "cnn of nothing": ({"name": "cnn", "dropout": 1.0}, (32, 32, 3), 10),
+    "fashion_cnn": ({"name": "fashion_cnn"}, (28, 28, 1), 10),
+    "fashion_cnn too small": ({"name": "fashion_cnn"}, (28, 7, 1), 10),
+    "resnet50": ({"name": "resnet50"}, (224, 224, 3), 1000),
+    "resnet50 in grey": ({"name": "resnet50"}, (224, 224, 1), 10),
     "no filters": ({"name": "deep_cnn", "filters": 0}, (32, 32, 1), 2),
 }
 SCRIPT = """
@@ -33,8 +49,11 @@ found = {}
 for case, (section, size, classes) in json.loads(sys.argv[1]).items():
     try:
         model = models.build(section, tuple(size), classes)
+        trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
+        penalties = sorted({float(variable.regularizer.l2) for variable in model.trainable_variables if variable.regularizer})
         found[case] = {"parameters": model.count_params(), "output": list(model.output_shape), "name": model.name,
-                       "layers": [type(layer).__name__ for layer in model.layers]}
+                       "layers": [type(layer).__name__ for layer in model.layers], "trainable": trainable, "penalties": penalties,
+                       "norms": sorted({(layer.momentum, layer.epsilon) for layer in model.layers if hasattr(layer, "momentum")})}
     except ConfigError as error:
         found[case] = {"refused": str(error)}
 print(json.dumps(found))
@@ -63,6 +82,65 @@ def test_parameter_counts(case, parameters, built):
     assert built[case]["parameters"] == parameters
 
 
+@pytest.mark.parametrize(
+    ("case", "trainable", "parameters"),
+    [
+        ("resnet_cifar", 658_586, 658_586 + 3168),
+        ("resnet_cifar upstream", 658_651, 658_651 + 3168),
+        ("resnet_cifar 20", 269_722, 269_722 + 1376),
+        ("resnet_small", 7_690_826, 7_704_394),
+        ("cnn", 156_074, 156_074),
+        ("fashion_cnn", 1_475_338, 1_475_338 + 192),
+        ("resnet50", 25_583_592, 25_636_712),
+    ],
+)
+def test_trainable_and_all_parameters(case, trainable, parameters, built):
+    assert (built[case]["trainable"], built[case]["parameters"]) == (trainable, parameters)
+
+
+@pytest.mark.parametrize(
+    ("case", "convolutions"), [("resnet_cifar", 43), ("resnet_cifar 20", 19), ("resnet_small", 25 + 4), ("cnn", 3), ("fashion_cnn", 2)]
+)
+def test_layers_are_those_of_the_course(case, convolutions, built):
+    """resnet_small's 26 layers are counted without the convolutions of its four shortcuts."""
+    layers = built[case]["layers"]
+    assert layers.count("Conv2D") == convolutions
+    assert layers.count("Dense") == {"cnn": 2, "fashion_cnn": 3}.get(case, 1)
+
+
+def test_shortcuts_of_resnet_cifar_have_no_parameters(built):
+    layers = built["resnet_cifar"]["layers"]
+    assert (layers.count("AveragePooling2D"), layers.count("Add"), layers.count("Conv2D")) == (2, 21, 43)
+
+
+def test_fashion_cnn_has_no_activation_between_dense_layers(built):
+    assert built["fashion_cnn"]["layers"][-5:] == ["Flatten", "Dense", "Dropout", "Dense", "Dense"]
+
+
+def test_penalties_and_normalisation_are_those_of_the_course(built):
+    assert built["resnet_cifar"]["penalties"] == [pytest.approx(1e-4)]
+    assert built["resnet_cifar"]["norms"] == [[0.997, 1e-5]]
+    assert built["resnet_cifar 20"]["penalties"] == []
+    assert built["resnet_small"]["penalties"] == [pytest.approx(5e-5)]
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("resnet_cifar 9", "model.layers: 9 is not allowed; it must be 6n+2, from 8: 8, 14, 20, ... 44 (the nearest: 8)"),
+        ("resnet_cifar 2", "model.layers: 2 is not allowed; it must be 6n+2, from 8: 8, 14, 20, ... 44 (the nearest: 8)"),
+        ("resnet_cifar at 30x30", "data.image_size: 30x30 is not allowed; resnet_cifar halves the image twice"),
+        ("resnet_cifar growing", "model.weight_decay: -1.0 is not allowed; it must be at least 0"),
+        ("cnn too small", "data.image_size: 7x8 is not allowed; cnn halves the image three times"),
+        ("cnn of nothing", "model.dropout: 1.0 is not allowed; it must be from 0 to below 1"),
+        ("fashion_cnn too small", "data.image_size: 28x7 is not allowed"),
+        ("resnet50 in grey", "data.image_size: [224, 224, 1] is not allowed; resnet50 takes colour images from 32x32"),
+    ],
+)
+def test_what_a_model_cant_be_is_refused(case, message, built):
+    assert built[case]["refused"].startswith(message)
+
+
 @pytest.mark.parametrize(("case", "classes"), [("lecture", 10), ("lecture in colour", 10), ("task", 10), ("deep", 10), ("deepest", 2)])
 def test_output_is_one_logit_for_each_class(case, classes, built):
     assert built[case]["output"] == [None, classes]
@@ -86,7 +164,7 @@ def test_filters_that_are_not_allowed_are_named(built):
 
 
 def test_models_are_registered():
-    assert models.names() == ["deep_cnn", "lecture_cnn", "task_cnn"]
+    assert ", ".join(models.names()) == ALL
 
 
 def test_options_have_defaults_and_can_be_set():
@@ -99,7 +177,7 @@ def test_options_have_defaults_and_can_be_set():
     [
         (
             {"name": "task_cn"},
-            "model.name: task_cn is unknown (did you mean task_cnn?); it must be one of: deep_cnn, lecture_cnn, task_cnn",
+            "model.name: task_cn is unknown (did you mean task_cnn?); it must be one of: cnn, deep_cnn, fashion_cnn, lecture_cnn, resnet50, resnet_cifar, resnet_small, task_cnn",
         ),
         (
             {"name": "deep_cnn", "stage": 2},

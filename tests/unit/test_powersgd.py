@@ -325,7 +325,8 @@ def test_factors_stay_orthonormal_over_many_steps():
 @pytest.mark.parametrize("low_rank", [True, False])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("factors", [2, 7])
-def test_momentum_is_kerass_formula(low_rank, threads, factors, monkeypatch):
+@pytest.mark.parametrize("pull", [0, 0.02])
+def test_momentum_is_kerass_formula(low_rank, threads, factors, pull, monkeypatch):
     monkeypatch.setattr("trainer.hostarray.SPLIT_FROM", 100)
     random = np.random.default_rng(0)
     left, right = (random.standard_normal((factors, size)).astype(np.float32) for size in (70, 50))
@@ -335,8 +336,8 @@ def test_momentum_is_kerass_formula(low_rank, threads, factors, monkeypatch):
     crew = Crew(threads)
     arguments = (left, right) if low_rank else (product,)
     loop = kernels.momentum_low_rank if low_rank else kernels.momentum_dense
-    crew.run(loop, crew.parts(70, 50), *arguments, velocity, updated, np.float32(0.9), np.float32(0.1), np.float32(0.01))
-    expected = 0.9 * before - 0.1 * product
+    crew.run(loop, crew.parts(70, 50), *arguments, velocity, updated, np.float32(0.9), np.float32(0.1), np.float32(0.01), np.float32(pull))
+    expected = 0.9 * before - 0.1 * product - pull * weights
     np.testing.assert_allclose(velocity, expected, atol=1e-5)
     np.testing.assert_allclose(updated, weights - 0.01 * weights + expected, atol=1e-5)
 

@@ -100,3 +100,55 @@ def test_decay_in_stages(epoch, factor, stages):
 
 def test_decay_multiplies_the_scaled_rate():
     assert rate(8, 90, schedule__scaling="linear", schedule__warmup_epochs=5, schedule__decay=STAGES) == pytest.approx(8e-5, rel=1e-12)
+
+
+# What the courses say of their learning rates: configuration, workers, epoch, rate.
+COURSES = [
+    ("resnet_cifar", 1, 0, 0.1),
+    ("resnet_cifar", 5, 81.99, 0.1),
+    ("resnet_cifar", 5, 82, 0.01),
+    ("resnet_cifar", 5, 123, 0.001),
+    ("resnet_cifar", 5, 300, 0.0002),
+    ("resnet_small", 8, 0, 1e-4),
+    ("resnet_small", 8, 2.5, 4.5e-4),
+    ("resnet_small", 8, 5, 8e-4),
+    ("resnet_small", 8, 31, 8e-4),
+    ("cnn", 8, 10, 1e-3),
+    ("resnet50", 1, 10, 0.0125),
+    ("resnet50", 8, 0, 0.0125),
+    ("resnet50", 8, 5, 0.1),
+    ("resnet50", 8, 30, 0.01),
+    ("resnet50", 8, 60, 0.001),
+    ("resnet50", 8, 80, 0.0001),
+    ("fashion_cnn", 5, 19, 1e-3),
+    ("lecture_cnn", 5, 2, 1e-3),
+    ("task_cnn", 5, 29, 1e-2),
+]
+
+
+@pytest.mark.parametrize(("name", "workers", "epoch", "expected"), COURSES)
+def test_rates_of_the_courses(name, workers, epoch, expected):
+    made = configs.build(configs.load(configs.find(name)))
+    assert learning_rate(made, workers, epoch) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "batch", "epochs"),
+    [
+        ("resnet_cifar", "sgd", 128, 160),
+        ("resnet_small", "adam", 8 * 64, 32),
+        ("cnn", "adam", 8 * 64, 24),
+        ("fashion_cnn", "adam", 100, 20),
+        ("resnet50", "sgd", 8 * 32, 90),
+    ],
+)
+def test_optimizer_batch_and_epochs_of_the_courses(name, optimizer, batch, epochs):
+    made = configs.build(configs.load(configs.find(name)))
+    assert (made.optimizer.name, made.train.epochs, counts(made, 8, 50_000).global_batch) == (optimizer, epochs, batch)
+    if optimizer == "sgd":
+        assert made.optimizer.momentum == 0.9
+
+
+def test_images_that_a_dataset_holds_out_itself():
+    made = counts(config(data__validation_split=0.5, train__batch_size=100), 1, 50_000, 10_000)
+    assert (made.train_images, made.validation_images, made.steps_per_epoch) == (40_000, 10_000, 400)

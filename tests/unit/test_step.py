@@ -34,7 +34,7 @@ def parts(choose, clip=None):
         model = models.build({"name": "deep_cnn", "filters": 2, "stages": 1}, (8, 8, 1), 3)
         method = choose(step.shapes(model))
         rule = optimizer.make(config.Optimizer(weight_decay=0.1, clip_norm=clip), model.trainable_variables, method.low_rank)
-    return step.Parts(cluster, model, rule, chain.make(method, cluster.all_reduce, Nobody()))
+    return step.Parts(step.Local(cluster, model), rule, chain.make(method, cluster.all_reduce, Nobody()))
 
 def packed(shapes):
     return reduction.make(config.Reduction(), shapes, Setting(2))
@@ -49,13 +49,12 @@ def powersgd(shapes, on_host=True):
 
 def train(made, apart):
     random = np.random.default_rng(0)
-    split = step.SplitCall(made, step.make_forward_backward_call(cluster, made.model))
+    split = step.SplitCall(made, step.make_forward_backward_call(made.local))
     whole, rows, seconds = step.make_train_call(made), [], []
     for batch in (5, 5, 5, 2):
         images = random.integers(0, 256, (1, batch, 8, 8, 1), dtype=np.uint8)
         labels = random.integers(0, 3, (1, batch)).astype(np.int32)
-        total = np.full(1, batch, np.float32)
-        batches = images, labels, np.ones((1, batch), np.float32), total, np.full(1, 0.01, np.float32), np.float32(batch == 2)
+        batches = step.full(images, labels)._replace(stop=np.float32(batch == 2)), np.full(1, 0.01, np.float32)
         row, parts = split(*batches) if apart else (whole(*batches).numpy(), None)
         rows.append(row.tolist())
         seconds.append(parts)
@@ -83,8 +82,7 @@ for name, clip in {"loose": None, "clipped": 0.05}.items():
 made, random = parts(none), np.random.default_rng(3)
 images, labels = random.integers(0, 256, (9, 8, 8, 1), dtype=np.uint8), random.integers(0, 3, 9).astype(np.int32)
 def gradients(first, last):
-    ones = np.ones(last - first, np.float32)
-    return step.forward_backward(made.model, images[first:last], labels[first:last], ones, np.float32(9), np.float32(0))
+    return made.local(step.full(images[None, first:last], labels[None, first:last], 9).at(0))
 union, divided = gradients(0, 9), [gradients(0, 6), gradients(6, 7), gradients(7, 9)]
 found["uneven"] = [float(np.abs(whole - sum(pieces)).max()) for whole, *pieces in zip(union, *divided)]
 found["sums"] = [part[0].numpy().tolist()[1] for part in divided]
@@ -95,8 +93,9 @@ def kept(policy):
     model = models.build({"name": "deep_cnn", "filters": 2, "stages": 1}, (8, 8, 1), 3)
     shapes, seen = step.shapes(model), []
     host = chain.make(Method([None], low_rank=dict.fromkeys(range(len(shapes)))), None, Nobody())
-    def traced(*batch):
-        values = step.forward_backward(model, *batch)
+    local = step.Local(cluster, model)
+    def traced(batch):
+        values = local(batch)
         taken = host.take(values)
         assert taken[0] is values[0]
         for shape, one, gradient in zip(shapes, taken[1:], values[1:]):
@@ -105,8 +104,7 @@ def kept(policy):
             else:
                 assert one is gradient
         return tf.nest.flatten(taken)
-    floats = [tf.TensorSpec([None]), tf.TensorSpec([]), tf.TensorSpec([])]
-    tf.function(traced).get_concrete_function(tf.TensorSpec([None, 8, 8, 1], tf.uint8), tf.TensorSpec([None], tf.int32), *floats)
+    tf.function(traced).get_concrete_function(step.signature(model, 0))
     keras.config.set_dtype_policy("float32")
     return seen
 

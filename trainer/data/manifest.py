@@ -47,6 +47,8 @@ class Manifest:
     """Indices into `train`; the first `validation_split` of them are the validation images."""
     excluded: list[list[str]]
     """Images left out because they can't be read: `[name, reason]`."""
+    held_out: int | None = None
+    """How many of `validation_order` the dataset itself sets aside; None: `data.validation_split` decides."""
 
     def records(self, split: str) -> Records:
         """The records of `train` or `test`."""

@@ -62,6 +62,10 @@ class EpochPlan:
         start, stop = share(len(union), shares, rank)
         return union[start:stop]
 
+    def first(self, step: int, shares: Sequence[int], rank: int) -> int:
+        """Where `part` begins in `union`."""
+        return share(self.size(step), shares, rank)[0]
+
     def _lap(self, first: int, last: int, lap: int) -> np.ndarray:
         if lap not in self._orders:
             self._orders[lap] = epoch_order(self.images, self._seed, self._epoch, lap)

@@ -32,6 +32,8 @@ class Batches:
     """`[steps, batch]` int32."""
     weights: np.ndarray
     """`[steps, batch]` float32, 0 for the stand-in of a worker whose share is empty."""
+    places: np.ndarray
+    """`[steps, batch]` int32: where each image stands among those of all workers."""
     totals: np.ndarray
     """`[steps]` float32: images of all workers."""
 
@@ -108,5 +110,6 @@ class Feeder:
             pixels.reshape(*indices.shape, *pixels.shape[1:]),
             self._images.labels[indices].astype(np.int32),
             np.full(indices.shape, weight, np.float32),
+            np.stack([plan.first(step, self._shares, self._rank) + np.arange(indices.shape[1], dtype=np.int32) for step in steps]),
             np.array([plan.size(step) for step in steps], np.float32),
         )

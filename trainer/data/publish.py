@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from trainer.data import fashion_mnist, folder, idx, manifest  # noqa: F401 - sources register themselves
+from trainer.data import fashion_mnist, folder, idx, manifest, tfrecords  # noqa: F401 - sources register themselves
 from trainer.data.images import decode
 from trainer.data.manifest import Manifest, Records
 from trainer.data.partition import stratified_order
@@ -185,7 +185,7 @@ class _Writer:
                     raise DatasetError(f"dataset {self.listing.name}: class {split}/{name} has no readable image")
             records.offsets.append(self._offset if split == "test" else (self._records["test"].offsets or [self._offset])[0])
         train = self._records["train"]
-        order = stratified_order(np.asarray(train.labels), manifest.SPLIT_SEED)
+        order, held = _validation_order(train, set(self.listing.files["train"][: self.listing.held_out or 0]))
         result = Manifest(
             name=self.listing.name,
             source=self.kind,
@@ -198,9 +198,21 @@ class _Writer:
             split_seed=manifest.SPLIT_SEED,
             validation_order=order.tolist(),
             excluded=self._bad,
+            held_out=held,
         )
         manifest.save(result, self.part)
         return result
+
+
+def _validation_order(train: Records, held: set[str]) -> tuple[np.ndarray, int | None]:
+    """Training images in the order in which they are held out, and how many the dataset sets aside by itself."""
+    labels = np.asarray(train.labels)
+    if not held:
+        return stratified_order(labels, manifest.SPLIT_SEED), None
+    inside = np.array([name in held for name in train.files])
+    parts = [np.flatnonzero(inside), np.flatnonzero(~inside)]
+    ordered = [part[stratified_order(labels[part], manifest.SPLIT_SEED)] for part in parts]
+    return np.concatenate(ordered), len(parts[0])
 
 
 def _bad_images(bad: list[list[str]]) -> str:

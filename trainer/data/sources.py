@@ -28,6 +28,8 @@ class Listing:
     """`(height, width, channels)` when records are raw pixels; None when they are image files."""
     ignored: list[str] = field(default_factory=list)
     """What lies in class folders and is no image: files of other kinds, folders, broken links."""
+    held_out: int | None = None
+    """How many images, the first of `train`, the dataset itself sets aside for validation; None: `data.validation_split` decides."""
 
     def counts(self, split: str) -> dict[str, int]:
         """Images of each class in a split."""
@@ -88,12 +90,13 @@ def detect(dataset: str) -> dict[str, str | None]:
     if not path.exists():
         raise DatasetError(
             f"dataset={dataset}: no such folder or file{nearest(dataset, _SOURCES)}; "
-            f"give a folder with train/<class>/ and test/<class>/, MNIST-format files, or one of: {', '.join(names())}"
+            f"give a folder with train/<class>/ and test/<class>/, MNIST-format files, TFRecords, or one of: {', '.join(names())}"
         )
-    kind = "idx" if _holds_idx(path) else "folder"
-    return {"source": kind, "path": str(path.resolve())}
+    return {"source": _kind(path), "path": str(path.resolve())}
 
 
-def _holds_idx(path: Path) -> bool:
-    files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
-    return any("idx" in file.name and "ubyte" in file.name for file in files)
+def _kind(path: Path) -> str:
+    names = [file.name for file in ([path] if path.is_file() else path.iterdir()) if file.is_file()]
+    if any("idx" in name and "ubyte" in name for name in names):
+        return "idx"
+    return "tfrecords" if any(".tfrecord" in name for name in names) else "folder"

@@ -4,7 +4,7 @@ Keras (and with it TensorFlow) is imported when a model is built, so that names 
 be checked without it.
 """
 
-from trainer.models import cnn  # noqa: F401 - models register themselves
+from trainer.models import cnn, resnet  # noqa: F401 - models register themselves
 from trainer.models.registry import build, names, options_of
 
 __all__ = ["build", "names", "options_of"]

@@ -1,4 +1,4 @@
-"""The Pi cluster's convolutional networks (hpides/BDL, task 6) and a deeper one."""
+"""Convolutional networks: the Pi cluster's (hpides/BDL, task 6), a deeper one, and those of two courses."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -47,6 +47,65 @@ def task_cnn(options: NoOptions, size: Size, classes: int) -> "keras.Model":
         ],
         name="task_cnn",
     )
+
+
+@dataclass(frozen=True)
+class CnnOptions:
+    """What can be set of `cnn`."""
+
+    dropout: float = 0.1
+    """Part of the dense layer's outputs that a step leaves out."""
+
+
+@model("cnn", CnnOptions)
+def cnn(options: CnnOptions, size: Size, classes: int) -> "keras.Model":
+    """Three convolutions with pooling and a dense layer (NERSC/dl4sci-scaling-tutorial): 156,074 parameters at 32x32x3 and ten classes."""
+    import keras
+    from keras import layers
+
+    check_dropout(options.dropout)
+    if min(size[:2]) < 8:
+        raise ConfigError(f"data.image_size: {size[0]}x{size[1]} is not allowed; cnn halves the image three times, so sides are at least 8")
+    network = [keras.Input(size), layers.Rescaling(1 / 255)]
+    for filters in (16, 32, 64):
+        network += [layers.Conv2D(filters, 3, padding="same", activation="relu"), layers.MaxPooling2D()]
+    network += [layers.Flatten(), layers.Dense(128, activation="relu"), layers.Dropout(options.dropout), layers.Dense(classes)]
+    return keras.Sequential(network, name="cnn")
+
+
+@dataclass(frozen=True)
+class FashionOptions:
+    """What can be set of `fashion_cnn`."""
+
+    dropout: float = 0.25
+    """Part of the first dense layer's outputs that a step leaves out."""
+
+
+@model("fashion_cnn", FashionOptions)
+def fashion_cnn(options: FashionOptions, size: Size, classes: int) -> "keras.Model":
+    """FashionCNN (SkafteNicki/dtu_mlops): 1,475,338 trainable parameters at 28x28x1 and ten classes; no activation between dense layers."""
+    import keras
+    from keras import layers
+
+    check_dropout(options.dropout)
+    if min(size[:2]) < 8:
+        raise ConfigError(f"data.image_size: {size[0]}x{size[1]} is not allowed; fashion_cnn needs sides of at least 8")
+    network = [keras.Input(size), layers.Rescaling(1 / 255)]
+    for filters, padding in ((32, "same"), (64, "valid")):
+        normalise = layers.BatchNormalization(momentum=0.9, epsilon=1e-5)
+        network += [layers.Conv2D(filters, 3, padding=padding), normalise, layers.ReLU(), layers.MaxPooling2D()]
+    network += [layers.Flatten(), layers.Dense(600), layers.Dropout(options.dropout), layers.Dense(120), layers.Dense(classes)]
+    return keras.Sequential(network, name="fashion_cnn")
+
+
+def check_dropout(share: float) -> None:
+    """Refuse a share that leaves nothing.
+
+    Raises:
+        ConfigError: it is not from 0 to below 1.
+    """
+    if not 0 <= share < 1:
+        raise ConfigError(f"model.dropout: {share} is not allowed; it must be from 0 to below 1")
 
 
 @dataclass(frozen=True)

@@ -114,10 +114,17 @@ def momentum_low_rank(
     momentum: float,
     rate: float,
     decay: float,
+    pull: float,
 ) -> None:
-    """In rows `first` to `last`: update `velocity` and `weights` by a step along the gradient `leftᵀ right`."""
+    """In rows `first` to `last`: update `velocity` and `weights` by a step along the gradient `leftᵀ right`.
+
+    `decay` times a weight is taken from the weight, `pull` times a weight from its velocity.
+    """
     for row in range(first, last):
         _combine(velocity[row], momentum, -rate, left[:, row], right)
+        if pull != 0.0:
+            for column in range(right.shape[1]):
+                velocity[row, column] -= pull * weights[row, column]
         for column in range(right.shape[1]):
             weights[row, column] = weights[row, column] - decay * weights[row, column] + velocity[row, column]
 
@@ -132,12 +139,13 @@ def momentum_dense(
     momentum: float,
     rate: float,
     decay: float,
+    pull: float,
 ) -> None:
     """The same for a gradient `[rows, columns]` that is not compressed."""
     for row in range(first, last):
         moved, kept, added = velocity[row], weights[row], gradient[row]
         for column in range(moved.size):
-            moved[column] = momentum * moved[column] - rate * added[column]
+            moved[column] = momentum * moved[column] - rate * added[column] - pull * kept[column]
             kept[column] = kept[column] - decay * kept[column] + moved[column]
 
 

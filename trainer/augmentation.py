@@ -1,0 +1,67 @@
+"""Training images, varied: one affine transform an image, drawn from (seed, step) and the image's place among all workers'.
+
+So it is no matter how many workers share a step, and a run that is continued draws what it would have drawn.
+"""
+
+import math
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from trainer.config import Augment
+from trainer.step import Batch
+
+DRAWS = 6
+"""Numbers drawn for an image: row, column, mirrored, angle, factor of the size, and one for later."""
+
+
+def make(config: Augment, seed: int) -> Callable[[Batch], tf.Tensor] | None:
+    """What varies a batch's images as a configuration says; None where it says nothing.
+
+    Images come as `[batch, height, width, channels]` uint8 and leave in the same shape, as uint8 where pixels only move, else as float32.
+    """
+    if config == Augment():
+        return None
+    smooth = bool(config.rotate or config.scale)
+
+    def augment(batch: Batch) -> tf.Tensor:
+        images = tf.cast(batch.images, tf.float32) if smooth else batch.images
+        return tf.raw_ops.ImageProjectiveTransformV3(
+            images=images,
+            transforms=transforms(config, draws(seed, batch), images.shape[1], images.shape[2]),
+            output_shape=images.shape[1:3],
+            interpolation="BILINEAR" if smooth else "NEAREST",
+            fill_mode="CONSTANT" if config.crop else "NEAREST",
+            fill_value=0.0,
+        )
+
+    return augment
+
+
+def draws(seed: int, batch: Batch) -> tf.Tensor:
+    """Numbers from 0 to 1, `[batch, DRAWS]`."""
+    everywhere = tf.cast(batch.total, tf.int32)
+    numbers = tf.random.stateless_uniform([everywhere, DRAWS], tf.stack([tf.constant(seed, tf.int64), tf.cast(batch.number, tf.int64)]))
+    return tf.gather(numbers, batch.places)
+
+
+def transforms(config: Augment, drawn: tf.Tensor, height: int, width: int) -> tf.Tensor:
+    """From pixels of the result to those of an image, `[batch, 8]` as `ImageProjectiveTransformV3` takes it."""
+    row, column, mirrored, turn, size, _ = tf.unstack(drawn, axis=1)
+    angle = (turn * 2 - 1) * math.radians(config.rotate)
+    least, most = config.scale or (1.0, 1.0)
+    factor = 1 / (least + size * (most - least))
+    cosine, sine = tf.cos(angle) * factor, tf.sin(angle) * factor
+    side = tf.where(mirrored < 0.5, -1.0, 1.0) if config.flip else tf.ones_like(mirrored)
+    middle_x, middle_y = (width - 1) / 2, (height - 1) / 2
+    # Around the middle: mirrored, then turned and enlarged, then moved.
+    moved_x = moved(config, column, width) + middle_x - side * (cosine * middle_x - sine * middle_y)
+    moved_y = moved(config, row, height) + middle_y - sine * middle_x - cosine * middle_y
+    zeros = tf.zeros_like(row)
+    return tf.stack([side * cosine, -side * sine, moved_x, sine, cosine, moved_y, zeros, zeros], axis=1)
+
+
+def moved(config: Augment, drawn: tf.Tensor, pixels: int) -> tf.Tensor:
+    """Whole pixels by which images are moved along a side of so many pixels."""
+    far = config.crop + math.floor(config.shift * pixels)
+    return tf.floor(drawn * (2 * far + 1)) - far

