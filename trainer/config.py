@@ -155,6 +155,8 @@ class Telemetry:
     """Record the progress of every so many calls in metrics.jsonl."""
     split_every: int = 50
     """Take one of so many steps apart and record how long its parts take; 0: none."""
+    log_every: int = 0
+    """Write images/s to the chief's worker.log every so many steps, loss and learning rate every ten times as many; 0: never."""
 
 
 @dataclass(frozen=True)
@@ -395,7 +397,9 @@ def check(config: Config) -> None:
     every = config.checkpoint.every_steps
     _rule(every is None or every >= 1, "checkpoint.every_steps", every, "null or at least 1")
     _rule(config.telemetry.sample_every >= 1, "telemetry.sample_every", config.telemetry.sample_every, "at least 1")
-    _rule(config.telemetry.split_every >= 0, "telemetry.split_every", config.telemetry.split_every, "at least 0")
+    for key in ("split_every", "log_every"):
+        value = getattr(config.telemetry, key)
+        _rule(value >= 0, f"telemetry.{key}", value, "at least 0")
 
 
 def _check_augment(augment: Augment) -> None:

@@ -28,7 +28,7 @@ from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged
 from trainer.files import write_json
 from trainer.reduction import chain
 from trainer.schedule import Counts
-from trainer.telemetry import Events, History, Metrics, Splits
+from trainer.telemetry import Events, History, Metrics, Splits, StepLines
 
 VALIDATION_BATCH = 250
 
@@ -79,7 +79,7 @@ class Trainer:
         self.shares = self._divide()
         self.history = History(job.run / "history.csv")
         self.events = Events(job.run / "logs") if cluster.place.is_chief else None
-        self.splits = Splits(job.metrics)
+        self.splits, self._lines = Splits(job.metrics), StepLines(config.telemetry.log_every)
         self._prepare_data()
 
     def _divide(self) -> list[int]:
@@ -222,6 +222,7 @@ class Trainer:
         self._check_finite(rows, rates)
         sums = rows.astype(np.float64).sum(axis=0)
         self._add(batches.call.steps, sums, seconds + waited)
+        self._log(batches.call.steps, sums, seconds + waited, float(rates[-1]))
         self._sample(epoch, sums, seconds + waited, waited)
         self._sample_split(epoch, batches, parts, seconds, waited)
         stop, every = bool(sums[3] > 0), self.job.config.checkpoint.every_steps
@@ -247,6 +248,11 @@ class Trainer:
         progress.step += steps
         progress.loss, progress.images, progress.correct = progress.loss + sums[0], progress.images + sums[1], progress.correct + sums[2]
         progress.seconds, progress.images_total = progress.seconds + seconds, progress.images_total + sums[1]
+
+    def _log(self, steps: int, sums: np.ndarray, seconds: float, rate: float) -> None:
+        if self.cluster.place.is_chief:
+            for line in self._lines.add(self.progress.step, steps, sums.tolist(), seconds, rate):
+                print(line, flush=True)
 
     def _rates(self, epoch: int, batches: Batches) -> np.ndarray:
         counts = self.job.counts
@@ -364,6 +370,7 @@ class Trainer:
             "epochs": counts.epochs,
             "steps": progress.step,
             "total_steps": counts.total_steps,
+            "in_steps": self.job.config.train.steps is not None,
             "restarts": progress.restarts,
             "reduction": dataclasses.asdict(self.choice),
             "shares": self.shares if len(set(self.shares)) > 1 else None,

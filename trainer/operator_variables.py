@@ -21,6 +21,8 @@ COMMANDS: dict[str, dict[str, str]] = {
         "detach": "return once training is under way",
         "allow_bad_images": "leave unreadable images out",
         "preflight": "false: start without looking at the hosts first",
+        "evaluate": "true: loss and accuracy on the test images at the end",
+        "show_config": "true: only print the whole configuration that would be used",
     },
     "sweep": {
         "sweep": "the sweep's name; an existing one is continued",
@@ -93,6 +95,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "peers_path": "folder on the hosts for the peers' environments; default: peers in worker_root",
         "state": "absent: remove what the benchmark left on the hosts",
     },
+    "playbooks/delete_run": {"run": "run name"},
     "playbooks/dataset": {
         "source": "what it is: cifar10",
         "path": "archive or folder to read",

@@ -59,7 +59,7 @@ def make(request: Request) -> dict[str, Any]:
     Raises:
         LockstepError: anything that can be refused before a host is touched.
     """
-    for switch in ("detach", "quick"):
+    for switch in ("detach", "quick", "evaluate", "show_config"):
         truth(switch, request.options.get(switch, False))
     name, existing = run_name(request)
     config, config_name = resolve(request, existing)

@@ -18,8 +18,11 @@ import json
 import statistics
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_rows
@@ -109,6 +112,34 @@ class Splits:
         """Mean milliseconds of every phase over the samples since the last call; empty when there was none."""
         samples, self._of_epoch = self._of_epoch, []
         return {phase: 1000 * statistics.fmean(one[phase] for one in samples) for phase in PHASES} if samples else {}
+
+
+class StepLines:
+    """Lines for worker.log every so many steps: images/s of late and on average; and ten times as seldom loss and learning rate."""
+
+    def __init__(self, every: int):
+        self._every = every
+        self._late, self._all = np.zeros(3), np.zeros(3)
+
+    def add(self, step: int, steps: int, sums: Sequence[float], seconds: float, rate: float) -> list[str]:
+        """Lines to write after a call.
+
+        Args:
+            step: finished in all.
+            steps: of the call.
+            sums: of losses and images over the call.
+            seconds: that it took.
+            rate: of its last step.
+        """
+        self._late += (sums[0], sums[1], seconds)
+        self._all += (sums[0], sums[1], seconds)
+        if not self._every or step // self._every == (step - steps) // self._every:
+            return []
+        (loss, images, took), self._late = self._late, np.zeros(3)
+        lines = [f"step {step:,}: {images / took:,.1f} images/s, on average {self._all[1] / self._all[2]:,.1f}"]
+        if step // (10 * self._every) != (step - steps) // (10 * self._every):
+            lines.append(f"step {step:,}: loss {loss / images:.4f}, learning rate {rate:g}")
+        return lines
 
 
 class History:

@@ -39,7 +39,7 @@ class ActionModule(control.ControlAction):
             return {"failed": True, "msg": trouble} if trouble else {}
         if trouble:
             return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
-        return {"run_under_way": None, "show_last": shown}
+        return {"run_under_way": None, "show_last": shown, "ansible_facts": {"run_found": {"name": name, "folder": str(folder)}}}
 
 
 def _trouble(name: str, summary: dict[str, Any], verdicts: list[dict[str, Any]]) -> str:

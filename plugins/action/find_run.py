@@ -15,8 +15,12 @@ class ActionModule(control.ControlAction):
     def act(self) -> dict[str, Any]:
         """Check the operator variables and find the run."""
         options = control.operator_options(self.arguments["command"], self.task_vars)
+        if self.arguments.get("asked") and "run" not in options:
+            raise LockstepError(f"run: missing; say which with -e run=NAME: {', '.join(_names()) or 'there is none'}")
         folder = latest_run(control.RUNS, None if options.get("run") is None else str(options["run"]))
-        cluster = _cluster(folder, self.task_vars["groups"]["all"])
+        # A run that was planned and never started has no hosts.
+        new = self.arguments.get("asked") and not (folder / "cluster.json").is_file()
+        cluster = UNSTARTED if new else _cluster(folder, self.task_vars["groups"]["all"])
         if "image" in options:
             options["image"] = _image(str(options["image"]))
         found = {
@@ -26,6 +30,13 @@ class ActionModule(control.ControlAction):
             **{key: cluster[key] for key in ("dataset", "code", "counts")},
         }
         return {"ansible_facts": {"run_found": found, "cluster": cluster["hosts"], "run_options": options}}
+
+
+UNSTARTED: dict[str, Any] = {"dataset": {}, "code": "", "counts": {}, "hosts": []}
+
+
+def _names() -> list[str]:
+    return sorted(path.parent.name for path in control.RUNS.glob("*/config.yml"))
 
 
 def _image(asked: str) -> str:

@@ -25,6 +25,12 @@ class ActionModule(control.ControlAction):
             self.arguments["packs"],
             not self._task.check_mode,
         )
+        if truth("show_config", options.get("show_config", False)):
+            # Complete as far as the stages after this one are concerned: there is nothing for them to do.
+            return {
+                "show_last": plan["config_yaml"].rstrip(),
+                "ansible_facts": {"plan": {**plan, "complete": True}, "cluster": plan["hosts"], "run_options": options},
+            }
         already = {"show_last": _already(plan)} if plan["complete"] else {}
         return {
             **already,

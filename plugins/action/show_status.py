@@ -39,18 +39,10 @@ def _log(look: dict[str, Any]) -> str:
 
 def _other_runs(name: str) -> str:
     paths = sorted(control.RUNS.glob("*/summary.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    rows = [_run_row(path) for path in paths if path.parent.name != name][:10]
-    header = ["run", "state", "workers", "epochs", "best val accuracy"]
-    return "Other runs\n" + text.table(header, rows) if rows else ""
+    rows = [status.run_row(path.parent.name, read_json(path), _launched(path.parent)) for path in paths if path.parent.name != name]
+    return "Other runs, the latest first\n" + text.table(status.RUN_COLUMNS, rows) if rows else ""
 
 
-def _run_row(path: Path) -> list[Any]:
-    summary = read_json(path)
-    best = summary.get("best")
-    return [
-        path.parent.name,
-        summary["state"] or "-",
-        summary.get("workers", "-"),
-        summary.get("epochs_done", "-"),
-        f"{best['val_accuracy']:.4f} (epoch {best['epoch']})" if best else "-",
-    ]
+def _launched(folder: Path) -> float | None:
+    path = folder / "cluster.json"
+    return float(read_json(path)["launched_at"]) if path.is_file() else None

@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 
 from ansible import constants, context
+from ansible.errors import AnsibleError
 from ansible.plugins.callback.default import CallbackModule as Default
+from ansible.template import Templar
 
 DOCUMENTATION = """
 name: lockstep
@@ -40,6 +42,7 @@ class CallbackModule(Default):
         super().__init__()
         self._main = os.getpid()
         self._run_under_way = self._if_interrupted = None
+        self._stage = ""
         self._play = self._variables = None
         self._last_words = []
         self._told = set()
@@ -68,12 +71,26 @@ class CallbackModule(Default):
         self._play, self._variables = play, play.get_variable_manager()
         if self._wordy:
             super().v2_playbook_on_play_start(play)
-        elif play.get_name().strip():
-            self._display.display(f"--- {play.get_name().strip()}")
+        else:
+            self._stage = play.get_name().strip()
 
     def v2_playbook_on_task_start(self, task, is_conditional):
         if self._wordy:
             super().v2_playbook_on_task_start(task, is_conditional)
+        elif self._stage and self._runs(task):
+            self._display.display(f"--- {self._stage}")
+            self._stage = ""
+
+    def _runs(self, task):
+        """Whether a task's conditions hold on the first of its hosts: a stage that is left out is not announced."""
+        hosts = self._variables._inventory.get_hosts(self._play.hosts) if task.when else []
+        if not hosts:
+            return True
+        known = self._variables.get_vars(play=self._play, host=hosts[0], task=task)
+        try:
+            return all(Templar(self._variables._loader, known).evaluate_conditional(condition) for condition in task.when)
+        except AnsibleError:
+            return True  # the task itself will say what is wrong
 
     def v2_playbook_on_handler_task_start(self, task):
         if self._wordy:

@@ -42,3 +42,17 @@ def test_a_command_whose_output_loses_its_reader_finishes_its_work(tmp_path):
         process.kill()
     assert process.returncode == 0, error
     assert done.is_file()
+
+
+def test_stages_are_announced_unless_they_are_left_out(tmp_path):
+    def play(name, *conditions):
+        tasks = [{"name": "Note", "set_fact": {"known": True}, "when": condition} for condition in conditions]
+        return {"name": name, "hosts": "localhost", "gather_facts": False, "tasks": tasks}
+
+    plays = [play("First", True), play("Left out", "missing is defined"), play("Half", "not known", "known"), play("Wrong", "missing")]
+    (tmp_path / "stages.yml").write_text(json.dumps(plays))
+    argv = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", "-c", "local", str(tmp_path / "stages.yml")]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert [line for line in done.stdout.splitlines() if line.startswith("---")] == ["--- First", "--- Half", "--- Wrong"]
+    assert done.returncode != 0
+    assert "missing" in done.stdout

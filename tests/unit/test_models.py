@@ -177,7 +177,7 @@ def test_options_have_defaults_and_can_be_set():
     [
         (
             {"name": "task_cn"},
-            "model.name: task_cn is unknown (did you mean task_cnn?); it must be one of: cnn, deep_cnn, fashion_cnn, lecture_cnn, resnet50, resnet_cifar, resnet_small, task_cnn",
+            f"model.name: task_cn is unknown (did you mean task_cnn?); it must be one of: {ALL}",
         ),
         (
             {"name": "deep_cnn", "stage": 2},

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from trainer import files
-from trainer.telemetry import HISTORY, PHASES, History, Metrics, Splits, read_history
+from trainer.telemetry import HISTORY, PHASES, History, Metrics, Splits, StepLines, read_history
 
 
 def row(epoch, val_accuracy=0.5, **more):
@@ -177,3 +177,16 @@ def test_json_round_trips_and_keeps_letters(tmp_path):
 def test_digest_of_a_file(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     assert files.sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_lines_tell_of_late_and_on_average_and_ten_times_as_seldom_of_loss_and_rate():
+    lines = StepLines(10)
+    assert lines.add(8, 8, (16.0, 800), 2.0, 0.1) == []
+    assert lines.add(10, 2, (4.0, 200), 0.5, 0.1) == ["step 10: 400.0 images/s, on average 400.0"]
+    assert lines.add(20, 10, (20.0, 1000), 5.0, 0.1) == ["step 20: 200.0 images/s, on average 266.7"]
+    assert lines.add(99, 79, (79.0, 7900), 79.0, 0.1) == [f"step 99: 100.0 images/s, on average {9900 / 86.5:.1f}"]
+    assert lines.add(100, 1, (0.5, 100), 1.0, 0.05)[1:] == ["step 100: loss 0.0050, learning rate 0.05"]
+
+
+def test_no_lines_where_none_are_wanted():
+    assert StepLines(0).add(10, 10, (1.0, 10), 1.0, 0.1) == []

@@ -1,5 +1,6 @@
 """The status of a run as a table: one line a worker."""
 
+import datetime
 from typing import Any
 
 from trainer.analysis import outcome, split, text
@@ -26,6 +27,25 @@ def worker(records: list[dict[str, Any]], ended: dict[str, Any] | None, alive: b
         "input_wait": _share([record["input_wait"] for record in steps[-50:]], [record["seconds"] for record in steps[-50:]]),
         "split": split.median(split.of_worker(records)),
     }
+
+
+RUN_COLUMNS = ("run", "state", "launched", "workers", "epochs", "steps", "time", "images/s", "best val accuracy")
+
+
+def run_row(name: str, summary: dict[str, Any], launched: float | None) -> list[Any]:
+    """A run as a line among others; `launched` in seconds since 1970."""
+    best, speed, seconds = summary.get("best"), summary.get("images_per_s"), summary.get("seconds_total")
+    return [
+        name,
+        summary["state"] or "-",
+        f"{datetime.datetime.fromtimestamp(launched):%Y-%m-%d %H:%M}" if launched else "-",
+        summary.get("workers", "-"),
+        summary.get("epochs_done", "-"),
+        f"{summary['steps']:,}" if "steps" in summary else "-",
+        text.duration(seconds) if seconds else "-",
+        text.Number(speed, 0) if speed else "-",
+        f"{best['val_accuracy']:.4f} (epoch {best['epoch']})" if best else "-",
+    ]
 
 
 def _share(parts: list[float], wholes: list[float]) -> float | None:

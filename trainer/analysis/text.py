@@ -1,5 +1,6 @@
 """What a person reads in the terminal: plan, progress, tables, failures, next commands."""
 
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -86,8 +87,9 @@ def progress(record: dict[str, Any], counts: dict[str, Any], last_epoch: dict[st
 def epoch_line(row: dict[str, Any], counts: dict[str, Any], eta: float | None) -> str:
     """One line for a finished epoch."""
     left = duration(eta) if eta is not None else "-"
+    step = min(row["epoch"] * counts["steps_per_epoch"], counts["total_steps"])
     return (
-        f"epoch {row['epoch']}/{counts['epochs']}  step {row['epoch'] * counts['steps_per_epoch']:,}/{counts['total_steps']:,}  "
+        f"epoch {row['epoch']}/{counts['epochs']}  step {step:,}/{counts['total_steps']:,}  "
         f"{row['images_per_s']:,.0f} images/s  loss {row['loss']:.4f}  accuracy {row['accuracy']:.4f}  "
         f"val accuracy {row['val_accuracy']:.4f}  ETA {left}"
     )
@@ -139,6 +141,8 @@ def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[s
     if summary.get("seconds_total"):
         speed = f", {summary['images_per_s']:,.0f} images/s" if summary.get("images_per_s") else ""
         pairs.append(("time", f"{duration(summary['seconds_total'])}, of it training {duration(summary['seconds_training'])}{speed}"))
+    if len(rows) > 1:
+        pairs.append(("mean epoch", f"{statistics.fmean(row['seconds'] for row in rows):,.1f} s of training steps"))
     if predicted:
         pairs.append(("predicted", predicted))
     if summary.get("weights_sha256_by_rank"):
@@ -156,7 +160,8 @@ def after_run(run: str, summary: dict[str, Any]) -> list[tuple[str, str]]:
         commands.append(("accuracy on the test images", f"ansible-playbook evaluate.yml -e run={run} -e epoch=first,best,last"))
         commands.append(("curves", "ansible-playbook tensorboard.yml"))
     if summary["state"] == "SUCCEEDED":
-        commands.append(("train longer", f"ansible-playbook train.yml -e run={run} -e epochs={summary['epochs'] * 2}"))
+        more = f"-e set=train.steps={summary['steps'] * 2}" if summary.get("in_steps") else f"-e epochs={summary['epochs'] * 2}"
+        commands.append(("train longer", f"ansible-playbook train.yml -e run={run} {more}"))
     if summary["state"] == "FAILED":
         commands.append(("all logs", f"ansible-playbook logs.yml -e run={run}"))
     return commands

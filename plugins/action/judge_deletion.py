@@ -1,0 +1,23 @@
+"""May a run be deleted? Not while it is under way, and not while a host that holds a part of it can't be reached."""
+
+from typing import Any
+
+from plugins.shared import control
+from trainer.errors import LockstepError
+
+
+class ActionModule(control.ControlAction):
+    """Runs once, on the control node, with what was seen of every host."""
+
+    def act(self) -> dict[str, Any]:
+        """Refuse, or let it be."""
+        name, seen = self.arguments["run"], self.arguments["seen"]
+        running = [look["host"] for look in seen if look["state"] == "running"]
+        if running:
+            raise LockstepError(f"run={name} is under way on {', '.join(running)}; stop it first: ansible-playbook stop.yml -e run={name}")
+        away = [f"{look['host']} ({look['note']})" for look in seen if look["state"] == "unreachable"]
+        if away:
+            raise LockstepError(
+                f"run={name}: {', '.join(away)} can't be reached, and holds a part of it; nothing was deleted. Try again when it can"
+            )
+        return {}
