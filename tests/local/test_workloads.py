@@ -1,0 +1,130 @@
+"""The course workloads through the playbooks: runs in steps, networks that keep means and draw numbers, runs listed and deleted."""
+
+import csv
+import io
+import json
+import pickle
+import tarfile
+
+import numpy as np
+import pytest
+
+from tests.local.conftest import LocalProject
+
+RESNET = (
+    "set=model.layers=8,train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.01,checkpoint.every_steps=3,"
+    "telemetry.split_every=4,telemetry.log_every=2"
+)
+
+
+def train(project: LocalProject, pictures, name: str, steps: int, *more: str, **options):
+    asked = ("config=resnet_cifar", f"dataset={pictures}", f"{RESNET},train.steps={steps}", "preflight=false")
+    return project.play("train", f"run={name}", *asked, *more, **options)
+
+
+@pytest.fixture(scope="module")
+def straight(project, pictures):
+    """Fourteen steps at once, evaluated at the end."""
+    return train(project, pictures, "job-straight", 14, "evaluate=true")
+
+
+def test_a_run_of_more_steps_continues_and_ends_like_one_that_took_them_at_once(project, pictures, straight):
+    """With normalisation, penalties, varied images; stopped inside an epoch of eight steps."""
+    first = train(project, pictures, "job", 7)
+    assert project.summary("job")["steps"] == 7
+    assert "-e set=train.steps=14" in first.stdout
+    assert "Evaluate" not in first.stdout
+    again = train(project, pictures, "job", 14)
+    assert "job: SUCCEEDED" in again.stdout
+    before, after = project.summary("job-straight"), project.summary("job")
+    assert (after["steps"], after["restarts"]) == (14, 1)
+    assert after["weights_sha256"] == before["weights_sha256"]
+    assert len(set(after["weights_sha256_by_rank"])) == 1
+    states = [dict(np.load(max((project.run(name) / "state").glob("step-*.npz")))) for name in ("job-straight", "job")]
+    for key in states[0].keys() - {"progress"}:
+        assert (states[0][key] == states[1][key]).all()
+
+
+def test_steps_are_told_in_the_log_and_the_end_is_evaluated(project, straight):
+    log = (project.run("job-straight") / "workers" / "worker1" / "worker.log").read_text()
+    assert "\nstep 2: " in log
+    assert "\nstep 14: " in log
+    assert "--- Evaluate on the chief" in straight.stdout
+    assert "job-straight on its test images" in straight.stdout
+    with (project.run("job-straight") / "evaluations.csv").open() as stream:
+        (row,) = csv.DictReader(stream)
+    assert (row["epoch"], row["split"], row["images"]) == ("2", "test", "60")
+
+
+def test_the_whole_configuration_is_shown_and_nothing_is_done(project):
+    shown = project.play("train", "run=shown", "config=resnet_small", "set=schedule.scaling=sqrt", "show_config=true")
+    assert "scaling: sqrt" in shown.stdout
+    assert "split_every: 50" in shown.stdout
+    assert "--- Launch" not in shown.stdout
+    assert not project.run("shown").exists()
+
+
+def test_draws_follow_from_the_step(project, pictures):
+    """Dropout and Adam: a run of two workers that is continued ends like one that was not."""
+    asked = ("config=fashion_cnn", f"dataset={pictures}", "preflight=false")
+    settings = "set=train.global_batch=20,train.steps_per_call=3,data.validation_split=0.2,reduction.name=packed,train.steps="
+    for name, targets in (("dropped", (9,)), ("dropped-twice", (4, 9))):
+        for steps in targets:
+            project.play("train", f"run={name}", *asked, f"{settings}{steps}")
+    ends = [project.summary(name)["weights_sha256"] for name in ("dropped", "dropped-twice")]
+    assert ends[0] == ends[1]
+
+
+def test_a_run_is_listed_and_deleted_but_not_while_it_is_under_way(project, pictures, straight):
+    train(project, pictures, "listed", 2)
+    listed = project.play("status", "run=job-straight").stdout
+    (line,) = [line for line in listed.splitlines() if line.strip().startswith("listed ")]
+    assert line.split()[1] == "SUCCEEDED"
+    train(project, pictures, "going", 100_000, "detach=true")
+    try:
+        refused = project.play("playbooks/delete_run", "run=going", check=False)
+        assert "run=going is under way on worker1, worker2; stop it first" in refused.stdout
+        assert project.run("going").is_dir()
+    finally:
+        project.play("stop", "run=going")
+    assert "would be deleted" in project.play("playbooks/delete_run", "run=listed", "--check").stdout
+    assert project.node(2, "listed").is_dir()
+    for name in ("listed", "going"):
+        assert f"{name}: deleted" in project.play("playbooks/delete_run", f"run={name}").stdout
+        assert not project.run(name).exists()
+        assert not project.node(1, name).exists()
+        assert not project.node(2, name).exists()
+    assert "run: missing; say which with -e run=NAME" in project.play("playbooks/delete_run", check=False).stdout
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """An archive of CIFAR-10's layout and size, which packs well: an image is of its label's brightness."""
+    path = tmp_path_factory.mktemp("archive") / "cifar-10-python.tar.gz"
+    labels = np.tile(np.arange(10), 1000)
+    images = np.repeat((labels * 25).astype(np.uint8)[:, None], 3072, axis=1)
+    data = pickle.dumps({b"data": images, b"labels": labels.tolist()}, protocol=2)
+    with tarfile.open(path, "w:gz", compresslevel=1) as stream:
+        for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+            info = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            info.size = len(data)
+            stream.addfile(info, io.BytesIO(data))
+    return path
+
+
+def test_cifar10_is_converted_and_trained_on(project, archive):
+    given = ("source=cifar10", f"path={archive}")
+    refused = project.play("playbooks/dataset", *given, check=False)
+    assert "it is truncated, or another file" in refused.stdout
+    assert not (project.root / "datasets").exists()
+    assert "would be written" in project.play("playbooks/dataset", *given, "digest=any", "--check").stdout
+    assert not (project.root / "datasets").exists()
+    made = project.play("playbooks/dataset", *given, "digest=any")
+    assert "validation.tfrecords  10,000" in made.stdout
+    assert "changed=0" in project.play("playbooks/dataset", *given, "digest=any").stdout
+    trained = project.play(
+        "train", "run=cifar10", "config=resnet_cifar", "dataset=datasets/cifar10", "set=model.layers=8,data.limit_train=1000", "quick=true"
+    )
+    assert "1,000 training, 10,000 validation, 10,000 test images" in trained.stdout
+    assert json.loads((project.run("cifar10") / "cluster.json").read_text())["dataset"]["classes"][3] == "cat"
+    assert len(set(project.summary("cifar10")["weights_sha256_by_rank"])) == 1
