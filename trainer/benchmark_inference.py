@@ -20,6 +20,7 @@ from trainer.benchmark_loader import Told, in_turn
 from trainer.cluster import take_gpus
 from trainer.errors import LockstepError
 from trainer.files import write_json
+from trainer.models import own
 from trainer.spent import Spent
 from trainer.telemetry import Metrics
 
@@ -48,6 +49,7 @@ def run(config: Path, snapshot: Path | None, wanted: Wanted, threads: int, out: 
 
     def make() -> keras.Model:
         if snapshot is not None:
+            own.prepare(parsed.model)
             return keras.models.load_model(snapshot, compile=False)
         return models.build(parsed.model, parsed.data.image_size, CLASSES)
 

@@ -14,6 +14,7 @@ from trainer.data.images import decode, fit
 from trainer.data.manifest import Manifest, load
 from trainer.errors import LockstepError
 from trainer.files import write_json
+from trainer.models import own
 from trainer.rundir import snapshot_path
 from trainer.telemetry import Metrics
 
@@ -30,6 +31,7 @@ def evaluate(run: Path, epochs: list[int], packs: Path, caches: Path, out: Path,
     )
     import keras
 
+    own.prepare(config.model)
     for number, epoch in enumerate(epochs):
         metrics.phase("evaluating", f"epoch {epoch}: {number} of {len(epochs)} done")
         model = keras.models.load_model(snapshot_path(run, epoch), compile=False)
@@ -75,6 +77,7 @@ def predict(run: Path, epoch: int, packs: Path, image: Path) -> list[dict[str, A
         raise LockstepError(f"image={image.name}: can't be read: {error}") from None
     import keras
 
+    own.prepare(config.model)
     model = keras.models.load_model(snapshot_path(run, epoch), compile=False)
     chances = softmax(np.asarray(model(pixels[None].astype(np.float32), training=False))[0])
     classes = load(packs).classes

@@ -13,6 +13,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "train": {
         "run": "run name; an existing one continues where it stopped",
         "config": "name of a configuration, or a path",
+        "model": "a model of your own, as FILE.py:FUNCTION",
         "dataset": "folder, file or source name",
         "workers": "how many hosts train, in inventory order",
         "epochs": "how many in all",
@@ -27,6 +28,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "sweep": {
         "sweep": "the sweep's name; an existing one is continued",
         "config": "name of a configuration, or a path",
+        "model": "a model of your own, as FILE.py:FUNCTION",
         "dataset": "folder, file or source name",
         "workers": "numbers of workers to measure, as in 3 or 1,3,5 or 1-5; default: 1 to all",
         "repeats": "how often each is measured; default: 3",
@@ -44,6 +46,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "trial": dict.fromkeys(("run", "sweep", "config", "workers", "epochs", "set"), "of sweep.yml's own trials"),
     "doctor": {
         "config": "name of a configuration, or a path",
+        "model": "a model of your own, as FILE.py:FUNCTION",
         "dataset": "folder, file or source name",
         "workers": "how many hosts, in inventory order; default: all",
         "set": "overrides, as in a.b=1,c=[1,2]",

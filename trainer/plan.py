@@ -24,6 +24,7 @@ from trainer.data import fashion_mnist, publish
 from trainer.data.sources import Listing, detect, open_source
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json, write_json
+from trainer.models import own
 
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 MAY_CHANGE = ("train.epochs", "train.steps", "train.time_limit", "train.batch_sizes", "data.loaders")
@@ -153,7 +154,8 @@ def check_run_name(name: str) -> None:
 
 
 def _new_name(request: Request) -> str:
-    config = Path(str(request.options.get("config", "lecture_cnn"))).stem.lower()
+    chosen = request.options.get("model", request.options.get("config", "lecture_cnn"))
+    config = Path(str(chosen).split(".py:")[0]).stem.lower()
     stem = re.sub(r"[^a-z0-9]+", "-", config).strip("-")[:32] or "run"
     stamp = datetime.datetime.now(tz=datetime.UTC).strftime("%m%d-%H%M%S")
     return f"{stem}-{stamp}"
@@ -180,6 +182,8 @@ def resolve(request: Request, existing: Path | None) -> tuple[Config, str]:
 def overrides(options: dict[str, Any]) -> dict[str, Any]:
     """Operator variables as dotted keys; `set` wins over shorthands."""
     result: dict[str, Any] = {}
+    if "model" in options:
+        result["model"] = own.section(str(options["model"]))
     if truth("quick", options.get("quick", False)):
         result |= QUICK
     if options.get("selftest"):
@@ -336,7 +340,11 @@ def parameters(config: Config, classes: int, request: Request) -> dict[str, int]
     argv = [sys.executable, "-m", "trainer", "parameters", json.dumps(section)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise LockstepError(f"model {config.model['name']}: can't be built:\n" + "\n".join(done.stderr.strip().splitlines()[-5:]))
+        lines = done.stderr.strip().splitlines()
+        refusals = [line for line in lines if line.startswith("error: ")]
+        if refusals:
+            raise LockstepError(refusals[-1].removeprefix("error: "))
+        raise LockstepError(f"model {config.model['name']}: can't be built:\n" + "\n".join(lines[-5:]))
     found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     if request.write:
         write_json(entry, found)

@@ -4,12 +4,14 @@ import csv
 import io
 import json
 import pickle
+import shlex
 import tarfile
 
 import numpy as np
 import pytest
 
 from tests.local.conftest import LocalProject
+from tests.project import ROOT
 
 RESNET = (
     "set=model.layers=8,train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.01,checkpoint.every_steps=3,"
@@ -128,3 +130,18 @@ def test_cifar10_is_converted_and_trained_on(project, archive):
     assert "1,000 training, 10,000 validation, 10,000 test images" in trained.stdout
     assert json.loads((project.run("cifar10") / "cluster.json").read_text())["dataset"]["classes"][3] == "cat"
     assert len(set(project.summary("cifar10")["weights_sha256_by_rank"])) == 1
+
+
+def test_the_example_of_the_page_about_ones_own_model_and_data_trains_as_it_stands(project):
+    page = (ROOT / "docs" / "own.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    (project.root / "mine.py").write_text(code)
+    commands = [line.strip() for line in page.replace("\\\n", "").splitlines() if line.startswith("    ansible-playbook")]
+    assert len(commands) == 2
+    for command in commands:
+        _, playbook, *words = shlex.split(command)
+        given = [word for word in words if word != "-e"]
+        done = project.play(playbook.removesuffix(".yml"), *given)
+    assert "most often taken for" in done.stdout
+    with (project.run("mine") / "evaluations.csv").open() as stream:
+        assert float(next(csv.DictReader(stream))["accuracy"]) > 0.5

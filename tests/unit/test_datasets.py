@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.samples import idx_bytes, image_bytes
-from trainer.data import fashion_mnist, idx, tfrecords  # noqa: F401 - sources register themselves
+from trainer.data import fashion_mnist, idx, own, tfrecords  # noqa: F401 - sources register themselves
 from trainer.data.folder import Folder
 from trainer.data.idx import Idx
 from trainer.data.sources import detect, names, open_source
@@ -363,11 +363,11 @@ def test_detect_makes_paths_absolute(make_folder, monkeypatch):
 def test_detect_something_that_is_not_there(dataset, hint):
     message = refusal(detect, dataset)
     assert message.startswith(f"dataset={dataset}: no such folder or file{hint}; give a folder with train/<class>/ and test/<class>/")
-    assert message.endswith("one of: fashion_mnist, folder, idx, tfrecords")
+    assert message.endswith("one of: fashion_mnist, folder, idx, own, tfrecords")
 
 
 def test_unknown_source_lists_the_known_ones():
-    assert names() == ["fashion_mnist", "folder", "idx", "tfrecords"]
+    assert names() == ["fashion_mnist", "folder", "idx", "own", "tfrecords"]
     assert refusal(open_source, "foldr", None) == (
-        "data.source: foldr is unknown (did you mean folder?); it must be one of: fashion_mnist, folder, idx, tfrecords"
+        "data.source: foldr is unknown (did you mean folder?); it must be one of: fashion_mnist, folder, idx, own, tfrecords"
     )

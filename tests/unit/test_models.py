@@ -177,7 +177,8 @@ def test_options_have_defaults_and_can_be_set():
     [
         (
             {"name": "task_cn"},
-            f"model.name: task_cn is unknown (did you mean task_cnn?); it must be one of: {ALL}",
+            f"model.name: task_cn is unknown (did you mean task_cnn?); it must be one of: {ALL}; "
+            "or give your own: -e model=FILE.py:FUNCTION",
         ),
         (
             {"name": "deep_cnn", "stage": 2},

@@ -465,9 +465,11 @@ def test_parameter_counts_are_not_written_with_check(ask, monkeypatch, tmp_path)
 
 
 def test_a_model_that_cannot_be_built_shows_the_reason(ask, monkeypatch):
-    fake_run(monkeypatch, returncode=1, stderr="lots\nof\nlines\n1\n2\n3\nerror: too small\n")
+    fake_run(monkeypatch, returncode=1, stderr="lots\nof\nlines\n1\n2\n3\nTypeError: too small\n")
     message = refusal(plan.parameters, configs.build({}), 10, ask())
-    assert message == "model lecture_cnn: can't be built:\nlines\n1\n2\n3\nerror: too small"
+    assert message == "model lecture_cnn: can't be built:\nlines\n1\n2\n3\nTypeError: too small"
+    fake_run(monkeypatch, returncode=1, stderr="lots\nerror: model.filters: 0 is not allowed\n")
+    assert refusal(plan.parameters, configs.build({}), 10, ask()) == "model.filters: 0 is not allowed"
 
 
 def test_refusals_of_what_was_typed_are_configuration_errors(ask):

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from trainer.data import fashion_mnist, folder, idx, manifest, tfrecords  # noqa: F401 - sources register themselves
+from trainer.data import fashion_mnist, folder, idx, manifest, own, tfrecords  # noqa: F401 - sources register themselves
 from trainer.data.images import decode
 from trainer.data.manifest import Manifest, Records
 from trainer.data.partition import stratified_order

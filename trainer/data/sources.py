@@ -86,11 +86,15 @@ def detect(dataset: str) -> dict[str, str | None]:
     """
     if dataset in _SOURCES and not Path(dataset).exists():
         return {"source": dataset, "path": None}
+    if ".py:" in dataset:
+        file, _, function = dataset.rpartition(":")
+        return {"source": "own", "path": f"{Path(file).expanduser().resolve()}:{function}"}
     path = Path(dataset).expanduser()
     if not path.exists():
         raise DatasetError(
             f"dataset={dataset}: no such folder or file{nearest(dataset, _SOURCES)}; "
-            f"give a folder with train/<class>/ and test/<class>/, MNIST-format files, TFRecords, or one of: {', '.join(names())}"
+            "give a folder with train/<class>/ and test/<class>/, MNIST-format files, TFRecords, FILE.py:FUNCTION, "
+            f"or one of: {', '.join(names())}"
         )
     return {"source": _kind(path), "path": str(path.resolve())}
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import nearest
 from trainer.errors import ConfigError
+from trainer.models import own
 
 if TYPE_CHECKING:
     import keras
@@ -53,8 +54,13 @@ def options_of(section: dict[str, Any]) -> Any:
         ConfigError: unknown model or option (with the nearest known one), or a value of another type.
     """
     name = section["name"]
+    if name == own.NAME:
+        return own.options_of(section)
     if name not in _MODELS:
-        raise ConfigError(f"model.name: {name} is unknown{nearest(name, _MODELS)}; it must be one of: {', '.join(names())}")
+        raise ConfigError(
+            f"model.name: {name} is unknown{nearest(name, _MODELS)}; it must be one of: {', '.join(names())}; "
+            "or give your own: -e model=FILE.py:FUNCTION"
+        )
     kind = _MODELS[name].options
     hints = typing.get_type_hints(kind)
     values = {key: value for key, value in section.items() if key != "name"}
@@ -70,5 +76,7 @@ def options_of(section: dict[str, Any]) -> Any:
 
 def build(section: dict[str, Any], size: Size, classes: int) -> "keras.Model":
     """Build the model that a configuration names, for images `[*size]` and a number of classes."""
+    if section["name"] == own.NAME:
+        return own.build(section, size, classes)
     options = options_of(section)
     return _MODELS[section["name"]].build(options, size, classes)

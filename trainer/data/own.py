@@ -1,0 +1,119 @@
+"""Source `own`: images from a function in a person's own file.
+
+`FILE.py:FUNCTION` is called with `"train"`, then `"test"`, and gives pairs of an image and its class. An image is the path of a file,
+its bytes, or a uint8 array `[height, width]` or `[height, width, 1 or 3]`. What it gave is kept until the file changes.
+"""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from trainer import own
+from trainer.data.folder import SPLITS
+from trainer.data.sources import Listing, source
+from trainer.errors import DatasetError
+from trainer.files import read_json, write_json
+
+KEPT = Path(".lockstep/sources/own")
+HOW = "a function gives pairs (image, class): a path, bytes, or a uint8 array [height, width, channels]; and a class's name"
+
+
+@source("own")
+class Own:
+    """The images that a function gave."""
+
+    def __init__(self, path: str | None):
+        if path is None:
+            raise DatasetError("data.path: the source `own` needs FILE.py:FUNCTION")
+        self._function = own.find("dataset", path)
+        self._digest = hashlib.sha256(f"{self._function.name}\0{self._function.source}".encode()).hexdigest()
+        self._place = KEPT.resolve() / self._digest[:16]
+
+    def scan(self) -> Listing:
+        """Run the function once, and list what it gave."""
+        if not (self._place / "index.json").is_file():
+            self._run()
+        index = read_json(self._place / "index.json")
+        self._records = index["records"]
+        classes = sorted({record[0] for split in SPLITS for record in self._records[split]})
+        labels = {split: [classes.index(record[0]) for record in self._records[split]] for split in SPLITS}
+        files = {split: [f"{split}/{record[0]}/{number:07d}" for number, record in enumerate(self._records[split])] for split in SPLITS}
+        self._check(labels, classes)
+        return Listing(Path(self._function.file).stem, classes, files, labels, self._digest, None)
+
+    def read(self, split: str, index: int) -> bytes:
+        """Bytes of an image file."""
+        _, first, last = self._records[split][index]
+        with (self._place / "images").open("rb") as stream:
+            stream.seek(first)
+            return stream.read(last - first)
+
+    def _run(self) -> None:
+        KEPT.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(dir=KEPT, prefix=".part-"))
+        try:
+            records: dict[str, list[tuple[str, int, int]]] = {}
+            made = own.load("dataset", self._function)
+            with (part / "images").open("wb") as stream:
+                for split in SPLITS:
+                    records[split] = []
+                    for name, data in self._pairs(made, split):
+                        records[split].append((name, stream.tell(), stream.tell() + len(data)))
+                        stream.write(data)
+            write_json(part / "index.json", {"records": records})
+            shutil.rmtree(self._place, ignore_errors=True)
+            part.rename(self._place)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+    def _pairs(self, made: Any, split: str) -> Iterable[tuple[str, bytes]]:
+        called = f"dataset={self._function.called}"
+        with own.telling("dataset", self._function):
+            given = list(made(split))
+        for number, pair in enumerate(given):
+            if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], str | int):
+                raise DatasetError(f"{called}: number {number} of {split} is {_shown(pair)}; {HOW}")
+            image, label = pair
+            yield str(label), _bytes(image, f"{called}: image {number} of {split}")
+
+    def _check(self, labels: dict[str, list[int]], classes: list[str]) -> None:
+        called = f"dataset={self._function.called}"
+        for split in SPLITS:
+            missing = [name for number, name in enumerate(classes) if number not in set(labels[split])]
+            if missing:
+                raise DatasetError(f"{called}: {split} has no image of class {missing[0]}; train and test must hold the same classes")
+        if len(classes) < 2:
+            raise DatasetError(f"{called}: at least two classes are needed, found: {', '.join(classes) or 'none'}; {HOW}")
+
+
+def _bytes(image: Any, place: str) -> bytes:
+    if isinstance(image, bytes):
+        return image
+    if isinstance(image, str | Path):
+        try:
+            return Path(image).expanduser().read_bytes()
+        except OSError as error:
+            raise DatasetError(f"{place}: {image}: {error.strerror}") from None
+    pixels = np.asarray(image)
+    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] not in (1, 3)):
+        raise DatasetError(f"{place} is an array {list(pixels.shape)} of {pixels.dtype}; {HOW}")
+    return _png(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    import io
+
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG", compress_level=1)
+    return stream.getvalue()
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

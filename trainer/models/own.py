@@ -1,0 +1,91 @@
+"""A model from a person's own file. The file's text is a part of the configuration, so every host builds the same."""
+
+from typing import TYPE_CHECKING, Any
+
+from trainer import own
+from trainer.config import nearest
+from trainer.errors import ConfigError
+from trainer.own import Function
+
+if TYPE_CHECKING:
+    import keras
+
+NAME = "own"
+KEYS = ("name", "file", "function", "source")
+GIVEN = ("size", "classes")
+"""What a function is called with; its other parameters are options of the model."""
+
+
+def section(given: str) -> dict[str, str]:
+    """The configuration's section `model` for `FILE.py:FUNCTION`.
+
+    Raises:
+        ConfigError: there is no such function.
+    """
+    found = own.find("model", given)
+    return {"name": NAME, "file": found.file, "function": found.name, "source": found.source}
+
+
+def options_of(given: dict[str, Any]) -> dict[str, Any]:
+    """The model's own options, checked by name; nothing of the file is run.
+
+    Raises:
+        ConfigError: the section is incomplete, the function takes no `size, classes`, or an option is unknown.
+    """
+    missing = [key for key in KEYS if not isinstance(given.get(key), str)]
+    if missing:
+        raise ConfigError(f"model.{missing[0]}: missing; a model of one's own is given as -e model=FILE.py:FUNCTION")
+    function = _function(given)
+    arguments = own.parameters("model", function)
+    names = [argument.arg for argument in [*arguments.posonlyargs, *arguments.args]]
+    if tuple(names[:2]) != GIVEN:
+        raise ConfigError(f"model={function.called}: its parameters are ({', '.join(names)}); it must begin with (size, classes)")
+    known = [*names[2:], *(argument.arg for argument in arguments.kwonlyargs)]
+    options = {key: value for key, value in given.items() if key not in KEYS}
+    for key in options:
+        if key not in known and arguments.kwarg is None:
+            listed = ", ".join(f"model.{name}" for name in known) or "none"
+            raise ConfigError(f"model.{key}: {function.called} has no such parameter{nearest(key, known)}; known: {listed}")
+    return options
+
+
+def build(given: dict[str, Any], size: tuple[int, ...], classes: int) -> "keras.Model":
+    """Build it, and check that it fits.
+
+    Raises:
+        ConfigError: its code raised an error, or what it gave is no model for these images and classes.
+    """
+    function, options = _function(given), options_of(given)
+    made = own.load("model", function)
+    with own.telling("model", function):
+        model = made(size, classes, **options)
+    return _checked(model, function, size, classes)
+
+
+def prepare(given: dict[str, Any]) -> None:
+    """Let Keras know the classes that a snapshot of the model may name."""
+    if given["name"] == NAME:
+        own.load("model", _function(given))
+
+
+def _function(given: dict[str, Any]) -> Function:
+    return Function(given["file"], given["function"], given["source"])
+
+
+def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int) -> "keras.Model":
+    import keras
+
+    called = f"model={function.called}"
+    if not isinstance(model, keras.Model):
+        raise ConfigError(f"{called}: it gave {type(model).__name__}; it must return a keras.Model")
+    if not model.built:
+        raise ConfigError(f"{called}: the model has no input shape; begin it with keras.Input(size)")
+    if model.input_shape != (None, *size):
+        raise ConfigError(
+            f"{called}: its input is {model.input_shape}; it must be (None, {', '.join(map(str, size))}), as data.image_size says"
+        )
+    if model.output_shape != (None, classes):
+        raise ConfigError(f"{called}: its output is {model.output_shape}; it must be (None, {classes}), a number for each class")
+    if getattr(model.layers[-1], "activation", None) is keras.activations.softmax:
+        raise ConfigError(f"{called}: it ends with softmax; leave that out: the loss takes logits")
+    return model

@@ -1,0 +1,118 @@
+"""Functions in a person's own Python file: `FILE.py:FUNCTION`, found without running the file, then run from its text."""
+
+import ast
+import contextlib
+import inspect
+import linecache
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.config import nearest
+from trainer.errors import ConfigError
+
+LARGEST = 2**20
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of a file, as its text says."""
+
+    file: str
+    name: str
+    source: str
+    """The whole file."""
+
+    @property
+    def called(self) -> str:
+        """As a person typed it."""
+        return f"{self.file}:{self.name}"
+
+
+def find(variable: str, given: str) -> Function:
+    """The function that `FILE.py:FUNCTION` names.
+
+    Args:
+        variable: the operator variable, for messages.
+        given: what it was given.
+
+    Raises:
+        ConfigError: not of that form, no such file, not Python, or no such function at its top.
+    """
+    file, colon, name = given.rpartition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        raise ConfigError(f"{variable}={given}: expected FILE.py:FUNCTION, as in {variable}=my_models.py:build")
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"{variable}={given}: no such file: {path.absolute()}")
+    if path.stat().st_size > LARGEST:
+        size = f"{path.stat().st_size:,} bytes; it becomes a part of the run's configuration, so at most {LARGEST:,}"
+        raise ConfigError(f"{variable}={given}: the file has {size}")
+    try:
+        source = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{variable}={given}: {path.name} is not UTF-8; save it as UTF-8") from None
+    found = Function(path.name, name, source)
+    parameters(variable, found)
+    return found
+
+
+def parameters(variable: str, function: Function) -> ast.arguments:
+    """The parameters of a function, from the text of its file.
+
+    Raises:
+        ConfigError: not Python, or no such function (with the nearest).
+    """
+    try:
+        tree = ast.parse(function.source, function.file)
+    except SyntaxError as error:
+        raise ConfigError(f"{variable}={function.called}: not Python: {error.msg} ({function.file}, line {error.lineno})") from None
+    there = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if function.name not in there:
+        known = ", ".join(there) or "none"
+        raise ConfigError(
+            f"{variable}={function.called}: no such function at the top of the file{nearest(function.name, there)}; there are: {known}"
+        )
+    return there[function.name].args
+
+
+def load(variable: str, function: Function) -> Callable[..., Any]:
+    """Run the file's text and give its function; what it prints goes to the standard error.
+
+    Raises:
+        ConfigError: it raised an error.
+    """
+    module = types.ModuleType(Path(function.file).stem)
+    module.__file__ = function.file
+    # So that errors, and Keras, find the lines.
+    linecache.cache[function.file] = (len(function.source), None, function.source.splitlines(keepends=True), function.file)
+    sys.modules[module.__name__] = module
+    with telling(variable, function):
+        exec(compile(function.source, function.file, "exec"), module.__dict__)  # noqa: S102 - a person's own code is what was asked for
+        found: Callable[..., Any] = getattr(module, function.name)
+        return found
+
+
+@contextlib.contextmanager
+def telling(variable: str, function: Function) -> Iterator[None]:
+    """An error of a person's code becomes a message with its line.
+
+    Raises:
+        ConfigError: what was raised inside.
+    """
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        frames = (
+            [frame for frame in inspect.getinnerframes(error.__traceback__) if frame.filename == function.file]
+            if error.__traceback__
+            else []
+        )
+        where = f" ({function.file}, line {frames[-1].lineno})" if frames else ""
+        raise ConfigError(f"{variable}={function.called}: {type(error).__name__}: {error}{where}") from error
