@@ -31,7 +31,7 @@ def make(config: Augment, seed: int) -> Callable[[Batch], tf.Tensor] | None:
             transforms=transforms(config, draws(seed, batch), images.shape[1], images.shape[2]),
             output_shape=images.shape[1:3],
             interpolation="BILINEAR" if smooth else "NEAREST",
-            fill_mode="CONSTANT" if config.crop else "NEAREST",
+            fill_mode="CONSTANT" if config.crop or smooth else "NEAREST",
             fill_value=0.0,
         )
 

@@ -48,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
         ("--check", {"action": "store_true"}),
     )
     command("convert", convert, *converting)
+    numbers = ((name, {"type": int, "required": True}) for name in ("--images", "--number"))
+    command("batch", batch, ("--config", path), ("--packs", path), ("--out", path), *numbers)
     command("index-records", index_records, ("--folder", path), ("--out", path))
     command("train", train, *node, ("--gpus", {"type": int, "default": 0}), ("--start-deadline", {"type": float, "default": 300.0}))
     counted = ((name, {"type": int, "required": True}) for name in ("--classes", "--batch", "--threads"))
@@ -110,6 +112,20 @@ def convert(arguments: argparse.Namespace) -> int:
 
     work = converting.looked_at if arguments.check else converting.convert
     print(json.dumps(work(arguments.source, arguments.path, arguments.digest, arguments.out, told)))
+    return DONE
+
+
+def batch(arguments: argparse.Namespace) -> int:
+    """Write the images of one step; prints an empty JSON object."""
+    from trainer import config as configs
+    from trainer import worker
+
+    worker.quiet_tensorflow()
+    from trainer import batch as making
+
+    config = configs.build(configs.load(arguments.config))
+    making.write(config, arguments.packs, arguments.images, arguments.number, arguments.out)
+    print(json.dumps({}))
     return DONE
 
 

@@ -109,11 +109,11 @@ class Augment:
     flip: bool = False
     """Mirror half of the images from left to right."""
     shift: float = 0.0
-    """Move by up to this part of width and height; the border is repeated."""
+    """Move by up to this part of width and height; the border is repeated, unless images are cropped, turned or scaled, too."""
     rotate: float = 0.0
-    """Turn by up to so many degrees."""
+    """Turn by up to so many degrees; what was outside is black."""
     scale: tuple[float, ...] = ()
-    """Enlarge by a factor from this range, `[least, most]`."""
+    """Enlarge by a factor from this range, `[least, most]`; what was outside is black."""
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,13 @@ COMMANDS: dict[str, dict[str, str]] = {
         "state": "absent: remove what the benchmark left on the hosts",
     },
     "playbooks/delete_run": {"run": "run name"},
+    "playbooks/visualize": {
+        "dataset": "folder, file or source name; default: the configuration's own",
+        "config": "configuration whose image size, batch and variation are used; default: lecture_cnn",
+        "set": "overrides, as in augment.rotate=5,augment.shift=0.1,augment.scale=[0.5,2]",
+        "images": "how many images at most; default: 32",
+        "step": "of which step of the first epoch; default: 1",
+    },
     "playbooks/dataset": {
         "source": "what it is: cifar10",
         "path": "archive or folder to read",

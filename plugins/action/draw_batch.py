@@ -1,0 +1,33 @@
+"""Draw one batch of a published dataset on the control node."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plugins.shared import control, trainer_process
+from trainer.analysis import batch_picture
+
+
+class ActionModule(control.ControlAction):
+    """Writes `pictures/<dataset>-<configuration>.png`."""
+
+    def act(self) -> dict[str, Any]:
+        """Let the trainer make the batch, draw it."""
+        plan, published, wanted = (self.arguments[key] for key in ("plan", "published", "wanted"))
+        name = f"{plan['dataset']['name']}-{Path(plan['config_name']).stem}"
+        path = control.ROOT / "pictures" / f"{name}.png"
+        with tempfile.TemporaryDirectory() as scratch:
+            config, out = Path(scratch) / "config.yml", Path(scratch) / "batch.npz"
+            config.write_text(plan["config_yaml"], encoding="utf-8")
+            argv = ["batch", "--config", str(config), "--packs", published["folder"], "--out", str(out)]
+            trainer_process.run([*argv, "--images", str(wanted["images"]), "--number", str(wanted["step"] - 1)], "making the batch")
+            with np.load(out) as batch:
+                title = f"{plan['dataset']['name']}, step {wanted['step']}"
+                arrays = [batch[key] for key in ("original", "seen", "labels")]
+                batch_picture.draw(path, title, *arrays, batch["classes"].tolist())
+        shown = (
+            f"{len(arrays[2])} images of step {wanted['step']}, as they are and as training sees them\n  picture  {control.relative(path)}"
+        )
+        return {"changed": True, "show_last": shown}
