@@ -25,9 +25,7 @@ class ActionModule(control.ControlAction):
             trainer_process.run([*argv, "--images", str(wanted["images"]), "--number", str(wanted["step"] - 1)], "making the batch")
             with np.load(out) as batch:
                 title = f"{plan['dataset']['name']}, step {wanted['step']}"
-                arrays = [batch[key] for key in ("original", "seen", "labels")]
-                batch_picture.draw(path, title, *arrays, batch["classes"].tolist())
-        shown = (
-            f"{len(arrays[2])} images of step {wanted['step']}, as they are and as training sees them\n  picture  {control.relative(path)}"
-        )
+                batch_picture.draw(path, title, batch["original"], batch["seen"], batch["labels"], batch["classes"].tolist())
+                count = len(batch["labels"])
+        shown = f"{count} images of step {wanted['step']}, as they are and as training sees them\n  picture  {control.relative(path)}"
         return {"changed": True, "show_last": shown}

@@ -9,6 +9,7 @@ import tarfile
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.local.conftest import LocalProject
 from tests.project import ROOT
@@ -145,3 +146,21 @@ def test_the_example_of_the_page_about_ones_own_model_and_data_trains_as_it_stan
     assert "most often taken for" in done.stdout
     with (project.run("mine") / "evaluations.csv").open() as stream:
         assert float(next(csv.DictReader(stream))["accuracy"]) > 0.5
+
+
+def test_a_batch_is_drawn_as_it_is_and_as_training_sees_it(project, pictures):
+    given = (f"dataset={pictures}", "config=resnet_cifar", "images=12")
+    assert not (project.root / "pictures").exists()
+    project.play("playbooks/visualize", *given, "--check")
+    assert not (project.root / "pictures").exists()
+    shown = project.play("playbooks/visualize", *given)
+    assert "12 images of step 1, as they are and as training sees them" in shown.stdout
+    (picture,) = (project.root / "pictures").iterdir()
+    first = picture.read_bytes()
+    with Image.open(picture) as image:
+        assert min(image.size) > 300
+    project.play("playbooks/visualize", *given)
+    assert picture.read_bytes() == first
+    project.play("playbooks/visualize", *given, "step=2")
+    assert picture.read_bytes() != first
+    assert "images=0: expected a whole number from 1" in project.play("playbooks/visualize", "images=0", check=False).stdout
