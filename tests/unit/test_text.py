@@ -464,3 +464,20 @@ def test_status_before_any_step_was_taken_apart_ends_with_the_workers():
 )
 def test_overall_state(recorded, states, shown):
     assert status.overall(recorded, [{"state": state} for state in states]) == shown
+
+
+def test_a_run_among_others_is_a_line():
+    summary = {
+        "state": "CANCELLED",
+        "workers": 5,
+        "epochs_done": 2,
+        "steps": 1500,
+        "seconds_total": 75.2,
+        "images_per_s": 2310.4,
+        "best": {"epoch": 2, "val_accuracy": 0.51234},
+    }
+    row = status.run_row("job", summary, 1_800_000_000.0)
+    assert [str(cell) for cell in (*row[:2], *row[3:])] == ["job", "CANCELLED", "5", "2", "1,500", "1:15", "2,310", "0.5123 (epoch 2)"]
+    assert str(row[2]).startswith("2027-01-1")
+    assert len(row) == len(status.RUN_COLUMNS)
+    assert status.run_row("new", {"state": None}, None) == ["new", "-", "-", "-", "-", "-", "-", "-", "-"]
