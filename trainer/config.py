@@ -124,7 +124,9 @@ class Reduction:
     """`packed`: float32; `half`: 16 bits on the wire; `powersgd`: low-rank factors with error feedback; `auto`: `powersgd`
     where sending all gradients would take more than a tenth of a step's own work, else `packed`."""
     rank: int = 2
-    """`powersgd`: left factors that are sent for each tensor a step, 1 to 16."""
+    """`powersgd`: left factors that are sent a step for a tensor of two million elements or more, 1 to 16."""
+    max_rank: int = 16
+    """`powersgd`: the rank of a smaller tensor is as much larger as it is smaller, up to this; at or below `rank` all have the same."""
     recycle: int = 4
     """`powersgd`: left factors of steps before that are used again, 0 to 32; they cost work, and next to no bytes."""
     min_elements: int = 100_000
@@ -418,6 +420,7 @@ def _check_augment(augment: Augment) -> None:
 def _check_reduction(reduction: Reduction) -> None:
     _one_of("reduction.name", reduction.name, ["auto", "packed", "half", "powersgd"])
     _rule(1 <= reduction.rank <= 16, "reduction.rank", reduction.rank, "from 1 to 16")
+    _rule(1 <= reduction.max_rank <= 16, "reduction.max_rank", reduction.max_rank, "from 1 to 16")
     _rule(0 <= reduction.recycle <= 32, "reduction.recycle", reduction.recycle, "from 0 to 32")
     _rule(reduction.min_elements >= 1, "reduction.min_elements", reduction.min_elements, "at least 1")
     _rule(reduction.warmup_steps >= 0, "reduction.warmup_steps", reduction.warmup_steps, "at least 0")

@@ -48,7 +48,7 @@ small = dataclasses.replace(Config().data, image_size=(8, 8, 1))
 first = assembly.build_local(alone, Config(model=MODEL, data=small), 3).model
 start = np.concatenate([weight.numpy().ravel() for weight in first.variables])
 found = {"devices": [alone.devices, both.devices], "moved": float(np.abs(reference - start).max()), "rows": {"alone": rows}}
-powersgd = Reduction("powersgd", rank=5, min_elements=400, dtype="float32")
+powersgd = Reduction("powersgd", rank=5, max_rank=5, min_elements=400, dtype="float32")
 ways = {"packed": {}, "half": {"reduction": Reduction("half")}, "powersgd": {"reduction": powersgd}, "apart": {"apart": True}}
 for name, options in ways.items():
     weights, rows, same, method, _ = train(both, **options)

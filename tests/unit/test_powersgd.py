@@ -1,5 +1,6 @@
 """PowerSGD against the paper's Algorithms 1 and 2 in float64, over several workers and steps."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -90,8 +91,8 @@ def reduce_on_host(methods, gradients):
     return [next(products).reshape(shape) if number in LARGE else next(small) for number, shape in enumerate(SHAPES)]
 
 
-def config(rank=2, min_elements=1000, dtype="float32", recycle=3):
-    return Reduction("powersgd", rank=rank, min_elements=min_elements, dtype=dtype, recycle=recycle)
+def config(rank=2, min_elements=1000, dtype="float32", recycle=3, max_rank=1):
+    return Reduction("powersgd", rank=rank, max_rank=max_rank, min_elements=min_elements, dtype=dtype, recycle=recycle)
 
 
 def make(workers, rank=2, threads=1, **options):
@@ -141,7 +142,7 @@ def test_a_gradient_given_as_the_factors_of_a_layer_is_taken_as_their_product(th
 
 def test_of_full_rank_it_is_the_sum():
     shapes = [(200, 12), (7,)]
-    methods = [powersgd.make(Reduction("powersgd", rank=12, min_elements=10), shapes, Setting(2)) for _ in range(2)]
+    methods = [powersgd.make(config(12, min_elements=10), shapes, Setting(2)) for _ in range(2)]
     assert not methods[0].low_rank
     methods = [powersgd.HostPowerSGD({0: (200, 12)}, config(12), Setting(2)).method() for _ in range(2)]
     random = np.random.default_rng(0)
@@ -239,6 +240,30 @@ def test_a_memory_that_is_saved_and_restored_goes_on_bit_for_bit():
 def test_a_tensor_is_compressed_when_it_is_large_and_its_factors_are_half_its_size(shape, options, expected):
     found = powersgd.matrix_of(shape, Reduction("powersgd", **options))
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("matrix", "options", "rank"),
+    [
+        ((28800, 128), {}, 2),
+        ((16384, 128), {}, 2),
+        ((16383, 128), {}, 2),
+        ((8192, 128), {}, 4),
+        ((2304, 600), {}, 3),
+        ((2048, 128), {}, 16),
+        ((1152, 128), {}, 16),
+        ((1152, 128), {"max_rank": 5}, 5),
+        ((1152, 128), {"max_rank": 1}, 2),
+        ((8192, 128), {"rank": 1}, 2),
+        ((100_000, 5), {}, 2),
+    ],
+)
+def test_small_matrices_send_more_factors(matrix, options, rank):
+    made = Reduction("powersgd", **options)
+    assert powersgd.rank_of(matrix, made) == rank
+    assert powersgd.factors_of(matrix, made) == min(rank + made.recycle, *matrix)
+    method = powersgd.make(dataclasses.replace(made, min_elements=1), [matrix], Setting(2))
+    assert not method.low_rank or method.low_rank[0].sent == (rank, matrix[0])
 
 
 def test_with_small_tensors_alone_nothing_is_compressed():

@@ -45,7 +45,7 @@ def twice(shapes):
     return Method([halves, *packed(shapes).computations])
 
 def powersgd(shapes, on_host=True):
-    return reduction.make(config.Reduction("powersgd", rank=5, min_elements=400, dtype="float32"), shapes, Setting(2, on_host))
+    return reduction.make(config.Reduction("powersgd", rank=5, max_rank=5, min_elements=400, dtype="float32"), shapes, Setting(2, on_host))
 
 def train(made, apart):
     random = np.random.default_rng(0)

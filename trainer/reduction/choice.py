@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.config import Reduction
-from trainer.reduction.powersgd import factors_of, matrix_of
+from trainer.reduction.powersgd import factors_of, matrix_of, rank_of
 
 SHARE = 0.10
 """Gradients are compressed when sending them all would take more than this part of a step's own work."""
@@ -56,7 +56,7 @@ def _compressed(config: Reduction, shape: tuple[int, ...]) -> int:
     if matrix is None:
         return FLOAT * math.prod(shape)
     rows, columns = matrix
-    left = min(config.rank, rows, columns) * (HALF if config.dtype == "bfloat16" else FLOAT) * rows
+    left = rank_of(matrix, config) * (HALF if config.dtype == "bfloat16" else FLOAT) * rows
     return left + factors_of(matrix, config) * FLOAT * columns
 
 

@@ -29,20 +29,34 @@ from trainer.reduction import NEGLIGIBLE, LowRank, Method, Setting, Shapes, plai
 
 BLOCK_ELEMENTS = 2**17
 """Of a product that is built block by block, so that it never leaves the processor's caches."""
+EVEN = 2**21
+"""Elements of a matrix from which on its rank is the configured one."""
 WORTH = 2
 """A matrix is compressed when its factors are at least this many times smaller."""
 
 
+def rank_of(matrix: tuple[int, int], config: Reduction) -> int:
+    """How many new left factors a step sends of a matrix, no more than its smaller side.
+
+    Of one with fewer than `EVEN` elements as many more as make the same work, while they are worth it: small matrices, as of
+    convolutions, are further from low rank than large ones.
+    """
+    (rows, columns), elements = matrix, math.prod(matrix)
+    worth = (elements // WORTH - config.recycle * columns) // (rows + columns)
+    more = min(config.max_rank, config.rank * EVEN // elements, worth)
+    return min(max(config.rank, more), *matrix)
+
+
 def factors_of(matrix: tuple[int, int], config: Reduction) -> int:
     """How many factors the update of a matrix is made of: new ones and recycled ones, no more than its smaller side."""
-    return min(config.rank + config.recycle, *matrix)
+    return min(rank_of(matrix, config) + config.recycle, *matrix)
 
 
 def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting) -> Method:
     """Compress the gradients that are large enough.
 
     Args:
-        config: `rank` (at most the smaller side of a matrix) and `min_elements`.
+        config: `rank`, `max_rank` (at most the smaller side of a matrix) and `min_elements`.
         shapes: of all gradients.
         setting: on the host compiled loops do the work, elsewhere TensorFlow's ops.
     """
@@ -61,7 +75,7 @@ def matrix_of(shape: tuple[int, ...], config: Reduction) -> tuple[int, int] | No
     columns = shape[-1] if shape else 1
     elements = math.prod(shape)
     rows = elements // columns
-    sent = min(config.rank, rows, columns) * rows + factors_of((rows, columns), config) * columns
+    sent = rank_of((rows, columns), config) * rows + factors_of((rows, columns), config) * columns
     pays = elements >= config.min_elements and elements >= WORTH * sent
     return (rows, columns) if pays else None
 
@@ -121,7 +135,7 @@ class HostPowerSGD:
         # worker's gradient has outside of it stays in its error.
         self._as_sent = narrow if config.dtype == "bfloat16" else np.copy
         self._matrices = [
-            Matrix(*matrix, start(number, min(config.rank, *matrix), matrix[1], setting.seed), factors_of(matrix, config))
+            Matrix(*matrix, start(number, rank_of(matrix, config), matrix[1], setting.seed), factors_of(matrix, config))
             for number, matrix in large.items()
         ]
         self._crew = Crew(setting.threads)

@@ -40,11 +40,11 @@ class OpsPowerSGD:
     """
 
     def __init__(self, large: dict[int, tuple[int, int]], shapes: list[tuple[int, ...]], config: Reduction, setting: Setting):
-        from trainer.reduction.powersgd import factors_of, start
+        from trainer.reduction.powersgd import factors_of, rank_of, start
 
         self._large, self._shapes = large, shapes
         self._small = [number for number in range(len(shapes)) if number not in large]
-        firsts = [start(number, min(config.rank, *matrix), matrix[1], setting.seed).T for number, matrix in large.items()]
+        firsts = [start(number, rank_of(matrix, config), matrix[1], setting.seed).T for number, matrix in large.items()]
         recycled = [factors_of(matrix, config) - first.shape[1] for matrix, first in zip(large.values(), firsts, strict=True)]
         self._errors = [OfEachDevice(np.zeros(matrix, np.float32)) for matrix in large.values()]
         self._starts = [OfEachDevice(first) for first in firsts]

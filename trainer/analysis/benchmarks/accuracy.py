@@ -17,7 +17,7 @@ METHODS = {REFERENCE: "reduction.name=packed", "half": "reduction.name=half"} | 
     f"powersgd{f'-{rank}' if rank else ''}": "reduction.name=powersgd" + (f",reduction.rank={rank}" if rank else "")
     for rank in (0, 1, 2, 4, 8)
 }
-METHODS["powersgd-paper"] = "reduction.name=powersgd,reduction.recycle=0"
+METHODS["powersgd-paper"] = "reduction.name=powersgd,reduction.recycle=0,reduction.max_rank=1"
 
 
 @dataclass(frozen=True)
