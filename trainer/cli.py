@@ -1,11 +1,12 @@
 """The command line: `python -m trainer COMMAND`. Playbooks call it; people may.
 
-On the control node: `plan`, `publish`, `convert`, `parameters`. On a node: `train`, `evaluate`, `predict`, `benchmark-loader`,
+On the control node: `plan`, `publish`, `convert`, `parameters`. On a node: `train`, `slurm`, `evaluate`, `predict`, `benchmark-loader`,
 `benchmark-inference`.
 """
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     command("batch", batch, ("--config", path), ("--packs", path), ("--out", path), *numbers)
     command("index-records", index_records, ("--folder", path), ("--out", path))
     command("train", train, *node, ("--gpus", {"type": int, "default": 0}), ("--start-deadline", {"type": float, "default": 300.0}))
+    places = (("--job", path), ("--root", path), ("--packs", path), ("--caches", path), ("--port", {"type": int, "required": True}))
+    shares = ((name, {"type": int, "default": 0}) for name in ("--threads", "--gpus"))
+    command("slurm", slurm, *places, *shares, ("--start-deadline", {"type": float, "default": 300.0}))
     counted = ((name, {"type": int, "required": True}) for name in ("--classes", "--batch", "--threads"))
     command("steptime", steptime, *counted, ("--seconds", {"type": float, "default": 3.0}))
     bench = (("--config", path), ("--out", path), ("--passes", {"type": int, "required": True}))
@@ -146,6 +150,17 @@ def train(arguments: argparse.Namespace) -> int:
     worker.quiet_tensorflow()
     where = (arguments.run, arguments.host, arguments.packs, arguments.caches)
     return worker.main(*where, arguments.threads, arguments.gpus, arguments.start_deadline)
+
+
+def slurm(arguments: argparse.Namespace) -> int:
+    """Train as one task of a Slurm job, started by srun."""
+    from trainer import slurm as task
+    from trainer import worker
+
+    worker.quiet_tensorflow()
+    threads = arguments.threads or int(os.environ.get("SLURM_CPUS_ON_NODE", len(os.sched_getaffinity(0))))
+    where = (arguments.job, arguments.root, arguments.packs, arguments.caches)
+    return task.main(task.Place(*where, arguments.port, threads, arguments.gpus, arguments.start_deadline))
 
 
 def steptime(arguments: argparse.Namespace) -> int:

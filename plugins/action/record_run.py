@@ -66,7 +66,7 @@ def _record(plan: dict[str, Any], published: dict[str, Any], facts: dict[str, An
         "run": plan["run"],
         "launched_at": time.time(),
         "created_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
-        "revision": _revision(),
+        "revision": revision(),
         "dataset": {**plan["dataset"], "digest": published["digest"], "folder_name": published["name"]},
         "code": published["code_name"],
         "counts": plan["counts"],
@@ -81,7 +81,7 @@ def _threads_before(folder: Any) -> dict[str, int]:
     return {host["name"]: host["threads"] for host in read_json(path)["hosts"]} if path.is_file() else {}
 
 
-def _revision() -> str | None:
+def revision() -> str | None:
     """The project's git revision, `+` when there are uncommitted changes; None outside git."""
     argv = ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
     try:

@@ -1,0 +1,166 @@
+"""Submit a run to Slurm from its submit host, show how far it is, fetch what it made."""
+
+import datetime
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from plugins.action.record_run import revision
+from plugins.shared import control, lean
+from plugins.shared.remote import Gone, Worker
+from trainer.analysis import outcome, text
+from trainer.analysis.progress import Estimate, Line
+from trainer.errors import FAILED
+from trainer.files import read_json, write_json, write_text
+
+POLL_S = 3.0
+WAITING = ("PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "RESIZING")
+
+
+class ActionModule(ActionBase):
+    """Returns `verdicts`, one a node, from which `conclude_run` tells the outcome; none when detached."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Submit, unless the run is in the queue already; follow; collect."""
+        result = super().run(tmp, task_vars)
+        arguments = self._task.args
+        self.plan, self.job, self.name = arguments["plan"], arguments["job"], arguments["name"]
+        self.local, self.vars = Path(self.plan["folder"]), task_vars or {}
+        self.line = Line(Display(), control.terminal())
+        try:
+            number, new = self._queued() or "", False
+            if not number:
+                number, new = self._submit(arguments), True
+            result["changed"] = new
+            self._record(arguments["published"], number)
+            if arguments["detach"]:
+                return {**result, "verdicts": [], "show_last": f"{self.plan['run']} is job {number}\n{self._commands(number)}"}
+            self._follow(number)
+            return {**result, "verdicts": self._collect(number)}
+        except Gone as error:
+            raise AnsibleActionFail(f"the submit host can't be reached: {error}. The job goes on without it") from None
+        finally:
+            self.line.end()
+
+    def _queued(self) -> str:
+        found = self._shell(f"squeue --noheader --name {shlex.quote(self.name)} --format %i", "squeue")
+        return found.split()[0] if found.split() else ""
+
+    def _submit(self, arguments: dict[str, Any]) -> str:
+        files = [
+            {"path": f"{self.job}/config.yml", "content": self.plan["config_yaml"]},
+            {"path": f"{self.job}/train.sbatch", "content": arguments["script"], "mode": "0755"},
+        ]
+        written = lean.execute(self, "worker_files", {"files": files}, self.vars)
+        if written.get("failed"):
+            raise AnsibleActionFail(written["msg"])
+        # What an earlier job of the run left: its nodes may have been others.
+        self._shell(f"rm -f {shlex.quote(self.job)}/workers/*/exit.json {shlex.quote(self.job)}/workers/*/metrics.jsonl", "rm")
+        return self._shell(f"sbatch --parsable {shlex.quote(self.job)}/train.sbatch", "sbatch").strip().partition(";")[0]
+
+    def _record(self, published: dict[str, Any], number: str) -> None:
+        plan = self.plan
+        record = {
+            "run": plan["run"],
+            "launched_at": time.time(),
+            "created_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
+            "revision": revision(),
+            "dataset": {**plan["dataset"], "digest": published["digest"], "folder_name": published["name"]},
+            "code": published["code_name"],
+            "counts": plan["counts"],
+            "parameters": plan["parameters"],
+            # Of the inventory, for the commands that come after: the job's own nodes are in `slurm`.
+            "hosts": [{"rank": rank, **host, "threads": 1} for rank, host in enumerate(plan["hosts"])],
+            "slurm": {"job": number, "folder": self.job},
+        }
+        write_json(self.local / "cluster.json", record)
+        write_text(self.local / "config.yml", plan["config_yaml"])
+
+    def _follow(self, number: str) -> None:
+        estimate, epoch, chief = Estimate(self.plan["counts"]), None, None
+        self.line.print(f"job {number} is submitted; its log: {self.job}/slurm-{number}.log")
+        while True:
+            state, nodes = self._state(number)
+            if not state:
+                return
+            if state in WAITING or not nodes:
+                self.line.update(f"job {number}: {state.lower()}")
+            else:
+                chief = chief or Worker(self, self.job, f"{self.job}/workers/{self._first(nodes)}", "-")
+                epoch = self._show(chief, estimate, epoch)
+            time.sleep(POLL_S)
+
+    def _state(self, number: str) -> tuple[str, str]:
+        said = self._shell(f"squeue --noheader --job {number} --format '%T %N' 2>/dev/null; true", "squeue").split()
+        return (said[0], said[1] if len(said) > 1 else "") if said else ("", "")
+
+    def _first(self, nodes: str) -> str:
+        return self._shell(f"scontrol show hostnames {shlex.quote(nodes)}", "scontrol").split()[0]
+
+    def _show(self, chief: Worker, estimate: Estimate, epoch: dict[str, Any] | None) -> dict[str, Any] | None:
+        for record in chief.look().records:
+            if record["kind"] == "phase" and record["phase"] != "training":
+                self.line.update(f"{record['phase']} {record['note']}".rstrip())
+            elif record["kind"] == "reduction":
+                self.line.print(f"Gradients are sent {record['why']}.")
+            elif record["kind"] == "steps":
+                left = estimate.left(record["step"], record["images_per_s"])
+                self.line.update(text.progress(record, self.plan["counts"], epoch, left))
+            elif record["kind"] == "epoch":
+                epoch = record
+                estimate.epoch(record["t"], record["epoch"])
+                left = estimate.left(record["epoch"] * self.plan["counts"]["steps_per_epoch"], record["images_per_s"])
+                self.line.print(text.epoch_line(record, self.plan["counts"], left))
+        return epoch
+
+    def _collect(self, number: str) -> list[dict[str, Any]]:
+        """What the nodes gave back, and a verdict for each."""
+        Worker(self, self.job, self.job, "-").collect(self.local)
+        ends = [read_json(path) for path in sorted((self.local / "workers").glob("*/exit.json"))]
+        verdicts = [self._verdict(ended) for ended in sorted(ends, key=lambda ended: ended["rank"])]
+        if len(verdicts) < len(self.plan["hosts"]):
+            verdicts.append(self._lost(number))
+        return verdicts
+
+    def _verdict(self, ended: dict[str, Any]) -> dict[str, Any]:
+        code = ended["exit_code"]
+        log = self.local / "workers" / ended["host"] / "worker.log"
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:] if code and log.is_file() else []
+        known = {"host": ended["host"], "rank": ended["rank"], "phase": "-", "at": ended["ended_at"], "exit_code": code}
+        return {**known, "state": outcome.of_exit_code(code), **({"last_lines": lines} if lines else {})}
+
+    def _lost(self, number: str) -> dict[str, Any]:
+        """Slurm ended the job before its workers could say how they ended."""
+        log = self._shell(f"tail -n 20 {shlex.quote(self.job)}/slurm-{number}.log 2>/dev/null; true", "tail").splitlines()
+        told = self._shell(
+            f"scontrol show job {number} 2>/dev/null | grep -o 'JobState=[A-Z_]*\\|Reason=[A-Za-z_]*' | tr '\\n' ' '; true", "scontrol"
+        )
+        message = f"job {number} ended without a word of all its workers: {told.strip() or 'Slurm no longer knows it'}"
+        known = {"host": f"job {number}", "rank": "-", "state": "gone", "phase": "-", "at": time.time(), "exit_code": FAILED}
+        return {**known, "message": message, "last_lines": log}
+
+    def _commands(self, number: str) -> str:
+        return text.next_commands(
+            [
+                ("watch", f"ansible-playbook playbooks/slurm.yml -e run={self.plan['run']}"),
+                ("queue", f"squeue --job {number}"),
+                ("stop, keeping the state", f"scancel --signal=TERM {number}"),
+            ]
+        )
+
+    def _shell(self, script: str, program: str) -> str:
+        done = self._low_level_execute_command(script, sudoable=False, executable="/bin/bash")
+        if done["rc"] == 127:
+            raise AnsibleActionFail(
+                f"{program} is not there: the inventory's first host must be one from which jobs are submitted (slurm-client)"
+            )
+        if done["rc"] != 0:
+            raise AnsibleActionFail(f"{script.split(' /', maxsplit=1)[0]} failed: {done['stderr'].strip() or done['stdout'].strip()}")
+        return str(done["stdout"])

@@ -1,0 +1,213 @@
+"""A worker that Slurm started: its place in the cluster follows from the allocation, its files from a folder that all nodes read.
+
+Slurm may give a run other nodes each time. So what a run needs to go on, and what a person wants of it, is given back to that folder
+at the end, whatever the end is.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import FAILED, ClusterError
+from trainer.files import write_json
+
+GIVEN_BACK = ("config.yml", "history.csv", "summary.json", "checkpoints", "state", "logs")
+"""What the chief gives back beside its own `workers/<node>`."""
+EVERY_S = 5.0
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """This task's place among those of a job."""
+
+    rank: int
+    nodes: list[str]
+    """Names of all nodes, by rank."""
+
+    @property
+    def node(self) -> str:
+        """Name of this one."""
+        return self.nodes[self.rank]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things are on this node."""
+
+    job: Path
+    """The run's folder that all nodes read and write."""
+    root: Path
+    packs: Path
+    caches: Path
+    port: int
+    threads: int
+    gpus: int
+    start_deadline: float
+
+    @property
+    def run(self) -> Path:
+        """The run directory, on this node's own disk."""
+        return self.root / "runs" / self.job.name
+
+
+def allocation(environment: Mapping[str, str] = os.environ, expand: Callable[[str], Sequence[str]] | None = None) -> Allocation:
+    """Read what `srun` told this task.
+
+    Raises:
+        ClusterError: it was not started by `srun`, or there is more than one task a node.
+    """
+    try:
+        rank, tasks, listed = int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"]), environment["SLURM_STEP_NODELIST"]
+    except (KeyError, ValueError) as error:
+        raise ClusterError(f"{error}: not set as srun sets it; this command is started by srun, one task a node (train.sbatch)") from None
+    nodes = list((expand or hostnames)(listed))
+    if tasks != len(nodes):
+        raise ClusterError(f"SLURM_NTASKS={tasks} on {len(nodes)} nodes ({listed}): one worker a node; ask for --ntasks-per-node=1")
+    return Allocation(rank, nodes)
+
+
+def hostnames(listed: str) -> list[str]:
+    """`node[1-3]` as three names, in Slurm's order of tasks."""
+    done = subprocess.run(["scontrol", "show", "hostnames", listed], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def tf_config(found: Allocation, port: int, resolve: Callable[[str], str] = socket.gethostbyname) -> dict[str, Any]:
+    """TF_CONFIG of this task.
+
+    Raises:
+        ClusterError: a node's name means no address, or this node's own loopback.
+    """
+    addresses = [_address(node, resolve) for node in found.nodes]
+    return {"cluster": {"worker": [f"{address}:{port}" for address in addresses]}, "task": {"type": "worker", "index": found.rank}}
+
+
+def _address(node: str, resolve: Callable[[str], str]) -> str:
+    try:
+        address = resolve(node)
+    except OSError as error:
+        raise ClusterError(f"{node}: its name means no address here ({error}); add it to /etc/hosts or DNS on every node") from None
+    if address.startswith("127."):
+        raise ClusterError(
+            f"{node}: its name means {address}, which no other node reaches; in /etc/hosts give it the address of its network"
+        )
+    return address
+
+
+def check_port(port: int) -> None:
+    """Refuse a port that another program listens on.
+
+    Raises:
+        ClusterError: it is taken.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise ClusterError(f"port {port}: {error.strerror}; another run, or program, has it on this node: -e slurm_port=N") from None
+
+
+def main(place: Place) -> int:
+    """Train as one task of a job; gives the exit code of `trainer.worker`."""
+    found = allocation()
+    own = place.run / "workers" / found.node
+    own.mkdir(parents=True, exist_ok=True)
+    take(place, found, own)
+    _into(own / "worker.log")
+    started, code = time.time(), FAILED
+    threading.Thread(target=_tell, args=(place, found, own), daemon=True).start()
+    try:
+        check_port(place.port)
+        os.environ["TF_CONFIG"] = json.dumps(tf_config(found, place.port))
+        code = _train(place, found, own)
+    except ClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+    finally:
+        ended = {"host": found.node, "rank": found.rank, "exit_code": code, "started_at": started, "ended_at": time.time()}
+        write_json(own / "exit.json", ended)
+        give_back(place, found, own)
+    return code
+
+
+def _train(place: Place, found: Allocation, own: Path) -> int:
+    from trainer import worker
+
+    (own / "tf_config.json").write_text(os.environ["TF_CONFIG"], encoding="utf-8")
+    return worker.main(place.run, found.node, place.packs, place.caches, place.threads, place.gpus, place.start_deadline)
+
+
+def _tell(place: Place, found: Allocation, own: Path) -> None:
+    """Let whoever watches the run's folder see how far this task is."""
+    while True:
+        time.sleep(EVERY_S)
+        if (own / "metrics.jsonl").is_file():
+            copy(own / "metrics.jsonl", place.job / "workers" / found.node / "metrics.jsonl")
+
+
+def take(place: Place, found: Allocation, own: Path) -> None:
+    """Get what this task needs and lacks: the configuration; for the chief the newest state; what its reduction had not sent."""
+    shutil.copyfile(place.job / "config.yml", place.run / "config.yml")
+    if found.rank == 0 and _newest(place.job / "state") > _newest(place.run / "state"):
+        for name in ("state", "history.csv"):
+            copy(place.job / name, place.run / name)
+    memory = place.job / "workers" / found.node / "memory"
+    if _newest(memory) > _newest(own / "memory"):
+        copy(memory, own / "memory")
+    for stale in ("exit.json", "metrics.jsonl"):
+        (own / stale).unlink(missing_ok=True)
+
+
+def _newest(folder: Path) -> str:
+    return max((path.name for path in folder.glob("step-*.npz")), default="")
+
+
+def give_back(place: Place, found: Allocation, own: Path) -> None:
+    """Put into the run's folder what this task made; files that are there already are not copied again."""
+    copy(own, place.job / "workers" / found.node)
+    if found.rank == 0:
+        for name in GIVEN_BACK:
+            if (place.run / name).exists():
+                copy(place.run / name, place.job / name)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Make a file or folder like another: what is new or changed is copied, states that are no longer there go."""
+    files = [source] if source.is_file() else [path for path in sorted(source.rglob("*")) if path.is_file()]
+    wanted = {
+        target if source.is_file() else target / path.relative_to(source): path for path in files if not path.name.startswith(".part-")
+    }
+    for there, file in wanted.items():
+        if not _same(there, file):
+            there.parent.mkdir(parents=True, exist_ok=True)
+            part = there.with_name(f".part-{there.name}")
+            shutil.copy2(file, part)
+            part.replace(there)
+    for old in target.rglob("step-*.npz") if target.is_dir() else []:
+        if old not in wanted:
+            old.unlink()
+
+
+def _same(there: Path, file: Path) -> bool:
+    if not there.is_file():
+        return False
+    one, other = there.stat(), file.stat()
+    return one.st_size == other.st_size and abs(one.st_mtime - other.st_mtime) < 0.01
+
+
+def _into(log: Path) -> None:
+    """Let this process write what it says to a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with log.open("ab") as stream:
+        for number in (1, 2):
+            os.dup2(stream.fileno(), number)
