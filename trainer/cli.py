@@ -155,9 +155,7 @@ def train(arguments: argparse.Namespace) -> int:
 def slurm(arguments: argparse.Namespace) -> int:
     """Train as one task of a Slurm job, started by srun."""
     from trainer import slurm as task
-    from trainer import worker
 
-    worker.quiet_tensorflow()
     threads = arguments.threads or int(os.environ.get("SLURM_CPUS_ON_NODE", len(os.sched_getaffinity(0))))
     where = (arguments.job, arguments.root, arguments.packs, arguments.caches)
     return task.main(task.Place(*where, arguments.port, threads, arguments.gpus, arguments.start_deadline))

@@ -7,6 +7,7 @@ at the end, whatever the end is.
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -118,20 +119,18 @@ def check_port(port: int) -> None:
 
 
 def main(place: Place) -> int:
-    """Train as one task of a job; gives the exit code of `trainer.worker`."""
+    """Train as one task of a job; gives the exit code of `trainer.worker`, or 128 and the signal that ended it.
+
+    The worker is a process of its own: whatever becomes of it, what it made is given back.
+    """
     found = allocation()
     own = place.run / "workers" / found.node
     own.mkdir(parents=True, exist_ok=True)
     take(place, found, own)
-    _into(own / "worker.log")
     started, code = time.time(), FAILED
     threading.Thread(target=_tell, args=(place, found, own), daemon=True).start()
     try:
-        check_port(place.port)
-        os.environ["TF_CONFIG"] = json.dumps(tf_config(found, place.port))
         code = _train(place, found, own)
-    except ClusterError as error:
-        print(f"error: {error}", file=sys.stderr)
     finally:
         ended = {"host": found.node, "rank": found.rank, "exit_code": code, "started_at": started, "ended_at": time.time()}
         write_json(own / "exit.json", ended)
@@ -140,10 +139,28 @@ def main(place: Place) -> int:
 
 
 def _train(place: Place, found: Allocation, own: Path) -> int:
-    from trainer import worker
+    with (own / "worker.log").open("a", encoding="utf-8") as log:
+        try:
+            check_port(place.port)
+            config = json.dumps(tf_config(found, place.port))
+        except ClusterError as error:
+            print(f"error: {error}", file=log)
+            return FAILED
+        (own / "tf_config.json").write_text(config, encoding="utf-8")
+        started: list[subprocess.Popen[bytes]] = []
+        # Slurm tells every process of a step to end; this one stays until the other has.
+        signal.signal(signal.SIGTERM, lambda *_: [process.send_signal(signal.SIGTERM) for process in started])
+        started.append(subprocess.Popen(worker(place, found), stdout=log, stderr=log, env={**os.environ, "TF_CONFIG": config}))
+        code = started[0].wait()
+    return code if code >= 0 else 128 - code
 
-    (own / "tf_config.json").write_text(os.environ["TF_CONFIG"], encoding="utf-8")
-    return worker.main(place.run, found.node, place.packs, place.caches, place.threads, place.gpus, place.start_deadline)
+
+def worker(place: Place, found: Allocation) -> list[str]:
+    """The command that trains."""
+    paths = {"run": place.run, "host": found.node, "packs": place.packs, "caches": place.caches}
+    numbers = {"threads": place.threads, "gpus": place.gpus, "start-deadline": place.start_deadline}
+    words = [word for name, value in (paths | numbers).items() for word in (f"--{name}", str(value))]
+    return [sys.executable, "-m", "trainer", "train", *words]
 
 
 def _tell(place: Place, found: Allocation, own: Path) -> None:
@@ -202,12 +219,3 @@ def _same(there: Path, file: Path) -> bool:
         return False
     one, other = there.stat(), file.stat()
     return one.st_size == other.st_size and abs(one.st_mtime - other.st_mtime) < 0.01
-
-
-def _into(log: Path) -> None:
-    """Let this process write what it says to a file."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with log.open("ab") as stream:
-        for number in (1, 2):
-            os.dup2(stream.fileno(), number)

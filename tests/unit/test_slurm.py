@@ -1,11 +1,16 @@
 """A worker that Slurm starts: its place, its files, what it gives back."""
 
 import json
+import os
+import signal
 import socket
+import sys
+import threading
 
 import pytest
 
-from trainer import slurm
+from tests.project import await_until
+from trainer import cli, slurm
 from trainer.errors import ClusterError
 
 NODES = ["alpha", "beta", "gamma"]
@@ -124,12 +129,72 @@ def test_what_was_made_is_given_back_once_and_old_states_go(rank, place):
         assert (place.job / "checkpoints" / "epoch-0001.keras").stat().st_ino == before
 
 
-def test_a_task_that_cant_begin_says_why_in_its_log_and_how_it_ended(place, monkeypatch, capfd):
+@pytest.fixture
+def alone(monkeypatch):
     monkeypatch.setattr(slurm, "allocation", lambda: slurm.Allocation(0, ["alpha"]))
-    monkeypatch.setattr(slurm, "_into", lambda log: None)
-    monkeypatch.setattr(slurm, "check_port", lambda port: (_ for _ in ()).throw(ClusterError(f"port {port} is taken")))
+    monkeypatch.setattr(slurm, "tf_config", lambda found, port: {"task": {"index": found.rank}})
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def ended(place):
+    return json.loads((place.job / "workers" / "alpha" / "exit.json").read_text())
+
+
+def log(place):
+    return (place.job / "workers" / "alpha" / "worker.log").read_text()
+
+
+def test_a_task_that_cant_begin_says_why_in_its_log_and_how_it_ended(place, alone, monkeypatch):
+    def taken(port):
+        raise ClusterError(f"port {port} is taken")
+
+    monkeypatch.setattr(slurm, "check_port", taken)
     assert slurm.main(place) == 1
-    ended = json.loads((place.job / "workers" / "alpha" / "exit.json").read_text())
-    assert (ended["host"], ended["rank"], ended["exit_code"]) == ("alpha", 0, 1)
-    assert ended["started_at"] <= ended["ended_at"]
-    assert capfd.readouterr().err == "error: port 12345 is taken\n"
+    assert {key: ended(place)[key] for key in ("host", "rank", "exit_code")} == {"host": "alpha", "rank": 0, "exit_code": 1}
+    assert ended(place)["started_at"] <= ended(place)["ended_at"]
+    assert log(place) == "error: port 12345 is taken\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("import os; print(os.environ['TF_CONFIG'])", 0),
+        ("raise SystemExit(75)", 75),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
+    ],
+)
+def test_whatever_becomes_of_the_worker_its_end_is_given_back(script, code, place, alone, monkeypatch):
+    monkeypatch.setattr(slurm, "check_port", lambda port: None)
+    monkeypatch.setattr(slurm, "worker", lambda place, found: [sys.executable, "-c", script])
+    assert slurm.main(place) == code
+    assert ended(place)["exit_code"] == code
+    assert json.loads((place.job / "workers" / "alpha" / "tf_config.json").read_text()) == {"task": {"index": 0}}
+    if code == 0:
+        assert log(place) == '{"task": {"index": 0}}\n'
+
+
+def test_a_wish_to_end_is_passed_on(place, alone, monkeypatch):
+    script = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(42)); print('ready', flush=True); signal.pause()"
+    monkeypatch.setattr(slurm, "check_port", lambda port: None)
+    monkeypatch.setattr(slurm, "worker", lambda place, found: [sys.executable, "-c", script])
+    written = place.run / "workers" / "alpha" / "worker.log"
+
+    def tell():
+        await_until(lambda: written.is_file() and "ready" in written.read_text(), 20, "the worker is ready")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    teller = threading.Thread(target=tell)
+    teller.start()
+    assert slurm.main(place) == 42
+    teller.join()
+
+
+def test_the_worker_is_started_like_any_other(place):
+    argv = slurm.worker(place, slurm.Allocation(1, NODES))
+    assert argv[1:4] == ["-m", "trainer", "train"]
+    given = dict(zip(argv[4::2], argv[5::2], strict=True))
+    assert given["--run"] == str(place.run)
+    assert (given["--host"], given["--threads"], given["--start-deadline"]) == ("beta", "1", "300.0")
+    cli._parser().parse_args(argv[3:])
