@@ -148,8 +148,13 @@ def _train(place: Place, found: Allocation, own: Path) -> int:
             return FAILED
         (own / "tf_config.json").write_text(config, encoding="utf-8")
         started: list[subprocess.Popen[bytes]] = []
-        # Slurm tells every process of a step to end; this one stays until the other has.
-        signal.signal(signal.SIGTERM, lambda *_: [process.send_signal(signal.SIGTERM) for process in started])
+
+        def pass_on(number: int, _: Any) -> None:
+            # Slurm tells every process of a step to end; this one stays until the other has.
+            for process in started:
+                process.send_signal(number)
+
+        signal.signal(signal.SIGTERM, pass_on)
         started.append(subprocess.Popen(worker(place, found), stdout=log, stderr=log, env={**os.environ, "TF_CONFIG": config}))
         code = started[0].wait()
     return code if code >= 0 else 128 - code
