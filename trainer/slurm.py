@@ -33,6 +33,8 @@ class Allocation:
     rank: int
     nodes: list[str]
     """Names of all nodes, by rank."""
+    job: str = ""
+    """Slurm's number of the job."""
 
     @property
     def node(self) -> str:
@@ -73,7 +75,7 @@ def allocation(environment: Mapping[str, str] = os.environ, expand: Callable[[st
     nodes = list((expand or hostnames)(listed))
     if tasks != len(nodes):
         raise ClusterError(f"SLURM_NTASKS={tasks} on {len(nodes)} nodes ({listed}): one worker a node; ask for --ntasks-per-node=1")
-    return Allocation(rank, nodes)
+    return Allocation(rank, nodes, environment.get("SLURM_JOB_ID", ""))
 
 
 def hostnames(listed: str) -> list[str]:
@@ -185,8 +187,18 @@ def take(place: Place, found: Allocation, own: Path) -> None:
     memory = place.job / "workers" / found.node / "memory"
     if _newest(memory) > _newest(own / "memory"):
         copy(memory, own / "memory")
-    for stale in ("exit.json", "metrics.jsonl"):
-        (own / stale).unlink(missing_ok=True)
+    (own / "exit.json").unlink(missing_ok=True)
+    _put_aside(own, found.job)
+
+
+def _put_aside(own: Path, job: str) -> None:
+    """Keep what an earlier job recorded under another name; a job that starts its workers again goes on with its records."""
+    marker, records = own / "job", own / "metrics.jsonl"
+    before = marker.read_text(encoding="utf-8") if marker.is_file() else ""
+    if before != job:
+        if records.is_file():
+            records.rename(own / f"metrics-{before or 'before'}.jsonl")
+        marker.write_text(job, encoding="utf-8")
 
 
 def _newest(folder: Path) -> str:

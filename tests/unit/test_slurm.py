@@ -29,7 +29,8 @@ def refused(work, *arguments):
 
 def test_the_place_follows_from_the_allocation():
     found = slurm.allocation(environment(), lambda listed: {"node[1-3]": NODES}[listed])
-    assert (found.rank, found.nodes, found.node) == (1, NODES, "beta")
+    assert (found.rank, found.nodes, found.node, found.job) == (1, NODES, "beta", "")
+    assert slurm.allocation(environment(SLURM_JOB_ID="7"), lambda _: NODES).job == "7"
     made = slurm.tf_config(found, 12345, ADDRESSES.__getitem__)
     assert made == {
         "cluster": {"worker": ["10.0.0.1:12345", "10.0.0.2:12345", "10.0.0.3:12345"]},
@@ -93,14 +94,22 @@ def test_the_chief_takes_the_newest_state_and_each_its_own_memory(rank, place):
     write(place.run / "state" / "step-000000010.npz", "older")
     write(place.job / "workers" / "alpha" / "memory" / "step-000000020.npz", "memory")
     write(own / "exit.json", "{}")
-    write(own / "metrics.jsonl", "{}")
     slurm.take(place, slurm.Allocation(rank, ["alpha", "alpha"]), own)
     assert (place.run / "config.yml").read_text() == "seed: 1\n"
     assert (place.run / "state" / "step-000000020.npz").exists() == (rank == 0)
     assert (place.run / "history.csv").exists() == (rank == 0)
     assert (own / "memory" / "step-000000020.npz").read_text() == "memory"
     assert not (own / "exit.json").exists()
-    assert not (own / "metrics.jsonl").exists()
+
+
+def test_records_of_an_earlier_job_are_put_aside_and_those_of_this_one_are_not(place):
+    own = place.run / "workers" / "alpha"
+    for job, there, text in (("7", False, "first"), ("7", True, "first"), ("8", False, "second")):
+        slurm.take(place, slurm.Allocation(0, ["alpha"], job), own)
+        assert (own / "metrics.jsonl").exists() == there
+        write(own / "metrics.jsonl", text)
+    assert (own / "metrics.jsonl").read_text() == "second"
+    assert (own / "metrics-7.jsonl").read_text() == "first"
 
 
 def test_an_older_state_is_not_taken(place):
