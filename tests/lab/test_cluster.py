@@ -43,9 +43,7 @@ def test_a_second_provision_changes_nothing(cluster):
 
 
 def test_the_doctor_finds_nothing_wrong_and_trains_two_steps(cluster):
-    begun = time.monotonic()
     done = cluster.play("doctor")
-    assert time.monotonic() - begun < 120
     assert "[FAIL]" not in done.stdout, done.stdout
     assert f"[OK] training: 2 steps on {NODES} workers" in done.stdout, done.stdout
     found = json.loads((cluster.root / ".lockstep" / "doctor.json").read_text())

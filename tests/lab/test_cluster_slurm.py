@@ -1,0 +1,45 @@
+"""Debian's Slurm on two nodes and more: the same trainer and run directory, hosts and ranks from the allocation."""
+
+import json
+
+from tests.lab.test_cluster import NAMES, changed
+
+SHORT = ("config=lecture_cnn", "workers=2", "set=train.steps=40,train.steps_per_epoch=20,data.limit_train=6400,reduction.name=packed")
+
+
+def test_slurm_is_put_on_the_labs_nodes_once(cluster):
+    assert changed(cluster.play("playbooks/lab_slurm", timeout=600).stdout) > 0
+    assert changed(cluster.play("playbooks/lab_slurm").stdout) == 0
+    assert cluster.on(1, "sinfo --noheader --format '%D %T'").split() == ["5", "idle"]
+
+
+def test_a_job_trains_what_train_yml_trains(cluster):
+    """Two workers, in steps and epochs; the same weights on both, and as started by tmux."""
+    done = cluster.play("playbooks/slurm", *SHORT, "run=slurm-job", "time=10:00", timeout=600)
+    assert "slurm-job: SUCCEEDED" in done.stdout, done.stdout
+    run, summary = cluster.run("slurm-job"), cluster.summary("slurm-job")
+    assert (summary["workers"], summary["steps"], len(set(summary["weights_sha256_by_rank"]))) == (2, 40, 1)
+    ends = {path.parent.name: json.loads(path.read_text()) for path in (run / "workers").glob("*/exit.json")}
+    assert {end["rank"] for end in ends.values()} == {0, 1}
+    assert all(name in NAMES and end["exit_code"] == 0 for name, end in ends.items())
+    assert len(list((run / "checkpoints").glob("*.keras"))) == 2
+    cluster.play("train", *SHORT, "run=no-slurm", timeout=600)
+    assert cluster.summary("no-slurm")["weights_sha256"] == summary["weights_sha256"]
+    assert "Nothing to do" in cluster.play("playbooks/slurm", *SHORT, "run=slurm-job").stdout
+
+
+def test_a_job_that_cant_begin_says_why(cluster):
+    listens = 'import socket, time; s = socket.socket(); s.bind(("", 12399)); s.listen(); time.sleep(300)'
+    held = cluster.on(2, f"python3 -c '{listens}' >/dev/null 2>&1 & echo $!").strip()
+    try:
+        done = cluster.play("playbooks/slurm", *SHORT, "run=slurm-port", "slurm_port=12399", check=False, timeout=600)
+    finally:
+        cluster.on(2, f"kill {held}")
+    assert done.returncode != 0
+    assert "error: port 12399: Address already in use; another run, or program, has it on this node" in done.stdout
+
+
+def test_slurm_is_taken_away(cluster):
+    cluster.play("playbooks/lab_slurm", "state=absent", timeout=300)
+    assert cluster.on(1, "command -v sinfo; ls /etc/slurm/slurm.conf 2>/dev/null", check=False) == ""
+    assert changed(cluster.play("playbooks/lab_slurm", "state=absent").stdout) == 0
