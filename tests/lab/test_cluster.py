@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import time
 
 import pytest
 
