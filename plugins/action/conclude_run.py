@@ -72,6 +72,8 @@ def _end_to_end(folder: Path, verdicts: list[dict[str, Any]]) -> dict[str, float
 def _summary(folder: Path, verdicts: list[dict[str, Any]]) -> dict[str, Any]:
     summary = {"workers": len(verdicts), **control.read_summary(folder)}
     summary["state"] = outcome.state(verdicts, summary["state"], cancelled=False)
+    if (folder / "cluster.json").is_file() and "slurm" in read_json(folder / "cluster.json"):
+        summary["started_by"] = "playbooks/slurm.yml"
     if summary["state"] == "FAILED":
         cause = outcome.root_cause(verdicts)
         assert cause is not None

@@ -27,7 +27,7 @@ extends_documentation_fragment:
 """
 
 
-COMMAND = re.compile(r"ansible-playbook (?=\w+\.yml)(?!lab\.yml)")
+COMMAND = re.compile(r"ansible-playbook (?=(playbooks/|benchmarks/)?\w+\.yml)(?!lab\.yml)")
 
 
 class CallbackModule(Default):

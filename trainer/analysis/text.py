@@ -153,15 +153,15 @@ def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[s
 
 def after_run(run: str, summary: dict[str, Any]) -> list[tuple[str, str]]:
     """What a person may want to type after a run ended as it did."""
-    commands = []
+    commands, start = [], summary.get("started_by", "train.yml")
     if summary["state"] in ("CANCELLED", "PREEMPTED", "FAILED"):
-        commands.append(("continue where it stopped", f"ansible-playbook train.yml -e run={run}"))
+        commands.append(("continue where it stopped", f"ansible-playbook {start} -e run={run}"))
     if summary.get("best"):
         commands.append(("accuracy on the test images", f"ansible-playbook evaluate.yml -e run={run} -e epoch=first,best,last"))
         commands.append(("curves", "ansible-playbook tensorboard.yml"))
     if summary["state"] == "SUCCEEDED":
         more = f"-e set=train.steps={summary['steps'] * 2}" if summary.get("in_steps") else f"-e epochs={summary['epochs'] * 2}"
-        commands.append(("train longer", f"ansible-playbook train.yml -e run={run} {more}"))
+        commands.append(("train longer", f"ansible-playbook {start} -e run={run} {more}"))
     if summary["state"] == "FAILED":
         commands.append(("all logs", f"ansible-playbook logs.yml -e run={run}"))
     return commands
