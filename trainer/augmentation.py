@@ -11,8 +11,8 @@ import tensorflow as tf
 from trainer.config import Augment
 from trainer.step import Batch
 
-DRAWS = 6
-"""Numbers drawn for an image: row, column, mirrored, angle, factor of the size, and one for later."""
+DRAWS = 5
+"""Numbers drawn for an image: row, column, mirrored, angle, factor of the size."""
 
 
 def make(config: Augment, seed: int) -> Callable[[Batch], tf.Tensor] | None:
@@ -47,7 +47,7 @@ def draws(seed: int, batch: Batch) -> tf.Tensor:
 
 def transforms(config: Augment, drawn: tf.Tensor, height: int, width: int) -> tf.Tensor:
     """From pixels of the result to those of an image, `[batch, 8]` as `ImageProjectiveTransformV3` takes it."""
-    row, column, mirrored, turn, size, _ = tf.unstack(drawn, axis=1)
+    row, column, mirrored, turn, size = tf.unstack(drawn, axis=1)
     angle = (turn * 2 - 1) * math.radians(config.rotate)
     least, most = config.scale or (1.0, 1.0)
     factor = 1 / (least + size * (most - least))

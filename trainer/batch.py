@@ -1,5 +1,6 @@
 """One batch as a training sees it: the images of a step, as they are and as they are varied."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ def write(config: Config, packs: Path, images: int, number: int, out: Path) -> N
         out: an npz file to write: `original` and `seen` `[n, height, width, channels]` uint8, `labels` `[n]`, `classes`.
     """
     # Never cached: a few images are decoded faster than all of them.
-    manifest, splits = open_images(packs, Path("/nonexistent"), config.data.image_size, 0, lambda *_: None, 1)
+    manifest, splits = open_images(packs, Path(os.devnull), config.data.image_size, 0, lambda *_: None, 1)
     sizes = counts(config, 1, len(manifest.train.files), manifest.held_out)
     order = np.asarray(manifest.validation_order)[sizes.validation_images : sizes.validation_images + sizes.train_images]
     plan = EpochPlan(sizes.train_images, sizes.global_batch, sizes.steps_per_epoch, config.seed, 1)

@@ -33,6 +33,8 @@ QUICK = {"train.epochs": 1, "train.steps_per_epoch": 10, "data.limit_train": 200
 SELFTEST = {"train.epochs": 1, "train.steps": None, "train.steps_per_epoch": 2, "train.steps_per_call": 1}
 RUNTIME_MB = 900
 """Memory of a worker beside its model: Python, TensorFlow, its threads (resident size of the small models, x86_64)."""
+SLOTS = {"sgd": 1, "adam": 2}
+"""Arrays of the weights' size that an optimizer keeps."""
 LOGS_MB = 512
 FIRST_EPOCHS = 10
 """A run may start when so many snapshots fit; it may well end before the last epoch that was asked for."""
@@ -96,10 +98,11 @@ def needs(config: Config, images: int, epochs: int, size: dict[str, int]) -> dic
     """What a run takes on a host, MB: memory; disk for the cache of decoded images, training states and the first, or all, snapshots."""
     cache = images * math.prod(config.data.image_size) / 2**20
     snapshot = size["total"] * 4 / 2**20
-    start = LOGS_MB + (cache if cache <= config.data.cache_limit_mb else 0) + snapshot * 2 * (config.checkpoint.keep + 1)
-    # Weights, momentum, gradients, the packed copy that is sent and the one that is received.
+    slots = SLOTS[config.optimizer.name]
+    start = LOGS_MB + (cache if cache <= config.data.cache_limit_mb else 0) + snapshot * (1 + slots) * (config.checkpoint.keep + 1)
+    # Weights, what the optimizer keeps, gradients, the packed copy that is sent and the one that is received.
     return {
-        "memory_mb": math.ceil(RUNTIME_MB + 5 * snapshot),
+        "memory_mb": math.ceil(RUNTIME_MB + (4 + slots) * snapshot),
         "disk_mb": math.ceil(start + snapshot * min(epochs, FIRST_EPOCHS)),
         "disk_whole_mb": math.ceil(start + snapshot * epochs),
     }

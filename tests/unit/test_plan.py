@@ -363,6 +363,12 @@ def test_what_a_run_needs_of_a_host():
     assert (long["disk_mb"], long["disk_whole_mb"]) == (plan.LOGS_MB + 10 + 10 + 6, plan.LOGS_MB + 10 + 100_000 + 6)
     decoded = configs.build(configs.override(configs.to_dict(small), {"data.cache_limit_mb": 9}))
     assert plan.needs(decoded, 10 * mb // 3072, 3, size)["disk_mb"] == plan.LOGS_MB + 3 + 6
+    adam = configs.build(configs.override(configs.to_dict(decoded), {"optimizer.name": "adam"}))
+    assert plan.needs(adam, 10 * mb // 3072, 3, size) == {
+        "memory_mb": plan.RUNTIME_MB + 6,
+        "disk_mb": plan.LOGS_MB + 3 + 9,
+        "disk_whole_mb": plan.LOGS_MB + 3 + 9,
+    }
 
 
 def test_an_unknown_run_names_the_nearest_and_all(three_runs):
