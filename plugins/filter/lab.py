@@ -149,9 +149,11 @@ def container_facts(inspected: Mapping[str, Any]) -> dict[str, Any]:
     attached = inspected["NetworkSettings"].get("Networks") or {}
     return {
         "container": inspected["Name"].removeprefix("/"),
+        "id": inspected["Id"],
         "labels": inspected["Config"].get("Labels") or {},
         "running": bool(inspected["State"]["Running"]),
         "never_ran": inspected["State"].get("Status") in ("created", "initialized", "configured"),
+        "cut_off": False,
         "image": inspected["Config"]["Image"],
         "networks": sorted(attached),
         "pid": inspected["State"].get("Pid", 0),
@@ -236,8 +238,9 @@ def changes(
     own = {each["container"]: each for each in found if each["labels"].get(OWNER_LABEL) == mine}
     places = {node["container"]: [CPU_PERIOD_US, node["quota"], memory] for node in wanted}
     _refuse_foreign(places, own, found, names)
-    # What never ran could not: it is made anew, in case that its settings were why.
-    kept = [name for name in places if name in own and not own[name]["never_ran"]]
+    # What never ran could not: it is made anew, in case that its settings were why. What was cut off with its machine, the engine
+    # believes to be running and does not start.
+    kept = [name for name in places if name in own and not own[name]["never_ran"] and not own[name]["cut_off"]]
     return {
         "create": [name for name in places if name not in kept],
         "start": [name for name in kept if not own[name]["running"]],

@@ -41,7 +41,7 @@ class Engine:
         """Containers of all labs on this machine, of other clones of the project, too."""
         found = self.ask("ps", "--all", "--quiet", "--filter", f"label={lab.OWNER_LABEL}").split()
         inspected = json.loads(self.ask("container", "inspect", *found)) if found else []
-        return [_with_enforced_limits(lab.container_facts(each)) for each in inspected]
+        return [as_it_is(lab.container_facts(each)) for each in inspected]
 
     def names(self) -> list[str]:
         """Names of all containers."""
@@ -58,9 +58,23 @@ class Engine:
         return [name for name in listed if name.rpartition(":")[0] in (IMAGE, BASE)]
 
 
-def _with_enforced_limits(facts: dict[str, Any]) -> dict[str, Any]:
-    """The kernel's limits in place of those in the engine's records, which `podman update` leaves as they were."""
-    return {**facts, "limits": enforced_limits(facts["pid"])} if facts["running"] else facts
+def as_it_is(facts: dict[str, Any], proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> dict[str, Any]:
+    """What the kernel says in place of the engine's records.
+
+    `podman update` leaves the limits in them as they were, and a machine that was cut off leaves containers in them as running.
+    """
+    if not facts["running"]:
+        return facts
+    if facts["id"] not in _groups_of(facts["pid"], proc):
+        return {**facts, "running": False, "cut_off": True}
+    return {**facts, "limits": enforced_limits(facts["pid"], proc, groups)}
+
+
+def _groups_of(pid: int, proc: Path) -> str:
+    try:
+        return _read(proc / str(pid) / "cgroup")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def enforced_limits(pid: int, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> list[int]:

@@ -9,9 +9,10 @@ MINE, OTHER = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
 LIMITS = [10_000, 3_800, 3 * 2**30]
 
 
-def container(name, owner=MINE, running=True, limits=LIMITS, never_ran=False):
+def container(name, owner=MINE, running=True, limits=LIMITS, never_ran=False, cut_off=False):
     labels = {lab.OWNER_LABEL: owner, lab.PROJECT_LABEL: f"/home/{owner[0]}/lockstep"}
-    return {"container": name, "labels": labels, "running": running, "limits": limits, "never_ran": never_ran, "image": "i"}
+    state = {"running": running, "never_ran": never_ran, "cut_off": cut_off}
+    return {"container": name, "labels": labels, "limits": limits, "image": "i", **state}
 
 
 def network(name, subnet, owner=None):
@@ -179,6 +180,11 @@ def test_a_node_that_never_ran_is_made_anew():
     assert changes(found, 1) == {"create": ["lab-node1"], "start": [], "adjust": [], "remove": ["lab-node1"]}
 
 
+def test_a_node_that_was_cut_off_with_its_machine_is_made_anew():
+    found = [container("lab-node1", running=False, cut_off=True)]
+    assert changes(found, 1) == {"create": ["lab-node1"], "start": [], "adjust": [], "remove": ["lab-node1"]}
+
+
 def test_the_containers_of_another_clone_are_left_alone():
     assert changes([container("lab2-node1", OTHER)])["remove"] == []
 
@@ -201,6 +207,7 @@ def test_a_name_of_others_is_refused(found, names, holder):
 
 def test_facts_of_a_container():
     inspected = {
+        "Id": "0a1b",
         "Name": "/lab-node1",
         "Config": {"Labels": None, "Image": "i"},
         "State": {"Running": True, "Status": "running", "Pid": 7},
@@ -208,10 +215,11 @@ def test_facts_of_a_container():
         "NetworkSettings": {"Networks": {"lab": {}}},
     }
     facts = lab.container_facts(inspected)
-    assert facts["container"] == "lab-node1"
+    assert (facts["container"], facts["id"]) == ("lab-node1", "0a1b")
     assert facts["labels"] == {}
     assert facts["limits"] == [10_000, 3_800, 5]
     assert not facts["never_ran"]
+    assert not facts["cut_off"]
 
 
 def test_facts_of_a_network_of_podman_and_of_docker():
