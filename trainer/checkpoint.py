@@ -222,7 +222,7 @@ def _recall(cluster: Cluster, memories: Memories, progress: Progress) -> None:
 def _broadcast(cluster: Cluster, arrays: list[np.ndarray]) -> list[np.ndarray]:
     flat = cluster.from_chief(np.concatenate([array.astype(np.float32).ravel() for array in arrays]))
     ends = np.cumsum([array.size for array in arrays])[:-1]
-    return [part.reshape(array.shape) for part, array in zip(np.split(flat, ends), arrays, strict=True)]
+    return [part.reshape(array.shape).astype(array.dtype) for part, array in zip(np.split(flat, ends), arrays, strict=True)]
 
 
 def newest_progress(cluster: Cluster, states: States) -> Progress:

@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     path = {"type": Path, "required": True}
     text = {"required": True}
     command("plan", plan)
-    command("parameters", parameters, ("section", {"help": "JSON: model, size, classes"}))
+    command("parameters", parameters)
     command("publish", publish, ("--source", text), ("--path", {}), ("--packs", path), ("--allow-bad-images", {"action": "store_true"}))
     node = (("--run", path), ("--host", text), ("--packs", path), ("--caches", path), ("--threads", {"type": int, "default": 1}))
     converting: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -79,11 +79,11 @@ def plan(arguments: argparse.Namespace) -> int:
 
 
 def parameters(arguments: argparse.Namespace) -> int:
-    """Print a model's parameter counts as JSON."""
+    """Read model, image size and number of classes as JSON on standard input; print the model's parameter counts as JSON."""
     from trainer import models, worker
 
     worker.quiet_tensorflow()
-    section = json.loads(arguments.section)
+    section = json.load(sys.stdin)
     model = models.build(section["model"], tuple(section["size"]), section["classes"])
     trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
     print(json.dumps({"total": model.count_params(), "trainable": trainable}))

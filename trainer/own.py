@@ -85,7 +85,8 @@ def load(variable: str, function: Function) -> Callable[..., Any]:
     Raises:
         ConfigError: it raised an error.
     """
-    module = types.ModuleType(Path(function.file).stem)
+    # A name of its own: a file may be called like a module that is in use.
+    module = types.ModuleType(f"lockstep_own_{Path(function.file).stem}")
     module.__file__ = function.file
     # So that errors, and Keras, find the lines.
     linecache.cache[function.file] = (len(function.source), None, function.source.splitlines(keepends=True), function.file)

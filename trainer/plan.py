@@ -64,6 +64,8 @@ def make(request: Request) -> dict[str, Any]:
     """
     for switch in ("detach", "quick", "evaluate", "show_config"):
         truth(switch, request.options.get(switch, False))
+    if truth("detach", request.options.get("detach", False)) and truth("evaluate", request.options.get("evaluate", False)):
+        raise ConfigError("evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out")
     name, existing = run_name(request)
     config, config_name = resolve(request, existing)
     hosts = choose_hosts(request, existing)
@@ -340,8 +342,8 @@ def parameters(config: Config, classes: int, request: Request) -> dict[str, int]
     entry = request.parameter_cache / f"{key}.json"
     if entry.is_file():
         return dict(read_json(entry))
-    argv = [sys.executable, "-m", "trainer", "parameters", json.dumps(section)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    argv = [sys.executable, "-m", "trainer", "parameters"]
+    done = subprocess.run(argv, input=json.dumps(section), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         refusals = [line for line in lines if line.startswith("error: ")]

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import FAILED, ClusterError
+from trainer.errors import FAILED, PREEMPTED, ClusterError
 from trainer.files import write_json
 
-GIVEN_BACK = ("config.yml", "history.csv", "summary.json", "checkpoints", "state", "logs")
-"""What the chief gives back beside its own `workers/<node>`."""
+GIVEN_BACK = ("state", "config.yml", "history.csv", "summary.json", "logs", "checkpoints")
+"""What the chief gives back beside its own `workers/<node>`; what a run needs to go on comes first."""
 EVERY_S = 5.0
 
 
@@ -125,22 +125,47 @@ def main(place: Place) -> int:
 
     The worker is a process of its own: whatever becomes of it, what it made is given back.
     """
+    wish = Wish()
     found = allocation()
     own = place.run / "workers" / found.node
     own.mkdir(parents=True, exist_ok=True)
     take(place, found, own)
     started, code = time.time(), FAILED
-    threading.Thread(target=_tell, args=(place, found, own), daemon=True).start()
+    over = threading.Event()
+    teller = threading.Thread(target=_tell, args=(place, found, own, over), daemon=True)
+    teller.start()
     try:
-        code = _train(place, found, own)
+        code = _train(place, found, own, wish)
     finally:
-        ended = {"host": found.node, "rank": found.rank, "exit_code": code, "started_at": started, "ended_at": time.time()}
-        write_json(own / "exit.json", ended)
+        over.set()
+        teller.join()
+        times = {"started_at": started, "ended_at": time.time()}
+        write_json(own / "exit.json", {"host": found.node, "rank": found.rank, "job": found.job, "exit_code": code, **times})
         give_back(place, found, own)
     return code
 
 
-def _train(place: Place, found: Allocation, own: Path) -> int:
+class Wish:
+    """Slurm's wish that a task end, from the first moment on. It tells every process of a step; this one stays until the worker has."""
+
+    def __init__(self) -> None:
+        self._worker: subprocess.Popen[bytes] | None = None
+        self.told = False
+        signal.signal(signal.SIGTERM, self._pass_on)
+
+    def _pass_on(self, number: int, _: Any) -> None:
+        self.told = True
+        if self._worker is not None:
+            self._worker.send_signal(number)
+
+    def to(self, worker: "subprocess.Popen[bytes]") -> None:
+        """Pass it on to a worker, also if it came before."""
+        self._worker = worker
+        if self.told:
+            worker.send_signal(signal.SIGTERM)
+
+
+def _train(place: Place, found: Allocation, own: Path, wish: Wish) -> int:
     with (own / "worker.log").open("a", encoding="utf-8") as log:
         try:
             check_port(place.port)
@@ -149,16 +174,11 @@ def _train(place: Place, found: Allocation, own: Path) -> int:
             print(f"error: {error}", file=log)
             return FAILED
         (own / "tf_config.json").write_text(config, encoding="utf-8")
-        started: list[subprocess.Popen[bytes]] = []
-
-        def pass_on(number: int, _: Any) -> None:
-            # Slurm tells every process of a step to end; this one stays until the other has.
-            for process in started:
-                process.send_signal(number)
-
-        signal.signal(signal.SIGTERM, pass_on)
-        started.append(subprocess.Popen(worker(place, found), stdout=log, stderr=log, env={**os.environ, "TF_CONFIG": config}))
-        code = started[0].wait()
+        if wish.told:
+            return PREEMPTED
+        process = subprocess.Popen(worker(place, found), stdout=log, stderr=log, env={**os.environ, "TF_CONFIG": config})
+        wish.to(process)
+        code = process.wait()
     return code if code >= 0 else 128 - code
 
 
@@ -170,12 +190,13 @@ def worker(place: Place, found: Allocation) -> list[str]:
     return [sys.executable, "-m", "trainer", "train", *words]
 
 
-def _tell(place: Place, found: Allocation, own: Path) -> None:
-    """Let whoever watches the run's folder see how far this task is."""
-    while True:
-        time.sleep(EVERY_S)
+def _tell(place: Place, found: Allocation, own: Path, over: threading.Event) -> None:
+    """Let whoever watches the run's folder see how far this task is; the chief gives snapshots back as they come."""
+    while not over.wait(EVERY_S):
         if (own / "metrics.jsonl").is_file():
             copy(own / "metrics.jsonl", place.job / "workers" / found.node / "metrics.jsonl")
+        if found.rank == 0 and (place.run / "checkpoints").is_dir():
+            copy(place.run / "checkpoints", place.job / "checkpoints")
 
 
 def take(place: Place, found: Allocation, own: Path) -> None:

@@ -105,15 +105,15 @@ class Local:
         images = self.augment(batch)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights_of)
-            with keras.StatelessScope(self._seeds(batch)) as scope:
+            with keras.StatelessScope(self._seeds(batch), collect_losses=True) as scope:
                 logits = tf.cast(model(images, training=True), tf.float32)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch.labels, logits) * batch.weights
             count = tf.reduce_sum(batch.weights)
             loss = tf.reduce_sum(losses)
-            penalties = other_penalties(model)
+            penalties = [*other_penalties(model), *scope.losses]
             objective = (loss + count * tf.add_n(penalties) if penalties else loss) / batch.total
         gradients = tape.gradient(objective, weights_of)
-        kept = [(scope.get_current_value(variable) - variable.value) * (count / batch.total) for variable in statistics(model)]
+        kept = [_moved(scope, variable) * (count / batch.total) for variable in statistics(model)]
         return [tf.stack([loss, count, _correct(logits, batch.labels, batch.weights), batch.stop]), *gradients, *kept]
 
     def _seeds(self, batch: Batch) -> list[tuple[keras.Variable, tf.Tensor]]:
@@ -127,8 +127,15 @@ class Local:
 
 
 def statistics(model: keras.Model) -> list[keras.Variable]:
-    """What a model changes by itself while it trains."""
-    return list(model.non_trainable_weights)
+    """What a model may change by itself while it trains: of layers that are not frozen, the numbers that no gradient is of."""
+    layers = [layer for layer in model._flatten_layers() if layer.trainable]
+    return [variable for layer in layers for variable in layer._non_trainable_variables if tf.as_dtype(variable.dtype).is_floating]
+
+
+def _moved(scope: keras.StatelessScope, variable: keras.Variable) -> tf.Tensor:
+    """By how much a forward pass moved a variable; layers that keep something need not change it."""
+    value = scope.get_current_value(variable)
+    return tf.zeros(variable.shape, variable.dtype) if value is None else value - variable.value
 
 
 def seeds(model: keras.Model) -> list[keras.Variable]:

@@ -23,7 +23,15 @@ class ActionModule(control.ControlAction):
         cluster = UNSTARTED if new else _cluster(folder, self.task_vars["groups"]["all"])
         if "image" in options:
             options["image"] = _image(str(options["image"]))
+        slurm = {"slurm": cluster["slurm"]} if "slurm" in cluster else {}
+        if slurm and self.arguments["command"] in ("stop", "logs"):
+            job = cluster["slurm"]
+            raise LockstepError(
+                f"run={folder.name} is job {job['job']} of Slurm. Look: squeue --job {job['job']}; logs: {job['folder']}; "
+                f"stop it, keeping its state: scancel --signal=TERM {job['job']}"
+            )
         found = {
+            **slurm,
             "name": folder.name,
             "place": "runs",
             "folder": str(folder),

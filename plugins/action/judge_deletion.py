@@ -12,10 +12,10 @@ class ActionModule(control.ControlAction):
     def act(self) -> dict[str, Any]:
         """Refuse, or let it be."""
         name, seen = self.arguments["run"], self.arguments["seen"]
-        running = [look["host"] for look in seen if look["state"] == "running"]
+        running = [look["host"] for look in seen if look.get("state") == "running"]
         if running:
             raise LockstepError(f"run={name} is under way on {', '.join(running)}; stop it first: ansible-playbook stop.yml -e run={name}")
-        away = [f"{look['host']} ({look['note']})" for look in seen if look["state"] == "unreachable"]
+        away = [f"{look['host']} ({look['note']})" for look in seen if look.get("state") == "unreachable"]
         if away:
             raise LockstepError(
                 f"run={name}: {', '.join(away)} can't be reached, and holds a part of it; nothing was deleted. Try again when it can"

@@ -6,6 +6,7 @@ from typing import Any
 
 from plugins.shared import control, planning
 from trainer.analysis import text
+from trainer.files import read_json
 from trainer.plan import truth
 
 
@@ -32,11 +33,18 @@ class ActionModule(control.ControlAction):
                 "ansible_facts": {"plan": {**plan, "complete": True}, "cluster": plan["hosts"], "run_options": options},
             }
         already = {"show_last": _already(plan)} if plan["complete"] else {}
+        facts = {"run_found": _found(plan)} if plan["complete"] else {}
         return {
             **already,
             "show": text.plan(plan, control.relative(Path(plan["folder"]).parent), planning.warnings(plan["hosts"])),
-            "ansible_facts": {"plan": plan, "cluster": plan["hosts"], "run_options": options},
+            "ansible_facts": {"plan": plan, "cluster": plan["hosts"], "run_options": options, **facts},
         }
+
+
+def _found(plan: dict[str, Any]) -> dict[str, Any]:
+    """A run that is complete, for what comes after training."""
+    cluster = read_json(Path(plan["folder"]) / "cluster.json")
+    return {"name": plan["run"], "folder": plan["folder"], "dataset": cluster["dataset"], "code": cluster["code"]}
 
 
 def _selftest(options: dict[str, Any]) -> dict[str, Any]:

@@ -39,10 +39,11 @@ class ActionModule(ActionBase):
             if not number:
                 number, new = self._submit(arguments), True
             result["changed"] = new
-            self._record(arguments["published"], number)
+            if new or not (self.local / "cluster.json").is_file():
+                self._record(arguments["published"], number)
             if arguments["detach"]:
                 return {**result, "verdicts": [], "show_last": f"{self.plan['run']} is job {number}\n{self._commands(number)}"}
-            self._follow(number)
+            self._follow(number, "is submitted" if new else "is in the queue already")
             return {**result, "verdicts": self._collect(number)}
         except Gone as error:
             raise AnsibleActionFail(f"the submit host can't be reached: {error}. The job goes on without it") from None
@@ -50,10 +51,16 @@ class ActionModule(ActionBase):
             self.line.end()
 
     def _queued(self) -> str:
-        found = self._shell(f"squeue --noheader --name {shlex.quote(self.name)} --format %i", "squeue")
+        found = self._shell(f"squeue --me --noheader --name {shlex.quote(self.name)} --format %i", "squeue")
         return found.split()[0] if found.split() else ""
 
     def _submit(self, arguments: dict[str, Any]) -> str:
+        known = self.local / "cluster.json"
+        if self.plan["newest_state"] and known.is_file() and "slurm" not in read_json(known):
+            raise AnsibleActionFail(
+                f"run={self.plan['run']}: it was begun by train.yml, and its state lies on that run's hosts; continue it with "
+                f"ansible-playbook train.yml -e run={self.plan['run']}, or give a new run name"
+            )
         files = [
             {"path": f"{self.job}/config.yml", "content": self.plan["config_yaml"]},
             {"path": f"{self.job}/train.sbatch", "content": arguments["script"], "mode": "0755"},
@@ -83,9 +90,9 @@ class ActionModule(ActionBase):
         write_json(self.local / "cluster.json", record)
         write_text(self.local / "config.yml", plan["config_yaml"])
 
-    def _follow(self, number: str) -> None:
+    def _follow(self, number: str, how: str) -> None:
         estimate, epoch, chief = Estimate(self.plan["counts"]), None, None
-        self.line.print(f"job {number} is submitted; its log: {self.job}/slurm-{number}.log")
+        self.line.print(f"job {number} {how}; its log: {self.job}/slurm-{number}.log")
         while True:
             state, nodes = self._state(number)
             if not state:
@@ -98,7 +105,12 @@ class ActionModule(ActionBase):
             time.sleep(POLL_S)
 
     def _state(self, number: str) -> tuple[str, str]:
-        said = self._shell(f"squeue --noheader --job {number} --format '%T %N' 2>/dev/null; true", "squeue").split()
+        """State and nodes; an empty state once Slurm no longer has the job in its queue."""
+        done = self._low_level_execute_command(f"squeue --noheader --job {number} --format '%T %N'", sudoable=False, executable="/bin/bash")
+        if done["rc"] != 0:
+            # A controller that does not answer is no job that ended.
+            return ("", "") if "Invalid job id" in done["stderr"] + done["stdout"] else ("UNKNOWN: Slurm does not answer", "")
+        said = done["stdout"].split()
         return (said[0], said[1] if len(said) > 1 else "") if said else ("", "")
 
     def _first(self, nodes: str) -> str:
@@ -123,8 +135,7 @@ class ActionModule(ActionBase):
     def _collect(self, number: str) -> list[dict[str, Any]]:
         """What the nodes gave back, and a verdict for each."""
         Worker(self, self.job, self.job, "-").collect(self.local)
-        ends = [read_json(path) for path in sorted((self.local / "workers").glob("*/exit.json"))]
-        verdicts = [self._verdict(ended) for ended in sorted(ends, key=lambda ended: ended["rank"])]
+        verdicts = [self._verdict(ended) for ended in ends(self.local, number)]
         if len(verdicts) < len(self.plan["hosts"]):
             verdicts.append(self._lost(number))
         return verdicts
@@ -164,3 +175,9 @@ class ActionModule(ActionBase):
         if done["rc"] != 0:
             raise AnsibleActionFail(f"{script.split(' /', maxsplit=1)[0]} failed: {done['stderr'].strip() or done['stdout'].strip()}")
         return str(done["stdout"])
+
+
+def ends(run: Path, job: str) -> list[dict[str, Any]]:
+    """How the workers of a job ended, by rank; what earlier jobs of the run left has another number."""
+    found = [read_json(path) for path in (run / "workers").glob("*/exit.json")]
+    return sorted((ended for ended in found if ended.get("job") == job), key=lambda ended: ended["rank"])

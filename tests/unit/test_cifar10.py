@@ -177,7 +177,7 @@ def test_other_places_are_refused(tmp_path):
 
 
 CONVERTED = """
-import json, sys
+import json, os, sys, tarfile
 from pathlib import Path
 from trainer import worker
 worker.quiet_tensorflow()
@@ -204,6 +204,17 @@ found["features"] = {key: feature[key].WhichOneof("kind") for key in sorted(feat
 found["image"], found["label"] = feature["image"].bytes_list.value[0].hex(), feature["label"].int64_list.value[0]
 found["again"] = [work("cifar10", binary, "any", out, told.append)["changed"] for work in (convert.convert, convert.looked_at)]
 found["other"] = refused(python, "any")[0]
+folder = out.parent / "unpacked"
+with tarfile.open(binary) as archive:
+    archive.extractall(folder, filter="data")
+one = out.parent / "from_folder"
+found["folder"] = [work("cifar10", folder, "any", one, told.append)["changed"] for work in (convert.convert, convert.looked_at)]
+(inside,) = folder.rglob("data_batch_2.bin")
+os.utime(inside, (1, 1))
+try:
+    convert.looked_at("cifar10", folder, "any", one, told.append)
+except DatasetError as error:
+    found["folder"].append(str(error))
 (out / "eval.tfrecords").unlink()
 found["incomplete"] = refused(binary, "any")[0]
 print(json.dumps(found))
@@ -233,6 +244,9 @@ def test_an_archive_becomes_tfrecords_once_and_looking_writes_nothing(archives, 
     assert (found["image"], found["label"]) == (images[0].tobytes().hex(), labels[0])
     assert found["again"] == [False, False]
     assert "it is there already, made from another source" in found["other"]
+    changed, again, message = found["folder"]
+    assert (changed, again) == (True, False)
+    assert "it is there already, made from another source" in message
     assert "it is there already, and not made by this command" in found["incomplete"]
 
 

@@ -168,6 +168,38 @@ layers = keras.layers
 others = {"scale": False}, {"renorm": True}, {"synchronized": True}, {"axis": 1}
 found["left"] = [left(layers.BatchNormalization(**options)) for options in others]
 found["left"].append(left(layers.BatchNormalization(), (7,)))
+
+# A layer of one's own, which normalises inside, keeps a count of its own and something that nothing changes; and one that is frozen
+class Own(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.inside = layers.BatchNormalization()
+        self.calls = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False)
+        self.constant = self.add_weight(shape=(), initializer="ones", trainable=False)
+    def call(self, inputs, training=None):
+        self.calls.assign_add(1)
+        return self.inside(inputs, training=training)
+def owned(frozen, activity=0.0):
+    keras.utils.set_random_seed(1)
+    dense = layers.Dense(3, activity_regularizer=keras.regularizers.L2(activity) if activity else None)
+    model = keras.Sequential([keras.Input((8, 8, 1)), layers.Rescaling(1 / 255), Own(), layers.Flatten(), dense])
+    model.layers[1].trainable = not frozen
+    return model, step.Local(alone, model)
+model, own_local = owned(False)
+found["own"] = [fused.fuse(model), [variable.path.split("/")[-1].split("_")[-1] for variable in step.statistics(model)]]
+one = step.full(IMAGES[:1], LABELS[:1]).at(0)
+found["own moved"] = [float(np.abs(value.numpy()).max()) for value in own_local(one)[-len(step.statistics(model)):]]
+model, own_local = owned(True)
+found["frozen"] = [fused.fuse(model), len(step.statistics(model)), len(own_local(one)) - 1 - len(model.trainable_variables)]
+model, own_local = owned(False, 0.5)
+with tf.GradientTape() as tape:
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(one.labels, model(one.images, training=True))
+    whole = tf.reduce_mean(losses) + tf.add_n(model.losses)
+expected = tape.gradient(whole, model.trainable_variables[-2].value)
+def last_kernel(activity):
+    model, local = owned(False, activity)
+    return local(one)[len(model.trainable_variables) - 1].numpy()
+found["activity"] = [float(np.abs(last_kernel(activity) - expected).max()) for activity in (0.5, 0.0)]
 print(json.dumps(found))
 """
 
@@ -251,3 +283,19 @@ def test_the_fused_layer_gives_what_keras_gives(policy, near, found):
 
 def test_layers_that_do_more_are_left_to_keras(found):
     assert found["left"] == [0, 0, 0, 0, 0]
+
+
+def test_means_inside_a_layer_of_ones_own_travel_and_its_counts_do_not(found):
+    fused, names = found["own"]
+    assert (fused, sorted(names)) == (1, ["mean", "variable", "variance"])
+    assert sorted(moved > 0 for moved in found["own moved"]) == [False, True, True]
+
+
+def test_a_frozen_layer_keeps_what_it_has(found):
+    assert found["frozen"] == [0, 0, 0]
+
+
+def test_what_a_layer_adds_to_the_loss_while_it_is_called_counts(found):
+    with_it, without = found["activity"]
+    assert with_it < 1e-5
+    assert without > 1e-3

@@ -44,6 +44,16 @@ def refused(work, *arguments):
     return str(caught.value)
 
 
+def test_a_file_called_like_a_module_takes_no_ones_place(file):
+    file.with_name("random.py").write_text(
+        "from __future__ import annotations\nimport random\ndef build(size, classes):\n    return random.Random\n"
+    )
+    before = sys.modules["random"]
+    loaded = own.load("model", own.find("model", "random.py:build"))
+    assert loaded(0, 0) is before.Random
+    assert sys.modules["random"] is before
+
+
 def test_the_section_holds_the_whole_file(file):
     assert model.section("mine.py:build") == {"name": "own", "file": "mine.py", "function": "build", "source": MODEL}
     made = plan.overrides({"model": "mine.py:build", "set": "model.width=8"})
@@ -111,6 +121,7 @@ CASES = {
     "not built": "return keras.Sequential([layers.Flatten(), layers.Dense(classes)])",
     "other input": "return keras.Sequential([keras.Input((5, 5, 1)), layers.Flatten(), layers.Dense(classes)])",
     "other output": "return keras.Sequential([keras.Input(size), layers.Flatten(), layers.Dense(classes + 1)])",
+    "softmax layer": "return keras.Sequential([keras.Input(size), layers.Flatten(), layers.Dense(classes), layers.Softmax()])",
     "softmax": "return keras.Sequential([keras.Input(size), layers.Flatten(), layers.Dense(classes, activation='softmax')])",
 }
 found = {}
@@ -155,6 +166,7 @@ def test_what_a_function_returns_is_checked_and_snapshots_of_it_open(tmp_path):
         "not built": "model=m.py:build: the model has no input shape; begin it with keras.Input(size)",
         "other input": "model=m.py:build: its input is (None, 5, 5, 1); it must be (None, 4, 4, 1), as data.image_size says",
         "other output": "model=m.py:build: its output is (None, 4); it must be (None, 3), a number for each class",
+        "softmax layer": "model=m.py:build: it ends with softmax; leave that out: the loss takes logits",
         "softmax": "model=m.py:build: it ends with softmax; leave that out: the loss takes logits",
         "known before": False,
         "loaded": 16 * 3 + 3,

@@ -441,12 +441,18 @@ def test_an_unknown_model_is_refused_without_building_it(ask, monkeypatch):
 def fake_run(monkeypatch, returncode=0, stdout="", stderr=""):
     ran = []
 
-    def run(argv, **_):
-        ran.append(argv)
+    def run(argv, **options):
+        ran.append((argv, options.get("input")))
         return SimpleNamespace(returncode=returncode, stdout=stdout, stderr=stderr)
 
     monkeypatch.setattr(subprocess, "run", run)
     return ran
+
+
+def test_evaluate_and_detach_together_are_refused(ask):
+    assert refusal(plan.make, ask(evaluate=True, detach="yes")) == (
+        "evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out"
+    )
 
 
 def test_parameter_counts_are_remembered_by_model_size_and_classes(ask, monkeypatch):
@@ -455,8 +461,9 @@ def test_parameter_counts_are_remembered_by_model_size_and_classes(ask, monkeypa
     for _ in range(2):
         assert plan.parameters(small, 10, ask()) == {"total": 12, "trainable": 10}
     assert len(ran) == 1
-    assert ran[0][1:4] == ["-m", "trainer", "parameters"]
-    assert json.loads(ran[0][4])["size"] == [28, 28, 1]
+    ((argv, given),) = ran
+    assert argv[1:] == ["-m", "trainer", "parameters"]
+    assert json.loads(given)["size"] == [28, 28, 1]
     plan.parameters(small, 5, ask())
     plan.parameters(large, 10, ask())
     assert len(ran) == 3

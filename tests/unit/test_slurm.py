@@ -4,14 +4,16 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 
 import pytest
 
+from plugins.action import slurm_run
 from tests.project import await_until
 from trainer import cli, slurm
-from trainer.errors import ClusterError
+from trainer.errors import PREEMPTED, ClusterError
 
 NODES = ["alpha", "beta", "gamma"]
 ADDRESSES = {"alpha": "10.0.0.1", "beta": "10.0.0.2", "gamma": "10.0.0.3", "self": "127.0.1.1"}
@@ -140,7 +142,7 @@ def test_what_was_made_is_given_back_once_and_old_states_go(rank, place):
 
 @pytest.fixture
 def alone(monkeypatch):
-    monkeypatch.setattr(slurm, "allocation", lambda: slurm.Allocation(0, ["alpha"]))
+    monkeypatch.setattr(slurm, "allocation", lambda: slurm.Allocation(0, ["alpha"], "31"))
     monkeypatch.setattr(slurm, "tf_config", lambda found, port: {"task": {"index": found.rank}})
     before = signal.getsignal(signal.SIGTERM)
     yield
@@ -161,7 +163,8 @@ def test_a_task_that_cant_begin_says_why_in_its_log_and_how_it_ended(place, alon
 
     monkeypatch.setattr(slurm, "check_port", taken)
     assert slurm.main(place) == 1
-    assert {key: ended(place)[key] for key in ("host", "rank", "exit_code")} == {"host": "alpha", "rank": 0, "exit_code": 1}
+    expected = {"host": "alpha", "rank": 0, "exit_code": 1, "job": "31"}
+    assert {key: ended(place)[key] for key in expected} == expected
     assert ended(place)["started_at"] <= ended(place)["ended_at"]
     assert log(place) == "error: port 12345 is taken\n"
 
@@ -198,6 +201,28 @@ def test_a_wish_to_end_is_passed_on(place, alone, monkeypatch):
     teller.start()
     assert slurm.main(place) == 42
     teller.join()
+
+
+def test_a_wish_that_came_before_the_worker_is_passed_on_to_it(alone):
+    wish = slurm.Wish()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert wish.told
+    with subprocess.Popen(["sleep", "60"]) as worker:
+        wish.to(worker)
+        assert worker.wait(20) == -signal.SIGTERM
+
+
+def test_told_to_end_before_anything_began_no_worker_is_started(place, alone, monkeypatch):
+    monkeypatch.setattr(slurm, "check_port", lambda port: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(slurm, "worker", lambda place, found: pytest.fail("started"))
+    assert slurm.main(place) == PREEMPTED
+    assert ended(place)["exit_code"] == PREEMPTED
+
+
+def test_ends_are_those_of_this_job_by_rank(tmp_path):
+    for node, rank, job in (("a", 2, "8"), ("b", 0, "8"), ("c", 1, "7"), ("d", 1, None)):
+        write(tmp_path / "workers" / node / "exit.json", json.dumps({"rank": rank, **({"job": job} if job else {})}))
+    assert [end["rank"] for end in slurm_run.ends(tmp_path, "8")] == [0, 2]
 
 
 def test_the_worker_is_started_like_any_other(place):

@@ -71,10 +71,10 @@ class _ArraysOnly(pickle.Unpickler):
 def _pickled(data: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
     try:
         found = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()
-        images, labels = found[b"data"], found[b"labels"]
+        images, labels = np.asarray(found[b"data"], np.uint8).reshape(-1, *SHAPE), np.asarray(found[b"labels"], np.int64)
     except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise DatasetError(f"{name}: truncated or damaged: {error or type(error).__name__}") from None
-    return np.asarray(images, np.uint8).reshape(-1, *SHAPE), np.asarray(labels, np.int64)
+    return images, labels
 
 
 def _binary(data: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:

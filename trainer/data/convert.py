@@ -1,5 +1,7 @@
 """Datasets as they are handed out, rewritten as TFRecords."""
 
+import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -109,8 +111,12 @@ def _origin(path: Path) -> dict[str, Any]:
     """What tells one source from another, without reading it."""
     if not path.exists():
         raise DatasetError(f"path={path}: no such file or folder; give {cifar10.LAYOUTS}")
-    stat = path.stat()
-    return {"path": str(path.resolve()), "bytes": stat.st_size if path.is_file() else 0, "changed_ns": stat.st_mtime_ns}
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    stamp = hashlib.sha256()
+    for file in files:
+        stat = file.stat()
+        stamp.update(os.fsencode(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\n"))
+    return {"path": str(path.resolve()), "fingerprint": stamp.hexdigest()}
 
 
 def _known(out: Path) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ def _fits(layer: keras.layers.Layer) -> bool:
     if type(layer) is not keras.layers.BatchNormalization or not layer.built:
         return False
     plain = layer.center and layer.scale and not (layer.renorm or layer.synchronized)
-    return plain and layer.trainable and layer.axis in (-1, 3) and len(layer.input.shape) == 4
+    return plain and layer.trainable and layer.axis in (-1, 3) and layer.input_spec.ndim == 4
 
 
 def _normalised(layer: Any, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:

@@ -86,6 +86,7 @@ def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int
         )
     if model.output_shape != (None, classes):
         raise ConfigError(f"{called}: its output is {model.output_shape}; it must be (None, {classes}), a number for each class")
-    if getattr(model.layers[-1], "activation", None) is keras.activations.softmax:
+    last = model.layers[-1]
+    if isinstance(last, keras.layers.Softmax) or getattr(last, "activation", None) is keras.activations.softmax:
         raise ConfigError(f"{called}: it ends with softmax; leave that out: the loss takes logits")
     return model

@@ -1,4 +1,6 @@
-"""Half of the bytes: gradients travel in 16 bits, sums of counts and losses in 32.
+"""Half of the bytes: gradients travel in 16 bits, sums of counts and losses in 32, and so does what has one dimension.
+
+Biases are few bytes, and so are the means of batches, which need not be small enough for float16.
 
 Direct connections sum them in float32 and round the sum once; TensorFlow's ring rounds at each hop.
 """
@@ -21,10 +23,10 @@ def half(config: Reduction) -> Method:
 
     def shorten(values: list[Any]) -> tuple[list[Any], list[tf.Tensor]]:
         sums, *gradients = values
-        return [], [sums, *(tf.cast(gradient * scale if scale != 1 else gradient, kind) for gradient in gradients)]
+        return [], [sums, *(gradient if len(gradient.shape) < 2 else tf.cast(gradient * scale, kind) for gradient in gradients)]
 
     def widen(values: list[Any]) -> tuple[list[Any], list[tf.Tensor]]:
         sums, *gradients = values
-        return [sums, *(tf.cast(gradient, tf.float32) / scale for gradient in gradients)], []
+        return [sums, *(gradient if len(gradient.shape) < 2 else tf.cast(gradient, tf.float32) / scale for gradient in gradients)], []
 
     return Method([shorten, widen])
