@@ -24,12 +24,8 @@ class ActionModule(control.ControlAction):
         if "image" in options:
             options["image"] = _image(str(options["image"]))
         slurm = {"slurm": cluster["slurm"]} if "slurm" in cluster else {}
-        if slurm and self.arguments["command"] in ("stop", "logs"):
-            job = cluster["slurm"]
-            raise LockstepError(
-                f"run={folder.name} is job {job['job']} of Slurm. Look: squeue --job {job['job']}; logs: {job['folder']}; "
-                f"stop it, keeping its state: scancel --signal=TERM {job['job']}"
-            )
+        if slurm:
+            _refuse_jobs(folder, self.arguments["command"], cluster["slurm"])
         found = {
             **slurm,
             "name": folder.name,
@@ -41,6 +37,17 @@ class ActionModule(control.ControlAction):
 
 
 UNSTARTED: dict[str, Any] = {"dataset": {}, "code": "", "counts": {}, "hosts": []}
+
+
+def _refuse_jobs(run: Path, command: str, job: dict[str, Any]) -> None:
+    """What Slurm runs, only Slurm stops, and it alone knows how that is doing."""
+    under_way = control.read_summary(run)["state"] in (None, "RUNNING")
+    if command in ("stop", "logs") or (command == "status" and under_way):
+        number = job["job"]
+        raise LockstepError(
+            f"run={run.name} is job {number} of Slurm. Look: squeue --job {number}; logs: {job['folder']}; watch it: ansible-playbook "
+            f"playbooks/slurm.yml -e run={run.name}; stop it, keeping its state: scancel --signal=TERM {number}"
+        )
 
 
 def _names() -> list[str]:

@@ -10,10 +10,10 @@ import threading
 
 import pytest
 
-from plugins.action import slurm_run
+from plugins.action import find_run, slurm_run
 from tests.project import await_until
 from trainer import cli, slurm
-from trainer.errors import PREEMPTED, ClusterError
+from trainer.errors import PREEMPTED, ClusterError, LockstepError
 
 NODES = ["alpha", "beta", "gamma"]
 ADDRESSES = {"alpha": "10.0.0.1", "beta": "10.0.0.2", "gamma": "10.0.0.3", "self": "127.0.1.1"}
@@ -223,6 +223,32 @@ def test_ends_are_those_of_this_job_by_rank(tmp_path):
     for node, rank, job in (("a", 2, "8"), ("b", 0, "8"), ("c", 1, "7"), ("d", 1, None)):
         write(tmp_path / "workers" / node / "exit.json", json.dumps({"rank": rank, **({"job": job} if job else {})}))
     assert [end["rank"] for end in slurm_run.ends(tmp_path, "8")] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("command", "state", "is_refused"),
+    [
+        ("stop", "SUCCEEDED", True),
+        ("logs", "FAILED", True),
+        ("status", "RUNNING", True),
+        ("status", "SUCCEEDED", False),
+        ("evaluate", None, False),
+    ],
+)
+def test_of_a_job_only_slurm_can_tell_and_it_is_said_how(command, state, is_refused, tmp_path):
+    if state:
+        write(tmp_path / "summary.json", json.dumps({"state": state}))
+    job = {"job": "8", "folder": "/mnt/slurm/r"}
+    if not is_refused:
+        find_run._refuse_jobs(tmp_path, command, job)
+        return
+    with pytest.raises(LockstepError) as caught:
+        find_run._refuse_jobs(tmp_path, command, job)
+    run = tmp_path.name
+    assert str(caught.value) == (
+        f"run={run} is job 8 of Slurm. Look: squeue --job 8; logs: /mnt/slurm/r; watch it: ansible-playbook playbooks/slurm.yml "
+        f"-e run={run}; stop it, keeping its state: scancel --signal=TERM 8"
+    )
 
 
 def test_the_worker_is_started_like_any_other(place):

@@ -244,6 +244,11 @@ def test_next_commands_by_state(state, best, expected):
     assert commands(state, best) == expected
 
 
+def test_a_run_of_slurm_is_continued_by_slurm_and_has_its_logs_there():
+    summary = {**SUMMARY, "state": "FAILED", "best": None, "started_by": "playbooks/slurm.yml"}
+    assert [command for _, command in text.after_run("r", summary)] == ["ansible-playbook playbooks/slurm.yml -e run=r"]
+
+
 def test_result_of_a_run_that_failed_before_its_first_epoch():
     shown = text.result("r", "runs/r", {"state": "FAILED", "workers": 2}, [])
     assert shown == (f"r: FAILED\n  results  runs/r\n\nNext\n  continue where it stopped  {CONTINUE}\n  all logs                   {LOGS}")

@@ -162,7 +162,7 @@ def after_run(run: str, summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary["state"] == "SUCCEEDED":
         more = f"-e set=train.steps={summary['steps'] * 2}" if summary.get("in_steps") else f"-e epochs={summary['epochs'] * 2}"
         commands.append(("train longer", f"ansible-playbook {start} -e run={run} {more}"))
-    if summary["state"] == "FAILED":
+    if summary["state"] == "FAILED" and "started_by" not in summary:
         commands.append(("all logs", f"ansible-playbook logs.yml -e run={run}"))
     return commands
 
