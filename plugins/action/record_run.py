@@ -1,16 +1,13 @@
 """Judge the hosts' claims, then write a run's `config.yml` and `cluster.json` on the control node, before training."""
 
-import datetime
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 from plugins.filter.cluster import tf_config, thread_share
-from plugins.shared import control
+from plugins.shared import control, launches
 from plugins.shared.remote import clear_marks
 from trainer.errors import LockstepError
-from trainer.files import read_json, write_json, write_text
+from trainer.files import read_json
 
 
 class ActionModule(control.ControlAction):
@@ -27,9 +24,8 @@ class ActionModule(control.ControlAction):
             return under_way
         folder = Path(plan["folder"])
         facts = {name: place["facts"] for name, place in places.items()}
-        record = _record(plan, self.arguments["published"], facts, _threads_before(folder))
-        write_json(folder / "cluster.json", record)
-        write_text(folder / "config.yml", plan["config_yaml"])
+        record = launches.record(plan, self.arguments["published"], _hosts(plan["hosts"], facts, _threads_before(folder)))
+        launches.write(folder, plan, record)
         clear_marks(control.PRIVATE / "watch" / plan["run"])
         recorded = {"record": record, "record_text": (folder / "cluster.json").read_text(encoding="utf-8")}
         return {"changed": True, "ansible_facts": recorded, **under_way}
@@ -55,37 +51,16 @@ def check_places(plan: dict[str, Any], places: dict[str, dict[str, Any]]) -> Non
         )
 
 
-def _record(plan: dict[str, Any], published: dict[str, Any], facts: dict[str, Any], before: dict[str, int]) -> dict[str, Any]:
-    cluster = plan["hosts"]
+def _hosts(cluster: list[dict[str, Any]], facts: dict[str, Any], before: dict[str, int]) -> list[dict[str, Any]]:
     hosts = []
     for rank, host in enumerate(cluster):
         name = host["name"]
         threads = before.get(name) or thread_share(cluster, name, facts[name]["cores"])
         hosts.append({"rank": rank, **host, "threads": threads, "tf_config": tf_config(cluster, name), **facts[name]})
-    return {
-        "run": plan["run"],
-        "launched_at": time.time(),
-        "created_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
-        "revision": revision(),
-        "dataset": {**plan["dataset"], "digest": published["digest"], "folder_name": published["name"]},
-        "code": published["code_name"],
-        "counts": plan["counts"],
-        "parameters": plan["parameters"],
-        "hosts": hosts,
-    }
+    return hosts
 
 
 def _threads_before(folder: Any) -> dict[str, int]:
     """A resumed run keeps each host's threads: another number would round sums differently."""
     path = folder / "cluster.json"
     return {host["name"]: host["threads"] for host in read_json(path)["hosts"]} if path.is_file() else {}
-
-
-def revision() -> str | None:
-    """The project's git revision, `+` when there are uncommitted changes; None outside git."""
-    argv = ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
-    try:
-        done = subprocess.run(argv, cwd=control.ROOT, capture_output=True, text=True, check=False, timeout=10)
-    except FileNotFoundError:
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None

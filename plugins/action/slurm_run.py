@@ -1,6 +1,5 @@
 """Submit a run to Slurm from its submit host, show how far it is, fetch what it made."""
 
-import datetime
 import shlex
 import time
 from pathlib import Path
@@ -10,13 +9,12 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from plugins.action.record_run import revision
-from plugins.shared import control, lean
+from plugins.shared import control, launches, lean
 from plugins.shared.remote import Gone, Worker
 from trainer.analysis import outcome, text
 from trainer.analysis.progress import Estimate, Line
 from trainer.errors import FAILED
-from trainer.files import read_json, write_json, write_text
+from trainer.files import read_json
 
 POLL_S = 3.0
 WAITING = ("PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "RESIZING")
@@ -73,22 +71,10 @@ class ActionModule(ActionBase):
         return self._shell(f"sbatch --parsable {shlex.quote(self.job)}/train.sbatch", "sbatch").strip().partition(";")[0]
 
     def _record(self, published: dict[str, Any], number: str) -> None:
-        plan = self.plan
-        record = {
-            "run": plan["run"],
-            "launched_at": time.time(),
-            "created_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
-            "revision": revision(),
-            "dataset": {**plan["dataset"], "digest": published["digest"], "folder_name": published["name"]},
-            "code": published["code_name"],
-            "counts": plan["counts"],
-            "parameters": plan["parameters"],
-            # Of the inventory, for the commands that come after: the job's own nodes are in `slurm`.
-            "hosts": [{"rank": rank, **host, "threads": 1} for rank, host in enumerate(plan["hosts"])],
-            "slurm": {"job": number, "folder": self.job},
-        }
-        write_json(self.local / "cluster.json", record)
-        write_text(self.local / "config.yml", plan["config_yaml"])
+        # Hosts of the inventory, for the commands that come after: the job's own nodes are in `slurm`.
+        hosts = [{"rank": rank, **host, "threads": 1} for rank, host in enumerate(self.plan["hosts"])]
+        job = {"job": number, "folder": self.job}
+        launches.write(self.local, self.plan, launches.record(self.plan, published, hosts, slurm=job))
 
     def _follow(self, number: str, how: str) -> None:
         estimate, epoch, chief = Estimate(self.plan["counts"]), None, None

@@ -1,0 +1,49 @@
+"""What is written of a run when it is launched: `cluster.json` and `config.yml`."""
+
+import datetime
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from plugins.shared import control
+from trainer.files import write_json, write_text
+
+
+def record(plan: dict[str, Any], published: dict[str, Any], hosts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """What `cluster.json` holds.
+
+    Args:
+        plan: of the run, as `plan_run` makes it.
+        published: the dataset and the trainer's code on the shared file system.
+        hosts: by rank, with what is known of each.
+        more: what else is to be found there.
+    """
+    return {
+        "run": plan["run"],
+        "launched_at": time.time(),
+        "created_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
+        "revision": revision(),
+        "dataset": {**plan["dataset"], "digest": published["digest"], "folder_name": published["name"]},
+        "code": published["code_name"],
+        "counts": plan["counts"],
+        "parameters": plan["parameters"],
+        "hosts": hosts,
+        **more,
+    }
+
+
+def write(folder: Path, plan: dict[str, Any], written: dict[str, Any]) -> None:
+    """Both files, in the run's directory on the control node."""
+    write_json(folder / "cluster.json", written)
+    write_text(folder / "config.yml", plan["config_yaml"])
+
+
+def revision() -> str | None:
+    """The project's git revision, `+` when there are uncommitted changes; None outside git."""
+    argv = ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    try:
+        done = subprocess.run(argv, cwd=control.ROOT, capture_output=True, text=True, check=False, timeout=10)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
