@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import FAILED, PREEMPTED, ClusterError
-from trainer.files import write_json
+from trainer.errors import DONE, FAILED, PREEMPTED, RESTART, ClusterError
+from trainer.files import read_json, write_json
 
 GIVEN_BACK = ("state", "config.yml", "history.csv", "summary.json", "logs", "checkpoints")
 """What the chief gives back beside its own `workers/<node>`; what a run needs to go on comes first."""
@@ -35,6 +35,8 @@ class Allocation:
     """Names of all nodes, by rank."""
     job: str = ""
     """Slurm's number of the job."""
+    step: str = ""
+    """Slurm's number of this start of the job's workers."""
 
     @property
     def node(self) -> str:
@@ -75,7 +77,7 @@ def allocation(environment: Mapping[str, str] = os.environ, expand: Callable[[st
     nodes = list((expand or hostnames)(listed))
     if tasks != len(nodes):
         raise ClusterError(f"SLURM_NTASKS={tasks} on {len(nodes)} nodes ({listed}): one worker a node; ask for --ntasks-per-node=1")
-    return Allocation(rank, nodes, environment.get("SLURM_JOB_ID", ""))
+    return Allocation(rank, nodes, environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", ""))
 
 
 def hostnames(listed: str) -> list[str]:
@@ -125,32 +127,38 @@ def main(place: Place) -> int:
 
     The worker is a process of its own: whatever becomes of it, what it made is given back.
     """
-    wish = Wish()
+    hold = Hold()
     found = allocation()
     own = place.run / "workers" / found.node
     own.mkdir(parents=True, exist_ok=True)
     take(place, found, own)
     started, code = time.time(), FAILED
     over = threading.Event()
-    teller = threading.Thread(target=_tell, args=(place, found, own, over), daemon=True)
+    teller = threading.Thread(target=_tell, args=(place, found, own, hold, over), daemon=True)
     teller.start()
     try:
-        code = _train(place, found, own, wish)
+        code = _train(place, found, own, hold)
     finally:
         over.set()
         teller.join()
-        times = {"started_at": started, "ended_at": time.time()}
-        write_json(own / "exit.json", {"host": found.node, "rank": found.rank, "job": found.job, "exit_code": code, **times})
+        who = {"host": found.node, "rank": found.rank, "job": found.job, "step": found.step}
+        write_json(own / "exit.json", {**who, "exit_code": code, "started_at": started, "ended_at": time.time()})
         give_back(place, found, own)
     return code
 
 
-class Wish:
-    """Slurm's wish that a task end, from the first moment on. It tells every process of a step; this one stays until the worker has."""
+class Hold:
+    """A task's hold of its worker, from the task's first moment on.
+
+    Slurm's wish that all end reaches every process of a step: this one passes it on, and stays until the worker has ended.
+    """
 
     def __init__(self) -> None:
         self._worker: subprocess.Popen[bytes] | None = None
         self.told = False
+        """Whether Slurm wishes that this task end."""
+        self.gave_up: int | None = None
+        """The exit code of a task whose worker was ended because it waits for another that is gone."""
         signal.signal(signal.SIGTERM, self._pass_on)
 
     def _pass_on(self, number: int, _: Any) -> None:
@@ -164,8 +172,14 @@ class Wish:
         if self.told:
             worker.send_signal(signal.SIGTERM)
 
+    def give_up(self, code: int) -> None:
+        """End the worker at once, with this exit code of the task."""
+        if self._worker is not None:
+            self.gave_up = code
+            self._worker.kill()
 
-def _train(place: Place, found: Allocation, own: Path, wish: Wish) -> int:
+
+def _train(place: Place, found: Allocation, own: Path, hold: Hold) -> int:
     with (own / "worker.log").open("a", encoding="utf-8") as log:
         try:
             check_port(place.port)
@@ -174,11 +188,13 @@ def _train(place: Place, found: Allocation, own: Path, wish: Wish) -> int:
             print(f"error: {error}", file=log)
             return FAILED
         (own / "tf_config.json").write_text(config, encoding="utf-8")
-        if wish.told:
+        if hold.told:
             return PREEMPTED
         process = subprocess.Popen(worker(place, found), stdout=log, stderr=log, env={**os.environ, "TF_CONFIG": config})
-        wish.to(process)
+        hold.to(process)
         code = process.wait()
+    if hold.gave_up is not None:
+        return hold.gave_up
     return code if code >= 0 else 128 - code
 
 
@@ -190,13 +206,39 @@ def worker(place: Place, found: Allocation) -> list[str]:
     return [sys.executable, "-m", "trainer", "train", *words]
 
 
-def _tell(place: Place, found: Allocation, own: Path, over: threading.Event) -> None:
+def _tell(place: Place, found: Allocation, own: Path, hold: Hold, over: threading.Event) -> None:
     """Let whoever watches the run's folder see how far this task is; the chief gives snapshots back as they come."""
+    records = own / "metrics.jsonl"
+    earlier = records.stat().st_size if records.is_file() else 0
     while not over.wait(EVERY_S):
-        if (own / "metrics.jsonl").is_file():
-            copy(own / "metrics.jsonl", place.job / "workers" / found.node / "metrics.jsonl")
+        if records.is_file():
+            copy(records, place.job / "workers" / found.node / "metrics.jsonl")
+        if hold.gave_up is None and (ended := _ended_badly(place, found)) and not _trains(records, earlier):
+            code = RESTART if ended["exit_code"] == RESTART or ended["exit_code"] > 128 else FAILED
+            with (own / "worker.log").open("a", encoding="utf-8") as log:
+                print(f"{ended['host']} ended with exit code {ended['exit_code']} while all were to join; see its log", file=log)
+            hold.give_up(code)
         if found.rank == 0 and (place.run / "checkpoints").is_dir():
             copy(place.run / "checkpoints", place.job / "checkpoints")
+
+
+def _ended_badly(place: Place, found: Allocation) -> dict[str, Any] | None:
+    """The end of another task that was started with this one, when it was no good one."""
+    for path in sorted((place.job / "workers").glob("*/exit.json")):
+        ended: dict[str, Any] = read_json(path)
+        same = (ended.get("job"), ended.get("step")) == (found.job, found.step)
+        if same and ended["host"] != found.node and ended["exit_code"] not in (DONE, PREEMPTED):
+            return ended
+    return None
+
+
+def _trains(records: Path, earlier: int) -> bool:
+    """Whether a worker is past joining: from then on it notices by itself that another is gone."""
+    if not records.is_file():
+        return False
+    with records.open("rb") as file:
+        file.seek(earlier)
+        return b'"kind": "steps"' in file.read()
 
 
 def take(place: Place, found: Allocation, own: Path) -> None:

@@ -142,7 +142,7 @@ def test_what_was_made_is_given_back_once_and_old_states_go(rank, place):
 
 @pytest.fixture
 def alone(monkeypatch):
-    monkeypatch.setattr(slurm, "allocation", lambda: slurm.Allocation(0, ["alpha"], "31"))
+    monkeypatch.setattr(slurm, "allocation", lambda: slurm.Allocation(0, ["alpha"], "31", "2"))
     monkeypatch.setattr(slurm, "tf_config", lambda found, port: {"task": {"index": found.rank}})
     before = signal.getsignal(signal.SIGTERM)
     yield
@@ -163,7 +163,7 @@ def test_a_task_that_cant_begin_says_why_in_its_log_and_how_it_ended(place, alon
 
     monkeypatch.setattr(slurm, "check_port", taken)
     assert slurm.main(place) == 1
-    expected = {"host": "alpha", "rank": 0, "exit_code": 1, "job": "31"}
+    expected = {"host": "alpha", "rank": 0, "exit_code": 1, "job": "31", "step": "2"}
     assert {key: ended(place)[key] for key in expected} == expected
     assert ended(place)["started_at"] <= ended(place)["ended_at"]
     assert log(place) == "error: port 12345 is taken\n"
@@ -204,11 +204,11 @@ def test_a_wish_to_end_is_passed_on(place, alone, monkeypatch):
 
 
 def test_a_wish_that_came_before_the_worker_is_passed_on_to_it(alone):
-    wish = slurm.Wish()
+    hold = slurm.Hold()
     os.kill(os.getpid(), signal.SIGTERM)
-    assert wish.told
+    assert hold.told
     with subprocess.Popen(["sleep", "60"]) as worker:
-        wish.to(worker)
+        hold.to(worker)
         assert worker.wait(20) == -signal.SIGTERM
 
 
@@ -217,6 +217,39 @@ def test_told_to_end_before_anything_began_no_worker_is_started(place, alone, mo
     monkeypatch.setattr(slurm, "worker", lambda place, found: pytest.fail("started"))
     assert slurm.main(place) == PREEMPTED
     assert ended(place)["exit_code"] == PREEMPTED
+
+
+WAITS = "import os, sys, time; os.rename(*sys.argv[2:]); time.sleep(60)"
+TRAINS = """import os, pathlib, sys, time
+with pathlib.Path(sys.argv[1], 'metrics.jsonl').open('a') as records:
+    records.write('{"kind": "steps"}')
+os.rename(*sys.argv[2:])
+time.sleep(2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "theirs", "step", "mine"),
+    [(WAITS, 1, "2", 1), (WAITS, 75, "2", 75), (WAITS, 137, "2", 75), (TRAINS, 1, "2", 0), (TRAINS, 1, "1", 0), (TRAINS, 42, "2", 0)],
+)
+def test_who_waits_for_one_that_is_gone_is_ended_and_who_trains_is_not(script, theirs, step, mine, place, alone, monkeypatch):
+    """A task that ended at an earlier start of the job, or because it was told to, is none to wait for."""
+    own = place.run / "workers" / "alpha"
+    write(own / "job", "31")
+    write(own / "metrics.jsonl", '{"kind": "steps"}\n')
+    end = {"host": "beta", "rank": 1, "job": "31", "step": step, "exit_code": theirs}
+    (beta := place.job / "workers" / "beta").mkdir(parents=True)
+    write(beta / "soon", json.dumps(end))
+    monkeypatch.setattr(slurm, "EVERY_S", 0.1)
+    monkeypatch.setattr(slurm, "check_port", lambda port: None)
+    monkeypatch.setattr(
+        slurm,
+        "worker",
+        lambda place, found: [sys.executable, "-c", script, str(own), *(str(beta / name) for name in ("soon", "exit.json"))],
+    )
+    assert slurm.main(place) == mine
+    told = f"beta ended with exit code {theirs} while all were to join; see its log\n" in log(place)
+    assert told == (script == WAITS)
 
 
 def test_ends_are_those_of_this_job_by_rank(tmp_path):
