@@ -12,7 +12,7 @@ module: dfs_contents
 short_description: Write, read and remove a token on the distributed file system; empty it
 description:
   - A token that one host wrote and that another can't read shows that their folders are not one.
-  - C(empty) removes the folders given, and refuses when there is anything else.
+  - C(empty) removes the folders given, and refuses when there is anything else, or state of runs under Slurm.
   - C(wheels) removes folders of wheels that provisioning made in this folder, and the folder when nothing else is in it.
 options:
   path:
@@ -71,6 +71,8 @@ removed:
 # A network file system's clients may keep a folder's listing for some seconds.
 PATIENCE_S = 15.0
 # Machine, Python, digest: what provisioning names a folder of wheels, and one that is under way.
+# Where runs under Slurm keep what they need to go on: removed only when nothing is in it.
+JOBS = "slurm"
 WHEELS = re.compile(r"(\.part-)?(x86_64|aarch64)-cp\d{3}-[0-9a-f]{16}")
 
 
@@ -169,6 +171,15 @@ def empty(module):
     there = sorted(os.listdir(path)) if os.path.isdir(path) else []
     if module.params["kind"] == "glusterfs" and not os.path.ismount(path):
         module.exit_json(removed=[])
+    jobs = sorted(os.listdir(os.path.join(path, JOBS))) if JOBS in there else []
+    if module.params["only"] and jobs:
+        module.fail_json(
+            msg=f"{module.params['host']}: dfs_path={path} holds in {JOBS}/ what runs under Slurm need to go on ({', '.join(jobs[:5])}), "
+            f"and it would go with the volume; delete these runs (ansible-playbook playbooks/delete_run.yml -e run={jobs[0]}), "
+            "or move it away first"
+        )
+    if JOBS in there and not jobs:
+        folders = [*folders, JOBS]
     foreign = [name for name in there if name not in folders and not name.startswith((".lockstep-token-", ".part-", ".trashcan"))]
     if module.params["only"] and foreign:
         module.fail_json(

@@ -39,6 +39,15 @@ def test_a_job_that_cant_begin_says_why(cluster):
     assert "error: port 12399: Address already in use; another run, or program, has it on this node" in done.stdout
 
 
+def test_what_jobs_need_to_go_on_is_not_removed_unasked(cluster):
+    refused = cluster.play("provision", "state=absent", check=False)
+    assert "holds in slurm/ what runs under Slurm need to go on (slurm-job, slurm-port)" in refused.stdout, refused.stdout
+    for run in ("slurm-job", "slurm-port"):
+        cluster.play("playbooks/delete_run", f"run={run}")
+        assert not cluster.run(run).exists()
+    assert cluster.on(1, "ls -A /mnt/lockstep/slurm") == ""
+
+
 def test_slurm_is_taken_away(cluster):
     cluster.play("playbooks/lab_slurm", "state=absent", timeout=300)
     assert cluster.on(1, "command -v sinfo; ls /etc/slurm/slurm.conf 2>/dev/null", check=False) == ""

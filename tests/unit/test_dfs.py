@@ -262,6 +262,17 @@ def test_only_our_folders_are_emptied(tmp_path):
     assert ended(dfs_contents.empty, contents("empty", tmp_path)) == {"changed": False, "removed": []}
 
 
+def test_state_of_runs_under_slurm_is_kept_and_an_empty_folder_of_it_is_not(tmp_path):
+    (tmp_path / "slurm" / "my-run").mkdir(parents=True)
+    message = failed(dfs_contents.empty, contents("empty", tmp_path, only=True))
+    assert "holds in slurm/ what runs under Slurm need to go on (my-run)" in message
+    assert "playbooks/delete_run.yml -e run=my-run" in message
+    assert (tmp_path / "slurm" / "my-run").is_dir()
+    (tmp_path / "slurm" / "my-run").rmdir()
+    assert ended(dfs_contents.empty, contents("empty", tmp_path, only=True))["removed"] == ["slurm"]
+    assert not (tmp_path / "slurm").exists()
+
+
 def test_only_folders_of_wheels_go_from_a_folder_of_others(tmp_path):
     wheels = tmp_path / "wheels"
     mine = [".part-x86_64-cp313-0123456789abcdef", "aarch64-cp311-0123456789abcdef"]
