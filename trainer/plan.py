@@ -62,9 +62,8 @@ def make(request: Request) -> dict[str, Any]:
     Raises:
         LockstepError: anything that can be refused before a host is touched.
     """
-    for switch in ("detach", "quick", "evaluate", "show_config"):
-        truth(switch, request.options.get(switch, False))
-    if truth("detach", request.options.get("detach", False)) and truth("evaluate", request.options.get("evaluate", False)):
+    switches = {name: truth(name, request.options.get(name, False)) for name in ("detach", "quick", "evaluate", "show_config")}
+    if switches["detach"] and switches["evaluate"]:
         raise ConfigError("evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out")
     name, existing = run_name(request)
     config, config_name = resolve(request, existing)

@@ -210,10 +210,12 @@ def _tell(place: Place, found: Allocation, own: Path, hold: Hold, over: threadin
     """Let whoever watches the run's folder see how far this task is; the chief gives snapshots back as they come."""
     records = own / "metrics.jsonl"
     earlier = records.stat().st_size if records.is_file() else 0
+    joining = True
     while not over.wait(EVERY_S):
         if records.is_file():
             copy(records, place.job / "workers" / found.node / "metrics.jsonl")
-        if hold.gave_up is None and (ended := _ended_badly(place, found)) and not _trains(records, earlier):
+        joining = joining and hold.gave_up is None and not _trains(records, earlier)
+        if joining and (ended := _ended_badly(place, found)):
             code = RESTART if ended["exit_code"] == RESTART or ended["exit_code"] > 128 else FAILED
             with (own / "worker.log").open("a", encoding="utf-8") as log:
                 print(f"{ended['host']} ended with exit code {ended['exit_code']} while all were to join; see its log", file=log)

@@ -70,9 +70,9 @@ removed:
 
 # A network file system's clients may keep a folder's listing for some seconds.
 PATIENCE_S = 15.0
-# Machine, Python, digest: what provisioning names a folder of wheels, and one that is under way.
 # Where runs under Slurm keep what they need to go on: removed only when nothing is in it.
 JOBS = "slurm"
+# Machine, Python, digest: what provisioning names a folder of wheels, and one that is under way.
 WHEELS = re.compile(r"(\.part-)?(x86_64|aarch64)-cp\d{3}-[0-9a-f]{16}")
 
 

@@ -5,6 +5,7 @@ Biases are few bytes, and so are the means of batches, which need not be small e
 Direct connections sum them in float32 and round the sum once; TensorFlow's ring rounds at each hop.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -21,12 +22,21 @@ def half(config: Reduction) -> Method:
     kind = tf.as_dtype(config.dtype)
     scale = SCALE if kind == tf.float16 else 1.0
 
+    def short(gradient: tf.Tensor) -> tf.Tensor:
+        return tf.cast(gradient * scale if scale != 1 else gradient, kind)
+
+    def wide(gradient: tf.Tensor) -> tf.Tensor:
+        return tf.cast(gradient, tf.float32) / scale
+
     def shorten(values: list[Any]) -> tuple[list[Any], list[tf.Tensor]]:
-        sums, *gradients = values
-        return [], [sums, *(gradient if len(gradient.shape) < 2 else tf.cast(gradient * scale, kind) for gradient in gradients)]
+        return [], _large(short, values)
 
     def widen(values: list[Any]) -> tuple[list[Any], list[tf.Tensor]]:
-        sums, *gradients = values
-        return [sums, *(gradient if len(gradient.shape) < 2 else tf.cast(gradient, tf.float32) / scale for gradient in gradients)], []
+        return _large(wide, values), []
 
     return Method([shorten, widen])
+
+
+def _large(change: Callable[[tf.Tensor], tf.Tensor], values: list[Any]) -> list[tf.Tensor]:
+    """Change what has two dimensions or more; the sums come first and have one."""
+    return [value if len(value.shape) < 2 else change(value) for value in values]
