@@ -15,6 +15,7 @@ from tests.project import ROOT, Project, copy_project
 PREFIX, SUBNET, NODES = "lockstep-test", "10.89.78.0/24", 5
 SETTINGS = (f"lab_prefix={PREFIX}", f"lab_subnet={SUBNET}")
 SHARED = ("wheels", "sources")
+TESTER = ".lockstep/tester"  # holds the id of the process that tests with this copy
 
 
 @dataclass
@@ -71,6 +72,28 @@ def refusal(output: str) -> str | None:
     return lines[0] if lines else None
 
 
+def remove_remains(engine: str = "podman") -> None:
+    """Remove the lab of an earlier session of these tests that ended without its own cleanup, as when the machine went down."""
+    if shutil.which(engine) is None:
+        return
+    found = subprocess.run([engine, "network", "inspect", PREFIX], capture_output=True, text=True, check=False)
+    project = json.loads(found.stdout)[0].get("labels", {}).get("lockstep.project") if found.returncode == 0 else None
+    if project is None or in_use(Path(project)):
+        return
+    listing = [engine, "ps", "-aq", "--filter", f"label=lockstep.project={project}"]
+    nodes = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split()
+    subprocess.run([engine, "rm", "-f", "-t", "0", *nodes], check=True)
+    subprocess.run([engine, "network", "rm", PREFIX], check=True)
+
+
+def in_use(project: Path) -> bool:
+    """Whether a lab's project may still be wanted: it is there, and is a person's or that of a session that still tests."""
+    if not project.is_dir():
+        return False
+    tester = project / TESTER
+    return not tester.is_file() or Path("/proc", tester.read_text()).exists()
+
+
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A lab of five nodes in a copy of the project, removed at the end."""
@@ -79,10 +102,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         pytest.skip(reason)
     root = tmp_path_factory.mktemp("lockstep lab")
     copy_project(root)
+    (root / ".lockstep").mkdir(exist_ok=True)
+    (root / TESTER).write_text(str(os.getpid()))
+    remove_remains()
     # What was fetched from a registry once is not fetched again.
     for name in SHARED:
         (ROOT / ".lockstep" / name).mkdir(parents=True, exist_ok=True)
-        (root / ".lockstep").mkdir(exist_ok=True)
         (root / ".lockstep" / name).symlink_to(ROOT / ".lockstep" / name)
     made = Lab(root, "inventory/lab")
     try:
