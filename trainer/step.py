@@ -169,7 +169,8 @@ class Parts:
         self.optimizer.apply(others[:count], rate)
         for variable, moved in zip(statistics(self.model), others[count:], strict=True):
             tf.raw_ops.AssignAddVariableOp(resource=variable.value.handle, value=moved)
-        return sums
+        # Of all that was summed these alone outlive the step, and the step after the next one is summed in the same memory.
+        return tf.raw_ops.DeepCopy(x=sums)
 
 
 def signature(model: keras.Model, steps: int) -> Batch:

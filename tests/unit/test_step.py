@@ -10,23 +10,32 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
-import json, sys
+import itertools, json, sys
 from pathlib import Path
 from trainer import worker
 worker.quiet_tensorflow()
 from trainer.cluster import Cluster, Place, digest
+from trainer.direct import aligned
 cluster = Cluster(Place(0, ["alone"]), 1)
 import keras
 import numpy as np
 import tensorflow as tf
-from trainer import config, models, optimizer, reduction, step
+from trainer import collective, config, models, optimizer, reduction, step
 from trainer.reduction import Method, Setting, chain
 from trainer.telemetry import Events
 
 class Nobody:
-    # What one worker alone sums.
+    # What one worker alone sums, in one of two sets of arrays in turn, as a Route gives them.
+    def __init__(self):
+        self.sets = {}
     def all_reduce(self, arrays):
-        return [array.copy() for array in arrays]
+        key = tuple((array.shape, array.dtype.char) for array in arrays)
+        if key not in self.sets:
+            self.sets[key] = itertools.cycle([[aligned(array.shape, array.dtype) for array in arrays] for _ in range(2)])
+        sums = next(self.sets[key])
+        for total, array in zip(sums, arrays):
+            total[...] = array
+        return sums
 
 def parts(choose, clip=None):
     keras.utils.set_random_seed(1)
@@ -34,7 +43,8 @@ def parts(choose, clip=None):
         model = models.build({"name": "deep_cnn", "filters": 2, "stages": 1}, (8, 8, 1), 3)
         method = choose(step.shapes(model))
         rule = optimizer.make(config.Optimizer(weight_decay=0.1, clip_norm=clip), model.trainable_variables, method.low_rank)
-    return step.Parts(step.Local(cluster, model), rule, chain.make(method, cluster.all_reduce, Nobody()))
+    nobody = Nobody()
+    return step.Parts(step.Local(cluster, model), rule, chain.make(method, collective.direct(nobody), nobody))
 
 def packed(shapes):
     return reduction.make(config.Reduction(), shapes, Setting(2))
@@ -66,6 +76,16 @@ found = {"alone": len(reduction.make(config.Reduction(), [], Setting(1)).computa
 none = lambda shapes: Method([])
 for name, choose in {"none": none, "packed": packed, "twice": twice, "powersgd": powersgd}.items():
     found[name] = [train(parts(choose), apart) for apart in (False, True)]
+def rows_of(choose, steps_per_call):
+    made, random, rows = parts(choose), np.random.default_rng(0), []
+    call, images = step.make_train_call(made), random.integers(0, 256, (16, 5, 8, 8, 1), dtype=np.uint8)
+    labels = random.integers(0, 3, (16, 5)).astype(np.int32)
+    for first in range(0, 16, steps_per_call):
+        part = slice(first, first + steps_per_call)
+        rows += call(step.full(images[part], labels[part]), np.full(steps_per_call, 0.01, np.float32)).numpy().tolist()
+    return rows
+found["many"] = {name: [rows_of(choose, steps) for steps in (1, 4)] for name, choose in {"packed": packed, "powersgd": powersgd}.items()}
+
 sizes = step.shapes(parts(none).model)
 found["low_rank"] = [sorted(powersgd(sizes, on_host).low_rank) for on_host in (True, False)]
 
@@ -128,6 +148,13 @@ def found(tmp_path_factory):
     assert done.returncode == 0, done.stderr
     assert "retracing" not in done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", ["packed", "powersgd"])
+def test_a_call_tells_of_each_of_its_steps(name, found):
+    single, together = found["many"][name]
+    assert together == single
+    assert len({tuple(row) for row in single}) == 16
 
 
 @pytest.mark.parametrize("name", ["none", "packed", "twice", "powersgd"])
