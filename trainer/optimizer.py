@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from trainer.collective import on_host
 from trainer.config import Optimizer
+from trainer.fixedsum import fixed_sum
 from trainer.hostarray import Crew, HostArray, aligned
 from trainer.reduction import LowRank
 
@@ -123,7 +124,7 @@ def shortening(gradients: Sequence[tf.Tensor | LowRank], longest: float) -> tf.T
     """The factor that makes gradients no longer than `longest`, as a norm over all."""
     # The left factor's rows are orthonormal: the product is as long as the right one.
     tensors = [gradient.right if isinstance(gradient, LowRank) else gradient for gradient in gradients]
-    norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tensor)) for tensor in tensors]))
+    norm = tf.sqrt(tf.add_n([fixed_sum(tf.square(tensor)) for tensor in tensors]))
     return tf.minimum(1.0, longest / tf.maximum(norm, np.finfo(np.float32).tiny))
 
 

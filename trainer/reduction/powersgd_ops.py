@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Reduction
+from trainer.fixedsum import fixed_sum, fixed_sums
 from trainer.reduction import NEGLIGIBLE, Method, Setting
 
 
@@ -105,21 +106,25 @@ def orthonormal(left: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
 def _orthonormal_to(others: list[tf.Tensor], column: tf.Tensor) -> tf.Tensor:
     rest = column
     for other in others * 2:
-        rest -= other * tf.reduce_sum(other * rest)
-    length = tf.norm(rest)
-    return tf.where(length > NEGLIGIBLE * tf.norm(column), rest / tf.where(length > 0, length, 1), tf.zeros_like(rest))
+        rest -= other * fixed_sum(other * rest)
+    length = _length(rest)
+    return tf.where(length > NEGLIGIBLE * _length(column), rest / tf.where(length > 0, length, 1), tf.zeros_like(rest))
+
+
+def _length(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.sqrt(fixed_sum(tf.square(tensor)))
 
 
 def principal(right: tf.Tensor) -> tf.Tensor:
     """Turns the columns of `right` to orthogonal ones, the longest first (as `kernels.principal`, transposed)."""
-    exact = tf.cast(right, tf.float64)
-    _, vectors = tf.linalg.eigh(tf.matmul(exact, exact, transpose_a=True))
+    columns = tf.transpose(tf.cast(right, tf.float64))
+    _, vectors = tf.linalg.eigh(tf.stack([fixed_sums(columns * column) for column in tf.unstack(columns)]))
     return tf.cast(tf.reverse(vectors, [1]), tf.float32)
 
 
 def unit(right: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
     """The last columns, as many as `first` has, scaled to length 1; an empty one starts at random again."""
     last = right[:, right.shape[1] - first.shape[1] :]
-    length = tf.norm(last, axis=0, keepdims=True)
-    some = length > NEGLIGIBLE * tf.norm(right)
+    length = tf.sqrt(fixed_sums(tf.transpose(tf.square(last))))[tf.newaxis]
+    some = length > NEGLIGIBLE * _length(right)
     return tf.where(some, last / tf.where(some, length, 1), first)

@@ -1,0 +1,43 @@
+"""Sums that do not depend on threads, in processes of their own: the number of threads is a process's."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.samples import ROOT
+
+SCRIPT = """
+import json, sys
+from trainer import worker
+worker.quiet_tensorflow()
+import numpy as np
+import tensorflow as tf
+from trainer.fixedsum import fixed_sum, fixed_sums
+tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+random, found = np.random.default_rng(0), []
+for shape in ((), (0,), (1,), (1024,), (1025,), (3, 3, 8, 16), (3600, 1000), (2048, 1024)):
+    values = random.standard_normal(shape).astype(np.float32) ** 2
+    traced = tf.function(fixed_sum)
+    found.append([float(traced(tf.constant(values, tf.float32))), float(values.sum(dtype=np.float64))])
+values = random.standard_normal((2, 70_000)) ** 2
+found += zip(fixed_sums(tf.constant(values)).numpy().tolist(), values.sum(axis=1).tolist())
+print(json.dumps(found))
+"""
+
+
+def sums(threads):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    argv = [sys.executable, "-c", SCRIPT, str(threads)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_bits_do_not_depend_on_threads_and_the_sum_is_right():
+    one, eight = sums(1), sums(8)
+    assert one == eight
+    for found, expected in one:
+        assert found == pytest.approx(expected, rel=1e-6)
