@@ -5,13 +5,16 @@ way, in the order in which the model creates them. Order of images and learning 
 the step alone, so nothing else is needed. Only the chief writes; every worker restores.
 
 A reduction may remember something of its own on each worker (what PowerSGD has not sent yet): each
-writes its part, `workers/<host>/memory/step-<step>.npz`, before the chief writes the state.
+writes its part, `workers/<host>/memory/step-<step>.npz`, before the chief writes the state. Parts and
+state belong together when the same attempt wrote them: a worker that was away for a while may hold
+a part of the same step from before.
 """
 
 import json
 import re
+import secrets
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,8 @@ from trainer.rundir import snapshot_path
 NAME = re.compile(r"step-(\d{9})\.npz")
 RECENT = 64
 """How many of its newest states a worker tells the others of."""
+FEWEST_MEMORIES = 2
+"""Parts of a state are there before the state: until then they, too, need the ones before."""
 DAMAGED = OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile
 
 
@@ -55,6 +60,10 @@ class Progress:
     """Name of the reduction that several workers began with."""
     shares: list[int] | None = None
     """Each worker's share of a step, by rank, where they were measured."""
+    attempt: str = ""
+    """Name of the attempt that this is of: every start of the workers is one."""
+    hosts: list[str] | None = None
+    """The workers of that attempt by rank, without ports."""
 
 
 class States:
@@ -78,13 +87,11 @@ class States:
     def newest(self) -> Progress | None:
         """How far the newest state is; None without any, or where it can't be read."""
         paths = self.all()
-        if not paths:
-            return None
-        try:
-            with np.load(paths[-1], allow_pickle=False) as stored:
-                return _progress(stored)
-        except DAMAGED:
-            return None  # load() tells of it
+        return _readable(paths[-1]) if paths else None
+
+    def saved(self) -> dict[int, Progress | None]:
+        """How far each state on this disk is, by its step, oldest first; None for one that can't be read."""
+        return {step: _readable(path) for step, path in self.by_step().items()}
 
     def load(self, path: Path, variables: list[tf.Variable]) -> tuple[list[np.ndarray], Progress]:
         """Read a state.
@@ -106,37 +113,49 @@ class Memories:
     """What this worker's reduction remembers, in a folder of its own."""
 
     def __init__(self, folder: Path, place: Place, keep: int, memory: Sequence[Memory]):
-        self._folder, self._place, self._keep = folder, place, keep
+        self._folder, self._place, self._keep = folder, place, max(keep, FEWEST_MEMORIES)
         self.memory = memory
         self._first = [array.numpy() for array in memory]
 
-    def steps(self) -> list[int]:
-        """Steps whose memory is on this disk, oldest first."""
-        return list(_files(self._folder))
+    def steps(self, attempts: Mapping[int, str]) -> list[int]:
+        """Of states, given by step with the attempt that saved them, those whose part is on this disk, oldest first.
 
-    def save(self, step: int) -> None:
+        Raises:
+            LockstepError: a file is damaged.
+        """
+        return [step for step in sorted(attempts) if self._open(step, attempts[step], lambda _: True)]
+
+    def save(self, step: int, attempt: str) -> None:
         """Write the memory after a step, then drop all but the newest."""
         if self.memory:
-            _write(self._folder, self._keep, step, self.memory, workers=self._place.workers)
+            _write(self._folder, self._keep, step, self.memory, about=self._about(attempt))
 
-    def load(self, step: int) -> bool:
-        """Take up the memory of a step; False, and nothing is changed, where there is none for this number of workers and this reduction.
+    def load(self, step: int, attempt: str) -> bool:
+        """Take up the memory of a step; False, and nothing is changed, where there is none that fits.
+
+        It is to be of this attempt, this number of workers and this reduction.
 
         Raises:
             LockstepError: the file is damaged.
         """
+        arrays: list[np.ndarray] | None = self._open(step, attempt, _arrays)
+        if arrays is not None:
+            self.assign(arrays)
+        return arrays is not None
+
+    def _about(self, attempt: str) -> str:
+        return json.dumps([attempt, self._place.workers, [array.shape for array in self.memory]])
+
+    def _open(self, step: int, attempt: str, read: Callable[[Any], Any]) -> Any:
+        """What `read` makes of the file of a step; None where there is none that fits."""
         path = _files(self._folder).get(step)
         if path is None:
-            return False
+            return None
         try:
             with np.load(path, allow_pickle=False) as stored:
-                arrays = _arrays(stored)
-                fits = int(stored["workers"]) == self._place.workers and _shapes(arrays) == _shapes(self.memory)
+                return read(stored) if str(stored["about"]) == self._about(attempt) else None
         except DAMAGED as error:
             raise LockstepError(f"{path}: a damaged part of a training state ({error}); remove it to go on without") from None
-        if fits:
-            self.assign(arrays)
-        return fits
 
     def clear(self) -> None:
         """As at the start of a run."""
@@ -146,10 +165,6 @@ class Memories:
         """Overwrite the memory."""
         for array, values in zip(self.memory, arrays, strict=True):
             array.assign(values)
-
-
-def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
-    return [tuple(array.shape) for array in arrays]
 
 
 def _files(folder: Path) -> dict[int, Path]:
@@ -176,18 +191,27 @@ def _progress(stored: Any) -> Progress:
     return Progress(**json.loads(str(stored["progress"])))
 
 
+def _readable(path: Path) -> Progress | None:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return _progress(stored)
+    except DAMAGED:
+        return None  # load() tells of it
+
+
 def restore(cluster: Cluster, states: States, variables: list[tf.Variable], memories: Memories) -> Progress:
     """Give every worker the chief's newest state, or its initial values when there is none.
 
     The values travel from the chief bit for bit, so workers can't start from different weights. A
-    reduction's memory is each worker's own: of the chief's states, the newest for which all have it
-    is taken. Without any the memory starts anew.
+    reduction's memory is each worker's own. Where these same workers saved the chief's newest state,
+    and one has lost its part, an older state for which all have theirs is taken; without any, or where
+    others trained in between, the memory starts anew.
     """
-    found = states.by_step() if cluster.place.is_chief else {}
-    step = _common(cluster, found, memories) if memories.memory else max(found, default=-1)
+    saved = states.saved() if cluster.place.is_chief else {}
+    step = _common(cluster, saved, memories) if memories.memory else max(saved, default=-1)
     arrays, progress = [variable.numpy() for variable in variables], Progress()
-    if found:
-        arrays, progress = states.load(found[step], variables)
+    if saved:
+        arrays, progress = states.load(states.by_step()[step], variables)
         progress.restarts += 1
     if cluster.place.workers > 1:
         arrays = _broadcast(cluster, arrays)
@@ -195,24 +219,29 @@ def restore(cluster: Cluster, states: States, variables: list[tf.Variable], memo
     for variable, array in zip(variables, arrays, strict=True):
         variable.assign(array)
     _recall(cluster, memories, progress)
+    progress.attempt, progress.hosts = cluster.text_from_chief(secrets.token_hex(8)), cluster.place.hosts
     return progress
 
 
-def _common(cluster: Cluster, found: dict[int, Any], memories: Memories) -> int:
+def _common(cluster: Cluster, saved: Mapping[int, Progress | None], memories: Memories) -> int:
     """The newest of the chief's steps for which all workers have their memory, else the chief's newest; -1 without any."""
+    newest = max(saved, default=-1)
+    last = saved.get(newest)
+    again = last is not None and last.hosts == cluster.place.hosts
+    usable = {step: progress.attempt for step, progress in saved.items() if progress is not None and (again or step == newest)}
+    told: dict[str, str] = json.loads(cluster.text_from_chief(json.dumps(usable)))
     table = np.full((cluster.place.workers, RECENT), -1, np.int32)
-    own = set(memories.steps())
-    steps = sorted(own & set(found) if cluster.place.is_chief else own)[-RECENT:]
+    steps = memories.steps({int(step): attempt for step, attempt in told.items()})[-RECENT:]
     table[cluster.place.rank, : len(steps)] = steps
     table = cluster.gather(table)
     common = set.intersection(*(set(row[row >= 0].tolist()) for row in table))
-    return max(common, default=max(found, default=-1))
+    return max(common, default=newest)
 
 
 def _recall(cluster: Cluster, memories: Memories, progress: Progress) -> None:
     if not memories.memory or not progress.step:
         return
-    loaded = memories.load(progress.step)
+    loaded = memories.load(progress.step, progress.attempt)
     if cluster.sum(np.array([loaded], np.int32))[0] < cluster.place.workers:
         memories.clear()
         if cluster.place.is_chief:

@@ -1,5 +1,6 @@
 """Compressed gradients through the playbooks: equal weights, and nothing lost when a run is broken off."""
 
+import json
 import os
 import shutil
 import signal
@@ -88,6 +89,12 @@ def test_on_another_number_of_workers_the_memory_starts_anew_and_the_run_goes_on
     assert "it starts anew" in (project.run("fewer") / "workers" / "worker1" / "worker.log").read_text()
     summary = project.summary("fewer")
     assert (summary["steps"], summary["workers"], len(set(summary["weights_sha256_by_rank"]))) == (24, 2, 1)
+    # The third is back, with what it had not sent two epochs ago: what the others have trained since is not trained again.
+    project.play("train", "run=fewer", "epochs=4", "workers=3")
+    chief = project.run("fewer") / "workers" / "worker1"
+    assert (chief / "worker.log").read_text().count("it starts anew") == 2
+    records = map(json.loads, (chief / "metrics.jsonl").read_text().splitlines())
+    assert [record["epoch"] for record in records if record["kind"] == "epoch"] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

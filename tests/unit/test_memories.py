@@ -17,14 +17,14 @@ def saved(folder):
     made = memories(folder)
     for number, array in enumerate(made.memory, 1):
         array.assign(np.full(array.shape, number, np.float32))
-    made.save(7)
+    made.save(7, "first")
     return made
 
 
 def test_what_was_saved_is_taken_up(tmp_path):
     before, after = saved(tmp_path), memories(tmp_path)
-    assert after.steps() == [7]
-    assert after.load(7)
+    assert after.steps({6: "first", 7: "first"}) == [7]
+    assert after.load(7, "first")
     assert all(one.numpy().tobytes() == other.numpy().tobytes() for one, other in zip(before.memory, after.memory, strict=True))
 
 
@@ -32,7 +32,8 @@ def test_what_was_saved_is_taken_up(tmp_path):
 def test_that_of_other_workers_or_of_another_reduction_is_left_alone(tmp_path, other):
     saved(tmp_path)
     made = memories(tmp_path, **other)
-    assert not made.load(7)
+    assert made.steps({7: "first"}) == []
+    assert not made.load(7, "first")
     assert not any(array.numpy().any() for array in made.memory)
 
 
@@ -41,4 +42,19 @@ def test_a_damaged_file_is_named(tmp_path):
     (path,) = tmp_path.glob("step-*.npz")
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(LockstepError, match="a damaged part of a training state"):
-        memories(tmp_path).load(7)
+        memories(tmp_path).load(7, "first")
+
+
+def test_that_of_the_same_step_of_another_attempt_is_left_alone(tmp_path):
+    saved(tmp_path)
+    made = memories(tmp_path)
+    assert made.steps({7: "second"}) == []
+    assert not made.load(7, "second")
+    assert not any(array.numpy().any() for array in made.memory)
+
+
+def test_the_part_of_the_state_before_stays_until_that_state_is_surely_not_needed(tmp_path):
+    made = Memories(tmp_path, Place(0, ["a:1", "b:1"]), 1, [HostArray((3, 4))])
+    for step in (5, 6, 7):
+        made.save(step, "first")
+    assert made.steps(dict.fromkeys((5, 6, 7), "first")) == [6, 7]
