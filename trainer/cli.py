@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import DONE, FAILED, LockstepError
+from trainer.errors import DONE, FAILED, REFUSAL, LockstepError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(arguments.function(arguments))
     except LockstepError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"{REFUSAL}{error}", file=sys.stderr)
         return FAILED
 
 
@@ -70,7 +70,9 @@ def _parser() -> argparse.ArgumentParser:
 def plan(arguments: argparse.Namespace) -> int:
     """Read a request as JSON on standard input and print the plan as JSON."""
     from trainer import plan as planning
+    from trainer import worker
 
+    worker.quiet_tensorflow()  # a person's own file may import it
     request = json.load(sys.stdin)
     for key in ("runs", "packs", "parameter_cache"):
         request[key] = Path(request[key])

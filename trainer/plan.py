@@ -22,7 +22,7 @@ from trainer import models, package, schedule
 from trainer.config import Config, nearest
 from trainer.data import fashion_mnist, publish
 from trainer.data.sources import Listing, detect, open_source
-from trainer.errors import ConfigError, LockstepError
+from trainer.errors import ConfigError, LockstepError, refusal
 from trainer.files import read_json, write_json
 from trainer.models import own
 
@@ -344,11 +344,8 @@ def parameters(config: Config, classes: int, request: Request) -> dict[str, int]
     argv = [sys.executable, "-m", "trainer", "parameters"]
     done = subprocess.run(argv, input=json.dumps(section), capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        refusals = [line for line in lines if line.startswith("error: ")]
-        if refusals:
-            raise LockstepError(refusals[-1].removeprefix("error: "))
-        raise LockstepError(f"model {config.model['name']}: can't be built:\n" + "\n".join(lines[-5:]))
+        last = "\n".join(done.stderr.strip().splitlines()[-5:])
+        raise LockstepError(refusal(done.stderr) or f"model {config.model['name']}: can't be built:\n{last}")
     found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     if request.write:
         write_json(entry, found)

@@ -7,6 +7,7 @@ from ansible.errors import AnsibleActionFail
 
 from plugins.shared import control
 from trainer.analysis import text
+from trainer.errors import refusal
 
 
 class ActionModule(control.ControlAction):
@@ -16,8 +17,7 @@ class ActionModule(control.ControlAction):
         """Three classes, the most probable first."""
         output = self.arguments["output"]
         if output["rc"] != 0:
-            errors = [line for line in output["stderr_lines"] if line.startswith("error: ")]
-            raise AnsibleActionFail(errors[-1].removeprefix("error: ") if errors else "\n".join(output["stderr_lines"][-20:]))
+            raise AnsibleActionFail(refusal(output["stderr"]) or "\n".join(output["stderr_lines"][-20:]))
         classes = json.loads(output["stdout_lines"][-1])
         rows = [[row["class"], f"{row['probability']:.1%}"] for row in classes]
         heading = f"{self.arguments['image']} by {self.arguments['run']}, epoch {self.arguments['epoch']}"

@@ -17,6 +17,7 @@ from plugins.shared.remote import Gone, Worker
 from plugins.shared.upload import with_progress
 from trainer import package
 from trainer.analysis.progress import Line
+from trainer.errors import refusal
 
 POLL_S = 0.5
 GRACE_S = 2
@@ -111,8 +112,8 @@ def failure(host: str, ended: dict[str, Any] | None, lines: list[str]) -> str:
         how = "its session ended without an exit code (killed, or the host was restarted)"
     else:
         how = f"exit code {ended['exit_code']}"
-    refusals = [line for line in lines if line.startswith("error: ")]
-    if refusals:
-        return f"{host}: {refusals[-1].removeprefix('error: ')}"
+    refused = refusal("\n".join(lines))
+    if refused:
+        return f"{host}: {refused}"
     last = "\n  ".join(lines)
     return f"{host}: the benchmark failed, {how}; the last lines of its log:\n  {last}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from plugins.filter.cluster import check_absolute, check_hosts, cluster_hosts
 from plugins.shared import control
-from trainer.errors import LockstepError
+from trainer.errors import LockstepError, refusal
 
 
 def hosts(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
@@ -53,7 +53,7 @@ def make(options: dict[str, Any], found: list[dict[str, Any]], place: str, defau
     argv = [sys.executable, "-m", "trainer", "plan"]
     done = subprocess.run(argv, input=json.dumps(request), capture_output=True, text=True, cwd=control.ROOT, check=False)
     if done.returncode != 0:
-        raise LockstepError(done.stderr.strip().removeprefix("error: ") or f"the plan failed with exit code {done.returncode}")
+        raise LockstepError(refusal(done.stderr) or done.stderr.strip() or f"the plan failed with exit code {done.returncode}")
     plan: dict[str, Any] = json.loads(done.stdout)
     check_hosts(plan["hosts"])
     return {**plan, "nonce": secrets.token_hex(16), "place": place, "folder": str(Path(folder) / plan["run"])}

@@ -11,7 +11,7 @@ from ansible.utils.display import Display
 
 from plugins.shared import control
 from trainer.analysis.progress import Line
-from trainer.errors import LockstepError
+from trainer.errors import LockstepError, refusal
 
 
 def run(argv: list[str], doing: str) -> dict[str, Any]:
@@ -41,6 +41,6 @@ def run(argv: list[str], doing: str) -> dict[str, Any]:
         error = errors.read()
     line.end()
     if process.returncode != 0:
-        raise LockstepError(error.strip().rpartition("error: ")[2])
+        raise LockstepError(refusal(error) or error.strip())
     found: dict[str, Any] = json.loads(output[-1])
     return found

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from trainer.data.sources import Listing, source
-from trainer.errors import DatasetError
+from trainer.errors import DatasetError, refusal
 from trainer.files import read_json, replacing
 from trainer.package import PACKAGE
 
@@ -127,7 +127,7 @@ class TFRecords:
             argv = [sys.executable, "-m", "trainer", "index-records", "--folder", str(self.path), "--out", str(kept)]
             done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=PACKAGE.parent)
             if done.returncode != 0:
-                raise DatasetError(done.stderr.strip().rpartition("error: ")[2])
+                raise DatasetError(refusal(done.stderr) or done.stderr.strip())
         with np.load(kept) as stored:
             return dict(stored)
 
