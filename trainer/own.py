@@ -25,6 +25,8 @@ class Function:
     name: str
     source: str
     """The whole file."""
+    path: str | None = None
+    """Where it lies; None on a machine that has no more of it than its text."""
 
     @property
     def called(self) -> str:
@@ -55,7 +57,7 @@ def find(variable: str, given: str) -> Function:
         source = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise ConfigError(f"{variable}={given}: {path.name} is not UTF-8; save it as UTF-8") from None
-    found = Function(path.name, name, source)
+    found = Function(path.name, name, source, str(path.resolve()))
     parameters(variable, found)
     return found
 
@@ -87,7 +89,7 @@ def load(variable: str, function: Function) -> Callable[..., Any]:
     """
     # A name of its own: a file may be called like a module that is in use.
     module = types.ModuleType(f"lockstep_own_{Path(function.file).stem}")
-    module.__file__ = function.file
+    module.__file__ = function.path or function.file
     # So that errors, and Keras, find the lines.
     linecache.cache[function.file] = (len(function.source), None, function.source.splitlines(keepends=True), function.file)
     sys.modules[module.__name__] = module
@@ -115,5 +117,5 @@ def telling(variable: str, function: Function) -> Iterator[None]:
             if error.__traceback__
             else []
         )
-        where = f" ({function.file}, line {frames[-1].lineno})" if frames else ""
-        raise ConfigError(f"{variable}={function.called}: {type(error).__name__}: {error}{where}") from error
+        where = f", line {frames[-1].lineno}" if frames else ""
+        raise ConfigError(f"{variable}={function.called}{where}: {type(error).__name__}: {error}") from error

@@ -119,6 +119,7 @@ CASES = {
     "raises": "\\n    return layers.Dense(1 // 0)",
     "no model": "return 3",
     "not built": "return keras.Sequential([layers.Flatten(), layers.Dense(classes)])",
+    "built by itself": "\\n    class Mine(keras.Model):\\n        pass\\n    made = Mine()\\n    made.built = True\\n    return made",
     "other input": "return keras.Sequential([keras.Input((5, 5, 1)), layers.Flatten(), layers.Dense(classes)])",
     "other output": "return keras.Sequential([keras.Input(size), layers.Flatten(), layers.Dense(classes + 1)])",
     "softmax layer": "return keras.Sequential([keras.Input(size), layers.Flatten(), layers.Dense(classes), layers.Softmax()])",
@@ -161,9 +162,10 @@ def test_what_a_function_returns_is_checked_and_snapshots_of_it_open(tmp_path):
     assert "chatter" not in done.stdout
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "fits": 16 * 3 + 3,
-        "raises": "model=m.py:build: ZeroDivisionError: integer division or modulo by zero (m.py, line 6)",
+        "raises": "model=m.py:build, line 6: ZeroDivisionError: integer division or modulo by zero",
         "no model": "model=m.py:build: it gave int; it must return a keras.Model",
         "not built": "model=m.py:build: the model has no input shape; begin it with keras.Input(size)",
+        "built by itself": "model=m.py:build: the model has no input shape; begin it with keras.Input(size)",
         "other input": "model=m.py:build: its input is (None, 5, 5, 1); it must be (None, 4, 4, 1), as data.image_size says",
         "other output": "model=m.py:build: its output is (None, 4); it must be (None, 3), a number for each class",
         "softmax layer": "model=m.py:build: it ends with softmax; leave that out: the loss takes logits",
@@ -220,10 +222,15 @@ def test_images_may_be_paths_and_bytes(file):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"image": "1 / 0"}, "ZeroDivisionError: division by zero (mine.py, line 5)"),
+        ({"image": "1 / 0"}, "dataset=mine.py:images, line 5: ZeroDivisionError: division by zero"),
         ({"image": "np.zeros((4, 4))"}, "image 0 of train is an array [4, 4] of float64; a function gives pairs"),
         ({"image": "'nowhere.png'"}, "image 0 of train: nowhere.png: No such file or directory"),
-        ({"label": "None"}, "number 0 of train is (array("),
+        ({"label": "None"}, "the class of number 0 of train is None (NoneType); a function gives pairs"),
+        ({"label": "True"}, "the class of number 0 of train is True (bool); "),
+        ({"label": "0.5"}, "the class of number 0 of train is 0.5 (float); "),
+        ({"label": "np.array([0, 1])"}, "the class of number 0 of train is array([0, 1]) (ndarray); "),
+        ({"label": "[[0], [0, 1]]"}, "the class of number 0 of train is [[0], [0, 1]] (list); "),
+        ({"label": "0, 1"}, "number 0 of train is (array("),
         ({"label": "0"}, "at least two classes are needed, found: 0"),
         ({"count": 0}, "at least two classes are needed, found: none"),
         ({"label": "number if split == 'train' else 0"}, "test has no image of class 1; train and test must hold the same classes"),
@@ -232,9 +239,39 @@ def test_images_may_be_paths_and_bytes(file):
 def test_images_that_cant_be_used_are_refused_and_nothing_is_kept(change, message, file):
     source = written(file, **change)
     said = refused(source.scan)
-    assert said.startswith("dataset=mine.py:images: ")
+    assert said.startswith(("dataset=mine.py:images: ", "dataset=mine.py:images, line "))
     assert message in said
     assert not list(file.parent.glob("kept/.part-*"))
+
+
+@pytest.mark.parametrize("kind", ["int", "np.int64", "np.uint8", "np.array", "lambda n: np.array([n])", "str"])
+def test_classes_are_whole_numbers_of_any_kind_in_their_order(kind, file):
+    listing = written(file, label=f"({kind})(number % 11)", count=22).scan()
+    assert listing.classes == [str(number) for number in range(11)]
+    assert listing.labels["test"] == [*range(11)] * 2
+
+
+def test_images_are_taken_one_at_a_time(file):
+    file.write_text(
+        "import numpy as np, pathlib\nalive = 0\nclass Image(bytes):\n    def __del__(self):\n        global alive\n        alive -= 1\n"
+        "def images(split):\n    global alive\n    for number in range(20):\n        alive += 1\n        assert alive < 4\n"
+        f"        yield Image({image_bytes(1)!r}), number % 2\n"
+    )
+    assert data.Own("mine.py:images").scan().labels["train"] == [0, 1] * 10
+
+
+def test_a_file_finds_what_lies_beside_it_and_its_copy_is_another_dataset(file, tmp_path):
+    text = "from pathlib import Path\nHERE = Path(__file__).parent\n"
+    text += "def images(split):\n    for name in ('a', 'b'):\n        yield HERE / f'{name}.png', name\n"
+    for number, folder in enumerate(("one", "other")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(text)
+        (tmp_path / folder / "a.png").write_bytes(image_bytes(number))
+        (tmp_path / folder / "b.png").write_bytes(image_bytes(number))
+    sources = [data.Own(f"{folder}/mine.py:images") for folder in ("one", "other")]
+    listings = [source.scan() for source in sources]
+    assert [source.read("train", 0) for source in sources] == [image_bytes(0), image_bytes(1)]
+    assert listings[0].fingerprint != listings[1].fingerprint
 
 
 def test_images_are_arrays_of_any_depth(file):

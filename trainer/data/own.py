@@ -1,13 +1,14 @@
 """Source `own`: images from a function in a person's own file.
 
 `FILE.py:FUNCTION` is called with `"train"`, then `"test"`, and gives pairs of an image and its class. An image is the path of a file,
-its bytes, or a uint8 array `[height, width]` or `[height, width, 1 or 3]`. What it gave is kept until the file changes.
+its bytes, or a uint8 array `[height, width]` or `[height, width, 1 or 3]`; a class is a name or a whole number. What it gave is kept
+until the file changes.
 """
 
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from trainer.errors import DatasetError
 from trainer.files import read_json, write_json
 
 KEPT = Path(".lockstep/sources/own")
-HOW = "a function gives pairs (image, class): a path, bytes, or a uint8 array [height, width, channels]; and a class's name"
+HOW = "a function gives pairs (image, class): a path, bytes, or a uint8 array [height, width, channels]; and a class's name or number"
+END = object()
 
 
 @source("own")
@@ -32,7 +34,9 @@ class Own:
         if path is None:
             raise DatasetError("data.path: the source `own` needs FILE.py:FUNCTION")
         self._function = own.find("dataset", path)
-        self._digest = hashlib.sha256(f"{self._function.name}\0{self._function.source}".encode()).hexdigest()
+        # A copy of the file beside other images is another dataset.
+        given = (self._function.path, self._function.name, self._function.source)
+        self._digest = hashlib.sha256("\0".join(map(str, given)).encode()).hexdigest()
         self._place = KEPT.resolve() / self._digest[:16]
 
     def scan(self) -> Listing:
@@ -41,7 +45,7 @@ class Own:
             self._run()
         index = read_json(self._place / "index.json")
         self._records = index["records"]
-        classes = sorted({record[0] for split in SPLITS for record in self._records[split]})
+        classes = _in_order({record[0] for split in SPLITS for record in self._records[split]})
         labels = {split: [classes.index(record[0]) for record in self._records[split]] for split in SPLITS}
         files = {split: [f"{split}/{record[0]}/{number:07d}" for number, record in enumerate(self._records[split])] for split in SPLITS}
         self._check(labels, classes)
@@ -72,15 +76,24 @@ class Own:
         finally:
             shutil.rmtree(part, ignore_errors=True)
 
-    def _pairs(self, made: Any, split: str) -> Iterable[tuple[str, bytes]]:
+    def _pairs(self, made: Any, split: str) -> Iterator[tuple[str, bytes]]:
         called = f"dataset={self._function.called}"
-        with own.telling("dataset", self._function):
-            given = list(made(split))
-        for number, pair in enumerate(given):
-            if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], str | int):
+        for number, pair in enumerate(self._given(made, split)):
+            if not isinstance(pair, tuple) or len(pair) != 2:
                 raise DatasetError(f"{called}: number {number} of {split} is {_shown(pair)}; {HOW}")
             image, label = pair
-            yield str(label), _bytes(image, f"{called}: image {number} of {split}")
+            yield _class(label, f"{called}: the class of number {number} of {split}"), _bytes(image, f"{called}: image {number} of {split}")
+
+    def _given(self, made: Any, split: str) -> Iterator[Any]:
+        """What the function gives, one at a time: all of it may not fit into memory."""
+        with own.telling("dataset", self._function):
+            iterator = iter(made(split))
+        while True:
+            with own.telling("dataset", self._function):
+                pair = next(iterator, END)
+            if pair is END:
+                return
+            yield pair
 
     def _check(self, labels: dict[str, list[int]], classes: list[str]) -> None:
         called = f"dataset={self._function.called}"
@@ -90,6 +103,24 @@ class Own:
                 raise DatasetError(f"{called}: {split} has no image of class {missing[0]}; train and test must hold the same classes")
         if len(classes) < 2:
             raise DatasetError(f"{called}: at least two classes are needed, found: {', '.join(classes) or 'none'}; {HOW}")
+
+
+def _in_order(classes: set[str]) -> list[str]:
+    """Names by the alphabet; numbers, when all are, by their size."""
+    numbers = all(name.isdecimal() for name in classes)
+    return sorted(classes, key=lambda name: (int(name), name) if numbers else (0, name))
+
+
+def _class(label: Any, place: str) -> str:
+    if isinstance(label, str):
+        return label
+    try:
+        number = np.asarray(label)
+    except ValueError:  # lists of different lengths
+        number = np.asarray(None)
+    if number.dtype.kind not in "iu" or number.size != 1:
+        raise DatasetError(f"{place} is {_shown(label)} ({type(label).__name__}); {HOW}")
+    return str(number.item())
 
 
 def _bytes(image: Any, place: str) -> bytes:

@@ -78,7 +78,8 @@ def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int
     called = f"model={function.called}"
     if not isinstance(model, keras.Model):
         raise ConfigError(f"{called}: it gave {type(model).__name__}; it must return a keras.Model")
-    if not model.built:
+    # A class that builds itself is built, and still knows neither.
+    if not model.built or not hasattr(model, "input_shape") or not hasattr(model, "output_shape"):
         raise ConfigError(f"{called}: the model has no input shape; begin it with keras.Input(size)")
     if model.input_shape != (None, *size):
         raise ConfigError(
