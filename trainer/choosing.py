@@ -52,10 +52,15 @@ def _slowest(cluster: Cluster, seconds: float) -> float:
     return float(cluster.gather(microseconds).max()) / 1e6
 
 
-def own_seconds(forward_backward_call: Callable[..., object], image: Sequence[int], batch: int) -> float:
+def own_seconds(cluster: Cluster, forward_backward_call: Callable[..., object], image: Sequence[int], batch: int) -> float:
     """Seconds of one forward and backward pass on this worker: the shortest of a few, the first of which traces."""
     blank = step.blank(image, batch).at(0)
-    return _shortest(lambda: forward_backward_call(blank))
+
+    def work() -> None:
+        forward_backward_call(blank)
+        cluster.settle()
+
+    return _shortest(work)
 
 
 def overhead_seconds(split_call: Callable[..., Any], image: Sequence[int]) -> float:

@@ -103,6 +103,11 @@ class Cluster:
         """Number of this device among the worker's own, from 0; in replica context."""
         return tf.distribute.get_replica_context().replica_id_in_sync_group % self.devices
 
+    def settle(self) -> None:
+        """Return when this worker's devices have done what they were given: on a processor they have when a function returns."""
+        if not self.on_host:
+            tf.test.experimental.sync_devices()
+
     def local(self, result: Any) -> Any:
         """What `strategy.run` gave on this worker's first device."""
         return self.strategy.experimental_local_results(result)[0]

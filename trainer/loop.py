@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -102,7 +103,7 @@ class Trainer:
         return chosen
 
     def _own_seconds(self, batch: int) -> float:
-        return choosing.own_seconds(self._forward_backward_call, self.job.config.data.image_size, batch)
+        return choosing.own_seconds(self.cluster, self._forward_backward_call, self.job.config.data.image_size, batch)
 
     def _overhead_seconds(self) -> float:
         with self._taken_back():
@@ -267,11 +268,20 @@ class Trainer:
     def _check_finite(self, rows: np.ndarray, rates: np.ndarray) -> None:
         bad = np.flatnonzero(~np.isfinite(rows[:, 0]))
         if len(bad):
-            number, rate = self.progress.step + int(bad[0]) + 1, rates[bad[0]]
-            raise Diverged(
-                f"the loss became {rows[bad[0], 0]} at step {number} with learning rate {rate:g}; lower it "
-                f"(-e set=optimizer.learning_rate={rate / 10:g}) under another run name"
-            )
+            number, rate = self.progress.step + int(bad[0]) + 1, float(rates[bad[0]])
+            raise Diverged(f"the loss became {rows[bad[0], 0]} at step {number} with {self._mend(rate)}")
+
+    def _check_update(self, value: float, what: str) -> None:
+        """Refuse what the last step made of the weights: its own loss is that of the ones before."""
+        if not math.isfinite(value):
+            step, counts = self.progress.step, self.job.counts
+            rate = schedule.learning_rate(self.job.config, counts.workers, (step - 1) / counts.steps_per_epoch)
+            raise Diverged(f"{what} became {value} after step {step} with {self._mend(float(rate))}")
+
+    def _mend(self, rate: float) -> str:
+        lower = f"learning rate {rate:g}; lower it (-e set=optimizer.learning_rate={rate / 10:g}) under another run name"
+        narrow = self.choice.name == "half" and self.job.config.reduction.dtype == "float16"
+        return f"{lower}. Or a gradient was too large for float16: reduction.dtype=bfloat16" if narrow else lower
 
     def _sample(self, epoch: int, sums: np.ndarray, seconds: float, waited: float) -> None:
         self.job.metrics.step = self.progress.step
@@ -294,6 +304,7 @@ class Trainer:
     def _finish_epoch(self, epoch: int) -> None:
         begun, progress = time.monotonic(), self.progress
         val_loss, val_accuracy = self._validate()
+        self._check_update(val_loss, "the validation loss")
         row = {
             "epoch": epoch,
             "loss": round(progress.loss / progress.images, 6),
@@ -331,8 +342,9 @@ class Trainer:
         return loss / count, correct / count
 
     def _save_state(self) -> None:
+        self._check_update(float(np.max([np.abs(array).max(initial=0) for array in self._weights()])), "a weight")
         self.progress.seconds_total = self._seconds_total()
-        self.memories.save(self.progress.step)
+        self.memories.save(self.progress.step, self.progress.attempt)
         if self.cluster.place.is_chief:
             self.states.save(self.variables, self.progress)
 

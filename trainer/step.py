@@ -112,7 +112,8 @@ class Local:
             loss = tf.reduce_sum(losses)
             penalties = [*other_penalties(model), *scope.losses]
             objective = (loss + count * tf.add_n(penalties) if penalties else loss) / batch.total
-        gradients = tape.gradient(objective, weights_of)
+        # A model may keep weights from its loss (stop_gradient): they stay.
+        gradients = tape.gradient(objective, weights_of, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         kept = [_moved(scope, variable) * (count / batch.total) for variable in statistics(model)]
         return [tf.stack([loss, count, _correct(logits, batch.labels, batch.weights), batch.stop]), *gradients, *kept]
 
@@ -203,8 +204,9 @@ def make_forward_backward_call(local: Local, take: Callable[[list[Any]], list[An
 
 
 def shapes(model: keras.Model) -> list[tuple[int, ...]]:
-    """Shapes of what travels beside the sums."""
-    return [tuple(variable.shape) for variable in [*model.trainable_variables, *statistics(model)]]
+    """Shapes of the gradients, then of what the model keeps, as rows of numbers: only gradients may be compressed."""
+    kept = [(variable.value.shape.num_elements(),) for variable in statistics(model)]
+    return [*(tuple(variable.shape) for variable in model.trainable_variables), *kept]
 
 
 def make_train_call(parts: Parts) -> Callable[..., tf.Tensor]:
@@ -241,7 +243,7 @@ class SplitCall:
         """Take steps apart whose first part is a `make_forward_backward_call`, or one made for the reduction."""
         if parts.reduction.factored:
             forward_backward_call = make_forward_backward_call(parts.local, parts.reduction.take)
-        self._forward_backward, self._local = forward_backward_call, parts.cluster.local
+        self._forward_backward, self._cluster = forward_backward_call, parts.cluster
         self._reduction = parts.reduction.apart(functools.partial(_traced, parts.cluster))
         self._apply = _traced(parts.cluster, parts.apply)
         self._traced = False
@@ -254,12 +256,12 @@ class SplitCall:
             `all_reduce` (with the wait for the slowest worker) and `apply`; None in place of the seconds
             at the first call, which traces.
         """
-        watch = Stopwatch()
+        watch = Stopwatch(self._cluster.settle)
         batch = batches.at(0)
         values = self._reduction(watch.time("forward_backward", self._forward_backward, batch), watch)
         sums = watch.time("apply", self._apply, values, rates[0])
         seconds, self._traced = watch.seconds if self._traced else None, True
-        return self._local(sums).numpy()[np.newaxis], seconds
+        return self._cluster.local(sums).numpy()[np.newaxis], seconds
 
 
 def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[Any] | None = None) -> Callable[..., Any]:

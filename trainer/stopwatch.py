@@ -8,13 +8,20 @@ from typing import Any
 class Stopwatch:
     """Adds up the seconds of named parts."""
 
-    def __init__(self) -> None:
+    def __init__(self, settle: Callable[[], None] = lambda: None) -> None:
+        """Take times.
+
+        Args:
+            settle: returns when all that was begun is done, where functions return before.
+        """
+        self._settle = settle
         self.seconds = dict.fromkeys(("forward_backward", "compression", "all_reduce", "apply"), 0.0)
 
     def time(self, part: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The function's result; on a CPU a traced function returns when all of it is done."""
+        """The function's result, once all of it is done."""
         begun = time.perf_counter()
         result = function(*arguments)
+        self._settle()
         self.seconds[part] += time.perf_counter() - begun
         return result
 

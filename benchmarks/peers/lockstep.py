@@ -71,7 +71,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched:
     cluster.connect(config.reduction.transport)
     local = assembly.build_local(cluster, config, common.CLASSES)
     model, whole = local.model, step.make_forward_backward_call(local)
-    seconds = functools.partial(choosing.own_seconds, whole, config.data.image_size)
+    seconds = functools.partial(choosing.own_seconds, cluster, whole, config.data.image_size)
     total = given.batch * cluster.place.workers
     chosen, choice = choosing.resolve(config.reduction, cluster, step.shapes(model), None, functools.partial(seconds, given.batch))
     parts, _ = assembly.assemble(local, config, chosen)

@@ -150,6 +150,16 @@ def test_loss_that_is_no_number_stops_the_run_with_step_and_learning_rate(projec
     assert project.summary("diverging")["state"] == "FAILED"
 
 
+def test_what_a_last_step_makes_of_the_weights_is_looked_at_before_anything_is_saved(project, pictures):
+    more = "set=train.global_batch=20,optimizer.learning_rate=1e30,train.steps=1"
+    done = project.play("train", "run=ruined", f"dataset={pictures}", "config=task_cnn", more, check=False)
+    assert done.returncode != 0
+    assert "the validation loss became nan after step 1 with learning rate 1e+30" in done.stdout
+    assert project.summary("ruined")["state"] == "FAILED"
+    for folder in ("state", "checkpoints"):
+        assert not list((project.run("ruined") / folder).glob("*"))
+
+
 def test_time_limit_ends_the_run_as_cancelled_and_it_can_go_on(project, pictures):
     more = "set=train.global_batch=20,train.time_limit=12"
     done = project.play("train", "run=limited", f"dataset={pictures}", "config=task_cnn", "epochs=100000", more, check=False)

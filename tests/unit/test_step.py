@@ -89,6 +89,23 @@ found["many"] = {name: [rows_of(choose, steps) for steps in (1, 4)] for name, ch
 sizes = step.shapes(parts(none).model)
 found["low_rank"] = [sorted(powersgd(sizes, on_host).low_rank) for on_host in (True, False)]
 
+class Table(keras.layers.Layer):
+    def build(self, shape):
+        self.table = self.add_weight(shape=(100, 60), trainable=False)
+    def call(self, x):
+        return x
+table = keras.Sequential([keras.Input((8, 8, 1)), Table(), keras.layers.Flatten(), keras.layers.Dense(100)])
+found["table"] = sorted(powersgd(step.shapes(table)).low_rank)
+
+class Behind(keras.layers.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones")
+    def call(self, x):
+        return tf.stop_gradient(x * self.scale)
+behind = keras.Sequential([keras.Input((8, 8, 1)), Behind(), keras.layers.Flatten(), keras.layers.Dense(3)])
+blank = step.blank((8, 8, 1)).at(0)
+found["behind"] = [float(tf.norm(one)) for one in step.make_forward_backward_call(step.Local(cluster, behind))(blank)[1:]]
+
 def end(choose, clip):
     made = parts(choose, clip)
     train(made, False)
@@ -148,6 +165,15 @@ def found(tmp_path_factory):
     assert done.returncode == 0, done.stderr
     assert "retracing" not in done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_weights_without_a_gradient_stay(found):
+    scale, kernel, bias = found["behind"]
+    assert scale == kernel == 0 < bias
+
+
+def test_what_a_model_keeps_is_not_compressed(found):
+    assert found["table"] == [0]
 
 
 @pytest.mark.parametrize("name", ["packed", "powersgd"])
