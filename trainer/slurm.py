@@ -4,6 +4,7 @@ Slurm may give a run other nodes each time. So what a run needs to go on, and wh
 at the end, whatever the end is.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -18,12 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from trainer import config as configs
 from trainer.errors import DONE, FAILED, PREEMPTED, RESTART, ClusterError
 from trainer.files import read_json, write_json
 
 GIVEN_BACK = ("state", "config.yml", "history.csv", "summary.json", "logs", "checkpoints")
 """What the chief gives back beside its own `workers/<node>`; what a run needs to go on comes first."""
 EVERY_S = 5.0
+RUN = "run.json"
+"""In a run's folder: its `id`, which a later run of the same name does not have, and the number of `workers` it was planned for."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,21 @@ def check_port(port: int) -> None:
             raise ClusterError(f"port {port}: {error.strerror}; another run, or program, has it on this node: -e slurm_port=N") from None
 
 
+def check_number(place: Place, nodes: int) -> None:
+    """Refuse another number of nodes than was planned where the learning rate depends on it.
+
+    Raises:
+        ClusterError: it does.
+    """
+    planned = read_json(place.job / RUN)["workers"]
+    scaling = configs.build(yaml.safe_load((place.job / "config.yml").read_text(encoding="utf-8"))).schedule.scaling
+    if scaling != "none" and nodes != planned:
+        raise ClusterError(
+            f"{nodes} nodes: this run was planned for {planned}, and schedule.scaling={scaling} makes its learning rate depend on that; "
+            f"submit it with --nodes={planned}, or plan a run with workers={nodes}"
+        )
+
+
 def main(place: Place) -> int:
     """Train as one task of a job; gives the exit code of `trainer.worker`, or 128 and the signal that ended it.
 
@@ -129,6 +150,7 @@ def main(place: Place) -> int:
     """
     hold = Hold()
     found = allocation()
+    put_others_aside(place)
     own = place.run / "workers" / found.node
     own.mkdir(parents=True, exist_ok=True)
     take(place, found, own)
@@ -183,6 +205,7 @@ def _train(place: Place, found: Allocation, own: Path, hold: Hold) -> int:
     with (own / "worker.log").open("a", encoding="utf-8") as log:
         try:
             check_port(place.port)
+            check_number(place, len(found.nodes))
             config = json.dumps(tf_config(found, place.port))
         except ClusterError as error:
             print(f"error: {error}", file=log)
@@ -243,9 +266,18 @@ def _trains(records: Path, earlier: int) -> bool:
         return b'"kind": "steps"' in file.read()
 
 
+def put_others_aside(place: Place) -> None:
+    """Rename what an older run of the same name left on this node, as one that was deleted where this node was not looked at."""
+    mine = place.run / RUN
+    if place.run.is_dir() and (not mine.is_file() or read_json(mine)["id"] != read_json(place.job / RUN)["id"]):
+        free = (place.run.with_name(f"{place.run.name}.before-{number}") for number in itertools.count(1))
+        place.run.rename(next(path for path in free if not path.exists()))
+
+
 def take(place: Place, found: Allocation, own: Path) -> None:
     """Get what this task needs and lacks: the configuration; for the chief the newest state; what its reduction had not sent."""
-    shutil.copyfile(place.job / "config.yml", place.run / "config.yml")
+    for name in (RUN, "config.yml"):
+        shutil.copyfile(place.job / name, place.run / name)
     if found.rank == 0 and _newest(place.job / "state") > _newest(place.run / "state"):
         for name in ("state", "history.csv"):
             copy(place.job / name, place.run / name)

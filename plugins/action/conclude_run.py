@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 from ansible.utils.display import Display
 
-from plugins.shared import control, forecast
+from plugins.shared import control, forecast, launches
 from trainer.analysis import hparams, outcome, text
 from trainer.files import read_json, write_json
 
@@ -72,7 +72,7 @@ def _end_to_end(folder: Path, verdicts: list[dict[str, Any]]) -> dict[str, float
 def _summary(folder: Path, verdicts: list[dict[str, Any]]) -> dict[str, Any]:
     summary = {"workers": len(verdicts), **control.read_summary(folder)}
     summary["state"] = outcome.state(verdicts, summary["state"], cancelled=False)
-    if (folder / "cluster.json").is_file() and "slurm" in read_json(folder / "cluster.json"):
+    if "job" in launches.before(folder).get("slurm", {}):
         summary["started_by"] = "playbooks/slurm.yml"
     if summary["state"] == "FAILED":
         cause = outcome.root_cause(verdicts)

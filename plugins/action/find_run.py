@@ -24,7 +24,7 @@ class ActionModule(control.ControlAction):
         if "image" in options:
             options["image"] = _image(str(options["image"]))
         slurm = {"slurm": cluster["slurm"]} if "slurm" in cluster else {}
-        if slurm:
+        if "job" in cluster.get("slurm", {}):
             _refuse_jobs(folder, self.arguments["command"], cluster["slurm"])
         found = {
             **slurm,

@@ -7,7 +7,6 @@ from plugins.filter.cluster import tf_config, thread_share
 from plugins.shared import control, launches
 from plugins.shared.remote import clear_marks
 from trainer.errors import LockstepError
-from trainer.files import read_json
 
 
 class ActionModule(control.ControlAction):
@@ -24,7 +23,11 @@ class ActionModule(control.ControlAction):
             return under_way
         folder = Path(plan["folder"])
         facts = {name: place["facts"] for name, place in places.items()}
-        record = launches.record(plan, self.arguments["published"], _hosts(plan["hosts"], facts, _threads_before(folder)))
+        before = launches.before(folder)
+        hosts = _hosts(plan["hosts"], facts, {host["name"]: host["threads"] for host in before.get("hosts", [])})
+        # What Slurm's jobs of the run left in their folder stays known; the job of before is none of this launch.
+        shared = {"slurm": {"folder": before["slurm"]["folder"]}} if "slurm" in before else {}
+        record = launches.record(plan, self.arguments["published"], hosts, **shared)
         launches.write(folder, plan, record)
         clear_marks(control.PRIVATE / "watch" / plan["run"])
         recorded = {"record": record, "record_text": (folder / "cluster.json").read_text(encoding="utf-8")}
@@ -52,15 +55,10 @@ def check_places(plan: dict[str, Any], places: dict[str, dict[str, Any]]) -> Non
 
 
 def _hosts(cluster: list[dict[str, Any]], facts: dict[str, Any], before: dict[str, int]) -> list[dict[str, Any]]:
+    """By rank, with facts; a resumed run keeps each host's threads: another number would round sums differently."""
     hosts = []
     for rank, host in enumerate(cluster):
         name = host["name"]
         threads = before.get(name) or thread_share(cluster, name, facts[name]["cores"])
         hosts.append({"rank": rank, **host, "threads": threads, "tf_config": tf_config(cluster, name), **facts[name]})
     return hosts
-
-
-def _threads_before(folder: Any) -> dict[str, int]:
-    """A resumed run keeps each host's threads: another number would round sums differently."""
-    path = folder / "cluster.json"
-    return {host["name"]: host["threads"] for host in read_json(path)["hosts"]} if path.is_file() else {}

@@ -1,5 +1,7 @@
 """Submit a run to Slurm from its submit host, show how far it is, fetch what it made."""
 
+import json
+import secrets
 import shlex
 import time
 from pathlib import Path
@@ -13,8 +15,9 @@ from plugins.shared import control, launches, lean
 from plugins.shared.remote import Gone, Worker
 from trainer.analysis import outcome, text
 from trainer.analysis.progress import Estimate, Line
-from trainer.errors import FAILED
+from trainer.errors import DONE, FAILED, PREEMPTED
 from trainer.files import read_json
+from trainer.slurm import RUN
 
 POLL_S = 3.0
 WAITING = ("PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "RESIZING")
@@ -26,18 +29,23 @@ class ActionModule(ActionBase):
     TRANSFERS_FILES = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Submit, unless the run is in the queue already; follow; collect."""
+        """Submit, unless the run is in the queue already, or ended while nobody looked; follow; collect."""
         result = super().run(tmp, task_vars)
         arguments = self._task.args
         self.plan, self.job, self.name = arguments["plan"], arguments["job"], arguments["name"]
         self.local, self.vars = Path(self.plan["folder"]), task_vars or {}
         self.line = Line(Display(), control.terminal())
         try:
-            number, new = self._queued() or "", False
+            number, new = self._queued(), False
+            if not number and (ended := untold(launches.before(self.local))):
+                verdicts = self._collect(ended)
+                if not self._goes_on(verdicts):
+                    return {**result, "verdicts": verdicts}
+                self.line.print(f"job {ended} has ended, and its results are here; the run goes on")
             if not number:
                 number, new = self._submit(arguments), True
             result["changed"] = new
-            if new or not (self.local / "cluster.json").is_file():
+            if new or not launches.before(self.local):
                 self._record(arguments["published"], number)
             if arguments["detach"]:
                 return {**result, "verdicts": [], "show_last": f"{self.plan['run']} is job {number}\n{self._commands(number)}"}
@@ -53,13 +61,16 @@ class ActionModule(ActionBase):
         return found.split()[0] if found.split() else ""
 
     def _submit(self, arguments: dict[str, Any]) -> str:
-        known = self.local / "cluster.json"
-        if self.plan["newest_state"] and known.is_file() and "slurm" not in read_json(known):
+        known = launches.before(self.local)
+        if self.plan["newest_state"] and known and "job" not in known.get("slurm", {}):
             raise AnsibleActionFail(
-                f"run={self.plan['run']}: it was begun by train.yml, and its state lies on that run's hosts; continue it with "
+                f"run={self.plan['run']}: it was last trained by train.yml, and its state lies on that run's hosts; continue it with "
                 f"ansible-playbook train.yml -e run={self.plan['run']}, or give a new run name"
             )
+        identity = known.get("id") or secrets.token_hex(8)
+        self._refuse_others(identity)
         files = [
+            {"path": f"{self.job}/{RUN}", "content": json.dumps({"id": identity, "workers": len(self.plan["hosts"])})},
             {"path": f"{self.job}/config.yml", "content": self.plan["config_yaml"]},
             {"path": f"{self.job}/train.sbatch", "content": arguments["script"], "mode": "0755"},
         ]
@@ -70,11 +81,29 @@ class ActionModule(ActionBase):
         self._shell(f"rm -f {shlex.quote(self.job)}/workers/*/exit.json {shlex.quote(self.job)}/workers/*/metrics.jsonl", "rm")
         return self._shell(f"sbatch --parsable {shlex.quote(self.job)}/train.sbatch", "sbatch").strip().partition(";")[0]
 
+    def _identity(self) -> str:
+        """Of the run whose jobs share that folder; empty before the first."""
+        written = self._shell(f"cat {shlex.quote(self.job)}/{RUN} 2>/dev/null; true", "cat")
+        return str(json.loads(written)["id"]) if written else ""
+
+    def _refuse_others(self, identity: str) -> None:
+        trained = self._shell(f"ls -d {shlex.quote(self.job)}/workers {shlex.quote(self.job)}/state 2>/dev/null; true", "ls")
+        if trained and self._identity() != identity:
+            raise AnsibleActionFail(
+                f"run={self.plan['run']}: what jobs of an older run of that name left lies in {self.job}, and this machine knows nothing "
+                "of it; choose another run name, or remove that folder"
+            )
+
+    def _goes_on(self, verdicts: list[dict[str, Any]]) -> bool:
+        """Whether a job that ended well, or was told to end, left something to train."""
+        well = all(verdict["exit_code"] in (DONE, PREEMPTED) for verdict in verdicts)
+        return well and (control.read_summary(self.local).get("steps") or 0) < self.plan["counts"]["total_steps"]
+
     def _record(self, published: dict[str, Any], number: str) -> None:
-        # Hosts of the inventory, for the commands that come after: the job's own nodes are in `slurm`.
-        hosts = [{"rank": rank, **host, "threads": 1} for rank, host in enumerate(self.plan["hosts"])]
+        # Hosts of the inventory, for the commands that come after: the job's own may be others, with as many threads as Slurm grants.
+        hosts = [{"rank": rank, **host, "threads": 0} for rank, host in enumerate(self.plan["hosts"])]
         job = {"job": number, "folder": self.job}
-        launches.write(self.local, self.plan, launches.record(self.plan, published, hosts, slurm=job))
+        launches.write(self.local, self.plan, launches.record(self.plan, published, hosts, id=self._identity(), slurm=job))
 
     def _follow(self, number: str, how: str) -> None:
         estimate, epoch, chief = Estimate(self.plan["counts"]), None, None
@@ -124,6 +153,7 @@ class ActionModule(ActionBase):
         verdicts = [self._verdict(ended) for ended in ends(self.local, number)]
         if len(verdicts) < len(self.plan["hosts"]):
             verdicts.append(self._lost(number))
+        launches.tell(self.local)
         return verdicts
 
     def _verdict(self, ended: dict[str, Any]) -> dict[str, Any]:
@@ -161,6 +191,12 @@ class ActionModule(ActionBase):
         if done["rc"] != 0:
             raise AnsibleActionFail(f"{script.split(' /', maxsplit=1)[0]} failed: {done['stderr'].strip() or done['stdout'].strip()}")
         return str(done["stdout"])
+
+
+def untold(record: dict[str, Any]) -> str:
+    """Number of the last job of a run if nobody has seen how it ended."""
+    job = record.get("slurm", {})
+    return "" if job.get("told") else job.get("job", "")
 
 
 def ends(run: Path, job: str) -> list[dict[str, Any]]:

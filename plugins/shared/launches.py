@@ -1,13 +1,14 @@
 """What is written of a run when it is launched: `cluster.json` and `config.yml`."""
 
 import datetime
+import secrets
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 from plugins.shared import control
-from trainer.files import write_json, write_text
+from trainer.files import read_json, write_json, write_text
 
 
 def record(plan: dict[str, Any], published: dict[str, Any], hosts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -21,6 +22,7 @@ def record(plan: dict[str, Any], published: dict[str, Any], hosts: list[dict[str
     """
     return {
         "run": plan["run"],
+        "id": before(Path(plan["folder"])).get("id") or secrets.token_hex(8),
         "launched_at": time.time(),
         "created_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
         "revision": revision(),
@@ -33,10 +35,22 @@ def record(plan: dict[str, Any], published: dict[str, Any], hosts: list[dict[str
     }
 
 
+def before(folder: Path) -> dict[str, Any]:
+    """What an earlier launch of a run wrote; nothing if there was none. Its `id` stays: a later run of the same name has another."""
+    path = folder / "cluster.json"
+    return dict(read_json(path)) if path.is_file() else {}
+
+
 def write(folder: Path, plan: dict[str, Any], written: dict[str, Any]) -> None:
     """Both files, in the run's directory on the control node."""
     write_json(folder / "cluster.json", written)
     write_text(folder / "config.yml", plan["config_yaml"])
+
+
+def tell(folder: Path) -> None:
+    """Note that the end of a run's job has been told."""
+    record = before(folder)
+    write_json(folder / "cluster.json", record | {"slurm": record["slurm"] | {"told": True}})
 
 
 def revision() -> str | None:

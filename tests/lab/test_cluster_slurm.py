@@ -3,6 +3,7 @@
 import json
 
 from tests.lab.test_cluster import NAMES, changed
+from tests.project import await_until
 
 SHORT = ("config=lecture_cnn", "workers=2", "set=train.steps=40,train.steps_per_epoch=20,data.limit_train=6400,reduction.name=packed")
 
@@ -28,6 +29,26 @@ def test_a_job_trains_what_train_yml_trains(cluster):
     assert "Nothing to do" in cluster.play("playbooks/slurm", *SHORT, "run=slurm-job").stdout
 
 
+def test_a_job_that_ended_while_nobody_looked_is_fetched_and_train_yml_may_go_on_with_it(cluster):
+    first = "set=train.steps=20,train.steps_per_epoch=20,data.limit_train=6400,reduction.name=packed"
+    job = (*SHORT[:2], first, "run=slurm-later")
+    assert "slurm-later is job" in cluster.play("playbooks/slurm", *job, "detach=true").stdout
+    number = json.loads((cluster.run("slurm-later") / "cluster.json").read_text())["slurm"]["job"]
+    await_until(lambda: not cluster.on(1, "squeue --noheader").strip(), 300, "the job's end")
+    fetched = cluster.play("playbooks/slurm", *job)
+    assert "slurm-later: SUCCEEDED" in fetched.stdout, fetched.stdout
+    assert changed(fetched.stdout) == 0
+    record = json.loads((cluster.run("slurm-later") / "cluster.json").read_text())
+    assert record["slurm"] == {"job": number, "folder": "/mnt/lockstep/slurm/slurm-later", "told": True}
+    cluster.play("train", *SHORT, "run=slurm-later", timeout=600)
+    went_on = json.loads((cluster.run("slurm-later") / "cluster.json").read_text())
+    assert (went_on["id"], went_on["slurm"]) == (record["id"], {"folder": "/mnt/lockstep/slurm/slurm-later"})
+    assert all(host["threads"] >= 1 for host in went_on["hosts"])
+    assert cluster.summary("slurm-later")["weights_sha256"] == cluster.summary("slurm-job")["weights_sha256"]
+    refused = cluster.play("playbooks/slurm", *SHORT[:2], SHORT[2].replace("steps=40", "steps=60"), "run=slurm-later", check=False)
+    assert "run=slurm-later: it was last trained by train.yml" in refused.stdout
+
+
 def test_a_job_that_cant_begin_says_why(cluster):
     listens = 'import socket, time; s = socket.socket(); s.bind(("", 12399)); s.listen(); time.sleep(300)'
     held = cluster.on(2, f"python3 -c '{listens}' >/dev/null 2>&1 & echo $!").strip()
@@ -41,8 +62,8 @@ def test_a_job_that_cant_begin_says_why(cluster):
 
 def test_what_jobs_need_to_go_on_is_not_removed_unasked(cluster):
     refused = cluster.play("provision", "state=absent", check=False)
-    assert "holds in slurm/ what runs under Slurm need to go on (slurm-job, slurm-port)" in refused.stdout, refused.stdout
-    for run in ("slurm-job", "slurm-port"):
+    assert "holds in slurm/ what runs under Slurm need to go on (slurm-job, slurm-later, slurm-port)" in refused.stdout, refused.stdout
+    for run in ("slurm-job", "slurm-later", "slurm-port"):
         cluster.play("playbooks/delete_run", f"run={run}")
         assert not cluster.run(run).exists()
     assert cluster.on(1, "ls -A /mnt/lockstep/slurm") == ""

@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from plugins.action import find_run, slurm_run
+from plugins.shared import launches
 from tests.project import await_until
 from trainer import cli, slurm
 from trainer.errors import PREEMPTED, ClusterError, LockstepError
@@ -78,8 +79,10 @@ def place(tmp_path):
     job = tmp_path / "shared" / "run1"
     job.mkdir(parents=True)
     (job / "config.yml").write_text("seed: 1\n")
+    (job / "run.json").write_text('{"id": "this", "workers": 1}')
     made = slurm.Place(job, tmp_path / "root", tmp_path / "packs", tmp_path / "caches", 12345, 1, 0, 300.0)
     (made.run / "workers" / "alpha").mkdir(parents=True)
+    (made.run / "run.json").write_text('{"id": "this", "workers": 1}')
     return made
 
 
@@ -112,6 +115,34 @@ def test_records_of_an_earlier_job_are_put_aside_and_those_of_this_one_are_not(p
         write(own / "metrics.jsonl", text)
     assert (own / "metrics.jsonl").read_text() == "second"
     assert (own / "metrics-7.jsonl").read_text() == "first"
+
+
+@pytest.mark.parametrize("there", ['{"id": "deleted", "workers": 3}', None])
+def test_what_an_older_run_of_that_name_left_on_a_node_is_put_aside(there, place, alone, monkeypatch):
+    (place.run / "run.json").unlink()
+    if there:
+        write(place.run / "run.json", there)
+    write(place.run / "state" / "step-000000900.npz", "older run's")
+    write(place.run.with_name(f"{place.run.name}.before-1") / "state" / "step-000000001.npz", "still older")
+    monkeypatch.setattr(slurm, "check_port", lambda port: None)
+    monkeypatch.setattr(slurm, "worker", lambda place, found: [sys.executable, "-c", ""])
+    assert slurm.main(place) == 0
+    assert not (place.run / "state").exists()
+    aside = place.run.with_name(f"{place.run.name}.before-2")
+    assert (aside / "state" / "step-000000900.npz").read_text() == "older run's"
+    write(place.run / "state" / "step-000000005.npz", "own")
+    assert slurm.main(place) == 0
+    assert (place.run / "state" / "step-000000005.npz").exists()
+
+
+def test_a_learning_rate_that_depends_on_the_number_of_nodes_takes_the_planned_one(place):
+    slurm.check_number(place, 8)
+    (place.job / "config.yml").write_text("schedule: {scaling: linear}\n")
+    slurm.check_number(place, 1)
+    assert refused(slurm.check_number, place, 8) == (
+        "8 nodes: this run was planned for 1, and schedule.scaling=linear makes its learning rate depend on that; "
+        "submit it with --nodes=1, or plan a run with workers=8"
+    )
 
 
 def test_an_older_state_is_not_taken(place):
@@ -250,6 +281,15 @@ def test_who_waits_for_one_that_is_gone_is_ended_and_who_trains_is_not(script, t
     assert slurm.main(place) == mine
     told = f"beta ended with exit code {theirs} while all were to join; see its log\n" in log(place)
     assert told == (script == WAITS)
+
+
+def test_a_job_is_untold_until_its_end_was_seen(tmp_path):
+    assert slurm_run.untold({}) == slurm_run.untold({"slurm": {"folder": "/x"}}) == ""
+    write(tmp_path / "cluster.json", json.dumps({"run": "r", "slurm": {"job": "7", "folder": "/x"}}))
+    assert slurm_run.untold(launches.before(tmp_path)) == "7"
+    launches.tell(tmp_path)
+    assert launches.before(tmp_path) == {"run": "r", "slurm": {"job": "7", "folder": "/x", "told": True}}
+    assert slurm_run.untold(launches.before(tmp_path)) == ""
 
 
 def test_ends_are_those_of_this_job_by_rank(tmp_path):
