@@ -374,11 +374,13 @@ class Trainer:
         if not self.cluster.place.is_chief:
             return
         progress, counts = self.progress, self.job.counts
-        steps_seconds = sum(row["seconds"] for row in self.history.rows) + progress.seconds
+        # An epoch under way may have a row already, where the run ended inside it.
+        finished = progress.step // counts.steps_per_epoch
+        steps_seconds = sum(row["seconds"] for row in self.history.rows if row["epoch"] <= finished) + progress.seconds
         summary = {
             "state": state,
             "workers": counts.workers,
-            "epochs_done": progress.step // counts.steps_per_epoch,
+            "epochs_done": finished,
             "epochs": counts.epochs,
             "steps": progress.step,
             "total_steps": counts.total_steps,

@@ -1,11 +1,9 @@
 """Show a run's status as a table, or its workers' last log lines."""
 
-from pathlib import Path
 from typing import Any
 
-from plugins.shared import control
+from plugins.shared import control, listing
 from trainer.analysis import status, text
-from trainer.files import read_json
 
 
 class ActionModule(control.ControlAction):
@@ -24,7 +22,7 @@ class ActionModule(control.ControlAction):
             if running
             else text.next_commands(text.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}))
         )
-        others = _other_runs(name)
+        others = listing.others(name)
         return {"show_last": "\n\n".join(part for part in (shown, others, commands) if part)}
 
 
@@ -35,14 +33,3 @@ def _known(summary: dict[str, Any]) -> dict[str, Any]:
 def _log(look: dict[str, Any]) -> str:
     lines = look.get("log") or [look.get("note") or "(no log)"]
     return "\n".join([f"{look['host']}: last {len(lines)} lines of worker.log", *(f"  {line}" for line in lines)])
-
-
-def _other_runs(name: str) -> str:
-    paths = sorted(control.RUNS.glob("*/summary.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    rows = [status.run_row(path.parent.name, read_json(path), _launched(path.parent)) for path in paths if path.parent.name != name]
-    return "Other runs, the latest first\n" + text.table(status.RUN_COLUMNS, rows) if rows else ""
-
-
-def _launched(folder: Path) -> float | None:
-    path = folder / "cluster.json"
-    return float(read_json(path)["launched_at"]) if path.is_file() else None

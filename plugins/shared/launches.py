@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plugins.shared import control
+from trainer.analysis import evaluations
 from trainer.files import read_json, write_json, write_text
 
 
@@ -42,7 +43,8 @@ def before(folder: Path) -> dict[str, Any]:
 
 
 def write(folder: Path, plan: dict[str, Any], written: dict[str, Any]) -> None:
-    """Both files, in the run's directory on the control node."""
+    """Both files, in the run's directory on the control node; what is known of an epoch that was not finished is forgotten."""
+    evaluations.forget(folder / "evaluations.csv", control.read_summary(folder).get("epochs_done", 0))
     write_json(folder / "cluster.json", written)
     write_text(folder / "config.yml", plan["config_yaml"])
 

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.local.conftest import LocalProject
+from tests.local.test_train import rows
 from tests.project import ROOT
 
 RESNET = (
@@ -46,6 +47,10 @@ def test_a_run_of_more_steps_continues_and_ends_like_one_that_took_them_at_once(
     states = [dict(np.load(max((project.run(name) / "state").glob("step-*.npz")))) for name in ("job-straight", "job")]
     for key in states[0].keys() - {"progress"}:
         assert (states[0][key] == states[1][key]).all()
+    for name, summary in (("job-straight", before), ("job", after)):
+        # An epoch of 144 images, and six steps of the next.
+        seconds = sum(row["seconds"] for row in rows(project, name))
+        assert summary["images_per_s"] == pytest.approx((144 + 6 * 20) / seconds, rel=0.01)
 
 
 def test_steps_are_told_in_the_log_and_the_end_is_evaluated(project, straight):

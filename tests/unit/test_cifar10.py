@@ -394,6 +394,29 @@ def test_sides_and_classes_are_taken_from_records_and_from_the_file_beside_them(
     assert (listing.shape, listing.classes) == ((2, 4, 3), ["cat", "dog"])
 
 
+@pytest.mark.parametrize(
+    ("sides", "about"),
+    [
+        ({"height": 32, "width": 32, "depth": 3}, {"layout": "CHW"}),
+        ({}, {"layout": "CHW"}),
+        ({}, {}),
+        ({}, {"shape": [3, 32, 32], "layout": "CHW"}),
+        ({}, {"layout": "HWC"}),
+        ({"height": 32, "width": 32, "depth": 3}, {}),
+    ],
+)
+def test_how_raw_pixels_lie_is_as_it_is_said(sides, about, place, records):
+    pixels = np.random.default_rng(0).integers(0, 256, 3072, dtype=np.uint8)
+    rows = [{"image": pixels.tobytes(), "label": label, **sides} for label in (0, 1)]
+    records(dict.fromkeys((place / "train.tfrecord", place / "test.tfrecord"), rows))
+    (place / "dataset.json").write_text(json.dumps(about))
+    source = tfrecords.TFRecords(str(place))
+    assert source.scan().shape == (32, 32, 3)
+    channels_first = about.get("layout") == "CHW" or not (sides or about)
+    image = pixels.reshape(3, 32, 32).transpose(1, 2, 0) if channels_first else pixels.reshape(32, 32, 3)
+    assert source.read("test", 1) == image.tobytes()
+
+
 def test_what_was_found_is_kept_until_a_file_changes(place, records, monkeypatch):
     records(dict.fromkeys((place / "train.tfrecord", place / "test.tfrecord"), raw(np.zeros((2, 3072), np.uint8), (0, 1))))
     before = tfrecords.TFRecords(str(place)).scan()
@@ -430,6 +453,23 @@ def test_what_was_found_is_kept_until_a_file_changes(place, records, monkeypatch
             "labels must run from 0 to 2 without gaps, and be at least two; found 0, 2",
         ),
         ([{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 1}], {"classes": ["only"]}, "labels must run from 0 to 0"),
+        (
+            [{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 10**9 + 7}],
+            None,
+            "labels must run from 0 to 1000000007 without gaps, and be at least two; found 0, 1000000007",
+        ),
+        (
+            [{"image": bytes(16), "label": label, "height": 2, "width": 2, "depth": 4} for label in (0, 1)],
+            None,
+            "its raw images have 4 channels ([2, 2, 4], HWC); 1 (grey) or 3 are taken",
+        ),
+        (
+            [{"image": bytes(12), "label": label} for label in (0, 1)],
+            {"shape": [2, 3, 2], "layout": "CHW"},
+            "its raw images have 2 channels ([2, 3, 2], CHW)",
+        ),
+        ([{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 1}], {"layout": "WHC"}, "dataset.json: layout WHC; raw pixels lie as HWC"),
+        ([], None, "train.tfrecord: there is no record in it"),
     ],
 )
 def test_records_that_cant_be_used_are_refused(rows, about, wrong, place, records):

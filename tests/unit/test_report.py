@@ -24,7 +24,7 @@ from tests.unit.report_samples import (
     write_split,
     write_tests,
 )
-from trainer.analysis import plots, report, text
+from trainer.analysis import evaluations, plots, report, text
 from trainer.analysis.reports import accuracy, archive, comparison, facts, render, steps, sweeps, trained, words
 from trainer.analysis.reports.blocks import Table
 from trainer.errors import ConfigError, LockstepError
@@ -87,6 +87,18 @@ def test_a_run_without_a_finished_epoch_says_so(tmp_path):
         "run=x: no epoch is finished, so there is nothing to report yet; look: ansible-playbook status.yml -e run=x; "
         "continue it: ansible-playbook train.yml -e run=x"
     )
+
+
+def test_evaluations_of_an_epoch_that_goes_on_are_forgotten(tmp_path):
+    path = tmp_path / "evaluations.csv"
+    evaluations.forget(path, 3)
+    assert not path.exists()
+    rows = [{"epoch": epoch, "split": "test", "loss": 1, "accuracy": epoch / 10, "images": 5, "seconds": 1} for epoch in (1, 4, 3, 4)]
+    evaluations.append(path, rows)
+    evaluations.forget(path, 4)
+    assert list(evaluations.accuracy_by_epoch(path)) == [1, 4, 3]
+    evaluations.forget(path, 3)
+    assert evaluations.accuracy_by_epoch(path) == {1: 0.1, 3: 0.3}
 
 
 def test_a_broken_line_of_evaluations_is_named(tmp_path):

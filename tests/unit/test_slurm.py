@@ -308,7 +308,8 @@ def test_ends_are_those_of_this_job_by_rank(tmp_path):
         ("evaluate", None, False),
     ],
 )
-def test_of_a_job_only_slurm_can_tell_and_it_is_said_how(command, state, is_refused, tmp_path):
+def test_of_a_job_only_slurm_can_tell_and_it_is_said_how(command, state, is_refused, tmp_path, monkeypatch):
+    monkeypatch.setattr(find_run.listing, "others", lambda name: f"all but {name}")
     if state:
         write(tmp_path / "summary.json", json.dumps({"state": state}))
     job = {"job": "8", "folder": "/mnt/slurm/r"}
@@ -320,7 +321,7 @@ def test_of_a_job_only_slurm_can_tell_and_it_is_said_how(command, state, is_refu
     run = tmp_path.name
     assert str(caught.value) == (
         f"run={run} is job 8 of Slurm. Look: squeue --job 8; logs: /mnt/slurm/r; watch it: ansible-playbook playbooks/slurm.yml "
-        f"-e run={run}; stop it, keeping its state: scancel --signal=TERM 8"
+        f"-e run={run}; stop it, keeping its state: scancel --signal=TERM 8" + (f"\n\nall but {run}" if command == "status" else "")
     )
 
 

@@ -221,6 +221,11 @@ def test_result_of_a_run_that_succeeded():
     ]
 
 
+def test_an_epoch_that_was_not_finished_is_left_out_of_the_mean():
+    rows = [{**row(epoch), "seconds": seconds} for epoch, seconds in ((1, 10.0), (2, 20.0), (3, 1.0))]
+    assert "  mean epoch  15.0 s of training steps" in text.result("r", "runs/r", {**SUMMARY, "epochs_done": 2}, rows).splitlines()
+
+
 def commands(state, best=True):
     summary = {**SUMMARY, "state": state, "best": SUMMARY["best"] if best else None}
     return [command for _, command in text.after_run("r", summary)]

@@ -23,6 +23,15 @@ def append(path: Path, found: Sequence[dict[str, Any]]) -> None:
     write_text(path, before + stream.getvalue())
 
 
+def forget(path: Path, after: int) -> None:
+    """Leave out the evaluations of epochs after one: they are trained to another step, and their snapshots written anew."""
+    if path.is_file():
+        header, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if not (epoch := line.partition(",")[0]).isdecimal() or int(epoch) <= after]
+        if len(kept) < len(lines):
+            write_text(path, "".join([header, *kept]))
+
+
 def accuracy_by_epoch(path: Path) -> dict[int, float]:
     """Accuracy on the test images by epoch, the latest evaluation of each; none when there is no file."""
     if not path.is_file():

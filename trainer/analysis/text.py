@@ -141,8 +141,9 @@ def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[s
     if summary.get("seconds_total"):
         speed = f", {summary['images_per_s']:,.0f} images/s" if summary.get("images_per_s") else ""
         pairs.append(("time", f"{duration(summary['seconds_total'])}, of it training {duration(summary['seconds_training'])}{speed}"))
-    if len(rows) > 1:
-        pairs.append(("mean epoch", f"{statistics.fmean(row['seconds'] for row in rows):,.1f} s of training steps"))
+    whole = [row["seconds"] for row in rows if row["epoch"] <= summary.get("epochs_done", len(rows))]
+    if len(whole) > 1:
+        pairs.append(("mean epoch", f"{statistics.fmean(whole):,.1f} s of training steps"))
     if predicted:
         pairs.append(("predicted", predicted))
     if summary.get("weights_sha256_by_rank"):

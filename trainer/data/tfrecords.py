@@ -28,8 +28,10 @@ LABEL = ("label", "image/class/label", "class")
 SIDES = (("height", "width", "depth"), ("image/height", "image/width", "image/channels"), ("height", "width", "channels"))
 FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8")
 """How JPEG, PNG and GIF files begin."""
-GUESSED = {3072: ((3, 32, 32), "CHW"), 784: ((28, 28, 1), "HWC")}
-"""Raw images of these sizes are CIFAR-10's and MNIST's."""
+GUESSED = {3072: ((32, 32, 3), "CHW"), 784: ((28, 28, 1), "HWC")}
+"""Height, width and channels of raw images of these sizes, CIFAR-10's and MNIST's, and how they lie unless something else is said."""
+LAYOUTS = {"HWC": (0, 1, 2), "CHW": (2, 0, 1)}
+"""Which of height, width and channels come first, second, third."""
 INDEXES = Path(".lockstep/sources/tfrecords")
 HEADER = struct.Struct("<QI")
 FOOTER = 4
@@ -177,6 +179,8 @@ def _made_index(found: dict[str, list[Path]]) -> dict[str, np.ndarray]:
                 size = size or _size(image, features)
                 _check_like_first(image, size[0], f"{path}: record {len(rows)}")
                 rows.append((number, offset + record.index(image), len(image), label))
+        if not rows and split != "validation":
+            raise DatasetError(f"{files[0]}: there is no record in it{' or in the others of its split' if len(files) > 1 else ''}")
         made[split] = np.asarray(rows, np.int64).reshape(-1, 4)
     return {**made, "size": np.asarray(size, np.int64)}
 
@@ -193,6 +197,8 @@ def _records(path: Path) -> Iterator[tuple[int, bytes, Any]]:
             offset += len(record) + FOOTER + HEADER.size
     except (tf.errors.DataLossError, DecodeError) as error:
         raise DatasetError(f"{path}: truncated or damaged after byte {offset - HEADER.size:,}: {str(error).splitlines()[0]}") from None
+    except tf.errors.OpError as error:
+        raise DatasetError(f"{path}: can't be read: {error.message}") from None
 
 
 def _fields(features: Any, path: Path, number: int) -> tuple[bytes, int]:
@@ -236,27 +242,30 @@ def _shape(index: dict[str, np.ndarray], about: dict[str, Any], path: Path) -> t
     size, *sides = index["size"].tolist()
     if size == 0:
         return None, "HWC"
-    shape, layout = tuple(about.get("shape", sides)), str(about.get("layout", "HWC"))
-    if not shape and size in GUESSED:
-        return GUESSED[size]
-    if len(shape) != 3 or int(np.prod(shape)) != size or layout not in ("HWC", "CHW"):
+    guessed, usual = GUESSED.get(size, ((), "HWC"))
+    layout = str(about.get("layout", "HWC" if sides or "shape" in about else usual))
+    if layout not in LAYOUTS:
+        raise DatasetError(f"{path / ABOUT}: layout {layout}; raw pixels lie as HWC (rows, columns, channels) or CHW (channels first)")
+    order = LAYOUTS[layout]
+    shape = tuple(about.get("shape", [(sides or guessed)[place] for place in order] if sides or guessed else []))
+    if len(shape) != 3 or int(np.prod(shape)) != size:
         told = f"shape {list(shape)} and layout {layout}" if shape else "nothing that tells their shape"
         raise DatasetError(
             f"dataset {path}: its images are {size:,} raw bytes, with {told}; say it in {path / ABOUT}: "
             + json.dumps({"shape": [3, 32, 32], "layout": "CHW"})
         )
+    if (channels := shape[order.index(2)]) not in (1, 3):
+        raise DatasetError(f"dataset {path}: its raw images have {channels} channels ({list(shape)}, {layout}); 1 (grey) or 3 are taken")
     return shape, layout
 
 
 def _classes(labels: dict[str, list[int]], about: dict[str, Any], path: Path) -> list[str]:
-    train, test = set(labels["train"]), set(labels["test"])
-    names = [str(name) for name in about.get("classes", [])] or [str(label) for label in range(max(train | test) + 1)]
-    if train | test != set(range(len(names))) or len(names) < 2:
-        found = sorted(train | test)
-        raise DatasetError(
-            f"dataset {path}: labels must run from 0 to {len(names) - 1} without gaps, and be at least two; found {_shown(found)}"
-        )
-    return names
+    found = sorted({*labels["train"], *labels["test"]})
+    names = [str(name) for name in about.get("classes", [])]
+    last = len(names) - 1 if names else found[-1]
+    if found != list(range(len(found))) or found[-1] != last or last < 1:
+        raise DatasetError(f"dataset {path}: labels must run from 0 to {last} without gaps, and be at least two; found {_shown(found)}")
+    return names or [str(label) for label in found]
 
 
 def _shown(labels: Sequence[int]) -> str:
