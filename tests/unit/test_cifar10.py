@@ -468,7 +468,7 @@ def test_what_was_found_is_kept_until_a_file_changes(place, records, monkeypatch
             {"shape": [2, 3, 2], "layout": "CHW"},
             "its raw images have 2 channels ([2, 3, 2], CHW)",
         ),
-        ([{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 1}], {"layout": "WHC"}, "dataset.json: layout WHC; raw pixels lie as HWC"),
+        ([{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 1}], {"layout": "WHC"}, "dataset.json: layout WHC; raw pixels"),
         ([], None, "train.tfrecord: there is no record in it"),
     ],
 )
