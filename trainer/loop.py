@@ -11,7 +11,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,8 @@ class Job:
     stop_asked: Callable[[], bool]
     own: Path
     """This worker's part of the run directory, `workers/<host>`."""
-    started: float = field(default_factory=time.monotonic)
+    started: float
+    """When this process began with it, on the monotonic clock."""
 
     @property
     def stop_marker(self) -> Path:

@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -64,6 +65,7 @@ def main(run: Path, host: str, packs: Path, caches: Path, threads: int, gpus: in
 
 
 def _train(run: Path, host: str, packs: Path, caches: Path, share: tuple[int, int], metrics: Metrics, watchdog: Watchdog) -> int:
+    started = time.monotonic()
     threads, gpus = share
     config = configs.build(yaml.safe_load((run / "config.yml").read_text(encoding="utf-8")))
     metrics.phase("caching")
@@ -89,7 +91,7 @@ def _train(run: Path, host: str, packs: Path, caches: Path, share: tuple[int, in
     watchdog.catch_signals()
     metrics.phase("building")
     counts = schedule.counts(config, place.workers, len(manifest.train.files), manifest.held_out)
-    job = Job(config, counts, run, manifest, images, metrics, watchdog.stop_asked.is_set, run / "workers" / host)
+    job = Job(config, counts, run, manifest, images, metrics, watchdog.stop_asked.is_set, run / "workers" / host, started)
     try:
         code = Trainer(job, cluster).run()
     except tf.errors.OpError:
