@@ -1,11 +1,13 @@
-"""Horovod on Gloo with TensorFlow 2.13, the newest that it builds with. Variant: `fp16`, Horovod's own compression.
+"""Horovod on Gloo with TensorFlow 2.13, the newest that it builds with.
+
+Variants: `fp16`, Horovod's own compression; `loop`, CHUNK steps in one traced call; `loop-fp16`, both.
 
 Started without horovodrun: the first worker is the rendezvous server, and tells the others its port.
 """
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import common
@@ -76,7 +78,7 @@ def environment(given: common.Task, port: int) -> dict[str, str]:
 
 
 def trained(given: common.Task, hvd: Any) -> common.Trained:
-    """The model as Horovod's documentation trains it, with every setting that makes it faster."""
+    """The model as Horovod's documentation trains it, its gradients in one group, with a fused update."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(given.threads)
@@ -95,7 +97,8 @@ def trained(given: common.Task, hvd: Any) -> common.Trained:
     )
     # The one whose update is a single op a variable.
     optimizer = tf.keras.optimizers.legacy.SGD(common.LEARNING_RATE, momentum=common.MOMENTUM)
-    compression = {"": hvd.Compression.none, "fp16": hvd.Compression.fp16}[given.variant]
+    variant = given.variant.split("-")
+    compression = hvd.Compression.fp16 if "fp16" in variant else hvd.Compression.none
 
     def step(images: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -106,10 +109,22 @@ def trained(given: common.Task, hvd: Any) -> common.Trained:
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         return loss
 
+    hvd.broadcast_variables(model.variables, root_rank=0)
+    run = (several_a_call if "loop" in variant else one_a_call)(given, step)
+
+    def weights() -> Iterator[np.ndarray]:
+        return (variable.numpy() for variable in model.trainable_variables)
+
+    return common.Trained(run, weights, common.versions("horovod", "tensorflow-cpu", "keras"), {"num_groups": 1, "sgd": "legacy (fused)"})
+
+
+def one_a_call(given: common.Task, step: Callable[..., Any]) -> Callable[[int], float]:
+    """A traced call a step."""
+    import tensorflow as tf
+
     call = tf.function(step)
     images, labels = common.images(given.rank, given.batch)
     feeds = [(tf.constant(images[index]), tf.constant(labels[index])) for index in range(common.CHUNK)]
-    hvd.broadcast_variables(model.variables, root_rank=0)
 
     def run(steps: int) -> float:
         loss = None
@@ -117,10 +132,26 @@ def trained(given: common.Task, hvd: Any) -> common.Trained:
             loss = call(*feeds[index])
         return float(loss.numpy())
 
-    def weights() -> Iterator[np.ndarray]:
-        return (variable.numpy() for variable in model.trainable_variables)
+    return run
 
-    return common.Trained(run, weights, common.versions("horovod", "tensorflow-cpu", "keras"), {"num_groups": 1, "sgd": "legacy (fused)"})
+
+def several_a_call(given: common.Task, step: Callable[..., Any]) -> Callable[[int], float]:
+    """CHUNK steps a traced call."""
+    import tensorflow as tf
+
+    @tf.function
+    def call(images: Any, labels: Any) -> Any:
+        loss = tf.constant(0.0)
+        for index in tf.range(tf.shape(labels)[0]):
+            loss = step(images[index], labels[index])
+        return loss
+
+    images, labels = (tf.constant(values) for values in common.images(given.rank, given.batch))
+
+    def run(steps: int) -> float:
+        return float(call(images[:steps], labels[:steps]).numpy())
+
+    return run
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def versions(path: Path) -> dict[str, dict[str, str]]:
 
 def shown(results: Results, peers: dict[str, Any]) -> str:
     """Tables of one worker and of the most, sentences, failures, where all of it lies."""
-    most = max(results.workers)
+    most = results.most
     blocks = [peers_results.terminal_table(results, *block) for block in results.blocks() if block[1] in (1, most)]
     told = peers_results.sentences(results) + [f"failed: {one}" for one in peers_results.failures(results)]
     folder = control.relative(Path(peers["folder"]))

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from plugins.filter.cluster import thread_share
-from plugins.shared import control, provisioning
+from plugins.shared import control, peers_results, provisioning
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json
 
-SESSION = "peers-w"
-"""Sessions of this benchmark begin so."""
+SESSION = "peers=-w"
+"""Sessions of this benchmark begin so; no run's name has that character."""
 
 
 class ActionModule(control.ControlAction):
@@ -29,9 +29,30 @@ class ActionModule(control.ControlAction):
             threads = self.arguments.get("threads") or thread_share(hosts, name, max(1, int(facts["cpus"])))
             found[name] = {**_wheels(seen), "threads": int(threads), "machine": machine(host, facts)}
         if not self._task.check_mode:
-            path = Path(self.arguments["folder"]) / "summary.json"
-            write_json(path, {**read_json(path), "machines": [one["machine"] for one in found.values()], "control_cores": os.cpu_count()})
+            folder = Path(self.arguments["folder"])
+            path, machines = folder / "summary.json", [one["machine"] for one in found.values()]
+            record = read_json(path)
+            if peers_results.read(folder / "results.csv"):
+                machines = continued(record["name"], record.get("machines", []), machines)
+            write_json(path, {**record, "machines": machines, "control_cores": os.cpu_count()})
         return {"ansible_facts": {"peers_hosts": found}}
+
+
+def continued(name: str, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All machines of results that are added to.
+
+    Raises:
+        LockstepError: one is not what it was.
+    """
+    found = {one["name"]: one for one in [*now, *before]}
+    for one in now:
+        changed = [key for key, value in found[one["name"]].items() if one.get(key) != value]
+        if changed:
+            raise LockstepError(
+                f"peers={name}: {one['name']} was measured with another {', '.join(changed)}, and numbers of both can't be compared; "
+                f"measure under another name: -e peers={name[:60]}-2"
+            )
+    return [found[key] for key in sorted(found)]
 
 
 def refuse_busy(host: str, sessions: list[str]) -> None:

@@ -32,7 +32,9 @@ class ActionModule(ActionBase):
         script = peers.start_script(self._job(given, rank))
         self._module("worker_files", {"files": [{"path": f"{given['folder']}/run.sh", "content": script, "mode": "0755"}]}, variables)
         try:
-            self._module("tmux_session", {**session, "argv": ["bash", "run.sh"], "chdir": given["folder"]}, variables)
+            started = self._module("tmux_session", {**session, "argv": ["bash", "run.sh"], "chdir": given["folder"]}, variables)
+            if not started["changed"]:
+                raise AnsibleActionFail(f"{given['host']}: session {given['session']} is left of another cell; see tmux ls there")
             end = self._wait(given["folder"], given["session"], int(job["deadline"]) + AFTER_S)
         finally:
             self._module("tmux_session", {**session, "state": "absent", "grace": 2}, variables)
@@ -58,10 +60,11 @@ class ActionModule(ActionBase):
         command = [given["python"], "-c", start, *argv, "--result", f"{given['folder']}/result.json"]
         return {"environment": environment, "argv": command, "folder": given["folder"], "deadline": job["deadline"]}
 
-    def _module(self, name: str, arguments: dict[str, Any], variables: dict[str, Any]) -> None:
-        done = lean.execute(self, name, arguments, variables)
+    def _module(self, name: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        done: dict[str, Any] = lean.execute(self, name, arguments, variables)
         if done.get("failed"):
             raise AnsibleActionFail(str(done["msg"]))
+        return done
 
     def _wait(self, folder: str, session: str, seconds: int) -> dict[str, Any]:
         """One call that sleeps on the host until the session's first process is gone: nothing polls while steps are timed."""

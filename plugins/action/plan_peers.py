@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from plugins.filter.cluster import check_absolute
 from plugins.shared import benchmark, children, control, peers_results, peers_wheels, planning
 from plugins.shared.peers import COMMAND, OURS, OWN, PEER, SYSTEMS, Wanted, cells, check_name, remaining, settings, wanted
 from plugins.shared.trials import alone
@@ -32,6 +33,8 @@ class ActionModule(control.ControlAction):
         state = str(options.get("state", "present"))
         if state not in ("present", "absent"):
             raise ConfigError(f"state={state}: it must be present or absent")
+        if "peers_path" in options:
+            check_absolute({"peers_path": str(options["peers_path"])})
         if state == "absent":
             return {"ansible_facts": {"peers_plan": {"state": state, "peers_path": options.get("peers_path")}, "cluster": hosts}}
         children.refuse_questions()

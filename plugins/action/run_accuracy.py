@@ -13,6 +13,7 @@ from plugins.shared import benchmark, control, planning
 from plugins.shared.accuracy_plot import draw
 from plugins.shared.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
 from trainer import config as configs
+from trainer import package
 from trainer.analysis import sweep, text
 from trainer.analysis.benchmarks import accuracy
 from trainer.analysis.benchmarks.accuracy import Row, Training
@@ -24,7 +25,7 @@ from trainer.plan import check_run_name, integer, overrides
 from trainer.telemetry import read_history
 
 COMMAND = "benchmarks/accuracy"
-ALIKE = ("epochs", "workers", "dataset", "set")
+ALIKE = ("epochs", "workers", "dataset", "set", "hosts", "code")
 """What a comparison of a name keeps when it is continued."""
 KEPT = ("configs", "methods", "seeds", *ALIKE)
 """What its summary tells."""
@@ -111,6 +112,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
     named = str(options.get("configs", "task_cnn,deep_cnn")).split(",")
     for config in named:
         configs.build(configs.override(configs.load(configs.find(config)), overrides(options)))
+    refuse_compared(str(options.get("set", "")))
     methods = accuracy.methods(str(options.get("methods", "packed,powersgd")))
     seeds = sweep.numbers("seeds", options.get("seeds", "1-3"))
     made = {
@@ -125,10 +127,25 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
         "workers": integer("workers", options.get("workers", len(hosts))),
         "dataset": options.get("dataset"),
         "set": str(options.get("set", "")),
+        "hosts": [host["name"] for host in hosts],
+        "code": package.digest(),
         "trainings": accuracy.trainings(named, methods, seeds),
     }
     check_same(made)
     return made
+
+
+def refuse_compared(given: str) -> None:
+    """Refuse settings that are what the comparison varies itself.
+
+    Raises:
+        LockstepError: which, and how it is varied.
+    """
+    varied = {key for settings in accuracy.METHODS.values() for key in configs.parse_set(settings)}
+    ways = dict.fromkeys(varied, "methods=packed,powersgd-4") | {"seed": "seeds=1-3", "train.epochs": "epochs=10"}
+    for key in configs.parse_set(given) if given else {}:
+        if key in ways:
+            raise LockstepError(f"set={key}: it is what the comparison varies, or asks for by itself; give it as in -e {ways[key]}")
 
 
 def check_same(made: dict[str, Any]) -> None:
@@ -138,9 +155,9 @@ def check_same(made: dict[str, Any]) -> None:
         return
     before = read_json(path)
     for key in ALIKE:
-        if before[key] != made[key]:
+        if before.get(key) != made[key]:
             raise LockstepError(
-                f"{key}={made[key]}: accuracy={made['name']} was begun with {before[key]}; leave it alike, or take another name"
+                f"{key}={made[key]}: accuracy={made['name']} was begun with {before.get(key)}; leave it alike, or take another name"
             )
 
 
@@ -157,7 +174,9 @@ def conclude(folder: Path, made: dict[str, Any]) -> str:
     rows = accuracy.read(folder / "results.csv")
     table = accuracy.table(rows)
     write_text(folder / "table.md", f"# {made['name']}\n\n    {made['command']}\n\n```\n{table}\n```\n")
-    cluster = read_json(control.RUNS / rows[-1].training.run(made["name"]) / "cluster.json")
+    clusters = (control.RUNS / row.training.run(made["name"]) / "cluster.json" for row in reversed(rows))
+    # A run that was deleted has its row, and no machines any more.
+    cluster = next((read_json(path) for path in clusters if path.is_file()), {"hosts": made["hosts"]})
     about = {key: made[key] for key in KEPT}
     write_json(
         folder / "summary.json",

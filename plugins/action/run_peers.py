@@ -47,6 +47,9 @@ class ActionModule(control.ControlAction):
             except Interrupted:
                 conclude(self.peers)
                 raise LockstepError(f"interrupted; what was measured is kept; to go on: {self.peers['again']}") from None
+            except LockstepError:
+                conclude(self.peers)
+                raise
             finally:
                 self.line.end()
                 self.ended = lambda: False

@@ -30,6 +30,8 @@ NO_LIMIT = "none"
 LAB_LINKS = f"{NO_LIMIT},1gbit,100mbit"
 HALF = '{"reduction": {"name": "half"}}'
 BALANCED = '{"train": {"batch_sizes": "auto"}}'
+CHUNK = 8
+"""Steps that a program takes before it looks at the clock (`common.CHUNK`)."""
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 
 
@@ -88,6 +90,8 @@ SYSTEMS = {
         System("ddp-powersgd", PEER, TORCH, "torch_ddp", "powersgd", "PyTorch DDP, PowerSGD hook rank 2", alone=False),
         System("horovod", PEER, HOROVOD, "horovod_tf", "", "Horovod on Gloo, TensorFlow 2.13"),
         System("horovod-fp16", PEER, HOROVOD, "horovod_tf", "fp16", "Horovod, Compression.fp16", alone=False),
+        System("horovod-loop", PEER, HOROVOD, "horovod_tf", "loop", "Horovod, 8 steps a traced call", alone=False),
+        System("horovod-loop-fp16", PEER, HOROVOD, "horovod_tf", "loop-fp16", "the same, Compression.fp16", alone=False),
     )
 }
 
@@ -191,9 +195,14 @@ def settings(options: Mapping[str, Any]) -> Settings:
     """What every cell has in common.
 
     Raises:
-        ConfigError: a value that is no whole number from 1.
+        ConfigError: a value that is no whole number from 1, or steps that are no whole groups.
     """
-    return Settings(**{name: integer(name, options[name]) for name in Settings.__dataclass_fields__ if name in options})
+    found = Settings(**{name: integer(name, options[name]) for name in Settings.__dataclass_fields__ if name in options})
+    for name, least in (("steps", CHUNK), ("warm_up", 2 * CHUNK)):
+        number = getattr(found, name)
+        if number % CHUNK or number < least:
+            raise ConfigError(f"{name}={number}: every system takes {CHUNK} steps at a time; give a multiple of {CHUNK}, from {least}")
+    return found
 
 
 def bits_per_s(link: str) -> float | None:

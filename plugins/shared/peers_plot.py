@@ -19,7 +19,7 @@ PANEL_IN, BARS_IN, CURVES_IN = 5.0, 0.34, 3.9
 COLOURS = {OURS: "#0b4f8a", IDEAL: "#8a8a8a", BOUND: "#b5b5b5"}
 PEERS = {"own": "#d98200", "torch": "#3f9c6b", "horovod": "#7a1f5c"}
 MARKERS = {"own": "s", "torch": "^", "horovod": "D"}
-DASHES = {"": "-", "loop": "--", "fp16": "--", "powersgd": ":"}
+DASHES: dict[str, Any] = {"": "-", "loop": "-.", "fp16": "--", "loop-fp16": (0, (1, 1)), "powersgd": ":"}
 OWN_DASHES: dict[str, Any] = {"lockstep": "-", "lockstep-packed": (0, (1, 1))}
 LIMIT: dict[str, Any] = {"color": "#444444", "linestyle": ":", "linewidth": 1.5}
 WIRE: dict[str, Any] = {"color": "#a33a00", "linewidth": 2.2}
@@ -32,9 +32,10 @@ NEAR = 0.15
 
 def draw(results: Results, path: Path) -> None:
     """Draw all links side by side: bars above, curves below."""
-    links = [link for link in results.links if any(point.rows for point in results.at(link, max(results.workers)))]
+    number = results.most
+    links = [link for link in results.links if any(point.rows for point in results.at(link, number))]
     curves = len(results.workers) > 1
-    most = max(len(results.at(link, max(results.workers))) for link in links)
+    most = max(len(results.at(link, number)) for link in links)
     heights = [most * BARS_IN + 1.3, *([CURVES_IN] if curves else [])]
     with mpl.rc_context(STYLE), replacing(path) as part:
         figure = Figure(figsize=(PANEL_IN * len(links), sum(heights)), dpi=DPI, layout="constrained")
@@ -53,8 +54,8 @@ def draw(results: Results, path: Path) -> None:
 
 
 def _bars(axes: Axes, results: Results, link: str) -> None:
-    points = [point for point in results.at(link, max(results.workers)) if point.rows]
-    ideal = results.best(link, max(results.workers), IDEAL)
+    points = [point for point in results.at(link, results.most) if point.rows]
+    ideal = results.best(link, results.most, IDEAL)
     longest = max(point.images_per_s or 0.0 for point in points)
     for place, point in enumerate(points):
         _bar(axes, place, point, longest)
@@ -67,7 +68,7 @@ def _bars(axes: Axes, results: Results, link: str) -> None:
     axes.set_xlabel("images/s")
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.set_title(heading(link, max(results.workers)), loc="left")
+    axes.set_title(heading(link, results.most), loc="left")
 
 
 def _bar(axes: Axes, place: int, point: Point, longest: float) -> None:
@@ -156,7 +157,7 @@ def _all_handles(all_axes: Any) -> dict[str, Any]:
 def _limits(results: Results, links: list[str]) -> dict[str, Any]:
     """What the lines among the bars mean."""
     found = {}
-    if any(results.best(link, max(results.workers), IDEAL) for link in links):
+    if any(results.best(link, results.most, IDEAL) for link in links):
         found["limit of computing"] = Line2D([], [], **LIMIT)
     if any(link != NO_LIMIT for link in links):
         found["limit of the wire"] = Line2D([], [], **WIRE)

@@ -202,6 +202,8 @@ class Results:
         self.rows = list(rows)
         self.links = list(dict.fromkeys(row.link for row in sorted(self.rows, key=lambda row: -(bits_per_s(row.link) or math.inf))))
         self.workers = sorted({row.workers for row in self.rows})
+        self.most = max((row.workers for row in self.rows if row.measured), default=0)
+        """The largest number of workers with which anything was measured."""
         self.systems = [name for name in SYSTEMS if any(row.system == name for row in self.rows)]
         self.points = {
             (link, workers, system): point
@@ -230,15 +232,26 @@ class Results:
         """The fastest system of a kind there."""
         return next((point for point in self.at(link, workers) if SYSTEMS[point.system].kind == kind and point.rows), None)
 
+    def best_by_round(self, link: str, workers: int) -> dict[int, Row]:
+        """The fastest peer of each round there: where peers are alike it is now one, now another."""
+        found: dict[int, Row] = {}
+        for point in self.at(link, workers):
+            for row in point.rows if SYSTEMS[point.system].kind == PEER else ():
+                if (row.images_per_s or 0.0) > (found[row.round].images_per_s or 0.0 if row.round in found else 0.0):
+                    found[row.round] = row
+        return found
+
     def alone(self, system: str) -> Point | None:
         """A system with one worker, which was measured at one link only."""
         return next((self.points[link, 1, system] for link in self.links if (link, 1, system) in self.points), None)
 
     def ratio(self, point: Point, other: Point | None) -> tuple[float, float, float] | None:
         """Images/s of one over another's, by rounds that have both: least, median, most."""
-        theirs = {row.round: row.images_per_s for row in other.rows if row.images_per_s} if other else {}
-        found = [row.images_per_s / theirs[row.round] for row in point.rows if row.images_per_s and row.round in theirs]
-        return (min(found), statistics.median(found), max(found)) if found else None
+        return _ratio(point, {row.round: row for row in other.rows} if other else {})
+
+    def times_best(self, point: Point) -> tuple[float, float, float] | None:
+        """Images/s over those of the fastest peer of each round: least, median, most."""
+        return _ratio(point, self.best_by_round(point.link, point.workers))
 
     def limit(self, point: Point) -> float | None:
         """Images/s that no system with these bytes and this arithmetic can pass: of computing and sending at once, the slower.
@@ -257,18 +270,27 @@ class Results:
         return (row.images_per_s or 0.0) * (row.seconds_step or 0.0) / row.workers
 
 
+def _ratio(point: Point, theirs: Mapping[int, Row]) -> tuple[float, float, float] | None:
+    found = [
+        row.images_per_s / speed
+        for row in point.rows
+        if row.images_per_s and row.round in theirs and (speed := theirs[row.round].images_per_s)
+    ]
+    return (min(found), statistics.median(found), max(found)) if found else None
+
+
 def block_rows(results: Results, link: str, workers: int) -> list[list[str]]:
     """Cells of one block's table."""
-    ideal, best = results.best(link, workers, IDEAL), results.best(link, workers, PEER)
-    return [_cells(results, point, ideal, best) for point in results.at(link, workers)]
+    ideal = results.best(link, workers, IDEAL)
+    return [_cells(results, point, ideal) for point in results.at(link, workers)]
 
 
-def _cells(results: Results, point: Point, ideal: Point | None, best: Point | None) -> list[str]:
+def _cells(results: Results, point: Point, ideal: Point | None) -> list[str]:
     if not point.seconds or point.images_per_s is None:
         return [point.system, "failed", *["-"] * (len(HEADER) - 3), "0"]
     least, middle, most = (f"{seconds * 1000:,.1f}" for seconds in point.seconds)
     sent, cpu, wire = point.median("sent_bytes_step"), point.median("cpu_seconds_step"), point.wire
-    share, times = results.ratio(point, ideal), results.ratio(point, best)
+    share, times = results.ratio(point, ideal), results.times_best(point)
     return [
         point.name,
         middle,
@@ -318,7 +340,7 @@ def sentences(results: Results) -> list[str]:
     found = []
     for link, workers in results.blocks():
         ours = _default(results, link, workers) or results.best(link, workers, OURS)
-        if ours is None or ours.images_per_s is None or workers not in (1, max(results.workers)):
+        if ours is None or ours.images_per_s is None or workers not in (1, results.most):
             continue
         found.append(_sentence(results, ours, heading(link, workers)))
     return found
@@ -331,12 +353,14 @@ def _default(results: Results, link: str, workers: int) -> Point | None:
 
 
 def _sentence(results: Results, ours: Point, where: str) -> str:
-    best, ideal = (results.best(ours.link, ours.workers, kind) for kind in (PEER, IDEAL))
+    best, ideal = results.best_by_round(ours.link, ours.workers), results.best(ours.link, ours.workers, IDEAL)
     parts = [f"{where}: {ours.name} trains {ours.images_per_s:,.0f} images/s"]
-    times, share = results.ratio(ours, best), results.ratio(ours, ideal)
+    times, share = results.times_best(ours), results.ratio(ours, ideal)
     if best and times:
+        names = ", ".join(dict.fromkeys(best[number].system for number in sorted(best)))
+        middle = statistics.median(_values(list(best.values()), "images_per_s"))
         spread = f"; rounds {times[0]:.2f} to {times[2]:.2f}" if len(ours.rows) > 1 else ""
-        parts.append(f"{times[1]:.2f} times the best peer ({best.system}, {best.images_per_s:,.0f}{spread})")
+        parts.append(f"{times[1]:.2f} times the best peer of its round ({names}; {middle:,.0f}{spread})")
     if ideal and share:
         spread = f"; rounds {share[0]:.0%} to {share[2]:.0%}" if len(ours.rows) > 1 else ""
         parts.append(f"{share[1]:.0%} of the ideal ({ideal.images_per_s:,.0f}{spread})")
@@ -377,7 +401,7 @@ READING = (
     "ms a step: median over rounds; from, to: the fastest and the slowest round. A round's figure is the mean of its timed steps.",
     "images/s: of all workers together, median over rounds.",
     "of ideal: of the images/s of the same hosts at once with no reduction at all (the limit of computing), in the same round; median.",
-    "of best peer: of the images/s of the fastest peer of that table, in the same round; median.",
+    "of best peer: of the images/s of the peer that was the fastest in the same round; median.",
     "MB sent: what left a host's network interface a step. wire ms: these bytes at the link's rate (the limit of the wire).",
     "CPU ms: processor time of one worker a step.",
 )
@@ -411,7 +435,7 @@ def summary(results: Results) -> list[dict[str, Any]]:
 
 
 def _plain(results: Results, point: Point) -> dict[str, Any]:
-    ideal, best = (results.best(point.link, point.workers, kind) for kind in (IDEAL, PEER))
+    ideal, best = results.best(point.link, point.workers, IDEAL), results.best_by_round(point.link, point.workers)
     return {
         "link": point.link,
         "workers": point.workers,
@@ -421,8 +445,8 @@ def _plain(results: Results, point: Point) -> dict[str, Any]:
         "images_per_s": point.images_per_s,
         "images_per_s_spread": list(point.spread) if point.spread else None,
         "of_ideal": _named(results.ratio(point, ideal)),
-        "of_best_peer": _named(results.ratio(point, best)),
-        "best_peer": best.system if best else None,
+        "of_best_peer": _named(results.times_best(point)),
+        "best_peer_by_round": {number: row.system for number, row in sorted(best.items())},
         "sent_bytes_step": point.median("sent_bytes_step"),
         "wire_seconds": point.wire,
         "limit_images_per_s": results.limit(point),

@@ -106,6 +106,28 @@ def test_a_comparison_is_continued_with_more_seeds_but_not_with_other_epochs(res
         run_accuracy.plan({"accuracy": "one", "epochs": "3"}, HOSTS)
 
 
+@pytest.mark.parametrize(
+    ("given", "way"),
+    [("seed=1", "seeds=1-3"), ("train.epochs=1", "epochs=10"), ("data.limit_train=0.2,reduction.rank=2", "methods=packed,powersgd-4")],
+)
+def test_what_is_compared_is_not_set(given, way, results):
+    key = given.rpartition(",")[2].partition("=")[0]
+    with pytest.raises(LockstepError) as caught:
+        run_accuracy.plan({"set": given}, HOSTS)
+    assert str(caught.value) == f"set={key}: it is what the comparison varies, or asks for by itself; give it as in -e {way}"
+    assert run_accuracy.plan({"set": "data.limit_train=0.2"}, HOSTS)["set"] == "data.limit_train=0.2"
+
+
+def test_other_code_is_another_comparison(results, monkeypatch):
+    made = run_accuracy.plan({"accuracy": "one"}, HOSTS)
+    folder = results / "results/one"
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(json.dumps({key: made[key] for key in run_accuracy.KEPT}))
+    monkeypatch.setattr(run_accuracy.package, "digest", lambda: "other")
+    with pytest.raises(LockstepError, match=r"^code=other: accuracy=one was begun with "):
+        run_accuracy.plan({"accuracy": "one"}, HOSTS)
+
+
 def finished(results, training, name="one"):
     run = results / "runs" / training.run(name)
     run.mkdir(parents=True)

@@ -337,8 +337,9 @@ class TestResults:
 
     def test_sentences_for_the_most_workers_and_for_one(self, results):
         assert peers_results.sentences(results) == [
-            "1 worker: lockstep trains 800 images/s, 1.14 times the best peer (keras-fit, 700).",
-            "5 workers, 1 Gbit/s: lockstep trains 2,000 images/s, 2.00 times the best peer (ddp, 1,000; rounds 1.50 to 2.40), "
+            "1 worker: lockstep trains 800 images/s, 1.14 times the best peer of its round (keras-fit; 700).",
+            "5 workers, 1 Gbit/s: lockstep trains 2,000 images/s, 2.00 times the best peer of its round (ddp; 1,000; rounds "
+            "1.50 to 2.40), "
             "80% of the ideal (2,500; rounds 60% to 90%).",
         ]
 
@@ -346,6 +347,27 @@ class TestResults:
         faster, plain = row("lockstep-half", 2000), row("lockstep", 1500)
         assert peers_results.sentences(Results([faster, plain])) == ["5 workers, links unlimited: lockstep trains 1,500 images/s."]
         assert peers_results.sentences(Results([faster])) == ["5 workers, links unlimited: lockstep-half trains 2,000 images/s."]
+
+    def test_the_best_peer_is_that_of_each_round(self):
+        peers_of = {"lockstep": (2000, 2000, 2000), "ddp": (1000, 800, 1000), "horovod": (900, 1250, 800)}
+        rows = [row(system, speed, number) for system, speeds in peers_of.items() for number, speed in enumerate(speeds, 1)]
+        (said,) = peers_results.sentences(Results(rows))
+        assert said == (
+            "5 workers, links unlimited: lockstep trains 2,000 images/s, 2.00 times the best peer of its round "
+            "(ddp, horovod; 1,000; rounds 1.60 to 2.00)."
+        )
+
+    def test_the_largest_number_with_numbers_is_told_and_drawn(self, tmp_path):
+        failed = [peers_results.failed(Cell(1, "none", 5, system), "no route") for system in ("lockstep", "ddp")]
+        results = Results([row("lockstep", 700, workers=1), *failed])
+        assert results.most == 1
+        peers_plot.draw(results, tmp_path / "peers.png")
+        assert (tmp_path / "peers.png").read_bytes()[:4] == b"\x89PNG"
+
+    @pytest.mark.parametrize(("name", "number"), [("steps", 20), ("warm_up", 8), ("warm_up", 4), ("steps", 4)])
+    def test_steps_are_whole_groups(self, name, number):
+        with pytest.raises(ConfigError, match=f"{name}={number}: every system takes 8 steps at a time"):
+            peers.settings({name: number})
 
     def test_the_table_shows_who_failed(self, results):
         assert peers_results.terminal_table(results, "1gbit", 5) == (
@@ -422,8 +444,21 @@ class TestPicture:
 
 
 class TestActions:
+    def test_results_are_added_to_on_the_same_machines_only(self):
+        one, two = ({"name": name, "cpus": 0.38, "packages": {"tensorflow": "2.21.0"}} for name in ("node1", "node2"))
+        assert judge_peers.continued("g", [one, two], [one]) == [one, two]
+        assert judge_peers.continued("g", [one], [one, two]) == [one, two]
+        with pytest.raises(LockstepError) as caught:
+            judge_peers.continued("g", [one, two], [one, {**two, "cpus": 0.19}])
+        assert str(caught.value) == (
+            "peers=g: node2 was measured with another cpus, and numbers of both can't be compared; "
+            "measure under another name: -e peers=g-2"
+        )
+
     def test_a_host_that_trains_is_refused(self):
-        judge_peers.refuse_busy("node1", ["peers-w0-aaaaaa"])
+        judge_peers.refuse_busy("node1", ["peers=-w0-aaaaaa"])
+        with pytest.raises(LockstepError, match="peers-w0-aaaaaa runs there"):
+            judge_peers.refuse_busy("node1", ["peers-w0-aaaaaa"])
         with pytest.raises(LockstepError) as caught:
             judge_peers.refuse_busy("node1", ["my-run-w0"])
         assert str(caught.value) == (
