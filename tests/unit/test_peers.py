@@ -451,8 +451,7 @@ class TestActions:
         with pytest.raises(LockstepError) as caught:
             judge_peers.continued("g", [one, two], [one, {**two, "cpus": 0.19}])
         assert str(caught.value) == (
-            "peers=g: node2 was measured with another cpus, and numbers of both can't be compared; "
-            "measure under another name: -e peers=g-2"
+            "peers=g: node2 was measured with another cpus, and numbers of both can't be compared; measure under another name: -e peers=g-2"
         )
 
     def test_a_host_that_trains_is_refused(self):
