@@ -102,7 +102,7 @@ def publish(arguments: argparse.Namespace) -> int:
 
     source = open_source(arguments.source, arguments.path)
     manifest = publishing.publish(source, arguments.source, arguments.packs, arguments.allow_bad_images, progress)
-    print(json.dumps({"digest": manifest.digest, "excluded": manifest.excluded, "bytes": sum(manifest.shards)}))
+    print(json.dumps({**publishing.known_of(manifest), "bytes": sum(manifest.shards)}))
     return DONE
 
 

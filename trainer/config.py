@@ -7,6 +7,7 @@ field, unknown keys rejected with the nearest known one.
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import yaml
 from trainer.errors import ConfigError
 
 CONFIGS = Path(__file__).parent / "configs"
+SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 @dataclass(frozen=True)
@@ -304,11 +306,16 @@ def _section(kind: type, raw: Any, prefix: str) -> Any:
         if key not in hints:
             known = ", ".join(prefix + name for name in hints)
             raise ConfigError(f"{prefix}{key}: unknown key{nearest(key, hints, prefix)}; known: {known}")
-    values = {key: _value(hints[key], value, prefix + key) for key, value in raw.items()}
+    values = {key: value_of(hints[key], value, prefix + key) for key, value in raw.items()}
     return kind(**values)
 
 
-def _value(hint: Any, value: Any, name: str) -> Any:
+def value_of(hint: Any, value: Any, name: str) -> Any:
+    """A value as its type says.
+
+    Raises:
+        ConfigError: it is of another.
+    """
     if dataclasses.is_dataclass(hint):
         return _section(typing.cast(type, hint), value, name + ".")
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
@@ -328,18 +335,22 @@ def _convert(kind: Any, value: Any) -> tuple[Any, bool]:
     if origin is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value), True
     if origin is float and isinstance(value, str):
-        return _scientific(value)
+        return _number(value)
     if origin is int:
         return value, isinstance(value, int) and not isinstance(value, bool)
     return value, isinstance(value, origin)
 
 
-def _scientific(value: str) -> tuple[Any, bool]:
-    """YAML 1.1 reads `1e-3` as a string; a number is what was meant."""
+def _number(value: str) -> tuple[Any, bool]:
     try:
         return float(value), True
     except ValueError:
         return value, False
+
+
+def scientific(value: Any) -> Any:
+    """YAML 1.1 reads `1e-3` as a text; the number is what was meant."""
+    return float(value) if isinstance(value, str) and SCIENTIFIC.fullmatch(value) else value
 
 
 def _convert_tuple(kind: Any, value: Any) -> tuple[Any, bool]:

@@ -79,7 +79,8 @@ def predict(run: Path, epoch: int, packs: Path, image: Path) -> list[dict[str, A
 
     own.prepare(config.model)
     model = keras.models.load_model(snapshot_path(run, epoch), compile=False)
-    chances = softmax(np.asarray(model(pixels[None].astype(np.float32), training=False))[0])
+    logits = np.asarray(model(pixels[None].astype(np.float32), training=False))[0]
+    chances = softmax(logits.astype(np.float32))  # a model of mixed precision gives them in 16 bits
     classes = load(packs).classes
     return [{"class": classes[index], "probability": round(float(chances[index]), 6)} for index in np.argsort(-chances)[:3]]
 

@@ -174,14 +174,13 @@ class Trainer:
         counts, progress = self.job.counts, self.progress
         epoch = counts.epoch_of(progress.step)
         self.job.metrics.phase("training", f"epoch {epoch}")
-        begun = time.monotonic()
+        self._training_since = time.monotonic()
         plan = EpochPlan(counts.train_images, counts.global_batch, counts.steps_per_epoch, self.job.config.seed, epoch)
         stop = False
         for batches in self._timed(self._feeder.epoch(plan, self._calls(epoch))):
             stop = self._call(epoch, *batches)
             if stop:
                 break
-        progress.seconds_training += time.monotonic() - begun
         if self._epoch_is_over():
             self._finish_epoch(epoch)
         return stop
@@ -303,7 +302,7 @@ class Trainer:
             self.splits.sample(epoch, self.progress.step, int(batches.weights.sum()), parts, seconds)
 
     def _finish_epoch(self, epoch: int) -> None:
-        begun, progress = time.monotonic(), self.progress
+        progress = self.progress
         val_loss, val_accuracy = self._validate()
         self._check_update(val_loss, "the validation loss")
         row = {
@@ -318,7 +317,6 @@ class Trainer:
         }
         if progress.step % self.job.counts.steps_per_epoch == 0:
             progress.loss = progress.images = progress.correct = progress.seconds = 0.0
-        progress.seconds_training += time.monotonic() - begun
         self.job.metrics.phase("saving", f"epoch {epoch}")
         self._record(epoch, row, self.splits.epoch())
         self._save_state()
@@ -344,6 +342,9 @@ class Trainer:
 
     def _save_state(self) -> None:
         self._check_update(float(np.max([np.abs(array).max(initial=0) for array in self._weights()])), "a weight")
+        now = time.monotonic()
+        self.progress.seconds_training += now - self._training_since
+        self._training_since = now
         self.progress.seconds_total = self._seconds_total()
         self.memories.save(self.progress.step, self.progress.attempt)
         if self.cluster.place.is_chief:

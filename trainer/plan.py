@@ -70,10 +70,10 @@ def make(request: Request) -> dict[str, Any]:
     hosts = choose_hosts(request, existing)
     models.options_of(config.model)
     listing = list_dataset(config, request.write)
-    digest = publish.published(listing, request.packs, config.data.allow_bad_images)
+    known = publish.published(listing, request.packs, config.data.allow_bad_images) or expected(listing)
     config = with_global_batch(with_batch_sizes(config, hosts), len(hosts))
     check_scaling(config, len(hosts), existing)
-    sizes = schedule.counts(config, len(hosts), len(listing.files["train"]), listing.held_out)
+    sizes = schedule.counts(config, len(hosts), known["train"], known["held_out"])
     check_sizes(sizes, len(hosts))
     size = parameters(config, len(listing.classes), request)
     return {
@@ -86,7 +86,7 @@ def make(request: Request) -> dict[str, Any]:
         "counts": vars(sizes),
         "parameters": size,
         "needs": needs(config, sum(len(files) for files in listing.files.values()), sizes.epochs, size),
-        "dataset": describe(listing, digest),
+        "dataset": describe(listing, known),
         "code": package.digest(),
         "newest_state": newest_state(existing),
         "newest_memory": newest_memory(existing),
@@ -322,15 +322,22 @@ def list_dataset(config: Config, may_fetch: bool) -> Listing:
     return open_source(data.source, data.path).scan()
 
 
-def describe(listing: Listing, digest: str | None) -> dict[str, Any]:
+def expected(listing: Listing) -> dict[str, Any]:
+    """What `publish.published` will tell of a dataset, if all of its images can be read."""
+    counts = {split: len(files) for split, files in listing.files.items()}
+    return {"digest": None, **counts, "held_out": listing.held_out, "excluded": []}
+
+
+def describe(listing: Listing, known: dict[str, Any]) -> dict[str, Any]:
     """What the plan and the results say of the dataset."""
     return {
         "name": listing.name,
         "classes": listing.classes,
-        "train": len(listing.files["train"]),
-        "test": len(listing.files["test"]),
+        "train": known["train"],
+        "test": known["test"],
         "ignored": len(listing.ignored),
-        "digest": digest,
+        "left_out": len(known["excluded"]),
+        "digest": known["digest"],
     }
 
 

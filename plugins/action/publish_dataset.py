@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from plugins.shared import control, trainer_process
-from trainer import package
+from trainer import config as configs
+from trainer import package, schedule
 from trainer.errors import LockstepError
+from trainer.plan import check_sizes
 
 
 class ActionModule(control.ControlAction):
@@ -16,6 +18,7 @@ class ActionModule(control.ControlAction):
         plan, packs = self.arguments["plan"], Path(self.arguments["packs"])
         known = plan["dataset"]["digest"]
         found: dict[str, Any] = {"digest": known, "excluded": []} if known else self._publish(plan["config"]["data"], packs)
+        replanned = {"plan": without(plan, found)} if found["excluded"] else {}
         if plan["expected_digest"] not in (None, found["digest"]):
             raise LockstepError(
                 f"run={plan['run']}: its dataset was {plan['expected_digest'][:16]}, the one given now is {found['digest'][:16]}: "
@@ -32,10 +35,22 @@ class ActionModule(control.ControlAction):
             "code": str(archive),
             "code_name": archive.name,
         }
-        return {"changed": not known, "ansible_facts": {"published": published}, **shown}
+        return {"changed": not known, "ansible_facts": {"published": published, **replanned}, **shown}
 
     def _publish(self, data: dict[str, Any], packs: Path) -> dict[str, Any]:
         argv = ["publish", "--source", data["source"], "--packs", str(packs)]
         argv += ["--path", data["path"]] if data["path"] else []
         argv += ["--allow-bad-images"] if data["allow_bad_images"] else []
         return trainer_process.run(argv, "publishing the dataset")
+
+
+def without(plan: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """A plan that was made before images were found that can't be read, with what is left of them.
+
+    Raises:
+        LockstepError: too few are left.
+    """
+    sizes = schedule.counts(configs.build(plan["config"]), len(plan["hosts"]), found["train"], found["held_out"])
+    check_sizes(sizes, len(plan["hosts"]))
+    kept = {"train": found["train"], "test": found["test"], "left_out": len(found["excluded"])}
+    return {**plan, "counts": vars(sizes), "dataset": {**plan["dataset"], **kept}}

@@ -470,6 +470,16 @@ def test_what_was_found_is_kept_until_a_file_changes(place, records, monkeypatch
         ),
         ([{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 1}], {"layout": "WHC"}, "dataset.json: layout WHC; raw pixels"),
         ([], None, "train.tfrecord: there is no record in it"),
+        (
+            [{"image": bytes(24), "label": number, "height": 2 + 2 * number, "width": 4 - 2 * number, "depth": 3} for number in (0, 1)],
+            None,
+            "record 1 has sides [4, 2, 3], the first one [2, 4, 3]; they must be alike",
+        ),
+        (
+            [{"image": bytes(24), "label": number, "height": b"2", "width": b"4", "depth": b"3"} for number in (0, 1)],
+            None,
+            "its images are 24 raw bytes, with nothing that tells their shape",
+        ),
     ],
 )
 def test_records_that_cant_be_used_are_refused(rows, about, wrong, place, records):

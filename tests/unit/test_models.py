@@ -185,15 +185,22 @@ def test_options_have_defaults_and_can_be_set():
             "model.stage: deep_cnn has no such option (did you mean stages?); known: model.filters, model.stages",
         ),
         ({"name": "task_cnn", "filters": 2}, "model.filters: task_cnn has no such option; known: none"),
-        ({"name": "deep_cnn", "stages": "3"}, "model.stages: '3' is not of type int"),
-        ({"name": "deep_cnn", "stages": True}, "model.stages: True is not of type int"),
-        ({"name": "deep_cnn", "stages": 2.0}, "model.stages: 2.0 is not of type int"),
+        ({"name": "deep_cnn", "stages": "3"}, "model.stages: '3' is not an integer"),
+        ({"name": "deep_cnn", "stages": True}, "model.stages: True is not an integer"),
+        ({"name": "deep_cnn", "stages": 2.0}, "model.stages: 2.0 is not an integer"),
+        ({"name": "resnet_cifar", "weight_decay": float("nan")}, "model.weight_decay: nan is not a number"),
+        ({"name": "resnet_cifar", "weight_decay": "much"}, "model.weight_decay: 'much' is not a number"),
     ],
 )
 def test_wrong_options_are_refused(section, message):
     with pytest.raises(ConfigError) as caught:
         models.options_of(section)
     assert str(caught.value) == message
+
+
+def test_numbers_in_scientific_form_are_numbers():
+    assert models.options_of({"name": "resnet_cifar", "weight_decay": "1e-4"}).weight_decay == 1e-4
+    assert models.options_of({"name": "resnet_cifar", "weight_decay": 0}).weight_decay == 0.0
 
 
 def test_options_are_checked_without_keras():

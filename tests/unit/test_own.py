@@ -119,6 +119,10 @@ CASES = {
     "raises": "\\n    return layers.Dense(1 // 0)",
     "no model": "return 3",
     "not built": "return keras.Sequential([layers.Flatten(), layers.Dense(classes)])",
+    "constraint": "return keras.Sequential([keras.Input(size), layers.Flatten(), layers.Dense(classes, kernel_constraint='non_neg')])",
+    "lambda": "return keras.Sequential([keras.Input(size), layers.Lambda(lambda x: x / 255), layers.Flatten(), layers.Dense(classes)])",
+    "nameless": "\\n    class Twice(layers.Layer):\\n        def call(self, x):\\n            return 2 * x"
+    "\\n    return keras.Sequential([keras.Input(size), Twice(), layers.Flatten(), layers.Dense(classes)])",
     "built by itself": "\\n    class Mine(keras.Model):\\n        pass\\n    made = Mine()\\n    made.built = True\\n    return made",
     "other input": "return keras.Sequential([keras.Input((5, 5, 1)), layers.Flatten(), layers.Dense(classes)])",
     "other output": "return keras.Sequential([keras.Input(size), layers.Flatten(), layers.Dense(classes + 1)])",
@@ -160,7 +164,14 @@ def test_what_a_function_returns_is_checked_and_snapshots_of_it_open(tmp_path):
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "chatter" not in done.stdout
-    assert json.loads(done.stdout.splitlines()[-1]) == {
+    found = json.loads(done.stdout.splitlines()[-1])
+    for name, why in (("lambda", "Lambda"), ("nameless", "Twice")):
+        first, second = found.pop(name).splitlines()
+        assert first.startswith("model=m.py:build: ")
+        assert why in first
+        assert second.startswith("Snapshots of it could not be opened again: give each class of your own the line @keras.saving.")
+    assert found.pop("constraint").endswith("/kernel has a constraint, which updates here do not heed; leave it out")
+    assert found == {
         "fits": 16 * 3 + 3,
         "raises": "model=m.py:build, line 6: ZeroDivisionError: integer division or modulo by zero",
         "no model": "model=m.py:build: it gave int; it must return a keras.Model",

@@ -411,7 +411,8 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
         "epochs": 30,
         "total_steps": 60,
     }
-    assert made["dataset"] == {"name": "pets", "classes": ["cat", "dog"], "train": 20, "test": 3, "ignored": 1, "digest": None}
+    counts = {"train": 20, "test": 3, "ignored": 1, "left_out": 0}
+    assert made["dataset"] == {"name": "pets", "classes": ["cat", "dog"], **counts, "digest": None}
     assert made["parameters"] == {"total": 2, "trainable": 2}
     assert configs.to_dict(configs.build(made["config"])) == made["config"]
     assert made["config"]["train"]["global_batch"] == 8

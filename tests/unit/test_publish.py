@@ -2,11 +2,16 @@
 
 import os
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
+from plugins.action import publish_dataset
 from tests.unit.samples import image_bytes
+from trainer import config as configs
+from trainer import plan
 from trainer.data import cache, manifest, publish
 from trainer.data.folder import Folder
 from trainer.data.idx import Idx
@@ -79,10 +84,47 @@ def test_published_tells_without_reading(make_folder, packs):
     root = make_folder()
     assert publish.published(Folder(str(root)).scan(), packs, False) is None
     made = put(root, packs)
-    assert publish.published(Folder(str(root)).scan(), packs, False) == made.digest
+    known = publish.published(Folder(str(root)).scan(), packs, False)
+    assert known == publish.known_of(made)
+    assert (known["digest"], known["train"], known["held_out"]) == (made.digest, len(made.train.files), None)
     assert publish.published(Folder(str(root)).scan(), packs, True) is None
     (packs / made.digest[:16] / "manifest.json").unlink()
     assert publish.published(Folder(str(root)).scan(), packs, False) is None
+
+
+def test_what_was_left_out_is_known_without_reading_and_the_plan_counts_what_is_left(make_folder, packs):
+    root = make_folder()
+    spoil(root, "train/cat/1.png")
+    made = put(root, packs, allow_bad=True)
+    listing = Folder(str(root)).scan()
+    known = publish.published(listing, packs, True)
+    assert (known["train"], known["test"], len(known["excluded"])) == (4, 2, 1)
+    before = {"config": configs.to_dict(configs.build({"train": {"epochs": 2, "global_batch": 2}})), "hosts": [{}, {}]}
+    before["dataset"] = plan.describe(listing, plan.expected(listing))
+    after = publish_dataset.without(before, publish.known_of(made))
+    assert (before["dataset"]["train"], before["dataset"]["left_out"]) == (5, 0)
+    assert (after["dataset"]["train"], after["dataset"]["left_out"]) == (4, 1)
+    assert after["counts"]["train_images"] + after["counts"]["validation_images"] == 4
+
+
+def test_no_more_chunks_are_under_way_than_may_be_and_their_order_is_kept():
+    begun, most = [], []
+    with ThreadPoolExecutor(2) as pool:
+        for item, made in publish.in_order(pool, lambda item: begun.append(item) or -item, range(20), 3):
+            assert made == -item
+            most.append(max(begun) - item)
+    assert sorted(begun) == list(range(20))
+    assert max(most) <= 3
+
+
+def test_what_killed_publishers_left_is_removed_and_what_one_is_at_is_not(packs):
+    for name, age in (("old", 90_000), ("new", 60)):
+        (packs / f".part-{name}").mkdir(parents=True)
+        (packs / f".part-{name}" / "data").touch()
+        for path in (packs / f".part-{name}" / "data", packs / f".part-{name}"):
+            os.utime(path, (time.time() - age,) * 2)
+    publish.remove_stale(packs)
+    assert [path.name for path in packs.iterdir()] == [".part-new"]
 
 
 def test_a_removed_pack_is_made_again(make_folder, packs):

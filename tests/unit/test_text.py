@@ -69,7 +69,7 @@ def made_plan():
         "hosts": [{"name": "node01", "address": "10.0.0.1", "port": 12345}, {"name": "node02", "address": "10.0.0.2", "port": 23456}],
         "counts": {**COUNTS, "validation_images": 12000},
         "parameters": {"total": 2770634},
-        "dataset": {"name": "digits", "digest": "0123456789abcdef0123", "classes": ["a"] * 10, "test": 10000, "ignored": 0},
+        "dataset": {"name": "digits", "digest": "0123456789abcdef0123", "classes": ["a"] * 10, "test": 10000, "ignored": 0, "left_out": 0},
     }
 
 
@@ -89,7 +89,7 @@ def test_plan_says_what_will_be_done():
 
 def test_plan_tells_of_a_resumed_run_a_new_dataset_ignored_files_and_warnings():
     made = made_plan()
-    made["resume"], made["dataset"]["digest"], made["dataset"]["ignored"] = True, None, 3
+    made["resume"], made["dataset"]["digest"], made["dataset"]["ignored"], made["dataset"]["left_out"] = True, None, 3, 1
     shown = text.plan(made, "runs", ["mind the port"])
     assert "my-run (continues, configuration lecture_cnn)" in shown
     assert "digits (to be published now)" in shown

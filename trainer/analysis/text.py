@@ -63,6 +63,8 @@ def plan(made: dict[str, Any], runs: str, warnings: Sequence[str] = ()) -> str:
     ]
     if dataset["ignored"]:
         pairs.append(("ignored", f"{dataset['ignored']} entries of class folders that are no image files"))
+    if dataset["left_out"]:
+        pairs.append(("left out", f"{count(dataset['left_out'], 'image')} that can't be read"))
     pairs += [("warning", warning) for warning in warnings]
     return "Plan\n" + fields(pairs)
 

@@ -18,6 +18,7 @@ import numpy as np
 from trainer.data import manifest as manifests
 from trainer.data.images import decode, fit, fit_batch
 from trainer.data.manifest import Manifest
+from trainer.files import sync
 
 CHUNK = 512
 TASKS = 4
@@ -137,7 +138,10 @@ def _build(manifest: Manifest, packs: Path, folder: Path, size: tuple[int, ...],
                 done += job[-1] - job[-2]
                 progress(done, total)
         part.chmod(0o755)
+        for path in [*part.iterdir(), part]:
+            sync(path)
         part.rename(folder)
+        sync(folder.parent)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

@@ -19,7 +19,7 @@ from trainer import own
 from trainer.data.folder import SPLITS
 from trainer.data.sources import Listing, source
 from trainer.errors import DatasetError
-from trainer.files import read_json, write_json
+from trainer.files import read_json, sync, write_json
 
 KEPT = Path(".lockstep/sources/own")
 HOW = "a function gives pairs (image, class): a path, bytes, or a uint8 array [height, width, channels]; and a class's name or number"
@@ -70,6 +70,7 @@ class Own:
                     for name, data in self._pairs(made, split):
                         records[split].append((name, stream.tell(), stream.tell() + len(data)))
                         stream.write(data)
+            sync(part / "images")
             write_json(part / "index.json", {"records": records})
             shutil.rmtree(self._place, ignore_errors=True)
             part.rename(self._place)

@@ -4,15 +4,17 @@ A published dataset is a folder named by its digest. Publishing the same source 
 nothing but names, sizes and times.
 """
 
+import collections
 import dataclasses
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -26,6 +28,11 @@ from trainer.files import read_json, write_json
 
 SHARD_BYTES = 256 * 2**20
 CHUNK = 256
+AHEAD = 4
+"""Chunks for each core that are read, or wait to be written, at once: a slow disk must not fill the memory."""
+STALE_S = 86_400.0
+READING = 1
+"""Raised when the same source is read otherwise: what was published before is published anew."""
 SHOWN = 20
 Progress = Callable[[int, int], None]
 Checked = tuple[bytes, str | None]
@@ -33,13 +40,15 @@ Checked = tuple[bytes, str | None]
 _reader: Source | None = None
 
 
-def published(listing: Listing, packs: Path, allow_bad: bool) -> str | None:
-    """Digest under which this very source, unchanged since, is already published in `packs`."""
+def published(listing: Listing, packs: Path, allow_bad: bool) -> dict[str, Any] | None:
+    """What is known of this very source, unchanged since, when it is already published in `packs`.
+
+    Its `digest`; how many images are in `train` and `test`, and how many of them it holds out itself (`held_out`, or null);
+    `excluded`, images that were left out.
+    """
     entry = _index(listing, packs, allow_bad)
-    if not entry.is_file():
-        return None
-    digest = str(read_json(entry)["digest"])
-    return digest if (packs / short(digest) / manifest.FILE).is_file() else None
+    known: dict[str, Any] = read_json(entry) if entry.is_file() else {}
+    return known if known and (packs / short(known["digest"]) / manifest.FILE).is_file() else None
 
 
 def short(digest: str) -> str:
@@ -60,19 +69,27 @@ def publish(source: Source, kind: str, packs: Path, allow_bad: bool, progress: P
     entry = _index(listing, packs, allow_bad)
     if published(listing, packs, allow_bad) is None:
         packed = _pack(source, kind, listing, packs, allow_bad, progress)
-        write_json(entry, {"digest": packed.digest, "excluded": packed.excluded})
+        write_json(entry, known_of(packed))
     known = read_json(entry)
     found = manifest.load(packs / short(known["digest"]))
-    return dataclasses.replace(found, excluded=known.get("excluded", found.excluded))
+    return dataclasses.replace(found, excluded=known["excluded"])
+
+
+def known_of(packed: Manifest) -> dict[str, Any]:
+    """What `published` tells of a dataset."""
+    counts = {split: len(packed.records(split).files) for split in ("train", "test")}
+    return {"digest": packed.digest, **counts, "held_out": packed.held_out, "excluded": packed.excluded}
 
 
 def _index(listing: Listing, packs: Path, allow_bad: bool) -> Path:
-    key = hashlib.sha256(f"{listing.name}\0{listing.fingerprint}\0{allow_bad}".encode()).hexdigest()
+    read = f"{READING}\0{listing.shape}\0{chr(0).join(listing.classes)}"
+    key = hashlib.sha256(f"{listing.name}\0{listing.fingerprint}\0{allow_bad}\0{read}".encode()).hexdigest()
     return packs / "index" / f"{short(key)}.json"
 
 
 def _pack(source: Source, kind: str, listing: Listing, packs: Path, allow_bad: bool, progress: Progress) -> Manifest:
     packs.mkdir(parents=True, exist_ok=True)
+    remove_stale(packs)
     part = Path(tempfile.mkdtemp(dir=packs, prefix=".part-"))
     try:
         writer = _Writer(part, kind, listing)
@@ -87,6 +104,13 @@ def _pack(source: Source, kind: str, listing: Listing, packs: Path, allow_bad: b
         return result
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def remove_stale(packs: Path) -> None:
+    """Remove what publishers left that were killed: nothing has been written there for a day."""
+    for part in packs.glob(".part-*"):
+        if part.is_dir() and time.time() - max(path.stat().st_mtime for path in [part, *part.iterdir()]) > STALE_S:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def _into_place(part: Path, place: Path) -> None:
@@ -106,8 +130,19 @@ def _checked(source: Source, listing: Listing) -> Iterator[tuple[str, int, Check
             continue
         chunks = [(split, start, min(start + CHUNK, total)) for start in range(0, total, CHUNK)]
         with ProcessPoolExecutor(os.cpu_count(), initializer=_keep_reader, initargs=(source,)) as pool:
-            for chunk, records in zip(chunks, pool.map(_check_chunk, chunks), strict=True):
+            for chunk, records in in_order(pool, _check_chunk, chunks, AHEAD * (os.cpu_count() or 1)):
                 yield from ((split, chunk[1] + offset, record) for offset, record in enumerate(records))
+
+
+def in_order(pool: Executor, work: Callable[[Any], Any], items: Iterable[Any], ahead: int) -> Iterator[tuple[Any, Any]]:
+    """Pairs of an item and what was made of it, in order; no more than `ahead` are under way or wait to be taken."""
+    under_way: collections.deque[tuple[Any, Future[Any]]] = collections.deque()
+    for item in items:
+        if len(under_way) >= ahead:
+            first, made = under_way.popleft()
+            yield first, made.result()
+        under_way.append((item, pool.submit(work, item)))
+    yield from ((item, made.result()) for item, made in under_way)
 
 
 def _keep_reader(source: Source) -> None:

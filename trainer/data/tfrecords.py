@@ -176,8 +176,9 @@ def _made_index(found: dict[str, list[Path]]) -> dict[str, np.ndarray]:
         for number, path in enumerate(files):
             for offset, record, features in _records(path):
                 image, label = _fields(features, path, len(rows))
-                size = size or _size(image, features)
-                _check_like_first(image, size[0], f"{path}: record {len(rows)}")
+                own = _size(image, features)
+                size = size or own
+                _check_like_first(image, own, size, f"{path}: record {len(rows)}")
                 rows.append((number, offset + record.index(image), len(image), label))
         if not rows and split != "validation":
             raise DatasetError(f"{files[0]}: there is no record in it{' or in the others of its split' if len(files) > 1 else ''}")
@@ -216,19 +217,21 @@ def _is_file(image: bytes) -> bool:
     return bitmap or image.startswith(FILES)
 
 
-def _check_like_first(image: bytes, first: int, place: str) -> None:
-    """Refuse raw pixels among files, and pixels of another size; `first` is the first image's size, 0 for a file."""
-    if first and len(image) != first:
-        raise DatasetError(f"{place} has an image of {len(image):,} bytes, the first one {first:,} raw ones; they must be alike")
-    if not first and not _is_file(image):
+def _check_like_first(image: bytes, own: tuple[int, ...], first: tuple[int, ...], place: str) -> None:
+    """Refuse raw pixels among files, and pixels of another size or shape; sizes are those of `_size`."""
+    if first[0] and len(image) != first[0]:
+        raise DatasetError(f"{place} has an image of {len(image):,} bytes, the first one {first[0]:,} raw ones; they must be alike")
+    if not first[0] and not _is_file(image):
         raise DatasetError(f"{place} is no JPEG, PNG, BMP or GIF, as the first one is; they must be alike")
+    if first[0] and own[0] and own != first:
+        raise DatasetError(f"{place} has sides {list(own[1:])}, the first one {list(first[1:])}; they must be alike")
 
 
 def _size(image: bytes, features: Any) -> tuple[int, ...]:
     if _is_file(image):
         return (0,)
     for names in SIDES:
-        if all(name in features for name in names):
+        if all(name in features and features[name].int64_list.value for name in names):
             return len(image), *(int(features[name].int64_list.value[0]) for name in names)
     return (len(image),)
 

@@ -1,9 +1,10 @@
 """A model from a person's own file. The file's text is a part of the configuration, so every host builds the same."""
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from trainer import own
-from trainer.config import nearest
+from trainer.config import nearest, scientific
 from trainer.errors import ConfigError
 from trainer.own import Function
 
@@ -41,7 +42,7 @@ def options_of(given: dict[str, Any]) -> dict[str, Any]:
     if tuple(names[:2]) != GIVEN:
         raise ConfigError(f"model={function.called}: its parameters are ({', '.join(names)}); it must begin with (size, classes)")
     known = [*names[2:], *(argument.arg for argument in arguments.kwonlyargs)]
-    options = {key: value for key, value in given.items() if key not in KEYS}
+    options = {key: scientific(value) for key, value in given.items() if key not in KEYS}
     for key in options:
         if key not in known and arguments.kwarg is None:
             listed = ", ".join(f"model.{name}" for name in known) or "none"
@@ -87,7 +88,27 @@ def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int
         )
     if model.output_shape != (None, classes):
         raise ConfigError(f"{called}: its output is {model.output_shape}; it must be (None, {classes}), a number for each class")
+    constrained = [variable.path for variable in model.trainable_variables if variable.constraint is not None]
+    if constrained:
+        raise ConfigError(f"{called}: {constrained[0]} has a constraint, which updates here do not heed; leave it out")
+    _check_reopens(model, function)
     last = model.layers[-1]
     if isinstance(last, keras.layers.Softmax) or getattr(last, "activation", None) is keras.activations.softmax:
         raise ConfigError(f"{called}: it ends with softmax; leave that out: the loss takes logits")
     return model
+
+
+def _check_reopens(model: "keras.Model", function: Function) -> None:
+    """Refuse what could be trained, and saved, and never be opened again."""
+    import keras
+
+    try:
+        with own.telling("model", function):
+            keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
+    except ConfigError as error:
+        unknown = re.search(r"Could not locate (?:class|function) '[^']+'", str(error))
+        why = f"model={function.called}: {unknown[0]}" if unknown else str(error).splitlines()[0]
+        raise ConfigError(
+            f"{why}\nSnapshots of it could not be opened again: give each class of your own the line "
+            "@keras.saving.register_keras_serializable() (and get_config, where it takes arguments), and take a layer in place of Lambda"
+        ) from None

@@ -1,11 +1,12 @@
 """The registry of models. One file, one decorator and one YAML add a model."""
 
 import dataclasses
+import math
 import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import nearest
+from trainer.config import nearest, value_of
 from trainer.errors import ConfigError
 from trainer.models import own
 
@@ -68,9 +69,9 @@ def options_of(section: dict[str, Any]) -> Any:
         if key not in hints:
             known = ", ".join(f"model.{hint}" for hint in hints) or "none"
             raise ConfigError(f"model.{key}: {name} has no such option{nearest(key, hints)}; known: {known}")
-        allowed = (int, float) if hints[key] is float else (hints[key],)
-        if not isinstance(value, allowed) or isinstance(value, bool) != (hints[key] is bool):
-            raise ConfigError(f"model.{key}: {value!r} is not of type {hints[key].__name__}")
+        values[key] = value_of(hints[key], value, f"model.{key}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"model.{key}: {value} is not a number")
     return kind(**values)
 
 
