@@ -66,32 +66,35 @@ def make(request: Request) -> dict[str, Any]:
     if switches["detach"] and switches["evaluate"]:
         raise ConfigError("evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out")
     name, existing = run_name(request)
-    config, config_name = resolve(request, existing)
-    hosts = choose_hosts(request, existing)
+    asked, config_name = resolve(request, existing)
+    # One that was refused by the preflight is known by its configuration, and has fixed nothing yet.
+    started = existing if recorded(existing) else None
+    hosts = choose_hosts(request, started)
+    config = with_global_batch(with_batch_sizes(asked, hosts), len(hosts))
     models.options_of(config.model)
     listing = list_dataset(config, request.write)
     known = publish.published(listing, request.packs, config.data.allow_bad_images) or expected(listing)
-    config = with_global_batch(with_batch_sizes(config, hosts), len(hosts))
-    check_scaling(config, len(hosts), existing)
+    check_scaling(config, len(hosts), started)
     sizes = schedule.counts(config, len(hosts), known["train"], known["held_out"])
     check_sizes(sizes, len(hosts))
     size = parameters(config, len(listing.classes), request)
     return {
         "run": name,
-        "resume": existing is not None,
+        "resume": started is not None,
         "config_name": config_name,
         "config": configs.to_dict(config),
         "config_yaml": configs.dump(config),
+        "asked_yaml": configs.dump(asked),
         "hosts": hosts,
         "counts": vars(sizes),
         "parameters": size,
         "needs": needs(config, sum(len(files) for files in listing.files.values()), sizes.epochs, size),
         "dataset": describe(listing, known),
         "code": package.digest(),
-        "newest_state": newest_state(existing),
-        "newest_memory": newest_memory(existing),
-        "expected_digest": recorded(existing).get("dataset", {}).get("digest"),
-        "complete": complete(existing, sizes),
+        "newest_state": newest_state(started),
+        "newest_memory": newest_memory(started),
+        "expected_digest": recorded(started).get("dataset", {}).get("digest"),
+        "complete": complete(started, sizes),
     }
 
 
@@ -178,7 +181,7 @@ def resolve(request: Request, existing: Path | None) -> tuple[Config, str]:
     else:
         raw = configs.load(configs.find(name))
     config = configs.build(configs.override(raw, overrides(options)))
-    if existing is not None:
+    if existing is not None and recorded(existing):
         config = _resumed(config, existing, options)
     return config, name
 

@@ -51,7 +51,7 @@ class ActionModule(control.ControlAction):
         folder = Path(plan["folder"])
         write_json(folder / "preflight.json", document)
         if not document["ok"] and not plan["resume"]:
-            write_text(folder / "config.yml", plan["config_yaml"])
+            write_text(folder / "config.yml", plan["asked_yaml"])
             write_json(folder / "summary.json", {"state": "FAILED_PREFLIGHT", "workers": len(plan["hosts"])})
         return folder / "preflight.json"
 
