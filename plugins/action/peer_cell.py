@@ -53,6 +53,7 @@ class ActionModule(ActionBase):
             "TF_CPP_MIN_LOG_LEVEL": 2,
             "KERAS_HOME": f"{given['folder']}/keras",
             "NUMBA_CACHE_DIR": given["kernels"],
+            **peers.PROCESS.get(peers.SYSTEMS[cell.system].environment, {}),
         }
         program = peers.SYSTEMS[cell.system].program
         # Imported, not run as -m does: TensorFlow reads a function's source by the name of its module.

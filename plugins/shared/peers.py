@@ -30,6 +30,8 @@ NO_LIMIT = "none"
 LAB_LINKS = f"{NO_LIMIT},1gbit,100mbit"
 HALF = '{"reduction": {"name": "half"}}'
 BALANCED = '{"train": {"batch_sizes": "auto"}}'
+PROCESS = {TORCH: {"MALLOC_TRIM_THRESHOLD_": 2**32, "MALLOC_MMAP_THRESHOLD_": 2**31}}
+"""What a system's processes are started with: PyTorch is faster where freed memory is not given back at every step, TensorFlow is not."""
 CHUNK = 8
 """Steps that a program takes before it looks at the clock (`common.CHUNK`)."""
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
