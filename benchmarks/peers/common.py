@@ -91,6 +91,12 @@ class Trained:
     """Images of this worker's part of a step, where it is not the task's."""
     parts: list[dict[str, list[float]]] = field(default_factory=list)
     """Of every call of `run`, where its parts are watched: processor seconds and seconds of each."""
+    before: str = field(init=False)
+    """Digest of the weights before the first step: what is not changed by training was not trained."""
+
+    def __post_init__(self) -> None:
+        """Look at the first weights."""
+        self.before = digest(self.weights())["weights_sha256"]
 
 
 def task() -> Task:
@@ -268,6 +274,7 @@ def write(given: Task, clock: Clock, trained: Trained) -> None:
         "started_at": clock.started,
         "losses": clock.losses,
         **digest(trained.weights()),
+        "weights_before": trained.before,
         "versions": {"python": platform.python_version(), "numpy": np.__version__, **trained.versions},
         "settings": trained.settings,
         "parts": trained.parts[clock.before : clock.before + len(clock.durations)],

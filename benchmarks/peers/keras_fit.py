@@ -18,13 +18,14 @@ def main() -> None:
     import keras
 
     model = compiled(given)
+    versions = common.versions(*tensorflow_model.VERSIONS)
+    settings = {"jit_compile": bool(model.jit_compile), "steps_per_execution": model.steps_per_execution}
+    trained = common.Trained(lambda _: 0.0, lambda: tensorflow_model.weights(model), versions, settings)
     clock = common.Clock(given, meeting)
     repeated = 2 + (given.warm_up + given.steps) // common.CHUNK
     images, labels = (np.concatenate([*values] * repeated) for values in common.images(given.rank, given.batch))
     model.fit(images, labels, batch_size=given.batch, shuffle=False, verbose=0, callbacks=[watching(keras.callbacks.Callback, clock)])
-    versions = common.versions(*tensorflow_model.VERSIONS)
-    settings = {"jit_compile": bool(model.jit_compile), "steps_per_execution": model.steps_per_execution}
-    common.write(given, clock, common.Trained(lambda _: 0.0, lambda: tensorflow_model.weights(model), versions, settings))
+    common.write(given, clock, trained)
     meeting.end()
 
 

@@ -71,6 +71,8 @@ def of_results(cell: Cell, found: Sequence[Mapping[str, Any]]) -> Row:
         return failed(cell, f"it trains {wrong:,} parameters, not the model's {PARAMETERS:,}")
     if not all(math.isfinite(loss) for one in found for loss in one["losses"]):
         return failed(cell, "its loss is no number")
+    if any(one["weights_before"] == one["weights_sha256"] for one in found):
+        return failed(cell, "its steps changed no weight")
     rate = sum(one["batch"] / one["seconds_step"] for one in found)
     return Row(
         **asdict(cell),

@@ -220,6 +220,7 @@ def result(rank=0, seconds=0.1, **other):
         "losses": [2.3, 2.1],
         "parameters": peers_results.PARAMETERS,
         "weights_sha256": "aa",
+        "weights_before": "00",
         "versions": {"torch": "2.13"},
         **other,
     }
@@ -252,6 +253,10 @@ class TestRows:
 
     def test_a_loss_that_is_no_number_is_no_measurement(self):
         assert peers_results.of_results(self.cell, [result(losses=[2.3, math.nan])]).reason == "its loss is no number"
+
+    def test_steps_that_change_no_weight_are_no_measurement(self):
+        found = [result(), result(1, weights_before="aa")]
+        assert peers_results.of_results(self.cell, found).reason == "its steps changed no weight"
 
     def test_rows_come_back_from_the_file_and_a_second_try_replaces_the_first(self, tmp_path):
         path = tmp_path / "results.csv"
@@ -585,12 +590,14 @@ class TestPrograms:
 
         runs = []
         task = given(0, 20000, workers=1, result=tmp_path / "r.json", steps=24)
-        trained = common.Trained(lambda steps: runs.append(steps) or 2.5 / len(runs), lambda: [common.np.zeros(3)], {"x": "1"})
+        weights = lambda: [common.np.full(3, len(runs))]  # noqa: E731 - as short as that
+        trained = common.Trained(lambda steps: runs.append(steps) or 2.5 / len(runs), weights, {"x": "1"})
         common.measure(task, Alone(), trained)
         written = json.loads((tmp_path / "r.json").read_text())
         assert runs == [8] * 5
         assert (written["steps"], len(written["seconds_chunks"]), written["losses"]) == (24, 3, [2.5, 0.5])
         assert (written["parameters"], written["versions"]["x"]) == (3, "1")
+        assert written["weights_before"] == common.digest([common.np.full(3, 0)])["weights_sha256"] != written["weights_sha256"]
 
     def test_who_loses_another_worker_ends_at_once(self, free_port):
         program = (
