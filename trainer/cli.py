@@ -87,6 +87,7 @@ def parameters(arguments: argparse.Namespace) -> int:
     worker.quiet_tensorflow()
     section = json.load(sys.stdin)
     model = models.build(section["model"], tuple(section["size"]), section["classes"])
+    models.own.check_reopens(section["model"], model)
     trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
     print(json.dumps({"total": model.count_params(), "trainable": trainable}))
     return DONE

@@ -25,6 +25,7 @@ from trainer.data.sources import Listing, detect, open_source
 from trainer.errors import ConfigError, LockstepError, refusal
 from trainer.files import read_json, write_json
 from trainer.models import own
+from trainer.rundir import recorded
 
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 MAY_CHANGE = ("train.epochs", "train.steps", "train.time_limit", "train.batch_sizes", "data.loaders")
@@ -76,7 +77,7 @@ def make(request: Request) -> dict[str, Any]:
     known = publish.published(listing, request.packs, config.data.allow_bad_images) or expected(listing)
     check_scaling(config, len(hosts), started)
     sizes = schedule.counts(config, len(hosts), known["train"], known["held_out"])
-    check_sizes(sizes, len(hosts))
+    schedule.check_sizes(sizes, len(hosts))
     size = parameters(config, len(listing.classes), request)
     return {
         "run": name,
@@ -110,12 +111,6 @@ def needs(config: Config, images: int, epochs: int, size: dict[str, int]) -> dic
         "disk_mb": math.ceil(start + snapshot * min(epochs, FIRST_EPOCHS)),
         "disk_whole_mb": math.ceil(start + snapshot * epochs),
     }
-
-
-def recorded(existing: Path | None) -> dict[str, Any]:
-    """cluster.json of a run that was launched before, or an empty dict."""
-    path = existing / "cluster.json" if existing else None
-    return dict(read_json(path)) if path is not None and path.is_file() else {}
 
 
 def newest_state(existing: Path | None) -> str:
@@ -307,14 +302,6 @@ def check_scaling(config: Config, workers: int, existing: Path | None) -> None:
             f"workers={workers}: this run began with {before}, and schedule.scaling={config.schedule.scaling} makes its learning rate "
             f"depend on that; continue it with workers={before}, or give a new run name"
         )
-
-
-def check_sizes(sizes: schedule.Counts, workers: int) -> None:
-    """Refuse sizes with which a worker would have nothing to do."""
-    if sizes.global_batch < workers:
-        raise ConfigError(f"train.global_batch: {sizes.global_batch} is below the {workers} workers; each needs an image a step")
-    if sizes.train_images < workers:
-        raise ConfigError(f"the dataset has {sizes.train_images} training images for {workers} workers; use fewer workers or more images")
 
 
 def list_dataset(config: Config, may_fetch: bool) -> Listing:

@@ -2,12 +2,20 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 from trainer.config import nearest
 from trainer.errors import LockstepError
+from trainer.files import read_json
 from trainer.telemetry import read_history
 
 WORDS = ("first", "best", "last", "all")
+
+
+def recorded(run: Path | None) -> dict[str, Any]:
+    """cluster.json of a run that was launched before, or an empty dict."""
+    path = run / "cluster.json" if run else None
+    return dict(read_json(path)) if path is not None and path.is_file() else {}
 
 
 def snapshot_path(run: Path, epoch: int) -> Path:

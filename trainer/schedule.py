@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from trainer.config import Config
+from trainer.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,14 @@ def counts(config: Config, workers: int, train_files: int, held_out: int | None 
     if config.train.steps is not None:
         total = config.train.steps
     return Counts(workers, images, validation, batch, per_epoch, math.ceil(total / per_epoch), total)
+
+
+def check_sizes(sizes: Counts, workers: int) -> None:
+    """Refuse sizes with which a worker would have nothing to do."""
+    if sizes.global_batch < workers:
+        raise ConfigError(f"train.global_batch: {sizes.global_batch} is below the {workers} workers; each needs an image a step")
+    if sizes.train_images < workers:
+        raise ConfigError(f"the dataset has {sizes.train_images} training images for {workers} workers; use fewer workers or more images")
 
 
 def global_batch(config: Config, workers: int) -> int:

@@ -7,10 +7,11 @@ Started without horovodrun: the first worker is the rendezvous server, and tells
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import common
+import loops
 import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -110,48 +111,12 @@ def trained(given: common.Task, hvd: Any) -> common.Trained:
         return loss
 
     hvd.broadcast_variables(model.variables, root_rank=0)
-    run = (several_a_call if "loop" in variant else one_a_call)(given, step)
+    run = (loops.several_a_call if "loop" in variant else loops.one_a_call)(given, step)
 
     def weights() -> Iterator[np.ndarray]:
         return (variable.numpy() for variable in model.trainable_variables)
 
     return common.Trained(run, weights, common.versions("horovod", "tensorflow-cpu", "keras"), {"num_groups": 1, "sgd": "legacy (fused)"})
-
-
-def one_a_call(given: common.Task, step: Callable[..., Any]) -> Callable[[int], float]:
-    """A traced call a step."""
-    import tensorflow as tf
-
-    call = tf.function(step)
-    images, labels = common.images(given.rank, given.batch)
-    feeds = [(tf.constant(images[index]), tf.constant(labels[index])) for index in range(common.CHUNK)]
-
-    def run(steps: int) -> float:
-        loss = None
-        for index in range(steps):
-            loss = call(*feeds[index])
-        return float(loss.numpy())
-
-    return run
-
-
-def several_a_call(given: common.Task, step: Callable[..., Any]) -> Callable[[int], float]:
-    """CHUNK steps a traced call."""
-    import tensorflow as tf
-
-    @tf.function
-    def call(images: Any, labels: Any) -> Any:
-        loss = tf.constant(0.0)
-        for index in tf.range(tf.shape(labels)[0]):
-            loss = step(images[index], labels[index])
-        return loss
-
-    images, labels = (tf.constant(values) for values in common.images(given.rank, given.batch))
-
-    def run(steps: int) -> float:
-        return float(call(images[:steps], labels[:steps]).numpy())
-
-    return run
 
 
 if __name__ == "__main__":

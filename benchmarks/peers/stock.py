@@ -4,10 +4,10 @@ Variant `loop`: CHUNK steps in one traced call, which the documentation names as
 """
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import common
+import loops
 import tensorflow_model
 
 
@@ -40,44 +40,11 @@ def trained(given: common.Task) -> common.Trained:
         optimizer.apply(tape.gradient(loss, [variable.value for variable in variables]), variables)
         return loss * given.workers
 
-    run = {"": one_a_call, "loop": several_a_call}[given.variant](given, strategy, step)
+    def on_all(images: Any, labels: Any) -> Any:
+        return strategy.run(step, args=(images, labels))
+
+    run = {"": loops.one_a_call, "loop": loops.several_a_call}[given.variant](given, on_all)
     return common.Trained(run, lambda: tensorflow_model.weights(model), common.versions(*tensorflow_model.VERSIONS))
-
-
-def one_a_call(given: common.Task, strategy: Any, step: Callable[..., Any]) -> Callable[[int], float]:
-    """A traced call a step."""
-    import tensorflow as tf
-
-    call = tf.function(lambda images, labels: strategy.run(step, args=(images, labels)))
-    images, labels = common.images(given.rank, given.batch)
-    feeds = [(tf.constant(images[index]), tf.constant(labels[index])) for index in range(common.CHUNK)]
-
-    def run(steps: int) -> float:
-        loss = None
-        for index in range(steps):
-            loss = call(*feeds[index])
-        return float(loss.numpy())
-
-    return run
-
-
-def several_a_call(given: common.Task, strategy: Any, step: Callable[..., Any]) -> Callable[[int], float]:
-    """CHUNK steps a traced call."""
-    import tensorflow as tf
-
-    @tf.function
-    def call(images: Any, labels: Any) -> Any:
-        loss = tf.constant(0.0)
-        for index in tf.range(tf.shape(labels)[0]):
-            loss = strategy.run(step, args=(images[index], labels[index]))
-        return loss
-
-    images, labels = (tf.constant(values) for values in common.images(given.rank, given.batch))
-
-    def run(steps: int) -> float:
-        return float(call(images[:steps], labels[:steps]).numpy())
-
-    return run
 
 
 if __name__ == "__main__":

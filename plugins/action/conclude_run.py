@@ -6,9 +6,10 @@ from typing import Any
 import yaml
 from ansible.utils.display import Display
 
-from plugins.shared import control, forecast, launches
+from plugins.shared import control, forecast
 from trainer.analysis import hparams, outcome, text
 from trainer.files import read_json, write_json
+from trainer.rundir import recorded
 
 
 class ActionModule(control.ControlAction):
@@ -72,7 +73,7 @@ def _end_to_end(folder: Path, verdicts: list[dict[str, Any]]) -> dict[str, float
 def _summary(folder: Path, verdicts: list[dict[str, Any]]) -> dict[str, Any]:
     summary = {"workers": len(verdicts), **control.read_summary(folder)}
     summary["state"] = outcome.state(verdicts, summary["state"], cancelled=False)
-    if "job" in launches.before(folder).get("slurm", {}):
+    if "job" in recorded(folder).get("slurm", {}):
         summary["started_by"] = "playbooks/slurm.yml"
     if summary["state"] == "FAILED":
         cause = outcome.root_cause(verdicts)

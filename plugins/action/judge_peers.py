@@ -6,6 +6,7 @@ from typing import Any
 
 from plugins.filter.cluster import thread_share
 from plugins.shared import control, peers_results, provisioning
+from plugins.shared.peers import refuse_others
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json
 
@@ -46,12 +47,7 @@ def continued(name: str, before: list[dict[str, Any]], now: list[dict[str, Any]]
     """
     found = {one["name"]: one for one in [*now, *before]}
     for one in now:
-        changed = [key for key, value in found[one["name"]].items() if one.get(key) != value]
-        if changed:
-            raise LockstepError(
-                f"peers={name}: {one['name']} was measured with another {', '.join(changed)}, and numbers of both can't be compared; "
-                f"measure under another name: -e peers={name[:60]}-2"
-            )
+        refuse_others(name, one["name"], [key for key, value in found[one["name"]].items() if one.get(key) != value])
     return [found[key] for key in sorted(found)]
 
 

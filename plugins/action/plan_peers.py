@@ -8,7 +8,7 @@ from typing import Any
 
 from plugins.filter.cluster import check_absolute
 from plugins.shared import benchmark, children, control, peers_results, peers_wheels, planning
-from plugins.shared.peers import COMMAND, OURS, OWN, PEER, SYSTEMS, Wanted, cells, check_name, remaining, settings, wanted
+from plugins.shared.peers import COMMAND, OURS, OWN, PEER, SYSTEMS, Wanted, cells, check_name, refuse_others, remaining, settings, wanted
 from plugins.shared.trials import alone
 from trainer import config as configs
 from trainer.analysis import text
@@ -120,12 +120,7 @@ def check_same(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     both = min(len(known["hosts"]), len(record["hosts"]))
     if known["hosts"][:both] != record["hosts"][:both]:
         changed.append("list of hosts")
-    if changed:
-        name = record["name"]
-        raise ConfigError(
-            f"peers={name}: it was measured with another {', '.join(changed)}, and numbers of both can't be compared; "
-            f"measure under another name: -e peers={name[:60]}-2"
-        )
+    refuse_others(record["name"], "it", changed)
     kept = {"date": known["date"], "command": known["command"]}
     kept |= {key: sorted({*known[key], *record[key]}) for key in ("workers",)}
     kept |= {key: list(dict.fromkeys([*known[key], *record[key]])) for key in ("links", "systems")}

@@ -7,7 +7,6 @@ from plugins.shared import control, trainer_process
 from trainer import config as configs
 from trainer import package, schedule
 from trainer.errors import LockstepError
-from trainer.plan import check_sizes
 
 
 class ActionModule(control.ControlAction):
@@ -51,6 +50,6 @@ def without(plan: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         LockstepError: too few are left.
     """
     sizes = schedule.counts(configs.build(plan["config"]), len(plan["hosts"]), found["train"], found["held_out"])
-    check_sizes(sizes, len(plan["hosts"]))
+    schedule.check_sizes(sizes, len(plan["hosts"]))
     kept = {"train": found["train"], "test": found["test"], "left_out": len(found["excluded"])}
     return {**plan, "counts": vars(sizes), "dataset": {**plan["dataset"], **kept}}

@@ -7,6 +7,7 @@ from plugins.filter.cluster import tf_config, thread_share
 from plugins.shared import control, launches
 from plugins.shared.remote import clear_marks
 from trainer.errors import LockstepError
+from trainer.rundir import recorded
 
 
 class ActionModule(control.ControlAction):
@@ -23,15 +24,15 @@ class ActionModule(control.ControlAction):
             return under_way
         folder = Path(plan["folder"])
         facts = {name: place["facts"] for name, place in places.items()}
-        before = launches.before(folder)
+        before = recorded(folder)
         hosts = _hosts(plan["hosts"], facts, {host["name"]: host["threads"] for host in before.get("hosts", [])})
         # What Slurm's jobs of the run left in their folder stays known; the job of before is none of this launch.
         shared = {"slurm": {"folder": before["slurm"]["folder"]}} if "slurm" in before else {}
         record = launches.record(plan, self.arguments["published"], hosts, **shared)
         launches.write(folder, plan, record)
         clear_marks(control.PRIVATE / "watch" / plan["run"])
-        recorded = {"record": record, "record_text": (folder / "cluster.json").read_text(encoding="utf-8")}
-        return {"changed": True, "ansible_facts": recorded, **under_way}
+        found = {"record": record, "record_text": (folder / "cluster.json").read_text(encoding="utf-8")}
+        return {"changed": True, "ansible_facts": found, **under_way}
 
 
 def check_places(plan: dict[str, Any], places: dict[str, dict[str, Any]]) -> None:

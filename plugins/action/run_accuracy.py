@@ -22,6 +22,7 @@ from trainer.analysis.progress import Line
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json, write_text
 from trainer.plan import check_run_name, integer, overrides
+from trainer.rundir import recorded
 from trainer.telemetry import read_history
 
 COMMAND = "benchmarks/accuracy"
@@ -174,9 +175,9 @@ def conclude(folder: Path, made: dict[str, Any]) -> str:
     rows = accuracy.read(folder / "results.csv")
     table = accuracy.table(rows)
     write_text(folder / "table.md", f"# {made['name']}\n\n    {made['command']}\n\n```\n{table}\n```\n")
-    clusters = (control.RUNS / row.training.run(made["name"]) / "cluster.json" for row in reversed(rows))
+    clusters = (recorded(control.RUNS / row.training.run(made["name"])) for row in reversed(rows))
     # A run that was deleted has its row, and no machines any more.
-    cluster = next((read_json(path) for path in clusters if path.is_file()), {"hosts": made["hosts"]})
+    cluster = next(filter(None, clusters), {"hosts": made["hosts"]})
     about = {key: made[key] for key in KEPT}
     write_json(
         folder / "summary.json",

@@ -17,6 +17,7 @@ from trainer.analysis import outcome, text
 from trainer.analysis.progress import Estimate, Line
 from trainer.errors import DONE, FAILED, PREEMPTED
 from trainer.files import read_json
+from trainer.rundir import recorded
 from trainer.slurm import RUN
 
 POLL_S = 3.0
@@ -37,7 +38,7 @@ class ActionModule(ActionBase):
         self.line = Line(Display(), control.terminal())
         try:
             number, new = self._queued(), False
-            if not number and (ended := untold(launches.before(self.local))):
+            if not number and (ended := untold(recorded(self.local))):
                 verdicts = self._collect(ended)
                 if not self._goes_on(verdicts):
                     return {**result, "verdicts": verdicts}
@@ -45,7 +46,7 @@ class ActionModule(ActionBase):
             if not number:
                 number, new = self._submit(arguments), True
             result["changed"] = new
-            if new or not launches.before(self.local):
+            if new or not recorded(self.local):
                 self._record(arguments["published"], number)
             if arguments["detach"]:
                 return {**result, "verdicts": [], "show_last": f"{self.plan['run']} is job {number}\n{self._commands(number)}"}
@@ -61,7 +62,7 @@ class ActionModule(ActionBase):
         return found.split()[0] if found.split() else ""
 
     def _submit(self, arguments: dict[str, Any]) -> str:
-        known = launches.before(self.local)
+        known = recorded(self.local)
         if self.plan["newest_state"] and known and "job" not in known.get("slurm", {}):
             raise AnsibleActionFail(
                 f"run={self.plan['run']}: it was last trained by train.yml, and its state lies on that run's hosts; continue it with "

@@ -9,7 +9,8 @@ from typing import Any
 
 from plugins.shared import control
 from trainer.analysis import evaluations
-from trainer.files import read_json, write_json, write_text
+from trainer.files import write_json, write_text
+from trainer.rundir import recorded
 
 
 def record(plan: dict[str, Any], published: dict[str, Any], hosts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -23,7 +24,8 @@ def record(plan: dict[str, Any], published: dict[str, Any], hosts: list[dict[str
     """
     return {
         "run": plan["run"],
-        "id": before(Path(plan["folder"])).get("id") or secrets.token_hex(8),
+        # Stays through all launches of a run; a later run of the same name has another.
+        "id": recorded(Path(plan["folder"])).get("id") or secrets.token_hex(8),
         "launched_at": time.time(),
         "created_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
         "revision": revision(),
@@ -36,12 +38,6 @@ def record(plan: dict[str, Any], published: dict[str, Any], hosts: list[dict[str
     }
 
 
-def before(folder: Path) -> dict[str, Any]:
-    """What an earlier launch of a run wrote; nothing if there was none. Its `id` stays: a later run of the same name has another."""
-    path = folder / "cluster.json"
-    return dict(read_json(path)) if path.is_file() else {}
-
-
 def write(folder: Path, plan: dict[str, Any], written: dict[str, Any]) -> None:
     """Both files, in the run's directory on the control node; what is known of an epoch that was not finished is forgotten."""
     evaluations.forget(folder / "evaluations.csv", control.read_summary(folder).get("epochs_done", 0))
@@ -51,7 +47,7 @@ def write(folder: Path, plan: dict[str, Any], written: dict[str, Any]) -> None:
 
 def tell(folder: Path) -> None:
     """Note that the end of a run's job has been told."""
-    record = before(folder)
+    record = recorded(folder)
     write_json(folder / "cluster.json", record | {"slurm": record["slurm"] | {"told": True}})
 
 

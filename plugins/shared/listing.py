@@ -3,14 +3,15 @@
 import datetime
 from pathlib import Path
 
-from plugins.shared import control, launches
+from plugins.shared import control
 from trainer.analysis import status, text
+from trainer.rundir import recorded
 
 
 def others(name: str) -> str:
     """Every run but one, the latest first, with what is known here of how it went; empty when there is none."""
     folders = [path.parent for path in control.RUNS.glob("*/cluster.json") if path.parent.name != name]
-    launched = {folder: float(launches.before(folder)["launched_at"]) for folder in folders}
+    launched = {folder: float(recorded(folder)["launched_at"]) for folder in folders}
     latest_first = sorted(folders, key=launched.__getitem__, reverse=True)
     rows = [status.run_row(folder.name, _last_known(folder), launched[folder]) for folder in latest_first]
     return "Other runs, the latest first\n" + text.table(status.RUN_COLUMNS, rows) if rows else ""

@@ -193,6 +193,19 @@ def systems(text: Any) -> tuple[str, ...]:
     return tuple(name for name in SYSTEMS if name in names)
 
 
+def refuse_others(name: str, measured: str, changed: Sequence[str]) -> None:
+    """Refuse to add to results what was measured otherwise.
+
+    Raises:
+        ConfigError: something has changed.
+    """
+    if changed:
+        raise ConfigError(
+            f"peers={name}: {measured} was measured with another {', '.join(changed)}, and numbers of both can't be compared; "
+            f"measure under another name: -e peers={name[:60]}-2"
+        )
+
+
 def settings(options: Mapping[str, Any]) -> Settings:
     """What every cell has in common.
 

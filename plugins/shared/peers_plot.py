@@ -32,10 +32,9 @@ NEAR = 0.15
 
 def draw(results: Results, path: Path) -> None:
     """Draw all links side by side: bars above, curves below."""
-    number = results.most
-    links = [link for link in results.links if any(point.rows for point in results.at(link, number))]
+    links = [link for link in results.links if any(point.rows for point in results.at(link, results.most))]
     curves = len(results.workers) > 1
-    most = max(len(results.at(link, number)) for link in links)
+    most = max(len(results.at(link, results.most)) for link in links)
     heights = [most * BARS_IN + 1.3, *([CURVES_IN] if curves else [])]
     with mpl.rc_context(STYLE), replacing(path) as part:
         figure = Figure(figsize=(PANEL_IN * len(links), sum(heights)), dpi=DPI, layout="constrained")

@@ -133,7 +133,10 @@ found = {}
 for name, body in CASES.items():
     source = HEAD + "def build(size, classes):\\n    " + body + "\\n"
     try:
-        found[name] = models.build({"name": "own", "file": "m.py", "function": "build", "source": source}, (4, 4, 1), 3).count_params()
+        section = {"name": "own", "file": "m.py", "function": "build", "source": source}
+        model = models.build(section, (4, 4, 1), 3)
+        own.check_reopens(section, model)
+        found[name] = model.count_params()
     except ConfigError as error:
         found[name] = str(error)
 CUSTOM = "import keras\\n"

@@ -371,6 +371,7 @@ class TestResults:
 
     @pytest.mark.parametrize(("name", "number"), [("steps", 20), ("warm_up", 8), ("warm_up", 4), ("steps", 4)])
     def test_steps_are_whole_groups(self, name, number):
+        assert peers.CHUNK == common.CHUNK
         with pytest.raises(ConfigError, match=f"{name}={number}: every system takes 8 steps at a time"):
             peers.settings({name: number})
 

@@ -276,17 +276,17 @@ def sizes(images=100, batch=10, total=30):
 
 
 def test_a_global_batch_below_the_workers():
-    assert refusal(plan.check_sizes, sizes(batch=4), 5) == "train.global_batch: 4 is below the 5 workers; each needs an image a step"
+    assert refusal(schedule.check_sizes, sizes(batch=4), 5) == "train.global_batch: 4 is below the 5 workers; each needs an image a step"
 
 
 def test_fewer_images_than_workers():
-    assert refusal(plan.check_sizes, sizes(images=4), 5) == (
+    assert refusal(schedule.check_sizes, sizes(images=4), 5) == (
         "the dataset has 4 training images for 5 workers; use fewer workers or more images"
     )
 
 
 def test_just_enough_is_allowed():
-    assert plan.check_sizes(sizes(images=5, batch=5), 5) is None
+    assert schedule.check_sizes(sizes(images=5, batch=5), 5) is None
 
 
 # --- what a run has done already

@@ -15,6 +15,7 @@ from plugins.shared import launches
 from tests.project import await_until
 from trainer import cli, slurm
 from trainer.errors import PREEMPTED, ClusterError, LockstepError
+from trainer.rundir import recorded
 
 NODES = ["alpha", "beta", "gamma"]
 ADDRESSES = {"alpha": "10.0.0.1", "beta": "10.0.0.2", "gamma": "10.0.0.3", "self": "127.0.1.1"}
@@ -286,10 +287,10 @@ def test_who_waits_for_one_that_is_gone_is_ended_and_who_trains_is_not(script, t
 def test_a_job_is_untold_until_its_end_was_seen(tmp_path):
     assert slurm_run.untold({}) == slurm_run.untold({"slurm": {"folder": "/x"}}) == ""
     write(tmp_path / "cluster.json", json.dumps({"run": "r", "slurm": {"job": "7", "folder": "/x"}}))
-    assert slurm_run.untold(launches.before(tmp_path)) == "7"
+    assert slurm_run.untold(recorded(tmp_path)) == "7"
     launches.tell(tmp_path)
-    assert launches.before(tmp_path) == {"run": "r", "slurm": {"job": "7", "folder": "/x", "told": True}}
-    assert slurm_run.untold(launches.before(tmp_path)) == ""
+    assert recorded(tmp_path) == {"run": "r", "slurm": {"job": "7", "folder": "/x", "told": True}}
+    assert slurm_run.untold(recorded(tmp_path)) == ""
 
 
 def test_ends_are_those_of_this_job_by_rank(tmp_path):

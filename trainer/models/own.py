@@ -91,17 +91,23 @@ def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int
     constrained = [variable.path for variable in model.trainable_variables if variable.constraint is not None]
     if constrained:
         raise ConfigError(f"{called}: {constrained[0]} has a constraint, which updates here do not heed; leave it out")
-    _check_reopens(model, function)
     last = model.layers[-1]
     if isinstance(last, keras.layers.Softmax) or getattr(last, "activation", None) is keras.activations.softmax:
         raise ConfigError(f"{called}: it ends with softmax; leave that out: the loss takes logits")
     return model
 
 
-def _check_reopens(model: "keras.Model", function: Function) -> None:
-    """Refuse what could be trained, and saved, and never be opened again."""
+def check_reopens(given: dict[str, Any], model: "keras.Model") -> None:
+    """Refuse what could be trained, and saved, and never be opened again; models that are here can be.
+
+    Raises:
+        ConfigError: it can't be opened, and why.
+    """
+    if given["name"] != NAME:
+        return
     import keras
 
+    function = _function(given)
     try:
         with own.telling("model", function):
             keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
