@@ -47,7 +47,7 @@ class ActionModule(control.ControlAction):
         rows = peers_results.read(Path(record["folder"]) / "results.csv")
         left = remaining(all_cells, [row.cell for row in rows if row.measured])
         if not self._task.check_mode:
-            write_json(Path(record["folder"]) / "summary.json", record)
+            write_json(Path(record["folder"]) / "summary.json", {**measured(Path(record["folder"])), **record})
         facts = {"peers_plan": {**record, "cells": [asdict(cell) for cell in left]}, "cluster": record["hosts"]}
         shown = _shown(record, asked, len(all_cells), len(left))
         more = {} if self._task.check_mode else {"if_interrupted": CONTINUES.format(record["again"])}
@@ -112,10 +112,9 @@ def check_same(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: it was measured otherwise, so that its numbers can't stand beside new ones.
     """
-    path = folder / "summary.json"
-    if not path.is_file() or not peers_results.read(folder / "results.csv"):
+    known = measured(folder)
+    if not known:
         return {}
-    known = read_json(path)
     changed = [words for key, words in SAME.items() if known[key] != record[key]]
     both = min(len(known["hosts"]), len(record["hosts"]))
     if known["hosts"][:both] != record["hosts"][:both]:
@@ -125,6 +124,12 @@ def check_same(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     kept |= {key: sorted({*known[key], *record[key]}) for key in ("workers",)}
     kept |= {key: list(dict.fromkeys([*known[key], *record[key]])) for key in ("links", "systems")}
     return {**kept, "rounds": max(known["rounds"], record["rounds"]), "hosts": max(known["hosts"], record["hosts"], key=len)}
+
+
+def measured(folder: Path) -> dict[str, Any]:
+    """The summary of a folder in which there are results; empty elsewhere."""
+    path = folder / "summary.json"
+    return dict(read_json(path)) if path.is_file() and peers_results.read(folder / "results.csv") else {}
 
 
 def _shown(record: dict[str, Any], asked: Wanted, total: int, left: int) -> str:

@@ -116,6 +116,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
     refuse_compared(str(options.get("set", "")))
     methods = accuracy.methods(str(options.get("methods", "packed,powersgd")))
     seeds = sweep.numbers("seeds", options.get("seeds", "1-3"))
+    workers = integer("workers", options.get("workers", len(hosts)))
     made = {
         "name": name,
         "folder": str(benchmark.results(name)),
@@ -125,10 +126,10 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
         "methods": methods,
         "seeds": list(seeds),
         "epochs": integer("epochs", options.get("epochs", 10)),
-        "workers": integer("workers", options.get("workers", len(hosts))),
+        "workers": workers,
+        "hosts": [control.place(host) for host in hosts[:workers]],
         "dataset": options.get("dataset"),
         "set": str(options.get("set", "")),
-        "hosts": [host["name"] for host in hosts],
         "code": package.digest(),
         "trainings": accuracy.trainings(named, methods, seeds),
     }
@@ -143,10 +144,13 @@ def refuse_compared(given: str) -> None:
         LockstepError: which, and how it is varied.
     """
     varied = {key for settings in accuracy.METHODS.values() for key in configs.parse_set(settings)}
-    ways = dict.fromkeys(varied, "methods=packed,powersgd-4") | {"seed": "seeds=1-3", "train.epochs": "epochs=10"}
+    ways = dict.fromkeys(varied, "methods=packed,powersgd-4") | {"seed": "seeds=1-3"}
+    ways |= dict.fromkeys(("train.epochs", "train.steps", "train.time_limit"), "epochs=10")
     for key in configs.parse_set(given) if given else {}:
-        if key in ways:
-            raise LockstepError(f"set={key}: it is what the comparison varies, or asks for by itself; give it as in -e {ways[key]}")
+        # A whole section replaces what the comparison sets in it.
+        way = next((ways[one] for one in ways if one == key or one.startswith(f"{key}.")), None)
+        if way:
+            raise LockstepError(f"set={key}: it is what the comparison varies, or asks for by itself; give it as in -e {way}")
 
 
 def check_same(made: dict[str, Any]) -> None:

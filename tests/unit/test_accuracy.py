@@ -10,7 +10,7 @@ from trainer.analysis.benchmarks import accuracy
 from trainer.analysis.benchmarks.accuracy import Row, Training
 from trainer.errors import ConfigError, LockstepError
 
-HOSTS = [{"name": f"node{number}"} for number in range(5)]
+HOSTS = [{"name": f"node{number}", "address": f"10.0.0.{number}"} for number in range(5)]
 
 
 def row(method="packed", seed=1, last=0.58, best=0.59, config="task_cnn", speed=1000.0):
@@ -102,13 +102,24 @@ def test_a_comparison_is_continued_with_more_seeds_but_not_with_other_epochs(res
     folder.mkdir(parents=True)
     (folder / "plan.json").write_text(json.dumps({key: made[key] for key in run_accuracy.KEPT}))
     assert len(run_accuracy.plan({"accuracy": "one", "seeds": "1-5"}, HOSTS)["trainings"]) == 20
+    more = [*HOSTS, {"name": "node5", "address": "10.0.0.5"}]
+    assert run_accuracy.plan({"accuracy": "one", "workers": "5"}, more)["hosts"] == made["hosts"]
+    with pytest.raises(LockstepError, match=r"^hosts=.*node4 10\.0\.1\.4.* was begun with .*node4 10\.0\.0\.4"):
+        run_accuracy.plan({"accuracy": "one"}, [*HOSTS[:4], {"name": "node4", "address": "10.0.1.4"}])
     with pytest.raises(LockstepError, match=r"^epochs=3: accuracy=one was begun with 10; leave it alike, or take another name$"):
         run_accuracy.plan({"accuracy": "one", "epochs": "3"}, HOSTS)
 
 
 @pytest.mark.parametrize(
     ("given", "way"),
-    [("seed=1", "seeds=1-3"), ("train.epochs=1", "epochs=10"), ("data.limit_train=0.2,reduction.rank=2", "methods=packed,powersgd-4")],
+    [
+        ("seed=1", "seeds=1-3"),
+        ("train.epochs=1", "epochs=10"),
+        ("train.steps=9", "epochs=10"),
+        ("train={epochs: 2}", "epochs=10"),
+        ("data.limit_train=0.2,reduction.rank=2", "methods=packed,powersgd-4"),
+        ("reduction={name: half}", "methods=packed,powersgd-4"),
+    ],
 )
 def test_what_is_compared_is_not_set(given, way, results):
     key = given.rpartition(",")[2].partition("=")[0]

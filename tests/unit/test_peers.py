@@ -519,6 +519,13 @@ class TestActions:
             "and numbers of both can't be compared; measure under another name: -e peers=a-2"
         )
 
+    def test_what_was_found_out_of_a_folder_s_machines_stays_when_it_is_continued(self, tmp_path):
+        assert plan_peers.measured(tmp_path) == {}
+        self.continued(tmp_path)
+        summary = json.loads((tmp_path / "summary.json").read_text())
+        (tmp_path / "summary.json").write_text(json.dumps({**summary, "machines": [{"name": "node1"}], "points": [1]}))
+        assert plan_peers.measured(tmp_path) == {**summary, "machines": [{"name": "node1"}], "points": [1]}
+
     def test_a_new_folder_has_nothing_to_be_the_same_as(self, tmp_path):
         assert plan_peers.check_same(tmp_path / "none", {}) == {}
 
