@@ -149,12 +149,15 @@ def main(place: Place) -> int:
     The worker is a process of its own: whatever becomes of it, what it made is given back.
     """
     hold = Hold()
-    found = allocation()
-    put_others_aside(place)
+    found, started = allocation(), time.time()
+    try:
+        put_others_aside(place)
+    except ClusterError as error:
+        return _refuse(place, found, started, error)
     own = place.run / "workers" / found.node
     own.mkdir(parents=True, exist_ok=True)
     take(place, found, own)
-    started, code = time.time(), FAILED
+    code = FAILED
     over = threading.Event()
     teller = threading.Thread(target=_tell, args=(place, found, own, hold, over), daemon=True)
     teller.start()
@@ -163,10 +166,23 @@ def main(place: Place) -> int:
     finally:
         over.set()
         teller.join()
-        who = {"host": found.node, "rank": found.rank, "job": found.job, "step": found.step}
-        write_json(own / "exit.json", {**who, "exit_code": code, "started_at": started, "ended_at": time.time()})
+        _write_end(own, found, started, code)
         give_back(place, found, own)
     return code
+
+
+def _write_end(own: Path, found: Allocation, started: float, code: int) -> None:
+    who = {"host": found.node, "rank": found.rank, "nodes": len(found.nodes), "job": found.job, "step": found.step}
+    write_json(own / "exit.json", {**who, "exit_code": code, "started_at": started, "ended_at": time.time()})
+
+
+def _refuse(place: Place, found: Allocation, started: float, error: ClusterError) -> int:
+    """End before there is a run directory on this node: what is said goes to the shared folder at once."""
+    own = place.job / "workers" / found.node
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "worker.log").write_text(f"error: {error}\n", encoding="utf-8")
+    _write_end(own, found, started, FAILED)
+    return FAILED
 
 
 class Hold:
@@ -267,17 +283,30 @@ def _trains(records: Path, earlier: int) -> bool:
 
 
 def put_others_aside(place: Place) -> None:
-    """Rename what an older run of the same name left on this node, as one that was deleted where this node was not looked at."""
-    mine = place.run / RUN
-    if place.run.is_dir() and (not mine.is_file() or read_json(mine)["id"] != read_json(place.job / RUN)["id"]):
+    """Rename what an older run of the same name left on this node, as one that was deleted where this node was not looked at.
+
+    Raises:
+        ClusterError: something listens on the port of this task: it may be that run.
+    """
+    if place.run.is_dir() and _identity(place.run) not in (None, read_json(place.job / RUN)["id"]):
+        check_port(place.port)
         free = (place.run.with_name(f"{place.run.name}.before-{number}") for number in itertools.count(1))
         place.run.rename(next(path for path in free if not path.exists()))
+
+
+def _identity(run: Path) -> str | None:
+    """Of the run whose directory that is (`train.yml` writes it to another file than this); None where the file can't be read."""
+    found = [path for path in (run / RUN, run / "cluster.json") if path.is_file()]
+    try:
+        return str(read_json(found[0]).get("id", "")) if found else ""
+    except ValueError:
+        return None
 
 
 def take(place: Place, found: Allocation, own: Path) -> None:
     """Get what this task needs and lacks: the configuration; for the chief the newest state; what its reduction had not sent."""
     for name in (RUN, "config.yml"):
-        shutil.copyfile(place.job / name, place.run / name)
+        copy(place.job / name, place.run / name)
     if found.rank == 0 and _newest(place.job / "state") > _newest(place.run / "state"):
         for name in ("state", "history.csv"):
             copy(place.job / name, place.run / name)

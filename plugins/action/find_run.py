@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from plugins.shared import control, listing
+from plugins.shared import control, launches, listing
 from trainer.errors import LockstepError
 from trainer.files import read_json
 from trainer.plan import latest_run
@@ -41,14 +41,14 @@ UNSTARTED: dict[str, Any] = {"dataset": {}, "code": "", "counts": {}, "hosts": [
 
 def _refuse_jobs(run: Path, command: str, job: dict[str, Any]) -> None:
     """What Slurm runs, only Slurm stops, and it alone knows how that is doing."""
-    under_way = control.read_summary(run)["state"] in (None, "RUNNING")
+    under_way = bool(launches.untold({"slurm": job})) or control.read_summary(run)["state"] in (None, "RUNNING")
     if command in ("stop", "logs") or (command == "status" and under_way):
         number = job["job"]
         told = (
             f"run={run.name} is job {number} of Slurm. Look: squeue --job {number}; logs: {job['folder']}; watch it: ansible-playbook "
             f"playbooks/slurm.yml -e run={run.name}; stop it, keeping its state: scancel --signal=TERM {number}"
         )
-        rest = listing.others(run.name) if command == "status" else ""
+        rest = listing.runs() if command == "status" else ""
         raise LockstepError("\n\n".join(part for part in (told, rest) if part))
 
 

@@ -17,6 +17,8 @@ class ActionModule(control.ControlAction):
         """Check, write both files; nothing is written when the run is under way or nothing may be touched."""
         plan, places = self.arguments["plan"], self.arguments["places"]
         check_places(plan, places)
+        before = recorded(Path(plan["folder"]))
+        check_job(plan["run"], before)
         if self._task.check_mode:
             return {}
         under_way = {"run_under_way": plan["run"]} if plan["place"] == "runs" else {}
@@ -24,7 +26,6 @@ class ActionModule(control.ControlAction):
             return under_way
         folder = Path(plan["folder"])
         facts = {name: place["facts"] for name, place in places.items()}
-        before = recorded(folder)
         hosts = _hosts(plan["hosts"], facts, {host["name"]: host["threads"] for host in before.get("hosts", [])})
         # What Slurm's jobs of the run left in their folder stays known; the job of before is none of this launch.
         shared = {"slurm": {"folder": before["slurm"]["folder"]}} if "slurm" in before else {}
@@ -33,6 +34,19 @@ class ActionModule(control.ControlAction):
         clear_marks(control.PRIVATE / "watch" / plan["run"])
         found = {"record": record, "record_text": (folder / "cluster.json").read_text(encoding="utf-8")}
         return {"changed": True, "ansible_facts": found, **under_way}
+
+
+def check_job(run: str, before: dict[str, Any]) -> None:
+    """Refuse to go on with a run whose job nobody has collected: this launch would begin where that one did.
+
+    Raises:
+        LockstepError: which job, and what to do.
+    """
+    if job := launches.untold(before):
+        raise LockstepError(
+            f"run={run}: job {job} of Slurm trains it, or did, and its results are not here yet; first: "
+            f"ansible-playbook playbooks/slurm.yml -e run={run}"
+        )
 
 
 def check_places(plan: dict[str, Any], places: dict[str, dict[str, Any]]) -> None:

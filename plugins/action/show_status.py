@@ -22,8 +22,7 @@ class ActionModule(control.ControlAction):
             if running
             else text.next_commands(text.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}))
         )
-        others = listing.others(name)
-        return {"show_last": "\n\n".join(part for part in (shown, others, commands) if part)}
+        return {"show_last": "\n\n".join((shown, listing.runs(), commands))}
 
 
 def _known(summary: dict[str, Any]) -> dict[str, Any]:

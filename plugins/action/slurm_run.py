@@ -37,8 +37,11 @@ class ActionModule(ActionBase):
         self.local, self.vars = Path(self.plan["folder"]), task_vars or {}
         self.line = Line(Display(), control.terminal())
         try:
+            self._refuse_train()
             number, new = self._queued(), False
-            if not number and (ended := untold(recorded(self.local))):
+            if number and recorded(self.local):
+                self._refuse_others()
+            elif not number and (ended := launches.untold(recorded(self.local))):
                 verdicts = self._collect(ended)
                 if not self._goes_on(verdicts):
                     return {**result, "verdicts": verdicts}
@@ -46,7 +49,7 @@ class ActionModule(ActionBase):
             if not number:
                 number, new = self._submit(arguments), True
             result["changed"] = new
-            if new or not recorded(self.local):
+            if number != recorded(self.local).get("slurm", {}).get("job"):
                 self._record(arguments["published"], number)
             if arguments["detach"]:
                 return {**result, "verdicts": [], "show_last": f"{self.plan['run']} is job {number}\n{self._commands(number)}"}
@@ -62,14 +65,8 @@ class ActionModule(ActionBase):
         return found.split()[0] if found.split() else ""
 
     def _submit(self, arguments: dict[str, Any]) -> str:
-        known = recorded(self.local)
-        if self.plan["newest_state"] and known and "job" not in known.get("slurm", {}):
-            raise AnsibleActionFail(
-                f"run={self.plan['run']}: it was last trained by train.yml, and its state lies on that run's hosts; continue it with "
-                f"ansible-playbook train.yml -e run={self.plan['run']}, or give a new run name"
-            )
-        identity = known.get("id") or secrets.token_hex(8)
-        self._refuse_others(identity)
+        self._refuse_others()
+        identity = recorded(self.local).get("id") or secrets.token_hex(8)
         files = [
             {"path": f"{self.job}/{RUN}", "content": json.dumps({"id": identity, "workers": len(self.plan["hosts"])})},
             {"path": f"{self.job}/config.yml", "content": self.plan["config_yaml"]},
@@ -87,9 +84,21 @@ class ActionModule(ActionBase):
         written = self._shell(f"cat {shlex.quote(self.job)}/{RUN} 2>/dev/null; true", "cat")
         return str(json.loads(written)["id"]) if written else ""
 
-    def _refuse_others(self, identity: str) -> None:
+    def _refuse_train(self) -> None:
+        known = recorded(self.local)
+        if known and "job" not in known.get("slurm", {}):
+            raise AnsibleActionFail(
+                f"run={self.plan['run']}: it was last trained by train.yml, and its state lies on that run's hosts; continue it with "
+                f"ansible-playbook train.yml -e run={self.plan['run']}, or give a new run name"
+            )
+
+    def _refuse_others(self) -> None:
+        """Refuse a folder, or a job, of another run of that name."""
+        known = recorded(self.local)
         trained = self._shell(f"ls -d {shlex.quote(self.job)}/workers {shlex.quote(self.job)}/state 2>/dev/null; true", "ls")
-        if trained and self._identity() != identity:
+        # A run of a version that gave runs no identity is known by its job.
+        unnamed = "id" not in known and bool(known)
+        if trained and not unnamed and self._identity() != known.get("id"):
             raise AnsibleActionFail(
                 f"run={self.plan['run']}: what jobs of an older run of that name left lies in {self.job}, and this machine knows nothing "
                 "of it; choose another run name, or remove that folder"
@@ -151,8 +160,9 @@ class ActionModule(ActionBase):
     def _collect(self, number: str) -> list[dict[str, Any]]:
         """What the nodes gave back, and a verdict for each."""
         Worker(self, self.job, self.job, "-").collect(self.local)
-        verdicts = [self._verdict(ended) for ended in ends(self.local, number)]
-        if len(verdicts) < len(self.plan["hosts"]):
+        found = ends(self.local, number)
+        verdicts = [self._verdict(ended) for ended in found]
+        if is_short(found, len(recorded(self.local)["hosts"])):
             verdicts.append(self._lost(number))
         launches.tell(self.local)
         return verdicts
@@ -194,13 +204,18 @@ class ActionModule(ActionBase):
         return str(done["stdout"])
 
 
-def untold(record: dict[str, Any]) -> str:
-    """Number of the last job of a run if nobody has seen how it ended."""
-    job = record.get("slurm", {})
-    return "" if job.get("told") else job.get("job", "")
+def is_short(found: list[dict[str, Any]], planned: int) -> bool:
+    """Whether some of a job's workers did not say how they ended; one that a person submitted may have had others than planned."""
+    return len(found) < max((ended["nodes"] for ended in found if "nodes" in ended), default=planned)
 
 
 def ends(run: Path, job: str) -> list[dict[str, Any]]:
-    """How the workers of a job ended, by rank; what earlier jobs of the run left has another number."""
+    """How the workers of a job, or of a later one, ended, by rank; what earlier jobs of the run left has another number.
+
+    A later one is one that a person submitted by hand: what a job of the playbook has left is taken away before the next.
+    """
     found = [read_json(path) for path in (run / "workers").glob("*/exit.json")]
+    if found:
+        latest = max(found, key=lambda ended: ended["ended_at"]).get("job", "")
+        job = latest if latest.isdecimal() and int(latest) > int(job) else job
     return sorted((ended for ended in found if ended.get("job") == job), key=lambda ended: ended["rank"])

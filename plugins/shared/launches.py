@@ -51,6 +51,16 @@ def tell(folder: Path) -> None:
     write_json(folder / "cluster.json", record | {"slurm": record["slurm"] | {"told": True}})
 
 
+def untold(record: dict[str, Any]) -> str:
+    """Number of the last job of a run if nobody has seen how it ended.
+
+    Args:
+        record: what its cluster.json holds; empty where there is none.
+    """
+    job = record.get("slurm", {})
+    return "" if job.get("told") else job.get("job", "")
+
+
 def revision() -> str | None:
     """The project's git revision, `+` when there are uncommitted changes; None outside git."""
     argv = ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]

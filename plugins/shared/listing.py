@@ -1,25 +1,28 @@
-"""All runs that this machine launched, as a table."""
+"""All runs that this machine knows of, as a table."""
 
 import datetime
 from pathlib import Path
 
-from plugins.shared import control
+from plugins.shared import control, launches
 from trainer.analysis import status, text
 from trainer.rundir import recorded
 
 
-def others(name: str) -> str:
-    """Every run but one, the latest first, with what is known here of how it went; empty when there is none."""
-    folders = [path.parent for path in control.RUNS.glob("*/cluster.json") if path.parent.name != name]
-    launched = {folder: float(recorded(folder)["launched_at"]) for folder in folders}
-    latest_first = sorted(folders, key=launched.__getitem__, reverse=True)
-    rows = [status.run_row(folder.name, _last_known(folder), launched[folder]) for folder in latest_first]
-    return "Other runs, the latest first\n" + text.table(status.RUN_COLUMNS, rows) if rows else ""
+def runs() -> str:
+    """Every run that was launched or refused, the latest first, with what is known here of how it went; empty when there is none."""
+    folders = {path.parent for name in ("cluster.json", "summary.json") for path in control.RUNS.glob(f"*/{name}")}
+    begun = {folder: recorded(folder).get("launched_at") for folder in folders}
+    when = {folder: begun[folder] or (folder / "summary.json").stat().st_mtime for folder in folders}
+    latest_first = sorted(folders, key=lambda folder: (when[folder], folder.name), reverse=True)
+    rows = [status.run_row(folder.name, _last_known(folder), begun[folder]) for folder in latest_first]
+    return "Runs, the latest first\n" + text.table(status.RUN_COLUMNS, rows) if rows else ""
 
 
 def _last_known(folder: Path) -> dict[str, object]:
     """The summary of a run. One that is not watched goes on, or ends, without a word to this machine."""
     summary = control.read_summary(folder)
+    if job := launches.untold(recorded(folder)):
+        return summary | {"state": f"job {job} of Slurm, not collected"}
     if summary["state"] is None:
         return {"state": "not collected"}
     if summary["state"] == "RUNNING":

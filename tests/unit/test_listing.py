@@ -11,9 +11,14 @@ from plugins.shared import control, listing
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     monkeypatch.setattr(control, "RUNS", tmp_path)
-    for at, (name, state) in enumerate({"done": "SUCCEEDED", "away": None, "seen": "RUNNING", "asked": "FAILED"}.items()):
+    jobs = {"queued": {"slurm": {"job": "8", "folder": "/x"}}, "told": {"slurm": {"job": "7", "folder": "/x", "told": True}}}
+    ended = {"queued": "PREEMPTED", "told": "PREEMPTED", "refused": "FAILED_PREFLIGHT"}
+    states = {"done": "SUCCEEDED", "away": None, "seen": "RUNNING", **ended}
+    for at, (name, state) in enumerate(states.items()):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "cluster.json").write_text(json.dumps({"launched_at": 1_800_000_000 + 86_400 * at}))
+        if name != "refused":
+            launched = {"launched_at": 1_800_000_000 + 86_400 * at, **jobs.get(name, {})}
+            (tmp_path / name / "cluster.json").write_text(json.dumps(launched))
         if state:
             (tmp_path / name / "summary.json").write_text(json.dumps({"state": state}))
             os.utime(tmp_path / name / "summary.json", (1_800_000_000, 1_800_000_000))
@@ -22,16 +27,19 @@ def runs(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_every_run_that_was_launched_has_a_line_the_latest_first(runs):
-    heading, _, *lines = listing.others("asked").splitlines()
-    assert heading == "Other runs, the latest first"
-    assert [line.split()[0] for line in lines] == ["seen", "away", "done"]
-    assert "RUNNING at " in lines[0]
-    assert ", 2027-01-15" in lines[0]
-    assert "not collected" in lines[1]
-    assert "SUCCEEDED" in lines[2]
+def test_every_run_that_was_launched_or_refused_has_a_line_the_latest_first(runs):
+    heading, _, *lines = listing.runs().splitlines()
+    assert heading == "Runs, the latest first"
+    assert [line.split()[0] for line in lines] == ["told", "queued", "seen", "away", "refused", "done"]
+    assert " PREEMPTED " in lines[0]
+    assert " job 8 of Slurm, not collected " in lines[1]
+    assert "RUNNING at " in lines[2]
+    assert ", 2027-01-15" in lines[2]
+    assert " not collected " in lines[3]
+    assert " FAILED_PREFLIGHT " in lines[4]
+    assert " SUCCEEDED " in lines[5]
 
 
-def test_of_no_other_run_nothing_is_said(tmp_path, monkeypatch):
+def test_of_no_run_nothing_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(control, "RUNS", tmp_path)
-    assert listing.others("asked") == ""
+    assert listing.runs() == ""

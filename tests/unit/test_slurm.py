@@ -1,5 +1,6 @@
 """A worker that Slurm starts: its place, its files, what it gives back."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import threading
 
 import pytest
 
-from plugins.action import find_run, slurm_run
+from plugins.action import find_run, record_run, slurm_run
 from plugins.shared import launches
 from tests.project import await_until
 from trainer import cli, slurm
@@ -118,7 +119,7 @@ def test_records_of_an_earlier_job_are_put_aside_and_those_of_this_one_are_not(p
     assert (own / "metrics-7.jsonl").read_text() == "first"
 
 
-@pytest.mark.parametrize("there", ['{"id": "deleted", "workers": 3}', None])
+@pytest.mark.parametrize("there", ['{"id": "deleted", "workers": 3}', '{"id": ""}', None])
 def test_what_an_older_run_of_that_name_left_on_a_node_is_put_aside(there, place, alone, monkeypatch):
     (place.run / "run.json").unlink()
     if there:
@@ -134,6 +135,26 @@ def test_what_an_older_run_of_that_name_left_on_a_node_is_put_aside(there, place
     write(place.run / "state" / "step-000000005.npz", "own")
     assert slurm.main(place) == 0
     assert (place.run / "state" / "step-000000005.npz").exists()
+
+
+@pytest.mark.parametrize(("name", "there"), [("cluster.json", '{"id": "this"}'), ("run.json", "")])
+def test_what_this_run_left_stays_also_where_a_crash_tore_its_name(name, there, place):
+    (place.run / "run.json").unlink()
+    write(place.run / name, there)
+    slurm.put_others_aside(place)
+    assert place.run.is_dir()
+
+
+def test_nothing_is_put_aside_while_another_run_may_be_alive_in_it(place, alone):
+    write(place.run / "run.json", '{"id": "another"}')
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        assert slurm.main(dataclasses.replace(place, port=taken.getsockname()[1])) == 1
+    assert [path.name for path in place.root.glob("runs/*")] == [place.run.name]
+    assert not (place.run / "workers" / "alpha" / "exit.json").exists()
+    assert (ended(place)["exit_code"], ended(place)["job"]) == (1, "31")
+    assert "Address already in use; another run, or program, has it on this node" in log(place)
 
 
 def test_a_learning_rate_that_depends_on_the_number_of_nodes_takes_the_planned_one(place):
@@ -195,7 +216,7 @@ def test_a_task_that_cant_begin_says_why_in_its_log_and_how_it_ended(place, alon
 
     monkeypatch.setattr(slurm, "check_port", taken)
     assert slurm.main(place) == 1
-    expected = {"host": "alpha", "rank": 0, "exit_code": 1, "job": "31", "step": "2"}
+    expected = {"host": "alpha", "rank": 0, "nodes": 1, "exit_code": 1, "job": "31", "step": "2"}
     assert {key: ended(place)[key] for key in expected} == expected
     assert ended(place)["started_at"] <= ended(place)["ended_at"]
     assert log(place) == "error: port 12345 is taken\n"
@@ -285,18 +306,33 @@ def test_who_waits_for_one_that_is_gone_is_ended_and_who_trains_is_not(script, t
 
 
 def test_a_job_is_untold_until_its_end_was_seen(tmp_path):
-    assert slurm_run.untold({}) == slurm_run.untold({"slurm": {"folder": "/x"}}) == ""
+    assert launches.untold({}) == launches.untold({"slurm": {"folder": "/x"}}) == ""
     write(tmp_path / "cluster.json", json.dumps({"run": "r", "slurm": {"job": "7", "folder": "/x"}}))
-    assert slurm_run.untold(recorded(tmp_path)) == "7"
+    assert launches.untold(recorded(tmp_path)) == "7"
+    with pytest.raises(LockstepError) as caught:
+        record_run.check_job("r", recorded(tmp_path))
+    assert str(caught.value) == (
+        "run=r: job 7 of Slurm trains it, or did, and its results are not here yet; first: ansible-playbook playbooks/slurm.yml -e run=r"
+    )
     launches.tell(tmp_path)
     assert recorded(tmp_path) == {"run": "r", "slurm": {"job": "7", "folder": "/x", "told": True}}
-    assert slurm_run.untold(recorded(tmp_path)) == ""
+    assert launches.untold(recorded(tmp_path)) == ""
+    record_run.check_job("r", recorded(tmp_path))
 
 
 def test_ends_are_those_of_this_job_by_rank(tmp_path):
-    for node, rank, job in (("a", 2, "8"), ("b", 0, "8"), ("c", 1, "7"), ("d", 1, None)):
-        write(tmp_path / "workers" / node / "exit.json", json.dumps({"rank": rank, **({"job": job} if job else {})}))
-    assert [end["rank"] for end in slurm_run.ends(tmp_path, "8")] == [0, 2]
+    for at, (node, rank, job) in enumerate((("d", 1, None), ("c", 1, "7"), ("a", 2, "10"), ("b", 0, "10"))):
+        write(tmp_path / "workers" / node / "exit.json", json.dumps({"rank": rank, "ended_at": at, **({"job": job} if job else {})}))
+    assert [end["rank"] for end in slurm_run.ends(tmp_path, "10")] == [0, 2]
+    assert [end["rank"] for end in slurm_run.ends(tmp_path, "9")] == [0, 2], "a person submitted the script again"
+    assert slurm_run.ends(tmp_path, "11") == []
+    assert slurm_run.ends(tmp_path / "none", "7") == []
+
+
+@pytest.mark.parametrize(("planned", "had", "ended", "lost"), [(3, 2, 2, False), (2, 3, 2, True), (2, None, 2, False), (2, None, 1, True)])
+def test_a_job_is_whole_when_all_of_its_own_nodes_ended(planned, had, ended, lost):
+    found = [{"rank": rank, **({"nodes": had} if had else {})} for rank in range(ended)]
+    assert slurm_run.is_short(found, planned) == lost
 
 
 @pytest.mark.parametrize(
@@ -306,14 +342,16 @@ def test_ends_are_those_of_this_job_by_rank(tmp_path):
         ("logs", "FAILED", True),
         ("status", "RUNNING", True),
         ("status", "SUCCEEDED", False),
+        ("status", "PREEMPTED", True),
         ("evaluate", None, False),
     ],
 )
 def test_of_a_job_only_slurm_can_tell_and_it_is_said_how(command, state, is_refused, tmp_path, monkeypatch):
-    monkeypatch.setattr(find_run.listing, "others", lambda name: f"all but {name}")
+    monkeypatch.setattr(find_run.listing, "runs", lambda: "all runs")
     if state:
         write(tmp_path / "summary.json", json.dumps({"state": state}))
-    job = {"job": "8", "folder": "/mnt/slurm/r"}
+    # A state from before the last job says nothing of that.
+    job = {"job": "8", "folder": "/mnt/slurm/r", "told": state != "PREEMPTED"}
     if not is_refused:
         find_run._refuse_jobs(tmp_path, command, job)
         return
@@ -322,7 +360,7 @@ def test_of_a_job_only_slurm_can_tell_and_it_is_said_how(command, state, is_refu
     run = tmp_path.name
     assert str(caught.value) == (
         f"run={run} is job 8 of Slurm. Look: squeue --job 8; logs: /mnt/slurm/r; watch it: ansible-playbook playbooks/slurm.yml "
-        f"-e run={run}; stop it, keeping its state: scancel --signal=TERM 8" + (f"\n\nall but {run}" if command == "status" else "")
+        f"-e run={run}; stop it, keeping its state: scancel --signal=TERM 8" + ("\n\nall runs" if command == "status" else "")
     )
 
 

@@ -130,7 +130,7 @@ def _host(host: dict[str, Any]) -> list[str]:
     packages = host.get("packages") or {}
     engine = next((version for name, version in packages.items() if name.startswith("tensorflow")), None)
     values = [host["rank"], host["name"], f"{host['address']}:{host['port']}", f"{host.get('cpu', '-')} ({host.get('machine', '-')})"]
-    values += [host.get("cores"), host.get("threads"), host.get("python"), engine, packages.get("keras")]
+    values += [host.get("cores"), host.get("threads") or None, host.get("python"), engine, packages.get("keras")]
     return ["-" if value is None else str(value) for value in values]
 
 
