@@ -153,7 +153,9 @@ class Memories:
             return None
         try:
             with np.load(path, allow_pickle=False) as stored:
-                return read(stored) if str(stored["about"]) == self._about(attempt) else None
+                # Without `about` it is of a version that did not know attempts.
+                about = str(stored["about"]) if "about" in stored.files else ""
+                return read(stored) if about == self._about(attempt) else None
         except DAMAGED as error:
             raise LockstepError(f"{path}: a damaged part of a training state ({error}); remove it to go on without") from None
 
@@ -174,12 +176,17 @@ def _files(folder: Path) -> dict[int, Path]:
 
 
 def _write(folder: Path, keep: int, step: int, arrays: Sequence[Any], **about: Any) -> None:
-    """Write a file with arrays and what is to be known of them, then drop all but the newest `keep`."""
+    """Write a file with arrays and what is to be known of them, then drop all but the newest `keep`.
+
+    Files of later steps go, too: they are of an attempt from whose states nobody goes on.
+    """
     numbered = {f"{index:04d}": array.numpy() for index, array in enumerate(arrays)}
     with replacing(folder / f"step-{step:09d}.npz") as part, part.open("wb") as stream:
         np.savez(stream, allow_pickle=False, **{name: np.array(value) for name, value in about.items()}, **numbered)
-    for old in list(_files(folder).values())[:-keep]:
-        old.unlink()
+    files = _files(folder)
+    before = [number for number in files if number <= step]
+    for number in set(files) - set(before[-keep:]):
+        files[number].unlink()
 
 
 def _arrays(stored: Any) -> list[np.ndarray]:

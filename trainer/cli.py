@@ -21,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(arguments.function(arguments))
     except LockstepError as error:
-        print(f"{REFUSAL}{error}", file=sys.stderr)
+        # A library's progress bar, or a person's own code, may have left its line unfinished.
+        print(f"\n{REFUSAL}{error}", file=sys.stderr)
         return FAILED
 
 

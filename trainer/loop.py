@@ -137,6 +137,8 @@ class Trainer:
         self._remember()
         self._seconds_before = self.progress.seconds_total
         self.history.truncate(self.progress.step // self.job.counts.steps_per_epoch)
+        # A layer may keep what is none from the start, as a mask of -inf.
+        self._numbers = [bool(np.isfinite(array).all()) for array in self._weights()]
         self._same_weights("at the start")
         self._summary("RUNNING")
         stopped = False
@@ -229,9 +231,12 @@ class Trainer:
         stop, every = bool(sums[3] > 0), self.job.config.checkpoint.every_steps
         # At the end of an epoch its record comes first: a state saved here would skip it on resume.
         if (stop or (every and self.progress.step % every == 0)) and not self._epoch_is_over():
+            self._check_weights()
+            self._trained()
             self.job.metrics.phase("saving", f"step {self.progress.step}")
             self._save_state()
             self.job.metrics.phase("training", f"epoch {epoch}")
+            self._training_since = time.monotonic()
         return stop
 
     def _train(self, batches: Batches, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
@@ -305,6 +310,7 @@ class Trainer:
         progress = self.progress
         val_loss, val_accuracy = self._validate()
         self._check_update(val_loss, "the validation loss")
+        self._check_weights()
         row = {
             "epoch": epoch,
             "loss": round(progress.loss / progress.images, 6),
@@ -317,6 +323,7 @@ class Trainer:
         }
         if progress.step % self.job.counts.steps_per_epoch == 0:
             progress.loss = progress.images = progress.correct = progress.seconds = 0.0
+        self._trained()
         self.job.metrics.phase("saving", f"epoch {epoch}")
         self._record(epoch, row, self.splits.epoch())
         self._save_state()
@@ -340,13 +347,20 @@ class Trainer:
         loss, count, correct = self.cluster.sum(sums.astype(np.float32)).tolist()
         return loss / count, correct / count
 
+    def _trained(self) -> None:
+        """Count the time since training began or went on."""
+        self.progress.seconds_training += time.monotonic() - self._training_since
+
+    def _check_weights(self) -> None:
+        largest = (np.abs(array).max(initial=0) for array, number in zip(self._weights(), self._numbers, strict=True) if number)
+        self._check_update(float(np.max([0.0, *largest])), "a weight")
+
     def _save_state(self) -> None:
-        self._check_update(float(np.max([np.abs(array).max(initial=0) for array in self._weights()])), "a weight")
-        now = time.monotonic()
-        self.progress.seconds_training += now - self._training_since
-        self._training_since = now
         self.progress.seconds_total = self._seconds_total()
         self.memories.save(self.progress.step, self.progress.attempt)
+        if self.memories.memory:
+            # All parts are there before the state is.
+            self.cluster.sum(np.zeros(1, np.float32))
         if self.cluster.place.is_chief:
             self.states.save(self.variables, self.progress)
 

@@ -114,7 +114,8 @@ class Local:
             objective = (loss + count * tf.add_n(penalties) if penalties else loss) / batch.total
         # A model may keep weights from its loss (stop_gradient): they stay.
         gradients = tape.gradient(objective, weights_of, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        kept = [_moved(scope, variable) * (count / batch.total) for variable in statistics(model)]
+        # Flat: a reduction takes what has several dimensions for gradients that may be rounded or compressed.
+        kept = [tf.reshape(_moved(scope, variable) * (count / batch.total), [-1]) for variable in statistics(model)]
         return [tf.stack([loss, count, _correct(logits, batch.labels, batch.weights), batch.stop]), *gradients, *kept]
 
     def _seeds(self, batch: Batch) -> list[tuple[keras.Variable, tf.Tensor]]:
@@ -169,7 +170,7 @@ class Parts:
         count = len(self.model.trainable_variables)
         self.optimizer.apply(others[:count], rate)
         for variable, moved in zip(statistics(self.model), others[count:], strict=True):
-            tf.raw_ops.AssignAddVariableOp(resource=variable.value.handle, value=moved)
+            tf.raw_ops.AssignAddVariableOp(resource=variable.value.handle, value=tf.reshape(moved, variable.shape))
         # Of all that was summed these alone outlive the step, and the step after the next one is summed in the same memory.
         return tf.raw_ops.DeepCopy(x=sums)
 

@@ -160,6 +160,48 @@ def test_what_a_last_step_makes_of_the_weights_is_looked_at_before_anything_is_s
         assert not list((project.run("ruined") / folder).glob("*"))
 
 
+WEIGHTS = """import keras
+import tensorflow as tf
+
+
+@keras.saving.register_keras_serializable()
+class Steep(keras.layers.Layer):
+    def build(self, shape):
+        self.place = self.add_weight(shape=(), initializer="zeros")
+
+    def call(self, x):
+        return x + tf.one_hot(0, x.shape[1]) * 1e12 * tf.clip_by_value(self.place * 1e30, -1.0, 1.0)
+
+
+@keras.saving.register_keras_serializable()
+class Masked(keras.layers.Layer):
+    def build(self, shape):
+        self.mask = self.add_weight(shape=shape[1:], initializer=keras.initializers.Constant(float("-inf")), trainable=False)
+
+    def call(self, x):
+        return tf.maximum(x, self.mask)
+
+
+def build(size, classes, steep=True):
+    last = Steep() if steep else Masked()
+    return keras.Sequential([keras.Input(size), keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(classes), last])
+"""
+
+
+@pytest.mark.parametrize("steep", [True, False])
+def test_a_weight_that_became_infinite_ends_the_run_unseen_by_the_loss_and_one_that_always_was_does_not(steep, project, pictures):
+    (project.root / "weights.py").write_text(WEIGHTS)
+    run, more = f"weights-{steep}".lower(), f"set=train.global_batch=20,train.steps=1,data.image_size=[8,8,3],model.steep={steep}".lower()
+    done = project.play("train", f"run={run}", "model=weights.py:build", f"dataset={pictures}", more, check=not steep)
+    assert (done.returncode == 0) != steep
+    kept = [path.name for folder in ("state", "checkpoints") for path in (project.run(run) / folder).glob("*")]
+    if steep:
+        assert "a weight became inf after step 1 with learning rate 0.001" in done.stdout
+        assert kept == []
+    else:
+        assert kept == ["step-000000001.npz", "epoch-0001.keras"]
+
+
 def test_time_limit_ends_the_run_as_cancelled_and_it_can_go_on(project, pictures):
     more = "set=train.global_batch=20,train.time_limit=12"
     done = project.play("train", "run=limited", f"dataset={pictures}", "config=task_cnn", "epochs=100000", more, check=False)

@@ -1,8 +1,12 @@
 """How the message of a process of ours is found in what it wrote."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
-from trainer.errors import refusal
+from trainer import cli
+from trainer.errors import FAILED, LockstepError, refusal
 
 
 @pytest.mark.parametrize(
@@ -17,3 +21,13 @@ from trainer.errors import refusal
 )
 def test_the_last_message_is_found_whole(said, message):
     assert refusal(said) == message
+
+
+def test_a_message_begins_on_a_line_of_its_own(capsys, monkeypatch):
+    def refused(_):
+        print("reading 3 of 5", end="", file=sys.stderr)
+        raise LockstepError("no such image")
+
+    monkeypatch.setattr(cli, "_parser", lambda: SimpleNamespace(parse_args=lambda _: SimpleNamespace(function=refused)))
+    assert cli.main([]) == FAILED
+    assert refusal(capsys.readouterr().err) == "no such image"

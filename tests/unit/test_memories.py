@@ -45,6 +45,23 @@ def test_a_damaged_file_is_named(tmp_path):
         memories(tmp_path).load(7, "first")
 
 
+def test_that_of_a_version_without_attempts_is_left_alone(tmp_path):
+    saved(tmp_path)
+    (path,) = tmp_path.glob("step-*.npz")
+    with np.load(path) as stored:
+        np.savez(path, **{name: stored[name] for name in stored.files if name != "about"})
+    made = memories(tmp_path)
+    assert made.steps({7: ""}) == []
+    assert not made.load(7, "")
+
+
+def test_what_lies_of_later_steps_takes_no_place(tmp_path):
+    made = Memories(tmp_path, Place(0, ["a:1", "b:1"]), 2, [HostArray((3, 4))])
+    for step, attempt in ((5000, "first"), (5500, "first"), (1500, "second"), (2000, "second")):
+        made.save(step, attempt)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-000001500.npz", "step-000002000.npz"]
+
+
 def test_that_of_the_same_step_of_another_attempt_is_left_alone(tmp_path):
     saved(tmp_path)
     made = memories(tmp_path)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,6 +98,21 @@ class Table(keras.layers.Layer):
 table = keras.Sequential([keras.Input((8, 8, 1)), Table(), keras.layers.Flatten(), keras.layers.Dense(100)])
 found["table"] = sorted(powersgd(step.shapes(table)).low_rank)
 
+class Counting(keras.layers.Layer):
+    def build(self, shape):
+        self.seen = self.add_weight(shape=(2, 3), initializer="ones", trainable=False)
+    def call(self, x):
+        self.seen.assign(self.seen + [[0.25, 1.0, 1e5], [1 / 3, 0.1, 0.0]])
+        return x
+counting = keras.Sequential([keras.Input((8, 8, 1)), Counting(), keras.layers.Flatten(), keras.layers.Dense(3)])
+short = reduction.make(config.Reduction("half", dtype="float16"), step.shapes(counting), Setting(2))
+rule = optimizer.make(config.Optimizer(), counting.trainable_variables, short.low_rank)
+nobody = Nobody()
+narrow = step.make_train_call(step.Parts(step.Local(cluster, counting), rule, chain.make(short, collective.direct(nobody), nobody)))
+for _ in range(8):
+    narrow(step.blank((8, 8, 1)), np.full(1, 0.01, np.float32))
+found["counting"] = counting.layers[0].seen.numpy().tolist()
+
 class Behind(keras.layers.Layer):
     def build(self, shape):
         self.scale = self.add_weight(shape=(), initializer="ones")
@@ -174,6 +190,13 @@ def test_weights_without_a_gradient_stay(found):
 
 def test_what_a_model_keeps_is_not_compressed(found):
     assert found["table"] == [0]
+
+
+def test_what_a_model_keeps_is_not_rounded(found):
+    seen, added = np.ones((2, 3), np.float32), np.float32([[0.25, 1.0, 1e5], [1 / 3, 0.1, 0.0]])
+    for _ in range(8):
+        seen += (seen + added) - seen
+    assert found["counting"] == seen.tolist()
 
 
 @pytest.mark.parametrize("name", ["packed", "powersgd"])

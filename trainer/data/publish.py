@@ -5,6 +5,7 @@ nothing but names, sizes and times.
 """
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -109,8 +110,10 @@ def _pack(source: Source, kind: str, listing: Listing, packs: Path, allow_bad: b
 def remove_stale(packs: Path) -> None:
     """Remove what publishers left that were killed: nothing has been written there for a day."""
     for part in packs.glob(".part-*"):
-        if part.is_dir() and time.time() - max(path.stat().st_mtime for path in [part, *part.iterdir()]) > STALE_S:
-            shutil.rmtree(part, ignore_errors=True)
+        # Another publisher may rename what is its own meanwhile, or be another user.
+        with contextlib.suppress(OSError):
+            if part.is_dir() and time.time() - max(path.stat().st_mtime for path in [part, *part.iterdir()]) > STALE_S:
+                shutil.rmtree(part, ignore_errors=True)
 
 
 def _into_place(part: Path, place: Path) -> None:

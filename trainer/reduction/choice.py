@@ -48,7 +48,7 @@ def sent_bytes(config: Reduction, name: str, shapes: Sequence[tuple[int, ...]]) 
     """Bytes that each worker has to be summed a step with a method of that name."""
     if name == "powersgd":
         return sum(_compressed(config, shape) for shape in shapes)
-    return (HALF if name == "half" else FLOAT) * sum(math.prod(shape) for shape in shapes)
+    return sum((HALF if name == "half" and len(shape) > 1 else FLOAT) * math.prod(shape) for shape in shapes)
 
 
 def _compressed(config: Reduction, shape: tuple[int, ...]) -> int:
