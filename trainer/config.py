@@ -27,7 +27,7 @@ class Data:
     """Where images come from and how they are cut to size."""
 
     source: str = "fashion_mnist"
-    """A registered source: `folder`, `idx` or `fashion_mnist`."""
+    """A registered source: `folder`, `idx`, `tfrecords`, `own` or `fashion_mnist`."""
     path: str | None = None
     """Folder or file of the source; `fashion_mnist` needs none."""
     image_size: tuple[int, ...] = (32, 32, 3)

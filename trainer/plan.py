@@ -28,6 +28,8 @@ from trainer.models import own
 from trainer.rundir import recorded
 
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+DEFAULT = "lecture_cnn"
+"""Configuration of a command that names none."""
 MAY_CHANGE = ("train.epochs", "train.steps", "train.time_limit", "train.batch_sizes", "data.loaders")
 GUARDED_BY_DIGEST = ("data.path", "data.source")
 QUICK = {"train.epochs": 1, "train.steps_per_epoch": 10, "data.limit_train": 2000}
@@ -54,7 +56,7 @@ class Request:
     packs: Path
     parameter_cache: Path
     write: bool
-    """False with `--check`: not even a cache is written."""
+    """False with `--check`: nothing is written but which images an own dataset, or one of TFRecords, has."""
 
 
 def make(request: Request) -> dict[str, Any]:
@@ -72,7 +74,6 @@ def make(request: Request) -> dict[str, Any]:
     started = existing if recorded(existing) else None
     hosts = choose_hosts(request, started)
     config = with_global_batch(with_batch_sizes(asked, hosts), len(hosts))
-    models.options_of(config.model)
     listing = list_dataset(config, request.write)
     known = publish.published(listing, request.packs, config.data.allow_bad_images) or expected(listing)
     check_scaling(config, len(hosts), started)
@@ -156,7 +157,7 @@ def check_run_name(name: str) -> None:
 
 
 def _new_name(request: Request) -> str:
-    chosen = request.options.get("model", request.options.get("config", "lecture_cnn"))
+    chosen = request.options.get("model", request.options.get("config", DEFAULT))
     config = Path(str(chosen).split(".py:")[0]).stem.lower()
     stem = re.sub(r"[^a-z0-9]+", "-", config).strip("-")[:32] or "run"
     stamp = datetime.datetime.now(tz=datetime.UTC).strftime("%m%d-%H%M%S")
@@ -170,15 +171,28 @@ def resolve(request: Request, existing: Path | None) -> tuple[Config, str]:
         ConfigError: unknown keys or values, or a change that a resumed run can't take.
     """
     options = request.options
-    name = str(options.get("config", "lecture_cnn"))
+    name = str(options.get("config", DEFAULT))
     if existing is not None and "config" not in options:
         raw, name = configs.load(existing / "config.yml"), "config.yml"
     else:
         raw = configs.load(configs.find(name))
-    config = configs.build(configs.override(raw, overrides(options)))
+    given = overrides(options)
+    if "model" in options and name == DEFAULT:
+        # The lecture's own 70 steps an epoch are no part of another's model.
+        given = {"train.steps_per_epoch": None} | given
+    config = whole(configs.build(configs.override(raw, given)))
     if existing is not None and recorded(existing):
         config = _resumed(config, existing, options)
     return config, name
+
+
+def whole(config: Config) -> Config:
+    """The configuration with the model's own defaults written out: those of a later version are no part of this run.
+
+    Raises:
+        ConfigError: an unknown model or option.
+    """
+    return configs.build(configs.override(configs.to_dict(config), {"model": models.section_of(config.model)}))
 
 
 def overrides(options: dict[str, Any]) -> dict[str, Any]:
@@ -226,7 +240,7 @@ def truth(name: str, value: Any) -> bool:
 
 def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
     # Built anew: a key that came after that run has its default in it.
-    old = configs.to_dict(configs.build(yaml.safe_load((existing / "config.yml").read_text(encoding="utf-8"))))
+    old = configs.to_dict(whole(configs.build(yaml.safe_load((existing / "config.yml").read_text(encoding="utf-8")))))
     if "global_batch" not in str(options.get("set", "")):
         config = configs.build(configs.override(configs.to_dict(config), {"train.global_batch": old["train"]["global_batch"]}))
     changed = [key for key in configs.differences(old, configs.to_dict(config)) if key not in MAY_CHANGE + GUARDED_BY_DIGEST]
@@ -275,8 +289,23 @@ def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]
     if number > len(request.hosts):
         names = ", ".join(host["name"] for host in request.hosts)
         raise ConfigError(f"workers={number}: the inventory has {len(request.hosts)} ({names}); add hosts or ask for fewer")
+    check_roles(request.hosts[:number])
     check_gpus(request.hosts[:number])
     return request.hosts[:number]
+
+
+def check_roles(hosts: list[dict[str, Any]]) -> None:
+    """Refuse hosts that are to be something else than workers: all of a run's train, and keep all weights.
+
+    Raises:
+        ConfigError: which host, and what it was to be.
+    """
+    for host in hosts:
+        if host.get("role", "worker") != "worker":
+            raise ConfigError(
+                f"worker_role={host['role']} of {host['name']}: all hosts of a run are workers, and the first is their chief; "
+                "take worker_role out of the inventory, or leave the host out (-e workers=N takes the first N)"
+            )
 
 
 def check_gpus(hosts: list[dict[str, Any]]) -> None:

@@ -26,7 +26,7 @@ FAIR_STEPS = 100
 PRIVATE = ROOT / ".lockstep"
 TRIALS = "trials"
 """Where a sweep's trials lie: `trials/<sweep>` below worker_root, which may be this very folder; `sweeps/<sweep>/trials` here."""
-INVENTORY = {"worker_root", "worker_address", "worker_role", "dfs_path", "control_packs", "default_workers"}
+INVENTORY = {"worker_root", "worker_address", "worker_role", "dfs_path", "gpus", "control_packs", "default_workers"}
 
 
 def runs_folder(place: str) -> Path:

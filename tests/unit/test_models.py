@@ -189,6 +189,7 @@ def test_options_have_defaults_and_can_be_set():
         ({"name": "deep_cnn", "stages": True}, "model.stages: True is not an integer"),
         ({"name": "deep_cnn", "stages": 2.0}, "model.stages: 2.0 is not an integer"),
         ({"name": "resnet_cifar", "weight_decay": float("nan")}, "model.weight_decay: nan is not a number"),
+        ({"name": "resnet_cifar", "weight_decay": "inf"}, "model.weight_decay: inf is not a number"),
         ({"name": "resnet_cifar", "weight_decay": "much"}, "model.weight_decay: 'much' is not a number"),
     ],
 )
@@ -196,6 +197,12 @@ def test_wrong_options_are_refused(section, message):
     with pytest.raises(ConfigError) as caught:
         models.options_of(section)
     assert str(caught.value) == message
+
+
+def test_every_option_is_written_out():
+    assert models.section_of({"name": "deep_cnn", "stages": 2}) == {"name": "deep_cnn", "filters": 32, "stages": 2}
+    assert models.section_of({"name": "resnet_cifar", "weight_decay": "1e-4"})["weight_decay"] == 1e-4
+    assert models.section_of({"name": "task_cnn"}) == {"name": "task_cnn"}
 
 
 def test_numbers_in_scientific_form_are_numbers():

@@ -54,6 +54,15 @@ def test_a_run_from_before_a_key_was_there_is_continued(ask, existing):
     )
 
 
+def test_options_of_the_model_are_written_out_and_those_of_a_run_are_kept(ask, existing):
+    config, _ = plan.resolve(ask(config="deep_cnn", set="model.stages=2"), None)
+    assert config.model == {"name": "deep_cnn", "filters": 32, "stages": 2}
+    before = configs.override(configs.load(existing / "config.yml"), {"model": {"name": "deep_cnn", "stages": 2}})
+    (existing / "config.yml").write_text(configs.dump(configs.build(before)))
+    assert plan.resolve(ask(run="old", epochs="5"), existing)[0].model == {"name": "deep_cnn", "filters": 32, "stages": 2}
+    assert "this run exists with another model.filters" in refusal(plan.resolve, ask(run="old", set="model.filters=64"), existing)
+
+
 # --- names
 
 
@@ -161,6 +170,15 @@ def test_without_a_configuration_it_is_the_lectures(ask):
     assert plan.resolve(ask(), None)[1] == "lecture_cnn"
 
 
+def test_a_model_of_one_s_own_sees_every_image_in_an_epoch(ask, tmp_path):
+    (tmp_path / "mine.py").write_text("def build(size, classes): pass\n")
+    model = f"{tmp_path / 'mine.py'}:build"
+    assert plan.resolve(ask(), None)[0].train.steps_per_epoch == 70
+    assert plan.resolve(ask(model=model), None)[0].train.steps_per_epoch is None
+    assert plan.resolve(ask(model=model, config="resnet50"), None)[0].train.steps_per_epoch is None
+    assert plan.resolve(ask(model=model, set="train.steps_per_epoch=9"), None)[0].train.steps_per_epoch == 9
+
+
 def test_a_resumed_run_keeps_its_own_configuration(existing, ask):
     config, name = plan.resolve(ask(run="old"), existing)
     assert (name, configs.dump(config)) == ("config.yml", (existing / "config.yml").read_text())
@@ -226,6 +244,14 @@ def test_all_workers_take_as_many_gpus():
     assert refusal(plan.check_gpus, [{"name": "a", "gpus": 2}, {"name": "b"}]) == (
         "gpus=0 of b: a has 2, and all workers of a run take as many; set the smallest number for all, "
         "or leave hosts out (-e workers=N takes the first N)"
+    )
+
+
+def test_all_hosts_of_a_run_are_workers():
+    plan.check_roles([{"name": "a"}, {"name": "b", "role": "worker"}])
+    assert refusal(plan.check_roles, [{"name": "a"}, {"name": "b", "role": "ps"}]) == (
+        "worker_role=ps of b: all hosts of a run are workers, and the first is their chief; take worker_role out of the inventory, "
+        "or leave the host out (-e workers=N takes the first N)"
     )
 
 

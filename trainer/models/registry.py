@@ -1,6 +1,7 @@
 """The registry of models. One file, one decorator and one YAML add a model."""
 
 import dataclasses
+import json
 import math
 import typing
 from collections.abc import Callable
@@ -70,9 +71,22 @@ def options_of(section: dict[str, Any]) -> Any:
             known = ", ".join(f"model.{hint}" for hint in hints) or "none"
             raise ConfigError(f"model.{key}: {name} has no such option{nearest(key, hints)}; known: {known}")
         values[key] = value_of(hints[key], value, f"model.{key}")
-        if isinstance(value, float) and not math.isfinite(value):
+        if isinstance(values[key], float) and not math.isfinite(values[key]):
             raise ConfigError(f"model.{key}: {value} is not a number")
     return kind(**values)
+
+
+def section_of(section: dict[str, Any]) -> dict[str, Any]:
+    """A configuration's `model` section with every option of that model written out, as YAML has it; one's own stays as it is.
+
+    Raises:
+        ConfigError: as `options_of`.
+    """
+    options = options_of(section)
+    if section["name"] == own.NAME:
+        return section
+    written: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(options)))
+    return {"name": section["name"], **written}
 
 
 def build(section: dict[str, Any], size: Size, classes: int) -> "keras.Model":
