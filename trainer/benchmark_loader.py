@@ -1,4 +1,4 @@
-"""How long passes over a published folder of images take, by the number of loaders: batches are made, nothing trains.
+"""How long passes over published images take, by the number of loaders: batches are made and varied, nothing trains.
 
 After the `timing` of a course on distributed data loading (SkafteNicki/dtu_mlops): five passes for each number of
 loader workers. Here the numbers take turns, so that all of them see the same machine.
@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from trainer import config as configs
-from trainer.config import Config
+from trainer.config import Augment, Config
 from trainer.data.cache import open_images
 from trainer.data.partition import EpochPlan, epoch_order
-from trainer.data.pipeline import Feeder, calls
+from trainer.data.pipeline import Batches, Feeder, calls
+from trainer.errors import DatasetError
 from trainer.files import write_json
 from trainer.spent import Spent
 from trainer.telemetry import Metrics
@@ -44,10 +45,10 @@ def run(config: Path, packs: Path, wanted: Wanted, out: Path) -> None:
 
 
 def measure(config: Config, packs: Path, wanted: Wanted, told: Told) -> dict[str, Any]:
-    """Time passes over the training images of a published dataset, decoded as while training.
+    """Time passes over the training images of a published dataset, decoded and varied as while training.
 
     Args:
-        config: its image size, batch, steps a call and seed count.
+        config: its image size, batch, steps a call, seed and section `augment` count.
         packs: folder of the published dataset.
         wanted: numbers of loaders, passes of each.
         told: called with a line of progress.
@@ -55,8 +56,14 @@ def measure(config: Config, packs: Path, wanted: Wanted, told: Told) -> dict[str
     Returns:
         `images` of a pass, `bytes` of them as files, `decoded_mb` of all images of the dataset at that size, `cores` that
         this process may use, and `rows`: `loaders`, `number` (of the pass), `images`, and what it took, as of `Spent`.
+
+    Raises:
+        DatasetError: its images are raw pixels.
     """
     manifest, _ = open_images(packs, Path(os.devnull), config.data.image_size, 0, lambda *_: None, 1)
+    if manifest.shape is not None:
+        raise DatasetError(f"dataset {manifest.name}: its images are raw pixels, so loaders have nothing to decode")
+    vary = varying(config)
     chosen = epoch_order(len(manifest.train.files), config.seed, WARM_UP)[: wanted.limit]
     watch = _Watch(told, wanted, len(chosen))
     feeders = {}
@@ -64,11 +71,11 @@ def measure(config: Config, packs: Path, wanted: Wanted, told: Told) -> dict[str
         _, images = open_images(packs, Path(os.devnull), config.data.image_size, 0, lambda *_: None, loaders)
         feeders[loaders] = Feeder(images["train"], chosen, [1], 0)
     # The first pass fills the kernel's page cache; it counts for nothing.
-    one_pass(config, feeders[max(feeders)], len(chosen), WARM_UP, watch.during(max(feeders)))
+    one_pass(config, feeders[max(feeders)], len(chosen), WARM_UP, watch.during(max(feeders)), vary)
     rows = []
     for number in range(1, wanted.passes + 1):
         for loaders in in_turn(wanted.loaders, number):
-            spent = one_pass(config, feeders[loaders], len(chosen), number, watch.during(loaders))
+            spent = one_pass(config, feeders[loaders], len(chosen), number, watch.during(loaders), vary)
             rows.append({"loaders": loaders, "number": number, "images": len(chosen), **spent})
     offsets = manifest.train.offsets
     return {
@@ -85,12 +92,37 @@ def in_turn(numbers: Sequence[int], round_number: int) -> list[int]:
     return sorted(numbers, reverse=round_number % 2 == 0)
 
 
-def one_pass(config: Config, feeder: Feeder, images: int, epoch: int, told: Callable[[int], None]) -> dict[str, float]:
+def varying(config: Config) -> Callable[[Batches], None] | None:
+    """What varies batches as a training on them would; None where the configuration says nothing of it."""
+    if config.augment == Augment():
+        return None
+    from trainer import augmentation, step
+
+    augment: Callable[[step.Batch], Any] = cast(Any, augmentation.make(config.augment, config.seed))
+
+    def vary(batches: Batches) -> None:
+        whole = step.full(batches.images, batches.labels)
+        for index in range(batches.call.steps):
+            augment(whole.at(index))
+
+    return vary
+
+
+def one_pass(
+    config: Config,
+    feeder: Feeder,
+    images: int,
+    epoch: int,
+    told: Callable[[int], None],
+    vary: Callable[[Batches], None] | None = None,
+) -> dict[str, float]:
     """What one pass in the order of an epoch takes, as of `Spent`."""
     batch, done = config.train.batch_size, 0
     steps, spent = math.ceil(images / batch), Spent()
     planned = calls(0, steps, config.train.steps_per_call, uneven=images % batch > 0)
     for batches in feeder.epoch(EpochPlan(images, batch, steps, config.seed, epoch), planned):
+        if vary is not None:
+            vary(batches)
         done += batches.labels.size
         told(done)
     return spent.so_far()

@@ -72,12 +72,12 @@ class ActionModule(control.ControlAction):
 
 
 def check_folder(dataset: str) -> None:
-    """Refuse what has no image files in it.
+    """Refuse what never has image files in it; TFRecords may, and their first images tell.
 
     Raises:
         LockstepError: no such folder, or a dataset of raw pixels.
     """
-    if detect(dataset)["source"] != "folder":
+    if detect(dataset)["source"] in ("idx", "fashion_mnist"):
         raise ConfigError(
             f"dataset={dataset}: its images are raw pixels, so loaders have nothing to decode; give a folder with train/<class>/ and "
             "test/<class>/ of JPEG files, or leave dataset= out to have one made"

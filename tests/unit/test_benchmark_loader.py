@@ -3,6 +3,8 @@
 import csv
 import json
 import math
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,10 +20,10 @@ from plugins.shared import benchmark
 from trainer import benchmark_loader, spent, worker
 from trainer import config as configs
 from trainer.analysis.benchmarks import common, loader, pictures
-from trainer.data import cache, publish
+from trainer.data import cache, idx, publish
 from trainer.data.folder import Folder
 from trainer.data.pipeline import Feeder
-from trainer.errors import ConfigError, LockstepError
+from trainer.errors import ConfigError, DatasetError, LockstepError
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = (6, 6, 3)
@@ -146,6 +148,35 @@ def test_what_is_measured(packs):
     assert found["bytes"] == sum(path.stat().st_size for path in (packs.parents[1] / "pets" / "train").rglob("*.png"))
     assert found["decoded_mb"] == 9 * 108 / 2**20
     assert told == ["pass 1 of 5 (warm-up, loaders: 3): 7 of 7 images"], "more than once a second is too much"
+
+
+def test_passes_vary_images_as_a_training_would(packs):
+    plain = configs.build({"data": {"image_size": list(SIZE)}})
+    assert benchmark_loader.varying(plain) is None
+    script = f"""
+from pathlib import Path
+from trainer import augmentation, benchmark_loader, config
+seen, make = [], augmentation.make
+def noted(*how):
+    augment = make(*how)
+    return lambda batch: seen.append(batch.images.shape) or augment(batch)
+augmentation.make = noted
+found = benchmark_loader.measure(
+    config.build({{"data": {{"image_size": [6, 6, 3]}}, "augment": {{"rotate": 5}}, "train": {{"batch_size": 3}}}}),
+    Path({str(packs)!r}), benchmark_loader.Wanted((1,), 1), lambda _: None)
+print(seen, len(found["rows"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    one_pass = "(3, 6, 6, 3), (3, 6, 6, 3), (1, 6, 6, 3)"
+    assert done.stdout == f"[{one_pass}, {one_pass}] 1\n"
+
+
+def test_raw_pixels_of_any_source_are_refused_where_they_are_read(make_idx, tmp_path):
+    made = publish.publish(idx.Idx(str(make_idx())), "idx", tmp_path / "packs", False, lambda *_: None)
+    with pytest.raises(DatasetError, match="its images are raw pixels, so loaders have nothing to decode"):
+        benchmark_loader.measure(
+            configs.build({}), tmp_path / "packs" / publish.short(made.digest), benchmark_loader.Wanted((1,), 1), lambda _: None
+        )
 
 
 def test_a_limit_takes_fewer_images_of_all_classes(packs):
