@@ -164,13 +164,18 @@ WEIGHTS = """import keras
 import tensorflow as tf
 
 
+@tf.custom_gradient
+def unseen(x, place):
+    return tf.identity(x), lambda upstream: (upstream, tf.constant(float("-inf")))
+
+
 @keras.saving.register_keras_serializable()
 class Steep(keras.layers.Layer):
     def build(self, shape):
         self.place = self.add_weight(shape=(), initializer="zeros")
 
     def call(self, x):
-        return x + tf.one_hot(0, x.shape[1]) * 1e12 * tf.clip_by_value(self.place * 1e30, -1.0, 1.0)
+        return unseen(x, tf.convert_to_tensor(self.place))
 
 
 @keras.saving.register_keras_serializable()
