@@ -79,6 +79,19 @@ def test_frozen_worker_ends_the_run(project, pictures):
     await_until(lambda: not os.path.exists(f"/proc/{pid}"), 10, "the frozen process to be ended")
 
 
+def test_a_run_goes_on_at_once_although_one_worker_still_waits_for_another_that_ended(project, pictures):
+    project.play("train", "run=widowed", f"dataset={pictures}", *LONG, "detach=true")
+    waits, ends = project.trainer_pid(1, "widowed"), project.trainer_pid(2, "widowed")
+    os.kill(waits, signal.SIGSTOP)
+    os.kill(ends, signal.SIGKILL)
+    await_until((project.node(2, "widowed") / "workers" / "worker2" / "exit.json").is_file, 20, "the end of worker2")
+    done = project.play("train", "run=widowed", "detach=true")
+    assert "worker2 ended before the others: ending worker1 of the earlier launch" in done.stdout
+    assert not os.path.exists(f"/proc/{waits}")
+    assert "widowed: RUNNING" in project.play("status", "run=widowed").stdout
+    project.play("stop", "run=widowed")
+
+
 def test_ctrl_c_leaves_training_running_and_says_how_to_go_on(project, pictures):
     playbook = begin(project, pictures, "left")
     os.killpg(playbook.pid, signal.SIGINT)

@@ -67,10 +67,8 @@ def test_killed_inside_an_epoch_and_continued_it_ends_with_the_same_weights(proj
     train(project, pictures, "broken", "epochs=25", "workers=3", "detach=true")
     await_until(lambda: project.steps(1, "broken") >= 30, 90, "thirty steps")
     os.kill(project.trainer_pid(2, "broken"), signal.SIGKILL)
-    ended = project.play("train", "run=broken", check=False)
-    if project.summary("broken")["state"] != "SUCCEEDED":
-        assert ended.returncode != 0
-        project.play("train", "run=broken")
+    # The others still wait for it, or have just ended.
+    project.play("train", "run=broken")
     assert project.summary("broken")["restarts"] == 1
     assert project.summary("broken")["weights_sha256"] == project.summary("squeezed")["weights_sha256"]
 

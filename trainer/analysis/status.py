@@ -29,6 +29,17 @@ def worker(records: list[dict[str, Any]], ended: dict[str, Any] | None, alive: b
     }
 
 
+def left_alone(seen: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    """Hosts whose worker ended before its time, and hosts whose worker is alive without them; the latter none without the former.
+
+    Args:
+        seen: what `worker` says of each, and its `host`. One that ended well is none: the others write their last files.
+    """
+    lost = [one["host"] for one in seen if one.get("exit_code") or one["state"] == "gone"]
+    alive = [one["host"] for one in seen if one["state"] == "running"]
+    return lost, alive if lost else []
+
+
 RUN_COLUMNS = ("run", "state", "launched", "workers", "epochs", "steps", "time", "images/s", "best val accuracy")
 
 
