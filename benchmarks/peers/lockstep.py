@@ -82,6 +82,9 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched:
     batch = total * shares[cluster.place.rank] // sum(shares)
     call = step.make_train_call(parts)
 
+    call(step.blank(config.data.image_size), np.zeros(1, np.float32))
+    choosing.hops(cluster, call, config.data.image_size, batch)
+
     images, labels = common.images(given.rank, batch)
     feed, rates = step.full(images, labels, total), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
     parts_of_calls: list[dict[str, list[float]]] = []
