@@ -4,7 +4,7 @@ A ring takes 2(N-1) hops a sum, and on a small or busy host each hop waits for a
 woken. Here every worker sends each other one a part, sums the parts that it gets, and sends the sum
 to everybody: 2 hops, and as many bytes as the ring (reduce-scatter and all-gather by direct
 exchange: Thakur, Rabenseifner, Gropp 2005, doi:10.1177/1094342005051521). What is tiny goes whole to
-everybody: 1 hop.
+everybody: 1 hop. What is between tiny and large goes as is found to be faster.
 
 Sums are made in order of rank, by one worker or by all alike, so all workers get the same bits.
 """

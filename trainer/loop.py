@@ -162,7 +162,9 @@ class Trainer:
             if self.job.config.telemetry.split_every:
                 self._split_call(blank, rates)
             own = self.job.counts.global_batch * self.shares[self.cluster.place.rank] // sum(self.shares)
-            choosing.hops(self.cluster, self._train_call, self.job.config.data.image_size, max(1, own))
+            told = choosing.hops(self.cluster, self._train_call, self.job.config.data.image_size, max(1, own))
+            if told and self.cluster.place.is_chief:
+                print(told, flush=True)
 
     @contextlib.contextmanager
     def _taken_back(self) -> Iterator[None]:

@@ -83,7 +83,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched:
     call = step.make_train_call(parts)
 
     call(step.blank(config.data.image_size), np.zeros(1, np.float32))
-    choosing.hops(cluster, call, config.data.image_size, batch)
+    hops = choosing.hops(cluster, call, config.data.image_size, batch)
 
     images, labels = common.images(given.rank, batch)
     feed, rates = step.full(images, labels, total), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
@@ -96,7 +96,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched:
         return float(sums[0] / sums[1])
 
     versions = common.versions(*tensorflow_model.VERSIONS, "numba")
-    settings = {"reduction": vars(chosen), "why": choice.why, "steps_per_call": common.CHUNK}
+    settings = {"reduction": vars(chosen), "why": choice.why, "hops": hops, "steps_per_call": common.CHUNK}
     return common.Trained(run, lambda: tensorflow_model.weights(model), versions, settings, batch, parts_of_calls)
 
 

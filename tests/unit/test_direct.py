@@ -133,7 +133,7 @@ def test_in_one_hop_or_two_all_get_the_same_bits(kind):
 
 
 @pytest.mark.parametrize(("size", "middling"), [(4096, False), (4097, True), (65536, True), (65537, False)])
-def test_sums_are_middling_for_which_a_worker_would_send_64_kB_to_a_megabyte(size, middling):
+def test_sums_are_middling_for_which_a_worker_would_send_more_than_64_kib_and_no_more_than_one_mib(size, middling):
     def work(connections, rank):
         connections.all_reduce([np.zeros(size, np.float32)])
         return connections.has_middling
