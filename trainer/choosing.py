@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer import direct, step
+from trainer import step
 from trainer.cluster import Cluster
 from trainer.config import Reduction
 from trainer.reduction.choice import Choice, choose, sent_bytes
@@ -21,8 +21,6 @@ SMALL, LARGE = 2**14, 2**19
 ROUNDS = 3
 STEPS = 8
 """Steps over which a step's overhead is averaged."""
-TRIED, TRIALS, TRIAL_S = 4, 5, 4.0
-"""One hop and two are tried for so many steps in turn, at most so often, and for about so many seconds together."""
 
 
 def resolve(
@@ -46,43 +44,6 @@ def resolve(
     else:
         found = choose(asked, shapes, _slowest(cluster, own_seconds()), _slowest(cluster, sending_seconds(cluster, shapes)))
     return dataclasses.replace(asked, name=found.name), found
-
-
-def hops(cluster: Cluster, train_call: Callable[..., Any], image: Sequence[int], batch: int) -> str | None:
-    """Choose whether sums of a middling size travel in one hop or in two, by the time of steps that try both in turn.
-
-    The sums are the same, bit for bit. One hop sends more, and waits once less: a wait is long where hosts are busy, so
-    nothing but whole steps tells. All workers at once; it takes steps on blank images, so that the caller has to put the weights back.
-
-    Args:
-        cluster: whose connections have carried a step.
-        train_call: of `step.make_train_call`.
-        image: height, width, channels.
-        batch: images of this worker in a step.
-
-    Returns:
-        What was found, the same on all workers; None where it is no question.
-    """
-    connections = cluster.direct
-    if connections is None or not connections.has_middling:
-        return None
-    batches, rates = step.blank(image, batch, TRIED), np.zeros(TRIED, np.float32)
-    tried: dict[int, list[float]] = {direct.ONE_HOP: [], direct.MIDDLING: []}
-    count, done = 1, 0
-    while done < count:
-        for limit, seconds in tried.items():
-            connections.one_hop_up_to(limit)
-            begun = time.perf_counter()
-            train_call(batches, rates).numpy()
-            seconds.append(time.perf_counter() - begun)
-        done += 1
-        if done == 1:
-            both = float(connections.all_reduce([np.float32(sum(map(sum, tried.values())))])[0]) / connections.workers
-            count = max(1, min(TRIALS, int(TRIAL_S / both)))
-    medians = np.array([statistics.median(seconds) for seconds in tried.values()], np.float32)
-    two, one = (connections.all_reduce([medians])[0] / connections.workers / TRIED * 1000).tolist()
-    connections.one_hop_up_to(direct.MIDDLING if one < two else direct.ONE_HOP)
-    return f"Sums of a middling size travel in {'one hop' if one < two else 'two hops'}: {one:.1f} ms a step in one, {two:.1f} in two."
 
 
 def _slowest(cluster: Cluster, seconds: float) -> float:

@@ -28,7 +28,7 @@ from trainer.hostarray import aligned
 ONE_HOP = 2**16
 """Bytes that a worker may send to let everything go to everybody at once."""
 MIDDLING = 2**20
-"""Up to so many it depends on the network and on how fast a host wakes a process (`choosing.hops`)."""
+"""Up to so many it depends on the network and on how fast a host wakes a process (`trainer.hops`)."""
 PACKED = 2**20
 """Bytes up to which arrays are packed into one before they are sent."""
 LANE = 64
@@ -182,7 +182,7 @@ class Direct:
 
     @property
     def has_middling(self) -> bool:
-        """Whether one hop or two is a question for any of the sums so far."""
+        """Whether one hop or two is a question for any of the sums since `one_hop_up_to`."""
         return any(ONE_HOP < route.one_hop_bytes <= MIDDLING for route in self._routes.values())
 
     def one_hop_up_to(self, limit: int) -> None:

@@ -67,9 +67,9 @@ def full(images: np.ndarray, labels: np.ndarray, total: int | None = None) -> Ba
     return Batch(images, labels, np.ones((steps, batch), np.float32), places, totals, numbers, np.float32(0))
 
 
-def blank(image: Sequence[int], images: int = 1, steps: int = 1) -> Batch:
-    """The same with blank images, by default one of one step."""
-    return full(np.zeros((steps, images, *image), np.uint8), np.zeros((steps, images), np.int32))
+def blank(image: Sequence[int], images: int = 1) -> Batch:
+    """The same of one step, with blank images."""
+    return full(np.zeros((1, images, *image), np.uint8), np.zeros((1, images), np.int32))
 
 
 @dataclass(frozen=True)

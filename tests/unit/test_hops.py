@@ -1,19 +1,29 @@
-"""One hop or two: by the time of steps that try both."""
+"""One hop or two: by the time of training's own calls, which take turns."""
 
+import collections
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from trainer import choosing, direct
+from trainer import direct, hops
+
+RATES = np.zeros(8, np.float32)
+IN_TURN = [direct.MIDDLING, direct.ONE_HOP, direct.ONE_HOP, direct.MIDDLING]
 
 
-class Trial:
-    """Two workers alike, whose steps take seconds by the limit that is set."""
+class Workers:
+    """Workers alike, whose calls take seconds by the limit that is set."""
 
     def __init__(self, monkeypatch, seconds, middling=True):
-        self.now, self.limits, self.seconds, self.has_middling, self.workers = 0.0, [], seconds, middling, 2
-        monkeypatch.setattr(choosing, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        self.now, self.limits, self.said, self.seconds, self.middling, self.workers = 0.0, [], [], seconds, middling, 2
+        self.tried = collections.Counter()
+        monkeypatch.setattr(hops, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        self.call = hops.Hops(self._train, self, self.said.append)
+
+    @property
+    def has_middling(self):
+        return self.middling
 
     def one_hop_up_to(self, limit):
         self.limits.append(limit)
@@ -21,40 +31,66 @@ class Trial:
     def all_reduce(self, arrays):
         return [2 * np.asarray(array) for array in arrays]
 
-    def train_call(self, batches, rates):
-        assert batches.images.shape == (choosing.TRIED, 3, 8, 8, 1)
-        assert not rates.any()
-        self.now += self.seconds[self.limits[-1]].pop(0)
-        return np.zeros((choosing.TRIED, 4), np.float32).view(Awaited)
+    def _train(self, batches, rates):
+        limit = self.limits[-1]
+        self.now += self.seconds[limit](self.tried[limit]) if self.tried else 9.0
+        self.tried[limit] += 1
+        return SimpleNamespace(numpy=lambda: None, given=(batches, rates))
+
+    def train(self, calls):
+        for _ in range(calls):
+            assert self.call("images", RATES).given == ("images", RATES)
+        return self.call.settled
 
 
-class Awaited(np.ndarray):
-    """A result of TensorFlow's."""
-
-    def numpy(self):
-        return self
+def steady(seconds):
+    return lambda number: seconds + 0.001 * (number % 2)
 
 
-def chosen(trial):
-    told = choosing.hops(SimpleNamespace(direct=trial), trial.train_call, (8, 8, 1), 3)
-    return trial.limits, told
+@pytest.mark.parametrize(("one", "way", "limit"), [(0.8, "one hop", direct.MIDDLING), (1.2, "two hops", direct.ONE_HOP)])
+def test_the_faster_way_is_kept_and_told(one, way, limit, monkeypatch):
+    workers = Workers(monkeypatch, {direct.MIDDLING: steady(one), direct.ONE_HOP: steady(1.0)})
+    assert not workers.train(16)
+    assert workers.train(1)
+    assert workers.limits == [direct.ONE_HOP, *IN_TURN * 4, limit]
+    tell = f"Sums of a middling size travel in {way}: {one * 125 + 0.06:.1f} ms a step in one, 125.1 in two, over 16 calls."
+    assert workers.said == [tell]
+    assert workers.train(50)
+    assert len(workers.limits) == 18
+    assert len(workers.said) == 1
 
 
-@pytest.mark.parametrize(("one", "limit"), [(0.1, direct.MIDDLING), (0.3, direct.ONE_HOP), (0.2, direct.ONE_HOP)])
-def test_the_faster_is_kept_and_one_slow_trial_does_not_count(one, limit, monkeypatch):
-    trial = Trial(monkeypatch, {direct.ONE_HOP: [0.2] * 5, direct.MIDDLING: [one, 9.0, one, one, one]})
-    limits, told = chosen(trial)
-    assert limits == [direct.ONE_HOP, direct.MIDDLING] * 5 + [limit]
-    way = "one hop" if limit == direct.MIDDLING else "two hops"
-    assert told == f"Sums of a middling size travel in {way}: {one * 250:.1f} ms a step in one, 50.0 in two."
+def test_a_single_slow_call_does_not_decide(monkeypatch):
+    workers = Workers(monkeypatch, {direct.MIDDLING: lambda number: 3.0 if number == 2 else 0.95, direct.ONE_HOP: lambda _: 1.0})
+    assert not workers.train(1 + 16)
+    assert not workers.train(15)
+    while not workers.call.settled:
+        workers.train(1)
+    assert "one hop" in workers.said[0]
 
 
-@pytest.mark.parametrize(("seconds", "times"), [(0.39, 5), (0.9, 2), (1.1, 1), (30, 1)])
-def test_slow_steps_are_tried_less_often(seconds, times, monkeypatch):
-    trial = Trial(monkeypatch, {limit: [seconds] * 5 for limit in (direct.ONE_HOP, direct.MIDDLING)})
-    assert len(chosen(trial)[0]) == 2 * times + 1
+def test_calls_that_grow_slower_are_no_reproach_to_either(monkeypatch):
+    workers = Workers(monkeypatch, {})
+    workers.seconds = dict.fromkeys(IN_TURN, lambda _: 1.0 + workers.now / 100)
+    assert not workers.train(1 + 32)
 
 
-def test_where_sums_are_tiny_or_large_or_nobody_connects_directly_nothing_is_tried(monkeypatch):
-    assert chosen(Trial(monkeypatch, {}, middling=False)) == ([], None)
-    assert choosing.hops(SimpleNamespace(direct=None), None, (8, 8, 1), 3) is None
+def test_what_makes_no_difference_is_not_tried_for_ever(monkeypatch):
+    workers = Workers(monkeypatch, dict.fromkeys(IN_TURN, lambda _: 1.0 + np.random.default_rng(int(workers.now * 1e6)).normal() / 10))
+    while not workers.call.settled:
+        workers.train(1)
+    assert workers.limits[1:-1] in [IN_TURN * (calls // 4) for calls in (16, 32, 64, 128)]
+
+
+def test_nothing_is_tried_where_sums_are_tiny_or_large(monkeypatch):
+    workers = Workers(monkeypatch, dict.fromkeys(IN_TURN, steady(1.0)), middling=False)
+    assert workers.train(1)
+    workers.train(20)
+    assert workers.limits == [direct.ONE_HOP]
+    assert not workers.said
+
+
+def test_nothing_is_tried_without_connections():
+    call = hops.Hops(lambda batches, rates: (batches, rates), None, pytest.fail)
+    assert call.settled
+    assert call("images", RATES) == ("images", RATES)
