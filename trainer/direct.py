@@ -4,7 +4,7 @@ A ring takes 2(N-1) hops a sum, and on a small or busy host each hop waits for a
 woken. Here every worker sends each other one a part, sums the parts that it gets, and sends the sum
 to everybody: 2 hops, and as many bytes as the ring (reduce-scatter and all-gather by direct
 exchange: Thakur, Rabenseifner, Gropp 2005, doi:10.1177/1094342005051521). What is tiny goes whole to
-everybody: 1 hop. What is between tiny and large goes as is found to be faster.
+everybody: 1 hop.
 
 Sums are made in order of rank, by one worker or by all alike, so all workers get the same bits.
 """
@@ -27,8 +27,6 @@ from trainer.hostarray import aligned
 
 ONE_HOP = 2**16
 """Bytes that a worker may send to let everything go to everybody at once."""
-MIDDLING = 2**20
-"""Up to so many it depends on the network and on how fast a host wakes a process (`trainer.hops`)."""
 PACKED = 2**20
 """Bytes up to which arrays are packed into one before they are sent."""
 LANE = 64
@@ -68,9 +66,8 @@ def pieces(sizes: Sequence[int], parts: int) -> list[list[Piece]]:
 class Route:
     """Who sums what of arrays of certain sizes and types, and where what comes in is put."""
 
-    def __init__(self, arrays: Sequence[np.ndarray], workers: int, rank: int, limit: int):
-        self.one_hop_bytes = sum(array.nbytes for array in arrays) * (workers - 1)
-        self.one_hop = self.one_hop_bytes <= limit
+    def __init__(self, arrays: Sequence[np.ndarray], workers: int, rank: int):
+        self.one_hop = sum(array.nbytes for array in arrays) * (workers - 1) <= ONE_HOP
         sizes = [array.size for array in arrays]
         whole = [Piece(array, 0, size) for array, size in enumerate(sizes) if size]
         self.summed_by = [whole] * workers if self.one_hop else pieces(sizes, workers)
@@ -128,7 +125,6 @@ class Direct:
         # Each begins with its right-hand neighbour, so that not all send to the same one.
         self._peers = [(rank + distance) % self.workers for distance in range(1, self.workers)]
         self._routes: dict[Any, Route] = {}
-        self._limit = ONE_HOP
         self._packings: dict[Any, Packing] = {}
         self.bytes_sent = 0
         self.lost: PeerLost | None = None
@@ -177,17 +173,8 @@ class Direct:
     def _route(self, arrays: Arrays) -> Route:
         key = tuple((array.size, array.dtype.char) for array in arrays)
         if key not in self._routes:
-            self._routes[key] = Route(arrays, self.workers, self.rank, self._limit)
+            self._routes[key] = Route(arrays, self.workers, self.rank)
         return self._routes[key]
-
-    @property
-    def has_middling(self) -> bool:
-        """Whether one hop or two is a question for any of the sums since `one_hop_up_to`."""
-        return any(ONE_HOP < route.one_hop_bytes <= MIDDLING for route in self._routes.values())
-
-    def one_hop_up_to(self, limit: int) -> None:
-        """Let sums go in one hop from now on for which a worker sends so many bytes at most; all workers say the same between two sums."""
-        self._limit, self._routes = limit, {}
 
     def _swap(self, out: dict[int, Arrays], into: dict[int, Arrays]) -> None:
         """Send to and receive from all peers at the same time."""

@@ -27,7 +27,6 @@ from trainer.data.partition import EpochPlan, share
 from trainer.data.pipeline import Batches, Feeder, calls
 from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged
 from trainer.files import write_json
-from trainer.hops import Hops
 from trainer.reduction import chain
 from trainer.schedule import Counts
 from trainer.telemetry import Events, History, Metrics, Splits, StepLines
@@ -72,8 +71,7 @@ class Trainer:
         self._before = newest_progress(cluster, self.states)
         parts, method = assembly.assemble(local, config, self._choose())
         self.optimizer = parts.optimizer
-        self._train_call = Hops(step.make_train_call(parts), cluster.direct, self._say)
-        self._split_call = step.SplitCall(parts, self._forward_backward_call)
+        self._train_call, self._split_call = step.make_train_call(parts), step.SplitCall(parts, self._forward_backward_call)
         self._warmup = config.reduction.warmup_steps if method.memory else 0
         uncompressed = chain.make(reduction.plain(), cluster.all_reduce, cluster.direct)
         self._warmup_call = step.make_train_call(dataclasses.replace(parts, reduction=uncompressed))
@@ -159,9 +157,8 @@ class Trainer:
         """Take a step of each kind on a blank image, and take it back: no step of training waits for tracing or for connections."""
         blank, rates = step.blank(self.job.config.data.image_size), np.zeros(1, np.float32)
         with self._taken_back():
-            self._train_call(blank, rates)
-            if self._warmup:
-                self._warmup_call(blank, rates)
+            for call in [self._train_call, *([self._warmup_call] if self._warmup else [])]:
+                call(blank, rates)
             if self.job.config.telemetry.split_every:
                 self._split_call(blank, rates)
 
@@ -258,13 +255,10 @@ class Trainer:
         progress.loss, progress.images, progress.correct = progress.loss + sums[0], progress.images + sums[1], progress.correct + sums[2]
         progress.seconds, progress.images_total = progress.seconds + seconds, progress.images_total + sums[1]
 
-    def _say(self, line: str) -> None:
-        if self.cluster.place.is_chief:
-            print(line, flush=True)
-
     def _log(self, steps: int, sums: np.ndarray, seconds: float, rate: float) -> None:
-        for line in self._lines.add(self.progress.step, steps, sums.tolist(), seconds, rate):
-            self._say(line)
+        if self.cluster.place.is_chief:
+            for line in self._lines.add(self.progress.step, steps, sums.tolist(), seconds, rate):
+                print(line, flush=True)
 
     def _rates(self, epoch: int, batches: Batches) -> np.ndarray:
         counts = self.job.counts

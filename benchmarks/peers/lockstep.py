@@ -63,7 +63,6 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched:
     from trainer import assembly, balance, choosing, step
     from trainer import config as configs
     from trainer.cluster import Cluster, place_from_environment
-    from trainer.hops import Hops
     from trainer.reduction import Method, chain
 
     update = {"learning_rate": common.LEARNING_RATE, "momentum": common.MOMENTUM}
@@ -81,8 +80,8 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched:
     overhead = functools.partial(choosing.overhead_seconds, step.SplitCall(parts, whole), config.data.image_size)
     shares = balance.shares(config.train, cluster, total, None, seconds, overhead)
     batch = total * shares[cluster.place.rank] // sum(shares)
-    found: list[str] = []
-    call = Hops(step.make_train_call(parts), cluster.direct, found.append)
+    call = step.make_train_call(parts)
+
     images, labels = common.images(given.rank, batch)
     feed, rates = step.full(images, labels, total), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
     parts_of_calls: list[dict[str, list[float]]] = []
@@ -93,13 +92,8 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched:
             parts_of_calls.append(watched.take())
         return float(sums[0] / sums[1])
 
-    # Longer than the warm-up of all systems; within a run these steps train, too.
-    while not call.settled:
-        run(common.CHUNK)
-    parts_of_calls.clear()
-
     versions = common.versions(*tensorflow_model.VERSIONS, "numba")
-    settings = {"reduction": vars(chosen), "why": choice.why, "hops": found, "steps_per_call": common.CHUNK}
+    settings = {"reduction": vars(chosen), "why": choice.why, "steps_per_call": common.CHUNK}
     return common.Trained(run, lambda: tensorflow_model.weights(model), versions, settings, batch, parts_of_calls)
 
 

@@ -114,33 +114,6 @@ def test_bytes_are_counted(size, expected):
     assert together(5, work) == [expected] * 5
 
 
-@pytest.mark.parametrize("kind", [np.float32, ml_dtypes.bfloat16], ids=["float32", "bfloat16"])
-def test_in_one_hop_or_two_all_get_the_same_bits(kind):
-    def work(connections, rank):
-        found, sent = [], []
-        for limit in (direct.ONE_HOP, direct.MIDDLING, direct.ONE_HOP):
-            connections.one_hop_up_to(limit)
-            found.append(connections.all_reduce(arrays(rank, [30_000, 7], kind))[0].tobytes())
-            sent.append(connections.bytes_sent)
-            assert connections.has_middling
-        return found, np.diff([0, *sent]).tolist()
-
-    size = 30_007 * np.dtype(kind).itemsize
-    for found, sent in together(5, work):
-        assert len(set(found)) == 1
-        assert sent[1] == pytest.approx(4 * size, rel=0.01)
-        assert sent[0] == sent[2] == pytest.approx(4 * 2 * size / 5, rel=0.01)
-
-
-@pytest.mark.parametrize(("size", "middling"), [(4096, False), (4097, True), (65536, True), (65537, False)])
-def test_sums_are_middling_for_which_a_worker_would_send_more_than_64_kib_and_no_more_than_one_mib(size, middling):
-    def work(connections, rank):
-        connections.all_reduce([np.zeros(size, np.float32)])
-        return connections.has_middling
-
-    assert together(5, work) == [middling] * 5
-
-
 def test_a_worker_that_ends_is_named_at_once():
     def work(connections, rank):
         if rank == 1:
