@@ -141,7 +141,7 @@ class Trainer:
         self._numbers = [bool(np.isfinite(array).all()) for array in self._weights()]
         self._same_weights("at the start")
         self._summary("RUNNING")
-        stopped = False
+        stopped, self._training_since = False, time.monotonic()
         while self.progress.step < self.job.counts.total_steps and not stopped:
             stopped = self._epoch()
         return self._end(stopped)
@@ -176,7 +176,6 @@ class Trainer:
         counts, progress = self.job.counts, self.progress
         epoch = counts.epoch_of(progress.step)
         self.job.metrics.phase("training", f"epoch {epoch}")
-        self._training_since = time.monotonic()
         plan = EpochPlan(counts.train_images, counts.global_batch, counts.steps_per_epoch, self.job.config.seed, epoch)
         stop = False
         for batches in self._timed(self._feeder.epoch(plan, self._calls(epoch))):
@@ -232,11 +231,9 @@ class Trainer:
         # At the end of an epoch its record comes first: a state saved here would skip it on resume.
         if (stop or (every and self.progress.step % every == 0)) and not self._epoch_is_over():
             self._check_weights()
-            self._trained()
             self.job.metrics.phase("saving", f"step {self.progress.step}")
             self._save_state()
             self.job.metrics.phase("training", f"epoch {epoch}")
-            self._training_since = time.monotonic()
         return stop
 
     def _train(self, batches: Batches, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
@@ -323,7 +320,6 @@ class Trainer:
         }
         if progress.step % self.job.counts.steps_per_epoch == 0:
             progress.loss = progress.images = progress.correct = progress.seconds = 0.0
-        self._trained()
         self.job.metrics.phase("saving", f"epoch {epoch}")
         self._record(epoch, row, self.splits.epoch())
         self._save_state()
@@ -348,14 +344,17 @@ class Trainer:
         return loss / count, correct / count
 
     def _trained(self) -> None:
-        """Count the time since training began or went on."""
-        self.progress.seconds_training += time.monotonic() - self._training_since
+        """Count the time since training began, with validation and saving, in which steps wait as well."""
+        now = time.monotonic()
+        self.progress.seconds_training += now - self._training_since
+        self._training_since = now
 
     def _check_weights(self) -> None:
         largest = (np.abs(array).max(initial=0) for array, number in zip(self._weights(), self._numbers, strict=True) if number)
         self._check_update(float(np.max([0.0, *largest])), "a weight")
 
     def _save_state(self) -> None:
+        self._trained()
         self.progress.seconds_total = self._seconds_total()
         self.memories.save(self.progress.step, self.progress.attempt)
         if self.memories.memory:
@@ -378,6 +377,7 @@ class Trainer:
         return digests
 
     def _end(self, stopped: bool) -> int:
+        self._trained()
         by_rank = self._same_weights("at the end")
         stopped = stopped and self.progress.step < self.job.counts.total_steps
         state = "SUCCEEDED" if not stopped else "CANCELLED" if self.job.stop_marker.exists() or self._out_of_time() else "PREEMPTED"

@@ -177,7 +177,7 @@ def resolve(request: Request, existing: Path | None) -> tuple[Config, str]:
     else:
         raw = configs.load(configs.find(name))
     given = overrides(options)
-    if "model" in options and name == DEFAULT:
+    if "model" in options and "config" not in options and existing is None:
         # The lecture's own 70 steps an epoch are no part of another's model.
         given = {"train.steps_per_epoch": None} | given
     config = whole(configs.build(configs.override(raw, given)))

@@ -4,10 +4,11 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from plugins.shared import control, planning
+from plugins.shared import control, launches, planning
 from trainer.analysis import text
 from trainer.files import read_json
 from trainer.plan import truth
+from trainer.rundir import recorded
 
 
 class ActionModule(control.ControlAction):
@@ -32,6 +33,8 @@ class ActionModule(control.ControlAction):
                 "show_last": plan["config_yaml"].rstrip(),
                 "ansible_facts": {"plan": {**plan, "complete": True}, "cluster": plan["hosts"], "run_options": options},
             }
+        if command == "train" and not plan["complete"]:
+            launches.check_job(plan["run"], recorded(Path(plan["folder"])))
         already = {"show_last": _already(plan)} if plan["complete"] else {}
         facts = {"run_found": _found(plan)} if plan["complete"] else {}
         return {

@@ -1,6 +1,7 @@
 """Submit a run to Slurm from its submit host, show how far it is, fetch what it made."""
 
 import json
+import re
 import secrets
 import shlex
 import time
@@ -41,7 +42,9 @@ class ActionModule(ActionBase):
             number, new = self._queued(), False
             if number and recorded(self.local):
                 self._refuse_others()
-            elif not number and (ended := launches.untold(recorded(self.local))):
+            elif not number and (ended := launches.untold(recorded(self.local)) or self._later()):
+                if ended != recorded(self.local)["slurm"]["job"]:
+                    self._record(arguments["published"], ended)
                 verdicts = self._collect(ended)
                 if not self._goes_on(verdicts):
                     return {**result, "verdicts": verdicts}
@@ -63,6 +66,15 @@ class ActionModule(ActionBase):
     def _queued(self) -> str:
         found = self._shell(f"squeue --me --noheader --name {shlex.quote(self.name)} --format %i", "squeue")
         return found.split()[0] if found.split() else ""
+
+    def _later(self) -> str:
+        """The last job that a person submitted by hand after the one that is recorded, and that has ended; empty for none."""
+        known = recorded(self.local).get("slurm", {}).get("job", "")
+        if not known:
+            return ""
+        return later(
+            self._shell(f'grep -hoE \'"job": *"[0-9]+"\' {shlex.quote(self.job)}/workers/*/exit.json 2>/dev/null; true', "grep"), known
+        )
 
     def _submit(self, arguments: dict[str, Any]) -> str:
         self._refuse_others()
@@ -202,6 +214,12 @@ class ActionModule(ActionBase):
         if done["rc"] != 0:
             raise AnsibleActionFail(f"{script.split(' /', maxsplit=1)[0]} failed: {done['stderr'].strip() or done['stdout'].strip()}")
         return str(done["stdout"])
+
+
+def later(said: str, known: str) -> str:
+    """The highest number of a job in lines of `exit.json` files, if it is above the known one's."""
+    last = max((int(number) for number in re.findall(r"\d+", said)), default=0)
+    return str(last) if last > int(known) else ""
 
 
 def is_short(found: list[dict[str, Any]], planned: int) -> bool:

@@ -9,6 +9,7 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from plugins.filter.cluster import launched_at
 from plugins.shared import control, lean
 from plugins.shared.remote import Gone, Seen, Worker, mark_failed, other_failed
 from trainer.analysis import outcome, text
@@ -28,6 +29,7 @@ class ActionModule(ActionBase):
         """Poll until the worker is done, failed, silent or unreachable (or under way, when detached)."""
         result = super().run(tmp, task_vars)
         arguments = self._task.args
+        result["launched_at"] = launched_at(arguments["local"])
         watch = _Watch(self, arguments, task_vars)
         verdict = watch.until_end()
         if verdict["state"] not in ("done", "preempted", "running", "unreachable"):

@@ -2,9 +2,12 @@
 
 import hashlib
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
+
+from trainer.rundir import recorded
 
 ROLES = ("chief", "worker", "ps", "evaluator")
 
@@ -137,6 +140,11 @@ def session_name(run: str, rank_number: int, root: str = "") -> str:
     return f"{run.replace('.', '+')}-w{rank_number}" + (f"-{place_digest(root)}" if root else "")
 
 
+def launched_at(folder: str) -> float:
+    """When the run of a directory on the control node was launched last, in seconds since 1970; 0 before the first time."""
+    return float(recorded(Path(folder)).get("launched_at", 0))
+
+
 def place_digest(path: str) -> str:
     """Six hex digits of a directory's name, to tell two projects of one user apart."""
     return hashlib.sha256(path.encode()).hexdigest()[:6]
@@ -155,4 +163,5 @@ class FilterModule:
             "gpu_share": gpu_share,
             "reached_hosts": reached_hosts,
             "session_name": session_name,
+            "launched_at": launched_at,
         }

@@ -9,6 +9,7 @@ from typing import Any
 
 from plugins.shared import control
 from trainer.analysis import evaluations
+from trainer.errors import LockstepError
 from trainer.files import write_json, write_text
 from trainer.rundir import recorded
 
@@ -59,6 +60,19 @@ def untold(record: dict[str, Any]) -> str:
     """
     job = record.get("slurm", {})
     return "" if job.get("told") else job.get("job", "")
+
+
+def check_job(run: str, before: dict[str, Any]) -> None:
+    """Refuse to go on with a run whose job nobody has collected: this launch would begin where that one did.
+
+    Raises:
+        LockstepError: which job, and what to do.
+    """
+    if job := untold(before):
+        raise LockstepError(
+            f"run={run}: job {job} of Slurm trains it, or did, and its results are not here yet; first: "
+            f"ansible-playbook playbooks/slurm.yml -e run={run}"
+        )
 
 
 def revision() -> str | None:

@@ -85,6 +85,9 @@ def test_a_run_goes_on_at_once_although_one_worker_still_waits_for_another_that_
     os.kill(waits, signal.SIGSTOP)
     os.kill(ends, signal.SIGKILL)
     await_until((project.node(2, "widowed") / "workers" / "worker2" / "exit.json").is_file, 20, "the end of worker2")
+    looked = project.play("train", "run=widowed", "detach=true", "--check")
+    assert "worker2 ended before the others: would end worker1 of the earlier launch; only then hosts can be looked at" in looked.stdout
+    assert os.path.exists(f"/proc/{waits}")
     done = project.play("train", "run=widowed", "detach=true")
     assert "worker2 ended before the others: ending worker1 of the earlier launch" in done.stdout
     assert not os.path.exists(f"/proc/{waits}")

@@ -14,6 +14,7 @@ from PIL import Image
 from tests.local.conftest import LocalProject
 from tests.local.test_train import rows
 from tests.project import ROOT
+from trainer.telemetry import chief_records
 
 RESNET = (
     "set=model.layers=8,train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.01,checkpoint.every_steps=3,"
@@ -51,6 +52,21 @@ def test_a_run_of_more_steps_continues_and_ends_like_one_that_took_them_at_once(
         # An epoch of 144 images, and six steps of the next.
         seconds = sum(row["seconds"] for row in rows(project, name))
         assert summary["images_per_s"] == pytest.approx((144 + 6 * 20) / seconds, rel=0.01)
+
+
+def test_training_lasts_from_its_beginning_to_the_end_and_states_are_saved_meanwhile(project, straight):
+    phases = [record for record in chief_records(project.run("job-straight")) if record["kind"] == "phase"]
+    begun = next(record["t"] for record in phases if record["phase"] == "training")
+    assert [record["note"] for record in phases if record["phase"] == "saving"] == [
+        "step 3",
+        "step 6",
+        "epoch 1",
+        "step 9",
+        "step 12",
+        "epoch 2",
+    ]
+    # The clock of records is not the one that training is timed by.
+    assert project.summary("job-straight")["seconds_training"] == pytest.approx(phases[-1]["t"] - begun, abs=1)
 
 
 def test_steps_are_told_in_the_log_and_the_end_is_evaluated(project, straight):

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from plugins.action import find_run, record_run, slurm_run
+from plugins.action import find_run, slurm_run
 from plugins.shared import launches
 from tests.project import await_until
 from trainer import cli, slurm
@@ -310,14 +310,14 @@ def test_a_job_is_untold_until_its_end_was_seen(tmp_path):
     write(tmp_path / "cluster.json", json.dumps({"run": "r", "slurm": {"job": "7", "folder": "/x"}}))
     assert launches.untold(recorded(tmp_path)) == "7"
     with pytest.raises(LockstepError) as caught:
-        record_run.check_job("r", recorded(tmp_path))
+        launches.check_job("r", recorded(tmp_path))
     assert str(caught.value) == (
         "run=r: job 7 of Slurm trains it, or did, and its results are not here yet; first: ansible-playbook playbooks/slurm.yml -e run=r"
     )
     launches.tell(tmp_path)
     assert recorded(tmp_path) == {"run": "r", "slurm": {"job": "7", "folder": "/x", "told": True}}
     assert launches.untold(recorded(tmp_path)) == ""
-    record_run.check_job("r", recorded(tmp_path))
+    launches.check_job("r", recorded(tmp_path))
 
 
 def test_ends_are_those_of_this_job_by_rank(tmp_path):
@@ -327,6 +327,14 @@ def test_ends_are_those_of_this_job_by_rank(tmp_path):
     assert [end["rank"] for end in slurm_run.ends(tmp_path, "9")] == [0, 2], "a person submitted the script again"
     assert slurm_run.ends(tmp_path, "11") == []
     assert slurm_run.ends(tmp_path / "none", "7") == []
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [("", ""), ('"job": "9"\n"job": "10"\n', ""), ('"job": "9"\n"job":"12"\n"job": "11"\n', "12"), ('"job": "100"\n', "100")],
+)
+def test_a_job_that_a_person_submitted_after_the_recorded_one_is_found(said, found):
+    assert slurm_run.later(said, "10") == found
 
 
 @pytest.mark.parametrize(("planned", "had", "ended", "lost"), [(3, 2, 2, False), (2, 3, 2, True), (2, None, 2, False), (2, None, 1, True)])

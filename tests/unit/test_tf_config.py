@@ -14,6 +14,7 @@ from plugins.filter.cluster import (
     check_hosts,
     cluster_hosts,
     gpu_share,
+    launched_at,
     rank,
     session_name,
     tf_config,
@@ -179,6 +180,12 @@ def test_gpus_come_from_the_inventory():
 @pytest.mark.parametrize(("run", "name"), [("run1", "run1-w3"), ("v1.2.x", "v1+2+x-w3")])
 def test_session_name_has_no_dots(run, name):
     assert session_name(run, 3) == name
+
+
+def test_when_a_run_was_launched_is_in_its_record(tmp_path):
+    assert launched_at(str(tmp_path / "new")) == 0
+    (tmp_path / "cluster.json").write_text('{"launched_at": 17.5}')
+    assert launched_at(str(tmp_path)) == 17.5
 
 
 def test_session_names_of_different_runs_differ():

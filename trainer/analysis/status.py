@@ -29,12 +29,15 @@ def worker(records: list[dict[str, Any]], ended: dict[str, Any] | None, alive: b
     }
 
 
-def left_alone(seen: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
+def left_alone(seen: list[dict[str, Any]], launched: list[str]) -> tuple[list[str], list[str]]:
     """Hosts whose worker ended before its time, and hosts whose worker is alive without them; the latter none without the former.
 
     Args:
-        seen: what `worker` says of each, and its `host`. One that ended well is none: the others write their last files.
+        seen: what `worker` says of each by rank, and its `host`. One that ended well is none: the others write their last files.
+        launched: hosts of the run's last launch, by rank. Of others, files tell of an older one: then nobody is left alone.
     """
+    if [one["host"] for one in seen] != launched:
+        return [], []
     lost = [one["host"] for one in seen if one.get("exit_code") or one["state"] == "gone"]
     alive = [one["host"] for one in seen if one["state"] == "running"]
     return lost, alive if lost else []
