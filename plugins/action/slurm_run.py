@@ -64,7 +64,9 @@ class ActionModule(ActionBase):
             self.line.end()
 
     def _queued(self) -> str:
-        found = self._shell(f"squeue --me --noheader --name {shlex.quote(self.name)} --format %i", "squeue")
+        # Where Slurm was taken away, what a job left in its folder is fetched all the same.
+        gone = "command -v squeue > /dev/null || exit 0; " if launches.untold(recorded(self.local)) else ""
+        found = self._shell(f"{gone}squeue --me --noheader --name {shlex.quote(self.name)} --format %i", "squeue")
         return found.split()[0] if found.split() else ""
 
     def _later(self) -> str:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -335,6 +336,70 @@ def test_ends_are_those_of_this_job_by_rank(tmp_path):
 )
 def test_a_job_that_a_person_submitted_after_the_recorded_one_is_found(said, found):
     assert slurm_run.later(said, "10") == found
+
+
+class Followed(slurm_run.ActionModule):
+    """The action of `playbooks/slurm.yml` with a Slurm that is played: what it does is kept in `did`."""
+
+    def __init__(self, folder, recorded_job, queue, ends, ended, steps):
+        plan = {"run": "r", "folder": str(folder), "counts": {"total_steps": 100}}
+        arguments = {"plan": plan, "job": "/mnt/r", "name": "r", "published": {}, "detach": False}
+        self._task = SimpleNamespace(args=arguments)
+        self.did, self._ends, self._ended, self._queue = [], ends, ended, queue
+        write(folder / "summary.json", json.dumps({"state": "CANCELLED", "steps": steps}))
+        write(folder / "cluster.json", json.dumps({"run": "r", "slurm": recorded_job}))
+
+    def _shell(self, script, program):
+        if program == "squeue":
+            assert ("command -v squeue" in script) == (not recorded(self.local)["slurm"].get("told"))
+            return self._queue
+        assert program == "grep"
+        return self._ends
+
+    def _refuse_others(self):
+        pass
+
+    def _record(self, published, number):
+        write(self.local / "cluster.json", json.dumps({"run": "r", "slurm": {"job": number}}))
+        self.did.append(f"record {number}")
+
+    def _collect(self, number):
+        self.did.append(f"collect {number}")
+        launches.tell(self.local)
+        return [{"exit_code": self._ended}]
+
+    def _submit(self, arguments):
+        self.did.append("submit")
+        return "30"
+
+    def _follow(self, number, how):
+        self.did.append(f"follow {number} {how}")
+
+
+SUBMITTED = ["submit", "record 30", "follow 30 is submitted", "collect 30"]
+
+
+@pytest.mark.parametrize(
+    ("job", "queue", "ends", "ended", "steps", "did"),
+    [
+        ({"job": "7", "told": True}, "", '"job": "7"', 0, 100, SUBMITTED),
+        ({"job": "7", "told": True}, "9\n", "", 0, 50, ["record 9", "follow 9 is in the queue already", "collect 9"]),
+        ({"job": "7"}, "7\n", "", 0, 50, ["follow 7 is in the queue already", "collect 7"]),
+        ({"job": "7"}, "", "", 1, 50, ["collect 7"]),
+        ({"job": "7"}, "", "", 0, 100, ["collect 7"]),
+        ({"job": "7"}, "", "", 42, 50, ["collect 7", *SUBMITTED]),
+        ({"job": "7", "told": True}, "", '"job": "8"', 1, 50, ["record 8", "collect 8"]),
+        ({"job": "7", "told": True}, "", '"job": "8"', 42, 50, ["record 8", "collect 8", *SUBMITTED]),
+    ],
+    ids=["told", "queued by hand", "queued", "failed", "done", "stopped", "failed by hand", "stopped by hand"],
+)
+def test_what_a_job_came_to_is_fetched_before_another_is_submitted(job, queue, ends, ended, steps, did, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm_run.ActionBase, "run", lambda *_: {})
+    action = Followed(tmp_path, job, queue, ends, ended, steps)
+    result = action.run()
+    assert action.did == did
+    assert result["verdicts"] == [{"exit_code": ended}]
+    assert result.get("changed", False) == ("submit" in did)
 
 
 @pytest.mark.parametrize(("planned", "had", "ended", "lost"), [(3, 2, 2, False), (2, 3, 2, True), (2, None, 2, False), (2, None, 1, True)])
