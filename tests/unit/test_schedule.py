@@ -120,7 +120,9 @@ COURSES = [
     ("resnet50", 8, 30, 0.01),
     ("resnet50", 8, 60, 0.001),
     ("resnet50", 8, 80, 0.0001),
-    ("fashion_cnn", 5, 19, 1e-3),
+    ("fashion_cnn", 5, 11, 1e-3),
+    ("fashion_cnn", 5, 12, 1e-4),
+    ("fashion_cnn", 5, 19, 1e-5),
     ("lecture_cnn", 5, 2, 1e-3),
     ("task_cnn", 5, 29, 1e-2),
 ]
@@ -130,6 +132,12 @@ COURSES = [
 def test_rates_of_the_courses(name, workers, epoch, expected):
     made = configs.build(configs.load(configs.find(name)))
     assert learning_rate(made, workers, epoch) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("epoch", [0, 12, 19])
+def test_the_course_keeps_the_rate_of_fashion_cnn(epoch):
+    made = configs.build(configs.override(configs.load(configs.find("fashion_cnn")), {"schedule.decay": []}))
+    assert learning_rate(made, 5, epoch) == pytest.approx(1e-3, rel=1e-12)
 
 
 @pytest.mark.parametrize(
