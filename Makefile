@@ -1,10 +1,12 @@
 # make train: from a fresh machine to a trained model. make help lists the rest.
 PYTHON ?= python3
 ARGS ?=
+LANES ?= 1
+IN_LANES = $(if $(filter-out 1,$(LANES)),-n $(LANES) --dist loadfile)
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev wheels train test unit local lab lint lock clean
+.PHONY: help setup setup-dev wheels train test unit local lab lint docs lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -23,11 +25,11 @@ train: setup ## set up, prepare the example data, train, print what came out (AR
 
 test: unit local ## all tests that need no root
 
-unit: setup-dev ## tests of single functions (seconds)
-	@$(BIN)/python -m pytest tests/unit -q
+unit: setup-dev ## tests of single functions (minutes; LANES=2: two at a time)
+	@$(BIN)/python -m pytest tests/unit -q $(IN_LANES)
 
-local: setup-dev ## real runs of two and more workers on this machine (minutes)
-	@$(BIN)/python -m pytest tests/local -q --durations=10
+local: setup-dev ## real runs of two and more workers on this machine (half an hour; LANES=2: two at a time)
+	@$(BIN)/python -m pytest tests/local -q $(IN_LANES) --durations=10
 
 lab: setup-dev ## five SSH hosts in containers, from bare to trained, and what goes wrong there (root; tens of minutes)
 	@$(BIN)/python -m pytest tests/lab -q --durations=10
@@ -38,6 +40,9 @@ lint: setup-dev ## ruff, mypy, yamllint, ansible-lint
 	@$(BIN)/mypy
 	@$(BIN)/yamllint --strict .
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline -q
+
+docs: setup-dev ## pages that are made from the code: docs/keys.md
+	@$(BIN)/python -m control.reference docs/keys.md
 
 lock: ## resolve requirements/*.in anew into the locked *.txt (needs uv)
 	for group in node node-gpu control dev; do uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \

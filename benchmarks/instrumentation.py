@@ -1,11 +1,11 @@
-"""What it costs to take steps apart, in percent of the training time.
+"""The cost of profiling steps, in percent of the training time.
 
     .venv/bin/python benchmarks/instrumentation.py [--workers 2] [--every 50] [--rounds 7] [--steps 200] [--pairs 60]
 
-The same processes train the task model (batch 64 a worker) in turn with and without: rounds of many steps
-with every 50th taken apart (the default of `telemetry.split_every`) and with none; then calls of 8 steps
-of which the last is taken apart, or none, as pairs, whose difference is the cost of one sample and far
-above the noise of a round. The first sample of a process traces; that is timed for itself and left out.
+The same processes train the task model (batch 64 per worker) with and without profiling in turn: first rounds of
+many steps with every 50th profiled (the default of `telemetry.profile_every`) or none; then pairs of calls of 8 steps
+with the last one profiled or none. The difference of a pair is the cost of one sample, far above the noise of a
+round. The first sample of a process traces; it is timed separately and left out.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def measure(arguments: argparse.Namespace) -> None:
-    """Train with and without in turn."""
+    """Train with and without profiling in turn."""
     run = runner(joined(arguments.workers), arguments.rank)
     run(2 * STEPS_PER_CALL, 0)
     first, second = run(1, 1), run(1, 1)
@@ -46,7 +46,7 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 def in_turn(run: Callable[[int, int], float], times: int, steps: int, every: int) -> list[tuple[float, float]]:
-    """Milliseconds a step without and with steps taken apart; the order changes from pair to pair."""
+    """Milliseconds per step without and with profiled steps; the order alternates from pair to pair."""
     found = []
     for number in range(times):
         order = (0, every) if number % 2 == 0 else (every, 0)
@@ -56,16 +56,16 @@ def in_turn(run: Callable[[int, int], float], times: int, steps: int, every: int
 
 
 def runner(cluster: Any, rank: int) -> Callable[[int, int], float]:
-    """A function of `(steps, split_every)` that trains and gives the seconds it took."""
+    """A function of `(steps, profile_every)` that trains and returns the seconds it took."""
     from trainer import step
     from trainer.data.pipeline import calls
 
     parts, feed, rates = prepared(cluster, rank, STEPS_PER_CALL)
-    whole, apart = step.make_train_call(parts), step.SplitCall(parts, step.make_forward_backward_call(parts.local))
+    whole, apart = step.make_train_call(parts), step.ProfiledCall(parts, step.make_forward_backward_call(parts.local))
 
     def run(steps: int, every: int) -> float:
         begun = time.perf_counter()
-        for call in calls(0, steps, STEPS_PER_CALL, uneven=False, split_every=every):
+        for call in calls(0, steps, STEPS_PER_CALL, uneven=False, profile_every=every):
             some, few = feed.at(slice(call.steps)), rates[: call.steps]
             if call.taken_apart:
                 apart(some, few)
@@ -77,7 +77,7 @@ def runner(cluster: Any, rank: int) -> Callable[[int, int], float]:
 
 
 def report(rounds: list[tuple[float, float]], pairs: list[tuple[float, float]], tracing: float, arguments: argparse.Namespace) -> None:
-    """Rounds with and without, then what one sample costs."""
+    """Print rounds with and without profiling, then the cost of one sample."""
     none, some = zip(*rounds, strict=True)
     cost = [(ours / without - 1) * 100 for without, ours in rounds]
     each = [(ours - without) * STEPS_PER_CALL for without, ours in pairs]
@@ -85,7 +85,7 @@ def report(rounds: list[tuple[float, float]], pairs: list[tuple[float, float]], 
     print(machine())
     print(f"{arguments.workers} workers, task_cnn, batch {BATCH} a worker; median (quartiles)")
     print(f"  {arguments.rounds} rounds of {arguments.steps} steps each, in turn")
-    print(f"    no step taken apart  {spread(none)} ms a step")
+    print(f"    no profiled step  {spread(none)} ms a step")
     print(f"    every {arguments.every}th step      {spread(some)} ms a step, cost {spread(cost)} %")
     print(f"  {arguments.pairs} pairs of {STEPS_PER_CALL} steps, with and without a sample")
     print(f"    one sample costs {spread(each)} ms: {share:.2f} % at every {arguments.every}th step")
@@ -99,7 +99,7 @@ def spread(values: Any) -> str:
 
 
 def machine() -> str:
-    """Date, processor and versions."""
+    """Date, CPU and versions."""
     import tensorflow as tf
 
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -1,10 +1,10 @@
-"""PowerSGD's passes over one large matrix: compiled loops against TensorFlow's ops and XLA's.
+"""PowerSGD's passes over one large matrix: compiled loops against TensorFlow ops and XLA.
 
     .venv/bin/python benchmarks/kernels.py [--rank 2] [--recycle 4] [--rows 28800] [--columns 128] [--images 64] [--rounds 15]
 
 One thread; the matrix is the gradient of a fully connected layer, and its computation is part of the first pass.
-Prints milliseconds of processor time of each pass: the median over rounds in which all take turns, so that each finds
-the others' data in the caches, as in a training step.
+Prints the CPU milliseconds of each pass: the median over rounds in which all take turns, so that each finds the others'
+data in the caches, as in a training step.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def timed(passes: dict[str, dict[str, Work]], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Milliseconds by pass and way."""
+    """Milliseconds by pass and implementation."""
     times: dict[str, dict[str, list[float]]] = {name: {way: [] for way in ways} for name, ways in passes.items()}
     for _ in range(rounds):
         for way in next(iter(passes.values())):
@@ -57,7 +57,7 @@ def timed(passes: dict[str, dict[str, Work]], rounds: int) -> dict[str, dict[str
 
 
 def made(matrix: tuple[int, int], images: int, rank: int, factors: int) -> dict[str, dict[str, Work]]:
-    """Every pass in three ways."""
+    """Every pass in three implementations."""
     loops = compiled(matrix, images, rank, factors)
     ops, fused = (tensorflow(matrix, images, rank, factors, xla) for xla in (False, True))
     return {name: {"compiled": loops[name], "ops": ops[name], "XLA": fused[name]} for name in loops}
@@ -67,7 +67,7 @@ PROJECT, REPROJECT, UPDATE = "gradient, error and P", "Q", "momentum and weights
 
 
 def compiled(matrix: tuple[int, int], images: int, rank: int, factors: int) -> dict[str, Work]:
-    """As `trainer.reduction.kernels` does it."""
+    """The passes of `trainer.reduction.kernels`."""
     import numpy as np
 
     from trainer.reduction import LowRank, kernels
@@ -87,7 +87,7 @@ def compiled(matrix: tuple[int, int], images: int, rank: int, factors: int) -> d
 
 
 def tensorflow(matrix: tuple[int, int], images: int, rank: int, factors: int, xla: bool) -> dict[str, Work]:
-    """In TensorFlow's ops, or compiled by XLA."""
+    """The passes in TensorFlow ops, or compiled by XLA."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)

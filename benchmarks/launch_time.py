@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/launch_time.py [--runs 3] [ansible-playbook arguments]
 
-Starts `ansible-playbook train.yml -e quick=true` so many times after one warm-up, reads the chief's
-own record of its phases, and prints the median of each part. The first step is that of which the
-first call tells (it holds `train.steps_per_call` steps).
+Starts `ansible-playbook train.yml -e quick=true` N times (`--runs`) after one warm-up, reads the chief's
+record of its phases, and prints the median of each part. The first step counts as done when the first
+call reports (it has `train.steps_per_call` steps).
 """
 
 import argparse
@@ -57,7 +57,7 @@ def launch(number: int, more: list[str]) -> dict[str, float]:
 
 
 def parts(begun: float, records: list[dict[str, object]]) -> dict[str, float]:
-    """Seconds until each phase first shows, counted from the one before."""
+    """Seconds until each phase first appears, counted from the previous one."""
     first: dict[str, float] = {}
     for record in records:
         name = str(record["phase"]) if record["kind"] == "phase" else str(record["kind"])
@@ -67,7 +67,7 @@ def parts(begun: float, records: list[dict[str, object]]) -> dict[str, float]:
 
 
 def remove(name: str, more: list[str]) -> None:
-    """Forget a measured run, here and on the hosts."""
+    """Delete a measured run, here and on the hosts."""
     shutil.rmtree(ROOT / "runs" / name, ignore_errors=True)
     inventory = [word for flag, value in itertools.pairwise(more) if flag == "-i" for word in (flag, value)]
     argv = [str(Path(sys.executable).parent / "ansible"), "workers", *inventory, "-m", "ansible.builtin.file"]

@@ -1,10 +1,10 @@
-"""Loaders as threads against loaders as processes: how many images a second each decodes.
+"""Loaders as threads against loaders as processes: how many images per second each decodes.
 
     .venv/bin/python benchmarks/loader_kinds.py [--images 512] [--rounds 7] [--loaders 1,2,3,4]
 
-Threads are what training uses (`trainer.data.cache.Decoded`); processes read and decode the same published images and send
-back arrays. Both get one call's images at a time, in turn, round by round, so that both see the same machine. Three cases:
-pictures of 200 to 300 pixels a side decoded to 32x32 and to 224x224, and tiny ones of 32x32. Prints medians.
+Training uses threads (`trainer.data.cache.Decoded`). Processes read and decode the same published images and send
+back arrays. Both get the images of one call at a time and take turns in each round, so that both see the same machine. Three cases:
+pictures of 200 to 300 pixels per side decoded to 32x32 and to 224x224, and tiny ones of 32x32. Prints medians.
 """
 
 import argparse
@@ -18,9 +18,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from trainer.analysis import text
-from trainer.analysis.benchmarks import pictures
-from trainer.data import folder, manifest, publish
+from benchmarks.analysis import pictures
+from control import text
+from control.datasets import folder, publish
+from trainer.data import manifest
 from trainer.data.cache import TASKS, Decoded, PackReader
 from trainer.data.images import fit
 
@@ -47,20 +48,20 @@ def main() -> None:
     print(text.table(["case", "loaders", "threads, images/s", "processes, images/s"], rows))
 
 
-def published(place: Path, count: int, tiny: bool) -> Path:
-    """Folder of the published pictures, made once."""
+def published(place: Path, count: int, tiny: bool) -> manifest.Published:
+    """The published pictures, generated once."""
     source = place / ("tiny" if tiny else "pictures")
     if not source.is_dir():
         pictures.make(source, count, SEED, lambda *_: None)
         for path in source.rglob("*.jpg") if tiny else ():
             with Image.open(path) as image:
                 image.resize(TINY).save(path, quality=pictures.QUALITY)
-    found = publish.publish(folder.Folder(str(source)), "folder", place / "packs", False, lambda *_: None)
-    return place / "packs" / publish.short(found.digest)
+    found = publish.publish(folder.Folder(str(source)), place / "packs", False, lambda *_: None)
+    return publish.place_of(place / "packs", found.sha256)
 
 
-def compare(packs: Path, size: tuple[int, ...], images: int, rounds: int, numbers: list[int]) -> list[list[object]]:
-    """Images/s of threads and processes for each number of loaders (medians of the rounds; a first round is left out)."""
+def compare(packs: manifest.Published, size: tuple[int, ...], images: int, rounds: int, numbers: list[int]) -> list[list[object]]:
+    """Images/s of threads and processes for each number of loaders (medians of the rounds without the first)."""
     indices = np.random.default_rng(SEED).permutation(images)
     ways = {
         (number, kind): way(packs, size, number) for number in numbers for kind, way in (("threads", threads), ("processes", processes))
@@ -75,13 +76,13 @@ def compare(packs: Path, size: tuple[int, ...], images: int, rounds: int, number
     return [[number, rates[number, "threads"], rates[number, "processes"]] for number in numbers]
 
 
-def threads(packs: Path, size: tuple[int, ...], number: int) -> Callable[[np.ndarray], np.ndarray]:
-    """What training does."""
-    return Decoded(packs, manifest.load(packs), "train", size, number).gather
+def threads(packs: manifest.Published, size: tuple[int, ...], number: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Decoding as in training."""
+    return Decoded(packs.folder, manifest.load(packs), "train", size, number).gather
 
 
-def processes(packs: Path, size: tuple[int, ...], number: int) -> Callable[[np.ndarray], np.ndarray]:
-    """The same in processes of their own, which send arrays back."""
+def processes(packs: manifest.Published, size: tuple[int, ...], number: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Decoding in separate processes, which send arrays back."""
     pool = ProcessPoolExecutor(number, initializer=_open, initargs=(packs,))
 
     def gather(indices: np.ndarray) -> np.ndarray:
@@ -91,8 +92,8 @@ def processes(packs: Path, size: tuple[int, ...], number: int) -> Callable[[np.n
     return gather
 
 
-def _open(packs: Path) -> None:
-    _readers.append(PackReader(packs, manifest.load(packs), "train"))
+def _open(packs: manifest.Published) -> None:
+    _readers.append(PackReader(packs.folder, manifest.load(packs), "train"))
 
 
 def _decode(indices: np.ndarray, size: tuple[int, ...]) -> np.ndarray:

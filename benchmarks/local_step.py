@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/local_step.py [--workers 2] [--rounds 7] [--steps 48]
 
-Both train the task model (batch 64 a worker, SGD momentum 0.9) in the same processes, round by
-round in turn, so that both see the same machine. `plain` is what TensorFlow's documentation
-teaches: `strategy.run` of one step a call, gradients applied by `optimizer.apply`, which makes its
-own all-reduce. Prints the median step time of each and the ratio of each round.
+Both train the task model (batch 64 per worker, SGD momentum 0.9) in the same processes and take
+turns in each round, so that both see the same machine. `plain` is what TensorFlow's documentation
+teaches: `strategy.run` of one step per call, with gradients applied by `optimizer.apply`, which does
+its own all-reduce. Prints the median step time of each and the ratio of each round.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def launch(workers: int) -> None:
-    """Run this script once a worker; the chief's output is shown."""
+    """Run this script once per worker; the chief's output is shown."""
     places = [f"127.0.0.1:{port}" for port in free_ports(workers)]
     processes = []
     for rank in range(workers):
@@ -62,7 +62,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def measure(rank: int, workers: int, rounds: int, steps: int) -> None:
-    """Train with both in turn."""
+    """Train with both steps in turn."""
     cluster = joined(workers)
     variants = {"lockstep": lockstep(cluster, rank), "plain": plain(cluster, rank)}
     for run in variants.values():
@@ -78,14 +78,14 @@ def measure(rank: int, workers: int, rounds: int, steps: int) -> None:
 
 
 def joined(workers: int) -> Any:
-    """The cluster of so many local workers, with this one's share of the cores."""
+    """The cluster of local workers, with this worker's share of the cores."""
     from trainer.cluster import Cluster, place_from_environment
 
     return Cluster(place_from_environment(), max(1, len(os.sched_getaffinity(0)) // workers))
 
 
 def prepared(cluster: Any, rank: int, steps: int, model: str = "task_cnn", reduction: str = "packed") -> tuple[Any, Any, Any]:
-    """The parts of the project's own step, and the arguments of a call of so many steps."""
+    """The parts of the project's own step, and the arguments of a call of `steps` steps."""
     import numpy as np
 
     from trainer import assembly, step

@@ -1,9 +1,9 @@
-"""What runs spent their time on beside training, in percent of the training.
+"""What runs spent their time on besides training, in percent of the training time.
 
     .venv/bin/python benchmarks/overheads.py RUN [RUN ...]
 
-Reads the chief's record of its phases (`runs/RUN/workers/<chief>/metrics.jsonl`). Workers go from one phase to the next
-together, so the chief's time is everybody's. From Enter to the first record is the control node's part: see
+Reads the chief's record of its phases (`runs/RUN/workers/<chief>/metrics.jsonl`). All workers change phases together, so
+the chief's times hold for every worker. The time from Enter to the first record is the control node's: see
 launch_time.py.
 """
 
@@ -15,9 +15,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from trainer.analysis import text
+from control import text
+from control.runs.plan import latest_run
 from trainer.errors import LockstepError
-from trainer.plan import latest_run
 from trainer.telemetry import chief_records
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,10 +41,10 @@ def main() -> None:
 
 
 def stays(phases: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Seconds of every stay in a phase, by kind.
+    """Durations of all phases in seconds, by kind.
 
     Args:
-        phases: records of kind `phase`, oldest first; the last one, `ended`, ends the one before.
+        phases: records of kind `phase`, oldest first; the last one, `ended`, ends the previous one.
     """
     found: dict[str, list[float]] = {TRAINING: [], **{kind: [] for kind in ROWS}}
     begun = False

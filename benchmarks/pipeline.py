@@ -1,9 +1,9 @@
-"""How many images a second the input pipeline alone delivers to one worker.
+"""How many images per second the input pipeline alone delivers to one worker.
 
     .venv/bin/python benchmarks/pipeline.py PUBLISHED_DATASET [--epochs 3] [--cache-limit-mb 2048]
 
 PUBLISHED_DATASET is a folder such as `.lockstep/dfs/datasets/<digest>`. Batches are cut, gathered
-and handed over exactly as while training (batch 64, 8 steps a call, one worker of two); nothing trains.
+and handed over exactly as in training (batch 64, 8 steps per call, one worker of two); nothing trains.
 """
 
 import argparse
@@ -14,8 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from trainer.data.cache import open_images
+from trainer.data.manifest import FILE, Published
 from trainer.data.partition import EpochPlan
 from trainer.data.pipeline import Feeder, calls
+from trainer.files import sha256_file
 
 
 def main() -> None:
@@ -26,7 +28,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--cache-limit-mb", type=int, default=2048)
     arguments = parser.parse_args()
-    manifest, images = open_images(arguments.dataset, arguments.caches, (32, 32, 3), arguments.cache_limit_mb, lambda *_: None)
+    published = Published(arguments.dataset, sha256_file(arguments.dataset / FILE))
+    manifest, images = open_images(published, arguments.caches, (32, 32, 3), arguments.cache_limit_mb, lambda *_: None)
     count = len(manifest.train.files)
     feeder = Feeder(images["train"], np.arange(count), [1, 1], 0)
     rates = [one_epoch(feeder, count, epoch) for epoch in range(arguments.epochs + 1)][1:]
@@ -35,7 +38,7 @@ def main() -> None:
 
 
 def one_epoch(feeder: Feeder, count: int, epoch: int) -> float:
-    """Images a second in one epoch of one worker."""
+    """Images per second in one epoch of one worker."""
     steps, seen, begun = count // 128, 0, time.perf_counter()
     for batches in feeder.epoch(EpochPlan(count, 128, steps, 1, epoch), calls(0, steps, 8, False)):
         seen += batches.labels.size

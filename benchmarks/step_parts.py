@@ -3,8 +3,8 @@
     ansible-playbook -i inventory/lab benchmarks/peers.yml -e peers=NAME -e workers=5 -e systems=lockstep-parts,in-step,ideal
     .venv/bin/python benchmarks/step_parts.py NAME
 
-For each link and number of workers processor time and duration of every part of a step: medians over rounds and workers.
-Parts that run at once, on two threads, share the processor: their durations overlap.
+Prints CPU time and duration of every part of a step for each link and number of workers: medians over rounds and workers.
+Parts that run at the same time on two threads share the CPU, so their durations overlap.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.analysis import text
+from control import text
 from trainer.config import nearest
 from trainer.errors import ConfigError, LockstepError
 
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def measured(name: str) -> dict[str, Found]:
-    """By link and number of workers what was measured; places where no parts were watched are left out.
+    """What was measured, by link and number of workers; those without measured parts are left out.
 
     Raises:
         ConfigError: there are no such results, or none with parts.
@@ -61,7 +61,7 @@ def measured(name: str) -> dict[str, Found]:
 
 
 def told(place: str, found: Found) -> str:
-    """A table of one place."""
+    """The table for one link and number of workers."""
     watched = found[WATCHED]
     whole = _medians(watched)
     parts = {name: [statistics.median(_a_step(one, name, kind) for one in watched) for kind in (0, 1)] for name in watched[0]["parts"][0]}

@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/trace_step.py [--workers 2] [--model task_cnn] [--reduction powersgd] [--steps 24] [--out PICTURE.png]
 
-Local workers train the model (batch 64 a worker) over direct connections; the chief's steps are traced. Prints the milliseconds
-a step of each part (the median over steps, summed over threads), and draws the step of median length. The trace itself stays
-beside the picture, for TensorBoard's profile plugin.
+Local workers train the model (batch 64 per worker) over direct connections; the chief's steps are traced. Prints each part's
+milliseconds per step (the median over steps, summed over threads), and draws the step of median length. The trace itself is
+kept beside the picture, for TensorBoard's profile plugin.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Span:
 
     @property
     def part(self) -> str:
-        """Which part of a step it is."""
+        """The part of the step that this op belongs to."""
         if self.name == SENDING:
             return SENDING
         if f":{HOST_OP}" in self.name:
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def train(given: argparse.Namespace, measure: Callable[[Callable[[], object]], object]) -> None:
-    """Train until all is traced and warm, then one call of all steps under `measure`."""
+    """Train until everything is traced and warm, then make one call of all steps under `measure`."""
     import tensorflow as tf
 
     from trainer import step
@@ -96,7 +96,7 @@ def train(given: argparse.Namespace, measure: Callable[[Callable[[], object]], o
 
 
 def annotated(work: Callable[..., Any], trace: Callable[[str], Any]) -> Callable[..., Any]:
-    """The same, and a span of its own in the trace."""
+    """The function with its own span in the trace."""
 
     def call(*arguments: Any) -> Any:
         with trace(SENDING):
@@ -106,7 +106,7 @@ def annotated(work: Callable[..., Any], trace: Callable[[str], Any]) -> Callable
 
 
 def traced(run: Callable[[], object], keep: Path) -> list[Span]:
-    """Spans of all threads while it runs."""
+    """Spans of all threads during `run`."""
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
@@ -133,7 +133,7 @@ def spans(space: Any) -> Iterator[Span]:
 
 
 def steps(found: Iterable[Span]) -> list[list[Span]]:
-    """Spans by step, in order; times within the step. A step begins where the loop's condition is asked."""
+    """Spans by step, in order, with times relative to the step. A step begins where the loop's condition is evaluated."""
     ordered = sorted(found, key=lambda span: span.begin)
     begins = [span.begin for span in ordered if BEGIN.search(span.name)]
     return [
@@ -143,7 +143,7 @@ def steps(found: Iterable[Span]) -> list[list[Span]]:
 
 
 def milliseconds(step: Iterable[Span]) -> dict[str, float]:
-    """What each part takes of a step, summed over threads; what is sent from within an op of the host counts once."""
+    """Milliseconds of each part of a step, summed over threads; what is sent inside a host op counts once."""
     sums: dict[str, float] = defaultdict(float)
     for span in step:
         sums[span.part] += span.end - span.begin
@@ -157,7 +157,7 @@ def length(step: list[Span]) -> float:
 
 
 def report(found: list[Span], given: argparse.Namespace) -> None:
-    """The table, and the picture."""
+    """Print the table and draw the picture."""
     all_steps = steps(found)
     middle = statistics.median(length(one) for one in all_steps)
     parts = [milliseconds(one) for one in all_steps]
@@ -170,7 +170,7 @@ def report(found: list[Span], given: argparse.Namespace) -> None:
 
 
 def draw(step: list[Span], path: Path) -> None:
-    """A lane a thread, a bar an op."""
+    """Draw a lane per thread and a bar per op."""
     import matplotlib as mpl
 
     mpl.use("Agg")

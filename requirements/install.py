@@ -4,7 +4,7 @@
     python3 requirements/install.py dev          # and what tests and linters need
     python3 requirements/install.py wheels DIR   # fill a folder for offline set-up (WHEELS=DIR)
 
-Uses uv when it is there or can be installed, otherwise pip. Does nothing when all is in place.
+Uses uv if it is available or can be installed, otherwise pip. Does nothing if everything is in place.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def unsupported() -> str | None:
-    """What is missing on this machine and how to mend it, in one line; None when all is well."""
+    """What is missing on this machine and how to fix it, in one line; None if nothing is."""
     version, machine = sys.version_info[:2], platform.machine()
     if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
         return (
@@ -83,7 +83,7 @@ def install(group: str) -> int:
 
 
 def state(group: str) -> str:
-    """Digest of what `.venv` is made from: locks, Python, place."""
+    """Digest of what `.venv` is made from: locks, Python, location."""
     digest = hashlib.sha256(f"{sys.version}\0{ROOT}\0".encode())
     for name in LOCKS[group]:
         digest.update((ROOT / "requirements" / f"{name}.txt").read_bytes())
@@ -91,12 +91,12 @@ def state(group: str) -> str:
 
 
 def stamp(group: str) -> Path:
-    """File that says what `.venv` holds."""
+    """File that records what `.venv` holds."""
     return VENV / f"lockstep-{group}.stamp"
 
 
 def offline() -> list[str]:
-    """Options that take wheels from the folder `WHEELS` and from nowhere else."""
+    """Options that take wheels only from the folder `WHEELS`."""
     wheels = os.environ.get("WHEELS")
     return ["--no-index", "--find-links", str(Path(wheels).resolve())] if wheels else []
 
@@ -118,7 +118,7 @@ def find_uv() -> str | None:
 
 
 def usable() -> bool:
-    """Whether `.venv` has this very Python and was made in this very place (its scripts name it)."""
+    """Whether `.venv` has this same Python and was made at this same path (its scripts contain it)."""
     if not PYTHON.exists() or str(VENV) not in (VENV / "bin" / "activate").read_text(encoding="utf-8"):
         return False
     done = subprocess.run([PYTHON, "-c", "import sys; print(sys.version)"], capture_output=True, text=True, check=False)
@@ -126,7 +126,7 @@ def usable() -> bool:
 
 
 def make_venv() -> None:
-    """A virtual environment with pip, also where Debian has split `venv` off."""
+    """Make a virtual environment, also where Debian has split `venv` off, then without pip."""
     shutil.rmtree(VENV, ignore_errors=True)
     done = subprocess.run([sys.executable, "-m", "venv", VENV], capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -142,7 +142,7 @@ def pip() -> list[str]:
 
 
 def debian_pip() -> Path:
-    """Pip as a wheel from Debian's package, fetched and unpacked without root."""
+    """Pip as a wheel from Debian's package, downloaded and unpacked without root."""
     found = sorted(Path("/usr/share/python-wheels").glob("pip-*.whl")) or sorted((VENV / "pip").rglob("pip-*.whl"))
     if found:
         return found[-1]
@@ -169,7 +169,7 @@ def fill(folder: Path) -> int:
 
 
 def run(command: list[str], *arguments: object) -> None:
-    """Run a command; its failure ends the set-up."""
+    """Run a command; a failure ends the set-up."""
     environment = {**os.environ, "UV_PYTHON_DOWNLOADS": "never", "UV_LINK_MODE": os.environ.get("UV_LINK_MODE", "copy")}
     subprocess.run([*command, *(str(argument) for argument in arguments)], check=True, env=environment)
 

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+EXHAUSTIVE = pytest.mark.exhaustive
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ["ansible.cfg", "plugins", "roles", "playbooks", "templates", "trainer", "inventory", "requirements", "benchmarks"]
+PARTS = ["ansible.cfg", "plugins", "roles", "playbooks", "templates", "trainer", "control", "inventory", "requirements", "benchmarks"]
 LEFT = {"inventory": "lab", "benchmarks": "results"}
 
 
@@ -49,7 +52,7 @@ class Project:
 
     def environment(self) -> dict[str, str]:
         """The environment of a person's shell, with this copy of the project in front."""
-        return {**os.environ, "PYTHONPATH": str(self.root), "ANSIBLE_NOCOLOR": "1", "TERM": "dumb"}
+        return {**os.environ, "PYTHONPATH": str(self.root), "ANSIBLE_NOCOLOR": "1", "LOCKSTEP_RECAP": "1", "TERM": "dumb"}
 
     def run(self, name: str) -> Path:
         """A run directory on the control node."""
@@ -72,9 +75,9 @@ def copy_project(root: Path) -> None:
         shutil.copy(playbook, root)
 
 
-def await_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+def await_until(condition: Callable[[], bool], seconds: float, what: str, every: float = 0.1) -> None:
     """Poll a condition; fail the test when it does not come true."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.1)
+        time.sleep(every)

@@ -1,4 +1,4 @@
-"""Model, optimizer and reduction, put together under a cluster's strategy."""
+"""Model, optimizer and reduction, combined under a cluster's strategy."""
 
 import keras
 
@@ -10,7 +10,7 @@ from trainer.reduction import Method, Setting, chain
 
 
 def build_local(cluster: Cluster, config: Config, classes: int) -> step.Local:
-    """A configuration's model with its first weights, the same on all workers, and what it is trained on."""
+    """A configuration's model with its initial weights, the same on all workers, and its augmentation."""
     keras.config.set_dtype_policy(config.train.precision)
     keras.utils.set_random_seed(config.seed % 2**32)
     with cluster.strategy.scope():
@@ -24,9 +24,9 @@ def assemble(local: step.Local, config: Config, chosen: Reduction) -> tuple[step
     """The parts of a training step.
 
     Args:
-        local: of `build_local`; its cluster is connected, if several workers train.
+        local: from `build_local`; its cluster is connected if several workers train.
         config: for the optimizer and the seed.
-        chosen: how gradients are sent; its name is none of `auto`.
+        chosen: how gradients are sent; its name is not `auto`.
     """
     cluster = local.cluster
     setting = Setting(cluster.strategy.num_replicas_in_sync, cluster.direct is not None, cluster.threads, config.seed)

@@ -1,6 +1,6 @@
-"""Training images, varied: one affine transform an image, drawn from (seed, step) and the image's place among all workers'.
+"""Augmentation of training images: one affine transform per image, drawn from (seed, step) and its position in the global batch.
 
-So it is no matter how many workers share a step, and a run that is continued draws what it would have drawn.
+The draws therefore do not depend on the number of workers, and a resumed run draws what an uninterrupted one would have.
 """
 
 import math
@@ -12,13 +12,13 @@ from trainer.config import Augment
 from trainer.step import Batch
 
 DRAWS = 5
-"""Numbers drawn for an image: row, column, mirrored, angle, factor of the size."""
+"""Numbers drawn per image: row, column, mirroring, angle, scale."""
 
 
 def make(config: Augment, seed: int) -> Callable[[Batch], tf.Tensor] | None:
-    """What varies a batch's images as a configuration says; None where it says nothing.
+    """A function that augments a batch's images as configured; None if nothing is configured.
 
-    Images come as `[batch, height, width, channels]` uint8 and leave in the same shape, as uint8 where pixels only move, else as float32.
+    Images are `[batch, height, width, channels]` uint8. The result has the same shape: uint8 if pixels only move, else float32.
     """
     if config == Augment():
         return None
@@ -39,14 +39,14 @@ def make(config: Augment, seed: int) -> Callable[[Batch], tf.Tensor] | None:
 
 
 def draws(seed: int, batch: Batch) -> tf.Tensor:
-    """Numbers from 0 to 1, `[batch, DRAWS]`."""
+    """Random numbers from 0 to 1, `[batch, DRAWS]`."""
     everywhere = tf.cast(batch.total, tf.int32)
     numbers = tf.random.stateless_uniform([everywhere, DRAWS], tf.stack([tf.constant(seed, tf.int64), tf.cast(batch.number, tf.int64)]))
     return tf.gather(numbers, batch.places)
 
 
 def transforms(config: Augment, drawn: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """From pixels of the result to those of an image, `[batch, 8]` as `ImageProjectiveTransformV3` takes it."""
+    """Transforms from pixels of the result to pixels of the image, `[batch, 8]`, as `ImageProjectiveTransformV3` takes them."""
     row, column, mirrored, turn, size = tf.unstack(drawn, axis=1)
     angle = (turn * 2 - 1) * math.radians(config.rotate)
     least, most = config.scale or (1.0, 1.0)
@@ -54,7 +54,7 @@ def transforms(config: Augment, drawn: tf.Tensor, height: int, width: int) -> tf
     cosine, sine = tf.cos(angle) * factor, tf.sin(angle) * factor
     side = tf.where(mirrored < 0.5, -1.0, 1.0) if config.flip else tf.ones_like(mirrored)
     middle_x, middle_y = (width - 1) / 2, (height - 1) / 2
-    # Around the middle: mirrored, then turned and enlarged, then moved.
+    # Around the middle: mirrored, then rotated and scaled, then moved.
     moved_x = moved(config, column, width) + middle_x - side * (cosine * middle_x - sine * middle_y)
     moved_y = moved(config, row, height) + middle_y - sine * middle_x - cosine * middle_y
     zeros = tf.zeros_like(row)
@@ -62,6 +62,6 @@ def transforms(config: Augment, drawn: tf.Tensor, height: int, width: int) -> tf
 
 
 def moved(config: Augment, drawn: tf.Tensor, pixels: int) -> tf.Tensor:
-    """Whole pixels by which images are moved along a side of so many pixels."""
+    """Whole pixels by which images are moved along a side of length `pixels`."""
     far = config.crop + math.floor(config.shift * pixels)
     return tf.floor(drawn * (2 * far + 1)) - far

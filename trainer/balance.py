@@ -1,8 +1,8 @@
-"""How many images each worker takes of a step, so that all are done at the same time.
+"""How many images of a step each worker takes, so that all finish at the same time.
 
-A worker's step takes a time that does not depend on the batch (compression, update, a part of the forward and backward
-pass), and a time an image; both are measured before training, or the sizes are given. The gradient does not depend on
-them: each image counts once.
+A worker's step takes a fixed time (compression, update, a part of the forward and backward pass) plus a time per image.
+Both are measured before training, unless the sizes are given. The gradient does not depend on the sizes: each image
+counts once.
 """
 
 import math
@@ -16,44 +16,45 @@ from trainer.errors import ConfigError
 
 CALIBRATED = "auto"
 SMALLER = 2
-"""The second batch that is timed has this part of the images of the first."""
+"""Ratio of the two timed batches."""
 
 
 def shares(
     train: Train,
     cluster: Cluster,
     global_batch: int,
-    before: Sequence[int] | None,
+    before: Sequence[Sequence[int] | None],
     seconds: Callable[[int], float],
     overhead: Callable[[], float],
-) -> list[int]:
-    """Each worker's share of a step, in proportion; the same list on all workers.
+) -> tuple[list[int], bool]:
+    """Each worker's relative share of a step, the same list on all workers; and whether it was measured just now.
 
     Args:
-        train: `batch_sizes` is nothing (equal shares), a list by rank, or `auto`.
+        train: `batch_sizes` is None (equal shares), a list by rank, or `auto`.
         cluster: that trains.
-        global_batch: images a step.
-        before: the shares with which a run that is continued began, on any worker.
-        seconds: measures a forward and backward pass over so many images on this worker.
-        overhead: measures what else a step takes this worker, without waiting for others.
+        global_batch: images per step.
+        before: lists of shares measured earlier, or None; the first one for this number of workers is used.
+        seconds: measures a forward and backward pass over N images on this worker.
+        overhead: measures the rest of a step on this worker, without waiting for others.
 
     Raises:
-        ConfigError: a list of another length than there are workers.
+        ConfigError: the list's length differs from the number of workers.
     """
     workers = cluster.place.workers
     known = given(train, workers)
     if known is not None:
-        return known
-    if before is not None and len(before) == workers:
-        return list(before)
-    return balanced(global_batch, _measured(cluster, global_batch // workers, seconds, overhead))
+        return known, False
+    for found in before:
+        if found is not None and len(found) == workers:
+            return list(found), False
+    return balanced(global_batch, _measured(cluster, global_batch // workers, seconds, overhead)), True
 
 
 def given(train: Train, workers: int) -> list[int] | None:
-    """The shares that need no measuring; None where they are to be calibrated.
+    """The shares if they need no measuring; None if they must be calibrated.
 
     Raises:
-        ConfigError: a list of another length than there are workers.
+        ConfigError: the list's length differs from the number of workers.
     """
     if train.batch_sizes is None or workers == 1:
         return [1] * workers
@@ -65,7 +66,7 @@ def given(train: Train, workers: int) -> list[int] | None:
 
 
 def _measured(cluster: Cluster, batch: int, seconds: Callable[[int], float], overhead: Callable[[], float]) -> list[tuple[float, float]]:
-    """Fixed seconds and seconds an image of every worker."""
+    """Fixed seconds and seconds per image of every worker."""
     small = max(1, batch // SMALLER)
     table = np.zeros((cluster.place.workers, 3), np.int32)
     table[cluster.place.rank] = [round(1e6 * value) for value in (seconds(small), seconds(batch), overhead())]
@@ -77,18 +78,18 @@ def _measured(cluster: Cluster, batch: int, seconds: Callable[[int], float], ove
 
 
 def line(small: int, first: float, large: int, second: float) -> tuple[float, float]:
-    """Fixed seconds and seconds an image through two measurements; what noise turned round counts as an image's alone."""
+    """Fixed seconds and seconds per image from two measurements; if noise makes either negative, all time counts per image."""
     an_image = (second - first) / (large - small) if large > small else 0.0
     fixed = second - an_image * large
     return (fixed, an_image) if an_image > 0 and fixed >= 0 else (0.0, second / large)
 
 
 def balanced(global_batch: int, costs: Sequence[tuple[float, float]]) -> list[int]:
-    """Whole numbers of images, with the sum `global_batch` and at least 1 each, with which all workers take as long.
+    """Numbers of images, at least 1 each and `global_batch` in total, for which all workers take equally long.
 
     Args:
         global_batch: at least the number of workers.
-        costs: fixed seconds and seconds an image of each worker.
+        costs: fixed seconds and seconds per image of each worker.
     """
     speeds = np.array([1 / an_image for _, an_image in costs])
     fixed = np.array([fixed for fixed, _ in costs])
@@ -96,7 +97,7 @@ def balanced(global_batch: int, costs: Sequence[tuple[float, float]]) -> list[in
     wanted = np.maximum(1.0, (whole - fixed) * speeds)
     wanted *= global_batch / wanted.sum()
     sizes = np.maximum(1, np.floor(wanted)).astype(int)
-    # The largest remainders take what rounding left over; with the minimum of 1 too many may have been given out.
+    # The largest remainders take what rounding left over; the minimum of 1 may have given out too many.
     for number in np.argsort(sizes - wanted, kind="stable"):
         if sizes.sum() < global_batch:
             sizes[number] += 1

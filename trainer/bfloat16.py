@@ -1,4 +1,4 @@
-"""float32 to bfloat16 and back, by their bits: ml_dtypes' own casts go one element at a time."""
+"""float32 to bfloat16 and back by bit operations: ml_dtypes' own casts convert one element at a time."""
 
 import ml_dtypes
 import numpy as np
@@ -8,7 +8,7 @@ NAN = 0x7FC0
 
 
 def narrow(values: np.ndarray) -> np.ndarray:
-    """float32 as bfloat16, rounded to the nearest, halves to even."""
+    """float32 as bfloat16, rounded to nearest, ties to even."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = ((bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)).astype(np.uint16)
     unordered = np.isnan(values)

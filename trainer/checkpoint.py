@@ -1,21 +1,24 @@
-"""Training state for an exact resume, and one snapshot of the weights an epoch.
+"""Training state for an exact resume, and one snapshot of the weights per epoch.
 
-A state is one `state/step-<step>.npz`: weights, optimizer slots and the sums of the epoch under
-way, in the order in which the model creates them. Order of images and learning rate follow from
+A state is one `state/step-<step>.npz`: weights, optimizer slots and the sums of the current epoch,
+in the order in which the model creates them. The order of images and the learning rate follow from
 the step alone, so nothing else is needed. Only the chief writes; every worker restores.
 
-A reduction may remember something of its own on each worker (what PowerSGD has not sent yet): each
+A reduction may have its own memory on each worker (what PowerSGD has not sent yet). Each worker
 writes its part, `workers/<host>/memory/step-<step>.npz`, before the chief writes the state. Parts and
-state belong together when the same attempt wrote them: a worker that was away for a while may hold
-a part of the same step from before.
+state belong together only if the same attempt wrote them: a worker that was away for a while may hold
+an older part for the same step.
+
+Each file carries its digest (`trainer.sealed`). A damaged file is moved to `damaged/` with a warning, and the newest intact state is
+used instead.
 """
 
+import contextlib
 import json
-import re
 import secrets
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,120 +26,188 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer import sealed
 from trainer.cluster import Cluster, Place
 from trainer.errors import LockstepError
 from trainer.files import replacing
 from trainer.reduction import Memory
 from trainer.rundir import snapshot_path
 
-NAME = re.compile(r"step-(\d{9})\.npz")
 RECENT = 64
-"""How many of its newest states a worker tells the others of."""
+"""How many of its newest states a worker reports to the others."""
 FEWEST_MEMORIES = 2
-"""Parts of a state are there before the state: until then they, too, need the ones before."""
+"""Parts are written before their state, so the previous parts must stay until then."""
 DAMAGED = OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile
 
 
 @dataclass
 class Progress:
-    """How far a run is, and the sums of the epoch under way."""
+    """A run's progress, and the sums of the current epoch."""
 
     step: int = 0
-    """Finished steps in all."""
+    """Finished steps in total."""
     loss: float = 0.0
     images: float = 0.0
     correct: float = 0.0
     seconds: float = 0.0
-    """Seconds spent on the epoch under way (loss, images and correct are sums over it)."""
+    """Seconds spent on the current epoch (loss, images and correct are sums over it)."""
     seconds_training: float = 0.0
-    """Seconds spent training in all."""
+    """Seconds spent training in total."""
     seconds_total: float = 0.0
     """Seconds since the launch, over all launches."""
     images_total: float = 0.0
-    """Images seen in all."""
+    """Images seen in total."""
     restarts: int = 0
     """How often the run was resumed."""
     method: str | None = None
-    """Name of the reduction that several workers began with."""
+    """Name of the reduction that the run began with, if several workers train."""
     shares: list[int] | None = None
-    """Each worker's share of a step, by rank, where they were measured."""
+    """Each worker's share of a step, by rank, if measured."""
     attempt: str = ""
-    """Name of the attempt that this is of: every start of the workers is one."""
+    """Name of the attempt that wrote this; every start of the workers is an attempt."""
     hosts: list[str] | None = None
     """The workers of that attempt by rank, without ports."""
+    inexact: list[str] = field(default_factory=list)
+    """Why the weights are not bit for bit those of an uninterrupted run; empty while they are."""
+
+
+class Numbered:
+    """The files `step-<step>.npz` in a folder; each is checked when it is first read."""
+
+    def __init__(self, folder: Path, keep: int, warn: Callable[[str], None]):
+        self._folder, self._keep, self._warn = folder, keep, warn
+        self._whole: dict[Path, bool] = {}
+
+    def path(self, step: int) -> Path:
+        """Path of a step's file, whether or not it exists."""
+        return self._folder / f"step-{step:09d}.npz"
+
+    def steps(self) -> list[int]:
+        """Steps of the existing files, oldest first."""
+        return [sealed.step_of(name) for name in sealed.names(self._folder)]
+
+    def read(self, step: int, use: Callable[[Any], Any]) -> Any:
+        """The result of `use` on the open file of a step; None if there is none, or if it is damaged and put aside."""
+        path = self.path(step)
+        if not path.is_file() or not self._is_whole(path):
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                return use(stored)
+        except DAMAGED as error:
+            self._put_aside(path, str(error))
+            return None
+
+    def write(self, step: int, arrays: Sequence[Any], **about: Any) -> None:
+        """Write a file with arrays and values that describe them."""
+        numbered = {f"{index:04d}": array.numpy() for index, array in enumerate(arrays)}
+        with replacing(self.path(step)) as part:
+            with part.open("wb") as stream:
+                np.savez(stream, allow_pickle=False, **{name: np.array(value) for name, value in about.items()}, **numbered)
+            sealed.seal(part)
+        self._whole[self.path(step)] = True
+
+    def tidy(self, step: int) -> None:
+        """Delete all but the newest up to a step, and all later ones: they belong to an attempt that was not continued."""
+        steps = self.steps()
+        before = [number for number in steps if number <= step]
+        for number in set(steps) - set(before[-self._keep :]):
+            self.path(number).unlink()
+
+    def free(self, last: int) -> bool:
+        """Delete what a run does not need: damaged and unfinished files, and all but the newest intact one up to a step."""
+        needless = [*self._folder.glob(".part-*"), *self._folder.parent.glob(f"{sealed.ASIDE}/{self._folder.name}-*")]
+        steps = [step for step in self.steps() if step <= last]
+        newest = next((step for step in reversed(steps) if not sealed.damage(self.path(step))), None)
+        if newest is not None:
+            needless += [self.path(step) for step in steps if step != newest]
+        for path in needless:
+            path.unlink(missing_ok=True)
+        return bool(needless)
+
+    def _is_whole(self, path: Path) -> bool:
+        if path not in self._whole:
+            reason = sealed.damage(path)
+            self._whole[path] = not reason
+            if reason:
+                self._put_aside(path, reason)
+            elif not sealed.has_digest(path):
+                print(f"{path}: without a digest, as older versions wrote it; its checksums are right", flush=True)
+        return self._whole[path]
+
+    def _put_aside(self, path: Path, reason: str) -> None:
+        self._whole[path] = False
+        place = "where it is"
+        with contextlib.suppress(OSError):
+            place = f"as {sealed.put_aside(path)}"
+        self._warn(f"{path} is damaged ({reason}): left out, and kept {place}")
 
 
 class States:
     """The folder `state/` of a run."""
 
-    def __init__(self, folder: Path, keep: int):
-        self._folder, self._keep = folder, keep
+    def __init__(self, folder: Path, keep: int, warn: Callable[[str], None] = print):
+        self.files = Numbered(folder, keep, warn)
 
-    def all(self) -> list[Path]:
-        """States on this disk, oldest first."""
-        return list(self.by_step().values())
+    def save(self, variables: Sequence[Any], progress: Progress) -> None:
+        """Write a state, then delete all but the newest `keep`."""
+        self.files.write(progress.step, variables, progress=json.dumps(asdict(progress)))
+        self.files.tidy(progress.step)
 
-    def by_step(self) -> dict[int, Path]:
-        """The same by their steps."""
-        return _files(self._folder)
-
-    def save(self, variables: list[tf.Variable], progress: Progress) -> None:
-        """Write a state, then drop all but the newest `keep`."""
-        _write(self._folder, self._keep, progress.step, variables, progress=json.dumps(asdict(progress)))
+    def whole(self) -> Iterator[tuple[int, Progress]]:
+        """Step and progress of the readable states on this disk, newest first."""
+        for step in reversed(self.files.steps()):
+            progress = self.files.read(step, _progress)
+            if progress is not None:
+                yield step, progress
 
     def newest(self) -> Progress | None:
-        """How far the newest state is; None without any, or where it can't be read."""
-        paths = self.all()
-        return _readable(paths[-1]) if paths else None
+        """Progress of the newest readable state; None without any."""
+        return next((progress for _, progress in self.whole()), None)
 
-    def saved(self) -> dict[int, Progress | None]:
-        """How far each state on this disk is, by its step, oldest first; None for one that can't be read."""
-        return {step: _readable(path) for step, path in self.by_step().items()}
-
-    def load(self, path: Path, variables: list[tf.Variable]) -> tuple[list[np.ndarray], Progress]:
-        """Read a state.
+    def load(self, step: int, variables: Sequence[Any]) -> tuple[list[np.ndarray], Progress]:
+        """Read the state of a step, one of `whole`.
 
         Raises:
-            LockstepError: the file is damaged or of another model.
+            LockstepError: it belongs to another model, or was damaged in the meantime.
         """
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                arrays, progress = _arrays(stored), _progress(stored)
-        except DAMAGED as error:
-            raise LockstepError(f"{path}: a damaged training state ({error}); remove it to continue from an older one") from None
-        if [array.shape for array in arrays] != [tuple(variable.shape) for variable in variables]:
+        path = self.files.path(step)
+        loaded: tuple[list[np.ndarray], Progress] | None = self.files.read(step, lambda stored: (_arrays(stored), _progress(stored)))
+        if loaded is None:
+            raise LockstepError(f"{path}: this training state can't be read; the same command again continues from another one")
+        if [array.shape for array in loaded[0]] != [tuple(variable.shape) for variable in variables]:
             raise LockstepError(f"{path}: a training state of another model; use another run name")
-        return arrays, progress
+        return loaded
 
 
 class Memories:
-    """What this worker's reduction remembers, in a folder of its own."""
+    """The memory of this worker's reduction, in its own folder."""
 
-    def __init__(self, folder: Path, place: Place, keep: int, memory: Sequence[Memory]):
-        self._folder, self._place, self._keep = folder, place, max(keep, FEWEST_MEMORIES)
+    def __init__(self, folder: Path, place: Place, keep: int, memory: Sequence[Memory], warn: Callable[[str], None] = print):
+        self.files = Numbered(folder, max(keep, FEWEST_MEMORIES), warn)
+        self._place, self.warn = place, warn
         self.memory = memory
         self._first = [array.numpy() for array in memory]
 
     def steps(self, attempts: Mapping[int, str]) -> list[int]:
-        """Of states, given by step with the attempt that saved them, those whose part is on this disk, oldest first.
-
-        Raises:
-            LockstepError: a file is damaged.
-        """
+        """Steps whose part is on this disk, oldest first, out of the given steps and the attempts that saved them."""
         return [step for step in sorted(attempts) if self._open(step, attempts[step], lambda _: True)]
 
-    def save(self, step: int, attempt: str) -> None:
-        """Write the memory after a step, then drop all but the newest."""
-        if self.memory:
-            _write(self._folder, self._keep, step, self.memory, about=self._about(attempt))
+    def write(self, step: int, attempt: str) -> None:
+        """Write the memory after a step; `settle` follows."""
+        self.files.write(step, self.memory, about=self._about(attempt))
+
+    def settle(self, step: int, saved: bool) -> None:
+        """If the state and all its parts are saved, delete all but the newest parts; otherwise delete this part, which no state needs."""
+        if saved:
+            self.files.tidy(step)
+        else:
+            self.files.path(step).unlink(missing_ok=True)
 
     def load(self, step: int, attempt: str) -> bool:
-        """Take up the memory of a step; False, and nothing is changed, where there is none that fits.
+        """Load the memory of a step; False, with nothing changed, if none matches.
 
-        It is to be of this attempt, this number of workers and this reduction.
-
-        Raises:
-            LockstepError: the file is damaged.
+        It must be of this attempt, this number of workers and this reduction.
         """
         arrays: list[np.ndarray] | None = self._open(step, attempt, _arrays)
         if arrays is not None:
@@ -146,21 +217,18 @@ class Memories:
     def _about(self, attempt: str) -> str:
         return json.dumps([attempt, self._place.workers, [array.shape for array in self.memory]])
 
-    def _open(self, step: int, attempt: str, read: Callable[[Any], Any]) -> Any:
-        """What `read` makes of the file of a step; None where there is none that fits."""
-        path = _files(self._folder).get(step)
-        if path is None:
-            return None
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                # Without `about` it is of a version that did not know attempts.
-                about = str(stored["about"]) if "about" in stored.files else ""
-                return read(stored) if about == self._about(attempt) else None
-        except DAMAGED as error:
-            raise LockstepError(f"{path}: a damaged part of a training state ({error}); remove it to go on without") from None
+    def _open(self, step: int, attempt: str, use: Callable[[Any], Any]) -> Any:
+        """The result of `use` on the file of a step; None if none matches."""
+
+        def fitting(stored: Any) -> Any:
+            # Without `about`, the file is from a version without attempts.
+            about = str(stored["about"]) if "about" in stored.files else ""
+            return use(stored) if about == self._about(attempt) else None
+
+        return self.files.read(step, fitting)
 
     def clear(self) -> None:
-        """As at the start of a run."""
+        """Reset the memory to its initial values."""
         self.assign(self._first)
 
     def assign(self, arrays: Sequence[np.ndarray]) -> None:
@@ -169,28 +237,8 @@ class Memories:
             array.assign(values)
 
 
-def _files(folder: Path) -> dict[int, Path]:
-    """Files of states in a folder by their steps, oldest first."""
-    found = ((NAME.fullmatch(path.name), path) for path in sorted(folder.glob("step-*.npz")))
-    return {int(match[1]): path for match, path in found if match}
-
-
-def _write(folder: Path, keep: int, step: int, arrays: Sequence[Any], **about: Any) -> None:
-    """Write a file with arrays and what is to be known of them, then drop all but the newest `keep`.
-
-    Files of later steps go, too: they are of an attempt from whose states nobody goes on.
-    """
-    numbered = {f"{index:04d}": array.numpy() for index, array in enumerate(arrays)}
-    with replacing(folder / f"step-{step:09d}.npz") as part, part.open("wb") as stream:
-        np.savez(stream, allow_pickle=False, **{name: np.array(value) for name, value in about.items()}, **numbered)
-    files = _files(folder)
-    before = [number for number in files if number <= step]
-    for number in set(files) - set(before[-keep:]):
-        files[number].unlink()
-
-
 def _arrays(stored: Any) -> list[np.ndarray]:
-    """The arrays of an open file; beside them is one entry about them."""
+    """The arrays of an open file; it has one more entry, which describes them."""
     return [stored[f"{index:04d}"] for index in range(len(stored.files) - 1)]
 
 
@@ -198,27 +246,18 @@ def _progress(stored: Any) -> Progress:
     return Progress(**json.loads(str(stored["progress"])))
 
 
-def _readable(path: Path) -> Progress | None:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return _progress(stored)
-    except DAMAGED:
-        return None  # load() tells of it
-
-
 def restore(cluster: Cluster, states: States, variables: list[tf.Variable], memories: Memories) -> Progress:
-    """Give every worker the chief's newest state, or its initial values when there is none.
+    """Give every worker the chief's newest intact state, or the chief's initial values if there is none.
 
-    The values travel from the chief bit for bit, so workers can't start from different weights. A
-    reduction's memory is each worker's own. Where these same workers saved the chief's newest state,
-    and one has lost its part, an older state for which all have theirs is taken; without any, or where
-    others trained in between, the memory starts anew.
+    The values are sent from the chief bit for bit, so workers can't start from different weights. A
+    reduction's memory is each worker's own. If these same workers saved the chief's newest state and
+    one has lost its part, an older state for which all have their parts is used. If there is none, or
+    if other workers trained in between, the memory is reset, and `Progress.inexact` says so.
     """
-    saved = states.saved() if cluster.place.is_chief else {}
-    step = _common(cluster, saved, memories) if memories.memory else max(saved, default=-1)
+    step = _common(cluster, states, memories) if memories.memory else _newest_step(cluster, states)
     arrays, progress = [variable.numpy() for variable in variables], Progress()
-    if saved:
-        arrays, progress = states.load(states.by_step()[step], variables)
+    if cluster.place.is_chief and step >= 0:
+        arrays, progress = states.load(step, variables)
         progress.restarts += 1
     if cluster.place.workers > 1:
         arrays = _broadcast(cluster, arrays)
@@ -230,15 +269,19 @@ def restore(cluster: Cluster, states: States, variables: list[tf.Variable], memo
     return progress
 
 
-def _common(cluster: Cluster, saved: Mapping[int, Progress | None], memories: Memories) -> int:
-    """The newest of the chief's steps for which all workers have their memory, else the chief's newest; -1 without any."""
+def _newest_step(cluster: Cluster, states: States) -> int:
+    return next((step for step, _ in states.whole()), -1) if cluster.place.is_chief else -1
+
+
+def _common(cluster: Cluster, states: States, memories: Memories) -> int:
+    """The newest of the chief's steps for which all workers have their memory, else the chief's newest; -1 if it has none."""
+    saved = dict(states.whole()) if cluster.place.is_chief else {}
     newest = max(saved, default=-1)
-    last = saved.get(newest)
-    again = last is not None and last.hosts == cluster.place.hosts
-    usable = {step: progress.attempt for step, progress in saved.items() if progress is not None and (again or step == newest)}
-    told: dict[str, str] = json.loads(cluster.text_from_chief(json.dumps(usable)))
+    again = newest >= 0 and saved[newest].hosts == cluster.place.hosts
+    usable = {step: progress.attempt for step, progress in saved.items() if again or step == newest}
+    shared: dict[str, str] = json.loads(cluster.text_from_chief(json.dumps(usable)))
     table = np.full((cluster.place.workers, RECENT), -1, np.int32)
-    steps = memories.steps({int(step): attempt for step, attempt in told.items()})[-RECENT:]
+    steps = memories.steps({int(step): attempt for step, attempt in shared.items()})[-RECENT:]
     table[cluster.place.rank, : len(steps)] = steps
     table = cluster.gather(table)
     common = set.intersection(*(set(row[row >= 0].tolist()) for row in table))
@@ -246,13 +289,27 @@ def _common(cluster: Cluster, saved: Mapping[int, Progress | None], memories: Me
 
 
 def _recall(cluster: Cluster, memories: Memories, progress: Progress) -> None:
+    """Load the memory of the state; unless all workers can, clear it everywhere and note why the weights will differ."""
     if not memories.memory or not progress.step:
         return
-    loaded = memories.load(progress.step, progress.attempt)
-    if cluster.sum(np.array([loaded], np.int32))[0] < cluster.place.workers:
+    table = np.zeros((cluster.place.workers, 1), np.int32)
+    table[cluster.place.rank] = memories.load(progress.step, progress.attempt)
+    without = np.flatnonzero(cluster.gather(table)[:, 0] == 0).tolist()
+    if without:
         memories.clear()
+        why = _why_inexact(cluster.place, progress, without)
+        progress.inexact = [*progress.inexact, why]
         if cluster.place.is_chief:
-            print("not all workers have what the reduction remembered; it starts anew, and the weights end a little different", flush=True)
+            memories.warn(f"{why}: the weights will differ a little from those of a run without interruption")
+
+
+def _why_inexact(place: Place, progress: Progress, without: Sequence[int]) -> str:
+    before = progress.hosts
+    if before is None or before == place.hosts:
+        why = f"missing or damaged on rank {', '.join(map(str, without))}"
+    else:
+        why = "other workers saved it" if len(before) == place.workers else f"{len(before)} workers saved it, {place.workers} go on"
+    return f"what the reduction had not sent at step {progress.step:,} started anew ({why})"
 
 
 def _broadcast(cluster: Cluster, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -262,13 +319,13 @@ def _broadcast(cluster: Cluster, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def newest_progress(cluster: Cluster, states: States) -> Progress:
-    """How far the chief's newest state is, on every worker; a fresh one where there is none."""
+    """Progress of the chief's newest state, on every worker; a fresh one if there is none."""
     progress = states.newest() if cluster.place.is_chief else None
     return _broadcast_progress(cluster, progress or Progress())
 
 
 def _broadcast_progress(cluster: Cluster, progress: Progress) -> Progress:
-    """As JSON, which gives every float back as it was."""
+    """The chief's progress on every worker, sent as JSON, which preserves floats exactly."""
     return Progress(**json.loads(cluster.text_from_chief(json.dumps(asdict(progress)))))
 
 

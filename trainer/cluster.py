@@ -1,4 +1,4 @@
-"""The synchronous cluster: TF_CONFIG in, a strategy out, and the few collectives made outside a step."""
+"""The synchronous cluster: TF_CONFIG in, a strategy out, and the few collectives used outside a step."""
 
 import hashlib
 import json
@@ -14,11 +14,11 @@ from tensorflow.python.eager import context
 
 from trainer import collective, direct
 from trainer.errors import ClusterError
+from trainer.peerwatch import ANSWER_S, Answer
 
 HEARTBEAT_TIMEOUT_MS = 30_000
 REGISTER_TIMEOUT_MS = 300_000
 COLLECTIVE_TIMEOUT_S = 600.0
-HEALTH_TIMEOUT_MS = 20_000
 TASK = "/job:worker/replica:0/task:{}"
 
 
@@ -49,7 +49,7 @@ def place_from_environment(environment: Mapping[str, str] = os.environ) -> Place
     """Read TF_CONFIG, the format of TensorFlow's `TFConfigClusterResolver`.
 
     Raises:
-        ClusterError: TF_CONFIG is missing, not JSON, or names no worker of that index.
+        ClusterError: TF_CONFIG is missing, is not JSON, or has no worker of that index.
     """
     text = environment.get("TF_CONFIG", "")
     try:
@@ -66,19 +66,20 @@ def place_from_environment(environment: Mapping[str, str] = os.environ) -> Place
 class Cluster:
     """A running cluster: MultiWorkerMirroredStrategy and this worker's place in it."""
 
-    def __init__(self, place: Place, threads: int, devices: Sequence[str] = (), gpus: int | None = None):
-        """Join the cluster; returns when every worker has. Creates the strategy before any op.
+    def __init__(self, place: Place, threads: int, devices: Sequence[str] = (), gpus: int | None = None, direct_port: int = 0):
+        """Join the cluster; return when every worker has joined. Creates the strategy before any op.
 
         Args:
             place: of this worker.
             threads: intra-op threads.
-            devices: names of this machine's devices for one worker alone; default: all GPUs, or the CPU.
-            gpus: how many GPUs this worker is meant to train on; None: all there are.
+            devices: names of this machine's devices for a single worker; default: all GPUs, or the CPU.
+            gpus: how many GPUs this worker must train on; None: all available.
+            direct_port: TCP port on which the other workers connect to this one; 0: any free port.
 
         Raises:
-            ClusterError: TensorFlow finds another number of GPUs.
+            ClusterError: TensorFlow finds a different number of GPUs.
         """
-        self.place, self.threads = place, threads
+        self.place, self.threads, self._direct_port = place, threads, direct_port
         found = take_gpus(gpus)
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
@@ -88,35 +89,35 @@ class Cluster:
         ways = tf.distribute.experimental.CommunicationImplementation
         self.options = tf.distribute.experimental.CommunicationOptions(
             timeout_seconds=COLLECTIVE_TIMEOUT_S,
-            # AUTO is NCCL between GPUs.
+            # AUTO means NCCL between GPUs.
             implementation=ways.AUTO if found else ways.RING,
         )
         self.strategy = _strategy(devices, self.options)
         self.devices = self.strategy.num_replicas_in_sync // place.workers
-        """Devices of each worker: each takes a part of the worker's images, and all workers have as many."""
+        """Devices per worker, the same on all workers; each takes a part of the worker's images."""
         self.on_host = not found and self.devices == 1
         self.direct: direct.Direct | None = None
         self.all_reduce = collective.packed(self.options)
         self._sums = {dtype.name: self._make_sum(dtype) for dtype in (tf.float32, tf.int32)}
 
     def device(self) -> Any:
-        """Number of this device among the worker's own, from 0; in replica context."""
+        """Index of this device on its worker, from 0; in replica context."""
         return tf.distribute.get_replica_context().replica_id_in_sync_group % self.devices
 
     def settle(self) -> None:
-        """Return when this worker's devices have done what they were given: on a processor they have when a function returns."""
+        """Wait until this worker's devices have finished; a CPU has when the function returns."""
         if not self.on_host:
             tf.test.experimental.sync_devices()
 
     def local(self, result: Any) -> Any:
-        """What `strategy.run` gave on this worker's first device."""
+        """What `strategy.run` returned on this worker's first device."""
         return self.strategy.experimental_local_results(result)[0]
 
     def connect(self, transport: str) -> None:
-        """Let steps send as `reduction.transport` says; all workers call it.
+        """Set up the transport that `reduction.transport` names; all workers call it.
 
         Raises:
-            ClusterError: a worker can't be reached directly, or has several devices or GPUs, whose tensors are not in its memory.
+            ClusterError: a worker can't be reached directly, or has GPUs or several devices, whose tensors are not in host memory.
         """
         if transport == "direct" and not self.on_host:
             raise ClusterError(
@@ -125,11 +126,12 @@ class Cluster:
             )
         wanted = transport == "direct" or (transport == "auto" and self.on_host)
         if wanted and self.place.workers > 1:
-            self.direct = direct.connect(self.place.rank, self.place.hosts, self.sum, _is_alive, COLLECTIVE_TIMEOUT_S)
+            rank, hosts = self.place.rank, self.place.hosts
+            self.direct = direct.connect(rank, hosts, self.sum, COLLECTIVE_TIMEOUT_S, self._direct_port)
             self.all_reduce = collective.direct(self.direct)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Sum of an array over all workers, the same shape and type (float32 or int32)."""
+        """Sum of an array over all workers, with the same shape and type (float32 or int32)."""
         if self.place.workers == 1:
             return values
         reduced: np.ndarray = self._sums[values.dtype.name](values.ravel()).numpy()
@@ -161,7 +163,7 @@ class Cluster:
         return self.sum(codes).astype(np.uint8).tobytes().decode()
 
     def gather(self, table: np.ndarray) -> np.ndarray:
-        """A table `[workers, columns]` int32 of every worker's own row."""
+        """A table `[workers, columns]` int32 with every worker's own row."""
         own = np.zeros_like(table)
         own[self.place.rank] = table[self.place.rank]
         return self.sum(own)
@@ -174,10 +176,10 @@ class Cluster:
 
 
 def take_gpus(wanted: int | None = None) -> int:
-    """How many GPUs this process has; of their memory it takes what it needs. Before TensorFlow's first operation.
+    """How many GPUs this process has; it allocates their memory as needed. Call before TensorFlow's first operation.
 
     Raises:
-        ClusterError: another number than is wanted.
+        ClusterError: the number differs from `wanted`.
     """
     found = tf.config.list_physical_devices("GPU")
     if wanted is not None and len(found) != wanted:
@@ -186,7 +188,7 @@ def take_gpus(wanted: int | None = None) -> int:
             "them where the inventory says gpus: N), and nvidia-smi there must list as many"
         )
     for gpu in found:
-        # TensorFlow takes all of a GPU's memory otherwise, also from others who share the host.
+        # Otherwise TensorFlow takes all of a GPU's memory, even on a shared host.
         tf.config.experimental.set_memory_growth(gpu, True)
     return len(found)
 
@@ -197,12 +199,15 @@ def _strategy(devices: Sequence[str], options: Any) -> tf.distribute.Strategy:
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
-def _is_alive(rank: int) -> bool:
+def ask(rank: int) -> Answer:
+    """Whether a worker of the running cluster answers."""
     try:
-        context.context().check_collective_ops_peer_health(TASK.format(rank), timeout_in_ms=HEALTH_TIMEOUT_MS)
+        context.context().check_collective_ops_peer_health(TASK.format(rank), timeout_in_ms=int(1000 * ANSWER_S))
+    except tf.errors.DeadlineExceededError:
+        return Answer.SILENT
     except tf.errors.OpError:
-        return False
-    return True
+        return Answer.GONE
+    return Answer.ALIVE
 
 
 def _watch_peers(workers: int) -> None:

@@ -1,6 +1,6 @@
 """How tensors are summed over all workers inside a step: TensorFlow's collectives, or direct connections.
 
-Both take a list of tensors and give their sums, in replica context.
+Both take a list of tensors and return their sums, in replica context.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ AllReduce = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
 def packed(options: Any) -> AllReduce:
-    """One of TensorFlow's collectives for all tensors of a type, laid end to end.
+    """One TensorFlow collective per type, over all its tensors concatenated.
 
     On ordinary Ethernet each all-reduce has a fixed cost of several round trips, so one large tensor
     beats many small ones (tensor fusion: Sergeev, Del Balso 2018, arXiv:1802.05799).
@@ -36,7 +36,7 @@ def packed(options: Any) -> AllReduce:
 
 
 def direct(connections: Direct) -> AllReduce:
-    """Direct connections between every two workers; tensors stay on the host and are not copied."""
+    """Direct connections between each pair of workers; tensors stay on the host and are not copied."""
 
     def all_reduce(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return on_host(connections.all_reduce, tensors, [(tensor.shape, tensor.dtype) for tensor in tensors])
@@ -47,12 +47,12 @@ def direct(connections: Direct) -> AllReduce:
 def on_host(
     function: Callable[[list[Any]], Sequence[Any]], tensors: Sequence[tf.Tensor], results: Sequence[tuple[Any, Any]]
 ) -> list[tf.Tensor]:
-    """Call a Python function of a list of arrays inside a traced step.
+    """Call a Python function on a list of arrays inside a traced step.
 
     Args:
-        function: gives as many arrays as `results` has entries.
-        tensors: what it is given, as arrays.
-        results: shape and type of each array that it gives.
+        function: returns one array per entry of `results`.
+        tensors: its input, passed as arrays.
+        results: shape and type of each array that it returns.
     """
 
     def call(*arrays: Any) -> list[Any]:

@@ -1,9 +1,10 @@
 """The configuration of a run: frozen dataclasses, read from YAML, checked in one place.
 
-The shape follows torchtitan's `JobConfig`: one dataclass a section, a docstring under each
-field, unknown keys rejected with the nearest known one.
+The design follows torchtitan's `JobConfig`: one dataclass per section, a docstring under each
+field, and unknown keys rejected with the nearest known one.
 """
 
+import copy
 import dataclasses
 import difflib
 import math
@@ -16,54 +17,59 @@ from typing import Any
 
 import yaml
 
+from trainer import environment
 from trainer.errors import ConfigError
 
+RENAMED = {"telemetry.split_every": "telemetry.profile_every"}
+"""Keys of older versions that configurations and `set` may still use."""
 CONFIGS = Path(__file__).parent / "configs"
 SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 @dataclass(frozen=True)
 class Data:
-    """Where images come from and how they are cut to size."""
+    """Where images come from and how they are fitted to size."""
 
     source: str = "fashion_mnist"
     """A registered source: `folder`, `idx`, `tfrecords`, `own` or `fashion_mnist`."""
     path: str | None = None
     """Folder or file of the source; `fashion_mnist` needs none."""
     image_size: tuple[int, ...] = (32, 32, 3)
-    """Height, width (pixels) and channels (1 or 3) that a model sees."""
+    """Height, width (pixels) and channels (1 or 3) of a model's input."""
     validation_split: float = 0.2
     """Fraction of `train/` held out for validation, stratified by class."""
     limit_train: int | float | None = None
-    """Use only this part of the training images: a float up to 1.0 is a fraction, an integer a count."""
+    """Use only part of the training images: a float up to 1.0 is a fraction, an integer a count."""
     cache_limit_mb: int = 2048
-    """Largest packed cache on a node, MB; a larger dataset is decoded while it trains."""
+    """Largest packed cache on a node, MB; a larger dataset is decoded during training."""
     loaders: int | None = None
-    """Threads that decode images while it trains; default: the host's cores."""
+    """Threads that decode images during training; default: the host's cores."""
     allow_bad_images: bool = False
-    """Leave unreadable images out (and count them) instead of refusing to start."""
+    """Skip (and count) unreadable images instead of refusing to start."""
 
 
 @dataclass(frozen=True)
 class Train:
-    """How long and in what portions to train."""
+    """How long and with what batch sizes to train."""
 
     epochs: int = 3
-    """Passes over the training images, in all (a resumed run counts those it has done)."""
+    """Passes over the training images in total (a resumed run counts the ones already done)."""
     steps: int | None = None
-    """Stop after this many steps in all, whatever `epochs` says."""
+    """Stop after this many steps in total, regardless of `epochs`."""
     steps_per_epoch: int | None = None
-    """Steps that make an epoch; default: as many as see every training image once."""
+    """Steps per epoch; default: enough to see every training image once."""
     batch_size: int = 64
-    """Images a step on each worker."""
+    """Images per step on each worker."""
     batch_sizes: str | tuple[int, ...] | None = None
-    """Images a step on every worker, by rank, where they differ; `auto`: so that all take as long, as measured before training."""
+    """Images per step on each worker, by rank, where they differ; `auto`: sized so that all take equally long, measured before training."""
     global_batch: int | None = None
-    """Images a step over all workers; default: batch_size times workers, or the sum of batch_sizes."""
+    """Images per step over all workers; default: batch_size times workers, or the sum of batch_sizes."""
     steps_per_call: int = 8
     """Steps that TensorFlow runs between two returns to Python."""
     precision: str = "float32"
     """Arithmetic of the model: `float32`, or `mixed_bfloat16` with weights, sums and the update in float32."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Environment variables of all workers, such as `{TF_ENABLE_ONEDNN_OPTS: 0}`; they override `worker_environment` in the inventory."""
     time_limit: float | None = None
     """Seconds after which the run saves its state and ends as CANCELLED."""
 
@@ -77,17 +83,17 @@ class Optimizer:
     learning_rate: float = 0.01
     """Step size before scaling, warm-up and decay."""
     momentum: float = 0.9
-    """`sgd`: share of the last update that the next one keeps."""
+    """`sgd`: fraction of the last update that the next one keeps."""
     beta_1: float = 0.9
-    """`adam`: share of the gradients' running mean that a step keeps."""
+    """`adam`: fraction of the gradients' running mean that a step keeps."""
     beta_2: float = 0.999
-    """`adam`: the same of their squares'."""
+    """`adam`: fraction of the squared gradients' running mean that a step keeps."""
     epsilon: float = 1e-7
-    """`adam`: what is added to the root of the squares."""
+    """`adam`: constant added to the root of the squares."""
     weight_decay: float = 0.0
-    """Decoupled decay of the weights a step, in units of the learning rate."""
+    """Decoupled weight decay per step, in units of the learning rate."""
     clip_norm: float | None = None
-    """Longest mean gradient, as a norm over all variables; a longer one is shortened to it."""
+    """Largest norm of the mean gradient, over all variables; a longer gradient is scaled down to it."""
 
 
 @dataclass(frozen=True)
@@ -95,27 +101,27 @@ class Schedule:
     """How the learning rate changes (Goyal et al. 2017, arXiv:1706.02677)."""
 
     scaling: str = "none"
-    """With the number of workers: `none`, `linear` or `sqrt`."""
+    """Scaling with the number of workers: `none`, `linear` or `sqrt`."""
     warmup_epochs: float = 0.0
     """Epochs over which the rate climbs from its base to its scaled value."""
     decay: tuple[tuple[float, float], ...] = ()
-    """Pairs `[epoch, factor]`: from that epoch on the rate is the scaled one times the factor."""
+    """Pairs `[epoch, factor]`: from that epoch on, the rate is the scaled rate times the factor."""
 
 
 @dataclass(frozen=True)
 class Augment:
-    """How training images are varied, drawn anew for every image and step from the seed; validation and test see them as they are."""
+    """How training images are augmented, drawn for every image and step from the seed; validation and test images are unchanged."""
 
     crop: int = 0
-    """Pad by so many pixels of zeros on every side, and cut the image's size out of that at random (He et al. 2015, arXiv:1512.03385)."""
+    """Pad every side with this many pixels of zeros and crop to the image's size at random (He et al. 2015, arXiv:1512.03385)."""
     flip: bool = False
     """Mirror half of the images from left to right."""
     shift: float = 0.0
-    """Move by up to this part of width and height; the border is repeated, unless images are cropped, turned or scaled, too."""
+    """Shift by up to this fraction of width and height; the border is repeated, or black if images are also cropped, rotated or scaled."""
     rotate: float = 0.0
-    """Turn by up to so many degrees; what was outside is black."""
+    """Rotate by up to this many degrees; the area outside the image is black."""
     scale: tuple[float, ...] = ()
-    """Enlarge by a factor from this range, `[least, most]`; what was outside is black."""
+    """Enlarge by a factor from this range, `[least, most]`; the area outside the image is black."""
 
 
 @dataclass(frozen=True)
@@ -126,19 +132,19 @@ class Reduction:
     """`packed`: float32; `half`: 16 bits on the wire; `powersgd`: low-rank factors with error feedback; `auto`: `powersgd`
     where sending all gradients would take more than a tenth of a step's own work, else `packed`."""
     rank: int = 2
-    """`powersgd`: left factors that are sent a step for a tensor of two million elements or more, 1 to 16."""
+    """`powersgd`: left factors sent per step for a tensor of two million elements or more, 1 to 16."""
     max_rank: int = 16
-    """`powersgd`: the rank of a smaller tensor is as much larger as it is smaller, up to this; at or below `rank` all have the same."""
+    """`powersgd`: a smaller tensor has a proportionally higher rank, up to this; at or below `rank`, all have the same rank."""
     recycle: int = 4
-    """`powersgd`: left factors of steps before that are used again, 0 to 32; they cost work, and next to no bytes."""
+    """`powersgd`: left factors reused from earlier steps, 0 to 32; they cost work, but hardly any bytes."""
     min_elements: int = 100_000
-    """`powersgd`: tensors with fewer elements are sent as they are."""
+    """`powersgd`: tensors with fewer elements are sent uncompressed."""
     warmup_steps: int = 0
-    """`powersgd`: send this many first steps uncompressed."""
+    """`powersgd`: send the first N steps uncompressed."""
     dtype: str = "bfloat16"
-    """`half`: `bfloat16` or `float16`. `powersgd`: `bfloat16` or `float32`, of its left factors."""
+    """`half`: `bfloat16` or `float16`. `powersgd`: `bfloat16` or `float32`, for its left factors."""
     transport: str = "auto"
-    """`direct`: connections between every two workers; `tensorflow`: its collectives; `auto`: direct, and TensorFlow's with GPUs."""
+    """`direct`: a connection between each pair of workers; `tensorflow`: its collectives; `auto`: direct, or TensorFlow's with GPUs."""
 
 
 @dataclass(frozen=True)
@@ -146,21 +152,25 @@ class Checkpoint:
     """When training state is written."""
 
     every_steps: int | None = None
-    """Also write the state every so many steps; it is always written at the end of an epoch."""
+    """Also write the state every N steps; it is always written at the end of an epoch."""
     keep: int = 2
     """How many of the newest states to keep."""
+    snapshots: str | int = "all"
+    """Which epochs' snapshots to keep: `all`; `best`: the one with the highest validation accuracy; `last`; a number N: every Nth
+    and the last one."""
 
 
 @dataclass(frozen=True)
 class Telemetry:
-    """What is recorded while training."""
+    """What is recorded during training."""
 
     sample_every: int = 1
-    """Record the progress of every so many calls in metrics.jsonl."""
-    split_every: int = 50
-    """Take one of so many steps apart and record how long its parts take; 0: none."""
+    """Record the progress of every Nth call in metrics.jsonl."""
+    profile_every: int = 50
+    """Profile every Nth step: run its parts one after the other and record how long each takes; 0: none."""
     log_every: int = 0
-    """Write images/s to the chief's worker.log every so many steps, loss and learning rate every ten times as many; 0: never."""
+    """Write images/s to the chief's worker.log every N steps, and loss and learning rate every 10 N steps; 0: only progress,
+    every 10 s."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +183,7 @@ class Config:
     """`name` of a registered model, and that model's own options."""
     data: Data = Data()
     augment: Augment = Augment()
-    train: Train = Train()
+    train: Train = field(default_factory=Train)
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     reduction: Reduction = Reduction()
@@ -184,7 +194,7 @@ class Config:
 def nearest(name: str, known: typing.Iterable[str], prefix: str = "") -> str:
     """A hint ` (did you mean X?)` when a known name is close to `name`, else an empty string.
 
-    `prefix` is shown before X, and not compared: what all names share says nothing of likeness.
+    `prefix` is shown before X but not compared, because all names share it.
     """
     close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
     return f" (did you mean {prefix}{close[0]}?)" if close else ""
@@ -194,7 +204,7 @@ def find(name: str) -> Path:
     """Path of a configuration given by name (in `trainer/configs`) or by path.
 
     Raises:
-        ConfigError: there is neither.
+        ConfigError: there is no such configuration.
     """
     if name.endswith((".yml", ".yaml")) or "/" in name:
         path = Path(name).expanduser()
@@ -222,7 +232,18 @@ def load(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not YAML: {error}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: a configuration is a mapping of sections, this is {type(raw).__name__}")
-    return raw
+    return _with_new_names(raw)
+
+
+def _with_new_names(raw: dict[str, Any]) -> dict[str, Any]:
+    """A copy with renamed keys updated; a key present under both names is left for the check to refuse."""
+    result = copy.deepcopy(raw)
+    for old, new in RENAMED.items():
+        section, key = old.split(".")
+        values, name = result.get(section), new.partition(".")[2]
+        if isinstance(values, dict) and key in values and name not in values:
+            values[name] = values.pop(key)
+    return result
 
 
 def parse_set(text: str) -> dict[str, Any]:
@@ -239,7 +260,7 @@ def parse_set(text: str) -> dict[str, Any]:
         if not equals or not key.strip():
             raise ConfigError(f"set={text}: {part!r} is not key=value, as in set=train.batch_size=32,seed=2")
         try:
-            overrides[key.strip()] = yaml.safe_load(value)
+            overrides[RENAMED.get(key.strip(), key.strip())] = yaml.safe_load(value)
         except yaml.YAMLError:
             raise ConfigError(f"set: the value of {key.strip()} is not YAML: {value!r}") from None
     return overrides
@@ -251,7 +272,7 @@ def _split_commas(text: str) -> list[str]:
         if quote:
             quote, closed = ("", position) if char == quote else (quote, closed)
         elif char in "\"'":
-            # Right after a closing one it is YAML's doubled quote, which stands for one inside the text.
+            # Right after a closing quote it is YAML's doubled quote, which means one quote inside the text.
             quote = char if closed == position - 1 >= 0 or _value_starts(text[start:position], depth) else ""
         elif char in "[{":
             depth += 1
@@ -265,7 +286,7 @@ def _split_commas(text: str) -> list[str]:
 
 
 def _value_starts(before: str, depth: int) -> bool:
-    """Whether a value starts after `before`, so that a quote opens there and is no apostrophe."""
+    """Whether a value starts after `before`, so that a quote there opens a string and is not an apostrophe."""
     if depth > 0:
         return before.rstrip().endswith(("[", "{", ",", ":"))
     _, equals, value = before.partition("=")
@@ -274,15 +295,15 @@ def _value_starts(before: str, depth: int) -> bool:
 
 def override(raw: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     """A copy of `raw` with dotted keys replaced."""
-    result = {key: dict(value) if isinstance(value, dict) else value for key, value in raw.items()}
+    result = copy.deepcopy(raw)
     for dotted, value in overrides.items():
-        section, dot, key = dotted.partition(".")
-        if not dot:
-            result[section] = value
-        elif isinstance(result.setdefault(section, {}), dict):
-            result[section][key] = value
-        else:
-            raise ConfigError(f"{dotted}: {section} is a single value, not a section")
+        *sections, key = dotted.split(".")
+        place: Any = result
+        for section in sections:
+            place = place.setdefault(section, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"{dotted}: {section} is a single value, not a section")
+        place[key] = value
     return result
 
 
@@ -291,7 +312,7 @@ def build(raw: dict[str, Any]) -> Config:
 
     Raises:
         ConfigError: an unknown key (with the nearest known one), a value of the wrong type, or
-            values that do not go together.
+            inconsistent values.
     """
     config = _section(Config, raw, "")
     check(config)
@@ -311,10 +332,10 @@ def _section(kind: type, raw: Any, prefix: str) -> Any:
 
 
 def value_of(hint: Any, value: Any, name: str) -> Any:
-    """A value as its type says.
+    """A value converted to its declared type.
 
     Raises:
-        ConfigError: it is of another.
+        ConfigError: it has another type.
     """
     if dataclasses.is_dataclass(hint):
         return _section(typing.cast(type, hint), value, name + ".")
@@ -332,16 +353,17 @@ def _convert(kind: Any, value: Any) -> tuple[Any, bool]:
         return None, value is None
     if origin is tuple:
         return _convert_tuple(kind, value)
-    if origin is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value), True
-    if origin is float and isinstance(value, str):
+    if typing.get_args(kind) == (str, str):
+        texts = environment.as_texts(value)
+        return texts, texts is not None
+    if origin is float and isinstance(value, int | str) and not isinstance(value, bool):
         return _number(value)
     if origin is int:
         return value, isinstance(value, int) and not isinstance(value, bool)
     return value, isinstance(value, origin)
 
 
-def _number(value: str) -> tuple[Any, bool]:
+def _number(value: int | str) -> tuple[Any, bool]:
     try:
         return float(value), True
     except ValueError:
@@ -349,7 +371,7 @@ def _number(value: str) -> tuple[Any, bool]:
 
 
 def scientific(value: Any) -> Any:
-    """YAML 1.1 reads `1e-3` as a text; the number is what was meant."""
+    """The number that a text such as `1e-3` means, which YAML 1.1 reads as a string; other values unchanged."""
     return float(value) if isinstance(value, str) and SCIENTIFIC.fullmatch(value) else value
 
 
@@ -366,12 +388,15 @@ def _describe(options: tuple[Any, ...]) -> str:
     words = []
     for option in options:
         origin = typing.get_origin(option) or option
+        if typing.get_args(option) == (str, str):
+            words.append("a mapping of names to texts or numbers")
+            continue
         words.append("null" if origin is types.NoneType else "a list" if origin is tuple else names[origin])
     return " or ".join(words)
 
 
 def check(config: Config) -> None:
-    """Refuse values out of range and values that do not go together.
+    """Refuse values that are out of range or inconsistent.
 
     Raises:
         ConfigError: names the key, its value and the rule.
@@ -393,6 +418,7 @@ def check(config: Config) -> None:
     _rule(train.batch_size >= 1, "train.batch_size", train.batch_size, "at least 1")
     _rule(_sizes_fit(train.batch_sizes), "train.batch_sizes", train.batch_sizes, "null, auto, or a list of numbers from 1")
     _rule(1 <= train.steps_per_call <= 1000, "train.steps_per_call", train.steps_per_call, "from 1 to 1000")
+    environment.check(train.environment, "train.environment")
     _one_of("train.precision", train.precision, ["float32", "mixed_bfloat16"])
     _one_of("optimizer.name", optimizer.name, ["sgd", "adam"])
     _finite("optimizer.learning_rate", optimizer.learning_rate)
@@ -407,12 +433,22 @@ def check(config: Config) -> None:
     _check_reduction(config.reduction)
     _rule(optimizer.clip_norm is None or optimizer.clip_norm > 0, "optimizer.clip_norm", optimizer.clip_norm, "null or above 0")
     _rule(config.checkpoint.keep >= 1, "checkpoint.keep", config.checkpoint.keep, "at least 1")
+    _check_snapshots(config.checkpoint.snapshots)
     every = config.checkpoint.every_steps
     _rule(every is None or every >= 1, "checkpoint.every_steps", every, "null or at least 1")
     _rule(config.telemetry.sample_every >= 1, "telemetry.sample_every", config.telemetry.sample_every, "at least 1")
-    for key in ("split_every", "log_every"):
+    for key in ("profile_every", "log_every"):
         value = getattr(config.telemetry, key)
         _rule(value >= 0, f"telemetry.{key}", value, "at least 0")
+
+
+def _check_snapshots(snapshots: str | int) -> None:
+    words = ["all", "best", "last"]
+    if isinstance(snapshots, int):
+        _rule(snapshots >= 1, "checkpoint.snapshots", snapshots, "all, best, last, or at least 1")
+    elif snapshots not in words:
+        hint = nearest(snapshots, words)
+        raise ConfigError(f"checkpoint.snapshots: {snapshots} is unknown{hint}; it must be all, best, last, or a number N for every Nth")
 
 
 def _check_augment(augment: Augment) -> None:
@@ -449,7 +485,7 @@ def _sizes_fit(sizes: str | tuple[int, ...] | None) -> bool:
 
 
 def sizes_misfit(sizes: tuple[int, ...], workers: int) -> str | None:
-    """What is wrong with `train.batch_sizes` for so many workers, and the mend; None where nothing is."""
+    """What is wrong with `train.batch_sizes` for this number of workers, and the fix; None if it fits."""
     if len(sizes) == workers:
         return None
     return f"train.batch_sizes: {len(sizes)} sizes ({', '.join(map(str, sizes))}) for {workers} workers; give one for each"
@@ -486,6 +522,14 @@ def _plain(value: Any) -> Any:
 def dump(config: Config) -> str:
     """The configuration as YAML."""
     return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+
+
+def value_at(plain: dict[str, Any], dotted: str) -> Any:
+    """The value of a dotted key in a plain configuration; None if it is missing."""
+    value: Any = plain
+    for key in dotted.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

@@ -1,43 +1,36 @@
-"""A sum over all workers in one or two hops, over plain TCP connections between every two of them.
+"""A sum over all workers in one or two hops, over plain TCP connections between each pair of workers.
 
-A ring takes 2(N-1) hops a sum, and on a small or busy host each hop waits for a process to be
-woken. Here every worker sends each other one a part, sums the parts that it gets, and sends the sum
-to everybody: 2 hops, and as many bytes as the ring (reduce-scatter and all-gather by direct
-exchange: Thakur, Rabenseifner, Gropp 2005, doi:10.1177/1094342005051521). What is tiny goes whole to
-everybody: 1 hop.
+A ring takes 2(N-1) hops per sum, and on a small or busy host each hop waits for a process to wake
+up. Here every worker sends each other worker a part, sums the parts that it receives, and sends the
+sum to all: 2 hops, and as many bytes as the ring (reduce-scatter and all-gather by direct exchange:
+Thakur, Rabenseifner, Gropp 2005, doi:10.1177/1094342005051521). Tiny arrays go whole to all workers:
+1 hop.
 
-Sums are made in order of rank, by one worker or by all alike, so all workers get the same bits.
+Sums are formed in order of rank, by one worker or by all of them, so all workers get the same bits.
 """
 
 import itertools
-import secrets
 import select
 import socket
-import struct
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from trainer import handshake
 from trainer.bfloat16 import KIND, narrow, widen
-from trainer.errors import ClusterError, PeerLost
+from trainer.errors import PeerLost
 from trainer.hostarray import aligned
 
 ONE_HOP = 2**16
-"""Bytes that a worker may send to let everything go to everybody at once."""
+"""Most bytes that a worker may send for everything to go to all workers in one hop."""
 PACKED = 2**20
-"""Bytes up to which arrays are packed into one before they are sent."""
+"""Arrays of up to this many bytes in total are packed into one before they are sent."""
 LANE = 64
-"""Bytes to whose multiple each packed array is moved: TensorFlow takes over what begins there."""
-TOKEN = 16
-CONNECT_TIMEOUT_S = 60.0
-QUIET_S = 10.0
-"""Seconds without a byte from a peer after which it is asked whether it lives."""
+"""Alignment of each packed array in bytes: TensorFlow takes over aligned memory without a copy."""
 BUFFERS_A_CALL = 64
 
-Addresses = list[tuple[str, int]]
 Arrays = list[np.ndarray]
 
 
@@ -51,7 +44,7 @@ class Piece:
 
 
 def pieces(sizes: Sequence[int], parts: int) -> list[list[Piece]]:
-    """Cut arrays, laid end to end, into equal parts (to within one element): a list of pieces a part."""
+    """Cut the concatenated arrays into equal parts (to within one element): a list of pieces per part."""
     total, starts = sum(sizes), np.cumsum([0, *sizes]).tolist()
     found = []
     for part in range(parts):
@@ -64,7 +57,7 @@ def pieces(sizes: Sequence[int], parts: int) -> list[list[Piece]]:
 
 
 class Route:
-    """Who sums what of arrays of certain sizes and types, and where what comes in is put."""
+    """Which worker sums what for arrays of certain sizes and types, and the buffers for incoming data."""
 
     def __init__(self, arrays: Sequence[np.ndarray], workers: int, rank: int):
         self.one_hop = sum(array.nbytes for array in arrays) * (workers - 1) <= ONE_HOP
@@ -73,16 +66,16 @@ class Route:
         self.summed_by = [whole] * workers if self.one_hop else pieces(sizes, workers)
         mine = self.summed_by[rank]
         self.incoming = [[np.empty(piece.stop - piece.start, arrays[piece.array].dtype) for piece in mine] for _ in range(workers)]
-        # Two sets in turn: the one that the last step gave may still be read while the next is filled.
+        # Two sets in turn: the last step's set may still be read while the next is filled.
         self._outputs = itertools.cycle([[aligned((array.size,), array.dtype) for array in arrays] for _ in range(2)])
 
     def outputs(self) -> Arrays:
-        """Arrays for the sums; they are used again at the call after the next."""
+        """Arrays for the sums; the call after next reuses them."""
         return next(self._outputs)
 
 
 class Packing:
-    """Many small arrays laid end to end in one: they cost less to copy than to handle one by one."""
+    """Many small arrays concatenated into one: copying them costs less than handling them one by one."""
 
     def __init__(self, arrays: Sequence[np.ndarray]):
         lane = LANE // arrays[0].itemsize
@@ -93,36 +86,35 @@ class Packing:
 
     @staticmethod
     def fits(arrays: Sequence[np.ndarray]) -> bool:
-        """Whether these are better packed."""
+        """Whether packing pays for these arrays."""
         alike = len({array.dtype.char for array in arrays}) == 1
         return len(arrays) > 1 and alike and sum(array.nbytes for array in arrays) <= PACKED
 
     def pack(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """All arrays in one, which is used again at the next call."""
+        """All arrays in one, which the next call reuses."""
         for (start, size, _), array in zip(self._places, arrays, strict=True):
             self.flat[start : start + size] = array.reshape(-1)
         return self.flat
 
     def unpack(self, flat: np.ndarray) -> Arrays:
-        """Views of the single arrays."""
+        """Views of the individual arrays."""
         return [flat[start : start + size].reshape(shape) for start, size, shape in self._places]
 
 
 class Direct:
     """This worker's connections to all others."""
 
-    def __init__(self, rank: int, sockets: dict[int, socket.socket], is_alive: Callable[[int], bool], timeout: float):
-        """Use connected sockets, one a peer.
+    def __init__(self, rank: int, sockets: dict[int, socket.socket], timeout: float):
+        """Use connected sockets, one per peer.
 
         Args:
             rank: of this worker.
             sockets: by rank of the peer.
-            is_alive: asked of a peer from which nothing has come for a while.
-            timeout: seconds after which a peer that lives, but sends nothing, is given up.
+            timeout: seconds after which a peer that is alive but sends nothing counts as lost (`trainer.peerwatch` watches for dead ones).
         """
         self.rank, self.workers = rank, len(sockets) + 1
-        self._sockets, self._is_alive, self._timeout = sockets, is_alive, timeout
-        # Each begins with its right-hand neighbour, so that not all send to the same one.
+        self._sockets, self._timeout = sockets, timeout
+        # Each worker begins with its right-hand neighbour, so that not all send to the same one.
         self._peers = [(rank + distance) % self.workers for distance in range(1, self.workers)]
         self._routes: dict[Any, Route] = {}
         self._packings: dict[Any, Packing] = {}
@@ -135,10 +127,10 @@ class Direct:
 
         Args:
             arrays: float32, or a half-precision type, which is summed in float32 and rounded once.
-                All workers give the same shapes in the same order.
+                All workers pass the same shapes in the same order.
 
         Returns:
-            Arrays of the same shapes, used again at the call after the next.
+            Arrays of the same shapes; the call after next reuses them.
 
         Raises:
             PeerLost: a worker ended, or sent nothing for too long.
@@ -203,25 +195,18 @@ class Direct:
                     del waiting[number]
 
     def _wait(self, poll: Any, waiting: dict[int, int]) -> list[tuple[int, int]]:
-        begun = time.monotonic()
-        while True:
-            events: list[tuple[int, int]] = poll.poll(QUIET_S * 1000)
-            if events:
-                return events
-            # The first is enough: on a host that lost its network every answer takes its full time to stay away.
-            silent = next((peer for peer in waiting.values() if not self._is_alive(peer)), None)
-            if silent is not None:
-                raise PeerLost(f"rank {silent} stopped answering", silent)
-            if time.monotonic() - begun > self._timeout:
-                peer = min(waiting.values())
-                raise PeerLost(f"rank {peer} sent nothing for {self._timeout:.0f} s, though it lives", peer)
+        events: list[tuple[int, int]] = poll.poll(self._timeout * 1000)
+        if not events:
+            peer = min(waiting.values())
+            raise PeerLost(f"rank {peer} sent nothing for {self._timeout:.0f} s, though it lives", peer)
+        return events
 
     def _send(self, peer: int, buffers: "Buffers") -> None:
         try:
             while buffers:
                 buffers.advance(self._sockets[peer].sendmsg(buffers.next()))
         except BlockingIOError:
-            pass  # its turn comes when the socket has room
+            pass  # sending continues when the socket has room
         except OSError as error:
             raise PeerLost(f"the connection to rank {peer} broke: {error}", peer) from None
 
@@ -237,13 +222,13 @@ class Direct:
         buffers.advance(count)
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for connection in self._sockets.values():
             connection.close()
 
 
 class Buffers:
-    """Memory that one socket call after another works through."""
+    """Memory that successive socket calls work through."""
 
     def __init__(self, arrays: Arrays):
         self._left = [array.view(np.uint8).data for array in arrays if array.size]
@@ -253,11 +238,11 @@ class Buffers:
         return bool(self._left)
 
     def next(self) -> list[memoryview]:
-        """What the next call is given."""
+        """Buffers for the next call."""
         return self._left[:BUFFERS_A_CALL]
 
     def advance(self, count: int) -> None:
-        """Leave out what a call has done."""
+        """Drop the bytes that a call has processed."""
         done = 0
         while count and count >= len(self._left[done]):
             count -= len(self._left[done])
@@ -276,7 +261,7 @@ def _cut(arrays: Arrays, parts: list[Piece]) -> Arrays:
 
 
 def add_up(addends: Arrays, out: np.ndarray) -> None:
-    """Write the sum of arrays, in their order, to `out`; half precision is summed in float32."""
+    """Write the sum of arrays, added in order, to `out`; half precision is summed in float32."""
     total = out if out.dtype == np.float32 else np.empty(out.shape, np.float32)
     np.add(widen(addends[0]), widen(addends[1]), out=total)
     for addend in addends[2:]:
@@ -289,84 +274,12 @@ def connect(
     rank: int,
     hosts: Sequence[str],
     share: Callable[[np.ndarray], np.ndarray],
-    is_alive: Callable[[int], bool],
     timeout: float,
+    port: int = 0,
 ) -> Direct:
-    """Connect every worker with every other.
-
-    Each listens on its own address at a free port. Ports and a secret of each travel through the
-    cluster that exists already, so nobody else is let in.
-
-    Args:
-        rank: of this worker.
-        hosts: addresses of all workers, by rank, without ports.
-        share: the sum of an int32 array over all workers.
-        is_alive: as for `Direct`.
-        timeout: as for `Direct`.
+    """Connect every worker with every other; for the arguments see `handshake.connect` and `Direct`.
 
     Raises:
-        ClusterError: a worker can't be reached.
+        ClusterError: the port is taken, or a worker can't be reached or did not call in time.
     """
-    token = np.frombuffer(secrets.token_bytes(TOKEN), np.int32)
-    with socket.create_server((hosts[rank], 0), family=_family(hosts[rank]), backlog=len(hosts)) as server:
-        table = np.zeros((len(hosts), 1 + len(token)), np.int32)
-        table[rank] = [server.getsockname()[1], *token]
-        table = share(table)
-        sockets = {peer: _call(hosts[peer], int(table[peer, 0]), table[peer, 1:].tobytes(), rank, peer) for peer in range(rank)}
-        sockets |= dict(_answer(server, token.tobytes(), range(rank + 1, len(hosts)), hosts))
-    for connection in sockets.values():
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setblocking(False)
-    return Direct(rank, sockets, is_alive, timeout)
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-def _call(host: str, port: int, token: bytes, rank: int, peer: int) -> socket.socket:
-    try:
-        connection = socket.create_connection((host, port), CONNECT_TIMEOUT_S)
-        connection.sendall(token + struct.pack("!i", rank))
-        return connection
-    except OSError as error:
-        raise ClusterError(f"rank {rank} can't reach rank {peer} at {host} port {port} ({error}); {_mend()}") from None
-
-
-def _mend() -> str:
-    return (
-        "workers connect to each other on free TCP ports: let the firewall pass the cluster's addresses, "
-        "or send through TensorFlow's port alone with -e set=reduction.transport=tensorflow"
-    )
-
-
-def _answer(server: socket.socket, token: bytes, expected: Sequence[int], hosts: Sequence[str]) -> Iterator[tuple[int, socket.socket]]:
-    missing, deadline = set(expected), time.monotonic() + CONNECT_TIMEOUT_S
-    while missing:
-        server.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
-            connection, _ = server.accept()
-        except TimeoutError:
-            peer = min(missing)
-            raise ClusterError(f"rank {peer} ({hosts[peer]}) did not connect within {CONNECT_TIMEOUT_S:.0f} s; {_mend()}") from None
-        peer = _introduction(connection, token)
-        if peer in missing:
-            missing.remove(peer)
-            yield peer, connection
-        else:
-            connection.close()
-
-
-def _introduction(connection: socket.socket, token: bytes) -> int:
-    """Rank of who connects, or -1 for somebody who does not know this worker's secret."""
-    connection.settimeout(5.0)
-    said = b""
-    try:
-        while len(said) < TOKEN + 4:
-            part = connection.recv(TOKEN + 4 - len(said))
-            if not part:
-                return -1
-            said += part
-    except OSError:
-        return -1
-    return int(struct.unpack("!i", said[TOKEN:])[0]) if said[:TOKEN] == token else -1
+    return Direct(rank, handshake.connect(rank, hosts, share, port), timeout)

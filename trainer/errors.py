@@ -1,4 +1,4 @@
-"""Errors a person can act on, and the exit codes that tell a launcher what to do."""
+"""Errors that a user can act on, and the exit codes that tell a launcher what to do."""
 
 DONE = 0
 FAILED = 1
@@ -8,18 +8,18 @@ RESTART = 75
 
 
 REFUSAL = "error: "
-"""How the message of a process of ours begins on its standard error."""
+"""Prefix of an error message that one of our processes writes to standard error."""
 
 
 class LockstepError(Exception):
-    """A message for a person: the value, the rule and the mend. Printed without a traceback."""
+    """A message for the user: the value, the rule and the fix. Printed without a traceback."""
 
 
 def refusal(said: str) -> str:
-    """The message with which a process of ours ended, of any number of lines; empty when it ended without one.
+    """The message with which one of our processes ended, any number of lines; empty if it ended without one.
 
     Args:
-        said: its standard error; libraries, and a person's own code, may have written before.
+        said: its standard error; libraries and the user's own code may have written to it before.
     """
     _, found, message = f"\n{said}".rpartition(f"\n{REFUSAL}")
     return message.strip() if found else ""
@@ -38,7 +38,7 @@ class ClusterError(LockstepError):
 
 
 class PeerLost(LockstepError):
-    """Another worker is gone; all have to start again."""
+    """Another worker is lost; all must restart."""
 
     def __init__(self, message: str, rank: int):
         super().__init__(message)
@@ -46,4 +46,4 @@ class PeerLost(LockstepError):
 
 
 class Diverged(LockstepError):
-    """The loss is no longer a number."""
+    """The loss or a weight is NaN or infinite."""

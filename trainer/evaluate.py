@@ -11,7 +11,7 @@ import yaml
 from trainer import config as configs
 from trainer.data.cache import open_images
 from trainer.data.images import decode, fit
-from trainer.data.manifest import Manifest, load
+from trainer.data.manifest import Manifest, Published, load
 from trainer.errors import LockstepError
 from trainer.files import write_json
 from trainer.models import own
@@ -21,14 +21,16 @@ from trainer.telemetry import Metrics
 BATCH = 250
 
 
-def evaluate(run: Path, epochs: list[int], packs: Path, caches: Path, out: Path, metrics: Metrics) -> None:
+def evaluate(run: Path, epochs: list[int], published: Published, caches: Path, out: Path, metrics: Metrics) -> None:
     """Evaluate snapshots and write `out/epoch-<n>.json` for each: loss, accuracy, confusion matrix."""
     config = configs.build(yaml.safe_load((run / "config.yml").read_text(encoding="utf-8")))
     limit = config.data.cache_limit_mb
     metrics.phase("caching")
-    manifest, images = open_images(
-        packs, caches, config.data.image_size, limit, lambda done, total: metrics.phase("caching", f"{done}/{total}"), config.data.loaders
-    )
+
+    def progress(done: int, total: int) -> None:
+        metrics.phase("caching", f"{done}/{total}")
+
+    manifest, images = open_images(published, caches, config.data.image_size, limit, progress, config.data.loaders)
     import keras
 
     own.prepare(config.model)
@@ -64,11 +66,11 @@ def _test(model: Any, images: Any, manifest: Manifest, metrics: Metrics, epoch: 
     }
 
 
-def predict(run: Path, epoch: int, packs: Path, image: Path) -> list[dict[str, Any]]:
+def predict(run: Path, epoch: int, published: Published, image: Path) -> list[dict[str, Any]]:
     """The three most probable classes of one image file, most probable first.
 
     Raises:
-        LockstepError: the file is no readable image.
+        LockstepError: the file is not a readable image, or the dataset is not the published one.
     """
     config = configs.build(yaml.safe_load((run / "config.yml").read_text(encoding="utf-8")))
     try:
@@ -80,8 +82,8 @@ def predict(run: Path, epoch: int, packs: Path, image: Path) -> list[dict[str, A
     own.prepare(config.model)
     model = keras.models.load_model(snapshot_path(run, epoch), compile=False)
     logits = np.asarray(model(pixels[None].astype(np.float32), training=False))[0]
-    chances = softmax(logits.astype(np.float32))  # a model of mixed precision gives them in 16 bits
-    classes = load(packs).classes
+    chances = softmax(logits.astype(np.float32))  # a mixed-precision model returns them in 16 bits
+    classes = load(published).classes
     return [{"class": classes[index], "probability": round(float(chances[index]), 6)} for index in np.argsort(-chances)[:3]]
 
 

@@ -1,27 +1,69 @@
-"""Files that are complete or absent: written beside their place, synced, renamed."""
+"""Files that are complete or absent: written to a temporary name beside the target, synced, renamed."""
 
 import contextlib
 import csv
+import errno
 import hashlib
 import io
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+FILE, FOLDER = 0o640, 0o750
+"""Modes of what is written: other users of a machine must not read a run, its data or its code."""
+OTHERS = 0o027
+"""The umask with the same effect on new files and folders."""
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its missing parents."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(mode=FOLDER, exist_ok=True)
+
+
+def keep_others_out() -> None:
+    """Keep other users from reading anything that this process creates from now on."""
+    os.umask(os.umask(OTHERS) | OTHERS)
+
+
+FULL = {number: os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)}
+"""Errors of a full disk, including quotas and file size limits."""
+
+
+def full(error: BaseException) -> str:
+    """The message if an error means a full disk, else an empty string; TensorFlow and HDF5 have it only in their text."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        return FULL[error.errno]
+    return next((words for words in FULL.values() if words in str(error)), "")
+
+
+def shortage(path: Path, error: BaseException, needed: int | None = None) -> str:
+    """Path, needed and free bytes, for a user whose disk is full."""
+    place = next(parent for parent in (path, *path.parents) if parent.is_dir())
+    wanted = f"{megabytes(needed)} needed, " if needed is not None else ""
+    return f"{path}: {full(error).lower()} ({wanted}{megabytes(shutil.disk_usage(place).free)} free)"
+
+
+def megabytes(count: int) -> str:
+    """Bytes as `1,234.5 MB`."""
+    return f"{count / 1e6:,.1f} MB"
+
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; rename it into place when the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def replacing(path: Path, mode: int = FILE) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; rename it into place when the block succeeds."""
+    make_folder(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".part-", suffix=path.suffix)
     os.close(handle)
     part = Path(name)
     try:
         yield part
-        part.chmod(0o644)
+        part.chmod(mode)
         sync(part)
         part.replace(path)
     finally:
@@ -29,7 +71,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Ask the kernel to write `path` (a file or a folder) to the disk."""
+    """Flush `path` (a file or a folder) to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -37,9 +79,9 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, mode: int = FILE) -> None:
     """Write `text` to `path`, whole or not at all."""
-    with replacing(path) as part:
+    with replacing(path, mode) as part:
         part.write_text(text, encoding="utf-8")
 
 
@@ -66,3 +108,9 @@ def sha256_file(path: Path) -> str:
     """Hex SHA-256 of a file's bytes."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def stamp(path: Path) -> list[int]:
+    """Size, mtime and ctime (ns): any write changes ctime, even if it resets mtime."""
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]

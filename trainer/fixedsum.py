@@ -1,4 +1,4 @@
-"""Sums whose bits do not depend on the number of threads: workers of unlike hosts must come to the same."""
+"""Sums whose bits do not depend on the number of threads: workers on different hosts must get the same result."""
 
 import tensorflow as tf
 
@@ -14,7 +14,7 @@ def fixed_sum(tensor: tf.Tensor) -> tf.Tensor:
 def fixed_sums(tensor: tf.Tensor) -> tf.Tensor:
     """The sum of each row of `[rows, elements]`.
 
-    TensorFlow cuts a sum over everything into as many parts as there are threads; one along short rows it does not.
+    TensorFlow splits a sum over a whole tensor into one part per thread, but not a sum along short rows.
     """
     rows, size = tensor.shape
     parts = -(-size // ROW)

@@ -1,4 +1,4 @@
-"""State that lives beside TensorFlow, in arrays that compiled loops update in place."""
+"""State kept outside TensorFlow, in arrays that compiled loops update in place."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 SPLIT_FROM = 2**16
-"""Elements from which on a matrix is worth more than one thread."""
+"""A matrix with at least this many elements is worth more than one thread."""
 
 
 def aligned(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
-    """Zeros of a shape, at a multiple of 64 bytes: TensorFlow takes such an array over without a copy."""
+    """Zeros of a shape, aligned to 64 bytes: TensorFlow takes over such an array without a copy."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.zeros(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
@@ -38,15 +38,15 @@ class HostArray:
         self.array[...] = values
 
 
-class Crew:
-    """Runs a compiled loop over the rows of a matrix on several threads, always cut at the same rows."""
+class RowPool:
+    """Runs a compiled loop over the rows of a matrix on several threads, always split at the same rows."""
 
     def __init__(self, threads: int):
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="kernel") if threads > 1 else None
 
     def parts(self, rows: int, columns: int) -> list[tuple[int, int]]:
-        """First row and row after the last of each thread's share."""
+        """First row and end row (exclusive) of each thread's share."""
         threads = min(self._threads, rows) if rows * columns >= SPLIT_FROM else 1
         return [(rows * part // threads, rows * (part + 1) // threads) for part in range(threads)]
 
@@ -60,4 +60,4 @@ class Crew:
                 loop(*call)
             return
         for _ in self._pool.map(loop, *zip(*calls, strict=True)):
-            pass  # each result is awaited, and an exception of a part is raised here
+            pass  # wait for each part, and raise its exception here

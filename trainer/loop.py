@@ -1,7 +1,7 @@
 """The outer loop of one worker: join, restore, train epoch by epoch, validate, record, end.
 
-Inner and outer loop are apart, as in Orbit's controller: `trainer.step` runs steps, this decides
-what happens between them.
+The inner and outer loops are separate, as in Orbit's controller: `trainer.step` runs steps, and this
+module decides what happens between them.
 """
 
 import contextlib
@@ -10,14 +10,14 @@ import functools
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainer import assembly, balance, choosing, reduction, schedule, step
+from trainer import assembly, auto_reduction, balance, kept, reduction, schedule, step
 from trainer.checkpoint import Memories, States, newest_progress, restore, save_snapshot
 from trainer.cluster import Cluster, digest
 from trainer.config import Config, Reduction
@@ -28,15 +28,18 @@ from trainer.data.pipeline import Batches, Feeder, calls
 from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged
 from trainer.files import write_json
 from trainer.reduction import chain
+from trainer.rundir import prune, snapshot_name, snapshot_path, wanted
+from trainer.saving import Saver
 from trainer.schedule import Counts
-from trainer.telemetry import Events, History, Metrics, Splits, StepLines
+from trainer.telemetry import Events, History, Metrics, ProgressLines, Splits, StepLines
 
 VALIDATION_BATCH = 250
+STATE, PART = "the training state", "what the reduction has not sent"
 
 
 @dataclass
 class Job:
-    """What a worker was asked to do, and with what."""
+    """What a worker is asked to do, and its inputs."""
 
     config: Config
     counts: Counts
@@ -48,11 +51,11 @@ class Job:
     own: Path
     """This worker's part of the run directory, `workers/<host>`."""
     started: float
-    """When this process began with it, on the monotonic clock."""
+    """When this process started the job, on the monotonic clock."""
 
     @property
     def stop_marker(self) -> Path:
-        """Exists when the stop was asked for by stop.yml (and not by a signal from elsewhere)."""
+        """Exists when stop.yml asked for the stop, rather than a signal from elsewhere."""
         return self.own / "stop"
 
 
@@ -63,34 +66,43 @@ class Trainer:
         """Build the model and everything around it under the strategy's scope."""
         self.job, self.cluster = job, cluster
         config = job.config
+        job.metrics.phase("connecting")
         cluster.connect(config.reduction.transport)
-        self.states = States(job.run / "state", config.checkpoint.keep)
+        job.metrics.phase("building")
+        self.states = States(job.run / "state", config.checkpoint.keep, job.metrics.warning)
         local = assembly.build_local(cluster, config, len(job.manifest.classes))
         self.model = local.model
         self._forward_backward_call = step.make_forward_backward_call(local)
-        self._before = newest_progress(cluster, self.states)
+        self._before, self._kept = newest_progress(cluster, self.states), kept.read(job.run)
         parts, method = assembly.assemble(local, config, self._choose())
         self.optimizer = parts.optimizer
-        self._train_call, self._split_call = step.make_train_call(parts), step.SplitCall(parts, self._forward_backward_call)
+        self._train_call, self._profiled_call = step.make_train_call(parts), step.ProfiledCall(parts, self._forward_backward_call)
         self._warmup = config.reduction.warmup_steps if method.memory else 0
         uncompressed = chain.make(reduction.plain(), cluster.all_reduce, cluster.direct)
         self._warmup_call = step.make_train_call(dataclasses.replace(parts, reduction=uncompressed))
         self._evaluate_call = step.make_evaluate_call(self.model)
         self.variables = [variable.value for variable in self.model.weights] + self.optimizer.slots
-        self.memories = Memories(job.own / "memory", cluster.place, config.checkpoint.keep, method.memory)
+        self.memories = Memories(job.own / "memory", cluster.place, config.checkpoint.keep, method.memory, job.metrics.warning)
+        self.saver = Saver(job.metrics.warning, self._make_room)
         self.shares = self._divide()
         self.history = History(job.run / "history.csv")
         self.events = Events(job.run / "logs") if cluster.place.is_chief else None
+        self._saved = 0
+        """The step of the newest saved state of this run that this worker took part in saving."""
+        self._last: tuple[str, int, dict[str, Any]] | None = None
+        """Name, epoch and row of the snapshot of the current weights; None inside an epoch."""
         self.splits, self._lines = Splits(job.metrics), StepLines(config.telemetry.log_every)
+        self._progress_lines = ProgressLines(job.counts.epochs, job.counts.total_steps, cluster.place.is_chief)
         self._prepare_data()
 
     def _divide(self) -> list[int]:
         job, train = self.job, self.job.config.train
         if train.batch_sizes == balance.CALIBRATED:
             job.metrics.phase("measuring the workers")
-        found = balance.shares(train, self.cluster, job.counts.global_batch, self._before.shares, self._own_seconds, self._overhead_seconds)
-        if len(set(found)) > 1:
-            job.metrics.shares(balance.told(self.cluster.place.hosts, job.counts.global_batch, found))
+        before = [self._before.shares, self._kept.shares]
+        found, measured = balance.shares(train, self.cluster, job.counts.global_batch, before, self._own_seconds, self._overhead_seconds)
+        if measured or len(set(found)) > 1:
+            job.metrics.shares(balance.told(self.cluster.place.hosts, job.counts.global_batch, found), found, measured)
         return found
 
     def _choose(self) -> Reduction:
@@ -99,16 +111,17 @@ class Trainer:
         place = cluster.place
         parts = balance.given(job.config.train, place.workers) or [1] * place.workers
         measure = functools.partial(self._own_seconds, max(1, job.counts.global_batch * parts[place.rank] // sum(parts)))
-        chosen, self.choice = choosing.resolve(job.config.reduction, cluster, step.shapes(self.model), self._before.method, measure)
-        job.metrics.reduction(self.choice.name, self.choice.why)
+        shapes = step.shapes(self.model)
+        chosen, self.choice = auto_reduction.resolve(job.config.reduction, cluster, shapes, self._before.method, measure, self._kept)
+        job.metrics.reduction(self.choice.name, self.choice.why, self.choice.measured)
         return chosen
 
     def _own_seconds(self, batch: int) -> float:
-        return choosing.own_seconds(self.cluster, self._forward_backward_call, self.job.config.data.image_size, batch)
+        return auto_reduction.own_seconds(self.cluster, self._forward_backward_call, self.job.config.data.image_size, batch)
 
     def _overhead_seconds(self) -> float:
         with self._taken_back():
-            return choosing.overhead_seconds(self._split_call, self.job.config.data.image_size)
+            return auto_reduction.overhead_seconds(self._profiled_call, self.job.config.data.image_size)
 
     def _prepare_data(self) -> None:
         counts, place = self.job.counts, self.cluster.place
@@ -125,8 +138,8 @@ class Trainer:
             The exit code, DONE or PREEMPTED.
 
         Raises:
-            Diverged: the loss is not a number.
-            tf.errors.OpError: a peer is gone.
+            Diverged: the loss is NaN or infinite.
+            tf.errors.OpError: a peer is lost.
         """
         self.job.metrics.phase("tracing")
         self._trace()
@@ -134,10 +147,11 @@ class Trainer:
         gc.enable()
         self.job.metrics.phase("restoring")
         self.progress = restore(self.cluster, self.states, self.variables, self.memories)
+        self._saved = self.progress.step
         self._remember()
         self._seconds_before = self.progress.seconds_total
         self.history.truncate(self.progress.step // self.job.counts.steps_per_epoch)
-        # A layer may keep what is none from the start, as a mask of -inf.
+        # A layer may hold non-finite values from the start, such as a mask of -inf.
         self._numbers = [bool(np.isfinite(array).all()) for array in self._weights()]
         self._same_weights("at the start")
         self._summary("RUNNING")
@@ -147,24 +161,24 @@ class Trainer:
         return self._end(stopped)
 
     def _remember(self) -> None:
-        """What was measured goes into the state: a run that is continued keeps it."""
+        """Store what was measured in the state, so that a resumed run keeps it."""
         if self.cluster.place.workers > 1:
             self.progress.method = self.choice.name
         if self.job.config.train.batch_sizes == balance.CALIBRATED:
             self.progress.shares = self.shares
 
     def _trace(self) -> None:
-        """Take a step of each kind on a blank image, and take it back: no step of training waits for tracing or for connections."""
+        """Run one step of each kind on a blank image and undo it, so that no training step waits for tracing or connections."""
         blank, rates = step.blank(self.job.config.data.image_size), np.zeros(1, np.float32)
         with self._taken_back():
             for call in [self._train_call, *([self._warmup_call] if self._warmup else [])]:
                 call(blank, rates)
-            if self.job.config.telemetry.split_every:
-                self._split_call(blank, rates)
+            if self.job.config.telemetry.profile_every:
+                self._profiled_call(blank, rates)
 
     @contextlib.contextmanager
     def _taken_back(self) -> Iterator[None]:
-        """Whatever steps are taken inside: afterwards all that training changes is as before."""
+        """Undo the steps run inside: restore everything that training changes."""
         kept = [*self.variables, *self.memories.memory]
         before = [np.array(variable.numpy()) for variable in kept]
         yield
@@ -172,9 +186,9 @@ class Trainer:
             variable.assign(value)
 
     def _epoch(self) -> bool:
-        """Train what is left of an epoch; True when all workers agreed to stop inside it."""
+        """Train the rest of an epoch; True when all workers agreed to stop inside it."""
         counts, progress = self.job.counts, self.progress
-        epoch = counts.epoch_of(progress.step)
+        epoch, self._last = counts.epoch_of(progress.step), None
         self.job.metrics.phase("training", f"epoch {epoch}")
         plan = EpochPlan(counts.train_images, counts.global_batch, counts.steps_per_epoch, self.job.config.seed, epoch)
         stop = False
@@ -202,7 +216,7 @@ class Trainer:
             uneven,
             config.checkpoint.every_steps,
             offset,
-            config.telemetry.split_every,
+            config.telemetry.profile_every,
             self._warmup,
         )
 
@@ -224,11 +238,11 @@ class Trainer:
         self._check_finite(rows, rates)
         sums = rows.astype(np.float64).sum(axis=0)
         self._add(batches.call.steps, sums, seconds + waited)
-        self._log(batches.call.steps, sums, seconds + waited, float(rates[-1]))
+        self._log(epoch, batches.call.steps, sums, seconds + waited, float(rates[-1]))
         self._sample(epoch, sums, seconds + waited, waited)
         self._sample_split(epoch, batches, parts, seconds, waited)
         stop, every = bool(sums[3] > 0), self.job.config.checkpoint.every_steps
-        # At the end of an epoch its record comes first: a state saved here would skip it on resume.
+        # At the end of an epoch its record comes first: a resume from a state saved here would skip it.
         if (stop or (every and self.progress.step % every == 0)) and not self._epoch_is_over():
             self._check_weights()
             self.job.metrics.phase("saving", f"step {self.progress.step}")
@@ -237,12 +251,12 @@ class Trainer:
         return stop
 
     def _train(self, batches: Batches, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
-        """The call's rows and, of a step that was taken apart, the seconds of its parts."""
+        """The call's rows and, for a profiled step, the seconds of its parts."""
         stop = np.float32(self.job.stop_asked() or self._out_of_time())
         numbers = self.progress.step + np.arange(batches.call.steps, dtype=np.int32)
         batch = step.Batch(batches.images, batches.labels, batches.weights, batches.places, batches.totals, numbers, stop)
         if batches.call.taken_apart:
-            return self._split_call(batch, rates)
+            return self._profiled_call(batch, rates)
         call = self._warmup_call if self.progress.step < self._warmup else self._train_call
         return call(batch, rates).numpy(), None
 
@@ -252,10 +266,15 @@ class Trainer:
         progress.loss, progress.images, progress.correct = progress.loss + sums[0], progress.images + sums[1], progress.correct + sums[2]
         progress.seconds, progress.images_total = progress.seconds + seconds, progress.images_total + sums[1]
 
-    def _log(self, steps: int, sums: np.ndarray, seconds: float, rate: float) -> None:
-        if self.cluster.place.is_chief:
-            for line in self._lines.add(self.progress.step, steps, sums.tolist(), seconds, rate):
-                print(line, flush=True)
+    def _log(self, epoch: int, steps: int, sums: np.ndarray, seconds: float, rate: float) -> None:
+        progress = self.progress
+        if self.cluster.place.is_chief and self.job.config.telemetry.log_every:
+            lines = self._lines.add(progress.step, steps, sums.tolist(), seconds, rate)
+        else:
+            means = progress.loss / progress.images, progress.correct / progress.images
+            lines = self._progress_lines.add(epoch, progress.step, float(sums[1]), seconds, *means)
+        for line in lines:
+            print(line, flush=True)
 
     def _rates(self, epoch: int, batches: Batches) -> np.ndarray:
         counts = self.job.counts
@@ -274,7 +293,7 @@ class Trainer:
             raise Diverged(f"the loss became {rows[bad[0], 0]} at step {number} with {self._mend(rate)}")
 
     def _check_update(self, value: float, what: str) -> None:
-        """Refuse what the last step made of the weights: its own loss is that of the ones before."""
+        """Refuse non-finite results of the last update: that step's own loss was computed with the weights before it."""
         if not math.isfinite(value):
             step, counts = self.progress.step, self.job.counts
             rate = schedule.learning_rate(self.job.config, counts.workers, (step - 1) / counts.steps_per_epoch)
@@ -325,16 +344,32 @@ class Trainer:
         self._save_state()
         self._summary("RUNNING")
         self.job.metrics.epoch(row)
+        print(self._progress_lines.epoch(row), flush=True)
 
     def _record(self, epoch: int, row: dict[str, Any], phases: dict[str, float]) -> None:
         if self.events is not None:
-            self.events.epoch(row)
-            self.events.phases(epoch, phases)
-            save_snapshot(self.model, self.job.run, epoch)
-            self.history.add(row)
+            self.saver.save("TensorBoard's log", self.job.run / "logs", None, functools.partial(self._write_events, epoch, row, phases))
+            self._snapshot(epoch, row)
+            self._add_row(row)
+            prune(self.job.run, self.job.config.checkpoint.snapshots, self.history.rows)
+
+    def _write_events(self, epoch: int, row: dict[str, Any], phases: dict[str, float]) -> None:
+        assert self.events is not None
+        self.events.epoch(row)
+        self.events.phases(epoch, phases)
+
+    def _snapshot(self, epoch: int, row: dict[str, Any]) -> None:
+        policy, rows = self.job.config.checkpoint.snapshots, self.history.rows
+        if wanted(policy, rows, row):
+            self._last = snapshot_name(policy, epoch), epoch, row
+            path, size = snapshot_path(self.job.run, epoch), _size([weight.value for weight in self.model.weights])
+            self.saver.save(self._last[0], path, size, lambda: save_snapshot(self.model, self.job.run, epoch))
+
+    def _add_row(self, row: dict[str, Any]) -> None:
+        self.saver.save("history.csv", self.job.run / "history.csv", None, lambda: self.history.add(row))
 
     def _validate(self) -> tuple[float, float]:
-        """Mean loss and accuracy over all validation images: each worker its shard, one reduction."""
+        """Mean loss and accuracy over all validation images: one shard per worker, one all-reduce."""
         self.job.metrics.phase("validating")
         images, sums = self.job.images["train"], np.zeros(3)
         for start in range(0, len(self._validation), VALIDATION_BATCH):
@@ -344,7 +379,7 @@ class Trainer:
         return loss / count, correct / count
 
     def _trained(self) -> None:
-        """Count the time since training began, with validation and saving, in which steps wait as well."""
+        """Add the time since the last call; it includes validation and saving, during which steps wait."""
         now = time.monotonic()
         self.progress.seconds_training += now - self._training_since
         self._training_since = now
@@ -356,12 +391,56 @@ class Trainer:
     def _save_state(self) -> None:
         self._trained()
         self.progress.seconds_total = self._seconds_total()
-        self.memories.save(self.progress.step, self.progress.attempt)
+        step, states, chief = self.progress.step, self.states.files, self.cluster.place.is_chief
+        # All parts must exist before the state does.
+        saved = self._save_memory()
+        if chief and saved:
+            saved = self.saver.save(
+                STATE, states.path(step), _size(self.variables), lambda: self.states.save(self.variables, self.progress)
+            )
         if self.memories.memory:
-            # All parts are there before the state is.
-            self.cluster.sum(np.zeros(1, np.float32))
-        if self.cluster.place.is_chief:
-            self.states.save(self.variables, self.progress)
+            saved = self._all_did(saved)
+            self.memories.settle(step, saved)
+        if saved:
+            self._saved = step
+
+    def _save_memory(self) -> bool:
+        """Write this worker's part of a state; True when every worker succeeded."""
+        memories, progress = self.memories, self.progress
+        if not memories.memory:
+            return True
+        path = memories.files.path(progress.step)
+        self.saver.save(PART, path, _size(memories.memory), lambda: memories.write(progress.step, progress.attempt))
+        saved = self._all_did(PART not in self.saver.missing)
+        if self.cluster.place.is_chief and not saved:
+            self.saver.lacks(STATE, f"{self.states.files.path(progress.step)}: a worker has no room for its part of it")
+        return saved
+
+    def _all_did(self, did: bool) -> bool:
+        return int(self.cluster.sum(np.array([did], np.int32))[0]) == self.cluster.place.workers
+
+    def _make_room(self) -> bool:
+        """Delete what this worker can do without; its newest intact state stays."""
+        freed = self.memories.files.free(self._saved)
+        if not self.cluster.place.is_chief:
+            return freed
+        unfinished = list((self.job.run / "checkpoints").glob(".part-*"))
+        for path in unfinished:
+            path.unlink(missing_ok=True)
+        return self.states.files.free(self.progress.step) or freed or bool(unfinished)
+
+    def _save_again(self) -> None:
+        """Retry what a run exists for: state, snapshot and history."""
+        if self._saved != self.progress.step:
+            self._save_state()
+        if self._last is not None and self._last[0] in self.saver.missing:
+            self._snapshot(*self._last[1:])
+        if "history.csv" in self.saver.missing:
+            self._add_row(self.history.rows[-1])
+
+    def _needed(self) -> list[str]:
+        """What a run must have saved to succeed."""
+        return [PART, STATE, "history.csv", "summary.json", *([self._last[0]] if self._last is not None else [])]
 
     def _seconds_total(self) -> float:
         return self._seconds_before + time.monotonic() - self.job.started
@@ -381,8 +460,11 @@ class Trainer:
         by_rank = self._same_weights("at the end")
         stopped = stopped and self.progress.step < self.job.counts.total_steps
         state = "SUCCEEDED" if not stopped else "CANCELLED" if self.job.stop_marker.exists() or self._out_of_time() else "PREEMPTED"
-        self._summary(state, by_rank)
+        self._save_again()
+        needed = self._needed()
+        self._summary(state if not set(needed) & set(self.saver.missing) else "FAILED", by_rank)
         self.cluster.sum(np.zeros(1, np.float32))
+        self.saver.check(needed, f"at step {self._saved:,}" if self._saved else "from the start")
         self.job.metrics.phase("ended", state)
         return PREEMPTED if stopped else DONE
 
@@ -390,7 +472,7 @@ class Trainer:
         if not self.cluster.place.is_chief:
             return
         progress, counts = self.progress, self.job.counts
-        # An epoch under way may have a row already, where the run ended inside it.
+        # The current epoch may already have a row if the run ended inside it.
         finished = progress.step // counts.steps_per_epoch
         steps_seconds = sum(row["seconds"] for row in self.history.rows if row["epoch"] <= finished) + progress.seconds
         summary = {
@@ -410,5 +492,16 @@ class Trainer:
             "best": self.history.best(),
             "weights_sha256": by_rank[0] if by_rank else None,
             "weights_sha256_by_rank": by_rank,
+            "exact": not progress.inexact,
+            "inexact_because": progress.inexact,
+            "unsaved": self.saver.missing,
         }
-        write_json(self.job.run / "summary.json", summary)
+        path = self.job.run / "summary.json"
+        self.saver.save("summary.json", path, None, lambda: write_json(path, summary))
+
+
+def _size(arrays: Sequence[Any]) -> int:
+    """Bytes of tensors or arrays."""
+    kinds = (getattr(array, "dtype", np.float32) for array in arrays)
+    sizes = (np.dtype(getattr(kind, "as_numpy_dtype", kind)).itemsize for kind in kinds)
+    return sum(math.prod(array.shape) * size for array, size in zip(arrays, sizes, strict=True))

@@ -1,7 +1,7 @@
-"""The update rule, applied once a step to the mean gradient of all workers.
+"""The update rule, applied once per step to the mean gradient of all workers.
 
-L2 penalties of weights are part of the update and not of what is sent: every worker knows their gradient, and of a compressed
-gradient they would be the part of full rank.
+L2 penalties of weights are part of the update and are not sent: every worker knows their gradient, and it would add a
+full-rank part to a compressed gradient.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -14,16 +14,16 @@ import tensorflow as tf
 from trainer.collective import on_host
 from trainer.config import Optimizer
 from trainer.fixedsum import fixed_sum
-from trainer.hostarray import Crew, HostArray, aligned
+from trainer.hostarray import HostArray, RowPool, aligned
 from trainer.reduction import LowRank
 
 
 class SGD:
-    """Stochastic gradient descent with momentum, Keras' formula, one fused op a variable.
+    """Stochastic gradient descent with momentum, Keras' formula, one fused op per variable.
 
     velocity = momentum * velocity - rate * gradient; weight += velocity. Decay is decoupled and comes
-    first. With `clip_norm` a gradient whose norm over all variables is larger is shortened to it; that
-    is a smaller rate, and no pass over the gradient.
+    first. With `clip_norm`, a gradient whose norm over all variables is larger is scaled down to it,
+    through a smaller rate instead of another pass over the gradient.
     """
 
     def __init__(self, config: Optimizer, variables: Sequence[keras.Variable], low_rank: Collection[int] = (), threads: int = 1):
@@ -33,7 +33,7 @@ class SGD:
             config: the section `optimizer`.
             variables: the trainable ones.
             low_rank: which of them, by number, may get their gradient as `LowRank`.
-            threads: for these.
+            threads: for the low-rank updates.
         """
         self._momentum, self._decay, self._clip = config.momentum, config.weight_decay, config.clip_norm
         self._weights, self._penalties = [variable.value for variable in variables], [penalty(variable) for variable in variables]
@@ -69,10 +69,10 @@ class SGD:
 
 
 class Adam:
-    """Adam (Kingma, Ba 2015, arXiv:1412.6980), Keras' formula, one fused op a variable.
+    """Adam (Kingma, Ba 2015, arXiv:1412.6980), Keras' formula, one fused op per variable.
 
-    Decay is decoupled (Loshchilov, Hutter 2019, arXiv:1711.05101) and comes first. Low-rank gradients are multiplied out: the
-    second moment takes the square of each element.
+    Decay is decoupled (Loshchilov, Hutter 2019, arXiv:1711.05101) and comes first. Low-rank gradients are multiplied out,
+    because the second moment needs the square of each element.
     """
 
     def __init__(self, config: Optimizer, variables: Sequence[keras.Variable]):
@@ -121,21 +121,22 @@ Rule = SGD | Adam
 
 
 def shortening(gradients: Sequence[tf.Tensor | LowRank], longest: float) -> tf.Tensor:
-    """The factor that makes gradients no longer than `longest`, as a norm over all."""
-    # The left factor's rows are orthonormal: the product is as long as the right one.
+    """The factor that scales gradients down to a norm of at most `longest`, over all of them."""
+    # The left factor's rows are orthonormal, so the product has the norm of the right factor.
     tensors = [gradient.right if isinstance(gradient, LowRank) else gradient for gradient in gradients]
-    norm = tf.sqrt(tf.add_n([fixed_sum(tf.square(tensor)) for tensor in tensors]))
+    # Not `add_n`: TensorFlow's graph optimizer reorders its inputs, differently in each graph.
+    norm = tf.sqrt(fixed_sum(tf.stack([fixed_sum(tf.square(tensor)) for tensor in tensors])))
     return tf.minimum(1.0, longest / tf.maximum(norm, np.finfo(np.float32).tiny))
 
 
 def penalty(variable: keras.Variable) -> float:
-    """Twice the coefficient of a weight's L2 penalty: what of the weight itself is in the loss' gradient."""
+    """Twice the coefficient of a weight's L2 penalty: the factor of the weight in the loss's gradient."""
     regularizer = variable.regularizer
     return 2 * float(regularizer.l2) if type(regularizer) is keras.regularizers.L2 else 0.0
 
 
 def other_penalties(model: keras.Model) -> list[tf.Tensor]:
-    """What a model adds to the loss beside L2 penalties of its weights, a number each."""
+    """What a model adds to the loss besides L2 penalties of its weights, one scalar each."""
     kept = [variable.regularizer for variable in model.trainable_variables]
     try:
         for variable in model.trainable_variables:
@@ -148,29 +149,29 @@ def other_penalties(model: keras.Model) -> list[tf.Tensor]:
 
 
 def penalised(gradient: tf.Tensor, short: tf.Tensor | None, weight: Any, share: float) -> tf.Tensor:
-    """A gradient, shortened if it is too long, with its weight's penalty."""
+    """A gradient, scaled by `short` if given, with its weight's penalty."""
     shortened = gradient if short is None else gradient * short
     return shortened + weight * share if share else shortened
 
 
 def multiplied(gradient: tf.Tensor | LowRank, shape: Sequence[int]) -> tf.Tensor:
-    """A gradient as one tensor."""
+    """A gradient as one tensor, multiplied out if it is low-rank."""
     if isinstance(gradient, LowRank):
         return tf.reshape(tf.matmul(gradient.left, gradient.right, transpose_a=True), shape)
     return gradient
 
 
 class HostWeight:
-    """One weight that is updated by compiled loops: from factors, or from a whole gradient."""
+    """One weight that compiled loops update, from factors or from a full gradient."""
 
     def __init__(self, weight: Any, config: Optimizer, share: float, threads: int):
         self._weight, self._penalty = weight, np.float32(share)
         self._shape = (int(np.prod(weight.shape[:-1])), int(weight.shape[-1]))
         self._momentum, self._decay = np.float32(config.momentum), np.float32(config.weight_decay)
         self.velocity = HostArray(tuple(weight.shape))
-        # The variable is given this memory once, and keeps it: later steps update it in place.
+        # The variable takes over this memory once; later steps update it in place.
         self._memory = aligned(self._shape)
-        self._crew = Crew(threads)
+        self._crew = RowPool(threads)
 
     def apply(self, gradient: tf.Tensor | LowRank, step: tf.Tensor, rate: tf.Tensor) -> None:
         """Update in replica context."""

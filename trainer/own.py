@@ -1,4 +1,4 @@
-"""Functions in a person's own Python file: `FILE.py:FUNCTION`, found without running the file, then run from its text."""
+"""Functions in a user's own Python file: `FILE.py:FUNCTION`, found without running the file, then run from its text."""
 
 import ast
 import contextlib
@@ -19,18 +19,18 @@ LARGEST = 2**20
 
 @dataclass(frozen=True)
 class Function:
-    """A function of a file, as its text says."""
+    """A function of a file, given by the file's text."""
 
     file: str
     name: str
     source: str
-    """The whole file."""
+    """The text of the whole file."""
     path: str | None = None
-    """Where it lies; None on a machine that has no more of it than its text."""
+    """Path of the file; None on a machine that has only its text."""
 
     @property
     def called(self) -> str:
-        """As a person typed it."""
+        """As the user typed it."""
         return f"{self.file}:{self.name}"
 
 
@@ -42,7 +42,7 @@ def find(variable: str, given: str) -> Function:
         given: what it was given.
 
     Raises:
-        ConfigError: not of that form, no such file, not Python, or no such function at its top.
+        ConfigError: not of that form, no such file, not Python, or no such function at its top level.
     """
     file, colon, name = given.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
@@ -66,7 +66,7 @@ def parameters(variable: str, function: Function) -> ast.arguments:
     """The parameters of a function, from the text of its file.
 
     Raises:
-        ConfigError: not Python, or no such function (with the nearest).
+        ConfigError: not Python, or no such function (with the nearest one).
     """
     try:
         tree = ast.parse(function.source, function.file)
@@ -82,29 +82,29 @@ def parameters(variable: str, function: Function) -> ast.arguments:
 
 
 def load(variable: str, function: Function) -> Callable[..., Any]:
-    """Run the file's text and give its function; what it prints goes to the standard error.
+    """Run the file's text and return its function; its output goes to standard error.
 
     Raises:
         ConfigError: it raised an error.
     """
-    # A name of its own: a file may be called like a module that is in use.
+    # A unique name, because the file may have the name of a module in use.
     module = types.ModuleType(f"lockstep_own_{Path(function.file).stem}")
     module.__file__ = function.path or function.file
-    # So that errors, and Keras, find the lines.
+    # So that tracebacks and Keras find the source lines.
     linecache.cache[function.file] = (len(function.source), None, function.source.splitlines(keepends=True), function.file)
     sys.modules[module.__name__] = module
     with telling(variable, function):
-        exec(compile(function.source, function.file, "exec"), module.__dict__)  # noqa: S102 - a person's own code is what was asked for
+        exec(compile(function.source, function.file, "exec"), module.__dict__)  # noqa: S102 - the user asked to run this code
         found: Callable[..., Any] = getattr(module, function.name)
         return found
 
 
 @contextlib.contextmanager
 def telling(variable: str, function: Function) -> Iterator[None]:
-    """An error of a person's code becomes a message with its line.
+    """Turn an error in the user's code into a message with its line.
 
     Raises:
-        ConfigError: what was raised inside.
+        ConfigError: for any error raised inside.
     """
     try:
         with contextlib.redirect_stdout(sys.stderr):

@@ -1,25 +1,29 @@
-"""What lies where in a run directory, and which of its snapshots a person means."""
+"""The layout of a run directory, and which of its snapshots a user means."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from trainer.config import nearest
 from trainer.errors import LockstepError
 from trainer.files import read_json
 from trainer.telemetry import read_history
 
+NUMBERS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 WORDS = ("first", "best", "last", "all")
 
 
 def recorded(run: Path | None) -> dict[str, Any]:
-    """cluster.json of a run that was launched before, or an empty dict."""
+    """cluster.json of a run that was launched before, else an empty dict."""
     path = run / "cluster.json" if run else None
     return dict(read_json(path)) if path is not None and path.is_file() else {}
 
 
 def snapshot_path(run: Path, epoch: int) -> Path:
-    """Where an epoch's snapshot lies."""
+    """Path of an epoch's snapshot."""
     return run / "checkpoints" / f"epoch-{epoch:04d}.keras"
 
 
@@ -29,11 +33,59 @@ def existing_epochs(run: Path) -> list[int]:
     return sorted(int(name.group(1)) for name in names if name)
 
 
+def kept(policy: str | int, there: Sequence[int], rows: Sequence[dict[str, Any]]) -> set[int]:
+    """The existing epochs whose snapshots `checkpoint.snapshots` keeps, given the rows of the history."""
+    # Snapshots of later epochs belong to an attempt that was not continued.
+    current = [epoch for epoch in there if rows and epoch <= rows[-1]["epoch"]]
+    if policy == "all" or not current:
+        return set(there)
+    if policy == "best":
+        return {_best([row for row in rows if row["epoch"] in current])}
+    every = policy if isinstance(policy, int) else 0
+    return {epoch for epoch in current if epoch == current[-1] or (every and epoch % every == 0)}
+
+
+def most_kept(policy: str | int, epochs: int) -> int:
+    """The most snapshots that exist at once in a run of `epochs` epochs, including the one being written."""
+    return min(epochs, {"all": epochs}.get(policy, 2) if isinstance(policy, str) else epochs // policy + 2)
+
+
+def wanted(policy: str | int, rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> bool:
+    """Whether to write the snapshot of the epoch that just ended: any may be the last, but only some are the best so far."""
+    return policy != "best" or _best([*(old for old in rows if old["epoch"] < row["epoch"]), row]) == row["epoch"]
+
+
+def snapshot_name(policy: str | int, epoch: int) -> str:
+    """A snapshot's name for messages; where only one snapshot is kept, the name is the same in every epoch."""
+    alone = policy in ("best", "last") or (isinstance(policy, int) and epoch % policy != 0)
+    return f"the {'best' if policy == 'best' else 'last'} snapshot" if alone else f"the snapshot of epoch {epoch}"
+
+
+def prune(run: Path, policy: str | int, rows: Sequence[dict[str, Any]]) -> None:
+    """Remove the snapshots that `checkpoint.snapshots` does not keep."""
+    there = existing_epochs(run)
+    for epoch in set(there) - kept(policy, there, rows):
+        snapshot_path(run, epoch).unlink(missing_ok=True)
+
+
+def snapshots_policy(run: Path) -> str | int:
+    """`checkpoint.snapshots` of a run; `all` for a run from before this key existed."""
+    path = run / "config.yml"
+    raw = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    policy: str | int = (raw or {}).get("checkpoint", {}).get("snapshots", "all")
+    return policy
+
+
+def _best(rows: Sequence[dict[str, Any]]) -> int:
+    """The epoch with the highest validation accuracy, the earliest of equals."""
+    return int(max(rows, key=lambda row: (row["val_accuracy"], -row["epoch"]))["epoch"])
+
+
 def choose_epochs(asked: str, run: Path) -> list[int]:
-    """Epochs for `12`, `1,12,30`, `first`, `best`, `last` or `all`, in the order asked, each once.
+    """Epochs for `12`, `1,12,30`, `2-5`, `first`, `best`, `last` or `all`, in the order given, each once.
 
     Raises:
-        LockstepError: no snapshot of that epoch (lists those that exist), or not understood.
+        LockstepError: there is no snapshot of that epoch (lists those that exist), or the text is not understood.
     """
     there = existing_epochs(run)
     if not there:
@@ -53,12 +105,28 @@ def _epochs_of(word: str, run: Path, there: list[int]) -> list[int]:
         rows = [row for row in read_history(run / "history.csv") if row["epoch"] in there]
         if not rows:
             raise LockstepError(f"epoch=best: {run.name} has no history.csv that says which epoch is best; name a number")
-        return [max(rows, key=lambda row: (row["val_accuracy"], -row["epoch"]))["epoch"]]
-    if not word.isdecimal():
-        raise LockstepError(f"epoch={word}: expected numbers as in 12 or 1,12,30, or one of {', '.join(WORDS)}{nearest(word, WORDS)}")
-    if int(word) not in there:
-        raise LockstepError(f"epoch={word}: run {run.name} has no such snapshot; there are: {_ranges(there)}")
-    return [int(word)]
+        return [_best(rows)]
+    numbers = NUMBERS.fullmatch(word)
+    if not numbers or (numbers[2] and int(numbers[2]) < int(numbers[1])):
+        raise LockstepError(f"epoch={word}: expected numbers as in 12, 1,12,30 or 2-5, or one of {', '.join(WORDS)}{nearest(word, WORDS)}")
+    first, last = int(numbers[1]), int(numbers[2] or numbers[1])
+    epochs = [epoch for epoch in there if first <= epoch <= last]
+    if len(epochs) != last - first + 1:
+        which = "such snapshot" if first == last else "snapshot of some of these" if epochs else "such snapshots"
+        policy = snapshots_policy(run)
+        because = "" if policy == "all" else f" (checkpoint.snapshots={policy} keeps no others)"
+        raise LockstepError(f"epoch={word}: run {run.name} has no {which}; there are: {_ranges(there)}{because}")
+    return epochs
+
+
+def marks(run: Path) -> dict[int, str]:
+    """Which snapshots are the first, best and last: epoch -> `best, last`."""
+    there, found = existing_epochs(run), dict[int, str]()
+    told = {row["epoch"] for row in read_history(run / "history.csv")}
+    for word in ("first", *(["best"] if told & set(there) else []), "last") if there else ():
+        (epoch,) = _epochs_of(word, run, there)
+        found[epoch] = f"{found[epoch]}, {word}" if epoch in found else word
+    return found
 
 
 def _ranges(numbers: list[int]) -> str:

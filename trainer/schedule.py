@@ -1,4 +1,4 @@
-"""Exact counts of steps, and the learning rate at each of them. Pure arithmetic."""
+"""Exact step counts, and the learning rate at each step. Pure arithmetic."""
 
 import math
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ class Counts:
 
 
 def counts(config: Config, workers: int, train_files: int, held_out: int | None = None) -> Counts:
-    """Sizes that follow from a configuration, a number of workers and the files in `train/`.
+    """Sizes that follow from a configuration, the number of workers and the files in `train/`.
 
-    Of these a dataset may set some aside for validation by itself (`held_out`), whatever `data.validation_split` says.
+    A dataset may itself set some files aside for validation (`held_out`), which overrides `data.validation_split`.
 
-    An epoch sees every training image once, its last step with what is left, unless
+    An epoch sees every training image once, and its last step takes what is left, unless
     `train.steps_per_epoch` says otherwise.
     """
     validation = held_out or validation_count(train_files, config.data.validation_split)
@@ -43,7 +43,7 @@ def counts(config: Config, workers: int, train_files: int, held_out: int | None 
 
 
 def check_sizes(sizes: Counts, workers: int) -> None:
-    """Refuse sizes with which a worker would have nothing to do."""
+    """Refuse sizes that would leave a worker without images."""
     if sizes.global_batch < workers:
         raise ConfigError(f"train.global_batch: {sizes.global_batch} is below the {workers} workers; each needs an image a step")
     if sizes.train_images < workers:
@@ -51,14 +51,14 @@ def check_sizes(sizes: Counts, workers: int) -> None:
 
 
 def global_batch(config: Config, workers: int) -> int:
-    """Images a step over all workers."""
+    """Images per step over all workers."""
     train = config.train
     listed = sum(train.batch_sizes) if isinstance(train.batch_sizes, tuple) else 0
     return train.global_batch or listed or train.batch_size * workers
 
 
 def validation_count(files: int, fraction: float) -> int:
-    """Images held out of `files`: at least one, never all."""
+    """Number of images held out of `files`: at least one, never all."""
     return max(1, min(files - 1, round(files * fraction)))
 
 

@@ -1,9 +1,11 @@
-"""A worker that Slurm started: its place in the cluster follows from the allocation, its files from a folder that all nodes read.
+"""A worker that Slurm started: its place in the cluster comes from the allocation, its files from a folder that all nodes share.
 
-Slurm may give a run other nodes each time. So what a run needs to go on, and what a person wants of it, is given back to that folder
-at the end, whatever the end is.
+Slurm may give a run different nodes each time. So whatever a run needs to continue, and its results, are copied back to that folder
+at the end, however the task ends.
 """
 
+import contextlib
+import datetime
 import itertools
 import json
 import os
@@ -14,22 +16,29 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from trainer import config as configs
+from trainer import ports, sealed
 from trainer.errors import DONE, FAILED, PREEMPTED, RESTART, ClusterError
-from trainer.files import read_json, write_json
+from trainer.files import read_json, sha256_file, write_json
+from trainer.records import HEADER
+from trainer.rundir import prune, snapshots_policy
+from trainer.telemetry import read_history
+
+if TYPE_CHECKING:
+    from trainer.data.manifest import Published
 
 GIVEN_BACK = ("state", "config.yml", "history.csv", "summary.json", "logs", "checkpoints")
-"""What the chief gives back beside its own `workers/<node>`; what a run needs to go on comes first."""
+"""What the chief copies back besides its own `workers/<node>`; what a run needs to continue comes first."""
 EVERY_S = 5.0
 RUN = "run.json"
-"""In a run's folder: its `id`, which a later run of the same name does not have, and the number of `workers` it was planned for."""
+"""In a run's folder: its `id`, unique even among runs of the same name, and the number of `workers` it was planned for."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +49,13 @@ class Allocation:
     nodes: list[str]
     """Names of all nodes, by rank."""
     job: str = ""
-    """Slurm's number of the job."""
+    """Slurm's job number."""
     step: str = ""
-    """Slurm's number of this start of the job's workers."""
+    """Slurm's number for this start of the job's workers."""
 
     @property
     def node(self) -> str:
-        """Name of this one."""
+        """Name of this node."""
         return self.nodes[self.rank]
 
 
@@ -55,9 +64,11 @@ class Place:
     """Where things are on this node."""
 
     job: Path
-    """The run's folder that all nodes read and write."""
+    """The run's shared folder, which all nodes read and write."""
     root: Path
-    packs: Path
+    published: "Published"
+    config_sha256: str
+    """Digest of the submitted configuration: it may contain the user's own model, and all nodes can write to its folder."""
     caches: Path
     port: int
     threads: int
@@ -71,10 +82,10 @@ class Place:
 
 
 def allocation(environment: Mapping[str, str] = os.environ, expand: Callable[[str], Sequence[str]] | None = None) -> Allocation:
-    """Read what `srun` told this task.
+    """Read this task's place from the environment that `srun` sets.
 
     Raises:
-        ClusterError: it was not started by `srun`, or there is more than one task a node.
+        ClusterError: it was not started by `srun`, or there is more than one task per node.
     """
     try:
         rank, tasks, listed = int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"]), environment["SLURM_STEP_NODELIST"]
@@ -87,7 +98,7 @@ def allocation(environment: Mapping[str, str] = os.environ, expand: Callable[[st
 
 
 def hostnames(listed: str) -> list[str]:
-    """`node[1-3]` as three names, in Slurm's order of tasks."""
+    """Expand `node[1-3]` to three names, in Slurm's order of tasks."""
     done = subprocess.run(["scontrol", "show", "hostnames", listed], capture_output=True, text=True, check=True)
     return done.stdout.split()
 
@@ -96,7 +107,7 @@ def tf_config(found: Allocation, port: int, resolve: Callable[[str], str] = sock
     """TF_CONFIG of this task.
 
     Raises:
-        ClusterError: a node's name means no address, or this node's own loopback.
+        ClusterError: a node's name does not resolve, or resolves to the loopback.
     """
     addresses = [_address(node, resolve) for node in found.nodes]
     return {"cluster": {"worker": [f"{address}:{port}" for address in addresses]}, "task": {"type": "worker", "index": found.rank}}
@@ -118,24 +129,35 @@ def check_port(port: int) -> None:
     """Refuse a port that another program listens on.
 
     Raises:
-        ClusterError: it is taken.
+        ClusterError: the port is taken.
     """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            raise ClusterError(f"port {port}: {error.strerror}; another run, or program, has it on this node: -e slurm_port=N") from None
+    if error := ports.taken(port):
+        who = ports.holder(port) or "another run, or program,"
+        raise ClusterError(f"port {port}: {error.strerror}; {who} has it on this node. Fix: end that, or -e slurm_port=N")
+
+
+def check_config(place: Place) -> None:
+    """Refuse a configuration other than the submitted one.
+
+    Raises:
+        ClusterError: it has changed since.
+    """
+    found = sha256_file(place.run / "config.yml")
+    if found != place.config_sha256:
+        raise ClusterError(
+            f"{place.job / 'config.yml'} has SHA-256 {found[:16]}..., and {place.config_sha256[:16]}... was submitted; somebody else "
+            f"wrote it. Fix: ansible-playbook playbooks/slurm.yml -e run={place.job.name} writes it anew"
+        )
 
 
 def check_number(place: Place, nodes: int) -> None:
-    """Refuse another number of nodes than was planned where the learning rate depends on it.
+    """Refuse a number of nodes other than planned if the learning rate depends on it.
 
     Raises:
-        ClusterError: it does.
+        ClusterError: the number differs and the learning rate depends on it.
     """
     planned = read_json(place.job / RUN)["workers"]
-    scaling = configs.build(yaml.safe_load((place.job / "config.yml").read_text(encoding="utf-8"))).schedule.scaling
+    scaling = configs.build(yaml.safe_load((place.run / "config.yml").read_text(encoding="utf-8"))).schedule.scaling
     if scaling != "none" and nodes != planned:
         raise ClusterError(
             f"{nodes} nodes: this run was planned for {planned}, and schedule.scaling={scaling} makes its learning rate depend on that; "
@@ -144,11 +166,11 @@ def check_number(place: Place, nodes: int) -> None:
 
 
 def main(place: Place) -> int:
-    """Train as one task of a job; gives the exit code of `trainer.worker`, or 128 and the signal that ended it.
+    """Train as one task of a job; return the exit code of `trainer.worker`, or 128 plus the signal that ended it.
 
-    The worker is a process of its own: whatever becomes of it, what it made is given back.
+    The worker is a separate process, so its files are copied back however it ends.
     """
-    hold = Hold()
+    hold = WorkerProcess()
     found, started = allocation(), time.time()
     try:
         put_others_aside(place)
@@ -177,7 +199,7 @@ def _write_end(own: Path, found: Allocation, started: float, code: int) -> None:
 
 
 def _refuse(place: Place, found: Allocation, started: float, error: ClusterError) -> int:
-    """End before there is a run directory on this node: what is said goes to the shared folder at once."""
+    """End before there is a run directory on this node: the message goes directly to the shared folder."""
     own = place.job / "workers" / found.node
     own.mkdir(parents=True, exist_ok=True)
     (own / "worker.log").write_text(f"error: {error}\n", encoding="utf-8")
@@ -185,18 +207,18 @@ def _refuse(place: Place, found: Allocation, started: float, error: ClusterError
     return FAILED
 
 
-class Hold:
-    """A task's hold of its worker, from the task's first moment on.
+class WorkerProcess:
+    """A task's control of its worker, from the start of the task.
 
-    Slurm's wish that all end reaches every process of a step: this one passes it on, and stays until the worker has ended.
+    Slurm sends its stop signal to every process of a step. This process passes it on and stays until the worker has ended.
     """
 
     def __init__(self) -> None:
         self._worker: subprocess.Popen[bytes] | None = None
         self.told = False
-        """Whether Slurm wishes that this task end."""
+        """Whether Slurm asked this task to end."""
         self.gave_up: int | None = None
-        """The exit code of a task whose worker was ended because it waits for another that is gone."""
+        """The task's exit code if its worker was killed because it waits for another that is gone."""
         signal.signal(signal.SIGTERM, self._pass_on)
 
     def _pass_on(self, number: int, _: Any) -> None:
@@ -205,21 +227,24 @@ class Hold:
             self._worker.send_signal(number)
 
     def to(self, worker: "subprocess.Popen[bytes]") -> None:
-        """Pass it on to a worker, also if it came before."""
+        """Pass the signal on to a worker, even if it came earlier."""
         self._worker = worker
         if self.told:
             worker.send_signal(signal.SIGTERM)
 
     def give_up(self, code: int) -> None:
-        """End the worker at once, with this exit code of the task."""
+        """Kill the worker; the task then ends with this exit code."""
         if self._worker is not None:
             self.gave_up = code
             self._worker.kill()
 
 
-def _train(place: Place, found: Allocation, own: Path, hold: Hold) -> int:
-    with (own / "worker.log").open("a", encoding="utf-8") as log:
+def _train(place: Place, found: Allocation, own: Path, hold: WorkerProcess) -> int:
+    with (own / "worker.log").open("a", encoding="utf-8") as log, _temporary(own) as temporary:
+        when = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        print(f"{HEADER}{found.job}.{found.step}, {when}, rank {found.rank}", file=log, flush=True)
         try:
+            check_config(place)
             check_port(place.port)
             check_number(place, len(found.nodes))
             config = json.dumps(tf_config(found, place.port))
@@ -229,7 +254,8 @@ def _train(place: Place, found: Allocation, own: Path, hold: Hold) -> int:
         (own / "tf_config.json").write_text(config, encoding="utf-8")
         if hold.told:
             return PREEMPTED
-        process = subprocess.Popen(worker(place, found), stdout=log, stderr=log, env={**os.environ, "TF_CONFIG": config})
+        environment = {**os.environ, "TF_CONFIG": config, "TMPDIR": str(temporary)}
+        process = subprocess.Popen(worker(place, found), stdout=log, stderr=log, env=environment)
         hold.to(process)
         code = process.wait()
     if hold.gave_up is not None:
@@ -237,16 +263,26 @@ def _train(place: Place, found: Allocation, own: Path, hold: Hold) -> int:
     return code if code >= 0 else 128 - code
 
 
+@contextlib.contextmanager
+def _temporary(own: Path) -> Iterator[Path]:
+    """A temporary folder, deleted afterwards, for files that killed libraries leave behind."""
+    folder = own / "tmp"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def worker(place: Place, found: Allocation) -> list[str]:
-    """The command that trains."""
-    paths = {"run": place.run, "host": found.node, "packs": place.packs, "caches": place.caches}
+    """The worker's command line."""
+    paths = {"run": place.run, "host": found.node, "packs": place.published.folder, "caches": place.caches}
     numbers = {"threads": place.threads, "gpus": place.gpus, "start-deadline": place.start_deadline}
-    words = [word for name, value in (paths | numbers).items() for word in (f"--{name}", str(value))]
+    words = [word for name, value in ({"manifest": place.published.sha256} | paths | numbers).items() for word in (f"--{name}", str(value))]
     return [sys.executable, "-m", "trainer", "train", *words]
 
 
-def _tell(place: Place, found: Allocation, own: Path, hold: Hold, over: threading.Event) -> None:
-    """Let whoever watches the run's folder see how far this task is; the chief gives snapshots back as they come."""
+def _tell(place: Place, found: Allocation, own: Path, hold: WorkerProcess, over: threading.Event) -> None:
+    """Show this task's progress in the run's shared folder; the chief also copies snapshots there as they appear."""
     records = own / "metrics.jsonl"
     earlier = records.stat().st_size if records.is_file() else 0
     joining = True
@@ -261,10 +297,11 @@ def _tell(place: Place, found: Allocation, own: Path, hold: Hold, over: threadin
             hold.give_up(code)
         if found.rank == 0 and (place.run / "checkpoints").is_dir():
             copy(place.run / "checkpoints", place.job / "checkpoints")
+            _prune(place)
 
 
 def _ended_badly(place: Place, found: Allocation) -> dict[str, Any] | None:
-    """The end of another task that was started with this one, when it was no good one."""
+    """The exit record of another task started with this one, if it failed."""
     for path in sorted((place.job / "workers").glob("*/exit.json")):
         ended: dict[str, Any] = read_json(path)
         same = (ended.get("job"), ended.get("step")) == (found.job, found.step)
@@ -274,7 +311,7 @@ def _ended_badly(place: Place, found: Allocation) -> dict[str, Any] | None:
 
 
 def _trains(records: Path, earlier: int) -> bool:
-    """Whether a worker is past joining: from then on it notices by itself that another is gone."""
+    """Whether a worker is past joining; from then on it notices a lost peer by itself."""
     if not records.is_file():
         return False
     with records.open("rb") as file:
@@ -283,10 +320,10 @@ def _trains(records: Path, earlier: int) -> bool:
 
 
 def put_others_aside(place: Place) -> None:
-    """Rename what an older run of the same name left on this node, as one that was deleted where this node was not looked at.
+    """Rename what an older run of the same name left on this node, for example a run that was deleted only elsewhere.
 
     Raises:
-        ClusterError: something listens on the port of this task: it may be that run.
+        ClusterError: something listens on this task's port; it may be that run.
     """
     if place.run.is_dir() and _identity(place.run) not in (None, read_json(place.job / RUN)["id"]):
         check_port(place.port)
@@ -295,7 +332,7 @@ def put_others_aside(place: Place) -> None:
 
 
 def _identity(run: Path) -> str | None:
-    """Of the run whose directory that is (`train.yml` writes it to another file than this); None where the file can't be read."""
+    """The id of a directory's run (`train.yml` writes it to a different file); None if the file can't be read."""
     found = [path for path in (run / RUN, run / "cluster.json") if path.is_file()]
     try:
         return str(read_json(found[0]).get("id", "")) if found else ""
@@ -304,21 +341,21 @@ def _identity(run: Path) -> str | None:
 
 
 def take(place: Place, found: Allocation, own: Path) -> None:
-    """Get what this task needs and lacks: the configuration; for the chief the newest state; what its reduction had not sent."""
+    """Copy what this task lacks: the configuration; for the chief, the newest state; the memory of its reduction."""
     for name in (RUN, "config.yml"):
         copy(place.job / name, place.run / name)
-    if found.rank == 0 and _newest(place.job / "state") > _newest(place.run / "state"):
+    if found.rank == 0 and _newest(place.job / "state") > _newest(place.run / "state", own=True):
         for name in ("state", "history.csv"):
             copy(place.job / name, place.run / name)
     memory = place.job / "workers" / found.node / "memory"
-    if _newest(memory) > _newest(own / "memory"):
+    if _newest(memory) > _newest(own / "memory", own=True):
         copy(memory, own / "memory")
     (own / "exit.json").unlink(missing_ok=True)
     _put_aside(own, found.job)
 
 
 def _put_aside(own: Path, job: str) -> None:
-    """Keep what an earlier job recorded under another name; a job that starts its workers again goes on with its records."""
+    """Rename an earlier job's records; a job that restarts its workers continues its own records."""
     marker, records = own / "job", own / "metrics.jsonl"
     before = marker.read_text(encoding="utf-8") if marker.is_file() else ""
     if before != job:
@@ -327,32 +364,47 @@ def _put_aside(own: Path, job: str) -> None:
         marker.write_text(job, encoding="utf-8")
 
 
-def _newest(folder: Path) -> str:
-    return max((path.name for path in folder.glob("step-*.npz")), default="")
+def _newest(folder: Path, own: bool = False) -> int:
+    """The step of the newest intact state in a folder, -1 without any; on this node's own disk, damaged ones are put aside."""
+    newest, damaged = sealed.newest_whole(folder)
+    for name, reason in damaged.items() if own else ():
+        print(f"{folder / name} is damaged ({reason}): kept as {sealed.put_aside(folder / name)}", flush=True)
+    return sealed.step_of(newest)
+
+
+def _prune(place: Place) -> None:
+    prune(place.job, snapshots_policy(place.run), read_history(place.run / "history.csv"))
 
 
 def give_back(place: Place, found: Allocation, own: Path) -> None:
-    """Put into the run's folder what this task made; files that are there already are not copied again."""
+    """Copy this task's files to the run's shared folder; unchanged files are not copied again."""
     copy(own, place.job / "workers" / found.node)
     if found.rank == 0:
         for name in GIVEN_BACK:
             if (place.run / name).exists():
                 copy(place.run / name, place.job / name)
+        _prune(place)
 
 
 def copy(source: Path, target: Path) -> None:
-    """Make a file or folder like another: what is new or changed is copied, states that are no longer there go."""
+    """Mirror a file or folder: new and changed files are copied, and states that are gone from the source are deleted.
+
+    Only intact training states are copied, and while one is damaged none is deleted.
+    """
     files = [source] if source.is_file() else [path for path in sorted(source.rglob("*")) if path.is_file()]
-    wanted = {
-        target if source.is_file() else target / path.relative_to(source): path for path in files if not path.name.startswith(".part-")
-    }
+    left = (path for path in files if not path.name.startswith(".part-") and sealed.ASIDE not in path.parts)
+    wanted = {target if source.is_file() else target / path.relative_to(source): path for path in left}
+    damaged = False
     for there, file in wanted.items():
         if not _same(there, file):
+            if sealed.NAME.fullmatch(file.name) and sealed.damage(file):
+                damaged = True
+                continue
             there.parent.mkdir(parents=True, exist_ok=True)
             part = there.with_name(f".part-{there.name}")
             shutil.copy2(file, part)
             part.replace(there)
-    for old in target.rglob("step-*.npz") if target.is_dir() else []:
+    for old in target.rglob("step-*.npz") if target.is_dir() and not damaged else []:
         if old not in wanted:
             old.unlink()
 

@@ -1,10 +1,10 @@
 """The inner loop: one traced call runs several synchronous steps and returns to Python once.
 
-Each worker's gradient is that of its local losses' sum, divided by the number of images of all workers:
-summed over the workers it is the mean over all images, and uneven local batches are weighted exactly.
+Each worker's gradient is the gradient of the sum of its local losses, divided by the global batch size.
+Summed over the workers it is the mean over all images, so uneven local batches are weighted exactly.
 
-Now and then a step is taken apart: the same parts, each traced and called on its own, tell how long
-each takes. It is a step of training like any other.
+Some steps are profiled: the same parts are traced and called one at a time to measure how long each
+takes. A profiled step trains like any other.
 """
 
 import functools
@@ -23,15 +23,15 @@ from trainer.reduction.chain import Chain
 from trainer.stopwatch import Stopwatch
 
 SUMS = ("loss", "images", "correct", "stop")
-"""What each row of a call's result sums over all workers, float32."""
+"""Columns of a call's result, each summed over all workers, float32."""
 SEEDS_APART = 1_000_003
-"""Between the seeds of two devices' generators."""
+"""Distance between the seeds of two devices' generators."""
 DRAWS = 256
-"""A generator is asked less often than that in a step."""
+"""Upper bound on how often a generator is called per step."""
 
 
 class Batch(NamedTuple):
-    """One worker's part of a step; of several steps each field but `stop` has one more dimension in front."""
+    """One worker's part of a step; for several steps each field but `stop` has an extra leading dimension."""
 
     images: Any
     """`[batch, height, width, channels]` uint8."""
@@ -40,11 +40,11 @@ class Batch(NamedTuple):
     weights: Any
     """`[batch]` float32; 0 leaves an image out."""
     places: Any
-    """`[batch]` int32: where each image stands among those of all workers."""
+    """`[batch]` int32: position of each image in the global batch."""
     total: Any
-    """float32: images of all workers."""
+    """float32: size of the global batch."""
     number: Any
-    """int32: the step's number in the run, from 0."""
+    """int32: number of the step in the run, from 0."""
     stop: Any
     """float32: 1 where this worker asks all to stop."""
 
@@ -54,12 +54,12 @@ class Batch(NamedTuple):
 
 
 def full(images: np.ndarray, labels: np.ndarray, total: int | None = None) -> Batch:
-    """Batches of several steps, from the first of a run on, in which every image counts.
+    """Batches of several steps, starting at step 0, in which every image counts.
 
     Args:
         images: `[steps, batch, height, width, channels]` uint8.
         labels: `[steps, batch]` int32.
-        total: images of all workers in a step; default: this one is alone.
+        total: size of the global batch; default: this worker's batch.
     """
     steps, batch = labels.shape
     places = np.tile(np.arange(batch, dtype=np.int32), (steps, 1))
@@ -68,31 +68,31 @@ def full(images: np.ndarray, labels: np.ndarray, total: int | None = None) -> Ba
 
 
 def blank(image: Sequence[int], images: int = 1) -> Batch:
-    """The same of one step, with blank images."""
+    """The batch of one step with blank images."""
     return full(np.zeros((1, images, *image), np.uint8), np.zeros((1, images), np.int32))
 
 
 @dataclass(frozen=True)
 class Local:
-    """What a worker computes of a step before anything is sent; called in replica context.
+    """What a worker computes in a step before anything is sent; called in replica context.
 
-    What travels is `[sums, *gradients, *statistics]`: `SUMS`, the gradients of this worker's part of the mean loss over all
-    workers' images, and, weighted in the same way, how its batch moves the means that the model keeps (BatchNormalization's): so
-    all workers keep the same ones at every step. Each device normalises with the statistics of its own part of the batch.
+    It sends `[sums, *gradients, *statistics]`: `SUMS`, the gradients of this worker's part of the mean loss over the global
+    batch, and, weighted in the same way, the change of the model's moving statistics (BatchNormalization's). All workers
+    therefore keep the same statistics at every step. Each device normalises with the statistics of its own part of the batch.
     """
 
     cluster: Cluster
     model: keras.Model
     augment: Callable[[Batch], tf.Tensor] = operator.attrgetter("images")
-    """Gives the images that the model sees."""
+    """Returns the images that the model sees."""
 
     def __call__(self, batch: Batch) -> list[tf.Tensor]:
-        """`[sums, *gradients, *statistics]` of this device's part of the worker's batch."""
+        """`[sums, *gradients, *statistics]` for this device's part of the worker's batch."""
         if self.cluster.devices == 1:
             return self.forward_backward(batch)
         count, device = tf.shape(batch.images)[0], self.cluster.device()
         first, last = count * device // self.cluster.devices, count * (device + 1) // self.cluster.devices
-        # Of fewer images than devices one without any takes a stand-in that does not count.
+        # With fewer images than devices, a device without an image takes one with weight 0.
         start = tf.minimum(first, count - 1)
         mine = slice(start, tf.maximum(last, start + 1))
         counts = tf.cast(last > first, tf.float32)
@@ -100,7 +100,7 @@ class Local:
         return self.forward_backward(batch._replace(images=images, labels=labels, weights=weights * counts, places=places))
 
     def forward_backward(self, batch: Batch) -> list[tf.Tensor]:
-        """The same of a whole batch."""
+        """`[sums, *gradients, *statistics]` for a whole batch."""
         model, weights_of = self.model, [variable.value for variable in self.model.trainable_variables]
         images = self.augment(batch)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -112,14 +112,14 @@ class Local:
             loss = tf.reduce_sum(losses)
             penalties = [*other_penalties(model), *scope.losses]
             objective = (loss + count * tf.add_n(penalties) if penalties else loss) / batch.total
-        # A model may keep weights from its loss (stop_gradient): they stay.
+        # A model may cut weights off from its loss (stop_gradient): they stay as they are.
         gradients = tape.gradient(objective, weights_of, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        # Flat: a reduction takes what has several dimensions for gradients that may be rounded or compressed.
+        # Flat, because a reduction may round or compress anything with several dimensions.
         kept = [tf.reshape(_moved(scope, variable) * (count / batch.total), [-1]) for variable in statistics(model)]
         return [tf.stack([loss, count, _correct(logits, batch.labels, batch.weights), batch.stop]), *gradients, *kept]
 
     def _seeds(self, batch: Batch) -> list[tuple[keras.Variable, tf.Tensor]]:
-        """The state of each of the model's random generators: its own first one, and of every step and device another."""
+        """The state of each of the model's random generators: its initial state, offset per step and device."""
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         found = []
         for variable in seeds(self.model):
@@ -129,26 +129,26 @@ class Local:
 
 
 def statistics(model: keras.Model) -> list[keras.Variable]:
-    """What a model may change by itself while it trains: of layers that are not frozen, the numbers that no gradient is of."""
+    """What a model itself updates in training: the floating-point, non-trainable variables of layers that are not frozen."""
     layers = [layer for layer in model._flatten_layers() if layer.trainable]
     return [variable for layer in layers for variable in layer._non_trainable_variables if tf.as_dtype(variable.dtype).is_floating]
 
 
 def _moved(scope: keras.StatelessScope, variable: keras.Variable) -> tf.Tensor:
-    """By how much a forward pass moved a variable; layers that keep something need not change it."""
+    """By how much a forward pass changed a variable; zeros if it did not."""
     value = scope.get_current_value(variable)
     return tf.zeros(variable.shape, variable.dtype) if value is None else value - variable.value
 
 
 def seeds(model: keras.Model) -> list[keras.Variable]:
-    """States of a model's random generators, as of Dropout."""
+    """States of a model's random generators, such as Dropout's."""
     others = {id(variable) for variable in model.weights}
     return [variable for variable in model.variables if id(variable) not in others]
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a step is made of; each function is called in replica context."""
+    """The parts of a step; each function is called in replica context."""
 
     local: Local
     optimizer: Rule
@@ -156,27 +156,27 @@ class Parts:
 
     @property
     def cluster(self) -> Cluster:
-        """That trains."""
+        """The cluster that trains."""
         return self.local.cluster
 
     @property
     def model(self) -> keras.Model:
-        """That is trained."""
+        """The model being trained."""
         return self.local.model
 
     def apply(self, values: list[Any], rate: tf.Tensor) -> tf.Tensor:
-        """Update the weights and what the model keeps; gives the global sums."""
+        """Update the weights and the model's statistics; return the global sums."""
         sums, *others = values
         count = len(self.model.trainable_variables)
         self.optimizer.apply(others[:count], rate)
         for variable, moved in zip(statistics(self.model), others[count:], strict=True):
             tf.raw_ops.AssignAddVariableOp(resource=variable.value.handle, value=tf.reshape(moved, variable.shape))
-        # Of all that was summed these alone outlive the step, and the step after the next one is summed in the same memory.
+        # Only these sums outlive the step, and the step after next reuses the memory.
         return tf.raw_ops.DeepCopy(x=sums)
 
 
 def signature(model: keras.Model, steps: int) -> Batch:
-    """Of batches as TensorFlow traces them; `steps` is 1 where there is a dimension for several steps, else 0."""
+    """TensorSpecs of a batch for tracing; `steps` is 1 to include a dimension for several steps, else 0."""
     several = [None] * steps
     fields = {
         "images": ([*several, None, *model.input_shape[1:]], tf.uint8),
@@ -195,7 +195,7 @@ def make_forward_backward_call(local: Local, take: Callable[[list[Any]], list[An
 
     Args:
         local: of the worker.
-        take: makes of the result what a reduction takes.
+        take: converts the result to what a reduction takes.
     """
 
     def compute(batch: Batch) -> list[Any]:
@@ -205,13 +205,13 @@ def make_forward_backward_call(local: Local, take: Callable[[list[Any]], list[An
 
 
 def shapes(model: keras.Model) -> list[tuple[int, ...]]:
-    """Shapes of the gradients, then of what the model keeps, as rows of numbers: only gradients may be compressed."""
+    """Shapes of the gradients, then of the model's statistics, flattened: only gradients may be compressed."""
     kept = [(variable.value.shape.num_elements(),) for variable in statistics(model)]
     return [*(tuple(variable.shape) for variable in model.trainable_variables), *kept]
 
 
 def make_train_call(parts: Parts) -> Callable[..., tf.Tensor]:
-    """A function of one call's batches that trains on them.
+    """A function that trains on the batches of one call.
 
     Its arguments: a `Batch` of several steps; rates `[steps]` float32. Its result: `[steps, 4]` float32, the columns of `SUMS`.
     """
@@ -232,20 +232,20 @@ def make_train_call(parts: Parts) -> Callable[..., tf.Tensor]:
     return call
 
 
-class SplitCall:
-    """A call of one step whose parts run one after the other, each with its result awaited.
+class ProfiledCall:
+    """A call of one step whose parts run one after the other, each awaited.
 
-    Takes the arguments of `make_train_call` with `steps` = 1; all workers call it at the same step. The weights
-    come out bit for bit as they would in `make_train_call`. Parts are timed from Python because TensorFlow's own
-    clock (`tf.timestamp`) refuses to run among deterministic ops.
+    It takes the arguments of `make_train_call` with `steps` = 1; all workers call it at the same step. The resulting
+    weights are bit for bit those of `make_train_call`. Parts are timed from Python because TensorFlow's own
+    clock (`tf.timestamp`) refuses to run with deterministic ops.
     """
 
     def __init__(self, parts: Parts, forward_backward_call: Callable[..., Any]):
-        """Take steps apart whose first part is a `make_forward_backward_call`, or one made for the reduction."""
+        """Use this `make_forward_backward_call` as the first part, or build one if the reduction needs its own."""
         if parts.reduction.factored:
             forward_backward_call = make_forward_backward_call(parts.local, parts.reduction.take)
         self._forward_backward, self._cluster = forward_backward_call, parts.cluster
-        self._reduction = parts.reduction.apart(functools.partial(_traced, parts.cluster))
+        self._reduction = parts.reduction.profiled(functools.partial(_traced, parts.cluster))
         self._apply = _traced(parts.cluster, parts.apply)
         self._traced = False
 
@@ -254,8 +254,8 @@ class SplitCall:
 
         Returns:
             The rows `[1, 4]` of `make_train_call`, and seconds by `forward_backward`, `compression`,
-            `all_reduce` (with the wait for the slowest worker) and `apply`; None in place of the seconds
-            at the first call, which traces.
+            `all_reduce` (including the wait for the slowest worker) and `apply`. The first call traces and
+            returns None instead of the seconds.
         """
         watch = Stopwatch(self._cluster.settle)
         batch = batches.at(0)
@@ -266,7 +266,7 @@ class SplitCall:
 
 
 def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[Any] | None = None) -> Callable[..., Any]:
-    # Without the part's own name TensorFlow takes all of them for one function that it traces again and again, and warns.
+    # Without the part's own name, TensorFlow takes all parts for one function that is retraced repeatedly, and warns.
     @functools.wraps(part)
     def call(*arguments: Any) -> Any:
         return cluster.strategy.run(part, args=arguments)
@@ -275,7 +275,7 @@ def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[Any] | N
 
 
 def make_evaluate_call(model: keras.Model) -> Callable[..., tf.Tensor]:
-    """A function of `(images, labels)` without collectives that gives `[loss sum, images, correct]` float32."""
+    """A function of `(images, labels)` without collectives that returns `[loss sum, images, correct]` float32."""
 
     @tf.function(input_signature=[tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8), tf.TensorSpec([None], tf.int32)])
     def call(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -288,7 +288,7 @@ def make_evaluate_call(model: keras.Model) -> Callable[..., tf.Tensor]:
 
 
 def make_logits_call(model: keras.Model) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
-    """A function of `(images, labels)` that gives logits `[batch, classes]` and each image's loss `[batch]`."""
+    """A function of `(images, labels)` that returns logits `[batch, classes]` and per-image losses `[batch]`."""
 
     @tf.function(input_signature=[tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8), tf.TensorSpec([None], tf.int32)])
     def call(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

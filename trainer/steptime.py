@@ -1,4 +1,4 @@
-"""How long one worker alone takes for a training step: the compute part of a prediction, without any network."""
+"""How long a single worker takes for a training step: the compute part of a prediction, without a network."""
 
 import time
 from typing import Any
@@ -10,7 +10,7 @@ from trainer.cluster import Cluster, Place
 from trainer.config import Config
 
 STEPS = 8
-"""Steps between two returns to Python, as a training does by default."""
+"""Steps between two returns to Python, the default in training."""
 
 
 def measure(config: Config, classes: int, batch: int, threads: int, seconds: float) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def measure(config: Config, classes: int, batch: int, threads: int, seconds: flo
     Args:
         config: the run's configuration.
         classes: number of classes.
-        batch: images a step on this worker.
+        batch: images per step on this worker.
         threads: intra-op threads.
         seconds: how long to measure after the warm-up; at least three calls are timed.
 
@@ -44,5 +44,5 @@ def _random_batches(config: Config, classes: int, batch: int) -> tuple[step.Batc
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (STEPS, batch, *config.data.image_size), dtype=np.uint8)
     labels = random.integers(0, classes, (STEPS, batch)).astype(np.int32)
-    # Rate 0: random labels must not drive the weights anywhere.
+    # Rate 0: random labels must not change the weights.
     return step.full(images, labels), np.zeros(STEPS, np.float32)

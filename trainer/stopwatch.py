@@ -9,16 +9,16 @@ class Stopwatch:
     """Adds up the seconds of named parts."""
 
     def __init__(self, settle: Callable[[], None] = lambda: None) -> None:
-        """Take times.
+        """Start at zero.
 
         Args:
-            settle: returns when all that was begun is done, where functions return before.
+            settle: waits until all pending work is done, for functions that return earlier.
         """
         self._settle = settle
         self.seconds = dict.fromkeys(("forward_backward", "compression", "all_reduce", "apply"), 0.0)
 
     def time(self, part: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The function's result, once all of it is done."""
+        """The function's result, once its work is done."""
         begun = time.perf_counter()
         result = function(*arguments)
         self._settle()
@@ -26,6 +26,6 @@ class Stopwatch:
         return result
 
     def move(self, source: str, target: str, seconds: float) -> None:
-        """Count seconds that were timed with one part to another."""
+        """Move seconds from one part to another."""
         self.seconds[source] -= seconds
         self.seconds[target] += seconds

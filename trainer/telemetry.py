@@ -1,53 +1,63 @@
-"""What a worker writes while it trains. Files are the only contract with whoever watches.
+"""What a worker writes during training. Files are the only interface to whoever watches.
 
-`workers/<host>/metrics.jsonl`: one JSON object a line, `t` in seconds since 1970:
+`workers/<host>/metrics.jsonl`: one JSON object per line, `t` in seconds since 1970:
 `{"t", "kind": "phase", "phase", "note"}`, `{"t", "kind": "heartbeat", "phase", "step"}`,
 `{"t", "kind": "steps", "epoch", "step", "images_per_s", "loss", "accuracy", "input_wait", "seconds"}`
-(`input_wait` and `seconds` are of that call), `{"t", "kind": "epoch", ...the row of history.csv}`,
-`{"t", "kind": "reduction", "name", "why"}` of how gradients are sent, `{"t", "kind": "shares", "told"}` of how a
-step's images are divided where workers differ,
+(`input_wait` and `seconds` are those of the call), `{"t", "kind": "epoch", ...the row of history.csv}`,
+`{"t", "kind": "warning", "text"}` for what the user should know at once,
+`{"t", "kind": "reduction", "name", "why", "measured"}` for how gradients are sent, `{"t", "kind": "shares", "told", "parts",
+"measured"}` for how a step's images are divided if workers differ,
 `{"t", "kind": "split", "epoch", "step", "input", "forward_backward", "compression", "all_reduce", "apply",
-"step_seconds", "images"}` of a step that was taken apart: seconds of its parts, of which `input` is the wait
-for images a step, averaged over the steps since the sample before (images are gathered a call ahead, so the
-wait before one certain step says little); `step_seconds` the whole, with what Python adds between the
-parts; `images` those of this worker.
+"step_seconds", "images"}` for a profiled step, with the seconds of its parts. `input` is the wait for images per
+step, averaged over the steps since the previous sample (images are gathered one call ahead, so the wait before
+a single step says little). `step_seconds` is the whole step, including Python's overhead between the parts;
+`images` counts this worker's. While the disk is full, lines wait, and the file's mtime is the heartbeat.
 """
 
-import csv
 import json
+import math
+import os
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainer.errors import LockstepError
-from trainer.files import read_json, write_rows
+from trainer.files import full, read_json, write_rows
+from trainer.records import HISTORY, PHASES, history, metrics
+from trainer.saving import Reserve
 
-HISTORY = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "learning_rate", "seconds", "images_per_s")
-PHASES = ("input", "forward_backward", "compression", "all_reduce", "apply")
-"""What a step is made of, in order."""
+PROGRESS_S = 10.0
+"""Seconds between two progress lines in worker.log."""
+SAMPLES = ("heartbeat", "steps", "split")
+"""Kinds that are dropped while other lines wait for room on the disk."""
 
 
 class Metrics:
     """Appends whole lines to metrics.jsonl; safe from several threads."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, reserve: Reserve | None = None):
+        """Take the file's path, and the reserve for warnings on a full disk."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._stream = path.open("a", encoding="utf-8")
+        self._path, self._stream = path, path.open("ab", buffering=0)
+        self._reserve = reserve
+        self._waiting: deque[bytes] = deque()
+        self._begun = b""
+        """The unwritten rest of the line that was begun last."""
         self._lock = threading.Lock()
         self.phase_name, self.step = "starting", 0
 
     def phase(self, name: str, note: str = "") -> None:
-        """Say what this worker is doing now."""
+        """Record what this worker is doing now."""
         self.phase_name = name
         self._write("phase", {"phase": name, "note": note})
 
     def heartbeat(self) -> None:
-        """Say that this worker is alive."""
+        """Record that this worker is alive."""
         self._write("heartbeat", {"phase": self.phase_name, "step": self.step})
 
     def steps(self, **values: Any) -> None:
@@ -55,16 +65,21 @@ class Metrics:
         self.step = values["step"]
         self._write("steps", values)
 
-    def reduction(self, name: str, why: str) -> None:
-        """Record how gradients are sent, and why."""
-        self._write("reduction", {"name": name, "why": why})
+    def reduction(self, name: str, why: str, measured: bool) -> None:
+        """Record how gradients are sent, why, and whether that was measured just now."""
+        self._write("reduction", {"name": name, "why": why, "measured": measured})
 
-    def shares(self, told: str) -> None:
+    def warning(self, text: str) -> None:
+        """Warn the user at once, in worker.log and on the terminal of anyone watching."""
+        print(f"warning: {text}", flush=True)
+        self._write("warning", {"text": text})
+
+    def shares(self, told: str, parts: list[int], measured: bool) -> None:
         """Record how a step's images are divided."""
-        self._write("shares", {"told": told})
+        self._write("shares", {"told": told, "parts": parts, "measured": measured})
 
     def split(self, **values: Any) -> None:
-        """Record the parts of a step that was taken apart."""
+        """Record the parts of a profiled step."""
         self._write("split", values)
 
     def epoch(self, row: dict[str, Any]) -> None:
@@ -72,14 +87,33 @@ class Metrics:
         self._write("epoch", row)
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
-        line = json.dumps({"t": round(time.time(), 3), "kind": kind, **values})
+        line = json.dumps({"t": round(time.time(), 3), "kind": kind, **values}).encode() + b"\n"
         with self._lock:
-            self._stream.write(line + "\n")
-            self._stream.flush()
+            if kind not in SAMPLES or not (self._waiting or self._begun):
+                self._waiting.append(line)
+            if self._send():
+                return
+            os.utime(self._path)
+            if kind == "warning" and self._reserve is not None:
+                self._begun += self._waiting.pop() if self._waiting else b""
+                with self._reserve.lent():
+                    self._send(last=True)
+
+    def _send(self, last: bool = False) -> bool:
+        """Write the waiting lines, or with `last` only the line begun last; return whether the disk had room."""
+        try:
+            while self._begun or (self._waiting and not last):
+                self._begun = self._begun or self._waiting.popleft()
+                self._begun = self._begun[self._stream.write(self._begun) :]
+        except OSError as error:
+            if not full(error):
+                raise
+            return False
+        return True
 
 
 class Splits:
-    """Collects what a worker's steps are made of, from the steps that are taken apart."""
+    """Collects the parts of a worker's steps from its profiled steps."""
 
     def __init__(self, metrics: Metrics):
         self._metrics = metrics
@@ -87,17 +121,17 @@ class Splits:
         self._of_epoch: list[dict[str, float]] = []
 
     def waited(self, seconds: float, steps: int) -> None:
-        """Note how long a call of so many steps waited for its images."""
+        """Note how long a call of `steps` steps waited for its images."""
         self._waited, self._steps = self._waited + seconds, self._steps + steps
 
     def sample(self, epoch: int, step: int, images: int, parts: dict[str, float] | None, seconds: float) -> None:
-        """Record a step that was taken apart.
+        """Record a profiled step.
 
         Args:
             epoch: from 1.
             step: its number, from 1.
             images: of this worker in the step.
-            parts: seconds of every phase but `input`; None when TensorFlow traced meanwhile, which leaves the sample out.
+            parts: seconds of every phase but `input`; None if TensorFlow traced in the step, which drops the sample.
             seconds: of the whole step, without its wait for input.
         """
         waited, self._waited, self._steps = self._waited / self._steps, 0.0, 0
@@ -109,13 +143,13 @@ class Splits:
         self._metrics.split(epoch=epoch, step=step, **rounded, step_seconds=round(waited + seconds, 6), images=images)
 
     def epoch(self) -> dict[str, float]:
-        """Mean milliseconds of every phase over the samples since the last call; empty when there was none."""
+        """Mean milliseconds of every phase over the samples since the last call; empty if there were none."""
         samples, self._of_epoch = self._of_epoch, []
         return {phase: 1000 * statistics.fmean(one[phase] for one in samples) for phase in PHASES} if samples else {}
 
 
 class StepLines:
-    """Lines for worker.log every so many steps: images/s of late and on average; and ten times as seldom loss and learning rate."""
+    """Lines for worker.log every N steps: recent and average images/s; every 10 N steps also loss and learning rate."""
 
     def __init__(self, every: int):
         self._every = every
@@ -125,11 +159,11 @@ class StepLines:
         """Lines to write after a call.
 
         Args:
-            step: finished in all.
+            step: finished steps in total.
             steps: of the call.
             sums: of losses and images over the call.
-            seconds: that it took.
-            rate: of its last step.
+            seconds: duration of the call.
+            rate: learning rate of its last step.
         """
         self._late += (sums[0], sums[1], seconds)
         self._all += (sums[0], sums[1], seconds)
@@ -142,21 +176,60 @@ class StepLines:
         return lines
 
 
+class ProgressLines:
+    """Progress lines for worker.log: one at once, then one every `PROGRESS_S` seconds, and one per epoch."""
+
+    def __init__(self, epochs: int, steps: int, detailed: bool, clock: Callable[[], float] = time.monotonic):
+        """Take the run's epochs and steps; `detailed`, as on the chief, adds images/s, loss and accuracy."""
+        self._epochs, self._steps, self._detailed, self._clock = epochs, steps, detailed, clock
+        self._next, self._images, self._seconds = -math.inf, 0.0, 0.0
+
+    def add(self, epoch: int, step: int, images: float, seconds: float, loss: float, accuracy: float) -> list[str]:
+        """Lines to write after a call.
+
+        Args:
+            epoch: from 1.
+            step: finished steps in total.
+            images: of the call.
+            seconds: duration of the call.
+            loss: mean of the epoch so far.
+            accuracy: mean of the epoch so far.
+        """
+        self._images, self._seconds = self._images + images, self._seconds + seconds
+        if self._clock() < self._next:
+            return []
+        line = f"{self._place(epoch)}  step {step:,}/{self._steps:,}"
+        if self._detailed:
+            line += f"  {self._images / self._seconds:,.0f} images/s  loss {loss:.4f}  accuracy {accuracy:.4f}"
+        self._next, self._images, self._seconds = self._clock() + PROGRESS_S, 0.0, 0.0
+        return [line]
+
+    def epoch(self, row: dict[str, Any]) -> str:
+        """The line of a finished epoch."""
+        line = f"{self._place(row['epoch'])} done"
+        shown = ("loss", "accuracy", "val_loss", "val_accuracy")
+        values = "".join(f"  {key.replace('_', ' ')} {row[key]:.4f}" for key in shown)
+        return f"{line}{values}  {row['seconds']:,.1f} s" if self._detailed else line
+
+    def _place(self, epoch: int) -> str:
+        return f"epoch {epoch}/{self._epochs}"
+
+
 class History:
-    """history.csv: one row an epoch; an epoch that is trained again replaces its row."""
+    """history.csv: one row per epoch; an epoch that is trained again replaces its row."""
 
     def __init__(self, path: Path):
         self._path = path
         self.rows = read_history(path)
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add or replace an epoch's row and write the file anew."""
+        """Add or replace an epoch's row and rewrite the file."""
         kept = [old for old in self.rows if old["epoch"] < row["epoch"]]
         self.rows = [*kept, {key: row[key] for key in HISTORY}]
         write_rows(self._path, HISTORY, self.rows)
 
     def truncate(self, epochs: int) -> None:
-        """Forget epochs that the restored state has not seen."""
+        """Drop epochs that the restored state has not seen."""
         self.rows = [row for row in self.rows if row["epoch"] <= epochs]
 
     def best(self) -> dict[str, Any] | None:
@@ -168,31 +241,23 @@ class History:
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """Rows of a history.csv as numbers; an empty list when there is none."""
-    if not path.is_file():
-        return []
-    with path.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    return [{key: int(value) if key == "epoch" else float(value) for key, value in row.items()} for row in rows]
+    """Rows of a history.csv as numbers; an empty list if there is no file.
+
+    Raises:
+        LockstepError: a row is invalid.
+    """
+    return history(path) if path.is_file() else []
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Records of a metrics.jsonl, oldest first; an empty list when there is none. A torn last line is not yet one.
+    """Records of a metrics.jsonl, oldest first; an empty list if there is no file.
 
-    Raises:
-        LockstepError: a line that is no record.
+    An incomplete last line and invalid lines are skipped.
     """
     if not path.is_file():
         return []
-    complete = path.read_text(encoding="utf-8").rpartition("\n")[0]
-    return [_record(path, number, line) for number, line in enumerate(complete.splitlines(), 1)]
-
-
-def _record(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        return dict(json.loads(line))
-    except (ValueError, TypeError) as error:
-        raise LockstepError(f"{path}, line {number}: no record of a worker ({error}); remove that line") from None
+    complete = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")[0]
+    return metrics(complete.split("\n"))[0]
 
 
 def chief_records(run: Path) -> list[dict[str, Any]]:
@@ -202,18 +267,19 @@ def chief_records(run: Path) -> list[dict[str, Any]]:
 
 
 class Events:
-    """TensorBoard scalars of both splits; only the chief makes one."""
+    """TensorBoard scalars of both splits; only the chief writes them."""
 
     def __init__(self, folder: Path):
         import tensorflow as tf
         from tensorflow.core.framework import summary_pb2
 
         self._write, self._float = tf.summary.write, tf.float32
-        # What `tf.summary.scalar` adds, which needs the package tensorboard; a node does without it.
+        # The metadata that `tf.summary.scalar` adds; it needs the package tensorboard, which nodes do not have.
         plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="scalars")
         self._scalar = summary_pb2.SummaryMetadata(plugin_data=plugin, data_class=summary_pb2.DATA_CLASS_SCALAR)
         self._constant = tf.constant
-        self._writers = {split: tf.summary.create_file_writer(str(folder / split)) for split in ("train", "validation")}
+        self._folder, self._open = folder, tf.summary.create_file_writer
+        self._writers: dict[str, Any] = {}
 
     def epoch(self, row: dict[str, Any]) -> None:
         """Write a finished epoch's scalars; the x axis is the epoch."""
@@ -225,12 +291,19 @@ class Events:
             self._scalars(split, row["epoch"], {tag: row[key] for tag, key in scalars.items()})
 
     def phases(self, epoch: int, phases: dict[str, float]) -> None:
-        """Write what the chief's steps were made of in an epoch, as `split/<phase>` in milliseconds."""
+        """Write the parts of the chief's steps in an epoch, as `split/<phase>` in milliseconds."""
         if phases:
             self._scalars("train", epoch, {f"split/{phase}": value for phase, value in phases.items()})
 
     def _scalars(self, split: str, epoch: int, values: dict[str, float]) -> None:
-        with self._writers[split].as_default(step=epoch):
-            for tag, value in values.items():
-                self._write(tag, self._constant(value, self._float), metadata=self._scalar)
-        self._writers[split].flush()
+        try:
+            if split not in self._writers:
+                self._writers[split] = self._open(str(self._folder / split))
+            with self._writers[split].as_default(step=epoch):
+                for tag, value in values.items():
+                    self._write(tag, self._constant(value, self._float), metadata=self._scalar)
+            self._writers[split].flush()
+        except Exception:
+            # Readers stop at a torn record, so what follows goes into another file.
+            self._writers.pop(split, None)
+            raise

@@ -1,7 +1,7 @@
-"""A thread that keeps a worker honest: heartbeats, signals, and a deadline for the start.
+"""A thread that watches its own worker: heartbeats, signals, and a deadline for the start.
 
-TensorFlow blocks the main thread in native code while it waits for peers, where Python's signal
-handlers can't run. A wake-up descriptor reaches this thread all the same.
+TensorFlow blocks the main thread in native code while it waits for peers, so Python's signal
+handlers can't run there. A wake-up descriptor still reaches this thread.
 """
 
 import os
@@ -15,7 +15,8 @@ from trainer.errors import FAILED, PREEMPTED
 from trainer.telemetry import Metrics
 
 HEARTBEAT_S = 5.0
-WAITING = ("starting", "joining")
+WAITING = ("starting", "joining", "connecting")
+"""Phases in which a worker waits for the others, at most until the start deadline."""
 
 
 class Watchdog(threading.Thread):
@@ -37,19 +38,19 @@ class Watchdog(threading.Thread):
         self.catch_signals()
 
     def catch_signals(self) -> None:
-        """Route SIGTERM and SIGINT here; again after TensorFlow's start, which takes SIGTERM for itself."""
+        """Route SIGTERM and SIGINT here; call it again after TensorFlow starts, which takes over SIGTERM."""
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
 
     @staticmethod
     def ignore_signals() -> None:
-        """All is said and done: a late SIGTERM must not change the exit code while Python ends."""
+        """Keep a late SIGTERM from changing the exit code while Python shuts down."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
 
     def run(self) -> None:
-        """Beat, and react to signals and to a start that takes too long."""
+        """Write heartbeats, and react to signals and to a start that takes too long."""
         waiting_since = time.monotonic()
         while True:
             try:
@@ -59,18 +60,22 @@ class Watchdog(threading.Thread):
             if self._metrics.phase_name not in WAITING:
                 waiting_since = time.monotonic()
             elif time.monotonic() - waiting_since > self._deadline:
-                self._end(FAILED, f"start deadline: not all workers joined within {self._deadline:.0f} s")
+                waited = f"not all workers were there within {self._deadline:.0f} s, while {self._metrics.phase_name}"
+                self.end(FAILED, f"start deadline: {waited}")
 
     def _signalled(self, number: int) -> None:
         if self._metrics.phase_name == "ended":
             return
         name = signal.Signals(number).name
         if self._metrics.phase_name not in ("training", "validating", "saving"):
-            self._end(PREEMPTED, f"{name} while {self._metrics.phase_name}: ending at once")
+            self.end(PREEMPTED, f"{name} while {self._metrics.phase_name}: ending at once")
         self.stop_asked.set()
         print(f"{name}: saving the state after this call, then ending", flush=True)
 
-    def _end(self, code: int, message: str) -> None:
-        print(message, file=sys.stderr, flush=True)
-        self._metrics.phase("ended", message)
-        os._exit(code)
+    def end(self, code: int, message: str) -> None:
+        """End this process at once, from any thread."""
+        try:
+            print(message, file=sys.stderr, flush=True)
+            self._metrics.phase("ended", message)
+        finally:
+            os._exit(code)

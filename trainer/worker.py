@@ -1,7 +1,7 @@
 """The worker process: from a run directory on this node to an exit code.
 
 Exit codes: 0 done, 75 a peer was lost (restart me), 42 preempted with the state saved, 3 the loss
-diverged, anything else failed.
+diverged; anything else is a failure.
 """
 
 import gc
@@ -17,33 +17,42 @@ import yaml
 from trainer import config as configs
 from trainer import schedule
 from trainer.data.cache import open_images
+from trainer.data.manifest import Published
 from trainer.errors import DIVERGED, FAILED, RESTART, Diverged, LockstepError, PeerLost
+from trainer.files import full, shortage
+from trainer.peerwatch import PeerWatch
+from trainer.saving import FIX, Log, Reserve
 from trainer.telemetry import Metrics
 from trainer.watchdog import Watchdog
 
 PEER_ERRORS = ("UnavailableError", "DeadlineExceededError", "AbortedError", "CancelledError")
 
 
-def main(run: Path, host: str, packs: Path, caches: Path, threads: int, gpus: int, start_deadline: float) -> int:
+def main(
+    run: Path, host: str, published: Published, caches: Path, threads: int, gpus: int, start_deadline: float, direct_port: int = 0
+) -> int:
     """Train as one worker of the cluster that TF_CONFIG describes.
 
     Args:
         run: the run directory on this node, with `config.yml`.
         host: this worker's inventory name, for `workers/<host>/`.
-        packs: folder of the published dataset.
+        published: the dataset.
         caches: folder for packed caches on this node.
         threads: intra-op threads.
-        gpus: how many GPUs it trains on; 0: the processor.
+        gpus: how many GPUs it trains on; 0: the CPU.
         start_deadline: seconds to wait for the other workers.
+        direct_port: TCP port on which the others connect to this worker; 0: any free port.
     """
-    # Importing and tracing make nothing but what stays: the collector would walk through it again and again (a sixth of the import).
+    # Importing and tracing create only long-lived objects; scanning them repeatedly would take a sixth of the import time.
     gc.disable()
-    metrics = Metrics(run / "workers" / host / "metrics.jsonl")
+    sys.stdout, sys.stderr = Log(sys.stdout), Log(sys.stderr)
+    reserve = Reserve(run / "workers" / host / ".part-reserve")
+    metrics = Metrics(run / "workers" / host / "metrics.jsonl", reserve)
     metrics.phase("starting")
     watchdog = Watchdog(metrics, start_deadline)
     watchdog.start()
     try:
-        return _train(run, host, packs, caches, (threads, gpus), metrics, watchdog)
+        return _train(run, host, published, caches, (threads, gpus, direct_port), metrics, watchdog)
     except Diverged as error:
         print(f"error: {error}", file=sys.stderr)
         return DIVERGED
@@ -51,22 +60,35 @@ def main(run: Path, host: str, packs: Path, caches: Path, threads: int, gpus: in
         print(f"error: {error}; this worker ends so that all can start again", file=sys.stderr)
         return RESTART
     except LockstepError as error:
+        reserve.release()
         print(f"error: {error}", file=sys.stderr)
         return FAILED
     except Exception as error:
-        traceback.print_exc()
-        if type(error).__name__ in PEER_ERRORS:
-            print("error: another worker was lost; this one ends so that all can start again", file=sys.stderr)
-            return RESTART
-        return FAILED
+        reserve.release()
+        return _unforeseen(error, run)
     finally:
+        reserve.release()
         sys.stdout.flush()
         sys.stderr.flush()
 
 
-def _train(run: Path, host: str, packs: Path, caches: Path, share: tuple[int, int], metrics: Metrics, watchdog: Watchdog) -> int:
+def _unforeseen(error: Exception, run: Path) -> int:
+    """Report what ended this worker; return its exit code."""
+    if full(error):
+        print(f"error: {shortage(Path(getattr(error, 'filename', None) or run), error)}. {FIX}", file=sys.stderr)
+        return FAILED
+    traceback.print_exception(error)
+    if type(error).__name__ in PEER_ERRORS:
+        print("error: another worker was lost; this one ends so that all can start again", file=sys.stderr)
+        return RESTART
+    return FAILED
+
+
+def _train(
+    run: Path, host: str, published: Published, caches: Path, share: tuple[int, int, int], metrics: Metrics, watchdog: Watchdog
+) -> int:
     started = time.monotonic()
-    threads, gpus = share
+    threads, gpus, direct_port = share
     config = configs.build(yaml.safe_load((run / "config.yml").read_text(encoding="utf-8")))
     metrics.phase("caching")
     data = config.data
@@ -74,12 +96,12 @@ def _train(run: Path, host: str, packs: Path, caches: Path, share: tuple[int, in
     def progress(done: int, total: int) -> None:
         metrics.phase("caching", f"{done}/{total} images")
 
-    manifest, images = open_images(packs, caches, data.image_size, data.cache_limit_mb, progress, data.loaders)
+    manifest, images = open_images(published, caches, data.image_size, data.cache_limit_mb, progress, data.loaders)
     metrics.phase("joining")
-    # From here on TensorFlow runs; whatever forks or has no need of it comes before.
+    # TensorFlow runs from here on; anything that forks or does not need it comes before.
     import tensorflow as tf
 
-    from trainer.cluster import Cluster, place_from_environment
+    from trainer.cluster import Cluster, ask, place_from_environment
     from trainer.loop import Job, Trainer
 
     place = place_from_environment()
@@ -87,19 +109,26 @@ def _train(run: Path, host: str, packs: Path, caches: Path, share: tuple[int, in
         f"rank {place.rank} of {place.workers}: {json.dumps(place.addresses)}, {threads} threads{f', GPUs: {gpus}' if gpus else ''}",
         flush=True,
     )
-    cluster = Cluster(place, threads, gpus=gpus)
+    cluster = Cluster(place, threads, gpus=gpus, direct_port=direct_port)
     watchdog.catch_signals()
-    metrics.phase("building")
+
+    def lost(rank: int) -> None:
+        message = f"rank {rank} ({place.hosts[rank]}) stopped answering: it is frozen, or its host or network is gone"
+        watchdog.end(RESTART, f"error: {message}; this worker ends so that all can start again")
+
+    watch = PeerWatch([rank for rank in range(place.workers) if rank != place.rank], ask, lost)
+    watch.start()
     counts = schedule.counts(config, place.workers, len(manifest.train.files), manifest.held_out)
     job = Job(config, counts, run, manifest, images, metrics, watchdog.stop_asked.is_set, run / "workers" / host, started)
     try:
         code = Trainer(job, cluster).run()
     except tf.errors.OpError:
-        # TensorFlow tells of an exception inside a step in words of its own.
+        # TensorFlow replaces an exception raised inside a step with one of its own.
         if cluster.direct is not None and cluster.direct.lost is not None:
             raise cluster.direct.lost from None
         raise
     watchdog.ignore_signals()
+    watch.stop()
     return code
 
 

@@ -1,4 +1,4 @@
-"""Processor time and duration of functions, by part of a step."""
+"""CPU time and duration of functions, by part of a step."""
 
 import time
 from collections.abc import Callable
@@ -6,13 +6,13 @@ from typing import Any
 
 
 class Account:
-    """Adds up what watched functions take, between one look at it and the next."""
+    """Adds up what watched functions take between two calls of `take`."""
 
     def __init__(self) -> None:
         self._taken: dict[str, list[float]] = {}
 
     def watch(self, part: str, owner: Any, name: str) -> None:
-        """Count what a module's or a class's function takes to a part; watched functions must not call each other."""
+        """Count the time of a module's or class's function towards a part; watched functions must not call each other."""
         setattr(owner, name, self._watched(part, getattr(owner, name)))
 
     def _watched(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,7 +29,7 @@ class Account:
         return call
 
     def take(self) -> dict[str, list[float]]:
-        """Processor seconds and seconds by part since the last time, and begin anew."""
+        """CPU seconds and seconds by part since the last call; resets the counters."""
         found = {part: list(sums) for part, sums in self._taken.items()}
         for sums in self._taken.values():
             sums[:] = 0.0, 0.0

@@ -1,4 +1,4 @@
-"""What every peer program shares: its command line, the meeting of its workers, its images, its clock, its result.
+"""What all peer programs share: command line, the meeting of the workers, images, clock, result.
 
 A peer program trains the task model on random images and times its own steps:
 
@@ -30,10 +30,10 @@ import numpy as np
 
 SIZE, CLASSES, PARAMETERS = (32, 32, 3), 10, 3_688_714
 CHUNK = 8
-"""Steps between two looks at the clock, and how many different batches there are."""
+"""Steps between two readings of the clock, and the number of different batches."""
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
 MEETING_PORTS = 1000
-"""The meeting's port lies so far above that of the first worker."""
+"""Distance of the meeting's port from the first worker's port."""
 JOIN_S = 240.0
 PEER_GONE = 75
 SIOCGIFADDR = 0x8915
@@ -47,20 +47,20 @@ class Task:
     addresses: list[str]
     """`address:port` of all workers, in order of rank."""
     steps: int
-    """Steps to time at most."""
+    """Most steps to time."""
     warm_up: int
-    """Steps before."""
+    """Steps before the timed ones."""
     seconds: float
-    """The timed part is made shorter when it would take longer than this; it has at least CHUNK steps."""
+    """The timed part is shortened if it would take longer than this; it has at least CHUNK steps."""
     batch: int
     threads: int
     variant: str
-    """What is varied in the program, such as the compression; empty for its plain form."""
+    """The variant of the program, such as its compression; empty for the plain form."""
     result: Path
 
     @property
     def workers(self) -> int:
-        """How many there are."""
+        """Number of workers."""
         return len(self.addresses)
 
     @property
@@ -77,25 +77,25 @@ class Task:
 
 @dataclass
 class Trained:
-    """A model under training, in the hands of one framework."""
+    """A model that a framework trains."""
 
     run: Callable[[int], float]
-    """Trains so many steps (CHUNK of them, or fewer) and gives the last loss when all of them are done."""
+    """Trains N steps (CHUNK or fewer) and returns the last loss when all of them are done."""
     weights: Callable[[], Iterable[np.ndarray]]
-    """All weights as they are now."""
+    """All current weights."""
     versions: dict[str, str] = field(default_factory=dict)
     """Package to version."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """What was set that a sceptic would want to know."""
+    """Settings that a sceptic would want to know."""
     batch: int | None = None
-    """Images of this worker's part of a step, where it is not the task's."""
+    """This worker's images per step, if different from the task's."""
     parts: list[dict[str, list[float]]] = field(default_factory=list)
-    """Of every call of `run`, where its parts are watched: processor seconds and seconds of each."""
+    """CPU seconds and seconds of each part for every call of `run`, if the parts are watched."""
     before: str = field(init=False)
-    """Digest of the weights before the first step: what is not changed by training was not trained."""
+    """Digest of the weights before the first step: weights that do not change were not trained."""
 
     def __post_init__(self) -> None:
-        """Look at the first weights."""
+        """Record the initial weights."""
         self.before = digest(self.weights())["weights_sha256"]
 
 
@@ -115,20 +115,20 @@ def task() -> Task:
 
 
 def images(rank: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """CHUNK batches of random images `[CHUNK, batch, 32, 32, 3]` uint8 and labels `[CHUNK, batch]` int32: the same for every system."""
+    """CHUNK batches of random images `[CHUNK, batch, 32, 32, 3]` uint8 and labels `[CHUNK, batch]` int32, the same for all systems."""
     random = np.random.default_rng(rank)
     pixels = random.integers(0, 256, (CHUNK, batch, *SIZE), dtype=np.uint8)
     return pixels, random.integers(0, CLASSES, (CHUNK, batch)).astype(np.int32)
 
 
 class Meeting:
-    """A line of its own between the workers, for a few words before and after the timed part; it is silent in between.
+    """A separate connection between the workers for a few messages before and after the timed part; it is idle in between.
 
-    It also ends this process when another worker is gone: frameworks would wait for it for minutes.
+    It also ends this process when another worker is gone: frameworks would wait for minutes.
     """
 
     def __init__(self, given: Task):
-        """Meet at the first worker; returns when all are there."""
+        """Connect through the first worker; return when all workers are there."""
         self.rank, self.workers, self._over = given.rank, given.workers, False
         place = (given.first[0], given.first[1] + MEETING_PORTS)
         self._lines = self._host(place) if self.rank == 0 else [self._join(place)]
@@ -168,7 +168,7 @@ class Meeting:
             os._exit(PEER_GONE)
 
     def share(self, value: Any) -> list[Any]:
-        """Everybody's value, in order of rank; returns when all have given theirs."""
+        """All workers' values, in order of rank; returns when all have sent theirs."""
         if self.rank == 0:
             values = [value, *(heard.get() for heard in self._heard)]
             for line in self._lines:
@@ -178,10 +178,10 @@ class Meeting:
         return list(self._heard[0].get())
 
     def end(self) -> None:
-        """Part when all are done."""
+        """Disconnect when all workers are done."""
         self._over = True
         self.share(None)
-        # The first worker's answer may still be under way.
+        # The first worker's answer may still be in flight.
         for line in self._lines:
             line.shutdown(socket.SHUT_WR)
 
@@ -204,7 +204,7 @@ def measure(given: Task, meeting: Meeting, trained: Trained, alone: bool = False
         given: this worker's task.
         meeting: with the other workers.
         trained: what to time.
-        alone: the workers don't wait for each other while they train: they begin together, and none stops before all are timed.
+        alone: the workers do not wait for each other in training: they start together, and none stops before all are timed.
     """
     clock = Clock(given, meeting)
     while clock.goes_on(trained.run(CHUNK)):
@@ -216,10 +216,10 @@ def measure(given: Task, meeting: Meeting, trained: Trained, alone: bool = False
 
 
 class Clock:
-    """Warm-up, then the timed steps: told after every CHUNK steps, it says whether to go on."""
+    """Warm-up, then the timed steps: called after every CHUNK steps, it decides whether to go on."""
 
     def __init__(self, given: Task, meeting: Meeting):
-        """Begin with the warm-up."""
+        """Start with the warm-up."""
         self._given, self._meeting = given, meeting
         self.before = self._warm_up = max(2, given.warm_up // CHUNK)
         self._timed = 0
@@ -249,7 +249,7 @@ class Clock:
         return True
 
     def _begin(self, pace: float) -> None:
-        """All workers begin together, and time as many steps as the slowest of them has the time for."""
+        """Start all workers together, with as many timed steps as the slowest can do in time."""
         self._timed = how_many(max(self._meeting.share(pace)), self._given.steps, self._given.seconds)
         self.started, self.cpu, self.sent = time.time(), time.process_time(), sent_bytes(self._given)
 
@@ -285,18 +285,18 @@ def write(given: Task, clock: Clock, trained: Trained) -> None:
 
 
 def how_many(pace: float, steps: int, seconds: float) -> int:
-    """Chunks to time: as many as `steps` makes, fewer when that would take longer than `seconds`; at least one.
+    """Chunks to time: as many as `steps` makes, fewer if that would take longer than `seconds`; at least one.
 
     Args:
-        pace: seconds of a step of the slowest worker while warming up.
+        pace: seconds per step of the slowest worker during warm-up.
         steps: wanted.
-        seconds: that the timed part may take.
+        seconds: limit for the timed part.
     """
     return max(1, min(steps // CHUNK, int(seconds / (pace * CHUNK))))
 
 
 def go_on(trained: Trained, meeting: Meeting) -> None:
-    """Train until all workers are timed, so that none of them had the machine for itself."""
+    """Train until all workers are timed, so that none has the machine to itself."""
     asking = threading.Thread(target=meeting.share, args=(None,))
     asking.start()
     while asking.is_alive():
@@ -304,7 +304,7 @@ def go_on(trained: Trained, meeting: Meeting) -> None:
 
 
 def digest(arrays: Iterable[np.ndarray]) -> dict[str, Any]:
-    """Number of trained parameters, and a digest of all weights: equal on all workers of a synchronous system."""
+    """Number of trained parameters, and a digest of all weights, which is equal on all workers of a synchronous system."""
     count, state = 0, hashlib.sha256()
     for array in arrays:
         count += array.size
@@ -313,7 +313,7 @@ def digest(arrays: Iterable[np.ndarray]) -> dict[str, Any]:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Versions of those of the packages that are installed."""
+    """Versions of the given packages that are installed."""
     found = {}
     for name in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -325,7 +325,7 @@ def interface(address: str) -> str:
     """Name of the network interface that has an IPv4 address; `lo` for the loopback's.
 
     Raises:
-        OSError: none has it.
+        OSError: no interface has it.
     """
     if address.startswith("127."):
         return "lo"
@@ -339,7 +339,7 @@ def interface(address: str) -> str:
 
 
 def sent_bytes(given: Task) -> float:
-    """Bytes that left through this worker's interface so far; workers that share one share its bytes evenly."""
+    """Bytes sent through this worker's interface so far, divided evenly among workers that share an interface."""
     name = interface(given.address)
     for line in Path("/proc/net/dev").read_text(encoding="ascii").splitlines():
         own, colon, rest = line.partition(":")

@@ -1,8 +1,8 @@
-"""Horovod on Gloo with TensorFlow 2.13, the newest that it builds with.
+"""Horovod on Gloo with TensorFlow 2.13, the newest version that it builds with.
 
 Variants: `fp16`, Horovod's own compression; `loop`, CHUNK steps in one traced call; `loop-fp16`, both.
 
-Started without horovodrun: the first worker is the rendezvous server, and tells the others its port.
+Started without horovodrun: the first worker is the rendezvous server and sends its port to the others.
 """
 
 import os
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def check_name(given: common.Task) -> None:
-    """Refuse a host whose name means the loopback: some of Horovod's connections go there, whatever HOROVOD_GLOO_IFACE says."""
+    """Refuse a host whose name resolves to the loopback: some of Horovod's connections go there, regardless of HOROVOD_GLOO_IFACE."""
     own = socket.gethostbyname(socket.gethostname())
     if given.workers > 1 and own.startswith("127.") and not given.address.startswith("127."):
         raise SystemExit(
@@ -44,7 +44,7 @@ def check_name(given: common.Task) -> None:
 
 
 def rendezvous(given: common.Task) -> tuple[Any, int]:
-    """Horovod's own server, at which its workers learn of each other."""
+    """Horovod's own server, through which its workers find each other."""
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
 
@@ -56,12 +56,12 @@ def rendezvous(given: common.Task) -> tuple[Any, int]:
 
 
 def name(rank: int) -> str:
-    """A worker's name for Horovod: each counts as a host of its own."""
+    """A worker's name for Horovod: each counts as a separate host."""
     return f"worker{rank}"
 
 
 def environment(given: common.Task, port: int) -> dict[str, str]:
-    """What horovodrun would set."""
+    """The environment variables that horovodrun would set."""
     return {
         "HOROVOD_HOSTNAME": name(given.rank),
         "HOROVOD_RANK": str(given.rank),
@@ -79,7 +79,7 @@ def environment(given: common.Task, port: int) -> dict[str, str]:
 
 
 def trained(given: common.Task, hvd: Any) -> common.Trained:
-    """The model as Horovod's documentation trains it, its gradients in one group, with a fused update."""
+    """The model trained as in Horovod's documentation, with its gradients in one group and a fused update."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(given.threads)
@@ -96,7 +96,7 @@ def trained(given: common.Task, hvd: Any) -> common.Trained:
             layers.Dense(common.CLASSES),
         ]
     )
-    # The one whose update is a single op a variable.
+    # The optimizer whose update is a single op per variable.
     optimizer = tf.keras.optimizers.legacy.SGD(common.LEARNING_RATE, momentum=common.MOMENTUM)
     variant = given.variant.split("-")
     compression = hvd.Compression.fp16 if "fp16" in variant else hvd.Compression.none

@@ -1,6 +1,6 @@
 """Plain Keras: `compile` and `fit`, one worker.
 
-Variant `loop`: CHUNK steps an execution (`steps_per_execution`), which Keras' documentation names as a way to train faster.
+Variant `loop`: CHUNK steps per execution (`steps_per_execution`), which Keras' documentation recommends for speed.
 """
 
 from typing import Any
@@ -43,10 +43,10 @@ def compiled(given: common.Task) -> Any:
 
 
 def watching(kind: type, clock: common.Clock) -> Any:
-    """A callback that looks at the clock after every CHUNK steps, and ends the training when it says so."""
+    """A callback that consults the clock after every CHUNK steps and ends the training when the clock says so."""
 
     class Watch(kind):  # type: ignore[misc]
-        """Keras gives the number of the last step that is done."""
+        """Keras passes the number of the last finished step."""
 
         def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
             if (batch + 1) % common.CHUNK == 0 and not clock.goes_on(float(logs["loss"] if logs else 0.0)):

@@ -1,8 +1,8 @@
-"""This project's own step; with the variant `ideal` every worker alone, all at the same time.
+"""This project's own step; with the variant `ideal`, all workers train at the same time but separately.
 
-With `in-step` each keeps its gradients, too, but all wait for each other twice a step, as with PowerSGD: what being
-synchronous costs before a gradient is sent. With `parts` it is the default, and says what its parts take. Otherwise the
-variant is sections of the configuration as JSON, such as {"reduction": {"name": "powersgd", "rank": 2}}; {} is the default.
+With `in-step`, each worker also keeps its gradients, but all wait for each other twice per step, as with PowerSGD: this is
+the cost of synchrony before any gradient is sent. `parts` is the default with its parts timed. Any other variant is
+sections of the configuration as JSON, such as {"reduction": {"name": "powersgd", "rank": 2}}; {} is the default.
 """
 
 import json
@@ -16,7 +16,7 @@ from account import Account
 IDEAL, IN_STEP, PARTS = "ideal", "in-step", "parts"
 PACKED: dict[str, Any] = {"reduction": {"name": "packed"}}
 SECTIONS = {IDEAL: PACKED, IN_STEP: PACKED, PARTS: {}}
-"""Of the configuration, for variants that are no sections themselves."""
+"""Configuration sections for variants that are not sections themselves."""
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def watch() -> Account:
-    """Count what each part of a step takes from now on; TensorFlow's own work is the rest."""
+    """Time each part of a step from now on; the rest is TensorFlow's own work."""
     from trainer.direct import Direct
     from trainer.reduction import kernels, powersgd
 
@@ -47,20 +47,20 @@ def watch() -> Account:
 
 
 def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched: Account | None) -> common.Trained:
-    """The step of `trainer.loop.Trainer`, with the same parts made in the same order; images from memory.
+    """The step of `trainer.loop.Trainer`, with the same parts built in the same order; images come from memory.
 
     Args:
         given: this worker's task.
         sections: of the configuration, such as `reduction`.
-        waits: send nothing but the losses, and these twice.
-        watched: what parts of a step take.
+        waits: send only the losses, twice.
+        watched: times the parts of a step.
     """
     import dataclasses
     import functools
 
     import numpy as np
 
-    from trainer import assembly, balance, choosing, step
+    from trainer import assembly, auto_reduction, balance, step
     from trainer import config as configs
     from trainer.cluster import Cluster, place_from_environment
     from trainer.reduction import Method, chain
@@ -71,14 +71,14 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched:
     cluster.connect(config.reduction.transport)
     local = assembly.build_local(cluster, config, common.CLASSES)
     model, whole = local.model, step.make_forward_backward_call(local)
-    seconds = functools.partial(choosing.own_seconds, cluster, whole, config.data.image_size)
+    seconds = functools.partial(auto_reduction.own_seconds, cluster, whole, config.data.image_size)
     total = given.batch * cluster.place.workers
-    chosen, choice = choosing.resolve(config.reduction, cluster, step.shapes(model), None, functools.partial(seconds, given.batch))
+    chosen, choice = auto_reduction.resolve(config.reduction, cluster, step.shapes(model), None, functools.partial(seconds, given.batch))
     parts, _ = assembly.assemble(local, config, chosen)
     if waits:
         parts = dataclasses.replace(parts, reduction=chain.make(Method(waits_twice()), cluster.all_reduce, None))
-    overhead = functools.partial(choosing.overhead_seconds, step.SplitCall(parts, whole), config.data.image_size)
-    shares = balance.shares(config.train, cluster, total, None, seconds, overhead)
+    overhead = functools.partial(auto_reduction.overhead_seconds, step.ProfiledCall(parts, whole), config.data.image_size)
+    shares, _ = balance.shares(config.train, cluster, total, [], seconds, overhead)
     batch = total * shares[cluster.place.rank] // sum(shares)
     call = step.make_train_call(parts)
 
@@ -98,7 +98,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched:
 
 
 def waits_twice() -> list[Any]:
-    """The computations of a method that sums nothing but the losses, and these twice."""
+    """The computations of a method that sums only the losses, twice."""
     return [
         lambda values: (values[1:], values[:1]),
         lambda values: (values[:-1], values[-1:]),

@@ -1,4 +1,4 @@
-"""How TensorFlow's systems take their steps: a traced call each, or CHUNK of them in one traced call."""
+"""How the TensorFlow systems run their steps: one step per traced call, or CHUNK steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import common
 
 
 def one_a_call(given: common.Task, step: Callable[..., Any]) -> Callable[[int], float]:
-    """A traced call of `step(images, labels)`, which gives the loss, for each step."""
+    """One traced call of `step(images, labels)`, which returns the loss, per step."""
     import tensorflow as tf
 
     call = tf.function(step)
@@ -24,7 +24,7 @@ def one_a_call(given: common.Task, step: Callable[..., Any]) -> Callable[[int], 
 
 
 def several_a_call(given: common.Task, step: Callable[..., Any]) -> Callable[[int], float]:
-    """CHUNK steps a traced call."""
+    """CHUNK steps per traced call."""
     import tensorflow as tf
 
     @tf.function

@@ -1,6 +1,6 @@
-"""Stock TensorFlow: MultiWorkerMirroredStrategy and a Keras optimizer, as TensorFlow's documentation teaches it.
+"""Stock TensorFlow: MultiWorkerMirroredStrategy and a Keras optimizer, as in TensorFlow's documentation.
 
-Variant `loop`: CHUNK steps in one traced call, which the documentation names as a way to train faster.
+Variant `loop`: CHUNK steps per traced call, which the documentation recommends for speed.
 """
 
 import os
@@ -36,7 +36,7 @@ def trained(given: common.Task) -> common.Trained:
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images, training=True))
             loss = tf.reduce_sum(losses) / (given.batch * given.workers)
         variables = model.trainable_variables
-        # Makes its own all-reduce.
+        # It does its own all-reduce.
         optimizer.apply(tape.gradient(loss, [variable.value for variable in variables]), variables)
         return loss * given.workers
 

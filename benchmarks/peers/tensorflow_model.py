@@ -12,13 +12,13 @@ VERSIONS = ("tensorflow", "tensorflow-cpu", "keras")
 
 
 def tf_config(given: common.Task, alone: bool = False) -> str:
-    """TF_CONFIG of this worker; of a cluster of its own when it is alone."""
+    """TF_CONFIG of this worker; with `alone`, of a cluster of one."""
     workers, index = ([given.addresses[given.rank]], 0) if alone else (given.addresses, given.rank)
     return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
 
 
 def set_threads(threads: int) -> None:
-    """Threads within an op and between ops; before anything runs."""
+    """Set intra-op and inter-op threads; call before any op runs."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)

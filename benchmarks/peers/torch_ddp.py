@@ -1,4 +1,4 @@
-"""PyTorch: DistributedDataParallel on Gloo; with one worker plain PyTorch.
+"""PyTorch: DistributedDataParallel on Gloo; with one worker, plain PyTorch.
 
 Variants: none (float32), `fp16` and `powersgd` (rank 2), both PyTorch's own communication hooks.
 """
@@ -15,9 +15,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 BUCKET_MB = {"": 25, "fp16": 25, "powersgd": 100}
-"""PyTorch's default: what is ready first is sent while the rest is computed. PowerSGD crashes on Gloo with several buckets."""
+"""PyTorch's default is 25: buckets that are ready are sent while the rest is computed. PowerSGD crashes on Gloo with several buckets."""
 POWERSGD_RANK, POWERSGD_BEGIN = 2, 2
-"""The step with which compression begins: the earliest that PyTorch allows, well before the timed ones."""
+"""The rank, and the step at which compression begins: the earliest that PyTorch allows, well before the timed steps."""
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def task_model() -> nn.Module:
-    """The task's model on images `[batch, 3, 32, 32]` 0..255, PyTorch's own order, with Keras' initial weights."""
+    """The task's model on images `[batch, 3, 32, 32]` 0..255, in PyTorch's axis order, with Keras' initial weights."""
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(30 * 30 * 32, 128), nn.ReLU(), nn.Linear(128, common.CLASSES)
     )
@@ -48,13 +48,13 @@ def task_model() -> nn.Module:
 
 
 def trained(given: common.Task) -> common.Trained:
-    """The model as PyTorch's tutorials train it, with a fused update and gradients as views of their buckets."""
+    """The model trained as in PyTorch's tutorials, with a fused update and gradients as views of their buckets."""
     model = task_model()
     whole = distributed(model, given.variant) if given.workers > 1 else model
     optimizer = torch.optim.SGD(model.parameters(), common.LEARNING_RATE, momentum=common.MOMENTUM, fused=True)
     loss_of = nn.CrossEntropyLoss()
     images, labels = common.images(given.rank, given.batch)
-    # Laid out as PyTorch's convolution likes it, before the clock runs.
+    # Laid out for PyTorch's convolution before the clock starts.
     pixels = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 1, 4, 2, 3)))
     classes = torch.from_numpy(labels.astype(np.int64))
 

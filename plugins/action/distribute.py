@@ -1,35 +1,67 @@
-"""Put the published dataset and the trainer package where every worker reads them, unless they are there."""
+"""Put the published dataset and the trainer package where every worker reads them, unless they are there as published."""
 
-import shlex
 from pathlib import Path
 from typing import Any
 
+from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from plugins.shared.upload import with_progress
+from control.remote.shared_folder import Item, SharedFolder
+from control.runs import package
+from trainer.files import sha256_file
 
 
 class ActionModule(ActionBase):
-    """Runs on one host: the distributed file system makes one copy enough for all."""
+    """Runs on one host: with the distributed file system, one copy is enough for all.
+
+    What is published comes from the fact `published`, or from a run's records (`run`); for a run it returns that
+    fact.
+    """
 
     TRANSFERS_FILES = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Look, and send what is missing."""
+        """Look, and send what is missing or was changed."""
         result = super().run(tmp, task_vars)
-        published, place, host = (self._task.args[name] for name in ("published", "path", "host"))
-        dataset, code = f"{place}/datasets/{published['name']}", f"{place}/code/{published['code_name']}"
-        missing = self._missing([f"{dataset}/manifest.json", code])
-        if f"{dataset}/manifest.json" in missing:
-            with_progress(self, "the dataset", host).folder(Path(published["folder"]), dataset)
-        if code in missing:
-            with_progress(self, "the trainer", host).file(Path(published["code"]), code)
-        result["changed"] = bool(missing)
+        arguments = self._task.args
+        published, place = arguments.get("published"), arguments["path"]
+        if published is None:
+            published = of_run(arguments["run"], Path(arguments["packs"]))
+            result["ansible_facts"] = {"published": published}
+        code = Item("the trainer", Path(published["code"]), f"{place}/code/{published['code_name']}", published["code_sha256"])
+        dataset = Item("the dataset", Path(published["folder"]), f"{place}/datasets/{published['name']}", published["manifest"])
+        folder = SharedFolder(self, arguments["host"])
+        folder.agree([code], dataset if published["manifest"] else None, bool(arguments.get("whole")))
+        result["changed"] = bool(folder.sent or folder.replaced)
+        result["show"] = folder.told()
         return result
 
-    def _missing(self, paths: list[str]) -> list[str]:
-        names = " ".join(shlex.quote(path) for path in paths)
-        done = self._low_level_execute_command(
-            f'for f in {names}; do test -e "$f" || echo "$f"; done', sudoable=False, executable="/bin/sh"
+
+def of_run(run: dict[str, Any], packs: Path) -> dict[str, Any]:
+    """What a run was launched with, as `publish_dataset` returns it.
+
+    Args:
+        run: its `name`, `dataset`, `code` and the code's digest, unless it was launched by a version that kept none.
+        packs: folder of published datasets on the control node.
+
+    Raises:
+        AnsibleActionFail: the code's digest is unknown.
+    """
+    code, dataset = packs.parent / "code" / run["code"], run["dataset"]
+    if run["code"] == package.TRAINER.file_name(package.TRAINER.sha256()):
+        package.TRAINER.build(code.parent)
+    sha256 = run.get("code_sha256") or (sha256_file(code) if code.is_file() else "")
+    if not sha256:
+        raise AnsibleActionFail(
+            f"run={run['name']}: an earlier version launched it and recorded no digest of its code, so nothing tells whether the shared "
+            f"folder still has it. Fix: train on, which publishes anew: ansible-playbook train.yml -e run={run['name']} -e epochs=N"
         )
-        return str(done["stdout"]).splitlines()
+    return {
+        "digest": dataset["digest"],
+        "folder": str(packs / dataset["folder_name"]),
+        "name": dataset["folder_name"],
+        "manifest": dataset.get("manifest", ""),
+        "code": str(code),
+        "code_name": run["code"],
+        "code_sha256": sha256,
+    }

@@ -9,11 +9,13 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from plugins.shared import control, lean
-from plugins.shared.remote import Gone, Worker
-from trainer.analysis import evaluations
-from trainer.analysis.progress import Line
-from trainer.files import read_json
+from control import command_line, project
+from control.progress import Line
+from control.remote import lean
+from control.remote.remote import HostUnreachable, Worker
+from control.runs import evaluations
+from trainer import rundir
+from trainer.records import evaluation
 
 
 class ActionModule(ActionBase):
@@ -28,13 +30,13 @@ class ActionModule(ActionBase):
         local, epochs = Path(arguments["local"]), arguments["epochs"]
         try:
             self._evaluate(arguments, task_vars).collect(local, "evaluate")
-        except Gone as error:
+        except HostUnreachable as error:
             raise AnsibleActionFail(f"the chief can't be reached: {error}") from None
-        found = [read_json(local / "evaluate" / f"epoch-{epoch:04d}.json") for epoch in epochs]
+        found = [_read(local / "evaluate" / f"epoch-{epoch:04d}.json") for epoch in epochs]
         pictures = [evaluations.picture(local, row) for row in found]
         evaluations.append(local / "evaluations.csv", found)
         result["changed"] = True
-        result["show_last"] = evaluations.show(arguments["run"], found, [control.relative(path) for path in pictures])
+        result["show_last"] = evaluations.show(arguments["run"], found, [project.relative(path) for path in pictures], rundir.marks(local))
         return result
 
     def _evaluate(self, arguments: dict[str, Any], task_vars: Any) -> Worker:
@@ -46,11 +48,12 @@ class ActionModule(ActionBase):
         started = lean.execute(self, "tmux_session", session, task_vars or {})
         if started.get("failed"):
             raise AnsibleActionFail(started["msg"])
-        line = Line(Display(), control.terminal())
+        line = Line(Display(), command_line.terminal())
         while True:
-            seen = worker.look()
+            seen = worker.poll()
             for record in seen.records:
-                line.update(f"{record['phase']} {record.get('note', '')}".rstrip())
+                if record["kind"] == "phase":
+                    line.update(f"{record['phase']} {record['note']}".rstrip())
             if seen.exit is not None or not seen.alive:
                 break
             time.sleep(0.5)
@@ -59,3 +62,9 @@ class ActionModule(ActionBase):
             last = "\n  ".join(worker.last_lines())
             raise AnsibleActionFail(f"evaluation failed on {arguments['run']}'s chief; the last lines of its log:\n  {last}")
         return worker
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise AnsibleActionFail(f"the chief gave no {path.name} that can be read; run the command again, and see its log")
+    return evaluation(path.read_text(encoding="utf-8"))

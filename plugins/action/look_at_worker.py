@@ -1,19 +1,19 @@
-"""One look at a worker: is it alive, what does it do, how long since it was heard."""
+"""One look at a worker: whether it is alive, what it does, when it was last heard."""
 
 from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from plugins.shared import control
-from plugins.shared.remote import Gone, Worker
-from trainer.analysis import status
-from trainer.plan import integer
+from control.operator_variables import integer
+from control.remote.remote import HostUnreachable, Worker
+from control.runs import run_results, status
+from plugins.shared import action
 
 
 def _concluded(folder: Path) -> bool:
-    """Whether the outcome is recorded here already; the chief of a failed run still says RUNNING."""
-    return control.read_summary(folder)["state"] not in (None, "RUNNING")
+    """Whether the outcome is already recorded here; the chief of a failed run still says RUNNING."""
+    return run_results.read_summary(folder)["state"] not in (None, "RUNNING")
 
 
 class ActionModule(ActionBase):
@@ -25,18 +25,18 @@ class ActionModule(ActionBase):
         """Look once."""
         result = super().run(tmp, task_vars)
         arguments = self._task.args
-        with control.refusing():
+        with action.refusing():
             lines = integer("lines", arguments.get("lines", 1))
         worker = Worker(self, arguments["run_folder"], arguments["folder"], arguments["session"])
         try:
-            look = worker.look()
-            seen = status.worker(look.records, look.exit, look.alive, look.heard)
+            look = worker.poll(latest=True)
+            seen = status.worker(look.records, look.exit, look.alive, look.heard, look.unclear)
             if arguments.get("local") and not self._task.check_mode:
                 only = None if int(arguments["rank"]) == 0 else f"workers/{arguments['host']}"
                 worker.collect(Path(arguments["local"]), only, keep=_concluded(Path(arguments["local"])) and not look.alive)
             if "lines" in arguments:
                 seen["log"] = worker.last_lines(lines)
-        except Gone as error:
+        except HostUnreachable as error:
             seen = {"state": "unreachable", "note": str(error)}
         result["seen"] = {"host": arguments["host"], **seen}
         return result

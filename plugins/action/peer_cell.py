@@ -1,6 +1,5 @@
-"""One worker of a cell: start its program in tmux, wait for its end, fetch what it measured, leave nothing running."""
+"""One worker of a cell: start its program in tmux, wait for its end, fetch its measurements, leave nothing running."""
 
-import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -8,13 +7,17 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from plugins.filter.cluster import place
-from plugins.shared import lean, peers
-from plugins.shared.remote import MARK, TMUX
+from benchmarks.analysis import peers
+from control.remote import checked_code, lean
+from control.remote.remote import MARK, TMUX
+from control.runs import logs
+from control.runs.cluster import place
+from plugins.shared import action
+from trainer import records
 from trainer.files import write_json
 
 AFTER_S = 60
-"""How long after the program's own deadline an answer is waited for."""
+"""How long to wait for an answer after the program's own deadline."""
 
 
 class ActionModule(ActionBase):
@@ -23,19 +26,20 @@ class ActionModule(ActionBase):
     TRANSFERS_FILES = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Start, wait, fetch; whatever happens, the session is ended."""
+        """Start, wait, fetch; the session is always ended."""
         result = super().run(tmp, task_vars)
         given, variables = self._task.args, task_vars or {}
         job, session = given["cell"], {"name": given["session"]}
         hosts = job["hosts"]
         rank = [host["name"] for host in hosts].index(given["host"])
         script = peers.start_script(self._job(given, rank))
-        self._module("worker_files", {"files": [{"path": f"{given['folder']}/run.sh", "content": script, "mode": "0755"}]}, variables)
+        self._module("worker_files", {"files": [{"path": f"{given['folder']}/run.sh", "content": script, "mode": "0750"}]}, variables)
         try:
             started = self._module("tmux_session", {**session, "argv": ["bash", "run.sh"], "chdir": given["folder"]}, variables)
             if not started["changed"]:
                 raise AnsibleActionFail(f"{given['host']}: session {given['session']} is left of another cell; see tmux ls there")
-            end = self._wait(given["folder"], given["session"], int(job["deadline"]) + AFTER_S)
+            with action.refusing():
+                end = self._wait(given["folder"], given["session"], int(job["deadline"]) + AFTER_S)
         finally:
             self._module("tmux_session", {**session, "state": "absent", "grace": 2}, variables)
         write_json(Path(job["out"]) / f"{rank}.json", {"host": given["host"], "rank": rank, **end})
@@ -47,18 +51,18 @@ class ActionModule(ActionBase):
         threads = int(job["threads"][given["host"]])
         argv = peers.arguments(cell, rank, [place(host) for host in job["hosts"]], common, threads)
         environment = {
-            "PYTHONPATH": given["code"],
             "OMP_NUM_THREADS": threads,
             "OPENBLAS_NUM_THREADS": 1,
             "TF_CPP_MIN_LOG_LEVEL": 2,
             "KERAS_HOME": f"{given['folder']}/keras",
-            "NUMBA_CACHE_DIR": given["kernels"],
+            "NUMBA_CACHE_DIR": f"{given['caches']}/kernels",
             **peers.PROCESS.get(peers.SYSTEMS[cell.system].environment, {}),
         }
         program = peers.SYSTEMS[cell.system].program
-        # Imported, not run as -m does: TensorFlow reads a function's source by the name of its module.
+        # Imported, not run with -m: TensorFlow reads a function's source by the name of its module.
         start = f"import {program}; {program}.main()"
-        command = [given["python"], "-c", start, *argv, "--result", f"{given['folder']}/result.json"]
+        checked = checked_code.command(given["python"], given["code"], job["code_sha256"], given["caches"])
+        command = [*checked, "-c", start, *argv, "--result", f"{given['folder']}/result.json"]
         return {"environment": environment, "argv": command, "folder": given["folder"], "deadline": job["deadline"]}
 
     def _module(self, name: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
@@ -80,9 +84,10 @@ class ActionModule(ActionBase):
 
 
 def parse(said: str) -> dict[str, Any]:
-    """How a worker ended, from what the waiting printed: `exit`, `result`, `lines` of its log."""
+    """How a worker ended, from the output of the wait: `exit`, `result`, `lines` of its log."""
     parts = [part.strip("\n") for part in said.split(MARK)]
     if len(parts) != 4:
-        return {"exit": None, "result": None, "lines": said.splitlines()[-5:]}
+        return {"exit": None, "result": None, "lines": logs.shown(said.split("\n"))[-5:]}
     _, code, result, log = parts
-    return {"exit": int(code) if code.strip() else None, "result": json.loads(result) if result else None, "lines": log.splitlines()}
+    read = records.answer(result, "result.json") if result else None
+    return {"exit": int(code) if code.strip().isdecimal() else None, "result": read, "lines": logs.shown(log.split("\n"))}

@@ -1,4 +1,4 @@
-"""Limit the link of a node of the lab, or give it back the rate that the lab has."""
+"""Limit the link of a lab node, or restore the lab's rate."""
 
 import shlex
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from plugins.shared.peers import NO_LIMIT
+from benchmarks.analysis.peers import NO_LIMIT
 
 OWN = "own"
 NODE = "/usr/local/sbin/lockstep-lab"
@@ -14,12 +14,12 @@ APPLIED = "/run/lockstep-lab.link"
 
 
 class ActionModule(ActionBase):
-    """Argument: `rate` as `tc` writes it, `none`, or `own` for the lab's own. Leaves the record that the node itself keeps right."""
+    """Argument: `rate` as `tc` writes it, `none`, or `own` for the lab's own. Leaves the record that the node itself maintains."""
 
     TRANSFERS_FILES = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Run the node's own script, or what it would do for another rate."""
+        """Run the node's own script, or its equivalent for another rate."""
         result = super().run(tmp, task_vars)
         rate = str(self._task.args["rate"])
         done = self._low_level_execute_command(NODE if rate == OWN else script(rate), sudoable=True, executable="/bin/sh")

@@ -1,15 +1,15 @@
-"""Look at a host before anything is changed there: one plain shell script, no Python needed on the host."""
+"""Look at a host before any change there: one plain shell script, no Python needed on the host."""
 
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
-from plugins.shared import provisioning
+from control.provision import provisioning
 
 
 class ActionModule(ActionBase):
-    """Returns `output` of the script, or `unreachable_because`."""
+    """Returns the script's `output`, or `unreachable_because`."""
 
     TRANSFERS_FILES = False
 

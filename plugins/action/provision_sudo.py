@@ -1,4 +1,4 @@
-"""Try sudo with the password that was given, so that a wrong one is told before anything is changed."""
+"""Try sudo with the given password, so that a wrong one is reported before any change."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from ansible.plugins.action import ActionBase
 
 
 class ActionModule(ActionBase):
-    """Returns `said`: why it did not work; empty when it did. A finding and no failure: all hosts are judged at once."""
+    """Returns `said`: why it failed; empty if it worked. A finding, not a failure: all hosts are judged at once."""
 
     TRANSFERS_FILES = False
 
@@ -24,6 +24,6 @@ class ActionModule(ActionBase):
 
 
 def reason(done: dict[str, Any]) -> str:
-    """The last line that sudo said."""
+    """The last line of sudo's output."""
     lines = [line.strip() for line in f"{done['stdout']}\n{done['stderr']}".splitlines() if line.strip()]
     return lines[-1] if lines else f"exit code {done['rc']}"

@@ -6,11 +6,11 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from plugins.shared.upload import with_progress
+from control.remote.upload import with_progress
 
 
 class ActionModule(ActionBase):
-    """Runs on one host. A folder that is there is whole: it was renamed into place."""
+    """Runs on one host. An existing folder is complete: it was renamed into place."""
 
     TRANSFERS_FILES = False
 

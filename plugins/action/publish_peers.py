@@ -1,16 +1,15 @@
 """Put the peer programs and this project's trainer where every host reads them."""
 
-import shlex
 from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from plugins.shared import peers_wheels
-from plugins.shared.upload import with_progress
+from benchmarks.analysis import peers_wheels
+from control.remote.shared_folder import Item, SharedFolder
 
 
 class ActionModule(ActionBase):
-    """Runs on one host; the file is named by its digest, so one that is there is right."""
+    """Runs on one host."""
 
     TRANSFERS_FILES = False
 
@@ -18,9 +17,6 @@ class ActionModule(ActionBase):
         """Look, and send."""
         result = super().run(tmp, task_vars)
         archive = peers_wheels.programs()
-        remote = f"{self._task.args['path']}/code/{archive.name}"
-        there = self._low_level_execute_command(f"test -f {shlex.quote(remote)}", sudoable=False, executable="/bin/sh")["rc"] == 0
-        if not there:
-            with_progress(self, "the programs", self._task.args["host"]).file(archive, remote)
-        result["changed"] = not there
-        return result
+        folder = SharedFolder(self, self._task.args["host"])
+        folder.agree([Item("the programs", archive, f"{self._task.args['path']}/code/{archive.name}")])
+        return {**result, "changed": bool(folder.sent or folder.replaced), "show": folder.told()}

@@ -1,4 +1,4 @@
-"""Submit a run to Slurm from its submit host, show how far it is, fetch what it made."""
+"""Submit a run to Slurm from its submit host, show its progress, fetch its results."""
 
 import json
 import re
@@ -12,38 +12,45 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from plugins.shared import control, launches, lean
-from plugins.shared.remote import Gone, Worker
-from trainer.analysis import outcome, text
-from trainer.analysis.progress import Estimate, Line
-from trainer.errors import DONE, FAILED, PREEMPTED
-from trainer.files import read_json
+from control import command_line, text
+from control.progress import Estimate, Line
+from control.remote import lean
+from control.remote.remote import HostUnreachable, Worker
+from control.runs import launches, logs, outcome, run_results
+from plugins.shared import action
+from trainer import records
+from trainer.errors import DONE, FAILED, PREEMPTED, LockstepError
 from trainer.rundir import recorded
 from trainer.slurm import RUN
+from trainer.telemetry import read_records
+from trainer.terminal import printable
 
 POLL_S = 3.0
 WAITING = ("PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "RESIZING")
 
 
 class ActionModule(ActionBase):
-    """Returns `verdicts`, one a node, from which `conclude_run` tells the outcome; none when detached."""
+    """Returns `verdicts`, one per node, from which `conclude_run` derives the outcome; none if detached."""
 
     TRANSFERS_FILES = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Submit, unless the run is in the queue already, or ended while nobody looked; follow; collect."""
+        """Submit, unless the run is already in the queue or ended unwatched; follow; collect."""
         result = super().run(tmp, task_vars)
         arguments = self._task.args
         self.plan, self.job, self.name = arguments["plan"], arguments["job"], arguments["name"]
         self.local, self.vars = Path(self.plan["folder"]), task_vars or {}
-        self.line = Line(Display(), control.terminal())
+        self.line = Line(Display(), command_line.terminal())
         try:
             self._refuse_train()
-            number, new = self._queued(), False
-            if number and recorded(self.local):
+            known = recorded(self.local)
+            number, new = self._queued(known), False
+            if number and known:
                 self._refuse_others()
-            elif not number and (ended := launches.untold(recorded(self.local)) or self._later()):
-                if ended != recorded(self.local)["slurm"]["job"]:
+                with action.refusing():
+                    launches.refuse_changes(self.plan, [f"job {number}"])
+            elif not number and (ended := self._later(known) or launches.untold(known)):
+                if ended != known["slurm"]["job"]:
                     self._record(arguments["published"], ended)
                 verdicts = self._collect(ended)
                 if not self._goes_on(verdicts):
@@ -58,45 +65,48 @@ class ActionModule(ActionBase):
                 return {**result, "verdicts": [], "show_last": f"{self.plan['run']} is job {number}\n{self._commands(number)}"}
             self._follow(number, "is submitted" if new else "is in the queue already")
             return {**result, "verdicts": self._collect(number)}
-        except Gone as error:
+        except HostUnreachable as error:
             raise AnsibleActionFail(f"the submit host can't be reached: {error}. The job goes on without it") from None
         finally:
             self.line.end()
 
-    def _queued(self) -> str:
-        # Where Slurm was taken away, what a job left in its folder is fetched all the same.
-        gone = "command -v squeue > /dev/null || exit 0; " if launches.untold(recorded(self.local)) else ""
+    def _queued(self, known: dict[str, Any]) -> str:
+        # If Slurm was removed, a job's files in its folder are still fetched.
+        gone = "command -v squeue > /dev/null || exit 0; " if launches.untold(known) else ""
         found = self._shell(f"{gone}squeue --me --noheader --name {shlex.quote(self.name)} --format %i", "squeue")
-        return found.split()[0] if found.split() else ""
+        return next((number for number in found.split() if number.isdecimal()), "")
 
-    def _later(self) -> str:
-        """The last job that a person submitted by hand after the one that is recorded, and that has ended; empty for none."""
-        known = recorded(self.local).get("slurm", {}).get("job", "")
-        if not known:
+    def _later(self, known: dict[str, Any]) -> str:
+        """The last finished job that the user submitted by hand after the recorded one; empty for none."""
+        recorded_job = known.get("slurm", {}).get("job")
+        if not recorded_job:
             return ""
-        return later(
-            self._shell(f'grep -hoE \'"job": *"[0-9]+"\' {shlex.quote(self.job)}/workers/*/exit.json 2>/dev/null; true', "grep"), known
-        )
+        said = self._shell(f'grep -hoE \'"job": *"[0-9]+"\' {shlex.quote(self.job)}/workers/*/exit.json 2>/dev/null; true', "grep")
+        return later(said, recorded_job)
 
     def _submit(self, arguments: dict[str, Any]) -> str:
         self._refuse_others()
         identity = recorded(self.local).get("id") or secrets.token_hex(8)
+        record = {"id": identity, "workers": len(self.plan["hosts"]), "kept": self.plan["kept"]}
         files = [
-            {"path": f"{self.job}/{RUN}", "content": json.dumps({"id": identity, "workers": len(self.plan["hosts"])})},
+            {"path": f"{self.job}/{RUN}", "content": json.dumps(record)},
             {"path": f"{self.job}/config.yml", "content": self.plan["config_yaml"]},
-            {"path": f"{self.job}/train.sbatch", "content": arguments["script"], "mode": "0755"},
+            {"path": f"{self.job}/train.sbatch", "content": arguments["script"], "mode": "0750"},
         ]
         written = lean.execute(self, "worker_files", {"files": files}, self.vars)
         if written.get("failed"):
             raise AnsibleActionFail(written["msg"])
-        # What an earlier job of the run left: its nodes may have been others.
+        # Files of an earlier job of the run: its nodes may have been others.
         self._shell(f"rm -f {shlex.quote(self.job)}/workers/*/exit.json {shlex.quote(self.job)}/workers/*/metrics.jsonl", "rm")
-        return self._shell(f"sbatch --parsable {shlex.quote(self.job)}/train.sbatch", "sbatch").strip().partition(";")[0]
+        number = self._shell(f"sbatch --parsable {shlex.quote(self.job)}/train.sbatch", "sbatch").strip().partition(";")[0]
+        if not number.isdecimal():
+            raise AnsibleActionFail(f"sbatch answers {printable(number, 200)!r}, which is no number of a job; see squeue --me")
+        return number
 
     def _identity(self) -> str:
-        """Of the run whose jobs share that folder; empty before the first."""
+        """Identity of the run whose jobs share that folder; empty before the first."""
         written = self._shell(f"cat {shlex.quote(self.job)}/{RUN} 2>/dev/null; true", "cat")
-        return str(json.loads(written)["id"]) if written else ""
+        return str(records.answer(written, RUN).get("id", "")) if written else ""
 
     def _refuse_train(self) -> None:
         known = recorded(self.local)
@@ -107,10 +117,10 @@ class ActionModule(ActionBase):
             )
 
     def _refuse_others(self) -> None:
-        """Refuse a folder, or a job, of another run of that name."""
+        """Refuse a folder, or a job, of another run with the same name."""
         known = recorded(self.local)
         trained = self._shell(f"ls -d {shlex.quote(self.job)}/workers {shlex.quote(self.job)}/state 2>/dev/null; true", "ls")
-        # A run of a version that gave runs no identity is known by its job.
+        # A run of a version without run identities is known by its job.
         unnamed = "id" not in known and bool(known)
         if trained and not unnamed and self._identity() != known.get("id"):
             raise AnsibleActionFail(
@@ -121,10 +131,10 @@ class ActionModule(ActionBase):
     def _goes_on(self, verdicts: list[dict[str, Any]]) -> bool:
         """Whether a job that ended well, or was told to end, left something to train."""
         well = all(verdict["exit_code"] in (DONE, PREEMPTED) for verdict in verdicts)
-        return well and (control.read_summary(self.local).get("steps") or 0) < self.plan["counts"]["total_steps"]
+        return well and (run_results.read_summary(self.local).get("steps") or 0) < self.plan["counts"]["total_steps"]
 
     def _record(self, published: dict[str, Any], number: str) -> None:
-        # Hosts of the inventory, for the commands that come after: the job's own may be others, with as many threads as Slurm grants.
+        # Hosts of the inventory, for later commands: the job's own may be others, with as many threads as Slurm grants.
         hosts = [{"rank": rank, **host, "threads": 0} for rank, host in enumerate(self.plan["hosts"])]
         job = {"job": number, "folder": self.job}
         launches.write(self.local, self.plan, launches.record(self.plan, published, hosts, id=self._identity(), slurm=job))
@@ -137,17 +147,17 @@ class ActionModule(ActionBase):
             if not state:
                 return
             if state in WAITING or not nodes:
-                self.line.update(f"job {number}: {state.lower()}")
+                self.line.update(f"job {number}: {printable(state.lower(), 40)}")
             else:
                 chief = chief or Worker(self, self.job, f"{self.job}/workers/{self._first(nodes)}", "-")
                 epoch = self._show(chief, estimate, epoch)
             time.sleep(POLL_S)
 
     def _state(self, number: str) -> tuple[str, str]:
-        """State and nodes; an empty state once Slurm no longer has the job in its queue."""
+        """State and nodes; an empty state once the job is no longer in Slurm's queue."""
         done = self._low_level_execute_command(f"squeue --noheader --job {number} --format '%T %N'", sudoable=False, executable="/bin/bash")
         if done["rc"] != 0:
-            # A controller that does not answer is no job that ended.
+            # A controller that does not answer does not mean that the job ended.
             return ("", "") if "Invalid job id" in done["stderr"] + done["stdout"] else ("UNKNOWN: Slurm does not answer", "")
         said = done["stdout"].split()
         return (said[0], said[1] if len(said) > 1 else "") if said else ("", "")
@@ -156,9 +166,11 @@ class ActionModule(ActionBase):
         return self._shell(f"scontrol show hostnames {shlex.quote(nodes)}", "scontrol").split()[0]
 
     def _show(self, chief: Worker, estimate: Estimate, epoch: dict[str, Any] | None) -> dict[str, Any] | None:
-        for record in chief.look().records:
+        for record in chief.poll().records:
             if record["kind"] == "phase" and record["phase"] != "training":
                 self.line.update(f"{record['phase']} {record['note']}".rstrip())
+            elif record["kind"] == "warning":
+                self.line.print(f"warning: {record['text']}")
             elif record["kind"] == "reduction":
                 self.line.print(f"Gradients are sent {record['why']}.")
             elif record["kind"] == "steps":
@@ -172,7 +184,7 @@ class ActionModule(ActionBase):
         return epoch
 
     def _collect(self, number: str) -> list[dict[str, Any]]:
-        """What the nodes gave back, and a verdict for each."""
+        """Fetch the nodes' results, and a verdict for each."""
         Worker(self, self.job, self.job, "-").collect(self.local)
         found = ends(self.local, number)
         verdicts = [self._verdict(ended) for ended in found]
@@ -184,19 +196,21 @@ class ActionModule(ActionBase):
     def _verdict(self, ended: dict[str, Any]) -> dict[str, Any]:
         code = ended["exit_code"]
         log = self.local / "workers" / ended["host"] / "worker.log"
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:] if code and log.is_file() else []
-        known = {"host": ended["host"], "rank": ended["rank"], "phase": "-", "at": ended["ended_at"], "exit_code": code}
+        written = log.read_text(encoding="utf-8", errors="replace").split("\n") if code and log.is_file() else []
+        lines = logs.shown(logs.of_last_launch(written))[-20:]
+        phase, step = records.doing(read_records(log.with_name("metrics.jsonl")), "-", 0)
+        known = {"host": ended["host"], "rank": ended["rank"], "phase": phase, "step": step, "at": ended["ended_at"], "exit_code": code}
         return {**known, "state": outcome.of_exit_code(code), **({"last_lines": lines} if lines else {})}
 
     def _lost(self, number: str) -> dict[str, Any]:
-        """Slurm ended the job before its workers could say how they ended."""
-        log = self._shell(f"tail -n 20 {shlex.quote(self.job)}/slurm-{number}.log 2>/dev/null; true", "tail").splitlines()
+        """Verdict if Slurm ended the job before its workers could report how they ended."""
+        log = self._shell(f"tail -n 20 {shlex.quote(self.job)}/slurm-{number}.log 2>/dev/null; true", "tail").split("\n")
         told = self._shell(
             f"scontrol show job {number} 2>/dev/null | grep -o 'JobState=[A-Z_]*\\|Reason=[A-Za-z_]*' | tr '\\n' ' '; true", "scontrol"
         )
         message = f"job {number} ended without a word of all its workers: {told.strip() or 'Slurm no longer knows it'}"
         known = {"host": f"job {number}", "rank": "-", "state": "gone", "phase": "-", "at": time.time(), "exit_code": FAILED}
-        return {**known, "message": message, "last_lines": log}
+        return {**known, "message": message, "last_lines": logs.shown(log)}
 
     def _commands(self, number: str) -> str:
         return text.next_commands(
@@ -219,23 +233,31 @@ class ActionModule(ActionBase):
 
 
 def later(said: str, known: str) -> str:
-    """The highest number of a job in lines of `exit.json` files, if it is above the known one's."""
-    last = max((int(number) for number in re.findall(r"\d+", said)), default=0)
+    """The highest job number in lines of `exit.json` files, if above the known one."""
+    last = max((int(number) for number in re.findall(r"\b\d{1,18}\b", said)), default=0)
     return str(last) if last > int(known) else ""
 
 
 def is_short(found: list[dict[str, Any]], planned: int) -> bool:
-    """Whether some of a job's workers did not say how they ended; one that a person submitted may have had others than planned."""
+    """Whether some of a job's workers did not report how they ended; a job submitted by hand may have other workers than planned."""
     return len(found) < max((ended["nodes"] for ended in found if "nodes" in ended), default=planned)
 
 
 def ends(run: Path, job: str) -> list[dict[str, Any]]:
-    """How the workers of a job, or of a later one, ended, by rank; what earlier jobs of the run left has another number.
+    """How the workers of a job, or of a later one, ended, by rank; files of earlier jobs of the run have another number.
 
-    A later one is one that a person submitted by hand: what a job of the playbook has left is taken away before the next.
+    A later job is one submitted by hand: the playbook removes what its own job left before the next.
     """
-    found = [read_json(path) for path in (run / "workers").glob("*/exit.json")]
+    found = [ended for path in (run / "workers").glob("*/exit.json") if (ended := _end(path))]
     if found:
         latest = max(found, key=lambda ended: ended["ended_at"]).get("job", "")
         job = latest if latest.isdecimal() and int(latest) > int(job) else job
     return sorted((ended for ended in found if ended.get("job") == job), key=lambda ended: ended["rank"])
+
+
+def _end(path: Path) -> dict[str, Any]:
+    """How the worker that owns this folder ended; empty, as if there were no file, for an invalid one."""
+    try:
+        return {"rank": 0, **records.end(path.read_text(encoding="utf-8", errors="replace")), "host": path.parent.name}
+    except LockstepError:
+        return {}

@@ -1,6 +1,5 @@
-"""Run a benchmark on one host in a tmux session, with progress, and bring its numbers back; nothing is left there."""
+"""Run a benchmark on one host in a tmux session, with progress, and fetch its results; nothing is left there."""
 
-import json
 import shlex
 import time
 from pathlib import Path, PurePosixPath
@@ -10,13 +9,17 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from plugins.filter.cluster import place_digest
-from plugins.shared import control, lean
-from plugins.shared.children import heeding_signals
-from plugins.shared.remote import Gone, Worker
-from plugins.shared.upload import with_progress
-from trainer import package
-from trainer.analysis.progress import Line
+from benchmarks.analysis.benchmark import CODE
+from control import command_line
+from control.children import heeding_signals
+from control.progress import Line
+from control.remote import lean
+from control.remote.remote import HostUnreachable, Worker
+from control.remote.shared_folder import Item, SharedFolder
+from control.remote.upload import with_progress
+from control.runs.cluster import place_digest
+from plugins.shared import action
+from trainer import records
 from trainer.errors import refusal
 
 POLL_S = 0.5
@@ -24,26 +27,26 @@ GRACE_S = 2
 
 
 class ActionModule(ActionBase):
-    """Returns `timed`: what the benchmark wrote into results.json."""
+    """Returns `timed`: the benchmark's results.json."""
 
     TRANSFERS_FILES = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send what is missing, start, follow, fetch; end and remove it whatever happens."""
+        """Send what is missing, start, follow, fetch; always end and remove it."""
         result = super().run(tmp, task_vars)
         self.bench, self.host, self.folder = (self._task.args[name] for name in ("bench", "host", "folder"))
         self.task_vars = task_vars or {}
         session = f"{self.bench['name']}-{place_digest(self.folder)}"
         try:
-            with heeding_signals() as ended:
+            with heeding_signals() as ended, action.refusing():
                 try:
                     self._send()
                     self._start(session)
                     self._follow(session, ended)
-                    result["timed"] = json.loads(self._shell(f"cat {shlex.quote(self.folder)}/results.json"))
+                    result["timed"] = records.answer(self._shell(f"cat {shlex.quote(self.folder)}/results.json"), "results.json")
                 finally:
                     self._leave(session)
-        except (Gone, AnsibleConnectionFailure) as error:
+        except (HostUnreachable, AnsibleConnectionFailure) as error:
             raise AnsibleActionFail(
                 f"{self.host} can't be reached: {error}; what runs there is session {session} of tmux -L lockstep"
             ) from None
@@ -51,18 +54,17 @@ class ActionModule(ActionBase):
         return result
 
     def _send(self) -> None:
-        """The trainer, unless it is there, the configuration, the snapshot, the start script."""
+        """Send the trainer, unless it is there, the configuration, the snapshot, the start script."""
         arguments = self._task.args
-        # What a benchmark of that name left here before would be taken for this one's.
+        # Leftovers of an earlier benchmark of that name would be taken for this one's.
         self._shell(f"rm -rf {shlex.quote(self.folder)}")
-        if not self._shell(f"test -e {shlex.quote(arguments['code'])} && echo there; true").strip():
-            archive = package.build(Path(arguments["packs"]).parent / "code")
-            if archive.name != self.bench["code_name"]:
-                raise AnsibleActionFail("the trainer's files were changed after this command had begun; run it again")
-            with_progress(self, "the trainer", self.host).file(archive, arguments["code"])
+        archive = CODE.build(Path(arguments["packs"]).parent / "code")
+        if archive.name != self.bench["code_name"]:
+            raise AnsibleActionFail("the project's files were changed after this command had begun; run it again")
+        SharedFolder(self, self.host).agree([Item("the trainer", archive, arguments["code"], self.bench["code_sha256"])])
         files = [
             {"path": f"{self.folder}/config.yml", "content": self.bench["config_yaml"]},
-            {"path": f"{self.folder}/run_worker.sh", "content": arguments["script"], "mode": "0755"},
+            {"path": f"{self.folder}/run_worker.sh", "content": arguments["script"], "mode": "0750"},
         ]
         written = lean.execute(self, "worker_files", {"files": files}, self.task_vars)
         if written.get("failed"):
@@ -78,12 +80,13 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"{self.host}: {started['msg']}")
 
     def _follow(self, session: str, ended: Any) -> None:
-        worker, line = Worker(self, self.folder, self.folder, session), Line(Display(), control.terminal())
+        worker, line = Worker(self, self.folder, self.folder, session), Line(Display(), command_line.terminal())
         try:
             while True:
-                seen = worker.look()
+                seen = worker.poll()
                 for record in seen.records:
-                    line.update(f"{self.host}: {record['note']}")
+                    if record["kind"] == "phase":
+                        line.update(f"{self.host}: {record['note']}")
                 if seen.exit is not None or not seen.alive:
                     break
                 if ended():
@@ -107,7 +110,7 @@ class ActionModule(ActionBase):
 
 
 def failure(host: str, ended: dict[str, Any] | None, lines: list[str]) -> str:
-    """Why there are no numbers: the benchmark's own refusal, or how it ended and the end of its log."""
+    """Why there are no results: the benchmark's own refusal, or how it ended and the end of its log."""
     if ended is None:
         how = "its session ended without an exit code (killed, or the host was restarted)"
     else:

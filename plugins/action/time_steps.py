@@ -1,17 +1,20 @@
-"""How long this host alone takes for a step of the plan's model."""
+"""The time that this host alone takes for a step of the plan's model."""
 
-import json
 import shlex
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from plugins.filter.cluster import gpu_share, thread_share
+from control.remote import checked_code
+from control.runs.cluster import gpu_share, thread_share
+from plugins.shared import action
+from trainer import records
+from trainer.environment import assignments
 
 
 class ActionModule(ActionBase):
-    """Returns `timed`: what `trainer steptime` printed, and the threads that it used."""
+    """Returns `timed`: the output of `trainer steptime`, and its number of threads."""
 
     TRANSFERS_FILES = False
 
@@ -26,7 +29,9 @@ class ActionModule(ActionBase):
         if done["rc"] != 0:
             last = "\n  ".join(done["stderr"].strip().splitlines()[-8:])
             raise AnsibleActionFail(f"{host}: the model's training step can't be timed (exit code {done['rc']}):\n  {last}")
-        result["timed"] = {**json.loads(done["stdout"].strip().splitlines()[-1]), "threads": threads}
+        with action.refusing():
+            timed = records.answer((done["stdout"].strip().splitlines() or [""])[-1], f"{host}: steptime")
+        result["timed"] = {**timed, "threads": threads}
         return result
 
     def _command(self, plan: dict[str, Any], threads: int) -> str:
@@ -38,8 +43,11 @@ class ActionModule(ActionBase):
             "seconds": arguments["seconds"],
         }
         options = " ".join(f"--{name} {value}" for name, value in numbers.items())
-        paths = f"PYTHONPATH={shlex.quote(arguments['code'])} KERAS_HOME={shlex.quote(arguments['keras'])}"
+        paths = f"KERAS_HOME={shlex.quote(arguments['keras'])}"
         environment = (
             f"{paths} CUDA_VISIBLE_DEVICES={gpu_share(plan['hosts'], arguments['host'])} TF_CPP_MIN_LOG_LEVEL=2 OMP_NUM_THREADS={threads}"
         )
-        return f"{environment} {shlex.quote(arguments['python'])} -m trainer steptime {options}"
+        given = next(one for one in plan["hosts"] if one["name"] == arguments["host"]).get("environment", {})
+        environment = " ".join([environment, *assignments(given)])
+        start = checked_code.command(*(arguments[name] for name in ("python", "code", "code_sha256", "caches")))
+        return f"{environment} {shlex.join(start)} -m trainer steptime {options}"

@@ -9,11 +9,13 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from plugins.filter.cluster import launched_at
-from plugins.shared import control, lean
-from plugins.shared.remote import Gone, Seen, Worker, mark_failed, other_failed
-from trainer.analysis import outcome, text
-from trainer.analysis.progress import Estimate, Line
+from control import command_line, project, text
+from control.progress import Estimate, Line
+from control.remote import lean
+from control.remote.remote import HostUnreachable, Seen, Worker, mark_failed, other_failed
+from control.runs import choices, launches, outcome
+from trainer import records
+from trainer.watchdog import WAITING
 
 POLL_S = 1.0
 OTHERS_POLL_S = 3.0
@@ -21,15 +23,15 @@ OTHERS_GRACE_S = 25.0
 
 
 class ActionModule(ActionBase):
-    """Never fails itself: returns `verdict`, from which `conclude_run` tells the run's outcome."""
+    """Never fails itself: returns `verdict`, from which `conclude_run` derives the run's outcome."""
 
     TRANSFERS_FILES = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Poll until the worker is done, failed, silent or unreachable (or under way, when detached)."""
+        """Poll until the worker is done, failed, silent or unreachable (or under way, if detached)."""
         result = super().run(tmp, task_vars)
         arguments = self._task.args
-        result["launched_at"] = launched_at(arguments["local"])
+        result["launched_at"] = launches.launched_at(arguments["local"])
         watch = _Watch(self, arguments, task_vars)
         verdict = watch.until_end()
         if verdict["state"] not in ("done", "preempted", "running", "unreachable"):
@@ -46,22 +48,26 @@ class _Watch:
         self.host, self.rank = arguments["host"], int(arguments["rank"])
         self.counts, self.local = arguments["counts"], Path(arguments["local"])
         self.worker = Worker(action, arguments["run_folder"], arguments["folder"], arguments["session"])
-        self.marks = control.PRIVATE / "watch" / arguments["run"]
-        self.line = Line(Display(), control.terminal(), every=1e9)
+        self.marks = project.PRIVATE / "watch" / arguments["run"]
+        self.line = Line(Display(), command_line.terminal(), every=1e9)
+        self.worker.say = self.line.print if self.rank == 0 else None
         self.estimate = Estimate(self.counts)
         self.last_epoch: dict[str, Any] | None = None
         self.heard_at = time.monotonic()
         self.parent = os.getppid()
-        self.phase, self.trained, self.collected = "starting", False, 0.0
+        self.phase, self.step, self.trained, self.collected = "starting", 0, False, 0.0
+        self.complaint = ""
+        self.phases_began: dict[str, float] = {}
+        self.more = False
 
     def until_end(self) -> dict[str, Any]:
         verdict = None
         while verdict is None:
-            verdict = self._once()
+            verdict, more = self._once(), self.more
             if verdict is None and os.getppid() != self.parent:
-                # The command was killed: whoever watches next must not find a second one that writes.
+                # The command was killed: the next watcher must not find a second one that writes.
                 return self._verdict("running")
-            if verdict is None:
+            if verdict is None and not more:
                 time.sleep(POLL_S if self.rank == 0 else OTHERS_POLL_S)
         self.line.end()
         self._collect(last=True)
@@ -69,11 +75,13 @@ class _Watch:
 
     def _once(self) -> dict[str, Any] | None:
         try:
-            seen = self.worker.look()
-        except (Gone, OSError) as error:
+            seen = self.worker.poll()
+        except (HostUnreachable, OSError) as error:
             return self._silent("unreachable", f"{self.host} can't be reached: {error}")
+        self.more = seen.more
         if seen.records:
             self.heard_at = time.monotonic()
+            self._note_phases(seen)
             self._follow(seen.records)
         return self._ended(seen) or self._under_way() or self._late(seen) or self._abandoned()
 
@@ -81,6 +89,8 @@ class _Watch:
         if seen.exit is not None:
             code = seen.exit["exit_code"]
             return self._verdict(outcome.of_exit_code(code), exit_code=code, at=seen.exit["ended_at"] - seen.ahead, lines=code not in (0,))
+        if not seen.alive and seen.unclear:
+            return self._verdict("unclear", message=f"its session ended, and how it ended is not known: {seen.unclear}", lines=True)
         if not seen.alive:
             return self._verdict(
                 "gone", message="its tmux session ended without an exit code (killed, or the host was restarted)", lines=True
@@ -95,7 +105,7 @@ class _Watch:
         if seen.heard is not None and seen.heard > silence and time.monotonic() - self.heard_at > min(silence, 10):
             return self._end_it("silent", f"no heartbeat for {seen.heard:.0f} s while {self.phase} (limit {silence:.0f} s)")
         deadline = float(self.arguments["start_deadline"]) + 15
-        if self.phase in ("starting", "joining") and time.monotonic() - self.heard_at > deadline:
+        if self.phase in WAITING and time.monotonic() - self.heard_at > deadline:
             return self._end_it("silent", f"still {self.phase} after {deadline:.0f} s")
         return None
 
@@ -120,25 +130,38 @@ class _Watch:
         return verdict
 
     def _verdict(self, state: str, lines: bool = False, **more: Any) -> dict[str, Any]:
-        verdict = {"host": self.host, "rank": self.rank, "state": state, "phase": self.phase, "at": self._happened(state), **more}
+        verdict = {
+            "host": self.host,
+            "rank": self.rank,
+            "state": state,
+            "phase": self.phase,
+            "step": self.step,
+            "at": self._happened(state),
+            **more,
+        }
+        verdict["phases_began"] = self.phases_began
         if lines:
             try:
                 verdict["last_lines"] = self.worker.last_lines()
-            except Gone as error:
+            except HostUnreachable as error:
                 verdict["last_lines"] = [str(error)]
         return verdict
 
     def _happened(self, state: str) -> float:
-        """When a worker came to a state; one that said nothing more counts from when it was last heard."""
+        """When a worker reached a state; one that fell silent counts from when it was last heard."""
         lost = state in ("silent", "gone", "unreachable")
         return time.time() - (time.monotonic() - self.heard_at if lost else 0.0)
 
-    def _follow(self, records: list[dict[str, Any]]) -> None:
-        for record in records:
+    def _follow(self, news: list[dict[str, Any]]) -> None:
+        self.phase, self.step = records.doing(news, self.phase, self.step)
+        for record in news:
             if record["kind"] in ("phase", "heartbeat"):
-                self.phase = record["phase"]
                 self._show_phase(record)
+            elif record["kind"] == "warning":
+                self.line.print(f"{self.host}: {record['text']}")
             elif record["kind"] in ("reduction", "shares"):
+                if self.rank == 0:
+                    choices.keep_of(self.local, record)
                 self._show_decision(record)
             elif record["kind"] == "steps":
                 self.trained = True
@@ -147,6 +170,12 @@ class _Watch:
                 self._show_epoch(record)
         if self.rank == 0:
             self._collect()
+
+    def _note_phases(self, seen: Seen) -> None:
+        """Record when each phase first began, by this machine's clock."""
+        for record in seen.records:
+            if record["kind"] == "phase" and record["phase"] in outcome.TIMED:
+                self.phases_began.setdefault(record["phase"], float(record["t"]) - seen.ahead)
 
     def _show_phase(self, record: dict[str, Any]) -> None:
         if self.rank == 0 and record["kind"] == "phase" and record["phase"] != "training":
@@ -171,9 +200,9 @@ class _Watch:
             self.collected = 0.0
 
     def _collect(self, last: bool = False) -> None:
-        """The chief's whole run directory, the others' own folders; at most every 15 s between epochs.
+        """Fetch the chief's whole run directory, the others' own folders; at most every 15 s between epochs.
 
-        A trial is left alone while it is measured, and its weights are nobody's.
+        A trial is left alone while it is measured, and its weights are not fetched.
         """
         trial = self.arguments["place"] != "runs"
         if not last and (trial or time.monotonic() - self.collected < 15):
@@ -182,5 +211,7 @@ class _Watch:
         try:
             without = ("checkpoints", "state", "memory") if trial else ()
             self.worker.collect(self.local, None if self.rank == 0 else f"workers/{self.host}", without=without)
-        except (Gone, OSError) as error:
-            Display().warning(f"results of {self.host} could not be collected: {error}")
+        except (HostUnreachable, OSError) as error:
+            if str(error) != self.complaint:
+                self.line.print(f"[WARNING] {self.host}: results could not be collected: {error}")
+            self.complaint = str(error)

@@ -1,13 +1,13 @@
-"""Terminal output for people: stages instead of tasks, what a task wants to show, failures in full.
+"""Terminal output for users: stages instead of tasks, what a task wants to show, failures in full.
 
-A task shows a text by returning `show`. With `-v` everything of Ansible's default output is there.
+A task shows a text by returning `show`. With `-v`, all of Ansible's default output is shown.
 """
 
 import atexit
 import os
-import re
-import shlex
+import signal
 import sys
+import time
 from pathlib import Path
 
 from ansible import constants, context
@@ -27,45 +27,96 @@ extends_documentation_fragment:
 """
 
 
-COMMAND = re.compile(r"ansible-playbook (?=(playbooks/|benchmarks/)?\w+\.yml)(?!lab\.yml)")
+PATIENT = (2, 3)
+"""Further Ctrl-C that have no effect: the first is being handled."""
 
 
 class CallbackModule(Default):
-    """The default output, made quiet."""
+    """Ansible's default output, made quiet."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
     CALLBACK_NAME = "lockstep"
 
     def __init__(self):
-        """Note facts that only the main process can know."""
+        """Record facts that only the main process can know."""
         super().__init__()
         self._main = os.getpid()
-        self._run_under_way = self._if_interrupted = None
+        self._run_under_way = self._if_interrupted = self._before_start = self._launch = None
+        self._interrupts = 0
         self._stage = ""
         self._play = self._variables = None
         self._last_words = []
         self._told = set()
+        self._explained = False
+        os.environ["LOCKSTEP_ENTERED"] = repr(process_began())
         os.environ["LOCKSTEP_TTY"] = "1" if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" else "0"
-        sys.stdout = Unbroken(sys.stdout)
-        atexit.register(self._hint_if_interrupted)
+        sys.stdout, sys.stderr = Unbroken(sys.stdout), Unbroken(sys.stderr)
+        atexit.register(self._last_word)
 
     def v2_playbook_on_start(self, playbook):
         refuse_foreign_environment()
+        from trainer.terminal import keeping_ours
+
+        sys.stdout.clean = sys.stderr.clean = keeping_ours
+        refuse_empty_inventory(playbook)
+        from plugins.shared.interrupts import finish_messages_before_dying
+
+        finish_messages_before_dying()
+        self._heed_interrupts()
         super().v2_playbook_on_start(playbook)
 
     @property
     def _wordy(self):
         return self._display.verbosity > 0
 
-    def _hint_if_interrupted(self):
-        """After Ctrl-C: training goes on, and this is how to see it; or what becomes of a sweep."""
-        if os.getpid() == self._main and self._if_interrupted:
+    def _heed_interrupts(self):
+        """Make Ctrl-C end the command whatever it is doing, and only once: the final message comes after a few seconds."""
+        ansibles, others = signal.getsignal(signal.SIGINT), sys.unraisablehook
+
+        def interrupt(number, frame):
+            self._interrupts += 1
+            if self._interrupts in PATIENT:
+                return
+            try:
+                ansibles(number, frame)
+            finally:
+                signal.signal(signal.SIGINT, interrupt)
+
+        def swallowed(what):
+            # During a fork Python can't raise what a signal handler raises, and Ansible would go on.
+            if what.exc_type is KeyboardInterrupt and os.getpid() == self._main:
+                signal.signal(signal.SIGALRM, lambda _, frame: ansibles(signal.SIGINT, frame))
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
+            else:
+                others(what)
+
+        signal.signal(signal.SIGINT, interrupt)
+        sys.unraisablehook = swallowed
+
+    def _last_word(self):
+        """After Ctrl-C, or a failure: what goes on without this command, and what does not."""
+        if os.getpid() != self._main:
+            return
+        if self._if_interrupted:
             print(f"\n{as_typed(self._if_interrupted)}", flush=True)
-        if os.getpid() == self._main and self._run_under_way:
-            from trainer.analysis import text
+        if self._launch:
+            self._take_back()
+        elif self._run_under_way:
+            from control import text
 
             print(f"\nTraining goes on: {self._run_under_way}\n{as_typed(text.under_way(self._run_under_way))}", flush=True)
+        elif self._interrupts and self._before_start:
+            print(f"\n{as_typed(self._before_start)}", flush=True)
+
+    def _take_back(self):
+        """Some workers may have started, perhaps not all; a second Ctrl-C would leave them so."""
+        from control.runs import taking_back
+
+        # Not SIG_IGN: child processes would inherit it.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        print(f"\nTaking the launch of {self._launch['run']} back; this takes a few seconds ...", flush=True)
+        print(as_typed(taking_back.take_back(self._launch)), flush=True)
 
     def v2_playbook_on_play_start(self, play):
         self._play, self._variables = play, play.get_variable_manager()
@@ -82,7 +133,7 @@ class CallbackModule(Default):
             self._stage = ""
 
     def _runs(self, task):
-        """Whether a task's conditions hold on the first of its hosts: a stage that is left out is not announced."""
+        """Whether a task's conditions hold on the first of its hosts: a skipped stage is not announced."""
         hosts = self._variables._inventory.get_hosts(self._play.hosts) if task.when else []
         if not hosts:
             return True
@@ -112,9 +163,9 @@ class CallbackModule(Default):
         returned = self._returned(result)
         self._follow(returned)
         if returned.get("show"):
-            self._display.display(as_typed(returned["show"]))
+            self._display.display(shown(returned["show"]))
         if returned.get("show_last"):
-            self._last_words.append(as_typed(returned["show_last"]))
+            self._last_words.append(shown(returned["show_last"]))
         if self._wordy:
             super().v2_runner_on_ok(result)
 
@@ -131,13 +182,14 @@ class CallbackModule(Default):
             super().v2_runner_item_on_skipped(result)
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
+        self._explained = self._explained or not ignore_errors
         returned = self._returned(result)
         self._follow(returned)
         if self._wordy or not returned.get("msg"):
             super().v2_runner_on_failed(result, ignore_errors)
         elif not ignore_errors and returned["msg"] not in self._told:
             self._told.add(returned["msg"])
-            message = as_typed(str(returned["msg"]))
+            message = shown(str(returned["msg"]))
             self._display.display(
                 f"{result.host.get_name()}: {message}" if self._names_host(result) else message, color=constants.COLOR_ERROR
             )
@@ -146,23 +198,27 @@ class CallbackModule(Default):
         if self._wordy:
             super().v2_runner_on_unreachable(result)
         elif not result.task.ignore_unreachable:
+            self._explained = True
             self._display.display(self._unreachable(result), color=constants.COLOR_UNREACHABLE)
 
     def _unreachable(self, result):
-        """What SSH's error means, and what mends it."""
-        from trainer.analysis import checks
+        """The meaning of an SSH error, and its fix."""
+        from control.doctor import checks
 
         name = result.host.get_name()
         known = self._variables.get_vars(play=self._play, host=result.host) if self._variables else result.host.get_vars()
         host = {"name": name, "address": str(known.get("ansible_host", name))}
         host |= {key: known[variable] for key, variable in (("user", "ansible_user"), ("ssh_port", "ansible_port")) if variable in known}
         found = checks.ssh(host, str(self._returned(result).get("msg", "")))
-        return as_typed(f"{name}: {found.value}. Mend: {found.mend}")
+        return shown(f"{name}: {found.value}. Fix: {found.fix}")
 
     def v2_playbook_on_stats(self, stats):
-        super().v2_playbook_on_stats(stats)
+        """The result, then Ansible's counts: only with full output, or if nothing else says what failed."""
         for words in self._last_words:
             self._display.display(words)
+        untold = (stats.failures or stats.dark) and not self._explained
+        if self._wordy or untold or os.environ.get("LOCKSTEP_RECAP"):
+            super().v2_playbook_on_stats(stats)
 
     @staticmethod
     def _returned(result):
@@ -174,36 +230,38 @@ class CallbackModule(Default):
         return not result.task.run_once and result.host.get_name() not in message
 
     def _follow(self, returned):
-        """Remember a run that goes on without this process, and what is to be said when this one ends early."""
+        """Remember a run that goes on without this process, and the message for an early end of this one."""
         self._if_interrupted = returned.get("if_interrupted", self._if_interrupted)
-        if "run_under_way" in returned:
-            self._run_under_way = returned["run_under_way"]
+        self._before_start = returned.get("before_start", self._before_start)
+        self._launch = returned.get("launch_begun", self._launch)
+        self._run_under_way = returned.get("run_under_way", self._run_under_way)
 
 
 class Unbroken:
-    """Standard output that may lose its reader (`| head`): the command then finishes its work unseen.
+    """Output that may lose its reader (`| head`): the command then finishes its work unseen.
 
-    Ansible's thread that takes results ends at a broken pipe, and the command would wait for ever.
+    Ansible's results thread ends at a broken pipe, and the command would wait forever. No control sequences pass except the
+    commands' own, whatever a host, a file or a name contains.
     """
 
     def __init__(self, stream):
-        """Write to this stream."""
-        self._stream = stream
+        """Write the output of `clean` to this stream."""
+        self._stream, self.clean = stream, str
 
     def __getattr__(self, name):
-        """Everything else is the stream's."""
+        """Delegate everything else to the stream."""
         return getattr(self._stream, name)
 
     def write(self, text):
-        """Write, to nowhere once nobody reads."""
+        """Write; to nowhere once nobody reads."""
         try:
-            return self._stream.write(text)
+            return self._stream.write(self.clean(text))
         except BrokenPipeError:
             self._leave()
             return len(text)
 
     def flush(self):
-        """Flush, likewise."""
+        """Flush; a lost reader is ignored."""
         try:
             self._stream.flush()
         except BrokenPipeError:
@@ -215,25 +273,72 @@ class Unbroken:
         os.close(nowhere)
 
 
+def process_began():
+    """Start time of this process, in seconds since 1970: the best estimate of when Enter was pressed."""
+    ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+    up = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    return time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
+
+
 def refuse_foreign_environment():
-    """End when `.venv` is another copy's: its packages are the other project's, and it is that project's runs that would be touched."""
-    from plugins.shared import control
+    """End if `.venv` belongs to another copy: its packages and the runs touched would be the other project's."""
+    from control import project
 
     here = Path(__file__).resolve().parents[2]
-    if here != control.ROOT:
-        print(f"error: these playbooks lie in {here}, the Python environment belongs to {control.ROOT}; in {here}: make setup", flush=True)
+    if here != project.ROOT:
+        print(f"error: these playbooks lie in {here}, the Python environment belongs to {project.ROOT}; in {here}: make setup", flush=True)
         sys.exit(1)
 
 
+def shown(text):
+    """A task's text in its form for the terminal."""
+    from trainer.terminal import printable_lines
+
+    return as_typed(printable_lines(text))
+
+
+def refuse_empty_inventory(playbook):
+    """End if the inventory of a worker command has no workers: Ansible would warn, do nothing and report success."""
+    plays = playbook.get_plays()
+    if not any("workers" in play.hosts for play in plays):
+        return
+    inventory = plays[0].get_variable_manager()._inventory
+    group = inventory.groups.get("workers")
+    if group is None or not group.get_hosts():
+        print(f"error: {no_workers(list(context.CLIARGS['inventory']), sorted(inventory.hosts))}", flush=True)
+        sys.exit(1)
+
+
+NO_WORKERS = """{place}: {rule}. Fix: write into {file}:
+
+workers:
+  hosts:
+    node01: {{ansible_host: 10.0.0.1}}
+    node02: {{ansible_host: 10.0.0.2}}
+
+inventory/sample shows what else can be set."""
+
+
+def no_workers(sources, hosts):
+    """What an inventory without workers lacks, and where that is documented."""
+    places = [typed_path(source) for source in sources]
+    paths = [Path(source) for source in sources if "," not in source]
+    lost = [str(path) for path in paths if not path.exists()]
+    rule = "the group `workers` has no hosts, and a command is about all of them"
+    rule += f"; {', '.join(hosts[:5])} {'are' if len(hosts) > 1 else 'is'} in no such group" if hosts else ""
+    file = next((path / "hosts.yml" if path.is_dir() else path for path in paths), Path("inventory/mine/hosts.yml"))
+    return NO_WORKERS.format(place=", ".join(places), rule="there is no such file or folder" if lost else rule, file=typed_path(str(file)))
+
+
 def as_typed(text):
-    """A text with the inventory that this command was given put into the commands that it names."""
-    given = (context.CLIARGS.get("inventory") or ()) if context.CLIARGS else ()
-    if not given or not any(argument.startswith(("-i", "--inventory")) for argument in sys.argv[1:]):
-        return text
-    options = " ".join(f"-i {shlex.quote(_relative(one))}" for one in given)
-    return COMMAND.sub(lambda found: f"{found.group(0)}{options} ", text)
+    """A text whose commands name the inventory that this command was given."""
+    from control import command_line
+
+    return command_line.as_typed(text)
 
 
-def _relative(path):
-    """A path below the current folder as a person would type it."""
-    return os.path.relpath(path) if path.startswith(f"{os.getcwd()}/") else path
+def typed_path(path):
+    """A path below the current folder as a user would type it."""
+    from control import command_line
+
+    return command_line.typed_path(path)

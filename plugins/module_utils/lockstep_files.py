@@ -1,10 +1,15 @@
 """Small text files on a host, replaced whole or not at all. Standard library only."""
 
+import contextlib
 import os
+import tempfile
+
+# Other users of a host must not access a run.
+OTHERS = 0o027
 
 
 def read(path):
-    """A file's text; empty when there is none."""
+    """A file's text; empty if there is none."""
     try:
         with open(path, encoding="utf-8") as stream:
             return stream.read()
@@ -12,12 +17,41 @@ def read(path):
         return ""
 
 
-def replace(path, text):
-    """Replace a file, whole or not at all, with its mode kept (0644 when it is new)."""
-    mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o644
+def replace(path, text, new=0o644):
+    """Replace a file, whole or not at all, keeping its mode; `new` is the mode of a new file."""
+    mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else new
     with open(f"{path}.part", "w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
     os.chmod(f"{path}.part", mode)
     os.replace(f"{path}.part", path)
+
+
+def differs(file):
+    """Whether a file (a dict with `path` and `content`) is missing or has other content."""
+    try:
+        with open(file["path"], encoding="utf-8", newline="") as stream:
+            return stream.read() != file["content"]
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+
+
+def write(module, file):
+    """Write a file (a dict with `path`, `content` and perhaps `mode`), unless it is there: beside its place, then renamed."""
+    folder, part = os.path.dirname(file["path"]), None
+    try:
+        if differs(file):
+            os.makedirs(folder, exist_ok=True)
+            handle, part = tempfile.mkstemp(dir=folder, prefix=".part-")
+            with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
+                stream.write(file["content"])
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(part, file["path"])
+        os.chmod(file["path"], int(str(file.get("mode", "0640")), 8))
+    except OSError as error:
+        if part is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part)
+        module.fail_json(msg=f"{file['path']} can't be written: {error.strerror}; free space or set worker_root to a folder of your own")

@@ -1,4 +1,4 @@
-"""What the kernel says of a host. Standard library only."""
+"""Facts of a host from the kernel. Standard library only."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ for name in sys.argv[1:]:
         pass
 print(json.dumps({"python": platform.python_version(), "packages": found, "executable": sys.executable}))
 """
-"""For another Python (`-c`, then names of packages): its version, which of the packages it has, where it is."""
+"""For another Python (`-c`, then package names): prints its version, which of the packages it has, and its path."""
 
 
 def name():
@@ -23,7 +23,7 @@ def name():
 
 
 def run(module, *argv):
-    """Run a command, or fail with what it said."""
+    """Run a command, or fail with its output."""
     code, _, error = module.run_command(list(argv))
     if code != 0:
         module.fail_json(msg=f"{name()}: `{' '.join(argv)}` failed: {error.strip()}")
@@ -39,13 +39,13 @@ def text(path):
 
 
 def cpu_model():
-    """The processor's name as the kernel gives it."""
+    """The processor's name from the kernel."""
     found = re.search(r"^(?:model name|Model)\s*:\s*(.*)", text("/proc/cpuinfo") or "", re.MULTILINE)
     return found.group(1) if found else platform.machine()
 
 
 def cgroups(controller, base="/sys/fs/cgroup", own="/proc/self/cgroup"):
-    """Folders, of version 1 and 2, whose limits count for this process: its own, and all above."""
+    """Folders, of version 1 and 2, whose limits apply to this process: its own, and all above."""
     folders = []
     for line in (text(own) or "").splitlines():
         _, names, path = line.split(":", 2)
@@ -58,7 +58,7 @@ def cgroups(controller, base="/sys/fs/cgroup", own="/proc/self/cgroup"):
 
 
 def cpu_quota(folders=None):
-    """CPUs that the tightest quota leaves, or None."""
+    """CPUs allowed by the tightest quota, or None."""
     found = []
     for folder in cgroups("cpu") if folders is None else folders:
         quota, _, period = (text(f"{folder}/cpu.max") or "").partition(" ")
@@ -70,6 +70,6 @@ def cpu_quota(folders=None):
 
 
 def cpus():
-    """CPUs that this process may use: those of its affinity, less what a quota takes away."""
+    """CPUs that this process may use: its affinity, reduced by any quota."""
     cores = len(os.sched_getaffinity(0))
     return min(cores, cpu_quota() or cores)

@@ -1,4 +1,4 @@
-"""Ansible module: what lies in the distributed file system: a token that shows that it is shared, and what to remove."""
+"""Ansible module: contents of the distributed file system: a token that shows that it is shared, and folders to remove."""
 
 import os
 import re
@@ -11,9 +11,9 @@ DOCUMENTATION = """
 module: dfs_contents
 short_description: Write, read and remove a token on the distributed file system; empty it
 description:
-  - A token that one host wrote and that another can't read shows that their folders are not one.
-  - C(empty) removes the folders given, and refuses when there is anything else, or state of runs under Slurm.
-  - C(wheels) removes folders of wheels that provisioning made in this folder, and the folder when nothing else is in it.
+  - A token that one host wrote and another can't read shows that they do not share the folder.
+  - C(empty) removes the given folders, and refuses if there is anything else, or state of runs under Slurm.
+  - C(wheels) removes folders of wheels that provisioning made in this folder, and the folder itself if nothing else is in it.
 options:
   path:
     description: The file system's folder.
@@ -47,7 +47,7 @@ options:
     elements: str
     default: []
   only:
-    description: Whether C(empty) refuses when there is anything but these folders.
+    description: Whether C(empty) refuses if there is anything except these folders.
     type: bool
     default: false
 author: Lockstep
@@ -68,11 +68,11 @@ removed:
   type: list
 """
 
-# A network file system's clients may keep a folder's listing for some seconds.
+# Clients of a network file system may cache a folder's listing for some seconds.
 PATIENCE_S = 15.0
-# Where runs under Slurm keep what they need to go on: removed only when nothing is in it.
+# Runs under Slurm keep their state here: removed only if empty.
 JOBS = "slurm"
-# Machine, Python, digest: what provisioning names a folder of wheels, and one that is under way.
+# Machine, Python, digest: provisioning's names for a folder of wheels, and for one in progress.
 WHEELS = re.compile(r"(\.part-)?(x86_64|aarch64)-cp\d{3}-[0-9a-f]{16}")
 
 
@@ -100,7 +100,7 @@ def token_path(module):
 
 
 def write(module):
-    """Write the token; whoever trains must be able to."""
+    """Write the token; the user who trains must be able to."""
     path, host = module.params["path"], module.params["host"]
     check_mounted(module)
     if module.check_mode:
@@ -121,7 +121,7 @@ def write(module):
 
 
 def check_mounted(module):
-    """Refuse the empty folder below a mount that is not there."""
+    """Refuse the empty folder below a missing mount."""
     path = module.params["path"]
     if module.params["kind"] == "glusterfs" and not os.path.ismount(path) and not module.check_mode:
         module.fail_json(
@@ -149,7 +149,7 @@ def read(module):
 
 
 def unread(module):
-    """Why the token can't be read; None when it can."""
+    """Why the token can't be read; None if it can."""
     try:
         os.listdir(module.params["path"])
         with open(token_path(module), encoding="utf-8") as stream:
@@ -194,7 +194,7 @@ def empty(module):
 
 
 def wheels(module):
-    """Remove folders of wheels, and what holds them when nothing else is in it."""
+    """Remove folders of wheels, and their parent if nothing else is in it."""
     path = module.params["path"]
     there = sorted(os.listdir(path)) if os.path.isdir(path) else []
     mine = [name for name in there if WHEELS.fullmatch(name) and not os.path.islink(os.path.join(path, name))]

@@ -7,6 +7,7 @@ import subprocess
 
 from ansible.module_utils import lockstep_files as files
 from ansible.module_utils import lockstep_host as host
+from ansible.module_utils import lockstep_processes as processes
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -14,9 +15,9 @@ module: dfs_mount
 short_description: Mount a GlusterFS volume now and at every boot
 description:
   - Keeps one line of /etc/fstab, the mount itself, and a systemd unit that mounts at boot. After a power cut the
-    servers need each other before they serve, and a mount by /etc/fstab alone is tried only once; the unit tries on.
-  - A mount whose process died is made anew.
-  - The empty folder below the mount belongs to root and is made immutable where its file system can do that,
+    servers need each other before they serve, and a mount by /etc/fstab alone is tried only once; the unit keeps trying.
+  - A mount is made again if its process died, or was started before TLS was switched on.
+  - The empty folder below the mount belongs to root and is made immutable if its file system supports that,
     so that nobody writes to it by mistake while nothing is mounted.
   - The mounted folder is given to the user who trains.
 options:
@@ -29,13 +30,17 @@ options:
     type: str
     required: true
   backups:
-    description: Servers to ask for the volume when the first one is down.
+    description: Servers to ask for the volume if the first one is down.
     type: list
     elements: str
     default: []
   owner:
     description: User to whom the mounted folder is given; needed for C(present).
     type: str
+  access:
+    description: The file that switches TLS on; a mount older than it is made again.
+    type: path
+    default: /var/lib/glusterd/secure-access
   fstab:
     description: The table of file systems.
     type: path
@@ -45,7 +50,7 @@ options:
     type: path
     default: /etc/systemd/system/lockstep-dfs.service
   state:
-    description: Whether the volume is to be mounted.
+    description: Whether the volume should be mounted.
     type: str
     choices: [present, absent]
     default: present
@@ -99,6 +104,7 @@ def main():
             "source": {"type": "str", "required": True},
             "backups": {"type": "list", "elements": "str", "default": []},
             "owner": {"type": "str"},
+            "access": {"type": "path", "default": "/var/lib/glusterd/secure-access"},
             "fstab": {"type": "path", "default": "/etc/fstab"},
             "unit": {"type": "path", "default": "/etc/systemd/system/lockstep-dfs.service"},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -115,7 +121,7 @@ def present(module):
     """Bring line, mount and owner into place."""
     path, there = module.params["path"], mounted(module.params["path"])
     check_place(module, there)
-    stale = there is not None and dead(path)
+    stale = there is not None and (dead(path) or old(module))
     todo = [] if line_of(module) == wanted_line(module) else ["write the line of /etc/fstab"]
     todo += [] if at_boot(module) else ["mount at boot"]
     todo += ["mount anew"] if stale else [] if there else ["mount"]
@@ -129,7 +135,7 @@ def present(module):
             host.run(module, "systemctl", "daemon-reload")
             host.run(module, "systemctl", "enable", os.path.basename(module.params["unit"]))
         if stale:
-            host.run(module, "umount", "--lazy", path)
+            unmount(module)
         if stale or not there:
             guard(module)
             mount(module)
@@ -156,7 +162,7 @@ def check_place(module, there):
 
 
 def mounted(path):
-    """File system type and source of what is mounted on a path; None when nothing is."""
+    """File system type and source of what is mounted on a path; None if nothing is."""
     found = None
     with open("/proc/self/mountinfo", encoding="utf-8") as stream:
         for line in stream:
@@ -187,6 +193,15 @@ def dead(path):
     return False
 
 
+def old(module):
+    """Whether the mount's process does not know the current certificates."""
+
+    def is_mount(words):
+        return os.path.basename(words[0]) == "glusterfs" and words[-2:] == [module.params["path"], ""]
+
+    return bool(processes.older(processes.running(is_mount), module.params["access"]))
+
+
 def wanted_line(module):
     """The line of /etc/fstab."""
     options = ["defaults", "_netdev", "noauto", "x-systemd.after=glusterd.service"]
@@ -196,7 +211,7 @@ def wanted_line(module):
 
 
 def line_of(module):
-    """The present line for the path; None when there is none."""
+    """The current line for the path; None if there is none."""
     for line in lines(module):
         if is_ours(module, line):
             return line
@@ -219,7 +234,7 @@ def lines(module):
 
 
 def write_line(module, line):
-    """Replace the path's line, or add it, or with None take it out; systemd is told."""
+    """Replace the path's line, add it, or with None remove it; then reload systemd."""
     path = module.params["fstab"]
     kept = [one for one in lines(module) if not is_ours(module, one)]
     text = "".join(f"{one}\n" for one in [*kept, *([line] if line else [])])
@@ -233,13 +248,13 @@ def unit_text(module):
 
 
 def mount_unit(module):
-    """Name of the unit that systemd makes of the line in /etc/fstab; the mount's process belongs to it."""
+    """Name of the unit that systemd makes from the line in /etc/fstab; the mount's process belongs to it."""
     _, out, _ = module.run_command(["systemd-escape", "--path", "--suffix=mount", module.params["path"]])
     return out.strip()
 
 
 def at_boot(module):
-    """Whether the unit is there and started at boot."""
+    """Whether the unit exists and starts at boot."""
     try:
         with open(module.params["unit"], encoding="utf-8") as stream:
             same = stream.read() == unit_text(module)
@@ -249,7 +264,7 @@ def at_boot(module):
 
 
 def guard(module):
-    """The folder below the mount: root's, and immutable where that can be had."""
+    """Make the folder below the mount root's, and immutable if possible."""
     path = module.params["path"]
     os.makedirs(path, exist_ok=True)
     immutable(path, False)
@@ -259,12 +274,12 @@ def guard(module):
 
 
 def immutable(path, wanted):
-    """Set or clear the flag; file systems without it have the folder's owner and mode as their guard."""
+    """Set or clear the flag; without it, the folder is still guarded by owner and mode."""
     subprocess.run(["chattr", "+i" if wanted else "-i", path], capture_output=True, check=False)
 
 
 def mount(module):
-    """Mount, and see that it is mounted."""
+    """Mount, and check that it is mounted."""
     path = module.params["path"]
     log = f"/var/log/glusterfs/{path.strip('/').replace('/', '-')}.log"
     module.run_command(["systemctl", "reset-failed", mount_unit(module)])
@@ -277,19 +292,19 @@ def mount(module):
 
 
 def owned(module):
-    """Whether the user can write; root always can, so what belongs to a user stays his."""
+    """Whether the user can write; root always can, so what belongs to a user stays theirs."""
     user, owner = pwd.getpwnam(module.params["owner"]).pw_uid, os.stat(module.params["path"]).st_uid
     return user in (0, owner)
 
 
 def give(module):
-    """Give the mounted folder and what is in it to the user."""
+    """Give the mounted folder and its contents to the user."""
     user = pwd.getpwnam(module.params["owner"])
     host.run(module, "chown", "-R", f"{user.pw_uid}:{user.pw_gid}", module.params["path"])
 
 
 def absent(module):
-    """Unmount, take the line out, remove the empty folder."""
+    """Unmount, remove the line, remove the empty folder."""
     path, there, line = module.params["path"], mounted(module.params["path"]), line_of(module)
     todo = ["unmount"] if line and there and there[0] == KIND else []
     todo += ["take the line out of /etc/fstab"] if line else []
@@ -322,7 +337,7 @@ def remove_place(path):
 
 
 def unmount(module):
-    """Unmount, or say what keeps it."""
+    """Unmount, or report what prevents it."""
     path = module.params["path"]
     code, _, error = module.run_command(["umount", *(["--lazy"] if dead(path) else []), path])
     if code != 0:

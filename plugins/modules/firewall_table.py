@@ -1,5 +1,6 @@
-"""Ansible module: one nftables table of our own, now and at every boot."""
+"""Ansible module: our own nftables table, now and at every boot."""
 
+import contextlib
 import hashlib
 import os
 
@@ -12,17 +13,32 @@ module: firewall_table
 short_description: An nftables table, loaded now and at every boot
 description:
   - Loads a file that replaces one table in a single transaction, keeps it on disk, and a systemd unit that loads it at boot.
-  - Rules that somebody changed by hand are noticed and replaced. No other table and no file of nftables' own is touched.
+  - Rules changed by hand are detected and replaced. No other table and none of nftables' own files is touched.
+  - The ports in the rules are reserved in the kernel, so that no other program is assigned one by chance and then can't be reached.
+    Other reserved ports stay reserved.
 options:
   rules:
     description: Text for C(nft -f); needed for C(present).
     type: str
+  ports:
+    description: Ports and ranges that the kernel must not assign.
+    type: list
+    elements: str
+    default: []
+  reserved:
+    description: The kernel's list of such ports.
+    type: path
+    default: /proc/sys/net/ipv4/ip_local_reserved_ports
+  sysctl:
+    description: Our own file that sets it at boot.
+    type: path
+    default: /etc/sysctl.d/90-lockstep.conf
   table:
     description: Name of the table, of family C(inet).
     type: str
     default: lockstep
   folder:
-    description: Folder of our own for the rules.
+    description: Our own folder for the rules.
     type: path
     default: /etc/lockstep
   unit:
@@ -30,7 +46,7 @@ options:
     type: path
     default: /etc/systemd/system/lockstep-firewall.service
   state:
-    description: Whether the table is to be there.
+    description: Whether the table should exist.
     type: str
     choices: [present, absent]
     default: present
@@ -77,6 +93,9 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "rules": {"type": "str"},
+            "ports": {"type": "list", "elements": "str", "default": []},
+            "reserved": {"type": "path", "default": "/proc/sys/net/ipv4/ip_local_reserved_ports"},
+            "sysctl": {"type": "path", "default": "/etc/sysctl.d/90-lockstep.conf"},
             "table": {"type": "str", "default": "lockstep"},
             "folder": {"type": "path", "default": "/etc/lockstep"},
             "unit": {"type": "path", "default": "/etc/systemd/system/lockstep-firewall.service"},
@@ -100,11 +119,14 @@ def present(module):
     unit = UNIT.format(nft=nft, rules=rules_path(module), table=module.params["table"])
     todo = [] if files.read(rules_path(module)) == module.params["rules"] else ["write the rules"]
     todo += [] if files.read(module.params["unit"]) == unit and enabled(module) else ["load them at boot"]
+    todo += [] if holds(module) else ["reserve the ports"]
     todo += [] if not todo and loaded(module, nft) == files.read(seen_path(module)) else ["load the rules"]
     if todo and not module.check_mode:
         os.makedirs(module.params["folder"], exist_ok=True)
         check(module, nft)
         files.replace(rules_path(module), module.params["rules"])
+        if "reserve the ports" in todo:
+            reserve(module)
         if "load them at boot" in todo:
             files.replace(module.params["unit"], unit)
             host.run(module, "systemctl", "daemon-reload")
@@ -116,46 +138,105 @@ def present(module):
 
 
 def check(module, nft):
-    """Refuse rules that nft would not take, before anything is replaced."""
+    """Refuse rules that nft would reject, before anything is replaced."""
     candidate = f"{rules_path(module)}.part"
     files.replace(candidate, module.params["rules"])
     code, _, error = module.run_command([nft, "-c", "-f", candidate])
     os.unlink(candidate)
     if code != 0:
         module.fail_json(
-            msg=f"{host.name()}: nftables does not take the rules: {error.strip()}. The kernel may lack nf_tables (modprobe nf_tables); "
-            "without a firewall: -e firewall=false"
+            msg=f"{host.name()}: nftables does not take the rules: {error.strip()}. The kernel may lack nf_tables "
+            "or a part of it (modprobe nf_tables nft_reject_inet); without a firewall: -e firewall=false"
         )
 
 
+SYSCTL = """# Made by Lockstep; its own ports: {own}
+net.ipv4.ip_local_reserved_ports = {every}
+"""
+
+
+def holds(module):
+    """Whether our ports are reserved now and at boot."""
+    own, path = numbers(",".join(module.params["ports"])), module.params["reserved"]
+    # A container may not set it; then there is nothing to do.
+    return own_ports(module) == own and (own <= numbers(files.read(path)) or not os.access(path, os.W_OK))
+
+
+def reserve(module):
+    """Reserve our ports in addition to those that others reserved."""
+    own = numbers(",".join(module.params["ports"]))
+    every = spans(own | (numbers(files.read(module.params["reserved"])) - own_ports(module)))
+    files.replace(module.params["sysctl"], SYSCTL.format(own=spans(own), every=every))
+    set_reserved(module, every)
+
+
+def release(module):
+    """Remove our ports from the reserved ones."""
+    left = numbers(files.read(module.params["reserved"])) - own_ports(module)
+    set_reserved(module, spans(left))
+    os.unlink(module.params["sysctl"])
+
+
+def set_reserved(module, ports):
+    """Set the kernel's list, if possible."""
+    with contextlib.suppress(OSError), open(module.params["reserved"], "w", encoding="ascii") as stream:
+        stream.write(f"{ports}\n")
+
+
+def own_ports(module):
+    """Our ports, from our file."""
+    return numbers(files.read(module.params["sysctl"]).partition("\n")[0].rpartition(": ")[2])
+
+
+def numbers(text):
+    """Ports in a list such as `80,100-102`."""
+    pairs = [one.strip().partition("-") for one in text.split(",") if one.strip()]
+    return {port for first, _, last in pairs for port in range(int(first), int(last or first) + 1)}
+
+
+def spans(ports):
+    """The list of ports in the kernel's format."""
+    starts = [port for port in sorted(ports) if port - 1 not in ports]
+    ends = [port for port in sorted(ports) if port + 1 not in ports]
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in zip(starts, ends))  # noqa: B905 - Python 3.9
+
+
 def loaded(module, nft):
-    """Digest of the table as the kernel has it (counters left out); empty when there is none."""
+    """Digest of the table in the kernel (without counters); empty if there is none."""
     code, out, _ = module.run_command([nft, "-s", "list", "table", "inet", module.params["table"]])
     return hashlib.sha256(out.encode()).hexdigest() if code == 0 else ""
 
 
 def absent(module):
     """Remove table, unit and files."""
-    nft, todo = module.get_bin_path("nft"), []
-    if os.path.exists(module.params["unit"]):
-        todo.append("remove the unit")
-    if nft and loaded(module, nft):
-        todo.append("remove the table")
-    if os.path.exists(rules_path(module)):
-        todo.append("remove the rules")
+    nft = module.get_bin_path("nft")
+    there = {
+        "remove the unit": os.path.exists(module.params["unit"]),
+        "remove the table": bool(nft and loaded(module, nft)),
+        "remove the rules": os.path.exists(rules_path(module)),
+        "release the ports": os.path.exists(module.params["sysctl"]),
+    }
+    todo = [what for what, is_there in there.items() if is_there]
     if todo and not module.check_mode:
-        if "remove the unit" in todo:
-            host.run(module, "systemctl", "disable", "--now", unit_name(module))
-            os.unlink(module.params["unit"])
-            host.run(module, "systemctl", "daemon-reload")
-        if nft and loaded(module, nft):
-            host.run(module, nft, "delete", "table", "inet", module.params["table"])
-        for path in (rules_path(module), seen_path(module)):
-            if os.path.exists(path):
-                os.unlink(path)
-        if os.path.isdir(module.params["folder"]) and not os.listdir(module.params["folder"]):
-            os.rmdir(module.params["folder"])
+        remove(module, nft, todo)
     module.exit_json(changed=bool(todo), did=todo)
+
+
+def remove(module, nft, todo):
+    """Remove what is there."""
+    if "remove the unit" in todo:
+        host.run(module, "systemctl", "disable", "--now", unit_name(module))
+        os.unlink(module.params["unit"])
+        host.run(module, "systemctl", "daemon-reload")
+    if nft and loaded(module, nft):
+        host.run(module, nft, "delete", "table", "inet", module.params["table"])
+    if "release the ports" in todo:
+        release(module)
+    for path in (rules_path(module), seen_path(module)):
+        if os.path.exists(path):
+            os.unlink(path)
+    if os.path.isdir(module.params["folder"]) and not os.listdir(module.params["folder"]):
+        os.rmdir(module.params["folder"])
 
 
 def rules_path(module):

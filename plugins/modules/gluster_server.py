@@ -1,22 +1,26 @@
-"""Ansible module: one host's GlusterFS daemon and the folder that it gives to a volume."""
+"""Ansible module: one host's GlusterFS daemon and its folder for a volume."""
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import time
 
 from ansible.module_utils import lockstep_files as files
 from ansible.module_utils import lockstep_host as host
+from ansible.module_utils import lockstep_processes as processes
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
 module: gluster_server
-short_description: GlusterFS's daemon on a host, and its brick
+short_description: The GlusterFS daemon on a host, and its brick
 description:
-  - Limits the ports of bricks, starts the daemon now and at every boot, makes the brick's folder.
-  - C(absent) removes the brick's folder when it was made here, gives the setting back and stops the daemon
-    when it did not run before.
+  - Limits the bricks' ports, starts the daemon now and at every boot, makes the brick's folder.
+  - Daemons that were started before TLS was switched on, or with certificates that have changed, are restarted.
+  - C(absent) removes the brick's folder if it was made here, restores the setting and stops the daemon
+    if it did not run before.
 options:
   brick:
     description: Folder in which GlusterFS keeps this host's share of the files.
@@ -32,15 +36,19 @@ options:
     elements: str
     default: [wheels, datasets, code]
   settings:
-    description: The daemon's own file of settings.
+    description: The daemon's settings file.
     type: path
     default: /etc/glusterfs/glusterd.vol
+  access:
+    description: The file that switches TLS on; daemons older than it are restarted.
+    type: path
+    default: /var/lib/glusterd/secure-access
   record:
-    description: File that says what was changed here.
+    description: File that records what was changed here.
     type: path
     default: /var/lib/lockstep/gluster.json
   state:
-    description: Whether the server is to be there.
+    description: Whether the server should exist.
     type: str
     choices: [present, absent]
     default: present
@@ -64,6 +72,7 @@ did:
 MAX_PORT = re.compile(r"^(\s*option\s+max-port\s+)(\d+)", re.MULTILINE)
 SERVICE = "glusterd"
 ANSWER_S = 60
+END_S = 30
 
 
 def main():
@@ -74,6 +83,7 @@ def main():
             "max_port": {"type": "int", "default": 49251},
             "folders": {"type": "list", "elements": "str", "default": ["wheels", "datasets", "code"]},
             "settings": {"type": "path", "default": "/etc/glusterfs/glusterd.vol"},
+            "access": {"type": "path", "default": "/var/lib/glusterd/secure-access"},
             "record": {"type": "path", "default": "/var/lib/lockstep/gluster.json"},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
@@ -94,7 +104,9 @@ def present(module):
     if todo and not module.check_mode:
         note(module)
         limit_ports(module, "limit ports" in todo)
-        enable(module, "start glusterd" in todo, "limit ports" in todo)
+        if "start the daemons anew" in todo:
+            end_old(module)
+        enable(module, "start glusterd" in todo, not {"limit ports", "start the daemons anew"}.isdisjoint(todo))
         make_brick(module)
     module.exit_json(changed=bool(todo), did=todo)
 
@@ -107,13 +119,40 @@ def wanting(module):
         todo.append("limit ports")
     if not active(module) or not enabled(module):
         todo.append("start glusterd")
+    if old(module):
+        todo.append("start the daemons anew")
     if not os.path.isdir(module.params["brick"]):
         todo.append("make the brick")
     return todo
 
 
+def old(module):
+    """Daemons of GlusterFS, not mounts, that do not know the current certificates."""
+    return processes.older(processes.running(is_daemon), module.params["access"])
+
+
+def is_daemon(words):
+    """Whether a command line is that of glusterd, of a brick, or of the self-heal daemon."""
+    program = os.path.basename(words[0])
+    return program in ("glusterd", "glusterfsd") or (program == "glusterfs" and any("shd/" in word for word in words))
+
+
+def end_old(module):
+    """End them; the main daemon starts the others when it is started."""
+    systemctl(module, "stop", SERVICE)
+    pids = old(module)
+    for number, seconds in ((signal.SIGTERM, END_S), (signal.SIGKILL, ANSWER_S)):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + seconds
+        while pids and time.monotonic() < deadline:
+            pids = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+            time.sleep(0.1)
+
+
 def note(module):
-    """Remember, once, how it was before."""
+    """Record, once, the state before."""
     path = module.params["record"]
     if os.path.exists(path):
         return
@@ -128,7 +167,7 @@ def note(module):
 
 
 def limit_ports(module, needed, number=None):
-    """Write the highest port of bricks into the daemon's settings."""
+    """Write the bricks' highest port into the daemon's settings."""
     if needed:
         path = module.params["settings"]
         text = files.read(path)
@@ -148,7 +187,7 @@ def enable(module, start, restart):
 
 
 def make_brick(module):
-    """Make the folder, and see that its file system can hold a brick."""
+    """Make the folder, and check that its file system can hold a brick."""
     brick = module.params["brick"]
     os.makedirs(brick, mode=0o755, exist_ok=True)
     try:
@@ -186,7 +225,7 @@ def refuse_foreign(module):
 
 
 def undo(module, before):
-    """Remove the brick that was made here, and let the daemon be as it was."""
+    """Remove the brick that was made here, and restore the daemon's previous state."""
     brick = module.params["brick"]
     if before["made_brick"] and os.path.isdir(brick):
         shutil.rmtree(brick)
@@ -207,7 +246,7 @@ def enabled(module):
 
 
 def systemctl(module, *arguments):
-    """Run systemctl, or fail with what it said."""
+    """Run systemctl, or fail with its output."""
     code, _, error = module.run_command(["systemctl", *arguments])
     if code != 0:
         module.fail_json(msg=f"{host.name()}: `systemctl {' '.join(arguments)}` failed: {error.strip()}; look at: journalctl -u {SERVICE}")

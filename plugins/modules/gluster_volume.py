@@ -14,10 +14,11 @@ DOCUMENTATION = """
 module: gluster_volume
 short_description: A GlusterFS volume over several hosts
 description:
-  - Takes the servers into this host's pool, creates and starts the volume, lets only the given addresses mount it.
+  - Adds the servers to this host's pool, creates and starts the volume, lets only the given addresses and certificates mount it.
+  - A volume that runs without TLS is restarted with it.
   - An existing volume of that name keeps its bricks.
-  - C(absent) deletes the volume when it was created here, then the servers that were taken in here leave the pool.
-    What is in the bricks stays.
+  - C(absent) deletes the volume if it was created here; then the servers that were added here leave the pool.
+    The bricks' contents stay.
 options:
   name:
     description: Name of the volume.
@@ -29,7 +30,7 @@ options:
     elements: str
     default: []
   replica:
-    description: How many servers keep every file; 0 for one.
+    description: Number of servers that store every file; 0 for one.
     type: int
     default: 0
   allow:
@@ -37,12 +38,17 @@ options:
     type: list
     elements: str
     default: []
+  names:
+    description: Names in the certificates that may mount the volume; needed for C(present).
+    type: list
+    elements: str
+    default: []
   record:
-    description: File that says what was made here.
+    description: File that records what was made here.
     type: path
     default: /var/lib/lockstep/volume.json
   state:
-    description: Whether the volume is to be there.
+    description: Whether the volume should exist.
     type: str
     choices: [present, absent]
     default: present
@@ -56,6 +62,7 @@ EXAMPLES = """
     replica: 3
     bricks: ["10.0.0.1:/srv/lockstep/dfs", "10.0.0.2:/srv/lockstep/dfs", "10.0.0.3:/srv/lockstep/dfs"]
     allow: [10.0.0.1, 10.0.0.2, 10.0.0.3]
+    names: [node01, node02, node03]
   become: true
 """
 
@@ -72,6 +79,7 @@ bricks:
 
 JOIN_S = 90
 IN_CLUSTER = "3"
+ENCRYPT = {"client.ssl": "on", "server.ssl": "on"}
 
 
 def main():
@@ -82,6 +90,7 @@ def main():
             "bricks": {"type": "list", "elements": "str", "default": []},
             "replica": {"type": "int", "default": 0},
             "allow": {"type": "list", "elements": "str", "default": []},
+            "names": {"type": "list", "elements": "str", "default": []},
             "record": {"type": "path", "default": "/var/lib/lockstep/volume.json"},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
@@ -98,42 +107,56 @@ def present(module):
         module.exit_json(changed=True, did=["create the volume"], bricks=module.params["bricks"])
     strangers = missing_peers(module)
     found = volume(module)
-    allow = ",".join([*module.params["allow"], "127.0.0.1"])
+    options = missing_options(module, found)
     todo = [f"take in {address}" for address in strangers]
     todo += [] if found else ["create the volume"]
-    todo += [] if found and found["allow"] == allow else ["let the cluster's addresses in"]
-    todo += [] if found and found["started"] else ["start the volume"]
+    todo += ["let the cluster's hosts in"] if not ENCRYPT.keys() >= options.keys() else []
+    todo += ["encrypt the volume"] if not ENCRYPT.keys().isdisjoint(options) else []
+    todo += [] if found and found["started"] and "encrypt the volume" not in todo else ["start the volume"]
     if todo and not module.check_mode:
         for address in strangers:
             probe(module, address)
         wait_for_peers(module)
         if not found:
             create(module)
-        if "let the cluster's addresses in" in todo:
-            must(module, "volume", "set", module.params["name"], "auth.allow", allow)
+        if found and found["started"] and "encrypt the volume" in todo:
+            must(module, "volume", "stop", module.params["name"], "force")
+        if options:
+            must(module, "volume", "set", module.params["name"], *(word for option in options.items() for word in option))
         if "start the volume" in todo:
             must(module, "volume", "start", module.params["name"])
     bricks = found["bricks"] if found else module.params["bricks"]
     module.exit_json(changed=bool(todo), did=todo, bricks=bricks, **kept(module, bricks))
 
 
+def missing_options(module, found):
+    """Options of the volume that differ from the wanted ones."""
+    wanted = {
+        "auth.allow": ",".join([*module.params["allow"], "127.0.0.1"]),
+        "auth.ssl-allow": ",".join(module.params["names"]),
+        **ENCRYPT,
+    }
+    return {name: value for name, value in wanted.items() if not found or found["options"].get(name) != value}
+
+
 def silent(module):
-    """Whether GlusterFS is not there yet, or does not run yet."""
+    """Whether GlusterFS is not yet installed, or not yet running."""
     return module.get_bin_path("gluster") is None or gluster(module, "peer", "status")[0] != 0
 
 
 def kept(module, bricks):
-    """What to tell when the volume has other servers than the inventory asks for now."""
+    """A message if the volume has other servers than the inventory asks for now."""
     if bricks == module.params["bricks"]:
         return {}
     return {
         "show": f"warning: the volume {module.params['name']} keeps the servers that it was made with: {', '.join(bricks)}. To spread it "
-        "over the inventory's hosts anew: provision.yml -e state=absent (its files go), then provision.yml again"
+        "over the inventory's hosts anew, as is needed when one of those has left it and is trusted no more: "
+        "provision.yml -e state=absent (its files go), then provision.yml again"
     }
 
 
 def missing_peers(module):
-    """Servers that are not in the pool yet; this host itself is."""
+    """Servers that are not in the pool yet; this host always is."""
     known = {name for peer in peers(module) for name in peer["names"]}
     addresses = [brick.partition(":/")[0] for brick in module.params["bricks"]]
     return [address for address in addresses if address not in known and not own(module, address)]
@@ -147,17 +170,17 @@ def own(module, address):
 
 
 def resolved(name):
-    """Addresses of a name, as this host knows it. Debian gives a host's own name one of loopback."""
+    """Addresses of a name, as resolved on this host. Debian resolves a host's own name to loopback."""
     try:
         found = {entry[4][0] for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
     except OSError:
-        # A name that only other hosts know is not this one's; gluster says so when it matters.
+        # A name that only other hosts can resolve is not this host's; gluster reports it if it matters.
         return set()
     return found
 
 
 def peers(module):
-    """The pool's other members: names, whether they take part, whether they can be reached."""
+    """The pool's other members: names, whether they take part, whether they are reachable."""
     tree = answer(module, "peer", "status")
     return [
         {
@@ -170,7 +193,7 @@ def peers(module):
 
 
 def probe(module, address):
-    """Take a server into the pool, and remember it."""
+    """Add a server to the pool, and record it."""
     code, out, error = gluster(module, "peer", "probe", address)
     if code != 0:
         module.fail_json(
@@ -196,26 +219,26 @@ def wait_for_peers(module):
 
 
 def volume(module):
-    """Bricks, allowed addresses and state of the volume; None when there is none."""
+    """Bricks, options and state of the volume; None if there is none."""
     tree = answer(module, "volume", "info")
     for found in tree.iter("volume"):
         if found.findtext("name") == module.params["name"]:
             options = {option.findtext("name"): option.findtext("value") for option in found.iter("option")}
             bricks = [brick.findtext("name") or brick.text for brick in found.iter("brick")]
-            return {"bricks": bricks, "allow": options.get("auth.allow"), "started": found.findtext("statusStr") == "Started"}
+            return {"bricks": bricks, "options": options, "started": found.findtext("statusStr") == "Started"}
     return None
 
 
 def create(module):
-    """Create the volume, and remember that it is ours."""
+    """Create the volume, and record that it is ours."""
     replica = ["replica", str(module.params["replica"])] if module.params["replica"] else []
-    # force: the brick may lie on the system's disk.
+    # force: the brick may be on the system's disk.
     must(module, "volume", "create", module.params["name"], *replica, *module.params["bricks"], "force")
     remember(module, "volumes", module.params["name"])
 
 
 def absent(module):
-    """Delete the volume that was created here, and leave the pool that was made here."""
+    """Delete a volume that was created here, and leave a pool that was made here."""
     record = recorded(module)
     if not record:
         module.exit_json(changed=False, did=[])
@@ -246,7 +269,7 @@ def dissolve(module, mine, members):
 
 
 def answer(module, *arguments):
-    """The XML that gluster answers with."""
+    """The XML answer of gluster."""
     code, out, error = module.run_command(["gluster", "--mode=script", "--xml", *arguments])
     if code != 0 or not out.strip():
         module.fail_json(
@@ -256,12 +279,12 @@ def answer(module, *arguments):
 
 
 def gluster(module, *arguments):
-    """Exit code, output and error output of gluster."""
+    """Exit code, stdout and stderr of gluster."""
     return module.run_command(["gluster", "--mode=script", *arguments])
 
 
 def must(module, *arguments):
-    """Run gluster, or fail with what it said."""
+    """Run gluster, or fail with its output."""
     code, out, error = gluster(module, *arguments)
     if code != 0:
         module.fail_json(msg=f"{host.name()}: `gluster {' '.join(arguments)}` failed: {(error or out).strip()}")

@@ -1,4 +1,4 @@
-"""Ansible module: Debian packages, with a record of those that were not there before."""
+"""Ansible module: Debian packages, with a record of newly installed ones."""
 
 import json
 import os
@@ -11,11 +11,11 @@ from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
 module: host_packages
-short_description: Debian packages of which only those installed here are ever removed
+short_description: Install Debian packages, and remove only those installed here
 description:
-  - Installs what is missing, and records every package that came with it (dependencies too) in a file.
+  - Installs what is missing, and records every newly installed package (including dependencies) in a file.
   - C(absent) removes only recorded packages, and of these only those on which nothing else depends.
-  - An installation that was killed is completed, and its record, too.
+  - A killed installation is completed, as is its record.
 options:
   packages:
     description: Names of packages; needed for C(present).
@@ -23,15 +23,15 @@ options:
     elements: str
     default: []
   record:
-    description: File that names the packages installed here.
+    description: File that records the packages installed here.
     type: path
     default: /var/lib/lockstep/packages.json
   leftovers:
-    description: Files and folders that a package leaves behind when it is removed, by package.
+    description: Files and folders that remain after a package's removal, by package.
     type: dict
     default: {}
   state:
-    description: Whether the packages are to be there.
+    description: Whether the packages should be installed.
     type: str
     choices: [present, absent]
     default: present
@@ -60,7 +60,7 @@ removed:
   returned: state=absent
   type: list
 kept:
-  description: Packages that were installed here and stay, because others depend on them now.
+  description: Packages that were installed here and stay because others now depend on them.
   returned: state=absent
   type: list
 """
@@ -96,7 +96,7 @@ def present(module):
         module.exit_json(changed=False, installed=[])
     if module.check_mode:
         module.exit_json(changed=True, installed=missing)
-    # Noted beforehand: when this is killed the next call still knows what was there.
+    # Recorded beforehand: if this is killed, the next call still knows what was there.
     before = set(pending if pending is not None else there)
     write(module, {"installed": record.get("installed", []), "pending": sorted(before)})
     if pending is not None:
@@ -110,7 +110,7 @@ def present(module):
 
 
 def install(module, missing):
-    """Install packages; a list of packages that is old or missing is fetched first."""
+    """Install packages; fetches an old or missing package list first."""
     fresh = os.path.isdir(f"{LISTS}/partial") and len(os.listdir(LISTS)) > 3 and time.time() - os.path.getmtime(LISTS) < LISTS_AGE_S
     argv = ["apt-get", "-q", "-y", "-o", LOCK_WAIT, "--no-install-recommends", "install", *missing]
     if fresh and module.run_command(argv)[0] == 0:
@@ -120,7 +120,7 @@ def install(module, missing):
 
 
 def apt(module, argv):
-    """Run a command of apt or dpkg, or fail with what it said."""
+    """Run a command of apt or dpkg, or fail with its output."""
     code, out, error = module.run_command(argv)
     if code != 0:
         said = (
@@ -128,7 +128,7 @@ def apt(module, argv):
         )
         module.fail_json(
             msg=f"{host.name()}: `{' '.join(argv)}` ended with exit code {code}: {' '.join(said[-3:])}. "
-            "Mend that on the host (network, package sources, disk), then run provision.yml again."
+            "Fix that on the host (network, package sources, disk), then run provision.yml again."
         )
 
 
@@ -149,7 +149,7 @@ def absent(module):
 
 
 def free(module, mine):
-    """Those of our packages whose removal takes no package of others with it."""
+    """Those of our packages whose removal removes no package of others."""
     if not mine or goes(module, mine) <= set(mine):
         return mine
     return [name for name in mine if goes(module, [name]) <= set(mine)]
@@ -162,7 +162,7 @@ def goes(module, names):
 
 
 def clear(module, removed):
-    """Remove what packages leave behind."""
+    """Remove the files that packages leave behind."""
     for path in (path for name in removed for path in module.params["leftovers"].get(name, [])):
         if os.path.isdir(path):
             shutil.rmtree(path)
@@ -191,7 +191,7 @@ def write(module, record):
 
 
 def forget(module):
-    """Remove the record, and its folder when nothing else is in it."""
+    """Remove the record, and its folder if nothing else is in it."""
     path = module.params["record"]
     os.unlink(path)
     if not os.listdir(os.path.dirname(path)):

@@ -1,4 +1,4 @@
-"""Ansible module: what a host is and has, as far as training needs it. Reads only."""
+"""Ansible module: a host's facts that training needs. Reads only."""
 
 import contextlib
 import glob
@@ -14,22 +14,24 @@ import threading
 import time
 
 from ansible.module_utils import lockstep_host as kernel
+from ansible.module_utils import lockstep_ports as ports
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
 module: host_probe
-short_description: Report what training needs to know of a host
-description: Reads only, in check mode as well. What can't be read is null or an error text, never a failure; judging is the caller's.
+short_description: Report the facts of a host that training needs
+description: Reads only, also in check mode. Unreadable values are null or an error text, never a failure; the caller judges them.
 options:
   root: {type: path, required: true, description: The worker's own directory.}
   python: {type: path, required: true, description: The worker's Python.}
   port: {type: int, required: true, description: The worker's TCP port.}
-  address: {type: str, required: true, description: Address by which the others reach this worker.}
+  direct_port: {type: int, description: TCP port to which other workers connect.}
+  address: {type: str, required: true, description: Address at which other workers reach this one.}
   dfs: {type: path, description: Folder that all workers read.}
   dfs_kind: {type: str, default: mounted, description: What the folder is (passed on).}
   need_mb: {type: int, default: 0, description: MB that the run needs under O(root) (passed on).}
-  tokens: {type: list, elements: path, default: [], description: Files to report existence and SHA-256 of.}
-  fast: {type: bool, default: false, description: Leave out the measurement of the processor's speed and digests of large files.}
+  tokens: {type: list, elements: path, default: [], description: Files whose existence and SHA-256 are reported.}
+  fast: {type: bool, default: false, description: Skip the measurement of the processor's speed and digests of large files.}
 author: Lockstep
 """
 
@@ -46,9 +48,10 @@ EXAMPLES = """
 RETURN = """
 facts:
   description: >-
-    hostname, user, machine, os, model, cores, cpu_quota (CPUs or null), cpus (what is left of both), speed (MB/s of SHA-256 on one core, or
-    null), load, memory, disk, dfs, tmux, python, port, name, address, boot, governors, gpus (names), temperature (degrees C), throttled,
-    tokens, seconds (the probe took), time (seconds since 1970, taken last).
+    hostname, user, machine, os, model, cores, cpu_quota (CPUs or null), cpus (usable under both), speed (MB/s of SHA-256 on one core, or
+    null), load, memory, disk, dfs, tmux, python, port, direct_port, name,
+    address, boot, governors, gpus (names), temperature (degrees C), throttled,
+    tokens, seconds (duration of the probe), time (seconds since 1970, taken last).
   returned: always
   type: dict
 """
@@ -69,6 +72,7 @@ def main():
             "root": {"type": "path", "required": True},
             "python": {"type": "path", "required": True},
             "port": {"type": "int", "required": True},
+            "direct_port": {"type": "int"},
             "address": {"type": "str", "required": True},
             "dfs": {"type": "path"},
             "dfs_kind": {"type": "str", "default": "mounted"},
@@ -85,9 +89,9 @@ def main():
 
 
 def look(module):
-    """All facts but the time."""
+    """All facts except the time."""
     params = module.params
-    # A dead mount or name server answers late or never: ask while the rest is read.
+    # A dead mount or name server answers late or never: query it while the rest is read.
     slow = {
         "dfs": Bounded(dfs, params["dfs"], params["dfs_kind"]),
         "name": Bounded(resolve, socket.gethostname()),
@@ -110,6 +114,7 @@ def look(module):
         "tmux": tmux(module),
         "python": python(module, params["python"]),
         "port": port(module, params["port"], params["root"]),
+        "direct_port": port(module, params["direct_port"], params["root"]) if params.get("direct_port") else None,
         "boot": kernel.text("/proc/sys/kernel/random/boot_id"),
         "governors": sorted({kernel.text(path) for path in glob.glob("/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")}),
         "gpus": gpus(),
@@ -125,7 +130,7 @@ def look(module):
 
 
 class Bounded(threading.Thread):
-    """A look that may hang: its result, or an error text once the time is up."""
+    """A query that may hang: its result, or an error text once the time is up."""
 
     def __init__(self, function, *arguments):
         super().__init__(daemon=True)
@@ -140,13 +145,13 @@ class Bounded(threading.Thread):
             self.found = {"error": error.strerror or str(error)}
 
     def result(self):
-        """Wait no longer than was granted at the start."""
+        """Wait no longer than the time granted at the start."""
         self.join(max(0.0, self.until - time.monotonic()))
         return {"error": f"no answer in {PATIENCE_S:.0f} s"} if self.is_alive() else self.found
 
 
 def user():
-    """Name of the user, or the number when it has none."""
+    """Name of the user, or the uid if there is none."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -154,20 +159,20 @@ def user():
 
 
 def os_release():
-    """The system's name for people, as `Debian GNU/Linux 12 (bookworm)`."""
+    """The system's display name, as `Debian GNU/Linux 12 (bookworm)`."""
     found = re.search(r'^PRETTY_NAME="?([^"\n]*)', kernel.text("/etc/os-release") or "", re.MULTILINE)
     return found.group(1) if found else platform.system()
 
 
 def memory(folders=None):
-    """MB of memory in all and available, with the tightest limit of a control group."""
+    """MB of memory, total and available, within the tightest limit of a control group."""
     lines = re.findall(r"^(MemTotal|MemAvailable):\s*(\d+) kB", kernel.text("/proc/meminfo"), re.MULTILINE)
     total, available = (int(dict(lines)[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
     for folder in kernel.cgroups("memory") if folders is None else folders:
         limit = kernel.text(f"{folder}/memory.max") or kernel.text(f"{folder}/memory.limit_in_bytes")
         used = kernel.text(f"{folder}/memory.current") or kernel.text(f"{folder}/memory.usage_in_bytes")
         if limit and used and limit != "max" and int(limit) < 1 << 60:
-            # The kernel gives pages of files that nobody reads any more back by itself.
+            # The kernel reclaims pages of unused files by itself.
             cached = re.search(r"^(?:total_)?inactive_file (\d+)", kernel.text(f"{folder}/memory.stat") or "", re.MULTILINE)
             available = min(available, max(0, int(limit) - int(used) + int(cached.group(1) if cached else 0)))
             total = min(total, int(limit))
@@ -183,13 +188,13 @@ def existing(path):
 
 
 def disk(path):
-    """Free MB where the path is or will be."""
+    """Free MB at the path, which need not exist yet."""
     place = existing(path)
     return {"free_mb": shutil.disk_usage(place).free >> 20, "writable": os.access(place, os.W_OK), "exists": place == path}
 
 
 def dfs(path, kind):
-    """What the shared folder is."""
+    """Facts of the shared folder."""
     if not path:
         return None
     os.stat(existing(path))  # a dead mount fails here
@@ -197,7 +202,7 @@ def dfs(path, kind):
 
 
 def mounted(path):
-    """The path without links, and what is mounted there."""
+    """The path with links resolved, and what is mounted there."""
     path = os.path.realpath(path)
     point, fs_type, source = mount_of(path, kernel.text("/proc/self/mountinfo"))
     return {"path": path, "mount": point, "type": fs_type, "source": source}
@@ -215,7 +220,7 @@ def mount_of(path, table):
 
 
 def token(path, fast):
-    """Whether a file can be read here, and its SHA-256."""
+    """Whether a file is readable here, and its SHA-256."""
     try:
         with open(path, "rb") as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -236,7 +241,7 @@ def tmux(module):
 
 
 def python(module, path):
-    """Version and packages of the worker's Python, or why there are none."""
+    """Version and packages of the worker's Python, or why they are unknown."""
     if not os.access(path, os.X_OK) or os.path.isdir(path):
         return {"path": path, "error": "is missing" if not os.path.exists(path) else "is no program"}
     code, out, error = module.run_command([path, "-c", kernel.VERSIONS, *PACKAGES])
@@ -250,22 +255,19 @@ def python(module, path):
 
 
 def port(module, number, root):
-    """Whether the worker's port is free, held by a run of ours, or busy."""
+    """Whether a port of the worker is free, held by one of our runs, or busy."""
     claim = claimed(os.path.join(root, "locks", f"{number}.json"))
     if (
         claim
         and shutil.which("tmux")
         and module.run_command(["tmux", "-L", "lockstep", "has-session", "-t", f"={claim['session']}"])[0] == 0
     ):
-        return {"number": number, "state": "held", "run": claim["run"]}
-    try:
-        with contextlib.closing(socket.socket()) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("", number))
-    except PermissionError:
+        return {"number": number, "state": "held", "run": claim["run"], "session": claim["session"]}
+    error = ports.taken(number)
+    if isinstance(error, PermissionError):
         return {"number": number, "state": "forbidden"}
-    except OSError:
-        return {"number": number, "state": "busy", "process": listener(number)}
+    if error is not None:
+        return {"number": number, "state": "busy", "process": ports.holder(number)}
     return {"number": number, "state": "free"}
 
 
@@ -278,25 +280,13 @@ def claimed(path):
     return claim if isinstance(claim, dict) and {"run", "session"} <= claim.keys() else None
 
 
-def listener(number):
-    """Name and id of the process that listens on a port, or None when it is another user's."""
-    rows = [line.split() for name in ("tcp", "tcp6") for line in (kernel.text(f"/proc/net/{name}") or "").splitlines()[1:]]
-    sockets = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == number}
-    for path in glob.iglob("/proc/[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            if os.readlink(path) in sockets:
-                pid = path.split("/")[2]
-                return f"{kernel.text(f'/proc/{pid}/comm')} ({pid})"
-    return None
-
-
 def resolve(name):
-    """Addresses that a name has on this host."""
+    """Addresses to which a name resolves on this host."""
     return {"addresses": sorted({entry[4][0] for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})}
 
 
 def own_address(address):
-    """What an address means on this host, and whether it is one of its own: only then can a socket be bound to it."""
+    """The address as resolved on this host, and whether it is the host's own: only then can a socket be bound to it."""
     found = resolve(address)["addresses"]
     own = []
     for one in found:
@@ -307,13 +297,13 @@ def own_address(address):
 
 
 def own_addresses():
-    """IPv4 addresses of this host, without the loopback's."""
+    """IPv4 addresses of this host, without loopback."""
     table = re.findall(r"\|-- ([\d.]+)\n\s+/32 host LOCAL", kernel.text("/proc/net/fib_trie") or "")
     return sorted({one for one in table if not one.startswith("127.")})
 
 
 def gpus(folder="/proc/driver/nvidia/gpus"):
-    """Names of the GPUs that NVIDIA's driver has found."""
+    """Names of the GPUs found by NVIDIA's driver."""
     said = [kernel.text(path) or "" for path in sorted(glob.glob(f"{folder}/*/information"))]
     return [(re.findall(r"^Model:\s*(.*)", one, re.MULTILINE) or ["unknown"])[0] for one in said]
 
@@ -325,7 +315,7 @@ def temperature():
 
 
 def throttled(module):
-    """What holds a Raspberry Pi back now, and what did since it started; None elsewhere."""
+    """What throttles a Raspberry Pi now, and what has since boot; None elsewhere."""
     word = kernel.text("/sys/devices/platform/soc/soc:firmware/get_throttled")
     tool = shutil.which("vcgencmd")
     if word is None and tool:
@@ -339,7 +329,7 @@ def decode(bits):
 
 
 def speed():
-    """MB/s of SHA-256 on one core for a moment: to compare hosts with each other."""
+    """MB/s of SHA-256 on one core for a moment, to compare hosts."""
     block, done, start = bytes(1 << 16), 0, time.monotonic()
     while time.monotonic() - start < SPEED_S:
         hashlib.sha256(block).digest()

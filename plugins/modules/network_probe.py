@@ -11,23 +11,24 @@ import struct
 import threading
 import time
 
+from ansible.module_utils import lockstep_ports as taken_ports
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
 module: network_probe
-short_description: Measure the network between all hosts, on the port that training uses
+short_description: Measure the network between all hosts, on training's port
 description:
-  - Every host runs it at the same time, listens on its own worker port and calls all the others.
-  - The lowest rank that can be reached then orders pair after pair to measure; no host is in two measurements at once.
-  - Ends in time also when hosts are missing. Changes nothing; check mode measures, too.
+  - All hosts run it at the same time; each listens on its own worker port and calls all others.
+  - The lowest reachable rank then orders one pair after another to measure; no host is in two measurements at once.
+  - Ends in time even if hosts are missing. Changes nothing; check mode measures, too.
 options:
   rank: {type: int, required: true, description: "This host's place in O(hosts), from 0."}
-  hosts: {type: list, elements: dict, required: true, description: "All hosts that SSH reaches: name, address, port. The same on each."}
-  nonce: {type: str, required: true, description: "Random text, the same on all, new each time; who does not know it is not believed."}
+  hosts: {type: list, elements: dict, required: true, description: "All hosts that SSH reaches: name, address, port, direct_port."}
+  nonce: {type: str, required: true, description: "Random text, the same on all hosts, new each time; callers without it are rejected."}
   seconds: {type: float, default: 10, description: How long to wait for hosts that do not answer.}
   bandwidth: {type: bool, default: false, description: Whether to measure throughput as well.}
-  bytes: {type: int, default: 67108864, description: At most so many bytes in one measurement.}
-  pair_seconds: {type: float, default: 0.5, description: At most so many seconds of sending in one measurement.}
+  bytes: {type: int, default: 67108864, description: Maximum number of bytes in one measurement.}
+  pair_seconds: {type: float, default: 0.5, description: Maximum seconds of sending in one measurement.}
 author: Lockstep
 """
 
@@ -43,12 +44,14 @@ EXAMPLES = """
 RETURN = """
 pairs:
   description:
-    - By host, C(reachable), and when not C(error) and C(kind) (refused, timeout, no_route, name, silent, stranger, other_run,
-      wrong_host, other); else C(rtt_ms), C(clock_s) (its clock minus this one's), C(mtu), C(mtu_trouble), C(mbit_s) from here to there.
+    - By host, C(reachable), and if not C(error), C(kind) (refused, timeout, no_route, name, silent, stranger, other_run,
+      wrong_host, other) and, if it is the direct one, C(port); otherwise C(rtt_ms) (median) and C(rtt_min_ms) of its echoes, C(clock_s)
+      (its clock minus this one's), C(mtu),
+      C(mtu_trouble), C(mbit_s) from here to there.
   returned: always
   type: dict
 ring:
-  description: C(to) and C(mbit_s) while every host sends to the next at once, or null.
+  description: C(to) and C(mbit_s) while all hosts send to the next at once, or null.
   returned: always
   type: dict
 listening: {description: "Null, or why this host could not listen.", returned: always, type: str}
@@ -63,7 +66,7 @@ MAGIC = b"LKSTNET1"
 CHUNK = 1 << 18
 BIG = 60_000
 ECHOES = 10
-# The kernel takes 3 s to find that nobody has an address; a firewall's silence would be taken for that before.
+# The kernel takes 3 s to find that an address is unused; a shorter timeout would look like a firewall's silence.
 CONNECT_S = 4.0
 ANSWER_S = 2.0
 PAUSE_S = 0.2
@@ -71,7 +74,7 @@ ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 
 
 class Unproved(Exception):
-    """What answers is not the host that was called."""
+    """The answer does not come from the host that was called."""
 
     def __init__(self, kind, text, final=True):
         super().__init__(text)
@@ -101,7 +104,7 @@ def main():
 
 
 def proof(nonce, role, rank):
-    """What only a member of this run can say."""
+    """A proof that only a member of this run can give."""
     return hashlib.sha256(f"{nonce}|{role}|{rank}".encode()).digest()[:16]
 
 
@@ -149,7 +152,7 @@ def receive(sock, bound=ANSWER_S):
 
 
 def push(sock, limit, seconds):
-    """Send up to `limit` bytes for up to `seconds`; Mbit/s until the other side has said that it has them all."""
+    """Send up to `limit` bytes for up to `seconds`; returns Mbit/s until the other side confirms all of them."""
     start, sent = time.monotonic(), 0
     size = min(CHUNK, limit)
     block = HEAD.pack(b"d", size) + bytes(size)
@@ -160,6 +163,11 @@ def push(sock, limit, seconds):
     send(sock, b"z")
     receive(sock)
     return round(sent * 8e-6 / (time.monotonic() - start), 1)
+
+
+def ports(host):
+    """A host's worker ports: TensorFlow's, and the one for direct connections."""
+    return [int(host[name]) for name in ("port", "direct_port") if host.get(name)]
 
 
 class Probe:
@@ -181,7 +189,7 @@ class Probe:
         try:
             self.listen()
             self.together([lambda peer=peer: self.meet(peer) for peer in self.others], self.deadline + 3 * ANSWER_S)
-            # Without a listener nobody could be led by this host.
+            # Without a listener this host can't lead others.
             self.leader = min([*self.channels, *([] if self.listening else [self.rank])], default=None)
             if self.leader == self.rank:
                 self.lead()
@@ -215,7 +223,7 @@ class Probe:
         return sock
 
     def drop(self, sock):
-        """Close one socket; shutdown wakes a thread that waits on it."""
+        """Close one socket; shutdown wakes a thread that waits for it."""
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
         with self.lock:
@@ -233,18 +241,20 @@ class Probe:
     # Answering
 
     def listen(self):
-        """Answer on this host's port, unless it is busy."""
+        """Answer on this host's ports, unless one is busy."""
         host = self.hosts[self.rank]
         family = socket.AF_INET6 if ":" in str(host["address"]) else socket.AF_INET
-        try:
-            server = self.keep(socket.create_server(("", int(host["port"])), family=family, backlog=4 * len(self.hosts)))
-        except OSError as error:
-            self.listening = f"port {host['port']}: {os.strerror(error.errno)}"
-            return
-        threading.Thread(target=self.accept, args=(server,), daemon=True).start()
+        for port in ports(host):
+            try:
+                server = self.keep(socket.create_server(("", port), family=family, backlog=4 * len(self.hosts)))
+            except OSError as error:
+                who = taken_ports.holder(port) if error.errno == errno.EADDRINUSE else ""
+                self.listening = f"port {port}: {os.strerror(error.errno)}{f', held by {who}' if who else ''}"
+                return
+            threading.Thread(target=self.accept, args=(server,), daemon=True).start()
 
     def accept(self, server):
-        """Serve each caller in its own thread, but not any number of them."""
+        """Serve each caller in its own thread, up to a limit."""
         while not self.over:
             try:
                 sock = self.keep(server.accept()[0])
@@ -256,7 +266,7 @@ class Probe:
                 threading.Thread(target=self.serve, args=(sock,), daemon=True).start()
 
     def serve(self, sock):
-        """Serve one caller; a call that joins stays open for orders."""
+        """Serve one caller; a caller that joins stays connected for orders."""
         with contextlib.suppress(OSError):  # the caller has gone; it reports that itself
             rank = self.greet(sock)
             if rank is not None and self.attend(sock):
@@ -267,7 +277,7 @@ class Probe:
         self.drop(sock)
 
     def greet(self, sock):
-        """The caller's rank, or None when it is no member of this run."""
+        """The caller's rank, or None if it is not a member of this run."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         magic, said, rank = take(sock, HELLO, ANSWER_S)
         known = magic == MAGIC and said == proof(self.nonce, "call", rank)
@@ -278,7 +288,7 @@ class Probe:
         return rank if known else None
 
     def attend(self, sock):
-        """Answer echoes and swallow data until the caller leaves (OSError) or joins (true)."""
+        """Answer echoes and discard data until the caller leaves (OSError) or joins (true)."""
         scratch = memoryview(bytearray(CHUNK))
         while True:
             op, size = take(sock, HEAD, 2 * self.params["seconds"] + 2 * len(self.hosts) * self.step_s)
@@ -294,33 +304,48 @@ class Probe:
     # Calling
 
     def meet(self, peer):
-        """Call one host until it answers, something else does, or the time is up."""
+        """Call one host on each of its ports until it answers, something else does, or the time is up."""
+        first, *others = ports(self.hosts[peer])
+        sock = self.reach(peer, first)
+        if sock is None:
+            return
+        echoed = self.pairs[peer]
+        for port in others:
+            other = self.reach(peer, port, port=port)
+            if other is None:
+                return
+            self.drop(other)
+        self.pairs[peer], self.channels[peer] = echoed, sock
+
+    def reach(self, peer, number, **where):
+        """A connection to one port of a host, with its answer recorded in `pairs`; or None, with the reason, and `where`, there."""
+        failed = {"reachable": False, **where}
+        self.pairs[peer] = {**failed, "kind": "timeout", "error": "no answer in time"}
         while True:
             try:
-                sock = self.call(peer)
+                sock = self.call(peer, number)
                 self.pairs[peer] = {"reachable": True, **self.echo(sock)}
-                self.channels[peer] = sock
-                return
+                return sock
             except Unproved as error:
-                self.pairs[peer] = {"reachable": False, "kind": error.kind, "error": str(error)}
+                self.pairs[peer] = {**failed, "kind": error.kind, "error": str(error)}
                 if error.final:
-                    return
+                    return None
             except OSError as error:
-                # The last attempt may be cut short: what an earlier one has found out says more.
+                # The last attempt may be cut short: an earlier finding says more.
                 if kind(error) != "timeout" or self.pairs[peer]["kind"] == "timeout":
-                    self.pairs[peer] = {"reachable": False, "kind": kind(error), "error": error.strerror or str(error)}
+                    self.pairs[peer] = {**failed, "kind": kind(error), "error": error.strerror or str(error)}
             if self.over or time.monotonic() + PAUSE_S >= self.deadline:
-                return
+                return None
             time.sleep(PAUSE_S)
 
-    def call(self, peer):
-        """A connection to a host that has proved to be the one meant."""
-        place = (str(self.hosts[peer]["address"]), int(self.hosts[peer]["port"]))
+    def call(self, peer, port):
+        """A connection to a host that has proved its identity."""
+        place = (str(self.hosts[peer]["address"]), port)
         left = max(0.0, self.deadline - time.monotonic())
         sock = self.keep(socket.create_connection(place, timeout=min(CONNECT_S, left + ANSWER_S)))
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # A slow link must not have seconds of data queued when the time of a measurement is up.
+            # A slow link must not have seconds of queued data when the time of a measurement is up.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, CHUNK)
             sock.sendall(HELLO.pack(MAGIC, proof(self.nonce, "call", self.rank), self.rank))
             self.recognise(peer, *take(sock, HELLO, ANSWER_S))
@@ -335,7 +360,7 @@ class Probe:
         return sock
 
     def recognise(self, peer, magic, said, rank):
-        """Refuse whatever is not the host meant, in this very run."""
+        """Refuse anything but the intended host, in this very run."""
         if magic != MAGIC:
             # HTTP/2 begins with a frame of type 4.
             what = "a gRPC server (a training?)" if magic[3:4] == b"\x04" else f"something else, its answer begins {magic!r},"
@@ -346,7 +371,7 @@ class Probe:
             raise Unproved("wrong_host", f"{self.hosts[rank]['name']} answers there")
 
     def echo(self, sock):
-        """Delay (median), and how far the other clock is ahead (by the quickest echo)."""
+        """Delay (median), and how far the other clock is ahead (from the fastest echo)."""
         seen = []
         for _ in range(ECHOES):
             before, sent = time.time(), time.monotonic()
@@ -354,15 +379,16 @@ class Probe:
             there = struct.unpack("!d", receive(sock)[1])[0]
             seen.append((time.monotonic() - sent, there - before))
         took, ahead = min(seen)
-        return {"rtt_ms": round(statistics.median(one[0] for one in seen) * 1000, 3), "clock_s": round(ahead - took / 2, 4)}
+        middle = statistics.median(one[0] for one in seen)
+        return {"rtt_ms": round(middle * 1000, 3), "rtt_min_ms": round(took * 1000, 3), "clock_s": round(ahead - took / 2, 4)}
 
     # Measuring
 
     def follow(self):
-        """Do what the leader orders, until it ends or falls silent."""
+        """Follow the leader's orders, until it ends or falls silent."""
         wait = 2 * self.params["seconds"] + 2 * ANSWER_S
         try:
-            sock = self.call(self.leader)
+            sock = self.call(self.leader, ports(self.hosts[self.leader])[0])
             send(sock, b"j")
             while True:
                 op, body = receive(sock, wait)
@@ -375,7 +401,7 @@ class Probe:
             self.pairs[self.leader]["error"] = f"lost while measuring: {error}"
 
     def lead(self):
-        """Have every pair measure, then all at once in a ring."""
+        """Let every pair measure, then all at once in a ring."""
         self.gather()
         members = {self.rank, *self.joined}
         for pairs in rounds(len(self.hosts)):
@@ -389,7 +415,7 @@ class Probe:
                 send(sock, b"x")
 
     def gather(self):
-        """Wait for all that called to join, and until the deadline for the rest."""
+        """Wait for all callers to join, and until the deadline for the rest."""
         with self.lock:
             while len(self.joined) < len(self.others):
                 end = self.deadline + (self.params["seconds"] if self.callers - set(self.joined) else 0)
@@ -398,7 +424,7 @@ class Probe:
                 self.lock.wait(0.1)
 
     def step(self, members, pairs, ring):
-        """Have several measure at once; who does not report in time gets no more orders."""
+        """Let several measure at once; those that do not report in time get no more orders."""
 
         def order(here, there):
             if here == self.rank:
@@ -414,7 +440,7 @@ class Probe:
         self.together(work, time.monotonic() + self.step_s + ANSWER_S)
 
     def obey(self, peer, ring):
-        """Measure the way to one host, unless it could not be met."""
+        """Measure the path to one host, unless it could not be met."""
         sock, found = self.channels.get(peer), self.pairs[peer]
         if sock is None:
             return
@@ -436,7 +462,7 @@ class Probe:
         return push(sock, self.params["bytes"], self.params["pair_seconds"])
 
     def large(self, sock, found):
-        """Note the path's MTU, and whether a message of many full packets vanishes where small ones just passed."""
+        """Record the path's MTU, and whether a message of many full packets is lost where small ones just passed."""
         found["mtu_trouble"] = False
         try:
             push(sock, BIG, ANSWER_S)
@@ -447,14 +473,14 @@ class Probe:
 
 
 def kind(error):
-    """Why a connection failed, in a word."""
+    """Why a connection failed, in one word."""
     kinds = ((socket.gaierror, "name"), (ConnectionRefusedError, "refused"), (socket.timeout, "timeout"))
     named = [word for sort, word in kinds if isinstance(error, sort)]
     return named[0] if named else "no_route" if error.errno in ROUTE else "other"
 
 
 def mtus():
-    """MTU of each interface but the loopback."""
+    """MTU of each interface except loopback."""
     found = {}
     for name in sorted(set(os.listdir("/sys/class/net")) - {"lo"}):
         with contextlib.suppress(OSError), open(f"/sys/class/net/{name}/mtu", encoding="ascii") as stream:

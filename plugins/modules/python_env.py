@@ -1,4 +1,4 @@
-"""Ansible module: the virtual environment that a host trains with, made from a folder of wheels."""
+"""Ansible module: a host's virtual environment for training, made from a folder of wheels."""
 
 import contextlib
 import fcntl
@@ -19,9 +19,9 @@ DOCUMENTATION = """
 module: python_env
 short_description: A Python environment from wheels, without a package index
 description:
-  - Installs every wheel that the folder's C(requirements.txt) names, with its hashes, using uv when the folder holds it, else pip.
-  - A stamp written last says what the environment was made from; one that is half made, or made from something else, is made anew.
-  - A folder that is not empty and that no call of this module made is neither replaced nor removed.
+  - Installs every wheel in the folder's C(requirements.txt), with its hashes, using uv if the folder has it, otherwise pip.
+  - A stamp written last records the environment's source; one that is incomplete, or from another source, is made again.
+  - A non-empty folder that this module did not make is neither replaced nor removed.
   - C(absent) removes the environment.
 options:
   path:
@@ -35,15 +35,15 @@ options:
     description: Digest over the wheels, as in the folder's name; needed for C(present).
     type: str
   python:
-    description: Python to make it with.
+    description: Python that makes the environment.
     type: path
     default: /usr/bin/python3
   need_mb:
-    description: Free megabytes that it takes.
+    description: Free megabytes that it needs.
     type: int
     default: 2800
   modules:
-    description: Modules that must import before the environment counts as made.
+    description: Modules that must import before the environment counts as complete.
     type: list
     elements: str
     default: [tensorflow, keras, numpy, PIL, yaml]
@@ -53,7 +53,7 @@ options:
     elements: path
     default: []
   state:
-    description: Whether the environment is to be there.
+    description: Whether the environment should exist.
     type: str
     choices: [present, absent]
     default: present
@@ -133,7 +133,7 @@ def present(module):
 
 @contextlib.contextmanager
 def alone(module):
-    """Wait until no other call works on this environment: one whose connection broke may still be at it."""
+    """Wait until no other call works on this environment: a call whose connection broke may still be running."""
     with open(os.path.join(os.path.dirname(module.params["path"]), LOCK), "w", encoding="utf-8") as stream:
         deadline = time.monotonic() + WAIT_S
         while not taken(stream):
@@ -146,7 +146,7 @@ def alone(module):
 
 
 def taken(stream):
-    """Take the lock when it is free; the kernel gives it back when a process dies."""
+    """Take the lock if it is free; the kernel releases it when a process dies."""
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -155,7 +155,7 @@ def taken(stream):
 
 
 def clear(module):
-    """Remove what an earlier call left: an environment half made or outdated, and unpacked wheels."""
+    """Remove what an earlier call left: a half-made or outdated environment, and unpacked wheels."""
     if os.path.lexists(module.params["path"]):
         mark(module)
     for path in [module.params["path"], marker(module), *leftovers(module)]:
@@ -163,13 +163,13 @@ def clear(module):
 
 
 def marker(module):
-    """A file beside the environment that says that it is ours: there before the first file of it, gone after the last."""
+    """A file beside the environment that marks it as ours: created before its first file, removed after its last."""
     folder, name = os.path.split(module.params["path"])
     return os.path.join(folder, f".lockstep-env.{name}.made")
 
 
 def mark(module):
-    """Say that the environment is ours."""
+    """Mark the environment as ours."""
     with open(marker(module), "w", encoding="utf-8") as stream:
         os.fsync(stream.fileno())
 
@@ -187,7 +187,7 @@ def refuse_foreign(module):
 
 
 def leftovers(module):
-    """Folders of calls that were killed."""
+    """Folders of killed calls."""
     return glob.glob(os.path.join(glob.escape(os.path.dirname(module.params["path"])), f"{SCRATCH}*"))
 
 
@@ -197,7 +197,7 @@ def install(module):
     wish = os.path.join(wheels, "requirements.txt")
     if not os.path.isfile(wish):
         module.fail_json(msg=f"{host.name()}: {wish} is not there; is dfs_path mounted? Run provision.yml again")
-    # Next to the environment: files are moved there instead of being copied from another disk.
+    # Next to the environment: files are moved there instead of copied from another disk.
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=os.path.dirname(module.params["path"])) as scratch:
         os.environ.update({"UV_CACHE_DIR": f"{scratch}/cache", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_CONFIG": "1", "TMPDIR": scratch})
         os.environ.update({"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"})
@@ -218,14 +218,14 @@ def with_uv(module, uv, source):
 
 
 def with_pip(module, source):
-    """Needs Debian's python3-venv. Only what is imported is compiled: to compile all takes minutes on a small board."""
+    """Needs Debian's python3-venv. Compiles only what is imported: compiling all takes minutes on a small board."""
     path = module.params["path"]
     run(module, module.params["python"], "-m", "venv", path)
     run(module, f"{path}/bin/python", "-m", "pip", "install", "--quiet", "--no-compile", *source)
 
 
 def unpacked_uv(wheels, scratch):
-    """Path of uv, taken out of its wheel; None when there is none that runs here."""
+    """Path of uv, extracted from its wheel; None if none runs here."""
     for wheel in glob.glob(os.path.join(glob.escape(wheels), "uv-*.whl")):
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
@@ -245,9 +245,9 @@ def starts(program):
 
 
 def try_imports(module):
-    """Import what training needs: shows that it works here, and leaves it compiled for the first training."""
+    """Import what training needs: shows that it works here, and compiles it for the first training."""
     statements = "; ".join(f"import {name}" for name in module.params["modules"])
-    # Keras writes a folder into the user's home otherwise.
+    # Keras would otherwise write a folder into the user's home.
     with tempfile.TemporaryDirectory() as home:
         os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_HOME": home})
         code, _, error = module.run_command([f"{module.params['path']}/bin/python", "-c", statements])
@@ -259,7 +259,7 @@ def try_imports(module):
 
 
 def refuse_while_used(module):
-    """Refuse to replace an environment with which something runs."""
+    """Refuse to replace an environment that is in use."""
     program = os.path.join(module.params["path"], "bin", "")
     for entry in filter(str.isdigit, os.listdir("/proc")):
         if first_argument(entry).startswith(program):
@@ -270,7 +270,7 @@ def refuse_while_used(module):
 
 
 def first_argument(pid):
-    """What a process was started as; empty when it is gone or not ours to see."""
+    """The command of a process; empty if it is gone or hidden from us."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as stream:
             return stream.read().split(b"\0")[0].decode(errors="replace")
@@ -279,7 +279,7 @@ def first_argument(pid):
 
 
 def check_disk(module):
-    """Refuse when the disk is too small, before anything is written."""
+    """Refuse if the disk is too small, before anything is written."""
     folder = os.path.dirname(module.params["path"])
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
@@ -292,7 +292,7 @@ def check_disk(module):
 
 
 def version(module, python):
-    """What a Python says it is."""
+    """The version that a Python reports."""
     code, out, error = module.run_command([python, "-c", "import sys; print(sys.version)"])
     if code != 0:
         module.fail_json(msg=f"{host.name()}: {python} does not run: {error.strip()[-300:]}; set python_env_interpreter")
@@ -300,13 +300,13 @@ def version(module, python):
 
 
 def runs(module):
-    """Whether the environment's Python is there and is the one it was made with."""
+    """Whether the environment's Python exists and is the one it was made with."""
     python = os.path.join(module.params["path"], "bin", "python")
     return os.path.exists(python) and module.run_command([python, "-c", ""])[0] == 0
 
 
 def stamp(module):
-    """What the environment was made from; None when it was never finished."""
+    """What the environment was made from; None if it was never finished."""
     try:
         with open(stamp_path(module), encoding="utf-8") as stream:
             return json.load(stream)
@@ -315,23 +315,23 @@ def stamp(module):
 
 
 def stamp_path(module):
-    """The file that is written last."""
+    """Path of the stamp, which is written last."""
     return os.path.join(module.params["path"], "lockstep.stamp")
 
 
 def write_stamp(module, wanted):
-    """Say that all is there; what was installed reaches the disk first."""
+    """Write the stamp; the installed files reach the disk first."""
     os.sync()
     files.replace(stamp_path(module), json.dumps(wanted))
 
 
 def absent(module):
-    """Remove the environment and what lies beside it; the folder, too, when it is empty then."""
+    """Remove the environment and what is beside it; also the folder, if it is then empty."""
     refuse_foreign(module)
     folder = os.path.dirname(module.params["path"])
     mine = [module.params["path"], *module.params["others"], os.path.join(folder, LOCK), marker(module), *leftovers(module)]
     paths = [path for path in mine if os.path.lexists(path)]
-    # worker_root stays where only root may remove it.
+    # worker_root stays if only root may remove it.
     may = os.access(os.path.dirname(folder), os.W_OK)
     lonely = os.path.isdir(folder) and may and set(os.listdir(folder)) <= {os.path.basename(path) for path in paths}
     if (paths or lonely) and not module.check_mode:
@@ -348,7 +348,7 @@ def absent(module):
 def remove(path):
     """Remove a file or folder that may not be there."""
     if os.path.isdir(path) and not os.path.islink(path):
-        # The stamp first: what is left of an interrupted removal must not pass for whole.
+        # The stamp first: the rest of an interrupted removal must not pass for complete.
         for stamp_file in glob.glob(os.path.join(glob.escape(path), "lockstep.stamp")):
             os.unlink(stamp_file)
         shutil.rmtree(path)
@@ -357,7 +357,7 @@ def remove(path):
 
 
 def run(module, *argv):
-    """Run a command, or fail with what it said."""
+    """Run a command, or fail with its output."""
     code, out, error = module.run_command(list(argv))
     if code != 0:
         said = [line.strip() for line in (error or out).splitlines() if line.strip()][-6:]

@@ -8,7 +8,7 @@ module: tmux_session
 short_description: Run a command in a tmux session that outlives the control node
 description:
   - Starts a command in a detached tmux session, or ends a session and only its processes.
-  - A session lives as long as its command. The tmux server is reached by the socket name C(lockstep).
+  - A session lives as long as its command. The tmux server's socket name is C(lockstep).
 options:
   name:
     description: Name of the session, matched exactly.
@@ -23,7 +23,7 @@ options:
     type: path
     default: /
   state:
-    description: Whether the session is to be there.
+    description: Whether the session should exist.
     type: str
     choices: [present, absent]
     default: present
@@ -49,7 +49,7 @@ EXAMPLES = """
 
 RETURN = """
 ended:
-  description: How the session ended; C(absent) when there was none.
+  description: How the session ended; C(absent) if there was none.
   returned: state=absent
   type: str
 """

@@ -1,28 +1,41 @@
-"""Ansible module: a worker's place on a host (directories, port) claimed for one run."""
+"""Ansible module: a worker's place on a host (directories, port): inspected, claimed together with the worker's start, given back."""
 
 import contextlib
+import errno
 import fcntl
+import glob
 import json
 import os
 import platform
 import shutil
-import socket
 import sys
 import time
 
 from ansible.module_utils import lockstep_files as files
 from ansible.module_utils import lockstep_host as kernel
+from ansible.module_utils import lockstep_ports as ports
+from ansible.module_utils import lockstep_sealed as sealed
 from ansible.module_utils import lockstep_tmux as tmux
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
 module: worker_claim
-short_description: Claim a worker's port and directories on a host for one run
+short_description: Claim a worker's port on a host for one run, and start the worker
 description:
-  - Refuses when another run that is alive holds the port, or when another program listens on it.
-  - A claim of a run that is gone is recognised (its tmux session is no more) and replaced.
-  - Reports what the run's records need of the host (versions, CPU, disk).
+  - A claim records which run's worker holds a port. It is valid exactly as long as the worker's tmux session exists.
+  - So a claim is written together with the worker's start, under a lock that excludes other launches on this host.
+  - Before that, damaged files of the run's training state are put aside, so that it resumes from an intact one.
 options:
+  state:
+    description:
+      - C(query) reports on the place and the host's facts for the run's records (versions, CPU, disk); a host that can't train fails.
+      - C(present) claims the port, writes the run's files and starts C(run_worker.sh) in a tmux session.
+      - C(held) reports whether the worker of O(launch) is alive.
+      - C(absent) ends the run's worker and removes its claims; with O(launch), only those of that launch, which then can no longer
+        start here.
+    type: str
+    choices: [query, present, held, absent]
+    default: present
   root:
     description: The worker's own directory.
     type: path
@@ -31,134 +44,244 @@ options:
     description: Name of the run.
     type: str
     required: true
-  folder:
-    description: The run directory on this host.
-    type: path
-    required: true
-  host:
-    description: Inventory name of the worker.
+  launch:
+    description: Identifies one launch of a run.
     type: str
-    required: true
-  port:
-    description: The worker's TCP port.
-    type: int
-    required: true
+    default: ""
   session:
-    description: tmux session that the run's worker has or will have.
+    description: tmux session of the run's worker; not needed to remove a launch's claims.
     type: str
-    required: true
+  folder:
+    description: The run directory on this host; needed for C(query) and C(present).
+    type: path
+  host:
+    description: Inventory name of the worker; needed for C(query) and C(present).
+    type: str
+  port:
+    description: The worker's TCP port; needed for C(query) and C(present).
+    type: int
+  direct_port:
+    description: TCP port to which other workers connect.
+    type: int
+  files:
+    description: Files to write before the start, a list of dicts as in M(worker_files).
+    type: list
+    elements: dict
+    default: []
   python:
     description: The worker's Python, which must be able to train.
     type: path
   needs:
-    description: Files on the distributed file system that were published and that this host must be able to read.
+    description: Published files on the distributed file system that this host must be able to read.
     type: list
     elements: path
     default: []
-  state:
-    description: C(present) claims, C(absent) gives back what this run holds.
-    type: str
-    choices: [present, absent]
-    default: present
+  need_mb:
+    description: Disk space that must be free, MB.
+    type: int
+    default: 512
+  grace:
+    description: Seconds between SIGTERM and SIGKILL to end a worker.
+    type: float
+    default: 5
 author: Lockstep
 """
 
 EXAMPLES = """
-- name: Claim port 12345 for my-run
+- name: Start the worker of my-run on port 12345
   worker_claim:
     root: /home/pi/lockstep
     run: my-run
+    launch: 5eab81
     folder: /home/pi/lockstep/runs/my-run
     host: node01
     port: 12345
     session: my-run-w0
+    files:
+      - {path: /home/pi/lockstep/runs/my-run/workers/node01/run_worker.sh, content: "#!/bin/sh\\n", mode: "0755"}
+
+- name: Take that launch back
+  worker_claim:
+    root: /home/pi/lockstep
+    run: my-run
+    launch: 5eab81
+    state: absent
 """
 
 RETURN = """
 running:
-  description: Whether this very run's worker is alive already.
-  returned: state=present
+  description: Whether this run's worker is already alive.
+  returned: state=query
   type: bool
+holder:
+  description: >-
+    Who else holds a port, or null: C(kind) (port or direct_port) and C(number), with C(run) and C(session) of another run, or C(process) of
+    another program (empty if it is hidden).
+  returned: state=query
+  type: dict
 facts:
   description: Versions, CPU model, cores, free disk of the host.
-  returned: state=present
+  returned: state=query
   type: dict
 newest_state:
-  description: Name of the newest training state on this host, or an empty string.
-  returned: state=present
+  description: Name of the newest intact training state on this host, or an empty string.
+  returned: state=query
   type: str
 newest_memory:
-  description: Name of the newest file of what this worker's reduction remembered, or an empty string.
-  returned: state=present
+  description: Name of the newest intact memory of this worker's reduction, or an empty string.
+  returned: state=query
   type: str
+held:
+  description: Whether the worker of that launch is alive.
+  returned: state=held
+  type: bool
+ended:
+  description: How the worker ended, as of M(tmux_session).
+  returned: state=absent
+  type: str
+damaged:
+  description: Newer damaged files of both, each with C(kind) (state or memory), C(name) and C(reason).
+  returned: state=query
+  type: list
 """
 
-STARTING_S = 60
 PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "pillow")
-MINIMUM_FREE_MB = 512
 SUPPORTED = ((3, 11), (3, 13))
+REVOKED_S = 86400
+"""After this long, nothing of a launch that was taken back can still be on its way to a host."""
 
 
 def main():
     """Run the module."""
+    place = ["session", "folder", "host", "port"]
     module = AnsibleModule(
         argument_spec={
+            "state": {"type": "str", "choices": ["query", "present", "held", "absent"], "default": "present"},
             "root": {"type": "path", "required": True},
             "run": {"type": "str", "required": True},
-            "folder": {"type": "path", "required": True},
-            "host": {"type": "str", "required": True},
-            "port": {"type": "int", "required": True},
-            "session": {"type": "str", "required": True},
+            "launch": {"type": "str", "default": ""},
+            "session": {"type": "str"},
+            "folder": {"type": "path"},
+            "host": {"type": "str"},
+            "port": {"type": "int"},
+            "direct_port": {"type": "int"},
+            "files": {"type": "list", "elements": "dict", "default": []},
             "python": {"type": "path", "default": sys.executable},
             "needs": {"type": "list", "elements": "path", "default": []},
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "need_mb": {"type": "int", "default": 512},
+            "grace": {"type": "float", "default": 5},
         },
+        required_if=[("state", "query", place), ("state", "present", place)],
         supports_check_mode=True,
     )
-    path = os.path.join(module.params["root"], "locks", f"{module.params['port']}.json")
-    if module.params["state"] == "absent":
-        give_back(module, path)
-    claim(module, path)
+    {"query": query, "present": start, "held": report, "absent": give_back}[module.params["state"]](module)
 
 
-def give_back(module, path):
-    """Remove the claim when this run holds it."""
-    mine = holds(module, path)
-    if mine and not module.check_mode:
-        with locked(module):
-            if holds(module, path):
-                os.unlink(path)
-    module.exit_json(changed=mine)
-
-
-def holds(module, path):
-    """Whether this run has the claim."""
-    held = read(path)
-    return held is not None and held["run"] == module.params["run"]
-
-
-def claim(module, path):
-    """Refuse, continue or take the claim; then report on the host."""
-    run, session = module.params["run"], module.params["session"]
-    running = tmux.exists(module, session)
-    held = read(path)
-    if held is not None and held["run"] != run and alive(module, held):
-        module.fail_json(
-            msg=f"run {held['run']} is training on {module.params['host']} (port {module.params['port']}). Wait for it, stop it "
-            f"(ansible-playbook stop.yml -e run={held['run']}), or give the inventory other ports (worker_port)."
-        )
-    if not running and listening(module.params["port"]):
-        module.fail_json(
-            msg=f"port {module.params['port']} on {module.params['host']} is in use by another program; end it or set another worker_port."
-        )
+def query(module):
+    """Inspect the place, and report on the host."""
+    running = tmux.exists(module, module.params["session"])
     check_disk(module)
     check_needs(module)
-    # With --check not "changed" either: the recap of a checked launch says that nothing is touched.
-    changed = not running and not module.check_mode
-    if changed:
-        take(module, path, held)
-    states = {"newest_state": newest(module.params["folder"], "state"), "newest_memory": newest(worker_folder(module), "memory")}
-    module.exit_json(changed=changed, running=running, facts=facts(module), **states)
+    other = None if running else holder(module)
+    # Damaged files are moved only if this run may be launched now; never "changed": the recap of a checked launch says nothing is.
+    found = states(module, may_move=not running and other is None and not module.check_mode)
+    module.exit_json(changed=False, running=running, holder=other, facts=facts(module), **found)
+
+
+def holder(module):
+    """Who has a port of this run's worker, or None."""
+    held = read(claim_path(module))
+    if held is not None and held["run"] != module.params["run"] and tmux.exists(module, held["session"]):
+        return {"kind": "port", "number": module.params["port"], "run": held["run"], "session": held["session"]}
+    for kind in ("port", "direct_port"):
+        number = module.params.get(kind)
+        if number and ports.taken(number):
+            return {"kind": kind, "number": number, "process": ports.holder(number)}
+    return None
+
+
+def start(module):
+    """Claim the port and start the worker: both or nothing, and only one of two simultaneous launches."""
+    if module.check_mode:
+        module.exit_json(changed=True)
+    os.umask(files.OTHERS)
+    with locked(module):
+        refuse(module)
+        prepare(module)
+        for file in module.params["files"]:
+            files.write(module, file)
+        # A claim without a session is void: if killed here, this leaves nothing that holds the port.
+        write(module, claim_path(module))
+        tmux.start(module, module.params["session"], ["bash", "run_worker.sh"], worker_folder(module))
+    module.exit_json(changed=True)
+
+
+def refuse(module):
+    """Fail if the launch was taken back, or another one came first."""
+    params = module.params
+    if os.path.exists(revoked_path(module)):
+        module.fail_json(msg=f"{params['host']}: this launch of run {params['run']} was taken back meanwhile")
+    if tmux.exists(module, params["session"]):
+        module.fail_json(
+            msg=f"{params['host']}: another command has just launched run {params['run']}. "
+            f"Fix: watch that one: ansible-playbook train.yml -e run={params['run']}"
+        )
+    other = holder(module)
+    if other is not None:
+        who = f"run {other['run']}" if "run" in other else other["process"] or "another program"
+        module.fail_json(
+            msg=f"port {other['number']} on {params['host']} was taken by {who} at the same moment. Fix: the same command again"
+        )
+
+
+def prepare(module):
+    """Make the worker's folders, without the markers of an earlier launch."""
+    for folder in (os.path.dirname(claim_path(module)), worker_folder(module)):
+        os.makedirs(folder, exist_ok=True)
+    # A run of an earlier version gave everyone access.
+    for folder in (module.params["folder"], worker_folder(module)):
+        with contextlib.suppress(PermissionError):
+            os.chmod(folder, os.stat(folder).st_mode & 0o777 & ~files.OTHERS)
+    for stale in ("exit.json", "stop"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(worker_folder(module), stale))
+    keep_metrics(module)
+    for path in glob.glob(os.path.join(glob.escape(module.params["root"]), "locks", "*.revoked")):
+        if time.time() - os.path.getmtime(path) > REVOKED_S:
+            os.unlink(path)
+
+
+def report(module):
+    """Whether the launch's worker is alive."""
+    module.exit_json(changed=False, held=any(tmux.exists(module, held["session"]) for _, held in claims(module)))
+
+
+def give_back(module):
+    """End the run's worker and remove its claims; for a launch, also revoke its permission to start here."""
+    if module.check_mode:
+        module.exit_json(changed=bool(claims(module)))
+    os.umask(files.OTHERS)
+    with locked(module):
+        mine = claims(module)
+        if module.params["launch"]:
+            os.makedirs(os.path.dirname(revoked_path(module)), exist_ok=True)
+            files.replace(revoked_path(module), "", 0o640)
+        own = [module.params["session"]] if module.params["session"] and not module.params["launch"] else []
+        how = [tmux.end(module, session, module.params["grace"]) for session in {*own, *(held["session"] for _, held in mine)}]
+        for path, _ in mine:
+            os.unlink(path)
+    ended = max(how, key=["absent", "ended", "killed"].index, default="absent")
+    module.exit_json(changed=bool(mine) or ended != "absent", ended=ended)
+
+
+def claims(module):
+    """Paths and contents of this run's claims, or this launch's."""
+    params, mine = module.params, []
+    for path in sorted(glob.glob(os.path.join(glob.escape(params["root"]), "locks", "*.json"))):
+        held = read(path)
+        if held is not None and held["run"] == params["run"] and params["launch"] in ("", held.get("launch")):
+            mine.append((path, held))
+    return mine
 
 
 def read(path):
@@ -168,36 +291,21 @@ def read(path):
             held = json.load(stream)
     except (FileNotFoundError, ValueError):
         return None
-    return held if isinstance(held, dict) and {"run", "session", "at"} <= held.keys() else None
+    return held if isinstance(held, dict) and {"run", "session"} <= held.keys() else None
 
 
-def alive(module, held):
-    """Whether the run that holds a claim still runs or is just being started."""
-    if tmux.exists(module, held["session"]):
-        return True
-    ended = "folder" in held and os.path.exists(os.path.join(held["folder"], "exit.json"))
-    return time.time() - held["at"] < STARTING_S and not ended
+def claim_path(module):
+    """The claim on this run's port."""
+    return os.path.join(module.params["root"], "locks", f"{module.params['port']}.json")
 
 
-def take(module, path, held):
-    """Put the claim in the place of the one judged stale (or none); of two launches at once only one gets it."""
-    for folder in (os.path.dirname(path), worker_folder(module)):
-        os.makedirs(folder, exist_ok=True)
-    with locked(module):
-        if read(path) != held:
-            module.fail_json(
-                msg=f"another launch took port {module.params['port']} on {module.params['host']} at the same moment: {read(path)}"
-            )
-        # Before the claim can be seen: an old exit.json would say that the new run has ended.
-        for stale in ("exit.json", "stop"):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(worker_folder(module), stale))
-        keep_metrics(module)
-        write(module, path)
+def revoked_path(module):
+    """Exists if the launch was taken back."""
+    return os.path.join(module.params["root"], "locks", f"{module.params['launch']}.revoked")
 
 
 def keep_metrics(module):
-    """Put the records of an earlier launch aside, so that nobody takes them for this one's."""
+    """Put the records of an earlier launch aside, so that they are not taken for this one's."""
     current = os.path.join(worker_folder(module), "metrics.jsonl")
     if os.path.exists(current):
         os.replace(current, os.path.join(worker_folder(module), f"metrics-{int(os.path.getmtime(current))}.jsonl"))
@@ -205,7 +313,8 @@ def keep_metrics(module):
 
 @contextlib.contextmanager
 def locked(module):
-    """Keep other launches on this host from changing claims; the kernel gives the lock back when a process dies."""
+    """Keep other launches on this host from changing claims; the kernel releases the lock when a process dies."""
+    os.makedirs(module.params["root"], exist_ok=True)
     with open(os.path.join(module.params["root"], ".lock"), "a", encoding="utf-8") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
@@ -213,8 +322,7 @@ def locked(module):
 
 def write(module, path):
     """Write this run's claim, whole or not at all."""
-    claimed = {"run": module.params["run"], "session": module.params["session"], "folder": worker_folder(module), "at": time.time()}
-    files.replace(path, json.dumps(claimed))
+    files.replace(path, json.dumps({name: module.params[name] for name in ("run", "launch", "session")}), 0o640)
 
 
 def worker_folder(module):
@@ -222,32 +330,28 @@ def worker_folder(module):
     return os.path.join(module.params["folder"], "workers", module.params["host"])
 
 
-def listening(port):
-    """Whether somebody listens on the port, on any address."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return True
-    return False
-
-
 def check_disk(module):
-    """Refuse when the worker's disk is nearly full."""
+    """Refuse if the worker's disk is nearly full."""
     folder = module.params["root"]
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     free = shutil.disk_usage(folder).free // 2**20
-    if free < MINIMUM_FREE_MB:
+    if free < module.params["need_mb"]:
         module.fail_json(
-            msg=f"{module.params['host']}: {free} MB free under {module.params['root']}; at least {MINIMUM_FREE_MB} MB are needed."
+            msg=f"{module.params['host']}: {free:,} MB free under {module.params['root']}; at least {module.params['need_mb']:,} MB are "
+            "needed. Remove old runs (ansible-playbook playbooks/delete_run.yml -e run=NAME), or set worker_root to a larger disk."
         )
 
 
 def check_needs(module):
-    """Refuse when this host does not see what was published: its distributed file system is another one, or not mounted."""
+    """Refuse if this host does not see what was published: its distributed file system is a different one, or not mounted."""
     for path in module.params["needs"]:
+        if denied(path):
+            module.fail_json(
+                msg=f"{module.params['host']} may not read {path}: it was published by another user than the one who trains here, and is "
+                "closed to others. Train as a user of one name and uid on all hosts, or give dfs_path a group that all of them are in: "
+                "chgrp -R GROUP DFS_PATH; find DFS_PATH -type d -exec chmod g+s {} +"
+            )
         if not os.access(path, os.R_OK):
             module.fail_json(
                 msg=f"{module.params['host']} can't read {path}, which was published: its dfs_path is not shared with the other hosts. "
@@ -255,15 +359,31 @@ def check_needs(module):
             )
 
 
-def newest(place, kind):
-    """Name of the newest file of a training state in a folder."""
-    folder = os.path.join(place, kind)
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    return max((name for name in names if name.startswith("step-") and name.endswith(".npz")), default="")
+def denied(path):
+    """Whether a file exists, or may exist, without access for this user."""
+    try:
+        with open(path, "rb"):
+            return False
+    except OSError as error:
+        return error.errno in (errno.EACCES, errno.EPERM)
+
+
+def states(module, may_move):
+    """The newest intact files of the run's training state on this host; newer damaged ones are put aside, if permitted."""
+    report = {"damaged": []}
+    for kind, place in (("state", module.params["folder"]), ("memory", worker_folder(module))):
+        folder = os.path.join(place, kind)
+        report[f"newest_{kind}"], broken = sealed.newest_whole(folder)
+        for name, reason in broken.items():
+            report["damaged"].append({"kind": kind, "name": name, "reason": reason})
+            if may_move:
+                with contextlib.suppress(OSError):  # the trainer skips it where it is
+                    sealed.put_aside(os.path.join(folder, name))
+    return report
 
 
 def facts(module):
-    """What the records of a run say of a host."""
+    """Facts of a host for a run's records."""
     return {**probe(module), "machine": platform.machine(), "cpu": kernel.cpu_model(), "cores": max(1, int(kernel.cpus()))}
 
 

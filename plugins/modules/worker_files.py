@@ -1,20 +1,19 @@
 """Ansible module: the small files of a run, written whole or not at all."""
 
-import contextlib
 import os
-import tempfile
 
+from ansible.module_utils import lockstep_files as files
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
 module: worker_files
-short_description: Write several small files in one go
+short_description: Write several small files in one call
 description:
-  - Each file is complete or absent, it is written beside its place and renamed.
-  - A file that has its content already is left alone.
+  - Each file is complete or absent: it is written beside its place and renamed.
+  - A file that already has its content is left alone.
 options:
   files:
-    description: A list of dicts with C(path) (absolute), C(content), and optionally C(mode) (octal digits, 0644 by default).
+    description: A list of dicts with C(path) (absolute), C(content), and optionally C(mode) (octal digits, 0640 by default).
     type: list
     elements: dict
     required: true
@@ -26,7 +25,7 @@ EXAMPLES = """
   worker_files:
     files:
       - {path: /home/pi/lockstep/runs/my-run/config.yml, content: "seed: 1\\n"}
-      - {path: /home/pi/lockstep/runs/my-run/run_worker.sh, content: "#!/bin/sh\\n", mode: "0755"}
+      - {path: /home/pi/lockstep/runs/my-run/run_worker.sh, content: "#!/bin/sh\\n", mode: "0750"}
 """
 
 RETURN = """
@@ -43,46 +42,13 @@ def main():
         argument_spec={"files": {"type": "list", "elements": "dict", "required": True}},
         supports_check_mode=True,
     )
-    other = [file for file in module.params["files"] if read(file["path"]) != file["content"]]
+    wanted = module.params["files"]
+    changed = [file["path"] for file in wanted if files.differs(file)]
     if not module.check_mode:
-        for file in other:
-            write(module, file)
-        for file in module.params["files"]:
-            os.chmod(file["path"], mode(file))
-    module.exit_json(changed=bool(other), written=[file["path"] for file in other])
-
-
-def read(path):
-    """A file's text, or None when there is none."""
-    try:
-        with open(path, encoding="utf-8", newline="") as stream:
-            return stream.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def mode(file):
-    """The wanted permissions as a number."""
-    return int(str(file.get("mode", "0644")), 8)
-
-
-def write(module, file):
-    """Write one file beside its place and rename it."""
-    folder = os.path.dirname(file["path"])
-    part = None
-    try:
-        os.makedirs(folder, exist_ok=True)
-        handle, part = tempfile.mkstemp(dir=folder, prefix=".part-")
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
-            stream.write(file["content"])
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(part, file["path"])
-    except OSError as error:
-        if part is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(part)
-        module.fail_json(msg=f"{file['path']} can't be written: {error.strerror}; free space or set worker_root to a folder of your own")
+        os.umask(files.OTHERS)
+        for file in wanted:
+            files.write(module, file)
+    module.exit_json(changed=bool(changed), written=changed)
 
 
 if __name__ == "__main__":

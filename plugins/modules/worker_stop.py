@@ -14,7 +14,7 @@ options:
     type: str
     required: true
   folder:
-    description: The worker's folder in the run directory; a marker there says that a person asked.
+    description: The worker's folder in the run directory; a marker there says that a user asked.
     type: path
     required: true
   grace:
@@ -33,7 +33,7 @@ EXAMPLES = """
 
 RETURN = """
 ended:
-  description: C(ended) by itself, C(killed), or C(absent) when it was not running.
+  description: C(ended) by itself, C(killed), or C(absent) if it was not running.
   returned: always
   type: str
 """

@@ -1,1 +1,1 @@
-"""Code that several action plugins share."""
+"""Code shared by several action plugins."""

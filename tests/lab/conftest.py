@@ -82,7 +82,8 @@ def remove_remains(engine: str = "podman") -> None:
         return
     listing = [engine, "ps", "-aq", "--filter", f"label=lockstep.project={project}"]
     nodes = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split()
-    subprocess.run([engine, "rm", "-f", "-t", "0", *nodes], check=True)
+    if nodes:
+        subprocess.run([engine, "rm", "-f", "-t", "0", *nodes], check=True)
     subprocess.run([engine, "network", "rm", PREFIX], check=True)
 
 

@@ -14,13 +14,13 @@ QUICK = ("quick=true",)
 
 
 @contextmanager
-def broken(lab: Lab, node: int, breaking: str, mending: str) -> Iterator[None]:
+def broken(lab: Lab, node: int, breaking: str, fixing: str) -> Iterator[None]:
     """A node that is out of order for a while."""
     lab.on(node, breaking)
     try:
         yield
     finally:
-        lab.on(node, mending)
+        lab.on(node, fixing)
 
 
 def refused(lab: Lab, *arguments: str, command: str = "train") -> str:
@@ -47,7 +47,7 @@ def other_inventory(lab: Lab, name: str, **changes: str) -> Lab:
 def test_wrong_key(cluster, tmp_path):
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
     said = refused(cluster, f"ansible_ssh_private_key_file={tmp_path}/key", "ansible_control_path=none")
-    assert "it refuses the key. Mend: ssh-copy-id lockstep@" in said, said
+    assert "it refuses the key. Fix: ssh-copy-id lockstep@" in said, said
     assert said.count("[FAIL]") == said.count("it refuses the key") == 5
 
 

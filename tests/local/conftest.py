@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from plugins.filter.cluster import session_name
+from control.runs.cluster import session_name
 from tests.project import Project, copy_project
 
 CLASSES = ("cat", "dog and friends", "Käse")

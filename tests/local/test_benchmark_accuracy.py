@@ -5,7 +5,7 @@ import signal
 
 from tests.project import await_until
 
-SETTINGS = ("accuracy=compared", "configs=task_cnn", "seeds=1", "epochs=25", "workers=2", "set=train.global_batch=20")
+SETTINGS = ("accuracy=compared", "configs=task_cnn", "seeds=1", "epochs=15", "workers=2", "set=train.global_batch=20")
 
 
 def test_ended_half_way_it_leaves_no_worker_and_goes_on(project, pictures):
@@ -30,7 +30,7 @@ def test_ended_half_way_it_leaves_no_worker_and_goes_on(project, pictures):
     ]
     assert json.loads((results / "summary.json").read_text())["workers"] == 2
     assert (results / "accuracy.png").read_bytes().startswith(b"\x89PNG")
-    assert project.summary(run)["epochs_done"] == 25
+    assert project.summary(run)["epochs_done"] == 15
 
 
 def test_what_can_not_be_trained_leaves_nothing(project):

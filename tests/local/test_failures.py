@@ -1,5 +1,6 @@
 """What goes wrong in the field: killed, frozen and missing workers, NaN, bad data, two runs at once."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -9,10 +10,12 @@ import signal
 import subprocess
 import time
 
+import numpy as np
 import pytest
 
 from tests.local.conftest import LocalProject
-from tests.project import await_until
+from tests.project import EXHAUSTIVE, await_until
+from tests.unit.samples import flip_a_bit
 
 LONG = ("config=task_cnn", "epochs=100000", "set=train.global_batch=20,train.steps_per_call=2")
 
@@ -46,7 +49,7 @@ def test_killed_worker_ends_the_others_within_30_s_and_is_named_as_the_cause(pro
     assert exits[1]["exit_code"] == 137
     assert abs(exits[0]["ended_at"] - exits[1]["ended_at"]) < 30
     assert time.monotonic() - begun < 60
-    assert "First failure: worker2 (rank 1), exit code 137 (killed by SIGKILL)" in output
+    assert "First failure: worker2 (rank 1), exit code 137 (killed by SIGKILL while training, after step " in output
     assert re.search(r"worker1 \(rank 0\): (exit code 75|ended)", output), output
     assert "ansible-playbook train.yml -e run=killed" in output
     assert project.summary("killed")["state"] == "FAILED"
@@ -255,6 +258,55 @@ def test_port_in_use_is_refused(project, pictures):
     assert "busy-w" not in sessions()
 
 
+CRASHING = """import os
+import signal
+
+import keras
+import tensorflow as tf
+
+
+def crash(x):
+    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return x
+
+
+@keras.saving.register_keras_serializable()
+class Native(keras.layers.Layer):
+    def call(self, x):
+        with tf.control_dependencies([tf.numpy_function(crash, [tf.constant(0.0)], tf.float32)]):
+            return tf.identity(x)
+
+
+def build(size, classes):
+    layers = [keras.layers.Rescaling(1 / 255), Native(), keras.layers.Flatten(), keras.layers.Dense(classes)]
+    return keras.Sequential([keras.Input(size), *layers])
+"""
+
+
+def test_a_worker_that_crashes_twice_is_not_continued_as_it_was(project, pictures):
+    """A model whose native code dies by SIGSEGV, as oneDNN does with some layers; the command that is offered in the end works."""
+    (project.root / "crashing.py").write_text(CRASHING)
+    more = ("model=crashing.py:build", f"dataset={pictures}", "set=train.global_batch=20,train.steps=3,data.image_size=[8,8,3]")
+    option = "set=train.environment.TF_ENABLE_ONEDNN_OPTS=0"
+    for again, given in ((False, more), (True, ())):
+        done = project.play("train", "run=crashing", *given, check=False)
+        assert done.returncode != 0
+        assert re.search(r"First failure: worker[12] \(rank [01]\), exit code 139 \(killed by SIGSEGV while tracing\)", done.stdout), (
+            done.stdout
+        )
+        assert f"Fix: train without it: -e {option}, or worker_environment: {{TF_ENABLE_ONEDNN_OPTS: 0}} in the inventory" in done.stdout
+        assert ("The launch before ended the same way" in done.stdout) == again
+        assert ("continue where it stopped" in done.stdout) == (not again)
+        assert f"continue without oneDNN  ansible-playbook train.yml -e run=crashing -e {option}" in re.sub(" {3,}", "  ", done.stdout)
+        failure = project.summary("crashing")["failure"]
+        assert (failure["phase"], failure["step"], failure["exit_code"], failure["again"]) == ("tracing", 0, 139, again)
+    done = project.play("train", "run=crashing", option)
+    assert "crashing: SUCCEEDED" in done.stdout
+    assert "export TF_ENABLE_ONEDNN_OPTS=0\n" in (project.node(2, "crashing") / "workers" / "worker2" / "run_worker.sh").read_text()
+    assert "failure" not in project.summary("crashing")
+
+
 @pytest.fixture
 def broken(pictures, tmp_path):
     """A copy of the pictures with a truncated and an unreadable file."""
@@ -280,10 +332,6 @@ def test_bad_images_are_listed_and_nothing_starts_unless_they_are_allowed(projec
     assert "left out 2 images" in allowed.stdout
 
 
-def no_test(root):
-    shutil.rmtree(root / "test")
-
-
 def empty_cat(root):
     for file in (root / "train" / "cat").iterdir():
         file.unlink()
@@ -292,7 +340,6 @@ def empty_cat(root):
 @pytest.mark.parametrize(
     ("breaking", "message"),
     [
-        (no_test, "there is no test/ in it"),
         (lambda root: shutil.rmtree(root / "test" / "cat"), "only in train/: cat"),
         (empty_cat, "class train/cat is empty"),
     ],
@@ -341,3 +388,152 @@ def test_bad_input_is_refused_with_the_mend(project, argument, message):
     assert done.returncode != 0
     assert message in done.stdout
     assert "changed=1" not in done.stdout
+
+
+SHORT = ("config=task_cnn", "set=train.global_batch=20,train.steps_per_call=2,data.image_size=[8,8,3],reduction.name=packed")
+
+
+def newest(folder):
+    return sorted((folder / "state").glob("step-*.npz"))[-1]
+
+
+def test_a_damaged_state_gives_way_to_the_newest_whole_one_and_the_run_ends_as_if_nothing_had_been(project, pictures):
+    """The copy here is intact first, then damaged as well: nobody types anything but the command itself."""
+    whole = project.play("train", "run=intact", f"dataset={pictures}", *SHORT, "epochs=4")
+    assert "intact: SUCCEEDED" in whole.stdout
+    project.play("train", "run=bitten", f"dataset={pictures}", *SHORT, "epochs=2")
+    node, here = project.node(1, "bitten"), project.run("bitten")
+    flip_a_bit(newest(node))
+    copy = newest(here).read_bytes()
+    project.play("status", "run=bitten")
+    assert newest(here).read_bytes() == copy
+    resumed = project.play("train", "run=bitten", "epochs=3")
+    assert (
+        "state of step 16 on worker1 is damaged (its digest differs) and put aside; continuing from step 16 of this machine"
+        in resumed.stdout
+    )
+    assert (node / "damaged" / "state-step-000000016.npz").is_file()
+    for folder in (node, here):
+        newest(folder).write_bytes(newest(folder).read_bytes()[:-1000])
+    resumed = project.play("train", "run=bitten", "epochs=4")
+    assert re.search(r"state of step 24 on worker1 is damaged \(.+\) and put aside; continuing from step 16 of worker1", resumed.stdout)
+    assert re.search(r"state of step 24 on this machine is damaged", resumed.stdout)
+    assert project.summary("bitten")["weights_sha256"] == project.summary("intact")["weights_sha256"]
+    assert project.summary("bitten")["exact"] is True
+
+
+def test_a_state_of_an_older_version_is_continued(project, pictures):
+    project.play("train", "run=older", f"dataset={pictures}", *SHORT, "epochs=2")
+    for folder in (project.node(1, "older"), project.run("older")):
+        for path in (folder / "state").glob("*.npz"):
+            with np.load(path) as stored:
+                np.savez(path, **{name: stored[name] for name in stored.files})
+    project.play("train", "run=older", "epochs=3")
+    assert "without a digest, as older versions wrote it" in (project.run("older") / "workers/worker1/worker.log").read_text()
+    assert project.summary("older")["restarts"] == 1
+
+
+@pytest.fixture
+def small_disk(project):
+    """Put a file system of so many MB under a run on a worker."""
+    mounted = []
+
+    def mount(worker, run, size):
+        place = project.node(worker, run)
+        place.mkdir(parents=True)
+        mounting = ["mount", "-t", "tmpfs", "-o", f"size={size}m", "tmpfs", str(place)]
+        if os.geteuid() != 0 or subprocess.run(mounting, check=False, capture_output=True).returncode != 0:
+            pytest.skip("a small disk needs root")
+        mounted.append(place)
+        return place
+
+    yield mount
+    for place in mounted:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill(disk):
+    handle = os.open(disk / "filler", os.O_WRONLY | os.O_CREAT)
+    with contextlib.suppress(OSError):
+        while True:
+            os.write(handle, bytes(4096))
+    os.close(handle)
+
+
+def choke(disk):
+    """Take all space, that of older states included: a worker would take it for the next."""
+    for folder in {path.parent for path in disk.rglob("step-*.npz")}:
+        for path in sorted(folder.glob("step-*.npz"))[:-1]:
+            path.unlink(missing_ok=True)
+    fill(disk)
+
+
+def warned(project, worker, run):
+    path = project.node(worker, run) / "workers" / f"worker{worker}" / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return [json.loads(line)["text"] for line in lines if '"kind": "warning"' in line]
+
+
+ENDLESS = ("epochs=100000", "set=train.global_batch=20,train.steps_per_call=2,data.image_size=[8,8,3],checkpoint.snapshots=last")
+
+
+@pytest.mark.parametrize(("reduction", "worker"), [("packed", 1), pytest.param("powersgd", 2, marks=EXHAUSTIVE)])
+def test_a_disk_that_fills_stops_no_training_and_the_end_says_what_is_missing(project, pictures, small_disk, reduction, worker):
+    run = f"full-{reduction}"
+    disk = small_disk(worker, run, 24)
+    common = (
+        f"dataset={pictures}",
+        "config=task_cnn",
+        *ENDLESS[:1],
+        f"{ENDLESS[1]},reduction.name={reduction},reduction.min_elements=1000",
+    )
+    playbook = project.start("train", f"run={run}", *common)
+    states = project.node(1, run) / "state"
+    await_until(lambda: len(list(states.glob("step-*.npz"))) == 2 or playbook.poll() is not None, 90, "two states")
+    assert playbook.poll() is None, playbook.communicate()[0]
+    await_until(lambda: choke(disk) or warned(project, worker, run), 60, "the warning")
+    kept = sorted(path.name for path in states.glob("step-*.npz"))
+    before = project.steps(3 - worker, run)
+    await_until(lambda: project.steps(3 - worker, run) > before + 40, 60, "training to go on")
+    assert sorted(path.name for path in states.glob("step-*.npz")) == kept
+    assert len(kept) in (1, 2)
+    (disk / "filler").unlink()
+    await_until(
+        lambda: any("there is room on the disk again" in text for text in warned(project, worker, run)), 60, "all to be saved again"
+    )
+    assert len(warned(project, worker, run)) == 2
+    await_until(lambda: choke(disk) or len(warned(project, worker, run)) == 3, 60, "the next warning")
+    stopped = project.play("stop", f"run={run}", check=False)
+    code, output = finish(playbook, 90)
+    assert code != 0
+    assert re.search(rf"worker{worker}: .+ (is|has not sent).*: .+: no space left on device .+Training goes on", output), output
+    ended = output + stopped.stdout
+    assert re.search(r"error: .+ is not saved: .+/step-\d{9}\.npz: no space left on device \([\d.]+ MB needed, [\d.]+ MB free\)", ended), (
+        ended
+    )
+    assert "Traceback" not in ended
+    assert "it continues at step" in ended
+    assert project.summary(run)["state"] == "FAILED"
+    assert f"{run}-w" not in sessions()
+    (disk / "filler").unlink()
+    step = int(sorted(states.glob("step-*.npz"))[-1].stem[5:])
+    resumed = project.play("train", f"run={run}", f"set=train.steps={step + 10}")
+    assert f"{run}: SUCCEEDED" in resumed.stdout
+    assert project.summary(run)["exact"] is True
+
+
+@pytest.mark.parametrize(("policy", "left"), [("best", 1), pytest.param("last", 1, marks=EXHAUSTIVE), pytest.param(2, 2, marks=EXHAUSTIVE)])
+def test_snapshots_are_kept_as_asked_and_lie_on_this_machine_once(project, pictures, policy, left):
+    run = f"kept-{policy}"
+    more = f"{SHORT[1]},checkpoint.snapshots={policy}"
+    done = project.play("train", f"run={run}", f"dataset={pictures}", SHORT[0], more, "epochs=3")
+    assert f"(checkpoint.snapshots: {policy})" in done.stdout
+    here, there = (sorted((folder / "checkpoints").iterdir()) for folder in (project.run(run), project.node(1, run)))
+    assert [path.name for path in here] == [path.name for path in there]
+    assert len(here) == left
+    assert [path.stat().st_ino for path in here] == [path.stat().st_ino for path in there]
+    if policy != "best":
+        refused = project.play("evaluate", f"run={run}", "epoch=1", check=False)
+        names = "2-3" if policy == 2 else "3"
+        assert f"no such snapshot; there are: {names} (checkpoint.snapshots={policy} keeps no others)" in refused.stdout
+        assert "test" in project.play("evaluate", f"run={run}").stdout

@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
+from control.sweep import timings
 from tests.local.conftest import LocalProject
-from tests.project import await_until
-from trainer.analysis import timings
+from tests.project import EXHAUSTIVE, await_until
 
 QUICK = ("config=task_cnn", "set=train.batch_size=10", "epochs=1", "preflight=false")
 
@@ -49,7 +49,7 @@ def test_a_sweep_measures_each_trial_once_and_is_continued(project, pictures):
     assert not list(folder.glob("trials/*/checkpoints"))
     # One more repeat of one of them: added to what is there.
     more = project.play("sweep", *settings(pictures, "pi", "workers=2", "repeats=2"))
-    assert "2: 2 workers x 2 repeats x 1 epochs, 1 of them measured already" in more.stdout, more.stdout
+    assert "2: 2 workers x 2 repeats x 1 epoch, 1 of them measured already" in more.stdout, more.stdout
     after = rows(project, "pi")
     assert after[:2] == first
     assert [(row.workers, row.repeat) for row in after[2:]] == [(2, 2)]
@@ -63,7 +63,7 @@ def test_a_sweep_measures_each_trial_once_and_is_continued(project, pictures):
     assert not (project.root / "runs").exists() or not [path for path in (project.root / "runs").iterdir() if path.name.startswith("pi.")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=EXHAUSTIVE, id="Ctrl-C"), pytest.param(signal.SIGKILL, id="kill -9")])
 def test_a_sweep_that_is_ended_half_way_leaves_nothing_and_continues(project, pictures, number):
     name = f"cut-{number.value}"
     arguments = settings(pictures, name, "workers=1,2", "repeats=2", "seed=5")
@@ -125,12 +125,14 @@ def test_saved_states_are_a_column_of_their_own(project, pictures):
 
 def test_the_command_that_is_told_next_measures_more_of_the_same(project, pictures):
     folder = project.root / "sweeps" / "pi"
-    told = re.search(r"measure more +ansible-playbook sweep\.yml((?: -e \S+)+)", project.play("sweep", "sweep=pi", "measure=false").stdout)
-    assert told, "no command to measure more"
-    words = [word for word in told.group(1).split() if word != "-e"]
+    shown = project.play("sweep", "sweep=pi", "measure=false").stdout
+    command = re.search(r"measure for an answer +ansible-playbook sweep\.yml((?: -e \S+)+)", shown)
+    assert command, shown
+    assert shown.count("ansible-playbook ") == 1, "one next command"
+    words = [word for word in command.group(1).split() if word != "-e"]
     plan = project.play("sweep", *words, "--check", "preflight=false").stdout
-    assert "1, 2 workers" in plan, plan
-    assert "x 1 epochs" in plan, plan
+    assert "1, 2, 3 workers" in plan, plan
+    assert "x 1 epoch" in plan, plan
     assert (folder / "timings.csv").is_file()
 
 

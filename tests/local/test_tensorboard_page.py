@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from control.runs.hparams import FIRST
 from tests import pages
 from tests.local.conftest import free_ports
 from tests.project import Project, await_until, copy_project
 from trainer import config as configs
-from trainer.analysis.hparams import FIRST
 from trainer.config import Config
 from trainer.files import write_json, write_text
 from trainer.telemetry import Events

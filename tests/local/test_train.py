@@ -2,13 +2,14 @@
 
 import csv
 import json
+import re
 
 import pytest
 
 from tests.local.conftest import CLASSES, LocalProject
 from tests.project import await_until
 
-SMALL = "set=train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.005,telemetry.split_every=3,reduction.name=packed"
+SMALL = "set=train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.005,telemetry.profile_every=3,reduction.name=packed"
 
 
 def rows(project: LocalProject, name: str) -> list[dict[str, float]]:
@@ -100,7 +101,7 @@ def test_every_third_step_is_taken_apart_on_all_workers(project, whole):
 
 
 def test_steps_taken_apart_do_not_change_the_weights(project, pictures, whole):
-    without = SMALL.replace("split_every=3", "split_every=0")
+    without = SMALL.replace("profile_every=3", "profile_every=0")
     project.play("train", "run=undivided", "config=task_cnn", f"dataset={pictures}", without, "epochs=4")
     assert samples(project, "undivided", "worker1") == []
     assert project.summary("undivided")["weights_sha256"] == project.summary("whole")["weights_sha256"]
@@ -224,7 +225,7 @@ def told(history: list[dict[str, float]]) -> list[tuple[float, ...]]:
 
 
 def test_stop_in_the_last_call_of_an_epoch_still_records_the_epoch(project, pictures, whole):
-    one_call = SMALL.replace("steps_per_call=2", "steps_per_call=8").replace("split_every=3", "split_every=0")
+    one_call = SMALL.replace("steps_per_call=2", "steps_per_call=8").replace("profile_every=3", "profile_every=0")
     options = (f"dataset={pictures}", "config=task_cnn", one_call)
     project.play("train", "run=edge-whole", "epochs=40", *options)
     project.play("train", "run=edge", "epochs=40", "detach=true", *options)
@@ -300,8 +301,8 @@ def test_status_and_logs_of_a_finished_run(project, whole):
     status = project.play("status", "run=whole")
     assert "whole: SUCCEEDED" in status.stdout
     assert status.stdout.count(" done ") == 2
-    assert "A step in milliseconds (median of the steps taken apart)" in status.stdout
+    assert "A step in milliseconds (median of the profiled steps)" in status.stdout
     assert "forward/backward" in status.stdout
     logs = project.play("logs", "run=whole", "lines=3")
-    assert "worker2: last" in logs.stdout
-    assert "rank 0 of 2" in logs.stdout
+    assert "worker2: last 3 lines" in logs.stdout
+    assert re.search(r"epoch \d+/\d+ done  loss ", logs.stdout)

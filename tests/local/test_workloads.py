@@ -18,7 +18,7 @@ from trainer.telemetry import chief_records
 
 RESNET = (
     "set=model.layers=8,train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.01,checkpoint.every_steps=3,"
-    "telemetry.split_every=4,telemetry.log_every=2"
+    "telemetry.profile_every=4,telemetry.log_every=2"
 )
 
 
@@ -83,7 +83,7 @@ def test_steps_are_told_in_the_log_and_the_end_is_evaluated(project, straight):
 def test_the_whole_configuration_is_shown_and_nothing_is_done(project):
     shown = project.play("train", "run=shown", "config=resnet_small", "set=schedule.scaling=sqrt", "show_config=true")
     assert "scaling: sqrt" in shown.stdout
-    assert "split_every: 50" in shown.stdout
+    assert "profile_every: 50" in shown.stdout
     assert "--- Launch" not in shown.stdout
     assert not project.run("shown").exists()
 

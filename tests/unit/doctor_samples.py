@@ -1,7 +1,7 @@
 """Five healthy hosts as the probes see them, and what the doctor says after a change."""
 
-from trainer.analysis import checks
-from trainer.analysis.checks import OK, Requirement
+from control.doctor import checks
+from control.doctor.checks import OK, Requirement
 
 NAMES = ["node01", "node02", "node03", "node04", "node05"]
 TOKEN = "/mnt/shared/lockstep/tokens/1"

@@ -6,7 +6,7 @@ import zipfile
 
 import yaml
 
-from trainer.analysis import evaluations
+from control.runs import evaluations
 from trainer.telemetry import HISTORY, PHASES
 
 # Loss, accuracy, validation loss, validation accuracy of five epochs that overfit after the third.
@@ -31,7 +31,13 @@ def make_run(
     (folder / "checkpoints").mkdir(parents=True)
     write_history(folder / "history.csv", rows)
     workers, batch = len(names), 64 * len(names)
-    counts = {"workers": workers, "train_images": 4000, "validation_images": 1000, "global_batch": batch, "steps_per_epoch": 4000 // batch}
+    counts = {
+        "workers": workers,
+        "train_images": 4000,
+        "validation_images": 1000,
+        "global_batch": batch,
+        "steps_per_epoch": -(-4000 // batch),
+    }
     cluster = {
         "run": name,
         "created_at": "2026-11-21T05:26:16+00:00",
@@ -83,7 +89,7 @@ def write_tests(folder, tests, images=2000):
 
 
 def write_split(folder, host, milliseconds, samples=3):
-    """Records of steps taken apart: the phases in order, in milliseconds."""
+    """Records of profiled steps: the phases in order, in milliseconds."""
     (folder / "workers" / host).mkdir(parents=True)
     record = {"t": 1.0, "kind": "split", "epoch": 1, "step": 200, "step_seconds": sum(milliseconds) / 1000, "images": 64}
     record |= {phase: value / 1000 for phase, value in zip(PHASES, milliseconds, strict=True)}
@@ -115,7 +121,7 @@ def make_project(root, templates):
     """A small project: templates of the real one, a little code."""
     for name, text in {
         "train.yml": "---\n",
-        "playbooks/plan.yml": "---\n",
+        "playbooks/stages/plan.yml": "---\n",
         "trainer/loop.py": "used = False\n",
         "LICENSE": "Apache",
     }.items():

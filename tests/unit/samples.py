@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from trainer import sealed
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -23,6 +25,28 @@ def image_bytes(number: int, size: tuple[int, int] = (6, 5), kind: str = "PNG") 
 def idx_bytes(array: np.ndarray) -> bytes:
     """A uint8 array in MNIST's format."""
     return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.astype(np.uint8).tobytes()
+
+
+def write_state(path: Path, text: str = "state") -> None:
+    """A whole file of training state, as far as anybody looks who does not train."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, text=np.array(text))
+    sealed.seal(path)
+
+
+def read_state(path: Path) -> str:
+    """What was written there."""
+    with np.load(path) as stored:
+        return str(stored["text"])
+
+
+def flip_a_bit(path: Path) -> None:
+    """Damage a file in place: its size, and its time, stay."""
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def real_data(name: str) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trainer.operator_variables import COMMANDS
+from control.operator_variables import COMMANDS
 
 ROLES = sorted(path for path in (Path(__file__).resolve().parents[2] / "roles").iterdir() if path.is_dir())
 WITH_README = [role for role in ROLES if (role / "README.md").is_file()]

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from trainer.analysis.scaling import Work
-from trainer.analysis.timings import FAILED, STRONG, SUCCEEDED, WEAK, Timing
+from control.sweep.scaling import Work
+from control.sweep.timings import FAILED, STRONG, SUCCEEDED, WEAK, Timing
 
 BYTES = 14_754_856
 IMAGES = 40_000

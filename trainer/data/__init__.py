@@ -1,1 +1,1 @@
-"""Datasets: sources, one published manifest and pack, a cache on each node, an exact partition."""
+"""Datasets: sources, a published manifest and pack, a cache on each node, an exact partition."""

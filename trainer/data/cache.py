@@ -1,10 +1,15 @@
-"""Images ready for training on one node: a packed cache of uint8 pixels, made once per digest and size.
+"""Images ready for training on one node: a packed cache of uint8 pixels, built once per digest and size.
 
-A dataset larger than the cache limit is not cached: its records are decoded while it trains.
+A dataset larger than the cache limit is not cached: its records are decoded during training.
+
+Write access to the shared folder must not be enough to change what is trained. So the manifest is checked against the digest from the
+control node, and every record against the manifest's digest each time it is read. A cache on the node's own disk is built from such
+checked bytes, and reused as long as its files are untouched.
 """
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 import tempfile
@@ -17,13 +22,16 @@ import numpy as np
 
 from trainer.data import manifest as manifests
 from trainer.data.images import decode, fit, fit_batch
-from trainer.data.manifest import Manifest
-from trainer.files import sync
+from trainer.data.manifest import Manifest, Published
+from trainer.errors import DatasetError
+from trainer.files import FOLDER, read_json, stamp, sync, write_json
 
 CHUNK = 512
 TASKS = 4
-"""Tasks that each loader gets of one call's images: more than one, because images differ in size."""
+"""Tasks per loader and call: more than one, because images differ in size."""
 SPLITS = ("train", "test")
+RECORD = "cache.json"
+"""What a cache was built from, and its files' stamps."""
 Progress = Callable[[int, int], None]
 
 
@@ -48,14 +56,14 @@ class Cached:
 
 
 class Decoded:
-    """Images decoded from the published packs each time they are asked for, by a few threads.
+    """Images decoded from the published packs by a few threads each time they are requested.
 
-    Threads and not processes: Pillow lets go of Python's lock while it decodes and resizes, what they decode needs no way from
-    one process to another, and none is left behind when a worker is killed. docs/benchmarks.md has both, measured.
+    Threads, not processes: Pillow releases the GIL while it decodes and resizes, images need no copy between processes, and
+    no process is left behind when a worker is killed. docs/benchmarks.md has measurements of both.
     """
 
     def __init__(self, packs: Path, manifest: Manifest, split: str, size: tuple[int, ...], loaders: int | None = None):
-        """Decode with so many threads; default: as many as this process may use cores."""
+        """Decode with `loaders` threads; default: one per core that this process may use."""
         self._reader = PackReader(packs, manifest, split)
         self._size = size
         self._loaders = loaders or len(os.sched_getaffinity(0))
@@ -70,7 +78,7 @@ class Decoded:
             for place in places:
                 images[place] = fit(self._reader.image(int(indices[place])), self._size)
 
-        # Several images a task: the executor's own work on a task is as much as decoding a tiny one.
+        # Several images per task: the executor's overhead per task is as large as decoding a tiny image.
         tasks = np.array_split(np.arange(len(indices)), min(len(indices), TASKS * self._loaders) or 1)
         for _ in self._threads.map(load, tasks):
             pass
@@ -78,39 +86,80 @@ class Decoded:
 
 
 class PackReader:
-    """Records of one split in the published pack files."""
+    """Records of one split in the published pack files, each checked against its digest whenever it is read."""
 
     def __init__(self, packs: Path, manifest: Manifest, split: str):
+        """Open the packs.
+
+        Raises:
+            DatasetError: a file is missing, or the digests differ from the published ones.
+        """
         self._manifest, self._records = manifest, manifest.records(split)
-        names = [packs / manifests.shard_name(number) for number in range(len(manifest.shards))]
-        self._shards = [np.memmap(name, np.uint8, "r") for name in names]
+        self._paths = [packs / manifests.shard_name(number) for number in range(len(manifest.shards))]
+        try:
+            self._files = [os.open(path, os.O_RDONLY) for path in self._paths]
+            digests = (packs / manifests.DIGESTS).read_bytes()
+        except OSError as error:
+            raise DatasetError(f"{error.filename}: can't be read: {error.strerror}. {manifests.MEND}") from None
+        manifests.check(packs / manifests.DIGESTS, hashlib.sha256(digests).hexdigest(), manifest.sums[manifests.DIGESTS])
+        first = 0 if split == "train" else len(manifest.train.files)
+        self._digests = digests[32 * first : 32 * (first + len(self._records.files))]
 
     def image(self, index: int) -> np.ndarray:
-        """One image `[height, width, channels]` uint8, decoded but not fitted."""
+        """One image `[height, width, channels]` uint8, decoded but not fitted.
+
+        Raises:
+            DatasetError: its bytes differ from the published ones.
+        """
+        data = self._record(index)
+        if self._manifest.shape is not None:
+            return np.frombuffer(data, np.uint8).reshape(self._manifest.shape)
+        return decode(data)
+
+    def _record(self, index: int) -> bytes:
+        # Read, not mapped: truncating a mapped file would kill the process with SIGBUS.
         first, last = self._records.offsets[index], self._records.offsets[index + 1]
         shard, start = self._manifest.locate(first)
-        data = self._shards[shard][start : start + last - first]
-        if self._manifest.shape is not None:
-            return data.reshape(self._manifest.shape)
-        return decode(data.tobytes())
+        data = os.pread(self._files[shard], last - first, start)
+        digest, wanted = hashlib.sha256(data).digest(), self._digests[32 * index : 32 * (index + 1)]
+        if digest != wanted:
+            manifests.check(f"{self._paths[shard]}: {self._records.files[index]}", digest.hex(), wanted.hex())
+        return data
 
 
 def open_images(
-    packs: Path, caches: Path, size: tuple[int, ...], limit_mb: int, progress: Progress, loaders: int | None = None
+    published: Published, caches: Path, size: tuple[int, ...], limit_mb: int, progress: Progress, loaders: int | None = None
 ) -> tuple[Manifest, dict[str, Images]]:
-    """The manifest of a published dataset and its images, cached when the limit allows; else `loaders` threads decode.
+    """The manifest of a published dataset and its images, cached if the limit allows; otherwise `loaders` threads decode them.
 
-    Processes on one host that share `caches` make a cache once: the others wait for it.
+    Processes on one host that share `caches` build a cache once: the others wait for it.
     """
-    manifest = manifests.load(packs)
+    manifest = manifests.load(published)
     total = sum(len(manifest.records(split).files) for split in SPLITS)
     if total * int(np.prod(size)) > limit_mb * 2**20:
-        return manifest, {split: Decoded(packs, manifest, split, size, loaders) for split in SPLITS}
-    folder = caches / f"{manifest.digest[:16]}-{'x'.join(map(str, size))}"
+        return manifest, {split: Decoded(published.folder, manifest, split, size, loaders) for split in SPLITS}
+    folder = caches / f"{manifest.sha256[:16]}-{'x'.join(map(str, size))}"
     with _locked(folder):
+        if folder.is_dir() and not untouched(folder, manifest):
+            print(f"{folder} was changed since it was made; it is made anew", flush=True)
+            shutil.rmtree(folder)
         if not folder.is_dir():
-            _build(manifest, packs, folder, size, progress)
-    return manifest, {split: _open(folder, split) for split in SPLITS}
+            _build(manifest, published, folder, size, progress)
+    return manifest, {split: _open(folder, manifest, split) for split in SPLITS}
+
+
+def untouched(folder: Path, manifest: Manifest) -> bool:
+    """Whether a cache was built from this dataset and is unchanged, by its files' sizes and times."""
+    try:
+        known = read_json(folder / RECORD)
+        return bool(known == _record(folder, manifest))
+    except (OSError, ValueError):
+        return False
+
+
+def _record(folder: Path, manifest: Manifest) -> dict[str, object]:
+    files = {path.name: stamp(path) for path in sorted(folder.iterdir()) if path.name != RECORD}
+    return {"manifest": manifest.sha256, "files": files}
 
 
 @contextlib.contextmanager
@@ -121,52 +170,52 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _open(folder: Path, split: str) -> Cached:
+def _open(folder: Path, manifest: Manifest, split: str) -> Cached:
     pixels = np.load(folder / f"{split}-images.npy", mmap_mode="r")
-    return Cached(pixels, np.load(folder / f"{split}-labels.npy"))
+    return Cached(pixels, np.asarray(manifest.records(split).labels, np.int32))
 
 
-def _build(manifest: Manifest, packs: Path, folder: Path, size: tuple[int, ...], progress: Progress) -> None:
+def _build(manifest: Manifest, published: Published, folder: Path, size: tuple[int, ...], progress: Progress) -> None:
     for stale in folder.parent.glob(f".part-{folder.name}-*"):
         shutil.rmtree(stale)
     part = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".part-{folder.name}-"))
     try:
-        jobs = list(_jobs(manifest, packs, part, size))
+        jobs = list(_jobs(manifest, published, part, size))
         total, done = sum(job[-1] - job[-2] for job in jobs), 0
         with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             for job, _ in zip(jobs, pool.map(_decode_chunk, jobs), strict=True):
                 done += job[-1] - job[-2]
                 progress(done, total)
-        part.chmod(0o755)
-        for path in [*part.iterdir(), part]:
+        part.chmod(FOLDER)
+        for path in part.iterdir():
             sync(path)
+        write_json(part / RECORD, _record(part, manifest))
+        sync(part)
         part.rename(folder)
         sync(folder.parent)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-Job = tuple[Path, Path, str, tuple[int, ...], int, int]
+Job = tuple[Published, Path, str, tuple[int, ...], int, int]
 
 
-def _jobs(manifest: Manifest, packs: Path, part: Path, size: tuple[int, ...]) -> Iterator[Job]:
+def _jobs(manifest: Manifest, published: Published, part: Path, size: tuple[int, ...]) -> Iterator[Job]:
     for split in SPLITS:
-        records = manifest.records(split)
-        count = len(records.files)
+        count = len(manifest.records(split).files)
         np.lib.format.open_memmap(part / f"{split}-images.npy", "w+", np.uint8, (count, *size)).flush()
-        np.save(part / f"{split}-labels.npy", np.asarray(records.labels, np.int32))
         step = CHUNK if manifest.shape is None else 8192
         for start in range(0, count, step):
-            yield packs, part, split, size, start, min(start + step, count)
+            yield published, part, split, size, start, min(start + step, count)
 
 
-_readers: dict[tuple[Path, str], PackReader] = {}
+_readers: dict[tuple[Published, str], PackReader] = {}
 
 
 def _decode_chunk(job: Job) -> None:
-    packs, part, split, size, start, stop = job
-    reader = _readers.get((packs, split)) or PackReader(packs, manifests.load(packs), split)
-    _readers[packs, split] = reader
+    published, part, split, size, start, stop = job
+    reader = _readers.get((published, split)) or PackReader(published.folder, manifests.load(published), split)
+    _readers[published, split] = reader
     pixels = np.lib.format.open_memmap(part / f"{split}-images.npy", "r+")
     images = [reader.image(index) for index in range(start, stop)]
     if len({image.shape for image in images}) == 1:

@@ -7,15 +7,19 @@ from PIL import Image, ImageOps
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif"})
 FORMATS = ("JPEG", "PNG", "BMP", "GIF")
+GREY = ("1", "L", "LA", "F")
+"""Modes of grey images, besides those of 16 and 32 bits."""
+ORIENTATION, LYING = 0x0112, 5
+"""EXIF's tag, and its first value that swaps height and width."""
 
 
 def decode(data: bytes) -> np.ndarray:
     """Decode an image file to `[height, width, channels]` uint8, channels 1 (grey) or 3 (colour).
 
-    The first frame of an animation; turned upright by its EXIF orientation; transparency dropped.
+    Takes the first frame of an animation, turns it upright by its EXIF orientation and drops transparency.
 
     Raises:
-        ValueError: the bytes are not a whole JPEG, PNG, BMP or GIF; the text says what is wrong.
+        ValueError: the bytes are not a complete JPEG, PNG, BMP or GIF; the text says what is wrong.
     """
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
@@ -28,12 +32,28 @@ def decode(data: bytes) -> np.ndarray:
         raise ValueError(reason) from None
 
 
+def shape_of(data: bytes) -> tuple[int, int, int]:
+    """Height, width and channels that `decode` would return, from the file's header alone.
+
+    Raises:
+        ValueError: not a JPEG, PNG, BMP or GIF.
+    """
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            width, height = image.size
+            turned = image.getexif().get(ORIENTATION, 1) >= LYING
+            grey = image.mode.startswith("I") or image.mode in GREY
+    except Exception as error:
+        raise ValueError(str(error)) from None
+    return (width, height, 1 if grey else 3) if turned else (height, width, 1 if grey else 3)
+
+
 def _to_array(image: Image.Image) -> np.ndarray:
     upright = ImageOps.exif_transpose(image)
     if upright.mode.startswith("I"):
         grey = np.asarray(upright, dtype=np.int64)
         return (np.clip(grey, 0, 65535) // 257).astype(np.uint8)[..., None]
-    if upright.mode in ("1", "L", "LA", "F"):
+    if upright.mode in GREY:
         return np.asarray(upright.convert("L"))[..., None]
     return np.asarray(upright.convert("RGB"))
 
@@ -41,8 +61,8 @@ def _to_array(image: Image.Image) -> np.ndarray:
 def fit(image: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """Fit `[h, w, c]` uint8 to `size` `(height, width, channels)`.
 
-    Grey is repeated to colour and colour is turned to grey (ITU-R 601 luma). An image that is
-    smaller by less than half is padded with zeros around it; any other is resized (bilinear with
+    Grey is repeated to colour, and colour is converted to grey (ITU-R 601 luma). An image smaller
+    by less than half is padded with zeros around it; any other is resized (bilinear with
     antialiasing, aspect ratio not kept).
     """
     height, width, channels = size
@@ -57,7 +77,7 @@ def fit(image: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
 
 
 def fit_batch(images: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """Fit `[n, h, w, c]` uint8, all of one shape, to `[n, *size]`; the rule is that of `fit`."""
+    """Fit `[n, h, w, c]` uint8, all of one shape, to `[n, *size]`, by the rules of `fit`."""
     channels = size[-1]
     if images.shape[-1] == 1 and channels == 3:
         images = np.repeat(images, 3, axis=-1)
@@ -73,7 +93,7 @@ def _pads(shape: tuple[int, ...], size: tuple[int, ...]) -> bool:
 
 
 def pad(images: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """Zeros around `[n, h, w, c]` so that it is `[n, *size]`, the image in the middle."""
+    """Pad `[n, h, w, c]` with zeros to `[n, *size]`, the image in the middle."""
     rows, columns = (want - have for want, have in zip(size[:2], images.shape[1:3], strict=True))
     margins = ((0, 0), (rows // 2, rows - rows // 2), (columns // 2, columns - columns // 2), (0, 0))
     return np.pad(images, margins)

@@ -1,6 +1,6 @@
 """Which image goes where: pure functions of (seed, epoch, step, worker).
 
-No collectives and no state: any worker computes any other's share, and a resumed run computes
+No collectives and no state: any worker can compute any other's share, and a resumed run computes
 what an uninterrupted one would have.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def stratified_order(labels: np.ndarray, seed: int) -> np.ndarray:
-    """Order `[n]` of all indices in which every prefix has the classes in their proportions.
+    """Order `[n]` of all indices in which every prefix keeps the proportions of the classes.
 
     Within a class the order is random (from `seed`); image k of a class with m images is placed
     at (k + 0.5) / m, so the first fraction f of the list holds f of each class, to within one.
@@ -30,13 +30,13 @@ def epoch_order(images: int, seed: int, epoch: int, lap: int = 0) -> np.ndarray:
 
 
 def share(batch: int, shares: Sequence[int], rank: int) -> tuple[int, int]:
-    """Start and stop of a worker's part of a batch: in proportion to its share, to within one image."""
+    """Start and stop of a worker's part of a batch, proportional to its share to within one image."""
     before, total = sum(shares[:rank]), sum(shares)
     return batch * before // total, batch * (before + shares[rank]) // total
 
 
 class EpochPlan:
-    """The batches of one epoch: union batches over all workers, and each worker's part."""
+    """The global batches of one epoch, and each worker's part of them."""
 
     def __init__(self, images: int, global_batch: int, steps: int, seed: int, epoch: int):
         self.images, self.global_batch, self.steps = images, global_batch, steps
@@ -45,19 +45,19 @@ class EpochPlan:
         self._wraps = steps * global_batch >= images + global_batch
 
     def union(self, step: int) -> np.ndarray:
-        """Positions of the images that all workers see together in `step` (from 0)."""
+        """Positions of the images in the global batch of `step` (from 0)."""
         first, last = step * self.global_batch, (step + 1) * self.global_batch
         if not self._wraps:
             return self._orders[0][first : min(last, self.images)]
         return np.concatenate([self._lap(first, last, lap) for lap in range(first // self.images, -(-last // self.images))])
 
     def size(self, step: int) -> int:
-        """Number of images that all workers see together in `step`."""
+        """Number of images in the global batch of `step`."""
         first, last = step * self.global_batch, (step + 1) * self.global_batch
         return self.global_batch if self._wraps else min(last, self.images) - first
 
     def part(self, step: int, shares: Sequence[int], rank: int) -> np.ndarray:
-        """Positions of the images that worker `rank` sees in `step`; `shares` has one for every worker."""
+        """Positions of the images that worker `rank` sees in `step`; `shares` has one entry per worker."""
         union = self.union(step)
         start, stop = share(len(union), shares, rank)
         return union[start:stop]

@@ -1,4 +1,4 @@
-"""Batches for the inner loop: cut from the exact partition, gathered one call ahead in a thread."""
+"""Batches for the inner loop: taken from the exact partition, gathered one call ahead in a thread."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +18,7 @@ class Call:
     first: int
     steps: int
     taken_apart: bool = False
-    """Whether this is one step whose parts are timed, each on its own."""
+    """Whether this is a single step that is profiled: its parts are timed separately."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Batches:
     labels: np.ndarray
     """`[steps, batch]` int32."""
     weights: np.ndarray
-    """`[steps, batch]` float32, 0 for the stand-in of a worker whose share is empty."""
+    """`[steps, batch]` float32, 0 for the placeholder of a worker whose share is empty."""
     places: np.ndarray
-    """`[steps, batch]` int32: where each image stands among those of all workers."""
+    """`[steps, batch]` int32: position of each image in the global batch."""
     totals: np.ndarray
-    """`[steps]` float32: images of all workers."""
+    """`[steps]` float32: size of the global batch."""
 
 
 class Partition(Protocol):
@@ -46,14 +46,14 @@ class Partition(Protocol):
 
 
 def calls(
-    first: int, last: int, most: int, uneven: bool, boundary: int | None = None, offset: int = 0, split_every: int = 0, warmup: int = 0
+    first: int, last: int, most: int, uneven: bool, boundary: int | None = None, offset: int = 0, profile_every: int = 0, warmup: int = 0
 ) -> Iterator[Call]:
     """Cut the steps `first` to `last` of an epoch into calls of at most `most` steps.
 
-    The epoch's short last step (`uneven`) is a call of its own, and no call crosses a multiple of
-    `boundary` counted from the run's start (`offset` steps before the epoch), or the end of the run's
-    first `warmup` steps. After those, every `split_every`th step of the run is a call of its own, too,
-    and taken apart.
+    The epoch's short last step (`uneven`) is a call of its own. No call crosses a multiple of `boundary`
+    counted from the run's start (`offset` steps before the epoch), or the end of the run's first `warmup`
+    steps. After the warm-up, every `profile_every`th step of the run is also a call of its own, and is
+    profiled.
     """
     while first < last:
         stop = min(first + most, last)
@@ -65,8 +65,8 @@ def calls(
         if warming:
             stop = min(stop, warmup - offset)
         taken_apart = False
-        if split_every and not warming:
-            sampled = _next_multiple(offset + first, split_every) - offset - 1
+        if profile_every and not warming:
+            sampled = _next_multiple(offset + first, profile_every) - offset - 1
             taken_apart = first == sampled
             stop = first + 1 if taken_apart else min(stop, sampled)
         yield Call(first, stop - first, taken_apart)
@@ -82,7 +82,7 @@ class Feeder:
     """Gathers a worker's batches, one call ahead of training."""
 
     def __init__(self, images: Images, chosen: np.ndarray, shares: Sequence[int], rank: int):
-        """Feed the images `chosen` (indices into `images`) to worker `rank`, whose part of a batch is in proportion to its share."""
+        """Feed the images `chosen` (indices into `images`) to worker `rank`, whose part of a batch is proportional to its share."""
         self._images, self._chosen = images, chosen
         self._shares, self._rank = shares, rank
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feeder")

@@ -1,6 +1,6 @@
 """Models: Keras 3, images `[batch, height, width, channels]` 0..255 in, logits `[batch, classes]` out.
 
-Keras (and with it TensorFlow) is imported when a model is built, so that names and options can
+Keras (and with it TensorFlow) is imported only when a model is built, so that names and options can
 be checked without it.
 """
 

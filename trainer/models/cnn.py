@@ -1,4 +1,4 @@
-"""Convolutional networks: the Pi cluster's (hpides/BDL, task 6), a deeper one, and those of two courses."""
+"""Convolutional networks: the Pi cluster's (hpides/BDL, task 6), a deeper one, and those from two courses."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -51,10 +51,10 @@ def task_cnn(options: NoOptions, size: Size, classes: int) -> "keras.Model":
 
 @dataclass(frozen=True)
 class CnnOptions:
-    """What can be set of `cnn`."""
+    """Options of `cnn`."""
 
     dropout: float = 0.1
-    """Part of the dense layer's outputs that a step leaves out."""
+    """Fraction of the dense layer's outputs that each step drops."""
 
 
 @model("cnn", CnnOptions)
@@ -75,10 +75,10 @@ def cnn(options: CnnOptions, size: Size, classes: int) -> "keras.Model":
 
 @dataclass(frozen=True)
 class FashionOptions:
-    """What can be set of `fashion_cnn`."""
+    """Options of `fashion_cnn`."""
 
     dropout: float = 0.25
-    """Part of the first dense layer's outputs that a step leaves out."""
+    """Fraction of the first dense layer's outputs that each step drops."""
 
 
 @model("fashion_cnn", FashionOptions)
@@ -99,7 +99,7 @@ def fashion_cnn(options: FashionOptions, size: Size, classes: int) -> "keras.Mod
 
 
 def check_dropout(share: float) -> None:
-    """Refuse a share that leaves nothing.
+    """Refuse an invalid dropout.
 
     Raises:
         ConfigError: it is not from 0 to below 1.
@@ -110,7 +110,7 @@ def check_dropout(share: float) -> None:
 
 @dataclass(frozen=True)
 class DeepOptions:
-    """What can be set of `deep_cnn`."""
+    """Options of `deep_cnn`."""
 
     filters: int = 32
     """Filters of the first stage; each later stage has twice as many."""

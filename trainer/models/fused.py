@@ -1,6 +1,6 @@
 """Batch normalisation in one op instead of Keras' twenty: a third of a small residual network's step on a CPU.
 
-The layers stay Keras' own, so that a snapshot opens in any Keras; only what they compute with is replaced.
+The layers stay Keras' own, so that any Keras can open a snapshot; only their computation is replaced.
 """
 
 import functools
@@ -11,9 +11,9 @@ import tensorflow as tf
 
 
 def fuse(model: keras.Model) -> int:
-    """Let a model's BatchNormalization of images use TensorFlow's fused op; gives the number of layers.
+    """Make a model's BatchNormalization of images use TensorFlow's fused op; return the number of layers.
 
-    Layers that do more than the paper's method (Ioffe, Szegedy 2015, arXiv:1502.03167) are left alone.
+    Layers that do more than the paper's method (Ioffe, Szegedy 2015, arXiv:1502.03167) are left unchanged.
     """
     layers = [layer for layer in model._flatten_layers() if _fits(layer)]
     for layer in layers:
@@ -36,7 +36,7 @@ def _normalised(layer: Any, inputs: tf.Tensor, training: bool | None = None, mas
         x=inputs, scale=scale, offset=offset, mean=given[0], variance=given[1], epsilon=layer.epsilon, is_training=bool(training)
     )
     if training:
-        # The op gives the variance of the population that the batch is a sample of; Keras keeps the batch's own.
+        # The op returns the unbiased estimate of the population variance; Keras keeps the batch's own variance.
         count = tf.cast(tf.size(inputs) // tf.shape(inputs)[-1], tf.float32)
         for kept, value in zip(means, (found.batch_mean, found.batch_variance * ((count - 1) / count)), strict=True):
             kept.assign(kept * layer.momentum + value * (1 - layer.momentum))

@@ -1,4 +1,4 @@
-"""A model from a person's own file. The file's text is a part of the configuration, so every host builds the same."""
+"""A model from the user's own file. The file's text is part of the configuration, so every host builds the same model."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 NAME = "own"
 KEYS = ("name", "file", "function", "source")
 GIVEN = ("size", "classes")
-"""What a function is called with; its other parameters are options of the model."""
+"""The arguments that the function always gets; its other parameters are options of the model."""
 
 
 def section(given: str) -> dict[str, str]:
-    """The configuration's section `model` for `FILE.py:FUNCTION`.
+    """The configuration section `model` for `FILE.py:FUNCTION`.
 
     Raises:
         ConfigError: there is no such function.
@@ -28,10 +28,10 @@ def section(given: str) -> dict[str, str]:
 
 
 def options_of(given: dict[str, Any]) -> dict[str, Any]:
-    """The model's own options, checked by name; nothing of the file is run.
+    """The model's own options, checked by name without running the file.
 
     Raises:
-        ConfigError: the section is incomplete, the function takes no `size, classes`, or an option is unknown.
+        ConfigError: the section is incomplete, the function does not take `size, classes`, or an option is unknown.
     """
     missing = [key for key in KEYS if not isinstance(given.get(key), str)]
     if missing:
@@ -51,10 +51,10 @@ def options_of(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def build(given: dict[str, Any], size: tuple[int, ...], classes: int) -> "keras.Model":
-    """Build it, and check that it fits.
+    """Build the model and check that it fits.
 
     Raises:
-        ConfigError: its code raised an error, or what it gave is no model for these images and classes.
+        ConfigError: its code raised an error, or did not return a model for these images and classes.
     """
     function, options = _function(given), options_of(given)
     made = own.load("model", function)
@@ -64,7 +64,7 @@ def build(given: dict[str, Any], size: tuple[int, ...], classes: int) -> "keras.
 
 
 def prepare(given: dict[str, Any]) -> None:
-    """Let Keras know the classes that a snapshot of the model may name."""
+    """Register the classes that a snapshot of the model may name with Keras."""
     if given["name"] == NAME:
         own.load("model", _function(given))
 
@@ -79,7 +79,7 @@ def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int
     called = f"model={function.called}"
     if not isinstance(model, keras.Model):
         raise ConfigError(f"{called}: it gave {type(model).__name__}; it must return a keras.Model")
-    # A class that builds itself is built, and still knows neither.
+    # A subclassed model that builds itself is built, but has neither shape.
     if not model.built or not hasattr(model, "input_shape") or not hasattr(model, "output_shape"):
         raise ConfigError(f"{called}: the model has no input shape; begin it with keras.Input(size)")
     if model.input_shape != (None, *size):
@@ -98,10 +98,10 @@ def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int
 
 
 def check_reopens(given: dict[str, Any], model: "keras.Model") -> None:
-    """Refuse what could be trained, and saved, and never be opened again; models that are here can be.
+    """Refuse a model that could be trained and saved but not reopened; the built-in models can be.
 
     Raises:
-        ConfigError: it can't be opened, and why.
+        ConfigError: it can't be reopened; says why.
     """
     if given["name"] != NAME:
         return

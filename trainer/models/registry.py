@@ -1,4 +1,4 @@
-"""The registry of models. One file, one decorator and one YAML add a model."""
+"""The registry of models. A model takes one file, one decorator and one YAML file."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ class NoOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A registered model: how to build it and what can be set."""
+    """A registered model: its builder and its options."""
 
     build: Builder
     options: type
@@ -35,13 +35,18 @@ _MODELS: dict[str, Entry] = {}
 
 
 def model(name: str, options: type = NoOptions) -> Callable[[Builder], Builder]:
-    """Register `build(options, input_size, classes) -> keras.Model` (giving logits) under a name."""
+    """Register `build(options, input_size, classes) -> keras.Model` (which returns logits) under a name."""
 
     def register(build: Builder) -> Builder:
         _MODELS[name] = Entry(build, options)
         return build
 
     return register
+
+
+def entry(name: str) -> Entry:
+    """The registered model of that name."""
+    return _MODELS[name]
 
 
 def names() -> list[str]:
@@ -53,7 +58,7 @@ def options_of(section: dict[str, Any]) -> Any:
     """The model's own options, from a configuration's `model` section.
 
     Raises:
-        ConfigError: unknown model or option (with the nearest known one), or a value of another type.
+        ConfigError: unknown model or option (with the nearest known one), or a value of the wrong type.
     """
     name = section["name"]
     if name == own.NAME:
@@ -77,7 +82,7 @@ def options_of(section: dict[str, Any]) -> Any:
 
 
 def section_of(section: dict[str, Any]) -> dict[str, Any]:
-    """A configuration's `model` section with every option of that model written out, as YAML has it; one's own stays as it is.
+    """A configuration's `model` section with every option written out as in YAML; that of a user's own model is unchanged.
 
     Raises:
         ConfigError: as `options_of`.
@@ -90,7 +95,7 @@ def section_of(section: dict[str, Any]) -> dict[str, Any]:
 
 
 def build(section: dict[str, Any], size: Size, classes: int) -> "keras.Model":
-    """Build the model that a configuration names, for images `[*size]` and a number of classes."""
+    """Build the model that a configuration names, for images `[*size]` and `classes` classes."""
     if section["name"] == own.NAME:
         return own.build(section, size, classes)
     options = options_of(section)

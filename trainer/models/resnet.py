@@ -1,4 +1,4 @@
-"""Residual networks (He et al. 2015, arXiv:1512.03385) as the replaced courses build them."""
+"""Residual networks (He et al. 2015, arXiv:1512.03385) as the original courses build them."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CifarOptions:
-    """What can be set of `resnet_cifar`."""
+    """Options of `resnet_cifar`."""
 
     layers: int = 44
-    """Convolutions and the dense layer: 8, 14, 20, ... 44, ... 110."""
+    """Number of convolutions plus the dense layer: 8, 14, 20, ... 44, ... 110."""
     weight_decay: float = 2e-4
-    """Half of its product with the squares of all weights is added to the loss."""
+    """Half of this times the sum of all squared weights is added to the loss."""
 
 
 @model("resnet_cifar", CifarOptions)
@@ -39,7 +39,7 @@ def resnet_cifar(options: CifarOptions, size: Size, classes: int) -> "keras.Mode
     decay = regularizers.L2(options.weight_decay / 2) if options.weight_decay else None
 
     def convolution(x: Any, filters: int, strides: int = 1) -> Any:
-        # Padded by hand where it strides: TensorFlow's `same` would pad one side only.
+        # Padded explicitly when strided: TensorFlow's `same` would pad one side only.
         x = layers.ZeroPadding2D(1)(x) if strides > 1 else x
         padding = "valid" if strides > 1 else "same"
         x = layers.Conv2D(filters, 3, strides, padding, use_bias=False, kernel_initializer="he_normal", kernel_regularizer=decay)(x)
@@ -71,15 +71,15 @@ def resnet_cifar(options: CifarOptions, size: Size, classes: int) -> "keras.Mode
 
 @dataclass(frozen=True)
 class SmallOptions:
-    """What can be set of `resnet_small`."""
+    """Options of `resnet_small`."""
 
     l2: float = 5e-5
-    """Its product with the squares of kernels is added to the loss."""
+    """This times the sum of all squared kernel weights is added to the loss."""
 
 
 @model("resnet_small", SmallOptions)
 def resnet_small(options: SmallOptions, size: Size, classes: int) -> "keras.Model":
-    """A bottleneck network without the fourfold expansion (NERSC/dl4sci-scaling-tutorial): 26 layers besides those of shortcuts.
+    """A bottleneck network without the fourfold expansion (NERSC/dl4sci-scaling-tutorial): 26 layers, not counting shortcuts.
 
     At 32x32x3 and ten classes: 7,704,394 parameters, 7,690,826 of them trainable.
     """
@@ -109,7 +109,7 @@ def resnet_small(options: SmallOptions, size: Size, classes: int) -> "keras.Mode
 
 @model("resnet50")
 def resnet50(options: NoOptions, size: Size, classes: int) -> "keras.Model":
-    """ResNet-50 as Keras has it, new weights; 25,636,712 parameters for ImageNet's 1,000 classes."""
+    """ResNet-50 as in Keras, with new weights; 25,636,712 parameters for ImageNet's 1,000 classes."""
     import keras
     from keras import layers
 

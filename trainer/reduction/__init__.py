@@ -1,9 +1,9 @@
-"""How gradients are summed over the workers: one module a method, one interface.
+"""How gradients are summed over the workers: one module per method, one interface.
 
-What travels is a list of tensors. It begins as `[sums, *gradients]` of one worker: a short vector of
+A reduction works on a list of tensors. It starts as one worker's `[sums, *gradients]`: a short vector of
 local sums (`[loss, images, correct, stop]`, float32) and this worker's part of the mean gradient. It
-ends as the same list summed over all workers. In between a method computes and sends in turn, as often
-as it needs to: `packed` once, `powersgd` twice. How it is sent is not its concern (`trainer.collective`).
+ends as the same list summed over all workers. In between, a method alternates between computing and
+sending: `packed` sends once, `powersgd` twice. The transport is separate (`trainer.collective`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
     import numpy as np
 
 Compute = Callable[["list[Any]"], "tuple[list[Any], list[Any]]"]
-"""Gives from the tensors at hand those that stay and those that are sent.
+"""Maps its input tensors to those that stay and those that are sent.
 
-What is sent is summed over all workers, and `[*stayed, *summed]` are the tensors at hand of the next
-computation. The last sends nothing. Tensors in replica context, or arrays on the host.
+Sent tensors are summed over all workers, and `[*stayed, *summed]` is the input of the next computation.
+The last computation sends nothing. Tensors in replica context, or arrays on the host.
 """
 
 NEGLIGIBLE = 1e-6
-"""A factor that keeps less than this share of its length when it is made orthogonal lies in the others' span."""
+"""A factor that keeps less than this fraction of its length when made orthogonal lies in the others' span."""
 
 
 class LowRank(NamedTuple):
-    """A gradient `leftᵀ right` that is never built: the optimizer applies the factors.
+    """A gradient `leftᵀ right` whose product is never formed: the optimizer applies the factors.
 
-    Also a worker's own gradient of a fully connected layer, as a method may take it: a factor an image.
+    Also a form in which methods may take a worker's own gradient of a fully connected layer: one factor per image.
     """
 
     left: Any
-    """`[factors, rows]`; those of an update are orthonormal or 0, those of a layer its inputs."""
+    """`[factors, rows]`; orthonormal or 0 for an update, the layer's inputs for a layer."""
     right: Any
-    """`[factors, columns]`; those of a layer are the gradients of its outputs."""
+    """`[factors, columns]`; the gradients of the layer's outputs for a layer."""
 
 
 class Shapes(NamedTuple):
-    """Of the arrays that stand for one gradient."""
+    """Shapes of the arrays that represent one gradient."""
 
     sent: tuple[int, ...]
-    """The first sum, of new left factors."""
+    """What is summed first: the new left factors."""
     left: tuple[int, ...]
     right: tuple[int, ...]
 
@@ -63,15 +63,15 @@ class Memory(Protocol):
 
 @dataclass(frozen=True)
 class Method:
-    """A reduction made for one model."""
+    """A reduction built for one model."""
 
     computations: list[Compute]
     memory: "Sequence[Memory]" = ()
-    """This worker's own: saved by each worker, and not the same on all."""
+    """This worker's own memory: it differs between workers, and each saves its own."""
     low_rank: "Mapping[int, Shapes]" = field(default_factory=dict)
-    """Which gradients, by number, come out as `LowRank`. If any do, the computations take
-    and give arrays on the host: the first these gradients; the second the sums, the others, and what was sent of the
-    first. They end with the left factors, the sums, the others, the right factors."""
+    """Which gradients, by number, come out as `LowRank`. If any do, the computations take and return arrays
+    on the host. The first takes these gradients; the second takes the sums, the other gradients, and what the first
+    sent. The result is the left factors, the sums, the other gradients, the right factors."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,15 @@ class Setting:
     """Where a method runs."""
 
     parts: int
-    """How many sum: the devices of all workers."""
+    """How many parts are summed: the devices of all workers."""
     on_host: bool = True
-    """Whether gradients are in this machine's memory, and travel from there: compiled loops take them as they are."""
+    """Whether gradients are in host memory and are sent from there, so that compiled loops can use them in place."""
     threads: int = 1
     seed: int = 1
 
 
 def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting) -> Method:
-    """The method that a configuration names; one device alone has nobody to share with, and none.
+    """The method that a configuration names; empty for a single device, which has nothing to reduce.
 
     Args:
         config: the section `reduction`.

@@ -1,4 +1,4 @@
-"""A method and what carries its tensors, put together: from one worker's gradients to the mean of all."""
+"""A method combined with its transport: from one worker's gradients to the mean over all workers."""
 
 import functools
 import time
@@ -15,26 +15,26 @@ from trainer.reduction import LowRank, Method
 from trainer.stopwatch import Stopwatch
 
 Traced = Callable[..., Any]
-Apart = Callable[[list[Any], Stopwatch], list[Any]]
-"""`(values, watch)`: to be called from Python, outside of a traced function."""
+ProfiledReduction = Callable[[list[Any], Stopwatch], list[Any]]
+"""`(values, watch)`: called from Python, outside a traced function."""
 
 
 class GraphChain:
-    """Computations in TensorFlow's ops; each sum is an op of its own."""
+    """Computations in TensorFlow ops; each sum is an op of its own."""
 
     factored = False
     """Whether `take` changes anything."""
 
     @staticmethod
     def take(values: list[Any]) -> list[Any]:
-        """What the chain takes in place of `[sums, *gradients]`, in the function that computes them."""
+        """Convert `[sums, *gradients]` to what the chain takes, inside the function that computes them."""
         return values
 
     def __init__(self, method: Method, all_reduce: AllReduce):
         self._computations, self._all_reduce = method.computations, all_reduce
 
     def __call__(self, values: list[Any]) -> list[Any]:
-        """`[sums, *gradients]` of all workers, from those of this one; in replica context."""
+        """`[sums, *gradients]` summed over all workers, from this worker's; in replica context."""
         for compute in self._computations:
             stayed, sent = compute(values)
             values = [*stayed, *(self.send(sent) if sent else [])]
@@ -42,14 +42,14 @@ class GraphChain:
 
     def send(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The sums of tensors over all workers."""
-        # The identity places a traced function's argument on this worker's device, which TensorFlow's collectives ask of their input.
+        # TensorFlow's collectives need their input on this worker's device; the identity places a traced function's argument there.
         return self._all_reduce([tf.identity(tensor) for tensor in tensors])
 
-    def apart(self, trace: Callable[[Callable[..., Any]], Traced]) -> Apart:
-        """The same with its parts timed.
+    def profiled(self, trace: Callable[[Callable[..., Any]], Traced]) -> ProfiledReduction:
+        """The chain with its parts timed.
 
         Args:
-            trace: makes of a function in replica context one that is called from outside.
+            trace: wraps a function in replica context so that it can be called from outside.
         """
         computations, send = [trace(compute) for compute in self._computations], trace(self.send)
 
@@ -63,10 +63,10 @@ class GraphChain:
 
 
 class HostChain:
-    """Computations on arrays in this machine's memory, and sums over direct connections: two ops.
+    """Computations on arrays in host memory, and sums over direct connections: two ops.
 
-    The first needs the large gradients only. Those of a network's last layers, which hold most of the
-    weights, are there first: they are on their way while the backward pass goes on.
+    The first op needs only the large gradients. The last layers hold most of the weights, and their
+    gradients come first: they are sent while the backward pass continues.
     """
 
     factored = True
@@ -77,12 +77,12 @@ class HostChain:
         self._sending = 0.0
 
     def take(self, values: list[Any]) -> list[Any]:
-        """Of large gradients that are products the factors; see `GraphChain.take`."""
+        """Replace large gradients that are products by their factors; see `GraphChain.take`."""
         sums, *gradients = values
         return [sums, *(layer_factors(one) if number in self._factors else one for number, one in enumerate(gradients))]
 
     def __call__(self, values: list[Any]) -> list[Any]:
-        """`[sums, *gradients]` of all workers, from what `take` gave of this one; in replica context."""
+        """`[sums, *gradients]` summed over all workers, from what `take` returned on this one; in replica context."""
         sums, *gradients = values
         others = [gradient for number, gradient in enumerate(gradients) if number not in self._factors]
         sent, lefts, rights = ([(shape, tf.float32) for shape in shapes] for shapes in zip(*self._factors.values(), strict=True))
@@ -112,8 +112,8 @@ class HostChain:
         self._sending += time.perf_counter() - begun
         return found
 
-    def apart(self, trace: Callable[[Callable[..., Any]], Traced]) -> Apart:
-        """The same with its parts timed; see `GraphChain.apart`."""
+    def profiled(self, trace: Callable[[Callable[..., Any]], Traced]) -> ProfiledReduction:
+        """The chain with its parts timed; see `GraphChain.profiled`."""
         traced = trace(self.__call__)
 
         def run(values: list[Any], watch: Stopwatch) -> list[Any]:
@@ -125,10 +125,10 @@ class HostChain:
 
 
 def layer_factors(gradient: tf.Tensor) -> tf.Tensor | LowRank:
-    """The factors of a gradient that is a fully connected layer's, `inputsᵀ · gradients of its outputs`; else the gradient.
+    """The factors of a fully connected layer's gradient, `inputsᵀ · gradients of its outputs`; any other gradient unchanged.
 
-    The product itself is then asked for by nobody, and TensorFlow leaves it out of the traced function. Anything between
-    the product and the variable (a cast, a sum of two uses) leaves the gradient as it is.
+    Nothing then uses the product itself, so TensorFlow prunes it from the traced function. If anything lies between
+    the product and the variable (a cast, a sum of two uses), the gradient stays as it is.
     """
     op = getattr(gradient, "op", None)
     if op is None or op.type != "MatMul" or gradient.dtype != tf.float32:
@@ -142,7 +142,7 @@ Chain = GraphChain | HostChain
 
 
 def make(method: Method, all_reduce: AllReduce, connections: Direct | None) -> Chain:
-    """The chain of a method: on the host where the method works there."""
+    """The chain of a method: on the host if the method works there."""
     if method.low_rank and connections is not None:
         return HostChain(method, connections)
     return GraphChain(method, all_reduce)

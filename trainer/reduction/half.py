@@ -1,8 +1,8 @@
-"""Half of the bytes: gradients travel in 16 bits, sums of counts and losses in 32, and so does what has one dimension.
+"""Half the bytes: gradients are sent in 16 bits; sums of counts and losses, and anything with one dimension, in 32.
 
-Biases are few bytes, and so are the means of batches, which need not be small enough for float16.
+Biases take few bytes. So do the batch means, which may also be too large for float16.
 
-Direct connections sum them in float32 and round the sum once; TensorFlow's ring rounds at each hop.
+Direct connections sum in float32 and round the sum once; TensorFlow's ring rounds at each hop.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from trainer.config import Reduction
 from trainer.reduction import Method
 
 SCALE = 1024.0
-"""For float16, whose smallest normal number is 6e-5: mean gradients are often below; a power of two costs no bits."""
+"""For float16, whose smallest normal number is 6e-5: mean gradients are often smaller. A power of two loses no bits."""
 
 
 def half(config: Reduction) -> Method:
@@ -38,5 +38,5 @@ def half(config: Reduction) -> Method:
 
 
 def _large(change: Callable[[tf.Tensor], tf.Tensor], values: list[Any]) -> list[tf.Tensor]:
-    """Change what has two dimensions or more; the sums come first and have one."""
+    """Change only tensors with two or more dimensions; the sums come first and have one."""
     return [value if len(value.shape) < 2 else change(value) for value in values]

@@ -1,7 +1,7 @@
-"""Where compiled loops are kept between runs: in `NUMBA_CACHE_DIR`, by the content of their source.
+"""Keeps compiled loops between runs in `NUMBA_CACHE_DIR`, keyed by the content of their source.
 
-Each version of the code has a folder of its own on a host; numba's own rule goes by that folder, and
-would compile the same loops anew after every change elsewhere.
+Each version of the code has its own folder on a host. Numba keys its cache by that folder, so it
+would recompile the same loops after every change elsewhere.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ FOLDER = "NUMBA_CACHE_DIR"
 
 
 class ByContent(_CacheLocator):
-    """A folder that is the same wherever the source is."""
+    """A cache folder that does not depend on where the source is."""
 
     def __init__(self, source: str):
         self._digest = hashlib.sha256(source.encode()).hexdigest()[:16]
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> "ByContent":  # noqa: ARG003 - numba's interface
-        """The place for a function's compiled code; its source may lie in a zip file."""
+        """The locator for a function's compiled code; its source may be in a zip file."""
         return cls(inspect.getsource(sys.modules[py_func.__module__]))
 
     def get_cache_path(self) -> str:
@@ -33,15 +33,15 @@ class ByContent(_CacheLocator):
         return str(Path(os.environ[FOLDER]) / f"kernels-{self._digest}")
 
     def get_source_stamp(self) -> str:
-        """What must be the same for compiled code to be used."""
+        """What must match for compiled code to be reused."""
         return self._digest
 
     def get_disambiguator(self) -> str:
-        """Nothing more: a source's functions have different names."""
+        """Empty: the functions of one source have different names."""
         return ""
 
 
 def use() -> None:
-    """Keep what is compiled from now on there, when a folder is named."""
+    """Cache what is compiled from now on, if `NUMBA_CACHE_DIR` is set."""
     if os.environ.get(FOLDER):
         setattr(config, "CACHE_LOCATOR_CLASSES", f"{__name__}.{ByContent.__name__}")  # noqa: B010 - numba makes its settings at import

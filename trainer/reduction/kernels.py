@@ -1,11 +1,11 @@
-"""PowerSGD's passes over large matrices and the momentum update, fused, in compiled loops on the CPU.
+"""PowerSGD's passes over large matrices and the momentum update, fused in compiled loops on the CPU.
 
-In TensorFlow's ops each product and each sum reads and writes the whole matrix anew, and products with a
-matrix of two columns run at a tenth of the memory's speed; here a step reads it three times in all.
+With TensorFlow ops, each product and each sum reads and writes the whole matrix again, and products with a
+two-column matrix run at a tenth of the memory bandwidth. Here a step reads the matrix three times in total.
 
 Factors are kept transposed, `[rank, rows]` and `[rank, columns]`, so that inner loops run along memory.
-What all workers must compute alike (orthonormalise, principal, turn, momentum) is compiled without the liberties of
-`fastmath`: every processor gives the same bits. What only concerns one worker takes them.
+What all workers must compute identically (orthonormalise, principal, turn, momentum) is compiled without
+`fastmath`, so that every CPU gives the same bits. What concerns only one worker uses it.
 """
 
 import numpy as np
@@ -16,16 +16,16 @@ from trainer.reduction import NEGLIGIBLE, kernel_cache
 kernel_cache.use()
 
 SWEEPS = 30
-"""Of Jacobi's method at most; it needs a handful."""
+"""Most sweeps of Jacobi's method; it needs a handful."""
 LANES = 64
-"""Sums that `_dot` keeps side by side."""
+"""Partial sums that `_dot` keeps in parallel."""
 BLOCK = 512
-"""Floats that are turned at once: of all factors they fit into the fastest cache."""
+"""Floats per factor that are turned at once: with all factors they fit into the fastest cache."""
 
 
 @njit(inline="always")
 def _combine(target: np.ndarray, keep: float | np.float32, times: float | np.float32, factors: np.ndarray, rows: np.ndarray) -> None:
-    """Multiply `target` with `keep`, and add `times` · `factors` · `rows`; compiled with the liberties of who calls it.
+    """Multiply `target` by `keep` and add `times` · `factors` · `rows`; inlined, so it follows its caller's `fastmath`.
 
     Four rows at a time: the target is read and written a quarter as often.
     """
@@ -60,15 +60,15 @@ def project(
     right: np.ndarray,
     left: np.ndarray,
 ) -> None:
-    """In rows `first` to `last`: subtract from `error` what was sent last, add the gradient, and multiply with `right`.
+    """In rows `first` to `last`: subtract from `error` what was sent last, add the gradient, and multiply by `right`.
 
     Args:
         first: row.
         last: row after the last.
-        error: `[rows, columns]`, updated: what has not been sent yet, with this gradient.
-        gradient: `[rows, columns]`, without the rows before.
-        before: rows that the gradient lacks.
-        sent_left: `[factors, rows]`, with `sent_right` the product that this worker sent last.
+        error: `[rows, columns]`, updated: what has not been sent yet, including this gradient.
+        gradient: `[rows, columns]`, without the first `before` rows.
+        before: leading rows that the gradient lacks.
+        sent_left: `[factors, rows]`, the product that this worker sent last together with `sent_right`.
         sent_right: `[factors, columns]`.
         right: `[rank, columns]`.
         left: `[rank, rows]`, the result.
@@ -87,7 +87,7 @@ def project(
 
 @njit(nogil=True, cache=True, fastmath=True)
 def reproject(first: int, last: int, error: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
-    """Add to `right` `[factors, columns]` the product of `left` `[factors, rows]` and `error`, of rows `first` to `last`."""
+    """Add to `right` `[factors, columns]` the product of `left` `[factors, rows]` and `error`, over rows `first` to `last`."""
     whole = first + (last - first) // 4 * 4
     for row in range(first, whole, 4):
         for k in range(left.shape[0]):
@@ -118,7 +118,7 @@ def momentum_low_rank(
 ) -> None:
     """In rows `first` to `last`: update `velocity` and `weights` by a step along the gradient `leftᵀ right`.
 
-    `decay` times a weight is taken from the weight, `pull` times a weight from its velocity.
+    `decay` times the weight is subtracted from the weight, `pull` times the weight from its velocity.
     """
     for row in range(first, last):
         _combine(velocity[row], momentum, -rate, left[:, row], right)
@@ -141,7 +141,7 @@ def momentum_dense(
     decay: float,
     pull: float,
 ) -> None:
-    """The same for a gradient `[rows, columns]` that is not compressed."""
+    """As `momentum_low_rank`, for an uncompressed gradient `[rows, columns]`."""
     for row in range(first, last):
         moved, kept, added = velocity[row], weights[row], gradient[row]
         for column in range(moved.size):
@@ -151,7 +151,7 @@ def momentum_dense(
 
 @njit(nogil=True, cache=True)
 def _dot(a: np.ndarray, b: np.ndarray) -> float:
-    # Sums side by side: a single one waits for each addition before the next.
+    # Parallel sums: with a single one each addition waits for the one before.
     sums = np.zeros(LANES)
     whole = a.size // LANES * LANES
     for first in range(0, whole, LANES):
@@ -168,9 +168,9 @@ def _dot(a: np.ndarray, b: np.ndarray) -> float:
 
 @njit(nogil=True, cache=True)
 def orthonormalise(left: np.ndarray, first: int) -> None:
-    """Make the rows of `left` `[factors, rows]` from `first` on orthonormal, to those before as well, in place.
+    """Make the rows of `left` `[factors, rows]` from `first` on orthonormal, also to the rows before, in place.
 
-    A row that lies in the others' span becomes 0. Gram-Schmidt, each row twice ("twice is enough": Giraud, Langou,
+    A row that lies in the others' span becomes 0. Gram-Schmidt, twice per row ("twice is enough": Giraud, Langou,
     Rozložník 2005, doi:10.1016/j.camwa.2005.08.009), with sums in float64.
     """
     for k in range(first, left.shape[0]):
@@ -189,7 +189,7 @@ def orthonormalise(left: np.ndarray, first: int) -> None:
 
 @njit(nogil=True, cache=True)
 def principal(right: np.ndarray) -> np.ndarray:
-    """Orthogonal `[factors, factors]` that turns the rows of `right` `[factors, columns]` to orthogonal ones, the longest first.
+    """Orthogonal `[factors, factors]` that makes the rows of `right` `[factors, columns]` orthogonal, the longest first.
 
     Jacobi's method on the rows' products, in float64 (Golub, Van Loan, Matrix Computations, section 8.5).
     """
@@ -246,7 +246,7 @@ def _turn_two(products: np.ndarray, turned: np.ndarray, i: int, j: int) -> None:
 
 @njit(nogil=True, cache=True)
 def turn(by: np.ndarray, factors: np.ndarray) -> None:
-    """Multiply `factors` `[factors, size]` from the left with `by` `[factors, factors]`, in place."""
+    """Multiply `factors` `[factors, size]` from the left by `by` `[factors, factors]`, in place."""
     count, size = factors.shape
     shares, kept = by.astype(np.float32), np.empty((count, BLOCK), np.float32)
     for first in range(0, size, BLOCK):

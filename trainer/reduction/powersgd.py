@@ -1,18 +1,19 @@
 """PowerSGD: low-rank gradients with error feedback (Vogels, Karimireddy, Jaggi 2019, arXiv:1905.13727).
 
-For each large gradient, as a matrix M `[rows, columns]` with the error of the steps before added:
+Each large gradient is a matrix M `[rows, columns]`, to which the error of earlier steps is added.
 P = M Q is summed over the workers and made orthonormal, Q = Mᵀ P is summed, and the update is P Qᵀ.
-What a worker did not send, M - P (Mᵀ P)ᵀ with its own Mᵀ P, is its error for the next step; Q is
-where the next step starts. (rows + columns) · rank numbers are sent instead of rows · columns.
+What a worker did not send, M - P (Mᵀ P)ᵀ with its own Mᵀ P, is its error for the next step, which
+starts from Q. (rows + columns) · rank numbers are sent instead of rows · columns.
 
-The sum of the workers' errors is what the sum of their gradients lacks: nothing is lost, it is sent later.
+The sum of the workers' errors is what the summed gradient lacks: nothing is lost, only sent later.
 
-Later is the trouble: what two columns a step can't hold waits for dozens of steps, and training lags behind. So the
-strongest P of steps before are projected on again (`recycle`). Every worker has them, and only their part of Q is sent, a few
-kilobytes; the error stays small at the same cost on the wire. P and Q are turned to the principal directions of the update after
-each step; the strongest stay, the others are where the next step's new P start. (Ours; with `recycle` 0 it is the paper's method.)
+That delay is the weakness: what does not fit into two columns per step waits for dozens of steps, and training lags behind. So
+gradients are also projected on the strongest P of earlier steps (`recycle`). Every worker has those, so only their part of Q is
+sent, a few kilobytes: the error stays small at the same cost on the wire. After each step, P and Q are turned to the principal
+directions of the update. The strongest stay; the next step's new P start from the others. (This is our addition; with `recycle` 0
+it is the paper's method.)
 
-Small tensors ride along as they are: with P in TensorFlow's ops; with Q on the host, where P is sent
+Small tensors are sent uncompressed: along with P in TensorFlow ops; along with Q on the host, where P is sent
 while the backward pass of early layers still runs.
 """
 
@@ -24,22 +25,22 @@ import numpy as np
 
 from trainer.bfloat16 import narrow
 from trainer.config import Reduction
-from trainer.hostarray import Crew, HostArray
+from trainer.hostarray import HostArray, RowPool
 from trainer.reduction import NEGLIGIBLE, LowRank, Method, Setting, Shapes, plain
 
 BLOCK_ELEMENTS = 2**17
-"""Of a product that is built block by block, so that it never leaves the processor's caches."""
+"""Elements per block of a product that is built block by block to stay in the CPU's caches."""
 EVEN = 2**21
-"""Elements of a matrix from which on its rank is the configured one."""
+"""A matrix with at least this many elements has the configured rank."""
 WORTH = 2
 """A matrix is compressed when its factors are at least this many times smaller."""
 
 
 def rank_of(matrix: tuple[int, int], config: Reduction) -> int:
-    """How many new left factors a step sends of a matrix, no more than its smaller side.
+    """How many new left factors of a matrix a step sends, at most its smaller side.
 
-    Of one with fewer than `EVEN` elements as many more as make the same work, while they are worth it: small matrices, as of
-    convolutions, are further from low rank than large ones.
+    A matrix with fewer than `EVEN` elements gets a higher rank for the same work, as long as compression pays: small matrices,
+    such as those of convolutions, are further from low rank than large ones.
     """
     (rows, columns), elements = matrix, math.prod(matrix)
     worth = (elements // WORTH - config.recycle * columns) // (rows + columns)
@@ -48,7 +49,7 @@ def rank_of(matrix: tuple[int, int], config: Reduction) -> int:
 
 
 def factors_of(matrix: tuple[int, int], config: Reduction) -> int:
-    """How many factors the update of a matrix is made of: new ones and recycled ones, no more than its smaller side."""
+    """How many factors the update of a matrix has: new and recycled ones, at most its smaller side."""
     return min(rank_of(matrix, config) + config.recycle, *matrix)
 
 
@@ -58,7 +59,7 @@ def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting)
     Args:
         config: `rank`, `max_rank` (at most the smaller side of a matrix) and `min_elements`.
         shapes: of all gradients.
-        setting: on the host compiled loops do the work, elsewhere TensorFlow's ops.
+        setting: on the host, compiled loops do the work; elsewhere TensorFlow ops.
     """
     large = {number: matrix for number, shape in enumerate(shapes) if (matrix := matrix_of(shape, config)) is not None}
     if not large:
@@ -71,7 +72,7 @@ def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting)
 
 
 def matrix_of(shape: tuple[int, ...], config: Reduction) -> tuple[int, int] | None:
-    """Rows and columns of a tensor as a matrix, its last axis the columns; None where compression does not pay."""
+    """Rows and columns of a tensor as a matrix, with its last axis as columns; None if compression does not pay."""
     columns = shape[-1] if shape else 1
     elements = math.prod(shape)
     rows = elements // columns
@@ -87,18 +88,18 @@ def start(number: int, rank: int, columns: int, seed: int) -> np.ndarray:
 
 
 class Matrix:
-    """What is remembered of one large gradient; factors are transposed."""
+    """What is kept between steps for one large gradient; factors are transposed."""
 
     def __init__(self, rows: int, columns: int, first: np.ndarray, factors: int):
         rank = len(first)
         self.recycled = factors - rank
-        """How many of the last step's left factors, the strongest, are used again."""
+        """How many of the last step's left factors, the strongest, are reused."""
         self.error = HostArray((rows, columns))
-        """What is left to send, still with the product of the two factors below in it."""
+        """What is left to send, still including the product of the two factors below."""
         self.left, self.right = HostArray((factors, rows)), HostArray((factors, columns))
         """P of the last step, and this worker's own Q."""
         self.start = HostArray((rank, columns))
-        """Q of all workers: where the next step starts."""
+        """Q summed over all workers: the next step starts from it."""
         self.start.assign(first)
         self._first = first
         self.projected = np.zeros((rank, rows), np.float32)
@@ -109,36 +110,36 @@ class Matrix:
         return [self.error, self.left, self.right, self.start]
 
     def take(self, left: np.ndarray) -> None:
-        """Put the new left factors `[rank, rows]`, made orthonormal, after those that are used again."""
+        """Append the new left factors `[rank, rows]`, made orthonormal, to the reused ones."""
         self.left.array[self.recycled :] = left
         kernels().orthonormalise(self.left.array, self.recycled)
 
     def sort(self, right: np.ndarray) -> None:
-        """Turn both factors, and Q of all workers `[factors, columns]`, to the principal directions of the update, strongest first."""
+        """Turn both factors and the summed Q `[factors, columns]` to the principal directions of the update, strongest first."""
         by = kernels().principal(right)
         for factors in (self.left.array, self.right.array, right):
             kernels().turn(by, factors)
 
     def begin_at(self, right: np.ndarray) -> None:
-        """Start the next step at the last rows of Q of all workers `[factors, columns]`, scaled to length 1; an empty one at random."""
+        """Start the next step from the last rows of the summed Q `[factors, columns]`, scaled to length 1; an empty row from random."""
         length = np.sqrt(np.square(right, dtype=np.float64).sum(axis=1, keepdims=True))
         some = (length > NEGLIGIBLE * np.linalg.norm(length))[self.recycled :]
         self.start.array[...] = np.where(some, right[self.recycled :] / np.where(some, length[self.recycled :], 1), self._first)
 
 
 class HostPowerSGD:
-    """PowerSGD in compiled loops over arrays in this machine's memory."""
+    """PowerSGD in compiled loops over arrays in host memory."""
 
     def __init__(self, large: dict[int, tuple[int, int]], config: Reduction, setting: Setting):
         self._large = list(large)
-        # In 16 bits P costs next to no accuracy: what all make of the rounded sum is the basis that all project on, and what a
-        # worker's gradient has outside of it stays in its error.
+        # Sending P in 16 bits costs almost no accuracy: all workers project on the same basis, made from the rounded sum, and
+        # whatever a worker's gradient has outside that basis stays in its error.
         self._as_sent = narrow if config.dtype == "bfloat16" else np.copy
         self._matrices = [
             Matrix(*matrix, start(number, rank_of(matrix, config), matrix[1], setting.seed), factors_of(matrix, config))
             for number, matrix in large.items()
         ]
-        self._crew = Crew(setting.threads)
+        self._crew = RowPool(setting.threads)
 
     def method(self) -> Method:
         """The three computations between and around the two sums."""
@@ -147,7 +148,7 @@ class HostPowerSGD:
         return Method([self.project, self.reproject, self.remember], memory, dict(zip(self._large, factors, strict=True)))
 
     def project(self, gradients: "list[np.ndarray | LowRank]") -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """From the large gradients alone, which are there before the rest: sends every P."""
+        """From the large gradients alone, which are available before the rest: sends every P."""
         for matrix, gradient in zip(self._matrices, gradients, strict=True):
             error, parts = matrix.error.array, self._crew.parts(*matrix.error.shape)
             memory = matrix.left.array, matrix.right.array, matrix.start.array, matrix.projected
@@ -169,7 +170,7 @@ class HostPowerSGD:
         return [matrix.left.array for matrix in self._matrices], [*arrays[:-count], *(matrix.right.array for matrix in self._matrices)]
 
     def remember(self, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Ends with `[*left factors, sums, *small gradients, *right factors]`."""
+        """Returns `[*left factors, sums, *small gradients, *right factors]` and prepares the next step."""
         for matrix, right in zip(self._matrices, arrays[-len(self._large) :], strict=True):
             if matrix.recycled:
                 matrix.sort(right)
@@ -178,7 +179,7 @@ class HostPowerSGD:
 
 
 def project_product(first: int, last: int, error: np.ndarray, gradient: LowRank, *memory: np.ndarray) -> None:
-    """`kernels.project` of a gradient given as factors: a few rows of it at a time, which are used while they are in the caches."""
+    """`kernels.project` for a gradient given as factors: a few rows at a time, used while they are in the caches."""
     columns = error.shape[1]
     block = np.empty((max(1, min(BLOCK_ELEMENTS // columns, last - first)), columns), np.float32)
     for begin in range(first, last, len(block)):
@@ -194,7 +195,7 @@ def product(gradient: LowRank, begin: int, end: int, out: np.ndarray) -> None:
 
 
 def kernels() -> Any:
-    """The compiled loops; numba is imported when they are first used."""
+    """The compiled loops; importing numba is deferred to their first use."""
     from trainer.reduction import kernels as found
 
     return found

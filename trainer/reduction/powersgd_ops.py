@@ -1,4 +1,4 @@
-"""PowerSGD in TensorFlow's own ops, for gradients that are not in the host's memory (GPUs, several devices a worker)."""
+"""PowerSGD in TensorFlow ops, for gradients that are not in host memory (GPUs, several devices per worker)."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from trainer.reduction import NEGLIGIBLE, Method, Setting
 
 
 class OfEachDevice:
-    """A variable of which every device of this worker has its own, saved and restored with one more axis in front."""
+    """A variable with a separate value on each device of this worker, saved and restored with an extra leading axis."""
 
     def __init__(self, values: np.ndarray):
         self.variable = tf.Variable(
@@ -35,9 +35,9 @@ class OfEachDevice:
 
 
 class OpsPowerSGD:
-    """The same method as `HostPowerSGD`; large gradients come out as matrices.
+    """The same method as `HostPowerSGD`; large gradients come out multiplied out.
 
-    Created under the strategy's scope; each device has a memory of its own.
+    Create under the strategy's scope; each device has its own memory.
     """
 
     def __init__(self, large: dict[int, tuple[int, int]], shapes: list[tuple[int, ...]], config: Reduction, setting: Setting):
@@ -79,7 +79,7 @@ class OpsPowerSGD:
         return [*rest, *lefts], rights
 
     def multiply(self, values: list[Any]) -> tuple[list[Any], list[tf.Tensor]]:
-        """`[sums, *gradients]`."""
+        """Returns `[sums, *gradients]`."""
         count = len(self._large)
         sums, small, lefts, rights = values[0], values[1 : -2 * count], values[-2 * count : -count], values[-count:]
         gradients = dict(zip(self._small, small, strict=True))
@@ -93,7 +93,7 @@ class OpsPowerSGD:
 
 
 def orthonormal(left: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
-    """The columns of `kept`, and orthonormal ones of what `left` adds to their span; one that adds nothing becomes 0.
+    """The columns of `kept`, then those of `left` made orthonormal to all before; one that adds nothing to the span becomes 0.
 
     As `kernels.orthonormalise`.
     """
@@ -116,14 +116,14 @@ def _length(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def principal(right: tf.Tensor) -> tf.Tensor:
-    """Turns the columns of `right` to orthogonal ones, the longest first (as `kernels.principal`, transposed)."""
+    """Orthogonal matrix that makes the columns of `right` orthogonal, the longest first (as `kernels.principal`, transposed)."""
     columns = tf.transpose(tf.cast(right, tf.float64))
     _, vectors = tf.linalg.eigh(tf.stack([fixed_sums(columns * column) for column in tf.unstack(columns)]))
     return tf.cast(tf.reverse(vectors, [1]), tf.float32)
 
 
 def unit(right: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
-    """The last columns, as many as `first` has, scaled to length 1; an empty one starts at random again."""
+    """The last columns, as many as `first` has, scaled to length 1; an empty column starts at random again."""
     last = right[:, right.shape[1] - first.shape[1] :]
     length = tf.sqrt(fixed_sums(tf.transpose(tf.square(last))))[tf.newaxis]
     some = length > NEGLIGIBLE * _length(right)

@@ -1,0 +1,1 @@
+"""Analysis of the measurements of `benchmarks/`: tables, sentences, pictures, files."""

@@ -1,0 +1,57 @@
+"""The description of a single-host benchmark, from its command line to its results' folder."""
+
+import datetime
+import shlex
+from pathlib import Path
+from typing import Any
+
+from control import project
+from control.command_line import as_typed
+from control.runs import package
+
+CODE = package.Archive("benchmarks", ("benchmarks/node", "trainer"))
+RESULTS = project.ROOT / "benchmarks" / "results"
+"""Has one folder per measurement: results.csv, summary.json, a picture."""
+
+
+def new(kind: str, options: dict[str, Any], arguments: list[str], config_yaml: str, **about: Any) -> dict[str, Any]:
+    """A benchmark to run, as a fact.
+
+    Args:
+        kind: `loader` or `inference`.
+        options: what was given with `-e`.
+        arguments: of `python -m benchmarks.node <kind>`, besides its folders and threads.
+        config_yaml: the configuration that it reads.
+        about: what its conclusion needs to know.
+    """
+    stamp = datetime.datetime.now(tz=datetime.UTC)
+    code = CODE.sha256()
+    return {
+        "kind": kind,
+        "name": f"{kind}-{stamp:%Y%m%d-%H%M%S}",
+        "date": stamp.isoformat(timespec="seconds"),
+        "command": command(f"benchmarks/{kind}.yml", options),
+        "arguments": ["-m", "benchmarks.node", kind, *arguments],
+        "config_yaml": config_yaml,
+        "snapshot": None,
+        "code_name": CODE.file_name(code),
+        "code_sha256": code,
+        **about,
+    }
+
+
+def command(playbook: str, options: dict[str, Any]) -> str:
+    """The command line for a playbook with these variables, including the inventory of this command."""
+    given = " ".join(f"-e {shlex.quote(_variable(name, str(value)))}" for name, value in options.items())
+    # `as_typed` adds the inventory only to playbooks at the root.
+    return f"{as_typed('ansible-playbook train.yml').replace('train.yml', playbook)} {given}".rstrip()
+
+
+def _variable(name: str, value: str) -> str:
+    """The variable, with its own quotes if needed: Ansible splits unquoted text at spaces."""
+    return f'{name}="{value}"' if " " in value else f"{name}={value}"
+
+
+def results(name: str) -> Path:
+    """Folder of a benchmark's results."""
+    return RESULTS / name

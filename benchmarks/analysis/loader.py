@@ -1,0 +1,190 @@
+"""Analysis of passes over a folder of images with different numbers of loaders."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.ticker import StrMethodFormatter
+
+from benchmarks.analysis.common import Spread, deviation, figures, told_apart
+from control import plots
+from control.text import Number, count, table
+
+GAIN = 0.03
+"""More loaders are worthwhile if they gain more than this fraction; less is within the spread of passes."""
+UNSURE = 0.10
+"""A gain above this fraction that repeats can't confirm leaves the question open; it does not rule out more loaders."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """All passes with one number of loaders."""
+
+    loaders: int
+    seconds: Spread
+    images_per_s: Spread
+    busy: float
+    """Cores that the passes kept busy, median."""
+    idle: float
+    """Idle cores of the machine, median."""
+
+
+def rows(passes: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """The passes grouped by number of loaders, fewest loaders first."""
+    found: dict[int, list[Mapping[str, Any]]] = {}
+    for one in passes:
+        found.setdefault(one["loaders"], []).append(one)
+    return [
+        Row(
+            loaders,
+            Spread(tuple(one["seconds"] for one in some)),
+            Spread(tuple(one["images"] / one["seconds"] for one in some)),
+            statistics.median(one["cpu_seconds"] / one["seconds"] for one in some),
+            statistics.median(one["idle_seconds"] / one["seconds"] for one in some),
+        )
+        for loaders, some in sorted(found.items())
+    ]
+
+
+def fastest(found: Sequence[Row]) -> Row:
+    """The row with the highest median images/s."""
+    return max(found, key=lambda row: row.images_per_s.median)
+
+
+def enough(found: Sequence[Row]) -> Row:
+    """The fewest loaders within `GAIN` of the fastest, or within `UNSURE` if passes differ by that much."""
+    best = fastest(found)
+    return next(row for row in found if _gain(row, best) < GAIN or (_gain(row, best) < UNSURE and _alike(row, best)))
+
+
+def _gain(row: Row, best: Row) -> float:
+    return best.images_per_s.median / row.images_per_s.median - 1
+
+
+def _alike(row: Row, best: Row) -> bool:
+    return len(row.seconds.values) > 1 and not told_apart(row.seconds, best.seconds)
+
+
+def answer(found: Sequence[Row], cores: int) -> str:
+    """How many loaders are enough, and how many training uses by default."""
+    first, best = found[0], enough(found)
+    rate = f"{best.images_per_s.median:,.0f} images/s"
+    speed = rate if best is first else f"{rate}, {best.images_per_s.median / first.images_per_s.median:.2f} times those of {first.loaders}"
+    few = count(best.loaders, "loader")
+    if len(found) == 1:
+        said = f"{few}: {rate}."
+    elif best is found[-1]:
+        said = f"The most loaders measured are the fastest: {few}, {speed}; more may be faster still."
+    else:
+        said = f"{few} {'is' if best.loaders == 1 else 'are'} enough: {speed}; {_more(best, fastest(found))}."
+    return f"{said}{_open(found)} Training takes {cores} here (the cores) unless data.loaders says otherwise."
+
+
+def _open(found: Sequence[Row]) -> str:
+    """A warning if fewer loaders are much slower but passes differ by as much."""
+    best = fastest(found)
+    fewer = [row for row in found if row.loaders < enough(found).loaders]
+    if not any(_alike(row, best) for row in fewer):
+        return ""
+    passes = len(best.seconds.values)
+    return f" Passes differ too much to be sure of that: measure more of them, as in -e passes={3 * passes}."
+
+
+def _more(best: Row, most: Row) -> str:
+    gain = _gain(best, most)
+    return f"more bring less than {GAIN:.0%}" if gain < GAIN else f"what more bring ({gain:.0%}) is within what passes differ by"
+
+
+def cached(decoded_mb: float, limit_mb: int) -> str:
+    """Whether training would decode these images on the fly at all."""
+    takes = f"Decoded, all images take {decoded_mb:,.0f} MB"
+    if decoded_mb > limit_mb:
+        return f"{takes}, above data.cache_limit_mb={limit_mb}: training decodes them in every epoch, as timed here."
+    return (
+        f"{takes}, within data.cache_limit_mb={limit_mb}: training would decode them once and read a cache from then on; "
+        "what is timed here is what a folder above the limit costs in every epoch."
+    )
+
+
+def shown(found: Sequence[Row]) -> str:
+    """The table for the terminal."""
+    first = found[0].images_per_s.median
+    header = [
+        "loaders",
+        "seconds a pass (mean)",
+        "± deviation",
+        "median",
+        "images/s (median)",
+        f"times {found[0].loaders}",
+        "busy cores",
+        "idle cores",
+    ]
+    cells = [
+        [
+            row.loaders,
+            Number(row.seconds.mean, 2),
+            deviation(row.seconds, 2),
+            Number(row.seconds.median, 2),
+            Number(row.images_per_s.median, 0),
+            Number(row.images_per_s.median / first, 2),
+            Number(row.busy, 1),
+            Number(row.idle, 1),
+        ]
+        for row in found
+    ]
+    return table(header, cells)
+
+
+def as_dicts(found: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows for summary.json."""
+    return [
+        {
+            "loaders": row.loaders,
+            "seconds": figures(row.seconds),
+            "images_per_s": figures(row.images_per_s, 1),
+            "busy_cores": round(row.busy, 2),
+            "idle_cores": round(row.idle, 2),
+        }
+        for row in found
+    ]
+
+
+def draw(found: Sequence[Row], images: int, where: str, path: Path) -> None:
+    """Draw mean seconds per pass and mean images/s against loaders, with error bars of one standard deviation.
+
+    Args:
+        found: rows, at least one.
+        images: per pass.
+        where: the host in one line.
+        path: of the PNG file.
+    """
+    with plots._picture(path, 5.4) as figure:
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        plots._title(figure, f"Passes over {images:,} JPEG images by loader workers")
+        upper.set_title(where, loc="left", color="#333333")
+        _panel(upper, found, "time of a pass (s)", lambda row: row.seconds, 0)
+        _panel(lower, found, "images/s", lambda row: row.images_per_s, 1)
+        places = [row.loaders for row in found]
+        lower.set_xlabel("loader workers (threads)")
+        if len(places) < plots.MANY_TICKS:
+            lower.set_xticks(places)
+        lower.set_xlim(places[0] - 0.5, places[-1] + 0.5)
+        plots._footnote(figure, _note(len(found[0].seconds.values)))
+
+
+def _panel(axes: Any, found: Sequence[Row], label: str, of: Any, ink: int) -> None:
+    style = plots._ink(ink)
+    places, spreads = [row.loaders for row in found], [of(row) for row in found]
+    axes.errorbar(places, [one.mean for one in spreads], [one.deviation for one in spreads], mfc="white", mew=1.5, zorder=4, **style)
+    for place, one in zip(places, spreads, strict=True):
+        axes.plot(plots._beside(place, 0.3, len(one.values)), one.values, ".", color=style["color"], markersize=6, alpha=0.8, zorder=5)
+    axes.set_ylabel(label)
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
+    plots._from_zero(axes)
+
+
+def _note(passes: int) -> str:
+    bars = f"Means of {passes} passes; bars: ± standard deviation; dots: single passes." if passes > 1 else "One pass each: no bars."
+    return f"{bars} A warm-up pass is left out."

@@ -1,0 +1,316 @@
+"""What `benchmarks/peers.yml` measures: the systems, and the cells, measured one after another. Pure functions.
+
+A cell is one system on a number of workers at one link rate in one round. Rounds are randomised blocks, as in a
+sweep (`control.sweep.sweep`): all systems see the same machine, in an order drawn from the seed.
+"""
+
+import random
+import re
+import shlex
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from control.lab import lab
+from control.operator_variables import integer
+from control.sweep import sweep
+from trainer.config import nearest
+from trainer.errors import ConfigError
+
+COMMAND = "benchmarks/peers"
+
+OWN, TORCH, HOROVOD = "own", "torch", "horovod"
+"""Environments: this project's, and one per peer framework."""
+OURS, IDEAL, BOUND, PEER = "ours", "ideal", "bound", "peer"
+REDUCED = (OURS, PEER)
+"""Kinds whose workers end with equal weights; the other kinds show the limits of these."""
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+NO_LIMIT = "none"
+LAB_LINKS = f"{NO_LIMIT},1gbit,100mbit"
+HALF = '{"reduction": {"name": "half"}}'
+BALANCED = '{"train": {"batch_sizes": "auto"}}'
+PROCESS = {TORCH: {"MALLOC_TRIM_THRESHOLD_": 2**32, "MALLOC_MMAP_THRESHOLD_": 2**31}}
+"""Environment of a system's processes: PyTorch is faster if freed memory is not returned at every step, TensorFlow is not."""
+CHUNK = 8
+"""Steps that a program runs before it reads the clock (`common.CHUNK`)."""
+UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+
+
+@dataclass(frozen=True)
+class System:
+    """One of the compared systems."""
+
+    name: str
+    kind: str
+    environment: str
+    program: str
+    """Its file in benchmarks/peers."""
+    variant: str
+    """The variant that the program runs."""
+    title: str
+    alone: bool = True
+    """Whether it is measured with one worker."""
+    together: bool = True
+    """Whether it is measured with several."""
+    default: bool = True
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it is this project with a reduction that it chooses itself."""
+        return self.kind == OURS and "reduction" not in self.variant
+
+
+SYSTEMS = {
+    system.name: system
+    for system in (
+        System("lockstep", OURS, OWN, "lockstep", "{}", "this project, its reduction chosen by itself (`auto`)"),
+        System("lockstep-packed", OURS, OWN, "lockstep", '{"reduction": {"name": "packed"}}', "this project, float32"),
+        System("lockstep-half", OURS, OWN, "lockstep", HALF, "this project, 16 bits on the wire", default=False),
+        System("lockstep-balanced", OURS, OWN, "lockstep", BALANCED, "this project, a batch for each host by its speed", default=False),
+        *(
+            System(
+                f"lockstep-powersgd-{rank}",
+                OURS,
+                OWN,
+                "lockstep",
+                f'{{"reduction": {{"name": "powersgd", "rank": {rank}}}}}',
+                f"this project, PowerSGD rank {rank}",
+                default=rank == 2,
+            )
+            for rank in (1, 2, 4, 8)
+        ),
+        System("ideal", IDEAL, OWN, "lockstep", "ideal", "the same hosts at once, nothing reduced", alone=False),
+        System("in-step", BOUND, OWN, "lockstep", "in-step", "the same hosts in step, 16 bytes summed twice", alone=False, default=False),
+        System("lockstep-parts", BOUND, OWN, "lockstep", "parts", "this project, with what its parts take", alone=False, default=False),
+        System("stock", PEER, OWN, "stock", "", "TensorFlow MultiWorkerMirroredStrategy, Keras SGD"),
+        System("stock-loop", PEER, OWN, "stock", "loop", "the same, 8 steps a traced call"),
+        System("keras-fit", PEER, OWN, "keras_fit", "", "Keras fit", together=False),
+        System("keras-fit-loop", PEER, OWN, "keras_fit", "loop", "Keras fit, 8 steps an execution", together=False),
+        System("ddp", PEER, TORCH, "torch_ddp", "", "PyTorch DDP on Gloo (one worker: plain PyTorch)"),
+        System("ddp-fp16", PEER, TORCH, "torch_ddp", "fp16", "PyTorch DDP, fp16_compress_hook", alone=False),
+        System("ddp-powersgd", PEER, TORCH, "torch_ddp", "powersgd", "PyTorch DDP, PowerSGD hook rank 2", alone=False),
+        System("horovod", PEER, HOROVOD, "horovod_tf", "", "Horovod on Gloo, TensorFlow 2.13"),
+        System("horovod-fp16", PEER, HOROVOD, "horovod_tf", "fp16", "Horovod, Compression.fp16", alone=False),
+        System("horovod-loop", PEER, HOROVOD, "horovod_tf", "loop", "Horovod, 8 steps a traced call", alone=False),
+        System("horovod-loop-fp16", PEER, HOROVOD, "horovod_tf", "loop-fp16", "the same, Compression.fp16", alone=False),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement."""
+
+    round: int
+    link: str
+    workers: int
+    system: str
+
+    @property
+    def key(self) -> str:
+        """Name of the cell's files."""
+        return f"r{self.round}-{self.link}-{self.workers}-{self.system}"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asked for."""
+
+    workers: tuple[int, ...]
+    links: tuple[str, ...]
+    systems: tuple[str, ...]
+    rounds: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all cells share; results with other settings can't be compared."""
+
+    steps: int = 40
+    warm_up: int = 16
+    seconds: int = 20
+    batch: int = 64
+    threads: int | None = None
+
+
+def wanted(options: Mapping[str, Any], hosts: int, is_lab: bool) -> Wanted:
+    """What to measure.
+
+    Args:
+        options: operator variables.
+        hosts: how many the inventory has.
+        is_lab: whether links can be limited there.
+
+    Raises:
+        ConfigError: an invalid value, a link that can't be limited, or more workers than hosts.
+    """
+    numbers = sweep.numbers("workers", options.get("workers", f"1-{hosts}"))
+    if max(numbers) > hosts:
+        raise ConfigError(f"workers={options.get('workers')}: the inventory has {hosts} hosts; add hosts or ask for fewer")
+    chosen = links(str(options.get("links", LAB_LINKS if is_lab else NO_LIMIT)))
+    if not is_lab and chosen != (NO_LIMIT,):
+        raise ConfigError(
+            f"links={options['links']}: only the lab's links can be limited (ansible-playbook lab.yml makes one); "
+            "on other hosts measure them as they are: leave links away, or -e links=none"
+        )
+    rounds, seed = integer("rounds", options.get("rounds", 3)), integer("seed", options.get("seed", 1))
+    return Wanted(numbers, chosen, systems(options.get("systems")), rounds, seed)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that could point outside the results' folder.
+
+    Raises:
+        ConfigError: it could.
+    """
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"peers={name}: a name is 1 to 64 of a-z 0-9 . _ - and starts with a letter or digit")
+
+
+def links(text: str) -> tuple[str, ...]:
+    """Link rates as `tc` writes them, or `none`; each once, in the order given.
+
+    Raises:
+        ConfigError: one is not a rate.
+    """
+    return tuple(dict.fromkeys(lab.link_rate(part.strip()) for part in text.split(",")))
+
+
+def systems(text: Any) -> tuple[str, ...]:
+    """Names of the systems to measure, in the table's order.
+
+    Raises:
+        ConfigError: an unknown one, with the nearest known.
+    """
+    if text is None:
+        return tuple(name for name, system in SYSTEMS.items() if system.default)
+    names = [part.strip() for part in str(text).split(",")]
+    for name in names:
+        if name not in SYSTEMS:
+            raise ConfigError(f"systems={text}: {name} is unknown{nearest(name, SYSTEMS)}; there are: {', '.join(SYSTEMS)}")
+    return tuple(name for name in SYSTEMS if name in names)
+
+
+def refuse_others(name: str, measured: str, changed: Sequence[str]) -> None:
+    """Refuse to mix results that were measured under other conditions.
+
+    Raises:
+        ConfigError: something has changed.
+    """
+    if changed:
+        raise ConfigError(
+            f"peers={name}: {measured} was measured with another {', '.join(changed)}, and numbers of both can't be compared; "
+            f"measure under another name: -e peers={name[:60]}-2"
+        )
+
+
+def settings(options: Mapping[str, Any]) -> Settings:
+    """The settings that all cells share.
+
+    Raises:
+        ConfigError: a value is not a whole number from 1, or the steps are not whole groups.
+    """
+    found = Settings(**{name: integer(name, options[name]) for name in Settings.__dataclass_fields__ if name in options})
+    for name, least in (("steps", CHUNK), ("warm_up", 2 * CHUNK)):
+        number = getattr(found, name)
+        if number % CHUNK or number < least:
+            raise ConfigError(f"{name}={number}: every system takes {CHUNK} steps at a time; give a multiple of {CHUNK}, from {least}")
+    return found
+
+
+def bits_per_s(link: str) -> float | None:
+    """A link's rate; None if it has no limit."""
+    if link == NO_LIMIT:
+        return None
+    number = link.removesuffix("bit").rstrip("kmg")
+    return float(number) * UNITS[link.removesuffix("bit").removeprefix(number)]
+
+
+def cells(asked: Wanted) -> list[Cell]:
+    """All cells in order of round, link and number of workers; only the order of the systems is random.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    found = []
+    for number in range(1, asked.rounds + 1):
+        for link in asked.links:
+            for workers in asked.workers:
+                found += _block(asked, number, link, workers)
+    if not found:
+        several = asked.workers == (1,)
+        raise ConfigError(
+            f"systems={','.join(asked.systems)}: measured with {'several workers' if several else 'one worker'} only, and workers is "
+            f"{','.join(map(str, asked.workers))}; add {'-e workers=2 or more' if several else '-e workers=1'}, or other systems"
+        )
+    return found
+
+
+def _block(asked: Wanted, number: int, link: str, workers: int) -> list[Cell]:
+    """One block of a round: all systems under the same conditions, in random order.
+
+    A single worker sends nothing, so it is measured only at the first link, and one variant of this project stands for all.
+    """
+    if workers == 1 and link != asked.links[0]:
+        return []
+    names = [name for name in asked.systems if (SYSTEMS[name].alone if workers == 1 else SYSTEMS[name].together)]
+    if workers == 1:
+        ours = [name for name in names if SYSTEMS[name].kind == OURS]
+        names = [name for name in names if name not in ours[1:]]
+    random.Random(f"{asked.seed}/{number}/{link}/{workers}").shuffle(names)
+    return [Cell(number, link, workers, name) for name in names]
+
+
+def remaining(all_cells: Sequence[Cell], measured: Iterable[Cell]) -> list[Cell]:
+    """The cells that are not measured yet; failed ones are tried again."""
+    done = set(measured)
+    return [cell for cell in all_cells if cell not in done]
+
+
+class Pace:
+    """How long cells take, including start and end."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[Cell, float]] = []
+
+    def add(self, cell: Cell, seconds: float) -> None:
+        """Note a cell."""
+        self._seen.append((cell, seconds))
+
+    def left(self, waiting: Iterable[Cell]) -> float | None:
+        """Estimated seconds for these cells; None before the first one is done."""
+        return sum(self._expected(cell) for cell in waiting) if self._seen else None
+
+    def _expected(self, cell: Cell) -> float:
+        """The mean over the most similar cells: of this system at this link, else of this link, else of all."""
+        alike = [seconds for seen, seconds in self._seen if (seen.link, seen.system) == (cell.link, cell.system)]
+        near = [seconds for seen, seconds in self._seen if seen.link == cell.link]
+        return statistics.fmean(alike or near or [seconds for _, seconds in self._seen])
+
+
+def start_script(job: Mapping[str, Any]) -> str:
+    """The script that runs one worker of a cell and ends it if it takes too long.
+
+    Args:
+        job: `environment` (name to value), `argv`, `folder`, `deadline` (seconds), all of them plain values.
+    """
+    exports = "\n".join(f"export {name}={shlex.quote(str(value))}" for name, value in job["environment"].items())
+    return f"""#!/usr/bin/env bash
+# One worker of a cell of benchmarks/peers.yml, started in tmux; ends with the file `exit`.
+set -u
+cd {shlex.quote(job["folder"])} || exit 1
+rm -f exit result.json worker.log
+{exports}
+timeout --kill-after=10 {int(job["deadline"])} {shlex.join(job["argv"])} > worker.log 2>&1
+echo $? > exit.part
+mv exit.part exit
+"""
+
+
+def arguments(cell: Cell, rank: int, addresses: Sequence[str], common: Settings, threads: int) -> list[str]:
+    """The command line of a peer program, without the interpreter and the result file."""
+    numbers = {"rank": rank, "steps": common.steps, "warm-up": common.warm_up, "seconds": common.seconds, "batch": common.batch}
+    named = [part for name, value in {**numbers, "threads": threads}.items() for part in (f"--{name}", str(value))]
+    return [*named, "--addresses", ",".join(addresses), "--variant", SYSTEMS[cell.system].variant]

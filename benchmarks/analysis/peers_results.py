@@ -1,0 +1,461 @@
+"""Analysis of the cells of `benchmarks/peers.yml`: rows of results.csv, medians, ratios, limits, the table. Pure except for files."""
+
+import csv
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from benchmarks.analysis.peers import IDEAL, OURS, PEER, REDUCED, SYSTEMS, Cell, bits_per_s
+from control import text
+from trainer.files import write_rows
+
+PARAMETERS = 3_688_714
+MEASURED, FAILED = "measured", "failed"
+DEFAULT = "{}"
+"""The variant in which this project chooses its reduction."""
+PEER_GONE = 75
+"""Exit code of a worker that ended because another one ended."""
+ERRORS = ("Error", "error:", "Exception", "what():", "Fatal", "gone")
+TEXTS = ("chosen", "reason")
+HEADER = ("system", "ms a step", "from", "to", "images/s", "of ideal", "of best peer", "MB sent", "wire ms", "CPU ms", "rounds")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell in results.csv; numbers are None if it failed."""
+
+    round: int
+    link: str
+    workers: int
+    system: str
+    state: str
+    seconds_step: float | None = None
+    """Global batch divided by images_per_s."""
+    images_per_s: float | None = None
+    """Sum over all workers of batch divided by seconds per step."""
+    slowest_seconds_step: float | None = None
+    cpu_seconds_step: float | None = None
+    """CPU time per worker and step, mean over the workers."""
+    sent_bytes_step: float | None = None
+    """Bytes sent through a host's interface per step, the maximum over workers."""
+    steps: int | None = None
+    loss: float | None = None
+    """Last loss of the first worker."""
+    weights_equal: bool | None = None
+    """Whether all workers ended with the same weights; not required if nothing is reduced."""
+    started_at: float | None = None
+    """Seconds since 1970."""
+    chosen: str = ""
+    """This project's reduction, if it chose it itself."""
+    reason: str = ""
+    """Why the cell failed."""
+
+    @property
+    def cell(self) -> Cell:
+        """The cell of this row."""
+        return Cell(self.round, self.link, self.workers, self.system)
+
+    @property
+    def measured(self) -> bool:
+        """Whether it has numbers."""
+        return self.state == MEASURED
+
+
+def of_results(cell: Cell, found: Sequence[Mapping[str, Any]]) -> Row:
+    """The row of a cell from its workers' results, in order of rank."""
+    wrong = next((one["parameters"] for one in found if one["parameters"] != PARAMETERS), None)
+    if wrong is not None:
+        return failed(cell, f"it trains {wrong:,} parameters, not the model's {PARAMETERS:,}")
+    if not all(math.isfinite(loss) for one in found for loss in one["losses"]):
+        return failed(cell, "its loss is no number")
+    if any(one["weights_before"] == one["weights_sha256"] for one in found):
+        return failed(cell, "its steps changed no weight")
+    rate = sum(one["batch"] / one["seconds_step"] for one in found)
+    return Row(
+        **asdict(cell),
+        state=MEASURED,
+        seconds_step=sum(one["batch"] for one in found) / rate,
+        images_per_s=rate,
+        slowest_seconds_step=max(one["seconds_step"] for one in found),
+        cpu_seconds_step=statistics.fmean(one["cpu_seconds_step"] for one in found),
+        sent_bytes_step=max(one["sent_bytes_step"] for one in found),
+        steps=found[0]["steps"],
+        loss=found[0]["losses"][-1],
+        weights_equal=len({one["weights_sha256"] for one in found}) == 1,
+        started_at=min(one["started_at"] for one in found),
+        chosen=found[0]["settings"]["reduction"]["name"] if cell.workers > 1 and SYSTEMS[cell.system].chooses else "",
+    )
+
+
+def failed(cell: Cell, reason: str) -> Row:
+    """The row of a cell without numbers."""
+    return Row(**asdict(cell), state=FAILED, reason=reason)
+
+
+def first_failure(ends: Sequence[Mapping[str, Any]]) -> str:
+    """Why a cell failed, in one line, from the worker that did not end just because another one had.
+
+    Args:
+        ends: for each worker `host`, `exit` (its code; None if its session ended without one) and `lines`, the end of its log.
+    """
+    bad = [one for one in ends if one["exit"] != 0] or list(ends)
+    one = min(bad, key=lambda each: (each["exit"] == PEER_GONE, each["exit"] is None))
+    code = one["exit"]
+    how = "ended without an exit code" if code is None else "took too long" if code == 124 else f"exit code {code}{text.signal_name(code)}"
+    return f"{one['host']}: {how}: {telling(one['lines'])}"
+
+
+def telling(lines: Sequence[str]) -> str:
+    """The most informative line of a log: the last one that names an error, else the last."""
+    said = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in said if any(word in line for word in ERRORS)]
+    return ((errors or said)[-1] if said else "it said nothing")[:300]
+
+
+def read(path: Path) -> list[Row]:
+    """Rows of results.csv; empty without the file."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [_parsed(record) for record in csv.DictReader(stream)]
+
+
+def _parsed(record: Mapping[str, str]) -> Row:
+    kinds: dict[str, Any] = {"round": int, "workers": int, "steps": int, "link": str, "system": str, "state": str}
+    kinds |= dict.fromkeys(TEXTS, str)
+    kinds["weights_equal"] = lambda value: value == "True"
+    values: dict[str, Any] = {}
+    for field in fields(Row):
+        value = record[field.name]
+        values[field.name] = kinds.get(field.name, float)(value) if value or field.name in TEXTS else None
+    return Row(**values)
+
+
+def put(path: Path, row: Row) -> None:
+    """Add a row, replacing an earlier one of the same cell; the file is complete at all times."""
+    rows = [other for other in read(path) if other.cell != row.cell]
+    rounded = [{name: "" if value is None else _rounded(value) for name, value in asdict(each).items()} for each in [*rows, row]]
+    write_rows(path, [field.name for field in fields(Row)], rounded)
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.7g}") if isinstance(value, float) and value < 1e9 else value
+
+
+@dataclass(frozen=True)
+class Point:
+    """A system on a number of workers at one link, over all rounds."""
+
+    system: str
+    link: str
+    workers: int
+    rows: tuple[Row, ...]
+    """The measured rows, in order of rounds."""
+    reasons: tuple[str, ...]
+    """Why other rows failed, each reason once."""
+
+    @property
+    def name(self) -> str:
+        """The system, with the reduction it chose."""
+        chosen = sorted({row.chosen for row in self.rows} - {""})
+        return f"{self.system} ({', '.join(chosen)})" if chosen else self.system
+
+    @property
+    def images_per_s(self) -> float | None:
+        """Median over rounds."""
+        return statistics.median(_values(self.rows, "images_per_s")) if self.rows else None
+
+    @property
+    def seconds(self) -> tuple[float, float, float] | None:
+        """Seconds per step: smallest, median, largest."""
+        found = _values(self.rows, "seconds_step")
+        return (min(found), statistics.median(found), max(found)) if found else None
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """Least and most images/s of any round."""
+        found = _values(self.rows, "images_per_s")
+        return (min(found), max(found)) if found else None
+
+    def median(self, name: str) -> float | None:
+        """Median of another value of its rows."""
+        found = _values(self.rows, name)
+        return statistics.median(found) if found else None
+
+    @property
+    def wire(self) -> float | None:
+        """Least seconds that a step's bytes take on the link; None without a limit."""
+        rate, sent = bits_per_s(self.link), self.median("sent_bytes_step")
+        return sent * 8 / rate if rate and sent is not None else None
+
+
+def _values(rows: Sequence[Row], name: str) -> list[float]:
+    return [float(value) for value in (getattr(row, name) for row in rows) if value is not None]
+
+
+class Results:
+    """All rows, in the order of the table: by link, by number of workers, by system."""
+
+    def __init__(self, rows: Sequence[Row]):
+        """Group rows into points."""
+        self.rows = list(rows)
+        self.links = list(dict.fromkeys(row.link for row in sorted(self.rows, key=lambda row: -(bits_per_s(row.link) or math.inf))))
+        self.workers = sorted({row.workers for row in self.rows})
+        self.most = max((row.workers for row in self.rows if row.measured), default=0)
+        """The largest number of workers with a measurement."""
+        self.systems = [name for name in SYSTEMS if any(row.system == name for row in self.rows)]
+        self.points = {
+            (link, workers, system): point
+            for link in self.links
+            for workers in self.workers
+            for system in self.systems
+            if (point := self._point(link, workers, system))
+        }
+
+    def _point(self, link: str, workers: int, system: str) -> Point | None:
+        rows = [row for row in self.rows if (row.link, row.workers, row.system) == (link, workers, system)]
+        measured = tuple(sorted((row for row in rows if row.measured), key=lambda row: row.round))
+        reasons = tuple(dict.fromkeys(row.reason for row in rows if not row.measured))
+        return Point(system, link, workers, measured, reasons) if rows else None
+
+    def at(self, link: str, workers: int) -> list[Point]:
+        """Points in one block of the table, fastest first; those without numbers last."""
+        found = [point for (where, number, _), point in self.points.items() if (where, number) == (link, workers)]
+        return sorted(found, key=lambda point: -(point.images_per_s or 0.0))
+
+    def blocks(self) -> list[tuple[str, int]]:
+        """Links and numbers of workers that have points."""
+        return [(link, workers) for link in self.links for workers in self.workers if self.at(link, workers)]
+
+    def best(self, link: str, workers: int, kind: str) -> Point | None:
+        """The fastest system of a kind in a block."""
+        return next((point for point in self.at(link, workers) if SYSTEMS[point.system].kind == kind and point.rows), None)
+
+    def best_by_round(self, link: str, workers: int) -> dict[int, Row]:
+        """The fastest peer of each round in a block; among similar peers it may change from round to round."""
+        found: dict[int, Row] = {}
+        for point in self.at(link, workers):
+            for row in point.rows if SYSTEMS[point.system].kind == PEER else ():
+                if (row.images_per_s or 0.0) > (found[row.round].images_per_s or 0.0 if row.round in found else 0.0):
+                    found[row.round] = row
+        return found
+
+    def alone(self, system: str) -> Point | None:
+        """A system with one worker, which is measured at only one link."""
+        return next((self.points[link, 1, system] for link in self.links if (link, 1, system) in self.points), None)
+
+    def ratio(self, point: Point, other: Point | None) -> tuple[float, float, float] | None:
+        """Ratio of images/s between two points over the rounds that have both: least, median, most."""
+        return _ratio(point, {row.round: row for row in other.rows} if other else {})
+
+    def times_best(self, point: Point) -> tuple[float, float, float] | None:
+        """Ratio of images/s to the fastest peer of each round: least, median, most."""
+        return _ratio(point, self.best_by_round(point.link, point.workers))
+
+    def limit(self, point: Point) -> float | None:
+        """Upper bound on images/s with these bytes and this arithmetic: the slower of computing and sending, done at the same time.
+
+        None if the ideal was not measured.
+        """
+        ideal = self.best(point.link, point.workers, IDEAL)
+        if ideal is None or ideal.seconds is None:
+            return None
+        batch = point.workers * self._batch(ideal)
+        return batch / max(ideal.seconds[1], point.wire or 0.0)
+
+    @staticmethod
+    def _batch(point: Point) -> float:
+        row = point.rows[0]
+        return (row.images_per_s or 0.0) * (row.seconds_step or 0.0) / row.workers
+
+
+def _ratio(point: Point, theirs: Mapping[int, Row]) -> tuple[float, float, float] | None:
+    found = [
+        row.images_per_s / speed
+        for row in point.rows
+        if row.images_per_s and row.round in theirs and (speed := theirs[row.round].images_per_s)
+    ]
+    return (min(found), statistics.median(found), max(found)) if found else None
+
+
+def block_rows(results: Results, link: str, workers: int) -> list[list[str]]:
+    """Table cells of one block."""
+    ideal = results.best(link, workers, IDEAL)
+    return [_cells(results, point, ideal) for point in results.at(link, workers)]
+
+
+def _cells(results: Results, point: Point, ideal: Point | None) -> list[str]:
+    if not point.seconds or point.images_per_s is None:
+        return [point.system, "failed", *["-"] * (len(HEADER) - 3), "0"]
+    least, middle, most = (f"{seconds * 1000:,.1f}" for seconds in point.seconds)
+    sent, cpu, wire = point.median("sent_bytes_step"), point.median("cpu_seconds_step"), point.wire
+    share, times = results.ratio(point, ideal), results.times_best(point)
+    return [
+        point.name,
+        middle,
+        least,
+        most,
+        f"{point.images_per_s:,.0f}",
+        f"{share[1]:.0%}" if share else "-",
+        f"{times[1]:.2f}" if times else "-",
+        f"{sent / 1e6:.2f}" if sent is not None else "-",
+        f"{wire * 1000:,.1f}" if wire is not None else "-",
+        f"{cpu * 1000:,.1f}" if cpu is not None else "-",
+        str(len(point.rows)),
+    ]
+
+
+def heading(link: str, workers: int) -> str:
+    """`5 workers, 100 Mbit/s`."""
+    return f"{text.count(workers, 'worker')}, {shown_link(link)}" if workers > 1 else "1 worker"
+
+
+def shown_link(link: str) -> str:
+    """A rate for display."""
+    rate = bits_per_s(link)
+    if rate is None:
+        return "links unlimited"
+    for unit, factor in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if rate >= factor:
+            return f"{rate / factor:g} {unit}"
+    return f"{rate:g} bit/s"
+
+
+def terminal_table(results: Results, link: str, workers: int) -> str:
+    """One block for the terminal."""
+    return f"{heading(link, workers)}\n{_aligned(HEADER, block_rows(results, link, workers))}"
+
+
+def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table with the first column left-aligned and numbers right-aligned."""
+    table = [header, *rows]
+    first, *widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    lines = [[row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], widths, strict=True))] for row in table]
+    return "\n".join("  " + "  ".join(line).rstrip() for line in lines)
+
+
+def sentences(results: Results) -> list[str]:
+    """Conclusions about this project: one sentence for the largest number of workers at each link, one for one worker."""
+    found = []
+    for link, workers in results.blocks():
+        ours = _default(results, link, workers) or results.best(link, workers, OURS)
+        if ours is None or ours.images_per_s is None or workers not in (1, results.most):
+            continue
+        found.append(_sentence(results, ours, heading(link, workers)))
+    return found
+
+
+def _default(results: Results, link: str, workers: int) -> Point | None:
+    """This project with default settings, not the variant that happens to be fastest."""
+    found = (point for point in results.at(link, workers) if point.rows and SYSTEMS[point.system].kind == OURS)
+    return next((point for point in found if SYSTEMS[point.system].variant == DEFAULT), None)
+
+
+def _sentence(results: Results, ours: Point, where: str) -> str:
+    best, ideal = results.best_by_round(ours.link, ours.workers), results.best(ours.link, ours.workers, IDEAL)
+    parts = [f"{where}: {ours.name} trains {ours.images_per_s:,.0f} images/s"]
+    times, share = results.times_best(ours), results.ratio(ours, ideal)
+    if best and times:
+        names = ", ".join(dict.fromkeys(best[number].system for number in sorted(best)))
+        middle = statistics.median(_values(list(best.values()), "images_per_s"))
+        spread = f"; rounds {times[0]:.2f} to {times[2]:.2f}" if len(ours.rows) > 1 else ""
+        parts.append(f"{times[1]:.2f} times the best peer of its round ({names}; {middle:,.0f}{spread})")
+    if ideal and share:
+        spread = f"; rounds {share[0]:.0%} to {share[2]:.0%}" if len(ours.rows) > 1 else ""
+        parts.append(f"{share[1]:.0%} of the ideal ({ideal.images_per_s:,.0f}{spread})")
+    return ", ".join(parts) + "."
+
+
+def failures(results: Results) -> list[str]:
+    """Systems that failed somewhere, and why: each reason once."""
+    found: dict[str, list[str]] = {}
+    for point in results.points.values():
+        for reason in point.reasons:
+            found.setdefault(f"{point.system}: {reason}", []).append(heading(point.link, point.workers))
+    return [f"{what} ({'; '.join(dict.fromkeys(where))})" for what, where in found.items()]
+
+
+def unequal(results: Results) -> list[str]:
+    """Systems whose workers did not end with equal weights although they train together."""
+    found = [row.system for row in results.rows if row.measured and not row.weights_equal and SYSTEMS[row.system].kind in REDUCED]
+    return sorted(set(found))
+
+
+def markdown(results: Results, record: Mapping[str, Any]) -> str:
+    """The text of table.md: what was measured where, sentences, tables, failures, a description of each system."""
+    lines = ["# This project against its peers", "", f"`{record['command']}`, {record['date']}.", ""]
+    lines += [f"- {line}" for line in described(record)]
+    lines += ["", *(f"- {sentence}" for sentence in sentences(results)), "", PICTURE, ""]
+    for link, workers in results.blocks():
+        lines += [f"## {heading(link, workers)}", "", _markdown_table(block_rows(results, link, workers)), ""]
+    lines += ["## How to read it", "", *(f"- {line}" for line in READING), ""]
+    told = failures(results) + [f"{name}: its workers did not end with equal weights" for name in unequal(results)]
+    lines += ["## What failed", "", *(f"- {line}" for line in told), ""] if told else []
+    lines += ["## Systems", "", *(f"- {name}: {SYSTEMS[name].title}{_versions(record, name)}" for name in results.systems), ""]
+    return "\n".join(lines)
+
+
+PICTURE = "![images/s by system and by number of workers](peers.png)"
+READING = (
+    "ms a step: median over rounds; from, to: the fastest and the slowest round. A round's figure is the mean of its timed steps.",
+    "images/s: of all workers together, median over rounds.",
+    "of ideal: of the images/s of the same hosts at once with no reduction at all (the limit of computing), in the same round; median.",
+    "of best peer: of the images/s of the peer that was the fastest in the same round; median.",
+    "MB sent: what left a host's network interface a step. wire ms: these bytes at the link's rate (the limit of the wire).",
+    "CPU ms: processor time of one worker a step.",
+)
+
+
+def _markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    line = "| " + " | ".join(HEADER) + " |"
+    return "\n".join([line, "| --- |" + " ---: |" * (len(HEADER) - 1), *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _versions(record: Mapping[str, Any], system: str) -> str:
+    known = record.get("versions", {}).get(system)
+    return " (" + ", ".join(f"{name} {version}" for name, version in known.items()) + ")" if known else ""
+
+
+def described(record: Mapping[str, Any]) -> list[str]:
+    """Model, data, hosts and settings, for display."""
+    settings = record["settings"]
+    hosts = [f"{host['name']}: {host['model']}, {host['cpus']:g} CPUs, {host['memory_mb']:,} MB" for host in record["machines"]]
+    return [
+        f"task_cnn, {PARAMETERS:,} parameters; SGD 0.01, momentum 0.9; random 32x32x3 images in memory, {settings['batch']} a worker",
+        f"{settings['warm_up']} steps of warm-up, then {settings['steps']} timed (fewer where they would take longer than "
+        f"{settings['seconds']} s); {text.count(record['rounds'], 'round')}, systems in random order within each",
+        *hosts,
+    ]
+
+
+def summary(results: Results) -> list[dict[str, Any]]:
+    """All points as plain values, for summary.json."""
+    return [_plain(results, point) for point in results.points.values()]
+
+
+def _plain(results: Results, point: Point) -> dict[str, Any]:
+    ideal, best = results.best(point.link, point.workers, IDEAL), results.best_by_round(point.link, point.workers)
+    return {
+        "link": point.link,
+        "workers": point.workers,
+        "system": point.system,
+        "rounds": len(point.rows),
+        "seconds_step": dict(zip(("least", "median", "most"), point.seconds, strict=True)) if point.seconds else None,
+        "images_per_s": point.images_per_s,
+        "images_per_s_spread": list(point.spread) if point.spread else None,
+        "of_ideal": _named(results.ratio(point, ideal)),
+        "of_best_peer": _named(results.times_best(point)),
+        "best_peer_by_round": {number: row.system for number, row in sorted(best.items())},
+        "sent_bytes_step": point.median("sent_bytes_step"),
+        "wire_seconds": point.wire,
+        "limit_images_per_s": results.limit(point),
+        "cpu_seconds_step": point.median("cpu_seconds_step"),
+        "failures": list(point.reasons),
+    }
+
+
+def _named(found: tuple[float, float, float] | None) -> dict[str, float] | None:
+    return dict(zip(("least", "median", "most"), found, strict=True)) if found else None

@@ -1,0 +1,214 @@
+"""The environments of the peers: wheels gathered on the control node, and Horovod built there, once.
+
+An unavailable peer is a result, not a failure: `gather` raises, and its caller records the reason.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.analysis.peers import HOROVOD, TORCH
+from control import project
+from control.provision import wheels
+from control.runs.package import EPOCH, TRAINER
+from trainer.errors import LockstepError
+from trainer.files import replacing, sha256_file, write_text
+
+PROGRAMS = project.ROOT / "benchmarks" / "peers"
+REQUIREMENTS = PROGRAMS / "requirements"
+PLACE = project.PRIVATE / "peers"
+MODULES = {TORCH: ["torch", "numpy"], HOROVOD: ["tensorflow", "horovod.tensorflow", "horovod.runner.http.http_server"]}
+"""Modules that must import on a host before an environment counts as complete."""
+NEED_MB = {TORCH: 1600, HOROVOD: 1800}
+BUILD = {
+    "HOROVOD_WITH_GLOO": "1",
+    "HOROVOD_WITH_TENSORFLOW": "1",
+    "HOROVOD_WITHOUT_MPI": "1",
+    "HOROVOD_WITHOUT_PYTORCH": "1",
+    "HOROVOD_WITHOUT_MXNET": "1",
+    "HOROVOD_CPU_OPERATIONS": "GLOO",
+    "MAKEFLAGS": "-j1",
+    "CMAKE_BUILD_PARALLEL_LEVEL": "1",
+}
+TOOLS = ("g++", "cmake", "make")
+BUILD_S = 5400
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of wheels that hosts install."""
+
+    path: Path
+    name: str
+    """Its name on the distributed file system."""
+    digest: str
+
+    def fact(self) -> dict[str, str]:
+        """The folder in the form that `provision_wheels` takes."""
+        return {"folder": str(self.path), "name": self.name, "digest": self.digest}
+
+
+def gather(environment: str, target: wheels.Target, told: Told) -> Folder:
+    """The wheels of an environment for one kind of host.
+
+    Raises:
+        LockstepError: they are unavailable here; says why.
+    """
+    gathering = wheels.Gathering(target, _lock(f"{environment}.txt"), _uv(), PLACE / "wheels" / f"{environment}-{target.key}", told)
+    index = gathering.complete() or gathering.gather()
+    if environment != HOROVOD:
+        digest = wheels.digest(index)
+        return Folder(gathering.folder, f"peers-{environment}-{target.key}-{digest}", digest)
+    return _with_built(gathering, index, built(target, gathering.folder, wheels.digest(index), told))
+
+
+def _lock(name: str) -> list[wheels.Pin]:
+    return wheels.pins((REQUIREMENTS / name).read_text(encoding="utf-8"))
+
+
+def _uv() -> wheels.Pin | None:
+    lock = wheels.pins((project.ROOT / "requirements" / "control.txt").read_text(encoding="utf-8"))
+    return next((pin for pin in lock if pin.name == "uv"), None)
+
+
+def _with_built(gathering: wheels.Gathering, index: Mapping[str, Any], wheel: Path) -> Folder:
+    """A separate folder with links to all wheels and the built one, so that the gathered folder stays as locked."""
+    own = sha256_file(wheel)
+    digest = hashlib.sha256(f"{wheels.digest(dict(index))} {own}".encode()).hexdigest()[:16]
+    folder = PLACE / "published" / f"{gathering.target.key}-{digest}"
+    files = [gathering.folder / name for name in index["wheels"]] + ([gathering.folder / index["uv"]["file"]] if index["uv"] else [])
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in [*files, wheel]:
+        if not (folder / file.name).exists():
+            os.link(file, folder / file.name)
+    wish = (gathering.folder / wheels.REQUIREMENTS).read_text(encoding="utf-8")
+    write_text(folder / wheels.REQUIREMENTS, f"{wish}{wheel.name.split('-')[0]}=={wheel.name.split('-')[1]} --hash=sha256:{own}\n")
+    return Folder(folder, f"peers-{HOROVOD}-{gathering.target.key}-{digest}", digest)
+
+
+def built(target: wheels.Target, folder: Path, digest: str, told: Told) -> Path:
+    """Horovod's wheel for one kind of host, built here against the TensorFlow of these wheels.
+
+    Args:
+        target: of the hosts.
+        folder: of the gathered wheels.
+        digest: of the gathered wheels.
+        told: called with progress messages.
+
+    Raises:
+        LockstepError: this machine can't build it.
+    """
+    place = PLACE / "built" / f"{target.key}-{digest}"
+    known = sorted(place.glob("horovod-*.whl"))
+    if known:
+        return known[0]
+    python = _builder(target)
+    shutil.rmtree(place, ignore_errors=True)
+    (place / "out").mkdir(parents=True)
+    try:
+        _build(place, python, folder, told)
+    finally:
+        shutil.rmtree(place / "venv", ignore_errors=True)
+    (wheel,) = (place / "out").glob("horovod-*.whl")
+    # Renamed last, so an existing wheel is a complete build.
+    return wheel.rename(place / wheel.name)
+
+
+def _build(place: Path, python: str, folder: Path, told: Told) -> None:
+    """Build Horovod's wheel in `<place>/out`, in an environment with its build dependencies."""
+    told("building Horovod: its environment")
+    builder = str(place / "venv" / "bin" / "python")
+    _run([_tool("uv"), "venv", "--quiet", "--offline", "--no-project", "--python", python, str(place / "venv")], {}, place, told)
+    offline = ["--offline", "--no-index", "--find-links", str(folder), "--require-hashes", "-r", str(folder / wheels.REQUIREMENTS)]
+    _run([_tool("uv"), "pip", "install", "--quiet", "--python", builder, *offline], {}, place, told)
+    options = ["--verbose", "--no-deps", "--no-build-isolation", "--no-binary", "horovod", "--no-cache-dir", "--require-hashes"]
+    options += ["--wheel-dir", str(place / "out"), "-r", str(REQUIREMENTS / "horovod-source.txt")]
+    path = f"{place / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    argv = ["nice", "-n", "15", sys.executable, "-m", "pip", "--python", builder, "wheel", *options]
+    _run(argv, {**BUILD, "PATH": path}, place, told)
+
+
+def _builder(target: wheels.Target) -> str:
+    """A Python on this machine that matches the hosts'.
+
+    Raises:
+        LockstepError: there is none, or no compiler.
+    """
+    if os.uname().machine != target.machine:
+        raise LockstepError(f"Horovod is built on the control node, which is {os.uname().machine}; the hosts are {target.machine}")
+    missing = [tool for tool in TOOLS if not shutil.which(tool)]
+    if missing:
+        raise LockstepError(f"Horovod is built on the control node, which lacks {', '.join(missing)}: apt-get install g++ cmake make")
+    if sys.version_info[:2] == tuple(int(part) for part in target.short.split(".")):
+        return sys.executable
+    found = shutil.which(f"python{target.short}")
+    if not found:
+        raise LockstepError(f"Horovod is built on the control node with the hosts' Python {target.short}, which is not installed here")
+    return found
+
+
+def _tool(name: str) -> str:
+    """A program in this project's environment.
+
+    Raises:
+        LockstepError: it is missing.
+    """
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if not found:
+        raise LockstepError(f"building Horovod needs {name}, which is not in this project's .venv: make setup")
+    return found
+
+
+def _run(argv: list[str], environment: Mapping[str, str], place: Path, told: Told) -> None:
+    """Run a step of the build; its output goes to build.log.
+
+    Raises:
+        LockstepError: it failed; has its last error.
+    """
+    log = place / "build.log"
+    lines = []
+    with (
+        log.open("a", encoding="utf-8") as stream,
+        subprocess.Popen(
+            ["timeout", str(BUILD_S), *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, **environment},
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            stream.write(line)
+            lines.append(line.strip())
+            if "%]" in line:
+                told(f"building Horovod: {line.strip()[:70]}")
+    if process.returncode != 0:
+        errors = [line for line in lines if "error" in line.lower()] or lines or ["it said nothing"]
+        raise LockstepError(f"Horovod can't be built here: {errors[-1][:200]} (all of it: {project.relative(log)})")
+
+
+def programs() -> Path:
+    """One file with the peer programs and this project's trainer, named by its digest; Python imports it directly."""
+    files = {path.name: path for path in sorted(PROGRAMS.glob("*.py"))}
+    files |= {str(path): TRAINER.root / path for path in TRAINER.sources()}
+    state = hashlib.sha256()
+    for name, path in files.items():
+        state.update(f"{name}\0{sha256_file(path)}\n".encode())
+    archive = PLACE / "code" / f"peers-{state.hexdigest()[:16]}.zip"
+    if not archive.is_file():
+        with replacing(archive) as part, zipfile.ZipFile(part, "w") as stream:
+            for name, path in files.items():
+                stream.writestr(zipfile.ZipInfo(name, EPOCH), path.read_bytes())
+    return archive

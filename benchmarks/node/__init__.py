@@ -1,0 +1,1 @@
+"""What benchmarks run on a node besides the trainer."""

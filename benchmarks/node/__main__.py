@@ -1,0 +1,41 @@
+"""Measurements on a node: `python -m benchmarks.node COMMAND`."""
+
+import argparse
+import sys
+
+from benchmarks.node import loader
+from trainer.commands import DATA, PATH, TEXT, CommandLine, integers, numbers, published
+from trainer.errors import DONE
+
+BENCHMARK = (("--config", PATH), ("--out", PATH), *integers(["--passes"], required=True))
+
+
+def main() -> int:
+    """Run one command."""
+    line = CommandLine("benchmarks.node", __doc__)
+    line.add("loader", time_loaders, *BENCHMARK, *DATA, ("--loaders", TEXT), *integers(["--limit"]))
+    several = (("--devices", TEXT), ("--batches", TEXT), *integers(["--threads"], required=True), ("--model", {"type": PATH["type"]}))
+    line.add("inference", time_inference, *BENCHMARK, *several)
+    return line.run()
+
+
+def time_loaders(arguments: argparse.Namespace) -> int:
+    """Time passes over a published dataset by number of loaders; writes results.json."""
+    wanted = loader.Wanted(numbers(arguments.loaders), arguments.passes, arguments.limit)
+    loader.run(arguments.config, published(arguments), wanted, arguments.out)
+    return DONE
+
+
+def time_inference(arguments: argparse.Namespace) -> int:
+    """Time the predictions of a snapshot (or a new model) by devices and batch size; writes results.json."""
+    from trainer import worker
+
+    worker.quiet_tensorflow()
+    from benchmarks.node import inference
+
+    wanted = inference.Wanted(numbers(arguments.devices), numbers(arguments.batches), arguments.passes)
+    inference.run(arguments.config, arguments.model, wanted, arguments.threads, arguments.out)
+    return DONE
+
+
+sys.exit(main())

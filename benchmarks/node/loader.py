@@ -1,0 +1,150 @@
+"""How long passes over published images take, by number of loaders: batches are made and augmented, nothing trains.
+
+Modelled on the `timing` of a course on distributed data loading (SkafteNicki/dtu_mlops): five passes for each number of
+loader workers. Here the numbers take turns, so that all see the same machine.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from benchmarks.node.spent import Spent
+from trainer import config as configs
+from trainer.config import Augment, Config
+from trainer.data.cache import open_images
+from trainer.data.manifest import Published
+from trainer.data.partition import EpochPlan, epoch_order
+from trainer.data.pipeline import Batches, Feeder, calls
+from trainer.errors import DatasetError
+from trainer.files import write_json
+from trainer.telemetry import Metrics
+
+TOLD_EVERY_S = 1.0
+WARM_UP = 0
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to time."""
+
+    loaders: tuple[int, ...]
+    passes: int
+    limit: int | None = None
+    """Images per pass; None: all."""
+
+
+def run(config: Path, published: Published, wanted: Wanted, out: Path) -> None:
+    """Measure and write `out/results.json`; `out/metrics.jsonl` shows progress."""
+    metrics = Metrics(out / "metrics.jsonl")
+    found = measure(configs.build(configs.load(config)), published, wanted, lambda note: metrics.phase("timing", note))
+    write_json(out / "results.json", found)
+
+
+def measure(config: Config, published: Published, wanted: Wanted, told: Told) -> dict[str, Any]:
+    """Time passes over the training images of a published dataset, decoded and augmented as in training.
+
+    Args:
+        config: its image size, batch, steps per call, seed and section `augment` are used.
+        published: the dataset.
+        wanted: numbers of loaders, passes of each.
+        told: called with a progress line.
+
+    Returns:
+        `images` per pass, their `bytes` as files, `decoded_mb` of all images of the dataset at that size, `cores` that
+        this process may use, and `rows`: `loaders`, `number` (of the pass), `images`, and the values of `Spent`.
+
+    Raises:
+        DatasetError: its images are raw pixels.
+    """
+    manifest, _ = open_images(published, Path(os.devnull), config.data.image_size, 0, lambda *_: None, 1)
+    if manifest.shape is not None:
+        raise DatasetError(f"{published.folder}: its images are raw pixels, so loaders have nothing to decode")
+    vary = varying(config)
+    chosen = epoch_order(len(manifest.train.files), config.seed, WARM_UP)[: wanted.limit]
+    watch = _Watch(told, wanted, len(chosen))
+    feeders = {}
+    for loaders in wanted.loaders:
+        _, images = open_images(published, Path(os.devnull), config.data.image_size, 0, lambda *_: None, loaders)
+        feeders[loaders] = Feeder(images["train"], chosen, [1], 0)
+    # The first pass fills the kernel's page cache and is not counted.
+    one_pass(config, feeders[max(feeders)], len(chosen), WARM_UP, watch.during(max(feeders)), vary)
+    rows = []
+    for number in range(1, wanted.passes + 1):
+        for loaders in in_turn(wanted.loaders, number):
+            spent = one_pass(config, feeders[loaders], len(chosen), number, watch.during(loaders), vary)
+            rows.append({"loaders": loaders, "number": number, "images": len(chosen), **spent})
+    offsets = manifest.train.offsets
+    return {
+        "images": len(chosen),
+        "bytes": sum(offsets[index + 1] - offsets[index] for index in chosen),
+        "decoded_mb": (len(manifest.train.files) + len(manifest.test.files)) * math.prod(config.data.image_size) / 2**20,
+        "cores": len(os.sched_getaffinity(0)),
+        "rows": rows,
+    }
+
+
+def in_turn(numbers: Sequence[int], round_number: int) -> list[int]:
+    """The numbers in ascending order, in the next round descending, so that effects of the order cancel out."""
+    return sorted(numbers, reverse=round_number % 2 == 0)
+
+
+def varying(config: Config) -> Callable[[Batches], None] | None:
+    """A function that augments batches as in training; None if the configuration has no augmentation."""
+    if config.augment == Augment():
+        return None
+    from trainer import augmentation, step
+
+    augment: Callable[[step.Batch], Any] = cast(Any, augmentation.make(config.augment, config.seed))
+
+    def vary(batches: Batches) -> None:
+        whole = step.full(batches.images, batches.labels)
+        for index in range(batches.call.steps):
+            augment(whole.at(index))
+
+    return vary
+
+
+def one_pass(
+    config: Config,
+    feeder: Feeder,
+    images: int,
+    epoch: int,
+    told: Callable[[int], None],
+    vary: Callable[[Batches], None] | None = None,
+) -> dict[str, float]:
+    """What one pass in the order of an epoch takes, as the values of `Spent`."""
+    batch, done = config.train.batch_size, 0
+    steps, spent = math.ceil(images / batch), Spent()
+    planned = calls(0, steps, config.train.steps_per_call, uneven=images % batch > 0)
+    for batches in feeder.epoch(EpochPlan(images, batch, steps, config.seed, epoch), planned):
+        if vary is not None:
+            vary(batches)
+        done += batches.labels.size
+        told(done)
+    return spent.so_far()
+
+
+class _Watch:
+    """Reports the progress of the passes, at most once per second."""
+
+    def __init__(self, told: Told, wanted: Wanted, images: int):
+        self._told, self._images = told, images
+        self._passes, self._begun = 1 + wanted.passes * len(wanted.loaders), 0
+        self._last = -math.inf
+
+    def during(self, loaders: int) -> Callable[[int], None]:
+        """A function to call with the number of images that the next pass has seen so far."""
+        self._begun += 1
+        name = f"pass {self._begun} of {self._passes} ({'warm-up, ' if self._begun == 1 else ''}loaders: {loaders})"
+
+        def told(done: int) -> None:
+            if time.monotonic() - self._last >= TOLD_EVERY_S:
+                self._last = time.monotonic()
+                self._told(f"{name}: {done:,} of {self._images:,} images")
+
+        return told

@@ -1,0 +1,28 @@
+"""What a piece of work takes: wall-clock seconds, CPU seconds of this process, and idle seconds of all cores."""
+
+import time
+from pathlib import Path
+
+TICKS_PER_S = 100
+"""Unit of /proc/stat (USER_HZ)."""
+
+
+class Spent:
+    """Counts from its creation."""
+
+    def __init__(self) -> None:
+        self._idle, self._worked, self._begun = _idle(), time.process_time(), time.perf_counter()
+
+    def so_far(self) -> dict[str, float]:
+        """`seconds`, `cpu_seconds` (of this process) and `idle_seconds` (of all cores of the machine together)."""
+        ended, worked = time.perf_counter(), time.process_time()
+        return {"seconds": ended - self._begun, "cpu_seconds": worked - self._worked, "idle_seconds": _idle() - self._idle}
+
+
+def _idle() -> float:
+    return idle_seconds(Path("/proc/stat").read_text(encoding="ascii"))
+
+
+def idle_seconds(stat: str) -> float:
+    """Idle seconds of all cores together since the machine started, from the text of /proc/stat."""
+    return sum(int(ticks) for ticks in stat.split("\n", 1)[0].split()[4:6]) / TICKS_PER_S

@@ -1,0 +1,1 @@
+"""Tasks that playbooks run on the control node: `control: {do: benchmarks.NAME, ...}`."""

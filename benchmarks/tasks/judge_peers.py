@@ -1,0 +1,91 @@
+"""Check what the probe of the hosts found: their hardware, and whether they are free to be measured."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from benchmarks.analysis import peers_results
+from benchmarks.analysis.peers import refuse_others
+from control.provision import provisioning
+from control.runs.cluster import thread_share
+from control.task import Task
+from trainer.errors import LockstepError
+from trainer.files import read_json, write_json
+
+SESSION = "peers=-w"
+"""Prefix of this benchmark's sessions; no run's name contains `=`."""
+
+
+class JudgePeers(Task):
+    """Returns the fact `peers_hosts`: for each host its Python, its kind of wheels, its threads and its hardware."""
+
+    def act(self) -> dict[str, Any]:
+        """Refuse hosts that train, and those without Python."""
+        looked, probed, hosts = self.arguments["looked"], self.arguments["probed"], self.arguments["hosts"]
+        found = {}
+        for host in hosts:
+            name = host["name"]
+            seen, facts = provisioning.parse(looked[name].get("output", "")), probed[name].get("facts")
+            if facts is None:
+                raise LockstepError(f"{name} gives no answer: {probed[name].get('msg', 'unreachable')}; see ansible-playbook doctor.yml")
+            refuse_busy(name, seen.sessions)
+            threads = self.arguments.get("threads") or thread_share(hosts, name, max(1, int(facts["cpus"])))
+            found[name] = {**_wheels(seen), "threads": int(threads), "machine": machine(host, facts)}
+        if not self.check_mode:
+            folder = Path(self.arguments["folder"])
+            path, machines = folder / "summary.json", [one["machine"] for one in found.values()]
+            record = read_json(path)
+            if peers_results.read(folder / "results.csv"):
+                machines = continued(record["name"], record.get("machines", []), machines)
+            write_json(path, {**record, "machines": machines, "control_cores": os.cpu_count()})
+        return {"ansible_facts": {"peers_hosts": found}}
+
+
+def continued(name: str, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All machines of results that are being extended.
+
+    Raises:
+        LockstepError: a machine has changed.
+    """
+    found = {one["name"]: one for one in [*now, *before]}
+    for one in now:
+        refuse_others(name, one["name"], [key for key, value in found[one["name"]].items() if one.get(key) != value])
+    return [found[key] for key in sorted(found)]
+
+
+def refuse_busy(host: str, sessions: list[str]) -> None:
+    """Refuse a host on which something is training.
+
+    Raises:
+        LockstepError: something is.
+    """
+    others = [session for session in sessions if not session.startswith(SESSION)]
+    if others:
+        raise LockstepError(
+            f"{host}: {', '.join(others)} runs there, and would be measured with the benchmark; "
+            "wait for it, or stop it (ansible-playbook status.yml, stop.yml)"
+        )
+
+
+def _wheels(seen: provisioning.Look) -> dict[str, Any]:
+    """Python and kind of wheels; empty if peers can't be installed."""
+    target, python = seen.target, seen.python
+    return {
+        "python": python[0] if python else "",
+        "target": {"machine": target.machine, "python": target.python, "glibc": target.glibc} if target else None,
+        "wheels": target.key if target else "",
+    }
+
+
+def machine(host: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
+    """Hardware of a host, for the record."""
+    return {
+        "name": host["name"],
+        "address": host["address"],
+        "model": facts["model"],
+        "cores": facts["cores"],
+        "cpus": facts["cpus"],
+        "memory_mb": facts["memory"]["total_mb"],
+        "os": facts["os"],
+        "packages": facts["python"].get("packages", {}),
+    }

@@ -1,0 +1,83 @@
+"""Make and show the plan of `benchmarks/inference.yml`: which model, on which host; the host is not touched."""
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.analysis import benchmark, common
+from control import command_line, project, text
+from control.operator_variables import integer
+from control.runs import planning
+from control.runs.plan import latest_run
+from control.sweep import sweep
+from control.task import Task
+from trainer import config as configs
+from trainer import models
+from trainer.errors import ConfigError
+from trainer.rundir import choose_epochs, snapshot_path
+
+CONFIG = "lecture_cnn"
+
+
+class PlanInference(Task):
+    """Returns the facts `bench` and `cluster`: the first host."""
+
+    def act(self) -> dict[str, Any]:
+        """Validate the options, resolve them, show the plan."""
+        options = command_line.operator_options("benchmarks/inference", self.task_vars)
+        settings = settings_of(options)
+        host = planning.hosts(self.task_vars)[0]
+        model = model_of(options, project.RUNS)
+        arguments = [part for key in ("devices", "batches") for part in (f"--{key}", ",".join(map(str, settings[key])))]
+        bench = benchmark.new(
+            "inference", options, [*arguments, "--passes", str(settings["passes"])], model["config_yaml"], settings=settings, of=model["of"]
+        )
+        bench["snapshot"] = model["snapshot"]
+        pairs = [
+            ("host", f"{host['name']} {host['address']} (the first of the inventory)"),
+            ("model", model["of"]),
+            ("devices", f"{text.listed(settings['devices'])}, each predicts a part of the batch"),
+            ("batches", f"{text.listed(settings['batches'])} images, {common.passes(settings['passes'])} each, in turn"),
+            ("results", project.relative(benchmark.results(bench["name"]))),
+        ]
+        facts = {"bench": bench, "cluster": [host], "run_options": options}
+        return {"show": f"Plan\n{text.fields(pairs)}", "ansible_facts": facts}
+
+
+def settings_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Devices, batch sizes, passes.
+
+    Raises:
+        ConfigError: not numbers, or a batch that is too small to be split.
+    """
+    devices = sweep.numbers("devices", options.get("devices", "1,2"))
+    batches = sweep.numbers("batches", options.get("batches", "32,128,512"))
+    if batches[0] < devices[-1]:
+        raise ConfigError(f"batches={options.get('batches')}: a batch of {batches[0]} can't be cut for {devices[-1]} devices; ask for more")
+    return {"devices": devices, "batches": batches, "passes": integer("passes", options.get("passes", 5))}
+
+
+def model_of(options: dict[str, Any], runs: Path) -> dict[str, Any]:
+    """The model that predicts: `of` (for display), `snapshot` (a path, or None) and `config_yaml`.
+
+    Without `run` and `config` it is that of the latest run or, if there is none, a new model of the default configuration.
+
+    Raises:
+        LockstepError: a run without snapshots, an unknown configuration, both at once.
+    """
+    if "run" in options and "config" in options:
+        raise ConfigError(f"run={options['run']}, config={options['config']}: give one of them, a trained model or a new one")
+    started = any(runs.glob("*/cluster.json"))
+    if "config" in options or not ("run" in options or started):
+        return _new_model(str(options.get("config", CONFIG)), str(options.get("set", "")))
+    if "set" in options:
+        raise ConfigError(f"set={options['set']}: a run's snapshot is taken as it is; give config=NAME for a new model")
+    folder = latest_run(runs, None if "run" not in options else str(options["run"]))
+    epoch = choose_epochs("last", folder)[0]
+    text_of = (folder / "config.yml").read_text(encoding="utf-8")
+    return {"of": f"epoch {epoch} of run {folder.name}", "snapshot": str(snapshot_path(folder, epoch)), "config_yaml": text_of}
+
+
+def _new_model(name: str, overrides: str) -> dict[str, Any]:
+    config = configs.build(configs.override(configs.load(configs.find(name)), configs.parse_set(overrides)))
+    models.options_of(config.model)
+    return {"of": f"a new {config.model['name']} of configuration {Path(name).stem}", "snapshot": None, "config_yaml": configs.dump(config)}

@@ -1,0 +1,161 @@
+"""Make and show the plan of `benchmarks/peers.yml`: which cells, on which hosts; no host is touched."""
+
+import datetime
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.analysis import benchmark, peers_results, peers_wheels
+from benchmarks.analysis.peers import (
+    COMMAND,
+    OURS,
+    OWN,
+    PEER,
+    SYSTEMS,
+    Wanted,
+    cells,
+    check_name,
+    refuse_others,
+    remaining,
+    settings,
+    wanted,
+)
+from control import children, command_line, project, text
+from control.runs import planning
+from control.runs.cluster import check_absolute
+from control.sweep.trials import alone
+from control.task import Task
+from trainer import config as configs
+from trainer.errors import ConfigError
+from trainer.files import read_json, write_json
+
+CONTINUES = "What was measured is kept; to go on: {}"
+SAME = {
+    "settings": "steps, warm_up, seconds, batch or threads",
+    "code": "trainer or peer programs (their code has changed)",
+    "seed": "seed",
+}
+"""What must not change when a folder of results is continued."""
+
+
+class PlanPeers(Task):
+    """Returns the facts `peers_plan` (with `folder` and `cells` left to measure) and `cluster`."""
+
+    def act(self) -> dict[str, Any]:
+        """Validate the options, compare them with existing results, show the plan."""
+        options, hosts = command_line.operator_options(COMMAND, self.task_vars), planning.hosts(self.task_vars)
+        state = str(options.get("state", "present"))
+        if state not in ("present", "absent"):
+            raise ConfigError(f"state={state}: it must be present or absent")
+        if "peers_path" in options:
+            check_absolute({"peers_path": str(options["peers_path"])})
+        if state == "absent":
+            return {"ansible_facts": {"peers_plan": {"state": state, "peers_path": options.get("peers_path")}, "cluster": hosts}}
+        children.refuse_questions()
+        if not self.check_mode:
+            with alone():
+                pass
+        asked = self._asked(options, len(hosts))
+        record = self._record(options, asked, hosts[: max(asked.workers)])
+        all_cells = cells(asked)
+        rows = peers_results.read(Path(record["folder"]) / "results.csv")
+        left = remaining(all_cells, [row.cell for row in rows if row.measured])
+        if not self.check_mode:
+            write_json(Path(record["folder"]) / "summary.json", {**measured(Path(record["folder"])), **record})
+        facts = {"peers_plan": {**record, "cells": [asdict(cell) for cell in left]}, "cluster": record["hosts"]}
+        shown = _shown(record, asked, len(all_cells), len(left))
+        more = {} if self.check_mode else {"if_interrupted": CONTINUES.format(record["again"])}
+        return {"show": shown, "ansible_facts": facts, **more}
+
+    @staticmethod
+    def _asked(options: dict[str, Any], hosts: int) -> Wanted:
+        asked = wanted(options, hosts, is_lab(command_line.inventory()))
+        refused = {name: why for name in asked.systems if (why := unsupported(name))}
+        if refused and "systems" in options:
+            raise ConfigError("; ".join(f"systems: {name}: {why}" for name, why in refused.items()))
+        return Wanted(asked.workers, asked.links, tuple(name for name in asked.systems if name not in refused), asked.rounds, asked.seed)
+
+    def _record(self, options: dict[str, Any], asked: Wanted, hosts: list[dict[str, Any]]) -> dict[str, Any]:
+        now = datetime.datetime.now(tz=datetime.UTC)
+        name = str(options.get("peers", f"peers-{now:%Y%m%d-%H%M%S}"))
+        check_name(name)
+        folder = benchmark.results(name)
+        record = {
+            "name": name,
+            "date": now.isoformat(timespec="seconds"),
+            "command": benchmark.command(f"{COMMAND}.yml", options),
+            "again": benchmark.command(f"{COMMAND}.yml", {**options, "peers": name}),
+            "state": "present",
+            "lab": is_lab(command_line.inventory()),
+            "folder": str(folder),
+            "code": peers_wheels.programs().name,
+            "hosts": hosts,
+            "workers": list(asked.workers),
+            "links": list(asked.links),
+            "systems": list(asked.systems),
+            "environments": sorted({SYSTEMS[system].environment for system in asked.systems} - {OWN}),
+            "rounds": asked.rounds,
+            "seed": asked.seed,
+            "settings": asdict(settings(options)),
+            "peers_path": options.get("peers_path"),
+        }
+        return {**record, **check_same(folder, record)}
+
+
+def is_lab(inventory: Path) -> bool:
+    """Whether an inventory is this project's lab, whose links can be limited."""
+    place = project.ROOT / "inventory" / "lab"
+    return inventory.resolve() in (place, place / "hosts.yml")
+
+
+def unsupported(system: str) -> str | None:
+    """Why this version of the trainer does not support the system's configuration; None if it does."""
+    known = SYSTEMS[system]
+    if known.kind != OURS:
+        return None
+    try:
+        configs.build(json.loads(known.variant))
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def check_same(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """What is kept from an existing folder's summary.
+
+    Raises:
+        ConfigError: it was measured under other conditions, so its numbers can't be compared with new ones.
+    """
+    known = measured(folder)
+    if not known:
+        return {}
+    changed = [words for key, words in SAME.items() if known[key] != record[key]]
+    both = min(len(known["hosts"]), len(record["hosts"]))
+    if known["hosts"][:both] != record["hosts"][:both]:
+        changed.append("list of hosts")
+    refuse_others(record["name"], "it", changed)
+    kept = {"date": known["date"], "command": known["command"]}
+    kept |= {key: sorted({*known[key], *record[key]}) for key in ("workers",)}
+    kept |= {key: list(dict.fromkeys([*known[key], *record[key]])) for key in ("links", "systems")}
+    return {**kept, "rounds": max(known["rounds"], record["rounds"]), "hosts": max(known["hosts"], record["hosts"], key=len)}
+
+
+def measured(folder: Path) -> dict[str, Any]:
+    """The summary of a folder with results; empty for any other."""
+    path = folder / "summary.json"
+    return dict(read_json(path)) if path.is_file() and peers_results.read(folder / "results.csv") else {}
+
+
+def _shown(record: dict[str, Any], asked: Wanted, total: int, left: int) -> str:
+    peers = [name for name in asked.systems if SYSTEMS[name].kind == PEER]
+    pairs = [
+        ("hosts", f"{len(record['hosts'])}: {', '.join(host['name'] for host in record['hosts'])}"),
+        ("systems", ", ".join(name for name in asked.systems if name not in peers) or "-"),
+        ("peers", ", ".join(peers) or "-"),
+        ("links", ", ".join(peers_results.shown_link(link).replace("links ", "") for link in asked.links)),
+        ("workers", text.listed(asked.workers)),
+        ("cells", f"{total} in {text.count(asked.rounds, 'round')}" + (f", of them {left} still to measure" if left != total else "")),
+        ("results", project.relative(Path(record["folder"]))),
+    ]
+    return f"Plan\n{text.fields(pairs)}"

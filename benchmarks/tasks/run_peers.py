@@ -1,0 +1,141 @@
+"""Measure what is left, one cell after another; however it ends, no process and no link limit stays on the hosts."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ansible.utils.display import Display
+
+from benchmarks.analysis import peers_results, peers_wheels
+from benchmarks.analysis.peers import COMMAND, SYSTEMS, Cell, Pace
+from benchmarks.analysis.peers_results import Row
+from benchmarks.tasks.conclude_peers import conclude
+from control import command_line, project, text
+from control.children import Interrupted, Playbook, heeding_signals, last_lines
+from control.progress import Line
+from control.sweep.trials import alone
+from control.task import Task
+from trainer.errors import LockstepError
+from trainer.files import read_json, sha256_file
+
+DEADLINE_S = 300
+"""How long a worker of a cell may run in total."""
+LINES = 10
+"""Lines of a log to show after a failure."""
+OUT = project.PRIVATE / "peers" / "cell"
+LOGS = project.PRIVATE / "peers" / "logs"
+
+
+class RunPeers(Task):
+    """Each cell is a playbook of its own (`benchmarks/peers/cell.yml`); a row of results.csv is written when it ends."""
+
+    def act(self) -> dict[str, Any]:
+        """Measure all remaining cells."""
+        self.peers, self.missing = self.arguments["peers"], self.arguments["missing"]
+        self.folder = Path(self.peers["folder"])
+        self.code_sha256 = sha256_file(peers_wheels.programs())
+        self.line = Line(Display(), command_line.terminal(), every=30)
+        self.variables = command_line.inventory_overrides(COMMAND)
+        # In the lab, "none" is a rate like any other: the lab may have been created with its own limit.
+        self.limits = bool(self.peers["lab"])
+        with heeding_signals() as ended, alone():
+            self.ended: Callable[[], bool] = ended
+            try:
+                self._clear()
+                self._all([Cell(**cell) for cell in self.peers["cells"]])
+            except Interrupted:
+                conclude(self.peers)
+                raise LockstepError(f"interrupted; what was measured is kept; to go on: {self.peers['again']}") from None
+            except LockstepError:
+                conclude(self.peers)
+                raise
+            finally:
+                self.line.end()
+                self.ended = lambda: False
+                self._clear()
+        return {"changed": True}
+
+    def _all(self, cells: list[Cell]) -> None:
+        pace, link = Pace(), ""
+        for number, cell in enumerate(cells, 1):
+            reason = self.missing.get(SYSTEMS[cell.system].environment)
+            if reason:
+                self._done(peers_results.failed(cell, f"not installed: {reason}"), number, len(cells))
+                continue
+            if self.limits and cell.link != link:
+                self._play("link", {"names": self._names(len(self.peers["hosts"])), "rate": cell.link}, must=True)
+                link = cell.link
+            begun = time.monotonic()
+            row = self._measure(cell, lambda cell=cell, number=number, begun=begun: self._show(cell, number, cells, pace, begun))  # type: ignore[misc]
+            pace.add(cell, time.monotonic() - begun)
+            self._done(row, number, len(cells))
+
+    def _show(self, cell: Cell, number: int, cells: list[Cell], pace: Pace, begun: float) -> None:
+        left = pace.left(cells[number - 1 :])
+        about = f"; about {text.duration(left)} left" if left else ""
+        where = f"{number} of {len(cells)}: round {cell.round}, {peers_results.heading(cell.link, cell.workers)}, {cell.system}"
+        self.line.update(f"{where}, {time.monotonic() - begun:.0f} s{about}")
+
+    def _done(self, row: Row, number: int, total: int) -> None:
+        peers_results.put(self.folder / "results.csv", row)
+        where = f"{number}/{total}  round {row.round}  {peers_results.heading(row.link, row.workers)}  {row.system}"
+        if row.seconds_step is not None and row.images_per_s is not None:
+            self.line.print(f"  {where}  {row.seconds_step * 1000:,.1f} ms a step, {row.images_per_s:,.0f} images/s")
+        else:
+            self.line.print(f"  {where}  failed: {row.reason}")
+
+    def _measure(self, cell: Cell, meanwhile: Callable[[], None]) -> Row:
+        shutil.rmtree(OUT, ignore_errors=True)
+        OUT.mkdir(parents=True)
+        hosts = self.peers["hosts"][: cell.workers]
+        job = {
+            "cell": {"round": cell.round, "link": cell.link, "workers": cell.workers, "system": cell.system},
+            "settings": self.peers["settings"],
+            "environment": SYSTEMS[cell.system].environment,
+            "hosts": hosts,
+            "threads": {host["name"]: self.arguments["hosts"][host["name"]]["threads"] for host in hosts},
+            "code": self.peers["code"],
+            "code_sha256": self.code_sha256,
+            "deadline": DEADLINE_S,
+            "out": str(OUT),
+        }
+        self._play("cell", {"cell": job, "names": self._names(cell.workers)}, meanwhile)
+        ends = [self._end(rank, host["name"]) for rank, host in enumerate(hosts)]
+        self._keep(cell, ends)
+        if all(end["exit"] == 0 and end["result"] for end in ends):
+            return peers_results.of_results(cell, [end["result"] for end in ends])
+        return peers_results.failed(cell, peers_results.first_failure(ends))
+
+    def _end(self, rank: int, host: str) -> dict[str, Any]:
+        path = OUT / f"{rank}.json"
+        if path.is_file():
+            return dict(read_json(path))
+        return {"host": host, "rank": rank, "exit": None, "result": None, "lines": last_lines(LOGS / "cell.log", LINES)}
+
+    def _keep(self, cell: Cell, ends: list[dict[str, Any]]) -> None:
+        """Keep all output of the workers, so that a row can be checked."""
+        kept = [{key: value for key, value in end.items() if key != "lines" or end["exit"] != 0} for end in ends]
+        with (self.folder / "measurements.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"cell": cell.key, "workers": kept}) + "\n")
+
+    def _clear(self) -> None:
+        """End what an earlier command may have left on the hosts, and restore the links' own rate."""
+        code = self._play("clear", {"names": self._names(len(self.peers["hosts"])), "limits": self.limits})
+        if code != 0:
+            where = project.relative(LOGS / "clear.log")
+            Display().warning(f"something of the benchmark may be left on its hosts ({where} tells why); the next one tries again")
+
+    def _names(self, count: int) -> list[str]:
+        return [host["name"] for host in self.peers["hosts"][:count]]
+
+    def _play(self, name: str, variables: dict[str, Any], meanwhile: Callable[[], None] = lambda: None, must: bool = False) -> int:
+        log = LOGS / f"{name}.log"
+        log.unlink(missing_ok=True)
+        own = {"peers_path": self.peers["peers_path"]} if self.peers["peers_path"] else {}
+        code = Playbook(f"benchmarks/peers/{name}.yml", {**self.variables, **own, **variables}, log).run(self.ended, meanwhile)
+        if code != 0 and must:
+            raise LockstepError("\n".join(last_lines(log, LINES)))
+        return code

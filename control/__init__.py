@@ -1,0 +1,1 @@
+"""What the control node computes; may import `trainer`, never the other way."""

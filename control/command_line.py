@@ -1,0 +1,89 @@
+"""What the user typed: operator variables, inventory, terminal."""
+
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible import context
+from ansible.parsing.dataloader import DataLoader
+from ansible.utils.vars import load_extra_vars
+
+from control import operator_variables
+from control.project import ROOT
+from trainer.errors import LockstepError
+
+COMMAND = re.compile(r"ansible-playbook (?=(playbooks/|benchmarks/)?\w+\.yml)(?!lab\.yml)")
+INVENTORY = {
+    "worker_root",
+    "worker_address",
+    "worker_direct_port",
+    "worker_environment",
+    "worker_role",
+    "dfs_path",
+    "gpus",
+    "control_packs",
+    "default_workers",
+}
+
+
+def extra_variables() -> dict[str, Any]:
+    """All variables given with `-e`, files included."""
+    return dict(load_extra_vars(DataLoader()))
+
+
+def inventory() -> Path:
+    """The first inventory given to the command, or the default one."""
+    return Path((context.CLIARGS.get("inventory") or ["inventory/local"])[0])
+
+
+def inventory_overrides(command: str) -> dict[str, Any]:
+    """Variables given with `-e` beside the command's own, to pass on to the commands that it starts."""
+    return {name: value for name, value in extra_variables().items() if name not in operator_variables.COMMANDS[command]}
+
+
+def operator_options(command: str, task_vars: dict[str, Any]) -> dict[str, Any]:
+    """The checked operator variables of a command.
+
+    Raises:
+        LockstepError: an unknown name, or `--limit`.
+    """
+    if task_vars.get("ansible_limit"):
+        raise LockstepError(
+            f"--limit {task_vars['ansible_limit']}: a synchronous cluster waits for every worker, so hosts can't be left out; "
+            "leave --limit away and choose how many train with -e workers=N, or take hosts out of the inventory."
+        )
+    return operator_variables.check(command, extra_variables(), inventory_variables())
+
+
+def inventory_variables() -> set[str]:
+    """Variables that an inventory may set and `-e` may therefore override: the roles' own and a few more."""
+    files = ROOT.glob("roles/*/defaults/main.yml")
+    return INVENTORY.union(*(yaml.safe_load(file.read_text(encoding="utf-8")) for file in files))
+
+
+def terminal() -> bool:
+    """Whether the user's terminal can redraw a line; the callback sets it from the main process."""
+    return os.environ.get("LOCKSTEP_TTY") == "1"
+
+
+def entered() -> float | None:
+    """When the user pressed Enter, in seconds since 1970; the callback sets it from the main process."""
+    return float(os.environ["LOCKSTEP_ENTERED"]) if "LOCKSTEP_ENTERED" in os.environ else None
+
+
+def as_typed(text: str) -> str:
+    """A text whose commands name the inventory that this command was given."""
+    given = (context.CLIARGS.get("inventory") or ()) if context.CLIARGS else ()
+    if not given or not any(argument.startswith(("-i", "--inventory")) for argument in sys.argv[1:]):
+        return text
+    options = " ".join(f"-i {shlex.quote(typed_path(one))}" for one in given)
+    return COMMAND.sub(lambda match: f"{match.group(0)}{options} ", text)
+
+
+def typed_path(path: str) -> str:
+    """A path below the current folder as a user would type it."""
+    return os.path.relpath(path) if path.startswith(f"{os.getcwd()}/") else path

@@ -1,0 +1,3 @@
+"""Datasets: sources, publishing, conversion."""
+
+from control.datasets import fashion_mnist, folder, idx, own, tfrecords  # noqa: F401 - sources register themselves

@@ -1,0 +1,270 @@
+"""CIFAR-10 (Krizhevsky 2009) as distributed: the python and the binary archive, packed or unpacked, and folders of image files.
+
+Returns the three splits of the course CS-W4121: batches 1 to 4 train (40,000 images), batch 5 validates and `test` evaluates (10,000
+each). Folders have no batches: 10,000 images of `train/` validate, the same number of each class.
+"""
+
+import functools
+import hashlib
+import io
+import pickle
+import tarfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from control.datasets.folder import Folder
+from trainer.data.images import decode
+from trainer.data.manifest import SPLIT_SEED
+from trainer.data.partition import stratified_order
+from trainer.errors import DatasetError
+
+CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+SHAPE = (3, 32, 32)
+BATCH = 10_000
+BATCHES = {"train": 4, "validation": 1, "eval": 1}
+MEMBER_BYTES = 100 * 2**20
+"""More than three times an official batch; a packed file can claim any size, and a sparse one costs its maker nothing."""
+KNOWN = (
+    "a python or binary archive of CIFAR-10 (cifar-10-python.tar.gz, cifar-10-binary.tar.gz), such an archive unpacked, or a folder with"
+)
+LAYOUTS = f"{KNOWN} train/<class>/ and test/<class>/"
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The layout of an archive."""
+
+    folder: str
+    batches: tuple[str, ...]
+    """The five training batches, then the test batch."""
+    official: str
+    """MD5 of the packed archive, from its site."""
+    read: Callable[[bytes, str], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Split:
+    """The images of one split."""
+
+    images: np.ndarray
+    """`[n, 3, 32, 32]` uint8."""
+    labels: np.ndarray
+    """`[n]` int64, indices into `CLASSES`."""
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Loads what an archive's pickles contain, and nothing that could run code."""
+
+    ALLOWED = frozenset({("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")})
+
+    def find_class(self, module: str, name: str) -> Any:
+        plain = module.replace("numpy._core", "numpy.core")
+        if (plain, name) not in self.ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of CIFAR-10 holds")
+        return super().find_class(module, name)
+
+
+def _pickled(data: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        found = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()
+        images, labels = np.asarray(found[b"data"], np.uint8).reshape(-1, *SHAPE), np.asarray(found[b"labels"], np.int64)
+    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise DatasetError(f"{name}: truncated or damaged: {error or type(error).__name__}") from None
+    return images, labels
+
+
+def _binary(data: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
+    record = 1 + int(np.prod(SHAPE))
+    if len(data) % record:
+        raise DatasetError(f"{name}: truncated or damaged: {len(data):,} bytes are no whole number of records of {record:,}")
+    rows = np.frombuffer(data, np.uint8).reshape(-1, record)
+    return rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0].astype(np.int64)
+
+
+ARCHIVES = {
+    "python": Archive(
+        "cifar-10-batches-py",
+        (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"),
+        "c58f30108f718f92721af3b95e74349a",
+        _pickled,
+    ),
+    "binary": Archive(
+        "cifar-10-batches-bin",
+        (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"),
+        "c32a1d4ab5d03f1284b67883e8d87530",
+        _binary,
+    ),
+}
+
+
+def read(path: Path, digest: str | None, progress: Progress) -> dict[str, Split]:
+    """The splits `train`, `validation` and `eval`.
+
+    Args:
+        path: of an archive or a folder.
+        digest: expected digest of a packed archive, as in `md5:c58f...` or `sha256:...`; `any`; None: the official archive's.
+        progress: called with images read and the total.
+
+    Raises:
+        DatasetError: not CIFAR-10, another digest, truncated, or other counts.
+    """
+    if not path.exists():
+        raise DatasetError(f"path={path}: no such file or folder; give {LAYOUTS}")
+    if path.is_file():
+        batches = _packed(path, digest, progress)
+    elif digest is not None:
+        raise DatasetError(f"digest={digest}: a digest is of an archive, and {path} is a folder; leave it out")
+    elif (path / "train").is_dir():
+        return checked(_folders(path, progress), path)
+    else:
+        batches = _unpacked(path, progress)
+    joined = Split(*(np.concatenate([getattr(batch, key) for batch in batches[:4]]) for key in ("images", "labels")))
+    return checked({"train": joined, "validation": batches[4], "eval": batches[5]}, path)
+
+
+def checked(splits: dict[str, Split], path: Path) -> dict[str, Split]:
+    """The splits, after a check of CIFAR-10's counts and labels.
+
+    Raises:
+        DatasetError: they differ.
+    """
+    for name, split in splits.items():
+        wanted = BATCHES[name] * BATCH
+        if len(split.images) != wanted or len(split.labels) != wanted:
+            raise DatasetError(f"{path}: {name} has {len(split.images):,} images and {len(split.labels):,} labels; CIFAR-10 has {wanted:,}")
+        unknown = sorted(set(split.labels.tolist()) - set(range(len(CLASSES))))
+        if unknown:
+            raise DatasetError(f"{path}: {name} has the label {unknown[0]}; labels are 0 to {len(CLASSES) - 1}")
+    return splits
+
+
+def check_digest(path: Path, digest: str | None) -> None:
+    """Refuse an archive other than the expected one.
+
+    Raises:
+        DatasetError: its digest differs, or the given digest is invalid.
+    """
+    if digest == "any":
+        return
+    official = {f"md5:{archive.official}" for archive in ARCHIVES.values()}
+    wanted = {digest} if digest else official
+    method = next(iter(wanted)).partition(":")[0]
+    if method not in ("md5", "sha256"):
+        raise DatasetError(f"digest={digest}: expected md5:HEX, sha256:HEX or any")
+    with path.open("rb") as stream:
+        found = f"{method}:{hashlib.file_digest(stream, method).hexdigest()}"
+    if found not in wanted:
+        expected = digest or "one of the official archives'"
+        raise DatasetError(
+            f"{path}: its digest is {found}, not {expected}: it is truncated, or another file. "
+            f"Fetch it again, or, if it is the one you mean: -e digest={found}"
+        )
+
+
+def _packed(path: Path, digest: str | None, progress: Progress) -> list[Split]:
+    check_digest(path, digest)
+    try:
+        with tarfile.open(path, "r:*") as archive:
+            for one in archive:
+                _check_member(one, path)
+            names = archive.getnames()
+            layout = next((one for one in ARCHIVES.values() if any(name.startswith(one.folder) for name in names)), None)
+            if layout is None:
+                raise DatasetError(f"{path}: not CIFAR-10; give {LAYOUTS}")
+
+            def member(name: str) -> bytes:
+                stream = archive.extractfile(f"{layout.folder}/{name}") if f"{layout.folder}/{name}" in names else None
+                if stream is None:
+                    raise DatasetError(f"{path}: {layout.folder}/{name} is missing: the archive is truncated, or no CIFAR-10")
+                return stream.read()
+
+            return _batches(layout, member, str(path), progress)
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise DatasetError(f"{path}: truncated, or no archive: {error}") from None
+
+
+def _check_member(member: tarfile.TarInfo, path: Path) -> None:
+    """Refuse members that no CIFAR-10 archive has: `tarfile` follows links, and reads a member of any size into memory."""
+    if member.issym() or member.islnk():
+        wrong = f"is a link to {_printable(member.linkname)}"
+    elif not (member.isreg() or member.isdir()):
+        wrong = "is a device or pipe"
+    elif member.name.startswith("/") or ".." in PurePosixPath(member.name).parts:
+        wrong = "leaves the archive's folder"
+    elif member.size > MEMBER_BYTES:
+        wrong = f"has {member.size:,} bytes"
+    else:
+        return
+    raise DatasetError(
+        f"{path}: {_printable(member.name)} {wrong}; no archive of CIFAR-10 has such a member. Fix: fetch the archive again, and give that"
+    )
+
+
+def _printable(name: str) -> str:
+    """An untrusted name on one line, without terminal control characters."""
+    return name if name.isprintable() else repr(name)[1:-1]
+
+
+def _unpacked(path: Path, progress: Progress) -> list[Split]:
+    for layout in ARCHIVES.values():
+        for folder in (path, path / layout.folder):
+            if (folder / layout.batches[0]).is_file():
+                return _batches(layout, functools.partial(_file, folder), str(folder), progress)
+    raise DatasetError(f"path={path}: not CIFAR-10; give {LAYOUTS}")
+
+
+def _file(folder: Path, name: str) -> bytes:
+    try:
+        if (folder / name).exists() and not (folder / name).is_file():
+            raise DatasetError(f"{folder / name}: can't be read: it is no file")
+        return (folder / name).read_bytes()
+    except OSError as error:
+        raise DatasetError(f"{folder / name}: can't be read: {error.strerror}") from None
+
+
+def _batches(layout: Archive, member: Callable[[str], bytes], place: str, progress: Progress) -> list[Split]:
+    found = []
+    for number, name in enumerate(layout.batches, 1):
+        images, labels = layout.read(member(name), f"{place}: {name}")
+        if len(images) != BATCH or len(labels) != BATCH:
+            raise DatasetError(f"{place}: {name}: truncated or damaged: {len(images):,} images and {len(labels):,} labels, not {BATCH:,}")
+        found.append(Split(images, labels))
+        progress(number * BATCH, len(layout.batches) * BATCH)
+    return found
+
+
+def _folders(path: Path, progress: Progress) -> dict[str, Split]:
+    folder = Folder(str(path))
+    listing = folder.scan()
+    if listing.classes != CLASSES:
+        raise DatasetError(f"{path}: its classes are {', '.join(listing.classes)}; CIFAR-10's are {', '.join(CLASSES)}")
+    total, splits = sum(len(files) for files in listing.files.values()), {}
+    for name in ("train", "test"):
+        before = len(listing.files["train"]) if name == "test" else 0
+        images = np.empty((len(listing.files[name]), *SHAPE), np.uint8)
+        for index, file in enumerate(listing.files[name]):
+            images[index] = _pixels(folder.read(name, index), f"{path}/{file}")
+            if index % BATCH == BATCH - 1:
+                progress(before + index + 1, total)
+        splits[name] = Split(images, np.asarray(listing.labels[name], np.int64))
+    order = stratified_order(splits["train"].labels, SPLIT_SEED)
+    held, rest = order[:BATCH], order[BATCH:]
+    train = splits["train"]
+    parts = {"train": rest, "validation": held}
+    return {name: Split(train.images[chosen], train.labels[chosen]) for name, chosen in parts.items()} | {"eval": splits["test"]}
+
+
+def _pixels(data: bytes, name: str) -> np.ndarray:
+    try:
+        image = decode(data)
+    except ValueError as error:
+        raise DatasetError(f"{name}: can't be read: {error}") from None
+    if image.shape != (32, 32, 3):
+        raise DatasetError(f"{name}: {image.shape[0]}x{image.shape[1]}x{image.shape[2]}; CIFAR-10's images are 32x32x3")
+    return image.transpose(2, 0, 1)

@@ -1,0 +1,102 @@
+"""Source `fashion_mnist` (Xiao, Rasul, Vollgraf 2017, arXiv:1708.07747): the example dataset.
+
+Uses the Debian package `dataset-fashion-mnist` if it is installed or can be fetched and
+unpacked without root; otherwise Keras downloads it.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from control.datasets.idx import Idx
+from control.datasets.sources import Listing, source
+from trainer.errors import DatasetError
+
+PACKAGE = "dataset-fashion-mnist"
+FOLDER = "usr/share/datasets/fashion-mnist"
+KEPT = Path(".lockstep/sources") / PACKAGE
+CLASSES = ["T-shirt_top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle_boot"]
+
+
+@source("fashion_mnist", alone=True)
+def fashion_mnist(path: str | None) -> Idx:
+    """The example dataset; `path` names a folder that already holds its files."""
+    folder = Path(path) if path else locate(Path("/"), KEPT)
+    return Idx(str(folder), "fashion_mnist", CLASSES)
+
+
+def expected() -> Listing:
+    """The dataset's contents after fetching, for a plan that may not fetch it."""
+    counts = {"train": 6000, "test": 1000}
+    files = {split: [f"{split}/{index:05d}" for index in range(each * len(CLASSES))] for split, each in counts.items()}
+    labels = {split: [label for label in range(len(CLASSES)) for _ in range(each)] for split, each in counts.items()}
+    return Listing("fashion_mnist", CLASSES, files, labels, "", (28, 28, 1))
+
+
+def is_here() -> bool:
+    """Whether the files are already on this machine."""
+    return _found(Path("/"), KEPT) is not None
+
+
+def _found(system: Path, kept: Path) -> Path | None:
+    return next((folder for folder in (system / FOLDER, kept) if folder.is_dir() and any(folder.iterdir())), None)
+
+
+def locate(system: Path, kept: Path) -> Path:
+    """Folder with the four files: installed under `system`, kept from before, or fetched now into `kept`.
+
+    Raises:
+        DatasetError: every way failed; gives each way's reason.
+    """
+    found, reasons = _found(system, kept), []
+    if found is not None:
+        return found
+    for fetch in (_from_debian, _from_keras):
+        try:
+            return fetch(kept)
+        except (OSError, subprocess.SubprocessError) as error:
+            reasons.append(f"{fetch.__name__.removeprefix('_from_')}: {_reason(error)}")
+    raise DatasetError(
+        "Fashion-MNIST, the example dataset, can't be obtained here:\n  "
+        + "\n  ".join(reasons)
+        + f"\n  Install the Debian package {PACKAGE}, or give your own images: -e dataset=FOLDER with train/<class>/ and test/<class>/."
+    )
+
+
+def _reason(error: Exception) -> str:
+    stderr = getattr(error, "stderr", None)
+    if isinstance(stderr, bytes):  # TimeoutExpired, also with text=True
+        stderr = stderr.decode(errors="replace")
+    return (stderr.strip().splitlines() or [str(error)])[-1] if stderr else str(error)
+
+
+def _from_debian(kept: Path) -> Path:
+    """Fetch and unpack the package without installing it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for argv in (["apt-get", "download", PACKAGE], ["dpkg", "-x", "PACKAGE", "tree"]):
+            if argv[0] == "dpkg":
+                argv[2] = str(next(Path(scratch).glob("*.deb")))
+            subprocess.run(argv, cwd=scratch, check=True, capture_output=True, text=True, timeout=300)
+        return _keep(Path(scratch) / "tree" / FOLDER, kept)
+
+
+def _from_keras(kept: Path) -> Path:
+    """Have Keras download the files (in its own process, since it imports TensorFlow)."""
+    code = "import keras; keras.datasets.fashion_mnist.load_data()"
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = {**os.environ, "KERAS_HOME": scratch}
+        subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True, timeout=300)
+        return _keep(Path(scratch) / "datasets" / "fashion-mnist", kept)
+
+
+def _keep(folder: Path, kept: Path) -> Path:
+    part = kept.with_name(kept.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(folder, part)
+    shutil.rmtree(kept, ignore_errors=True)
+    part.rename(kept)
+    return kept

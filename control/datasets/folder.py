@@ -1,0 +1,154 @@
+"""Source `folder`: `train/<class>/*`, `test/<class>/*` and, optionally, `val/<class>/*`; or class folders alone.
+
+Missing test images are held out of the rest, the same share of each class. An image's name decides, so it stays in its split when
+others are added or removed.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from control.datasets.sources import Listing, source
+from trainer.data.images import EXTENSIONS
+from trainer.errors import DatasetError
+from trainer.terminal import printable
+
+SPLITS = ("train", "test")
+VALIDATION = ("val", "validation", "valid")
+OTHERS = ("test", "testing", "eval", "training", *VALIDATION)
+"""Folders beside `train/` that are not classes."""
+HELD_OUT = 5
+"""Without `test/`, one in this many images of a class is held out for testing."""
+LAYOUT = "a dataset folder holds train/<class>/ and test/<class>/ with JPEG, PNG, BMP or GIF files, or nothing but class folders"
+Entry = tuple[str, int, int]
+"""Name, bytes, modification time."""
+
+
+@source("folder")
+class Folder:
+    """Images in class folders."""
+
+    def __init__(self, path: str | None):
+        if path is None:
+            raise DatasetError(f"data.path: the source `folder` needs a folder; {LAYOUT}")
+        self.path = Path(path).expanduser().resolve()
+        self._files: dict[str, list[str]] = {}
+
+    def scan(self) -> Listing:
+        """List classes and files, sorted by name; raises DatasetError with the broken rule."""
+        places = self._places()
+        classes = self._classes(places)
+        ignored: list[str] = []
+        there = {split: self._entries(place, classes, ignored) for split, place in places.items()}
+        if "test" not in there:
+            there["test"] = {name: _held_out(entries) for name, entries in there["train"].items()}
+            there["train"] = {name: sorted(set(entries) - set(there["test"][name])) for name, entries in there["train"].items()}
+            self._check_enough(there["train"])
+        stamp = hashlib.sha256()
+        files: dict[str, list[str]] = {split: [] for split in SPLITS}
+        labels: dict[str, list[int]] = {split: [] for split in SPLITS}
+        # Validation images are held-out training images: they come first.
+        for split in ("validation", *SPLITS):
+            for name, entries in there.get(split, {}).items():
+                for entry, size, changed in entries:
+                    stamp.update(os.fsencode(f"{split}\0{entry}\0{size}\0{changed}\n"))
+                    files["test" if split == "test" else "train"].append(entry)
+                    labels["test" if split == "test" else "train"].append(classes.index(name))
+        self._files = files
+        held = sum(len(entries) for entries in there.get("validation", {}).values())
+        note = "; ".join(_notes(places, held, len(files["test"])))
+        return Listing(self.path.name, classes, files, labels, stamp.hexdigest(), None, ignored, held or None, note)
+
+    def read(self, split: str, index: int) -> bytes:
+        """Bytes of an image file."""
+        return (self.path / self._files[split][index]).read_bytes()
+
+    def _places(self) -> dict[str, str]:
+        """The folder of each existing split; class folders alone are in the dataset's own folder."""
+        self._check_name(str(self.path))
+        if not self.path.is_dir():
+            raise DatasetError(f"dataset {self.path}: no such folder; {LAYOUT}")
+        beside = self._subfolders("")
+        validation = [name for name in VALIDATION if name in beside]
+        if len(validation) > 1:
+            raise DatasetError(f"dataset {self.path}: both {validation[0]}/ and {validation[1]}/ are in it; remove or rename one of them")
+        if "train" in beside:
+            test = {"test": "test"} if "test" in beside else {}
+            return {"train": "train", **test, **({"validation": validation[0]} if validation else {})}
+        if not beside or any(name.lower() in OTHERS for name in beside):
+            raise DatasetError(f"dataset {self.path}: there is no train/ in it; {LAYOUT}")
+        return {"train": ""}
+
+    def _classes(self, places: dict[str, str]) -> list[str]:
+        names = {place: self._subfolders(place) for place in places.values()}
+        train = names[places["train"]]
+        for split, place in places.items():
+            missing = train - names[place] if split == "test" else set()
+            if names[place] - train or missing:
+                only = [f"only in train/: {', '.join(map(printable, sorted(missing)))}"] if missing else []
+                only += [f"only in {place}/: {', '.join(map(printable, sorted(names[place] - train)))}"] if names[place] - train else []
+                raise DatasetError(f"dataset {self.path}: train/ and {place}/ must hold the same classes; {'; '.join(only)}")
+        if len(train) < 2:
+            found = ", ".join(map(printable, sorted(train))) or "none"
+            raise DatasetError(f"dataset {self.path}: at least two classes are needed, found: {found}; {LAYOUT}")
+        return sorted(train)
+
+    def _entries(self, place: str, classes: list[str], ignored: list[str]) -> dict[str, list[Entry]]:
+        """Entries by class; a validation folder need not have all classes."""
+        return {name: self._images(f"{place}/{name}".lstrip("/"), ignored) for name in classes if (self.path / place / name).is_dir()}
+
+    def _check_enough(self, train: dict[str, list[Entry]]) -> None:
+        for name, entries in train.items():
+            if not entries:
+                raise DatasetError(
+                    f"dataset {self.path}: class {name} has 1 image, and as there is no test/, at least one of each class is held out for "
+                    "testing; put 2 or more in it"
+                )
+
+    def _subfolders(self, split: str) -> set[str]:
+        with os.scandir(self.path / split) as entries:
+            names = {entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")}
+        for name in sorted(names):
+            self._check_name(f"{split}/{name}".lstrip("/"))
+        return names
+
+    def _check_name(self, name: str) -> None:
+        """Refuse a name that a manifest can't hold: undecodable bytes appear in it as lone surrogates."""
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise DatasetError(f"dataset {str(self.path)!r}: the name {name!r} is not UTF-8; rename it") from None
+
+    def _images(self, folder: str, ignored: list[str]) -> list[Entry]:
+        found = []
+        with os.scandir(self.path / folder) as entries:
+            for entry in entries:
+                relative = f"{folder}/{entry.name}"
+                if entry.name.startswith("."):
+                    continue
+                if not entry.is_file() or os.path.splitext(entry.name)[1].lower() not in EXTENSIONS:
+                    ignored.append(relative)
+                    continue
+                self._check_name(relative)
+                stat = entry.stat()
+                found.append((relative, stat.st_size, stat.st_mtime_ns))
+        if not found:
+            raise DatasetError(
+                f"dataset {self.path}: class {printable(folder)} is empty; put images (JPEG, PNG, BMP, GIF) in it or remove the class"
+            )
+        return sorted(found)
+
+
+def _held_out(entries: list[Entry]) -> list[Entry]:
+    """One in `HELD_OUT` of a class, at least one, by a digest of the names."""
+    drawn = sorted(entries, key=lambda entry: hashlib.sha256(Path(entry[0]).name.encode()).digest())
+    return sorted(drawn[: max(1, round(len(entries) / HELD_OUT))])
+
+
+def _notes(places: dict[str, str], held: int, test: int) -> Iterator[str]:
+    """What the user should know of unusual splits."""
+    if held:
+        yield f"{held:,} images of {places['validation']}/ validate"
+    if "test" not in places:
+        yield f"there is no test/, so 1 in {HELD_OUT} of each class is held out for testing ({test:,} images, chosen by their names)"

@@ -1,0 +1,303 @@
+"""Publish a dataset: check every image once, write it into a few packed files and a manifest.
+
+A published dataset is a folder named by its digest. Publishing the same source again reads only names, sizes and times.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from control.datasets.sources import Listing, Source
+from trainer.data import manifest
+from trainer.data.images import decode
+from trainer.data.manifest import Manifest, Records
+from trainer.data.partition import stratified_order
+from trainer.errors import DatasetError
+from trainer.files import FOLDER, read_json, sha256_file, stamp, sync, write_json
+from trainer.terminal import printable
+
+SHARD_BYTES = 256 * 2**20
+CHUNK = 256
+AHEAD = 4
+"""Chunks per core that are being read, or waiting to be written: a slow disk must not fill the memory."""
+STALE_S = 86_400.0
+READING = 2
+"""Raised when a source is read differently: datasets published before are then published again."""
+SHOWN = 20
+Progress = Callable[[int, int], None]
+Checked = tuple[bytes, str | None]
+
+_reader: Source | None = None
+
+
+def published(listing: Listing, packs: Path, allow_bad: bool) -> dict[str, Any] | None:
+    """The record of this unchanged source, if it is already published in `packs`.
+
+    Its `digest` and its `manifest`'s; how many images are in `train` and `test`, and how many of them it holds out itself (`held_out`,
+    or null); `excluded`, images that were left out.
+    """
+    entry = _index(listing, packs, allow_bad)
+    known: dict[str, Any] = read_json(entry) if entry.is_file() else {}
+    if not known:
+        return None
+    before, place = known.pop("stamps"), place_of(packs, known["manifest"])
+    now = stamps(place.folder)
+    if now != before:
+        if wrong(place):
+            return None
+        with contextlib.suppress(OSError):
+            write_json(entry, {**known, "stamps": now})
+    return known
+
+
+def short(digest: str) -> str:
+    """The part of a digest that names folders."""
+    return digest[:16]
+
+
+def place_of(packs: Path, sha256: str) -> manifest.Published:
+    """The folder of the dataset whose manifest has that digest."""
+    return manifest.Published(packs / short(sha256), sha256)
+
+
+def stamps(place: Path) -> dict[str, list[int]]:
+    """Stamps by file name that show whether files are untouched, without reading them."""
+    return {path.name: stamp(path) for path in sorted(place.iterdir())} if place.is_dir() else {}
+
+
+def wrong(place: manifest.Published) -> list[str]:
+    """Files of a published dataset that are missing or changed; reads all of them."""
+    try:
+        sums = manifest.load(place).sums
+    except (DatasetError, ValueError):
+        return [manifest.FILE]
+    return [name for name, sha256 in sums.items() if not (place.folder / name).is_file() or sha256_file(place.folder / name) != sha256]
+
+
+def publish(source: Source, packs: Path, allow_bad: bool, progress: Progress) -> Manifest:
+    """Write `source` under `packs/<digest of the manifest>/`, unless it is there already.
+
+    Excluded images are recorded per source: two sources that differ in nothing else share a digest.
+
+    Raises:
+        DatasetError: unreadable images (named) without `allow_bad`, or a class that has none left.
+    """
+    listing = source.scan()
+    entry = _index(listing, packs, allow_bad)
+    if published(listing, packs, allow_bad) is None:
+        packed = _pack(source, listing, packs, allow_bad, progress)
+        write_json(entry, {**known_of(packed), "stamps": stamps(packs / short(packed.sha256))})
+    known = read_json(entry)
+    found = manifest.load(place_of(packs, known["manifest"]))
+    return dataclasses.replace(found, excluded=known["excluded"])
+
+
+def known_of(packed: Manifest) -> dict[str, Any]:
+    """The record of a dataset that `published` returns."""
+    counts = {split: len(packed.records(split).files) for split in ("train", "test")}
+    return {"digest": packed.digest, "manifest": packed.sha256, **counts, "held_out": packed.held_out, "excluded": packed.excluded}
+
+
+def _index(listing: Listing, packs: Path, allow_bad: bool) -> Path:
+    read = f"{READING}\0{listing.shape}\0{chr(0).join(listing.classes)}"
+    key = hashlib.sha256(f"{listing.name}\0{listing.fingerprint}\0{allow_bad}\0{read}".encode()).hexdigest()
+    return packs / "index" / f"{short(key)}.json"
+
+
+def _pack(source: Source, listing: Listing, packs: Path, allow_bad: bool, progress: Progress) -> Manifest:
+    packs.mkdir(parents=True, exist_ok=True)
+    remove_stale(packs)
+    part = Path(tempfile.mkdtemp(dir=packs, prefix=".part-"))
+    try:
+        writer = _Writer(part, listing)
+        for done, (split, number, record) in enumerate(_checked(source, listing), 1):
+            writer.add(split, number, record)
+            if done % CHUNK == 0:
+                progress(done, writer.total)
+        progress(writer.total, writer.total)
+        result = writer.finish(allow_bad)
+        part.chmod(FOLDER)
+        _into_place(part, place_of(packs, result.sha256))
+        return result
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def remove_stale(packs: Path) -> None:
+    """Remove leftovers of killed publishers: nothing has been written there for a day."""
+    for part in packs.glob(".part-*"):
+        # Another publisher may rename its own files meanwhile, or be another user.
+        with contextlib.suppress(OSError):
+            if part.is_dir() and time.time() - max(path.stat().st_mtime for path in [part, *part.iterdir()]) > STALE_S:
+                shutil.rmtree(part, ignore_errors=True)
+
+
+def _into_place(part: Path, place: manifest.Published) -> None:
+    if not wrong(place):
+        return
+    shutil.rmtree(place.folder, ignore_errors=True)
+    part.rename(place.folder)
+
+
+def _checked(source: Source, listing: Listing) -> Iterator[tuple[str, int, Checked]]:
+    """Each record's bytes and what is wrong with it, in order; image files are decoded on all cores."""
+    for split in ("train", "test"):
+        total = len(listing.files[split])
+        if listing.shape is not None:
+            for number in range(total):
+                yield split, number, (source.read(split, number), None)
+            continue
+        chunks = [(split, start, min(start + CHUNK, total)) for start in range(0, total, CHUNK)]
+        with ProcessPoolExecutor(os.cpu_count(), initializer=_keep_reader, initargs=(source,)) as pool:
+            for chunk, records in in_order(pool, _check_chunk, chunks, AHEAD * (os.cpu_count() or 1)):
+                yield from ((split, chunk[1] + offset, record) for offset, record in enumerate(records))
+
+
+def in_order(pool: Executor, work: Callable[[Any], Any], items: Iterable[Any], ahead: int) -> Iterator[tuple[Any, Any]]:
+    """Pairs of an item and its result, in order; at most `ahead` are in progress or waiting to be taken."""
+    under_way: collections.deque[tuple[Any, Future[Any]]] = collections.deque()
+    for item in items:
+        if len(under_way) >= ahead:
+            first, made = under_way.popleft()
+            yield first, made.result()
+        under_way.append((item, pool.submit(work, item)))
+    yield from ((item, made.result()) for item, made in under_way)
+
+
+def _keep_reader(source: Source) -> None:
+    global _reader  # noqa: PLW0603 - one source for each pool process
+    _reader = source
+
+
+def _check_chunk(chunk: tuple[str, int, int]) -> list[Checked]:
+    split, start, stop = chunk
+    assert _reader is not None
+    return [_check(_reader, split, index) for index in range(start, stop)]
+
+
+def _check(source: Source, split: str, index: int) -> Checked:
+    try:
+        data = source.read(split, index)
+        decode(data)
+        return data, None
+    except OSError as error:
+        return b"", error.strerror or str(error)
+    except ValueError as error:
+        return b"", str(error)
+
+
+class _Writer:
+    """Appends records to shards and records their positions."""
+
+    def __init__(self, part: Path, listing: Listing):
+        self.part, self.listing = part, listing
+        self.total = sum(len(files) for files in listing.files.values())
+        self._records = {split: Records([], [], []) for split in ("train", "test")}
+        self._bad: list[list[str]] = []
+        self._shards: list[int] = []
+        self._sums: dict[str, str] = {}
+        self._sum = hashlib.sha256()
+        self._digests = {split: bytearray() for split in ("train", "test")}
+        self._offset = 0
+        self._stream: BinaryIO | None = None
+        self._digest = hashlib.sha256("\0".join(listing.classes).encode() + repr(listing.shape).encode())
+
+    def add(self, split: str, number: int, record: Checked) -> None:
+        data, wrong = record
+        name, label = self.listing.files[split][number], self.listing.labels[split][number]
+        if wrong is not None:
+            self._bad.append([name, wrong])
+            return
+        content = hashlib.sha256(data)
+        self._digest.update(os.fsencode(f"{split}\0{label}\0{name}\0{content.hexdigest()}\n"))
+        self._digests[split] += content.digest()
+        records = self._records[split]
+        records.files.append(name)
+        records.labels.append(label)
+        records.offsets.append(self._write(data))
+
+    def _write(self, data: bytes) -> int:
+        if self._stream is None or self._shards[-1] + len(data) > SHARD_BYTES:
+            self._close()
+            self._stream = (self.part / manifest.shard_name(len(self._shards))).open("wb")
+            self._shards.append(0)
+            self._sum = hashlib.sha256()
+        self._stream.write(data)
+        self._sum.update(data)
+        self._shards[-1] += len(data)
+        self._offset += len(data)
+        return self._offset - len(data)
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+            self._stream.close()
+            self._stream = None
+            self._sums[manifest.shard_name(len(self._shards) - 1)] = self._sum.hexdigest()
+
+    def _write_digests(self) -> None:
+        path = self.part / manifest.DIGESTS
+        path.write_bytes(self._digests["train"] + self._digests["test"])
+        sync(path)
+        self._sums[path.name] = sha256_file(path)
+
+    def finish(self, allow_bad: bool) -> Manifest:
+        self._close()
+        if self._bad and not allow_bad:
+            raise DatasetError(_bad_images(self._bad))
+        for split, records in self._records.items():
+            for label, name in enumerate(self.listing.classes):
+                if label not in records.labels:
+                    raise DatasetError(f"dataset {self.listing.name}: class {split}/{printable(name)} has no readable image")
+            records.offsets.append(self._offset if split == "test" else (self._records["test"].offsets or [self._offset])[0])
+        train = self._records["train"]
+        order, held = _validation_order(train, set(self.listing.files["train"][: self.listing.held_out or 0]))
+        self._write_digests()
+        result = Manifest(
+            digest=self._digest.hexdigest(),
+            classes=self.listing.classes,
+            shape=None if self.listing.shape is None else list(self.listing.shape),
+            shards=self._shards,
+            sums=self._sums,
+            train=train,
+            test=self._records["test"],
+            split_seed=manifest.SPLIT_SEED,
+            validation_order=order.tolist(),
+            excluded=self._bad,
+            held_out=held,
+        )
+        return manifest.save(result, self.part)
+
+
+def _validation_order(train: Records, held: set[str]) -> tuple[np.ndarray, int | None]:
+    """Training images in the order in which they are held out, and how many the dataset itself sets aside."""
+    labels = np.asarray(train.labels)
+    if not held:
+        return stratified_order(labels, manifest.SPLIT_SEED), None
+    inside = np.array([name in held for name in train.files])
+    parts = [np.flatnonzero(inside), np.flatnonzero(~inside)]
+    ordered = [part[stratified_order(labels[part], manifest.SPLIT_SEED)] for part in parts]
+    return np.concatenate(ordered), len(parts[0])
+
+
+def _bad_images(bad: list[list[str]]) -> str:
+    lines = [f"  {printable(name)}: {printable(reason)}" for name, reason in bad[:SHOWN]]
+    if len(bad) > SHOWN:
+        lines.append(f"  ... and {len(bad) - SHOWN} more")
+    return (
+        f"{len(bad)} image{'s' if len(bad) > 1 else ''} can't be read:\n"
+        + "\n".join(lines)
+        + "\n  Fix or remove them, or leave them out with -e allow_bad_images=true."
+    )

@@ -1,0 +1,43 @@
+"""Rewrite a dataset as TFRecords on the control node, with progress."""
+
+from pathlib import Path
+from typing import Any
+
+from control import command_line, project, text
+from control.datasets import convert
+from control.remote import trainer_process
+from control.task import Task
+from trainer.errors import ConfigError
+
+COMMAND = "playbooks/dataset"
+
+
+class Convert(Task):
+    """Writes a folder of TFRecords, or finds it there."""
+
+    def act(self) -> dict[str, Any]:
+        """Check the options, convert, show."""
+        options = command_line.operator_options(COMMAND, self.task_vars)
+        for name, example in (("source", "cifar10"), ("path", "cifar-10-python.tar.gz")):
+            if name not in options:
+                raise ConfigError(f"{name}: missing; say it with -e {name}=..., as in -e {name}={example}")
+        kind = str(options["source"])
+        convert.check_kind(kind)
+        path = Path(str(options["path"])).expanduser().resolve()
+        out = Path(str(options.get("out", project.ROOT / "datasets" / kind))).expanduser().resolve()
+        argv = ["convert", "--source", kind, "--path", str(path), "--out", str(out)]
+        argv += ["--digest", str(options["digest"])] if "digest" in options else []
+        argv += ["--check"] if self.check_mode else []
+        found = trainer_process.run(argv, f"converting {kind}")
+        return {"changed": found["changed"], "show_last": shown(kind, path, out, found, self.check_mode)}
+
+
+def shown(kind: str, path: Path, out: Path, found: dict[str, Any], check: bool) -> str:
+    """A table of the files, and the next commands."""
+    said = "would be written" if check and found["changed"] else "written" if found["changed"] else "there already: nothing to do"
+    rows = [
+        [name, f"{file['records']:,}", f"{file['bytes'] / 1e6:,.1f}" if "bytes" in file else "-"] for name, file in found["files"].items()
+    ]
+    place = project.relative(out)
+    nexts = [("train on it", f"ansible-playbook train.yml -e config=resnet_cifar -e dataset={place}")]
+    return f"{kind} from {path}: {said} in {place}\n{text.table(['file', 'records', 'MB'], rows)}\n\nNext\n{text.fields(nexts)}"

@@ -1,0 +1,275 @@
+"""TFRecord files: written from arrays, and the source `tfrecords` that reads any number of shards of labelled images.
+
+Records are `tf.train.Example`s with the features `image` (bytes: an image file, or raw pixels) and `label` (int64); the names from
+TensorFlow's own examples also work. A file `dataset.json` beside the shards may name the classes and the layout of raw pixels:
+`{"classes": [...], "shape": [3, 32, 32], "layout": "CHW"}`.
+"""
+
+import hashlib
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from control.datasets.sources import Listing, source
+from control.project import ROOT
+from trainer.errors import DatasetError, refusal
+from trainer.files import read_json, replacing
+
+ABOUT = "dataset.json"
+SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test", "eval")}
+IMAGE = ("image", "image/encoded", "image_raw", "image/raw")
+LABEL = ("label", "image/class/label", "class")
+SIDES = (("height", "width", "depth"), ("image/height", "image/width", "image/channels"), ("height", "width", "channels"))
+FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8")
+"""First bytes of JPEG, PNG and GIF files."""
+GUESSED = {3072: ((32, 32, 3), "CHW"), 784: ((28, 28, 1), "HWC")}
+"""Default height, width, channels and layout of raw images of these sizes, CIFAR-10's and MNIST's."""
+LAYOUTS = {"HWC": (0, 1, 2), "CHW": (2, 0, 1)}
+"""The order of height, width and channels."""
+INDEXES = Path(".lockstep/sources/tfrecords")
+HEADER = struct.Struct("<QI")
+FOOTER = 4
+LAYOUT = "TFRecord files named train*, test* (or eval*) and, where there are any, validation*, ending in .tfrecord or .tfrecords"
+
+
+def write(path: Path, images: np.ndarray, labels: np.ndarray) -> None:
+    """Write records of raw images `[n, ...]` uint8 and labels `[n]`, whole or not at all."""
+    import tensorflow as tf
+
+    with replacing(path) as part, tf.io.TFRecordWriter(str(part)) as stream:
+        for image, label in zip(images, labels, strict=True):
+            stream.write(example(image.tobytes(), int(label)))
+
+
+def example(image: bytes, label: int) -> bytes:
+    """A record."""
+    import tensorflow as tf
+
+    feature = {
+        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
+        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+    }
+    return bytes(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+
+
+def count(path: Path) -> int:
+    """Number of records in a file, each checked by its checksum."""
+    return sum(1 for _ in _records(path))
+
+
+def shards(folder: Path) -> dict[str, list[Path]]:
+    """The files of each split, by name."""
+    files = sorted(path for path in folder.iterdir() if ".tfrecord" in path.name and path.is_file()) if folder.is_dir() else []
+    return {split: [path for path in files if path.name.lower().startswith(names)] for split, names in SPLITS.items()}
+
+
+def holds_tfrecords(folder: Path) -> bool:
+    """Whether a folder is a TFRecord dataset."""
+    return any(shards(folder).values())
+
+
+@source("tfrecords")
+class TFRecords:
+    """Shards in one folder."""
+
+    def __init__(self, path: str | None):
+        if path is None:
+            raise DatasetError(f"data.path: the source `tfrecords` needs a folder with {LAYOUT}")
+        given = Path(path).expanduser().resolve()
+        self.path = given.parent if given.is_file() else given
+        self._places: dict[str, tuple[list[Path], np.ndarray]] = {}
+        self._shape: tuple[int, ...] | None = None
+        self._layout = "HWC"
+
+    def scan(self) -> Listing:
+        """Count the records and read their labels: every record is read once, and the result is kept while files are untouched."""
+        found = shards(self.path)
+        for split in ("train", "test"):
+            if not found[split]:
+                raise DatasetError(f"dataset {self.path}: there is no {split} in it; it needs {LAYOUT}")
+        stamp = hashlib.sha256()
+        for path in sorted({path for paths in found.values() for path in paths} | {self.path / ABOUT}):
+            stat = path.stat() if path.exists() else None
+            stamp.update(f"{path}\0{stat.st_size if stat else 0}\0{stat.st_mtime_ns if stat else 0}\n".encode())
+        index = self._index(stamp.hexdigest())
+        about = self._about()
+        self._shape, self._layout = _shape(index, about, self.path)
+        return self._listing(found, index, about, stamp.hexdigest())
+
+    def read(self, split: str, index: int) -> bytes:
+        """Bytes of one record's image: an image file, or raw pixels by rows, columns and channels."""
+        files, places = self._places[split]
+        shard, offset, length, _ = places[index]
+        with files[shard].open("rb") as stream:
+            stream.seek(offset)
+            image = stream.read(length)
+        if self._shape is None or self._layout == "HWC":
+            return image
+        return np.frombuffer(image, np.uint8).reshape(self._shape).transpose(1, 2, 0).tobytes()
+
+    def _about(self) -> dict[str, Any]:
+        path = self.path / ABOUT
+        if not path.is_file():
+            return {}
+        try:
+            return dict(read_json(path))
+        except (ValueError, TypeError) as error:
+            raise DatasetError(f"{path}: not a JSON object: {error}") from None
+
+    def _index(self, stamp: str) -> dict[str, np.ndarray]:
+        kept = INDEXES.resolve() / f"{stamp[:16]}.npz"
+        if not kept.is_file():
+            # In its own process: publishing forks, and a process with TensorFlow must not.
+            argv = [sys.executable, "-m", "control", "index-records", "--folder", str(self.path), "--out", str(kept)]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+            if done.returncode != 0:
+                raise DatasetError(refusal(done.stderr) or done.stderr.strip())
+        with np.load(kept) as stored:
+            return dict(stored)
+
+    def _listing(self, found: dict[str, list[Path]], index: dict[str, np.ndarray], about: dict[str, Any], stamp: str) -> Listing:
+        # Validation records are held-out training images: they come first.
+        held, rest = index["validation"], index["train"]
+        shifted = rest + np.array([len(found["validation"]), 0, 0, 0])
+        self._places = {
+            "train": ([*found["validation"], *found["train"]], np.concatenate([held, shifted])),
+            "test": (found["test"], index["test"]),
+        }
+        labels = {split: places[:, 3].tolist() for split, (_, places) in self._places.items()}
+        classes = _classes(labels, about, self.path)
+        files = {
+            "train": [*_names("validation", len(held)), *_names("train", len(rest))],
+            "test": _names("test", len(index["test"])),
+        }
+        shape = self._shape if self._shape is None or self._layout == "HWC" else (*self._shape[1:], self._shape[0])
+        return Listing(self.path.name, classes, files, labels, stamp, shape, held_out=len(held) or None)
+
+
+def _names(split: str, count: int) -> list[str]:
+    return [f"{split}/{number:07d}" for number in range(count)]
+
+
+def write_index(folder: Path, out: Path) -> None:
+    """Read every record of a folder's shards, and write the position of its image.
+
+    By split `[records, 4]` int64: number of the shard, offset of the image, its bytes, its label; and `size`: bytes of the first
+    image, or 0 if it is a file, then the sides in its record.
+
+    Raises:
+        DatasetError: a file is damaged, or records can't be used.
+    """
+    made = _made_index(shards(folder))
+    with replacing(out) as part, part.open("wb") as stream:
+        np.savez(stream, allow_pickle=False, **made)
+
+
+def _made_index(found: dict[str, list[Path]]) -> dict[str, np.ndarray]:
+    made, size = {}, None
+    for split, files in found.items():
+        rows: list[tuple[int, int, int, int]] = []
+        for number, path in enumerate(files):
+            for offset, record, features in _records(path):
+                image, label = _fields(features, path, len(rows))
+                own = _size(image, features)
+                size = size or own
+                _check_like_first(image, own, size, f"{path}: record {len(rows)}")
+                rows.append((number, offset + record.index(image), len(image), label))
+        if not rows and split != "validation":
+            raise DatasetError(f"{files[0]}: there is no record in it{' or in the others of its split' if len(files) > 1 else ''}")
+        made[split] = np.asarray(rows, np.int64).reshape(-1, 4)
+    return {**made, "size": np.asarray(size, np.int64)}
+
+
+def _records(path: Path) -> Iterator[tuple[int, bytes, Any]]:
+    """The offset of each record in a file, its bytes, and its features; TensorFlow verifies its checksums."""
+    import tensorflow as tf
+    from google.protobuf.message import DecodeError
+
+    offset = HEADER.size
+    try:
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            yield offset, record, tf.train.Example.FromString(record).features.feature
+            offset += len(record) + FOOTER + HEADER.size
+    except (tf.errors.DataLossError, DecodeError) as error:
+        raise DatasetError(f"{path}: truncated or damaged after byte {offset - HEADER.size:,}: {str(error).splitlines()[0]}") from None
+    except tf.errors.OpError as error:
+        raise DatasetError(f"{path}: can't be read: {error.message}") from None
+
+
+def _fields(features: Any, path: Path, number: int) -> tuple[bytes, int]:
+    image = next((features[key].bytes_list.value for key in IMAGE if key in features), None)
+    label = next((features[key].int64_list.value for key in LABEL if key in features), None)
+    if not image or not label:
+        there = ", ".join(sorted(features)) or "none"
+        raise DatasetError(f"{path}: record {number} has no feature `image` (bytes) or `label` (int64); it has: {there}")
+    return image[0], int(label[0])
+
+
+def _is_file(image: bytes) -> bool:
+    # Many raw images begin with "BM", too.
+    bitmap = image.startswith(b"BM") and int.from_bytes(image[2:6], "little") == len(image)
+    return bitmap or image.startswith(FILES)
+
+
+def _check_like_first(image: bytes, own: tuple[int, ...], first: tuple[int, ...], place: str) -> None:
+    """Refuse raw pixels among files, and pixels of another size or shape; sizes are those of `_size`."""
+    if first[0] and len(image) != first[0]:
+        raise DatasetError(f"{place} has an image of {len(image):,} bytes, the first one {first[0]:,} raw ones; they must be alike")
+    if not first[0] and not _is_file(image):
+        raise DatasetError(f"{place} is no JPEG, PNG, BMP or GIF, as the first one is; they must be alike")
+    if first[0] and own[0] and own != first:
+        raise DatasetError(f"{place} has sides {list(own[1:])}, the first one {list(first[1:])}; they must be alike")
+
+
+def _size(image: bytes, features: Any) -> tuple[int, ...]:
+    if _is_file(image):
+        return (0,)
+    for names in SIDES:
+        if all(name in features and features[name].int64_list.value for name in names):
+            return len(image), *(int(features[name].int64_list.value[0]) for name in names)
+    return (len(image),)
+
+
+def _shape(index: dict[str, np.ndarray], about: dict[str, Any], path: Path) -> tuple[tuple[int, ...] | None, str]:
+    """Shape and layout of raw pixels; None for image files.
+
+    Raises:
+        DatasetError: the shape is unknown, or does not fit the bytes.
+    """
+    size, *sides = index["size"].tolist()
+    if size == 0:
+        return None, "HWC"
+    guessed, usual = GUESSED.get(size, ((), "HWC"))
+    layout = str(about.get("layout", "HWC" if sides or "shape" in about else usual))
+    if layout not in LAYOUTS:
+        raise DatasetError(f"{path / ABOUT}: layout {layout}; raw pixels lie as HWC (rows, columns, channels) or CHW (channels first)")
+    order = LAYOUTS[layout]
+    shape = tuple(about.get("shape", [(sides or guessed)[place] for place in order] if sides or guessed else []))
+    if len(shape) != 3 or int(np.prod(shape)) != size:
+        told = f"shape {list(shape)} and layout {layout}" if shape else "nothing that tells their shape"
+        raise DatasetError(
+            f"dataset {path}: its images are {size:,} raw bytes, with {told}; say it in {path / ABOUT}: "
+            + json.dumps({"shape": [3, 32, 32], "layout": "CHW"})
+        )
+    if (channels := shape[order.index(2)]) not in (1, 3):
+        raise DatasetError(f"dataset {path}: its raw images have {channels} channels ({list(shape)}, {layout}); 1 (grey) or 3 are taken")
+    return shape, layout
+
+
+def _classes(labels: dict[str, list[int]], about: dict[str, Any], path: Path) -> list[str]:
+    found = sorted({*labels["train"], *labels["test"]})
+    names = [str(name) for name in about.get("classes", [])]
+    last = len(names) - 1 if names else found[-1]
+    if found != list(range(len(found))) or found[-1] != last or last < 1:
+        raise DatasetError(f"dataset {path}: labels must run from 0 to {last} without gaps, and be at least two; found {_shown(found)}")
+    return names or [str(label) for label in found]
+
+
+def _shown(labels: Sequence[int]) -> str:
+    return ", ".join(map(str, labels[:20])) + (", ..." if len(labels) > 20 else "")

@@ -1,0 +1,1 @@
+"""The doctor: checks of hosts, prediction of speed."""

@@ -1,0 +1,62 @@
+"""Shared by all checks: their lines, their levels, a run's requirements."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+OK, WARN, FAIL = "OK", "WARN", "FAIL"
+Facts = dict[str, dict[str, Any]]
+Hosts = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the doctor's output."""
+
+    level: str
+    """OK, WARN (trains, but slower or at a risk) or FAIL (can't train)."""
+    host: str
+    name: str
+    value: str
+    """The value found."""
+    limit: str = ""
+    """The expected value."""
+    fix: str = ""
+    """What the user can do; commands to type on the host itself begin as `on` writes them."""
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A run's requirements for every host."""
+
+    memory_mb: int = 900
+    disk_mb: int = 512
+    disk_whole_mb: int = 0
+    """Including the snapshots of all epochs."""
+    python: tuple[tuple[int, int], tuple[int, int]] = ((3, 11), (3, 13))
+    token: tuple[str, str] | None = None
+    """Path and SHA-256 of a file that one host just wrote to the shared folder."""
+    files: dict[str, str | None] = field(default_factory=dict)
+    """Files that every host must read (dataset, code): path to SHA-256, or None if readable is enough."""
+    run: str = ""
+    """A run that may already hold the port, because it is resumed."""
+    inventory: str = "INVENTORY"
+    """Used in the commands of fixes."""
+
+
+def on(host: str, command: str) -> str:
+    """A command for the user to type on that host, after its name."""
+    return f"on {host}: {command}"
+
+
+def grade(found: float, needed: float, enough: float) -> str:
+    """The level of an amount: below `needed` fails, below `enough` warns."""
+    return FAIL if found < needed else WARN if found < enough else OK
+
+
+def odd(values: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Keys with an unusual value, each with the usual one: the most frequent, or the first on a tie."""
+    if not values:
+        return []
+    usual = Counter(values.values()).most_common(1)[0][0]
+    return [(name, usual) for name, value in values.items() if value != usual]

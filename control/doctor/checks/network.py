@@ -1,0 +1,123 @@
+"""The network between hosts: every pair reaches each other, and large packets pass."""
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from control.doctor.checks.clocks import clocks
+from control.doctor.checks.links import BANDWIDTH, DELAY, Scale, culprits, each_pair, slow_links, slow_ring
+from control.doctor.checks.model import FAIL, OK, WARN, Check, Facts, Hosts, odd, on
+
+WIRED = ("delay", "bandwidth", "ring", "network")
+"""Findings fixed at cables and switches."""
+BUSY = "these are workers of one machine, without cables between them: end what else runs there (top shows it)"
+
+UNREACHABLE = {
+    "refused": "on {there}: a firewall that rejects? sudo nft list ruleset; the port must be open for all workers",
+    "timeout": "a firewall drops it, or the address is wrong: open TCP port {port} of {there} for all workers",
+    "no_route": "is {there} on, and in the same network? On {here}: ip route get {address}",
+    "name": "set worker_address of {there} to its IP address",
+    "silent": "on {there}: sudo ss -ltnp 'sport = :{port}' shows the program; end it, or set another {variable}",
+    "stranger": "on {there}: sudo ss -ltnp 'sport = :{port}' shows the program; end it, or set another {variable}",
+    "other_run": "another doctor is at work there; wait and run this one again",
+    "wrong_host": "two hosts have one address: give each a worker_address of its own",
+    "other": "on {here}: nc -vz {address} {port}",
+}
+
+
+def between(hosts: Hosts, network: Facts, facts: Facts) -> list[Check]:
+    """Every pair: whether reachable, delay, bandwidth, and whether large packets pass."""
+    checks = [
+        Check(
+            FAIL,
+            name,
+            "listen",
+            f"could not listen: {found['listening']}",
+            "free",
+            "end the program that holds it, or set another worker_port or worker_direct_port",
+        )
+        for name, found in network.items()
+        if found.get("listening")
+    ]
+    busy = {check.host for check in checks}
+    checks += [*_unreachable(hosts, network, busy), *_vanishing(network), *_lost(network), *clocks(network), *_mtus(network)]
+    checks += [*slow_links(network, DELAY, facts), *slow_links(network, BANDWIDTH, facts), *slow_ring(network)]
+    if all(host["address"].startswith("127.") for host in hosts):
+        checks = [replace(check, fix=BUSY) if check.name in WIRED else check for check in checks]
+    return [*checks, *_summary(network, {check.host for check in checks})]
+
+
+def _unreachable(hosts: Hosts, network: Facts, busy: set[str]) -> Iterator[Check]:
+    places = {host["name"]: host for host in hosts}
+    for there, place in places.items():
+        asked = {here: found["pairs"][there] for here, found in network.items() if there in found["pairs"]}
+        failed = {here: pair for here, pair in asked.items() if not pair["reachable"]}
+        if not failed or there in busy:
+            continue
+        # One host that nobody reaches is one problem, not one per pair.
+        whole = len(failed) == len(asked) > 1
+        shown = dict([_most_telling(failed)]) if whole else failed
+        for here, pair in shown.items():
+            port = pair.get("port", place["port"])
+            variable = "worker_port" if port == place["port"] else "worker_direct_port"
+            words = {"here": here, "there": there, "port": port, "address": place["address"], "variable": variable}
+            value = f"{there} ({place['address']}:{port}) can't be reached from {'any host' if whole else here}: {pair['error']}"
+            yield Check(FAIL, there if whole else here, "reach", value, "reachable", UNREACHABLE[pair["kind"]].format(**words))
+
+
+def _most_telling(failed: dict[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    """The most informative of several failures to reach a host; silence is the least informative."""
+    return min(failed.items(), key=lambda one: one[1]["kind"] == "timeout")
+
+
+def _vanishing(network: Facts) -> Iterator[Check]:
+    known = {(here, there): pair for here, there, pair in each_pair(network) if "mtu_trouble" in pair}
+    bad = {pair for pair, found in known.items() if found["mtu_trouble"]}
+    limit = "all sizes pass"
+    fix = "set the smallest MTU of the path on {} (sudo ip link set dev INTERFACE mtu 1400), or let ICMP through"
+    for host in [] if len(bad) == len(known) else culprits(known, bad):
+        bad = {pair for pair in bad if host not in pair}
+        yield Check(FAIL, host, "mtu", f"on all links of {host} small packets pass and large ones vanish", limit, fix.format("all hosts"))
+    for here, there in sorted(bad):
+        value = f"to {there} small packets pass and large ones vanish (MTU here {known[here, there].get('mtu', '?')})"
+        yield Check(FAIL, here, "mtu", value, limit, fix.format(f"{here} and {there}"))
+
+
+def _lost(network: Facts) -> Iterator[Check]:
+    for here, there, pair in each_pair(network):
+        if pair["reachable"] and "error" in pair:
+            yield Check(
+                WARN,
+                here,
+                "network",
+                f"to {there}: {pair['error']}",
+                fix=f"run the doctor again; then look at the cables of {here} and {there}",
+            )
+
+
+def _mtus(network: Facts) -> Iterator[Check]:
+    smallest = {here: [pair["mtu"] for pair in found["pairs"].values() if "mtu" in pair] for here, found in network.items()}
+    known = {here: max(values) for here, values in smallest.items() if values}
+    for here, usual in odd(known):
+        value = f"{known[here]}, the others {usual}"
+        fix = on(here, f"sudo ip link set dev INTERFACE mtu {usual}, and the same on the switch")
+        yield Check(WARN, here, "mtu", value, str(usual), fix)
+
+
+def _summary(network: Facts, troubled: set[str]) -> Iterator[Check]:
+    for here, found in network.items():
+        if here in troubled or not found["pairs"]:
+            continue
+        pairs = list(found["pairs"].values())
+        parts = [
+            f"reaches {sum(pair['reachable'] for pair in pairs)} of {len(pairs)} others",
+            _median(pairs, DELAY),
+            _median(pairs, BANDWIDTH),
+        ]
+        yield Check(OK, here, "network", ", ".join(part for part in parts if part))
+
+
+def _median(pairs: list[dict[str, Any]], scale: Scale) -> str:
+    known = [pair[scale.key] for pair in pairs if pair.get(scale.key) is not None]
+    return scale.show(statistics.median(known)) if known else ""

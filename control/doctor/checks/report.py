@@ -1,0 +1,106 @@
+"""The checks as text for users and JSON for programs."""
+
+import re
+from collections import Counter
+from dataclasses import asdict, replace
+from typing import Any
+
+from control.doctor.checks.links import BANDWIDTH, DELAY, Scale, each_pair
+from control.doctor.checks.model import FAIL, OK, WARN, Check, Facts, on
+
+NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*)")
+SHOWN_HOSTS = 3
+
+
+def render(checks: list[Check], verbose: bool = False) -> str:
+    """One line per check, or only those that are not OK, with hosts that share a problem on one line; then the counts."""
+    shown = checks if verbose else _together([check for check in checks if check.level != OK])
+    hosts = max((len(check.host) for check in shown), default=0)
+    names = max((len(check.name) for check in shown), default=0)
+    return "\n".join([*(_line(check, hosts, names) for check in shown), summary(checks)])
+
+
+def _together(checks: list[Check]) -> list[Check]:
+    """One check for several hosts whose checks are otherwise identical."""
+    same: dict[Check, dict[str, Check]] = {}
+    for check in checks:
+        same.setdefault(_of_each(check), {})[check.host] = check
+    return [replace(shared, host=_names(list(found))) if len(found) > 1 else next(iter(found.values())) for shared, found in same.items()]
+
+
+def _of_each(check: Check) -> Check:
+    """The check without its host's name."""
+    own, each = on(check.host, ""), on("each", "")
+    return replace(check, host="", value=check.value.replace(own, each), fix=check.fix.replace(own, each))
+
+
+def _names(hosts: list[str]) -> str:
+    """`node1-node5` for consecutive numbers, else at most three names: `node1, node3 and 2 more`."""
+    if len(hosts) > 2 and (ends := _ends(hosts)):
+        return "-".join(ends)
+    return ", ".join(hosts) if len(hosts) <= SHOWN_HOSTS else f"{hosts[0]}, {hosts[1]} and {len(hosts) - 2} more"
+
+
+def _ends(hosts: list[str]) -> tuple[str, str] | None:
+    """First and last of names, in any order, that differ only in their last number and leave out none."""
+    parts = [found.groups() for found in map(NUMBERED.fullmatch, hosts) if found]
+    if len(parts) < len(hosts):
+        return None
+    before, number, after = min(parts, key=lambda part: int(part[1]))
+    run = [f"{before}{int(number) + step:0{len(number)}d}{after}" for step in range(len(hosts))]
+    return (run[0], run[-1]) if set(run) == set(hosts) else None
+
+
+def _line(check: Check, hosts: int, names: int) -> str:
+    limit = f" (limit: {check.limit})" if check.limit and check.level != OK else ""
+    fix = f". Fix: {check.fix}" if check.fix else ""
+    return f"{f'[{check.level}]':<6} {check.host:<{hosts}}  {check.name:<{names}}  {check.value}{limit}{fix}"
+
+
+def summary(checks: list[Check]) -> str:
+    """The number of checks per level."""
+    count = Counter(check.level for check in checks)
+    hosts = len({check.host for check in checks} - {"all"})
+    verdict = "can't train" if count[FAIL] else "can train"
+    plural = "" if hosts == 1 else "s"
+    return f"{hosts} host{plural}, {len(checks)} checks: {count[OK]} OK, {count[WARN]} WARN, {count[FAIL]} FAIL; this cluster {verdict}"
+
+
+def matrix(network: Facts) -> str:
+    """Tables of delay and bandwidth from each host (rows) to each (columns); `!` is unreachable, `?` unknown."""
+    seen = {name: found for name, found in network.items() if "unreachable" not in found}
+    return "\n\n".join(_table(seen, scale) for scale in (DELAY, BANDWIDTH) if any(pair.get(scale.key) for _, _, pair in each_pair(seen)))
+
+
+def _table(network: Facts, scale: Scale) -> str:
+    columns = list(dict.fromkeys([*network, *(there for _, there, _ in each_pair(network))]))
+    title = f"{scale.name} ({scale.unit})"
+    first, width = max(len(name) for name in [title, *columns]), max(8, *(len(name) for name in columns))
+    lines = [f"{title:<{first}}" + "".join(f"  {there:>{width}}" for there in columns)]
+    for here, found in network.items():
+        cells = [_cell(found["pairs"].get(there), scale) if there != here else "-" for there in columns]
+        lines.append(f"{here:<{first}}" + "".join(f"  {cell:>{width}}" for cell in cells))
+    return "\n".join(lines)
+
+
+def _cell(pair: dict[str, Any] | None, scale: Scale) -> str:
+    if pair is None or (pair["reachable"] and pair.get(scale.key) is None):
+        return "?"
+    return f"{pair[scale.key]:,.{2 if scale is DELAY else 0}f}" if pair["reachable"] else "!"
+
+
+def document(checks: list[Check], facts: Facts, network: Facts | None, prediction: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The complete `doctor.json`."""
+    return {
+        "ok": exit_status(checks) == 0,
+        "summary": summary(checks),
+        "checks": [asdict(check) for check in checks],
+        "facts": facts,
+        "network": network,
+        "prediction": prediction,
+    }
+
+
+def exit_status(checks: list[Check]) -> int:
+    """1 if any check fails, otherwise 0; warnings do not count."""
+    return int(any(check.level == FAIL for check in checks))

@@ -1,0 +1,186 @@
+"""Predicted speed of a cluster, from one host's step, the bytes of a step and the measured network. Pure functions.
+
+Gradients are summed by a ring all-reduce, which moves the fewest bytes possible: Patarasuk and Yuan, Bandwidth optimal
+all-reduce algorithms for clusters of workstations, JPDC 69 (2009).
+"""
+
+import statistics
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from control import text
+from trainer.errors import LockstepError
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The prediction for one number of workers."""
+
+    workers: int
+    compute_s: float
+    """Seconds of the slowest host's own work per step."""
+    wire_s: float
+    """Seconds that a step's bytes take on the slowest link."""
+    latency_s: float
+    """Seconds of message latency."""
+    handling_s: float
+    """Seconds to compress, pack, copy and add what is sent; 0 if not measured."""
+    step_s: float
+    """Seconds per step: the sum of these."""
+    images_per_s: float
+    efficiency: float
+    """images/s relative to the same hosts without a network, 0 to 1."""
+
+
+def bytes_per_step(parameters: int, dtype_bytes: int = 4) -> int:
+    """Bytes of gradients that each host contributes per step, uncompressed."""
+    return parameters * dtype_bytes
+
+
+def wire_bytes(workers: int, gradient_bytes: int) -> float:
+    """Bytes that each host sends (and receives) in a ring all-reduce of `gradient_bytes`: 2 (n - 1) / n of them."""
+    return 2 * (workers - 1) / workers * gradient_bytes
+
+
+def wire_seconds(workers: int, gradient_bytes: int, mbit_s: float) -> float:
+    """Seconds of one all-reduce at the bandwidth of the slowest link (Mbit/s, 10^6 bits); 0 for one worker."""
+    return wire_bytes(workers, gradient_bytes) * 8e-6 / mbit_s if workers > 1 else 0.0
+
+
+def latency_seconds(workers: int, rtt_ms: float) -> float:
+    """Seconds of latency of an all-reduce's 2 (n - 1) messages, each half a round trip (milliseconds)."""
+    return 2 * (workers - 1) * rtt_ms / 1000 / 2
+
+
+def handling(step_seconds: float, made: Prediction, gradient_bytes: int) -> float:
+    """Seconds per byte to handle what is sent, from one measured step with that many workers; never below 0.
+
+    Args:
+        step_seconds: a measured step of all workers.
+        made: the prediction for it, made without handling.
+        gradient_bytes: bytes that a host contributes to the sum: `bytes_per_step`, or less with compression.
+    """
+    sent = wire_bytes(made.workers, gradient_bytes)
+    return max(0.0, step_seconds - made.step_s) / sent if sent else 0.0
+
+
+def step(
+    compute: list[float], images: float, gradient_bytes: int, mbit_s: float | None, rtt_ms: float | None, s_per_byte: float = 0.0
+) -> Prediction:
+    """The step of hosts that work in parallel and wait for the slowest.
+
+    Nothing overlaps: an implementation that overlaps communication and computing is faster than this.
+
+    Args:
+        compute: seconds of each host's own work per step.
+        images: images per host and step.
+        gradient_bytes: bytes that a host contributes to the sum: `bytes_per_step`, or less with compression.
+        mbit_s: bandwidth of the slowest link in use; may be None for one host.
+        rtt_ms: longest round trip between neighbours; None counts as 0.
+        s_per_byte: result of `handling`.
+
+    Raises:
+        LockstepError: several hosts without a bandwidth.
+    """
+    workers = len(compute)
+    if workers > 1 and not mbit_s:
+        raise LockstepError(f"no prediction: no bandwidth was measured between the {workers} hosts; run the doctor again")
+    wire = wire_seconds(workers, gradient_bytes, mbit_s or 1.0)
+    latency = latency_seconds(workers, rtt_ms or 0.0)
+    own = wire_bytes(workers, gradient_bytes) * s_per_byte
+    seconds = max(compute) + wire + latency + own
+    ideal = sum(images / alone for alone in compute)
+    rate = workers * images / seconds
+    return Prediction(workers, max(compute), wire, latency, own, seconds, rate, rate / ideal)
+
+
+def curve(
+    hosts: list[str], compute: dict[str, float], images: float, gradient_bytes: int, network: dict[str, Any], s_per_byte: float = 0.0
+) -> list[Prediction]:
+    """Predictions for 1 to all workers, in the order of the inventory.
+
+    Args:
+        hosts: names in the order of the inventory.
+        compute: seconds of one host's step by name; a host that was not measured gets the median of the others.
+        images: images per host and step.
+        gradient_bytes: bytes that a host contributes to the sum: `bytes_per_step`, or less with compression.
+        network: results of `network_probe` by host.
+        s_per_byte: result of `handling`.
+    """
+    usual = statistics.median(compute.values())
+    found = []
+    for workers in range(1, len(hosts) + 1):
+        chosen = hosts[:workers]
+        own = [compute.get(name, usual) for name in chosen]
+        found.append(step(own, images, gradient_bytes, slowest(chosen, network), longest(chosen, network), s_per_byte))
+    return found
+
+
+def slowest(hosts: list[str], network: dict[str, Any]) -> float | None:
+    """Mbit/s of a ring's slowest link: measured with all sending at once, if between these hosts; otherwise one by one."""
+    values = []
+    for here, there in ring(hosts):
+        found = network.get(here, {})
+        at_once = found.get("ring") or {}
+        single = found.get("pairs", {}).get(there, {}).get("mbit_s")
+        # With fewer hosts than in the simultaneous measurement a shared switch is less busy, but a host's own port is
+        # not.
+        values += [value for value in (single, at_once.get("mbit_s") if at_once.get("to") == there else None) if value]
+    return min(values, default=None)
+
+
+def longest(hosts: list[str], network: dict[str, Any]) -> float | None:
+    """Longest round trip (milliseconds) between neighbours of a ring."""
+    found = [network.get(here, {}).get("pairs", {}).get(there, {}).get("rtt_ms") for here, there in ring(hosts)]
+    return max((value for value in found if value is not None), default=None)
+
+
+def ring(hosts: list[str]) -> list[tuple[str, str]]:
+    """Neighbours: each host with the next, the last with the first; none for one host."""
+    return list(zip(hosts, [*hosts[1:], hosts[0]], strict=True)) if len(hosts) > 1 else []
+
+
+def table(predictions: list[Prediction]) -> str:
+    """One row per number of workers; times in milliseconds."""
+    header = ["workers", "compute ms", "wire ms", "delay ms", "handling ms", "step ms", "images/s", "of ideal"]
+    rows = [
+        [
+            one.workers,
+            *(text.Number(seconds * 1000, 1) for seconds in (one.compute_s, one.wire_s, one.latency_s, one.handling_s, one.step_s)),
+            text.Number(one.images_per_s, 0),
+            Percent(one.efficiency),
+        ]
+        for one in predictions
+    ]
+    return text.table(header, rows)
+
+
+class Percent(float):
+    """A share as a percentage in a table."""
+
+    def __str__(self) -> str:
+        """Without decimals."""
+        return f"{float(self):.0%}"
+
+
+def as_dicts(predictions: list[Prediction]) -> list[dict[str, Any]]:
+    """For `doctor.json`."""
+    return [asdict(one) for one in predictions]
+
+
+def error(predicted: float, measured: float) -> float:
+    """Error of a prediction, in percent of the measured value; positive: it promised too much.
+
+    Raises:
+        ValueError: nothing was measured.
+    """
+    if measured <= 0:
+        raise ValueError(f"measured {measured:g} images/s: nothing to compare a prediction with")
+    return (predicted / measured - 1) * 100
+
+
+def sentence(predicted: float, measured: float) -> str:
+    """Printed after training; both in images/s."""
+    off = error(predicted, measured)
+    how = f"{abs(off):.0f}% too {'high' if off > 0 else 'low'}" if abs(off) >= 1 else "right within 1%"
+    return f"{predicted:,.0f} images/s by the doctor, measured {measured:,.0f}: {how}"

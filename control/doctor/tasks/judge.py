@@ -1,0 +1,91 @@
+"""Judge every host's probes: show the findings, write them down, refuse if training can't start."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from control import command_line, project
+from control.doctor import checks
+from control.task import Task
+from trainer.files import write_json, write_text
+
+
+class Judge(Task):
+    """Returns the fact `diagnosis`: checks, facts and network, as in the JSON file."""
+
+    def act(self) -> dict[str, Any]:
+        """A run that is already under way is not judged: its own workers hold ports and memory."""
+        plan, fast = self.arguments["plan"], bool(self.arguments["fast"])
+        facts, network = _facts(self.arguments["looked"]), _network(self.arguments["tried"])
+        if fast and all(found.get("port", {}).get("run") == plan["run"] for found in facts.values()):
+            return {}
+        hosts = [self._host(host) for host in plan["hosts"]]
+        need = _requirement(plan, self.arguments["token"], published(facts, self.arguments["files"]))
+        found = checks.examine(hosts, facts, network, need)
+        document = checks.document(found, facts, network)
+        path = self._write(plan, document, fast)
+        shown = checks.render(found, verbose=not fast)
+        tables = [] if fast else [checks.matrix(network)] if network else []
+        text = "\n\n".join([shown, *(table for table in tables if table)])
+        if checks.exit_status(found):
+            where = f"all findings: {project.relative(path)}" if path else "ansible-playbook doctor.yml tells more"
+            return {
+                "failed": True,
+                "msg": f"{text}\n\n{where}; to start without this look: -e preflight=false" if fast else f"{text}\n\n{where}",
+            }
+        return {"show": text, "ansible_facts": {"diagnosis": document}}
+
+    def _host(self, host: dict[str, Any]) -> dict[str, Any]:
+        """The host with the SSH details that its fixes name."""
+        variables = self.task_vars["hostvars"][host["name"]]
+        known = {"ssh": "ansible_host", "user": "ansible_user", "ssh_port": "ansible_port"}
+        return {**host, **{key: variables[name] for key, name in known.items() if name in variables}}
+
+    def _write(self, plan: dict[str, Any], document: dict[str, Any], fast: bool) -> Path | None:
+        """Write the doctor's file; for a preflight, the file in the run directory and the state of a run that can't start."""
+        if self.check_mode:
+            return None
+        if not fast:
+            write_json(project.PRIVATE / "doctor.json", document)
+            return project.PRIVATE / "doctor.json"
+        folder = Path(plan["folder"])
+        write_json(folder / "preflight.json", document)
+        if not document["ok"] and not plan["resume"]:
+            write_text(folder / "config.yml", plan["asked_yaml"])
+            write_json(folder / "summary.json", {"state": "FAILED_PREFLIGHT", "workers": len(plan["hosts"])})
+        return folder / "preflight.json"
+
+
+def _facts(looked: dict[str, dict[str, Any]]) -> checks.Facts:
+    """Each host's facts; a host whose module failed counts as unreachable."""
+    return {
+        name: result["facts"] if "facts" in result else {"unreachable": result.get("msg", "no answer")} for name, result in looked.items()
+    }
+
+
+def _network(tried: dict[str, dict[str, Any]]) -> checks.Facts | None:
+    """Each host's measurements; None if there was nothing to measure (one host)."""
+    found = {name: result for name, result in tried.items() if "pairs" in result}
+    return found if any(result["pairs"] for result in found.values()) else None
+
+
+def published(facts: checks.Facts, files: dict[str, str]) -> dict[str, str | None]:
+    """Published files, by path with their SHA-256: some host can read them, so all must.
+
+    A file that no host has is not published yet; `train.yml` does that.
+    """
+    there = {one["path"] for found in facts.values() for one in found.get("tokens", []) if "error" not in one}
+    return {path: sha256 for path, sha256 in files.items() if path in there}
+
+
+def _requirement(plan: dict[str, Any], token: str, files: dict[str, str | None]) -> checks.Requirement:
+    digest = hashlib.sha256(plan["run"].encode()).hexdigest()
+    return checks.Requirement(
+        memory_mb=plan["needs"]["memory_mb"],
+        disk_mb=plan["needs"]["disk_mb"],
+        disk_whole_mb=plan["needs"]["disk_whole_mb"],
+        token=(token, digest) if token else None,
+        files=files,
+        run=plan["run"],
+        inventory=project.relative(command_line.inventory()),
+    )

@@ -1,0 +1,13 @@
+"""Host names in files that outlive an inventory."""
+
+from typing import Any
+
+
+def place(host: dict[str, Any]) -> str:
+    """Name and address of a host for records: two inventories may both have a node01."""
+    return f"{host['name']} {host['address']}"
+
+
+def host_names(places: list[str]) -> list[str]:
+    """The names in the results of `place`."""
+    return [place.split()[0] for place in places]

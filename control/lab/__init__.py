@@ -1,0 +1,1 @@
+"""The lab: SSH hosts in containers on this machine."""

@@ -1,0 +1,339 @@
+"""Pure functions of the lab: the user's settings, nodes, and the changes needed on this machine."""
+
+import hashlib
+import ipaddress
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from trainer.errors import ConfigError
+
+CPU_PERIOD_US = 10_000
+ELSEWHERE = "choose others for this one, as in -e lab_prefix=lab2 -e lab_subnet=10.89.78.0/24"
+FIRST_ADDRESS = 10
+OWNER_LABEL = "lockstep.lab"
+PROJECT_LABEL = "lockstep.project"
+PROCESSES = 16_384
+SHARED_OUT = 0.95
+SMALLEST_SHARE = 0.1
+UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+SMALLEST_MEMORY = 256 * 2**20
+COMPONENTS = ("main", "universe")
+
+
+def settings(options: Mapping[str, Any], cores: int) -> dict[str, Any]:
+    """The user's settings, checked: nodes, cpus (cores of each node), memory (bytes), link (as `tc` writes rates), state, image.
+
+    Args:
+        options: operator variables of the command `lab`, as strings or values.
+        cores: processors available to us on this machine.
+
+    Raises:
+        ConfigError: an invalid value, with the rule and an example.
+    """
+    nodes = _nodes(options.get("nodes", 5))
+    state = _choice("state", options.get("state", "present"), ("present", "absent"))
+    image = _choice("image", options.get("image", "present"), ("present", "absent"))
+    if image == "absent" and state == "present":
+        raise ConfigError("image=absent: it belongs to the removal of the lab; ansible-playbook lab.yml -e state=absent -e image=absent")
+    return {
+        "nodes": nodes,
+        "cpus": _cpus(options.get("cpus", default_share(nodes, cores)), nodes, cores),
+        "memory": memory_bytes(options.get("memory", "3g")),
+        "link": link_rate(options.get("link", "none")),
+        "state": state,
+        "image": image,
+    }
+
+
+def default_share(nodes: int, cores: int) -> float:
+    """Cores for each node: an even division of the machine, less a little for the control node."""
+    return max(SMALLEST_SHARE, math.floor(cores * SHARED_OUT / nodes * 100) / 100)
+
+
+def _choice(name: str, value: Any, known: Sequence[str]) -> str:
+    if str(value) not in known:
+        raise ConfigError(f"{name}={value}: it must be {' or '.join(known)}")
+    return str(value)
+
+
+def _nodes(value: Any) -> int:
+    if not str(value).isdecimal() or int(value) < 1:
+        raise ConfigError(f"nodes={value}: it must be a whole number of at least 1, as in -e nodes=3")
+    return int(value)
+
+
+def _cpus(value: Any, nodes: int, cores: int) -> list[float]:
+    """One share for all nodes, or one per node."""
+    shares = [_share(value, part, cores) for part in str(value).split(",")]
+    if len(shares) not in (1, nodes):
+        raise ConfigError(f"cpus={value}: {len(shares)} shares for {nodes} nodes; give one for all, as in -e cpus=0.38, or one for each")
+    return shares * nodes if len(shares) == 1 else shares
+
+
+def _share(value: Any, part: str, cores: int) -> float:
+    try:
+        share = float(part)
+    except ValueError:
+        share = math.nan
+    if not SMALLEST_SHARE <= share <= cores:
+        raise ConfigError(f"cpus={value}: it must lie between {SMALLEST_SHARE} and this machine's {cores} cores, as in -e cpus=0.38")
+    return share
+
+
+def memory_bytes(value: Any) -> int:
+    """Bytes of `3g`, `512m` or a plain number of bytes, in whole megabytes: the kernel rounds to pages."""
+    found = re.fullmatch(r"(\d+)([bkmg]?)", str(value).lower())
+    size = int(found[1]) * UNITS[found[2]] if found else 0
+    if size < SMALLEST_MEMORY:
+        raise ConfigError(f"memory={value}: it must be a number with k, m or g, at least 256m, as in -e memory=3g")
+    return size // 2**20 * 2**20
+
+
+def memory_text(size: int) -> str:
+    """`3g` for 3221225472; megabytes if it is not a whole number of gigabytes."""
+    return f"{size // 2**30}g" if size % 2**30 == 0 else f"{size // 2**20}m"
+
+
+def link_rate(value: Any) -> str:
+    """A rate as `tc` takes it (`1gbit`), or `none` for no limit."""
+    rate = str(value).lower()
+    if rate != "none" and not re.fullmatch(r"[1-9]\d*[kmg]?bit", rate):
+        raise ConfigError(f"link={value}: it must be none or a rate in bits a second, as in -e link=1gbit or link=100mbit")
+    return rate
+
+
+def cpu_quota(cpus: float) -> int:
+    """Microseconds of CPU time per CPU_PERIOD_US for a node."""
+    return round(cpus * CPU_PERIOD_US)
+
+
+def nodes(cpus: Sequence[float], prefix: str, subnet: str) -> list[dict[str, Any]]:
+    """`name`, `container`, `address`, `mac` and `quota` of each node.
+
+    The MAC address follows from the IP address, so other nodes find a restarted node at once.
+
+    Args:
+        cpus: cores of each node.
+        prefix: of the containers' names.
+        subnet: IPv4 network of the nodes.
+
+    Raises:
+        ConfigError: the subnet is invalid or has too few addresses.
+    """
+    try:
+        network = ipaddress.IPv4Network(subnet)
+    except ValueError as error:
+        raise ConfigError(f"lab_subnet={subnet}: {error}; it must be an IPv4 network, as in 10.89.77.0/24") from None
+    number = len(cpus)
+    if network.num_addresses < FIRST_ADDRESS + number + 2:
+        fits = max(0, network.num_addresses - FIRST_ADDRESS - 2)
+        raise ConfigError(f"nodes={number}: lab_subnet={subnet} has addresses for {fits}; take a larger subnet or fewer nodes")
+    return [_node(index, prefix, network[FIRST_ADDRESS + index], share) for index, share in enumerate(cpus, 1)]
+
+
+def _node(index: int, prefix: str, address: ipaddress.IPv4Address, share: float) -> dict[str, Any]:
+    name, mac = f"node{index}", ":".join(f"{byte:02x}" for byte in (2, 0, *address.packed))
+    return {"name": name, "container": f"{prefix}-{name}", "address": str(address), "mac": mac, "quota": cpu_quota(share)}
+
+
+def owner(project: str) -> str:
+    """A digest of the project's folder, which labels everything made by this clone."""
+    return hashlib.sha256(project.encode()).hexdigest()[:12]
+
+
+def container_facts(inspected: Mapping[str, Any]) -> dict[str, Any]:
+    """The relevant facts of a container, from podman's or docker's `inspect`."""
+    limits = inspected["HostConfig"]
+    attached = inspected["NetworkSettings"].get("Networks") or {}
+    return {
+        "container": inspected["Name"].removeprefix("/"),
+        "id": inspected["Id"],
+        "labels": inspected["Config"].get("Labels") or {},
+        "running": bool(inspected["State"]["Running"]),
+        "never_ran": inspected["State"].get("Status") in ("created", "initialized", "configured"),
+        "cut_off": False,
+        "image": inspected["Config"]["Image"],
+        "networks": sorted(attached),
+        "pid": inspected["State"].get("Pid", 0),
+        "limits": [limits.get("CpuPeriod"), limits.get("CpuQuota"), limits.get("Memory")],
+    }
+
+
+def group_paths(text: str) -> dict[str, str]:
+    """Controller to group, without the leading slash, from a /proc/PID/cgroup; the controller of version 2 is ``."""
+    rows = [line.split(":", 2) for line in text.splitlines()]
+    return {controller: path.lstrip("/") for _, controllers, path in rows for controller in controllers.split(",")}
+
+
+def network_facts(inspected: Mapping[str, Any]) -> dict[str, Any]:
+    """Name, labels and subnets of a network, from podman's or docker's `inspect`."""
+    if "IPAM" in inspected:
+        given = [part["Subnet"] for part in inspected["IPAM"].get("Config") or []]
+        return {"name": inspected["Name"], "labels": inspected.get("Labels") or {}, "subnets": given}
+    given = [part["subnet"] for part in inspected.get("subnets") or []]
+    return {"name": inspected["name"], "labels": inspected.get("labels") or {}, "subnets": given}
+
+
+def check_network(name: str, subnet: str, mine: str, networks: Sequence[Mapping[str, Any]], routes: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the lab's network already exists.
+
+    Args:
+        name: of the lab's network.
+        subnet: its intended subnet.
+        mine: this project's owner digest.
+        networks: of the engine, from `network_facts`.
+        routes: of this machine, from `ip -j route`.
+
+    Raises:
+        ConfigError: the name or the subnet is taken, or the lab has another subnet.
+    """
+    for network in networks:
+        if network["labels"].get(OWNER_LABEL) == mine:
+            if network["name"] != name or subnet not in network["subnets"]:
+                where = ", ".join(network["subnets"])
+                raise ConfigError(
+                    f"this project's lab is on network {network['name']} ({where}), not {name} ({subnet}); say so again, as in "
+                    f"-e lab_prefix={network['name']} -e lab_subnet={where}, or remove it first: ansible-playbook lab.yml -e state=absent"
+                )
+            return True
+    _refuse_taken(name, subnet, networks, routes)
+    return False
+
+
+def _refuse_taken(name: str, subnet: str, networks: Sequence[Mapping[str, Any]], routes: Sequence[Mapping[str, Any]]) -> None:
+    for network in networks:
+        holder = f"the lab of {network['labels'][PROJECT_LABEL]}" if PROJECT_LABEL in network["labels"] else f"network {network['name']}"
+        if network["name"] == name:
+            raise ConfigError(f"lab_prefix={name}: {holder} has that name on this machine; {ELSEWHERE}")
+        taken = [other for other in network["subnets"] if _overlap(other, subnet)]
+        if taken:
+            raise ConfigError(f"lab_subnet={subnet}: {holder} uses {taken[0]} on this machine; {ELSEWHERE}")
+    for route in routes:
+        if route["dst"] != "default" and _overlap(route["dst"], subnet):
+            raise ConfigError(f"lab_subnet={subnet}: this machine reaches {route['dst']} through {route['dev']}; {ELSEWHERE}")
+
+
+def _overlap(one: str, other: str) -> bool:
+    first, second = ipaddress.ip_network(one, strict=False), ipaddress.ip_network(other, strict=False)
+    return first.version == second.version and first.overlaps(second)
+
+
+def changes(
+    wanted: Sequence[Mapping[str, Any]], memory: int, mine: str, found: Sequence[Mapping[str, Any]], names: Iterable[str]
+) -> dict[str, list[str]]:
+    """Containers to create, start, adjust (CPU and memory limits) and remove.
+
+    Args:
+        wanted: nodes, from `nodes`.
+        memory: bytes of each.
+        mine: this project's owner digest.
+        found: containers of any lab, from `container_facts`.
+        names: of all containers of the engine.
+
+    Raises:
+        ConfigError: a node's name is taken by a container that this project did not make.
+    """
+    own = {each["container"]: each for each in found if each["labels"].get(OWNER_LABEL) == mine}
+    places = {node["container"]: [CPU_PERIOD_US, node["quota"], memory] for node in wanted}
+    _refuse_foreign(places, own, found, names)
+    # A container that never ran may have bad settings: create it again. After a machine was cut off, the engine believes its
+    # containers are running and does not start them.
+    kept = [name for name in places if name in own and not own[name]["never_ran"] and not own[name]["cut_off"]]
+    return {
+        "create": [name for name in places if name not in kept],
+        "start": [name for name in kept if not own[name]["running"]],
+        "adjust": [name for name in kept if own[name]["limits"] != places[name]],
+        "remove": sorted(own.keys() - set(kept)),
+    }
+
+
+def _refuse_foreign(places: Iterable[str], own: Mapping[str, Any], found: Sequence[Mapping[str, Any]], names: Iterable[str]) -> None:
+    projects = {each["container"]: each["labels"].get(PROJECT_LABEL) for each in found}
+    for name in sorted(set(places) & set(names) - own.keys()):
+        holder = f"the lab of {projects[name]}" if projects.get(name) else "something else"
+        raise ConfigError(f"the container name {name} belongs to {holder} on this machine; {ELSEWHERE}")
+
+
+def package_sources(targets: str, codename: str) -> dict[str, Any]:
+    """The package archives that this machine uses for its distribution, for a node of the same release.
+
+    Args:
+        targets: lines `address|release|component` from `apt-get indextargets`.
+        codename: of the release, as in /etc/os-release.
+
+    Returns:
+        `mirror`: address for debootstrap; `lines`: of a sources.list.
+
+    Raises:
+        ConfigError: no archive of this release is configured.
+    """
+    releases = (codename, f"{codename}-updates", f"{codename}-security")
+    rows = [tuple(line.split("|")) for line in targets.splitlines() if line.count("|") == 2]
+    kept = sorted({row for row in rows if row[1] in releases and row[2] in COMPONENTS})
+    mirrors = [address for address, release, component in kept if release == codename and component == "main"]
+    if not mirrors:
+        raise ConfigError(f"the lab's image is made of {codename} main, and this machine's apt knows no archive of it; see /etc/apt")
+    return {"mirror": mirrors[0], "lines": [f"deb {address} {release} {component}" for address, release, component in kept]}
+
+
+def apt_settings(dump: str) -> list[str]:
+    """Proxy lines of `apt-config dump`, and no translations: they take time."""
+    proxies = [line for line in dump.splitlines() if re.match(r'Acquire::(http|https)::(Proxy|Proxy::\S+) ".+";$', line)]
+    return ['Acquire::Languages "none";', *proxies]
+
+
+def proxy_environment(lines: Iterable[str]) -> dict[str, str]:
+    """`http_proxy` and `https_proxy` for debootstrap, from apt's proxy settings."""
+    found = [re.match(r'Acquire::(http|https)::Proxy "(.+)";$', line) for line in lines]
+    return {f"{each[1]}_proxy": each[2] for each in found if each and each[2] != "DIRECT"}
+
+
+def containers_conf(nofile: int, nproc: int, may_raise: bool, needs_runc: bool) -> str:
+    """Settings that podman needs to start containers here, or an empty string.
+
+    Args:
+        nofile: hard limit of open files.
+        nproc: hard limit of processes.
+        may_raise: whether this user may raise hard limits.
+        needs_runc: crun refuses a mixed hierarchy of control groups; runc does not.
+    """
+    # The full hard limit of processes is refused, too: podman and runc run under lower ones than this process.
+    nproc = min(nproc, PROCESSES)
+    parts = [] if may_raise else [f'[containers]\ndefault_ulimits = ["nofile={nofile}:{nofile}", "nproc={nproc}:{nproc}"]\n']
+    if needs_runc:
+        parts.append('[engine]\nruntime = "runc"\n')
+    return "\n".join(parts)
+
+
+def recipe_digest(contents: Sequence[bytes]) -> str:
+    """Tag of the image: a digest of all its sources."""
+    whole = hashlib.sha256()
+    for content in contents:
+        whole.update(len(content).to_bytes(8) + content)
+    return whole.hexdigest()[:12]
+
+
+def hosts_file(wanted: Sequence[Mapping[str, Any]]) -> str:
+    """/etc/hosts of every node: names and reachable addresses of all nodes."""
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
+    return "\n".join([*lines, *(f"{node['address']} {node['name']}" for node in wanted)]) + "\n"
+
+
+def known_hosts(wanted: Sequence[Mapping[str, Any]], keys: Mapping[str, str]) -> str:
+    """Lines for ssh's known_hosts from the nodes' public host keys (`type base64 comment`)."""
+    return "".join(f"{node['address']} {' '.join(keys[node['name']].split()[:2])}\n" for node in wanted)
+
+
+def failures(results: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Errors from the modules that make containers."""
+    failed = [each for each in results if "msg" in each and "container" not in each and not each.get("skipped")]
+    return [telling_line(str(each.get("stderr") or each["msg"]).splitlines()) for each in failed]
+
+
+def telling_line(lines: Iterable[str]) -> str:
+    """The line of an output that says what went wrong: the last that mentions an error, otherwise the last."""
+    said = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in said if "error" in line.lower()]
+    return (errors or said or ["no message"])[-1]

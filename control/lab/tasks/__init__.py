@@ -1,0 +1,1 @@
+"""Tasks of playbooks on the control node: `control: {do: lab.NAME, ...}`."""

@@ -1,0 +1,82 @@
+"""Keys and settings of the lab's nodes, and the files that reach them: made once, then only updated."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from control.lab import lab
+from control.task import Task
+from trainer.errors import LockstepError
+from trainer.files import write_text
+
+HOST_KEY = "ssh_host_ed25519_key"
+FOR_ALL = 0o644
+"""For names and public keys: a node's sshd reads them as the user who logs in, and a user of sudo reads them as themselves."""
+KEYS = ".ssh"  # Ansible reads a folder of inventories, but no names that begin with a dot
+
+
+class Files(Task):
+    """Writes `<place>/nodes/<node>/settings`, which the node sees read-only, and `key` and `known_hosts` of the inventory."""
+
+    def act(self) -> dict[str, Any]:
+        """Write what is missing or different."""
+        made = self.arguments["lab"]
+        place, inventory = Path(made["place"]) / "nodes", Path(made["inventory"])
+        (inventory / "group_vars").mkdir(parents=True, exist_ok=True)
+        keys_folder = inventory / KEYS
+        changed = [_key_pair(keys_folder / "key", "lockstep-lab"), _give(keys_folder / "key", int(os.environ.get("SUDO_UID", os.getuid())))]
+        changed += [self._node(place / node["name"], node, made, keys_folder) for node in made["nodes"]]
+        keys = {node["name"]: _read(place / node["name"] / "settings" / f"{HOST_KEY}.pub") for node in made["nodes"]}
+        changed.append(_write(keys_folder / "known_hosts", lab.known_hosts(made["nodes"], keys)))
+        return {"changed": any(changed)}
+
+    def _node(self, folder: Path, node: dict[str, Any], made: dict[str, Any], keys: Path) -> bool:
+        if node["container"] in made["create"] and (folder / "brick").exists():
+            shutil.rmtree(folder / "brick")  # of a container that is gone: a new one's volume must not find it
+        new = not (folder / "brick").is_dir()
+        (folder / "brick").mkdir(parents=True, exist_ok=True)
+        settings = folder / "settings"
+        written = [
+            _key_pair(settings / HOST_KEY, node["name"]),
+            _write(settings / "hosts", lab.hosts_file(made["nodes"])),
+            _write(settings / "link", made["settings"]["link"] + "\n"),
+            _write(settings / "authorized_keys", _read(keys / "key.pub")),
+        ]
+        return new or any(written)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def _write(path: Path, content: str) -> bool:
+    if path.is_file() and _read(path) == content:
+        return False
+    write_text(path, content, FOR_ALL)
+    return True
+
+
+def _key_pair(path: Path, comment: str) -> bool:
+    """Make an SSH key, whole or not at all: the private half is moved into place last."""
+    if path.is_file() and path.with_name(f"{path.name}.pub").is_file():
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", f"{folder}/key"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise LockstepError(f"ssh-keygen for {path}: {done.stderr.strip()}")
+        os.replace(f"{folder}/key.pub", f"{path}.pub")
+        os.replace(f"{folder}/key", path)
+    return True
+
+
+def _give(path: Path, user: int) -> bool:
+    """Let the user who called sudo read the key."""
+    if path.stat().st_uid == user:
+        return False
+    os.chown(path, user, -1)
+    return True

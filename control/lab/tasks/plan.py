@@ -1,0 +1,165 @@
+"""Compare the lab's present and intended state; refuse what is impossible."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from control import command_line, project, text
+from control.lab import lab, lab_engine
+from control.lab.lab_engine import Engine
+from control.task import Task
+from trainer.errors import LockstepError
+
+PLACE = project.PRIVATE / "lab"
+INVENTORY = project.ROOT / "inventory" / "lab"
+RECIPE = project.ROOT / "roles" / "lab" / "files" / "image"
+SCRATCH_FOLDER, SCRATCH = Path("/var/tmp"), "lockstep-lab"  # noqa: S108 - ansible's tempfile makes it safely; no path with spaces
+CERTIFICATES = Path("/usr/local/share/ca-certificates")
+NOT_ROOT = (
+    "the lab gives containers addresses, CPU shares and mounts of their own, which needs root here; run it as root, as in "
+    'sudo env "PATH=$PATH" ansible-playbook lab.yml'
+)
+NO_ENGINE = "the lab needs containers: this machine has no podman and no docker that answers; install podman and run lab.yml again"
+
+
+class Plan(Task):
+    """Returns the fact `lab`, which the role's tasks follow. Changes nothing."""
+
+    def act(self) -> dict[str, Any]:
+        """Check, look, compare."""
+        _refuse_other_project(Path(self.arguments["project"]))
+        wanted = lab.settings(command_line.operator_options("lab", self.task_vars), len(os.sched_getaffinity(0)))
+        place = {name: str(self.arguments[name]) for name in ("prefix", "subnet", "base_image")}
+        nodes = lab.nodes(wanted["cpus"], place["prefix"], place["subnet"])
+        if os.geteuid() != 0:
+            raise LockstepError(NOT_ROOT)
+        engine = lab_engine.find()
+        seen = Seen(engine, *((engine.labs(), engine.names(), engine.networks(), engine.images()) if engine else ([], [], [], [])))
+        changes = _present(seen, wanted, place, nodes) if wanted["state"] == "present" else _absent(seen, wanted["image"] == "absent")
+        made = {
+            "settings": wanted,
+            "engine": engine.name if engine else "podman",
+            "owner": lab.owner(str(project.ROOT)),
+            "project": str(project.ROOT),
+            "scratch_folder": str(SCRATCH_FOLDER),
+            "place": str(PLACE),
+            "inventory": str(INVENTORY),
+            **changes,
+        }
+        return {"changed": False, "show": shown(made), "ansible_facts": {"lab": made}}
+
+
+def _refuse_other_project(called: Path) -> None:
+    """A .venv belongs to one project; called from another one it would change the first one's lab."""
+    if called.resolve() != project.ROOT:
+        raise LockstepError(
+            f"this ansible-playbook belongs to the project {project.ROOT}, not {called}; run make setup there and use its .venv"
+        )
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The state of this machine's engine."""
+
+    engine: Engine | None
+    labs: list[dict[str, Any]]
+    names: list[str]
+    networks: list[dict[str, Any]]
+    images: list[str]
+
+    def own(self) -> list[dict[str, Any]]:
+        """Containers of this project's lab."""
+        return [each for each in self.labs if each["labels"][lab.OWNER_LABEL] == lab.owner(str(project.ROOT))]
+
+
+def _present(seen: Seen, wanted: Mapping[str, Any], place: Mapping[str, str], nodes: list[dict[str, Any]]) -> dict[str, Any]:
+    mine = lab.owner(str(project.ROOT))
+    image = f"{lab_engine.IMAGE}:{lab.recipe_digest([place['base_image'].encode(), *_recipe()])}"
+    builds = image not in seen.images
+    conf = lab_engine.needed_conf()
+    exists = lab.check_network(place["prefix"], place["subnet"], mine, seen.networks, lab_engine.routes())
+    return {
+        **lab.changes(nodes, wanted["memory"], mine, seen.labs, seen.names),
+        "nodes": nodes,
+        "limits": {"period": lab.CPU_PERIOD_US, "memory": wanted["memory"]},
+        "packages": _packages(seen.engine, builds),
+        "conf": conf,
+        "environment": {"CONTAINERS_CONF": str(PLACE / "containers.conf")} if conf else {},
+        "network": {"name": place["prefix"], "subnet": place["subnet"], "exists": exists},
+        "image": {"name": image, "builds": builds, **(_archives(seen.images) if builds else {})},
+        "older": [each["container"] for each in seen.own() if each["image"] != image],
+        "stale_folders": _stale([node["name"] for node in nodes], mine),
+        "scratch": f"{SCRATCH}-{mine}-",
+        "fuse": Path("/dev/fuse").exists(),
+    }
+
+
+def _absent(seen: Seen, images_too: bool) -> dict[str, Any]:
+    mine = lab.owner(str(project.ROOT))
+    others = sorted({str(each["labels"].get(lab.PROJECT_LABEL)) for each in seen.labs if each not in seen.own()})
+    images = seen.images if images_too and not others else []
+    return {
+        "remove": [each["container"] for each in seen.own()],
+        "networks": [each["name"] for each in seen.networks if each["labels"].get(lab.OWNER_LABEL) == mine],
+        "images": images,
+        "kept": [] if images else seen.images,
+        "others": others,
+        "environment": {},
+        "stale_folders": _stale([], mine),
+    }
+
+
+def _packages(engine: Engine | None, builds: bool) -> list[str]:
+    """Packages to install first.
+
+    Raises:
+        LockstepError: packages are missing, and this machine does not use apt.
+    """
+    packages = lab_engine.missing_packages(engine, builds)
+    if packages and not lab_engine.may_install(lab_engine.os_release()):
+        raise LockstepError(NO_ENGINE if engine is None else f"the lab needs {', '.join(packages)}; install it and run lab.yml again")
+    return packages
+
+
+def _recipe() -> list[bytes]:
+    return [file.read_bytes() for file in sorted(RECIPE.iterdir())]
+
+
+def _archives(images: list[str]) -> dict[str, Any]:
+    """The sources of this machine's packages, from which the image takes its packages, too."""
+    release = lab_engine.os_release()
+    codename = release.get("VERSION_CODENAME", "")
+    targets = lab_engine.apt_answer("apt-get", "indextargets", "--format", "$(REPO_URI)|$(RELEASE)|$(COMPONENT)")
+    lines = lab.apt_settings(lab_engine.apt_answer("apt-config", "dump"))
+    bootstrapped = f"{lab_engine.BASE}:{codename}"
+    return {
+        **lab.package_sources(targets, codename),
+        "bootstrapped": bootstrapped,
+        "bootstraps": bootstrapped not in images,
+        "codename": codename,
+        "distribution": release.get("ID", ""),
+        "apt": lines,
+        "proxies": lab.proxy_environment(lines),
+        "certificates": sorted(str(file) for file in CERTIFICATES.rglob("*.crt")) if CERTIFICATES.is_dir() else [],
+    }
+
+
+def _stale(names: list[str], mine: str) -> list[str]:
+    """Folders of removed nodes, and leftovers of image builds by a killed lab.yml."""
+    folder, scratch = PLACE / "nodes", SCRATCH_FOLDER.glob(f"{SCRATCH}-{mine}-*")
+    gone = [each for each in folder.iterdir() if each.name not in names] if folder.is_dir() else []
+    return sorted(str(each) for each in [*gone, *scratch])
+
+
+def shown(made: dict[str, Any]) -> str:
+    """The planned changes for the user; with `--check` this is all."""
+    if made["settings"]["state"] == "absent":
+        names = made["remove"] + made["networks"] + made["images"]
+        return "Lab: to remove\n" + text.fields([("engine", ", ".join(names) or "nothing"), ("files", f"{PLACE}, {INVENTORY}")])
+    steps = [("install", made["packages"])] + [(verb, made[verb]) for verb in ("create", "start", "adjust", "remove")]
+    pairs = [(verb, ", ".join(names)) for verb, names in steps if names]
+    if made["image"]["builds"]:
+        pairs.append(("build", f"{made['image']['name']}, once: about a minute"))
+    return "Lab: what has to change\n" + text.fields(pairs) if pairs else "Lab: all nodes are there"

@@ -1,0 +1,75 @@
+"""Wait until SSH answers on every node of the lab, with the written inventory's key and known hosts; then show the lab."""
+
+import shlex
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from control import project, text
+from control.lab import lab
+from control.task import Task
+from trainer.errors import LockstepError
+
+ATTEMPT_S = 5
+PAUSE_S = 0.3
+
+
+class Ready(Task):
+    """Fails if a node does not answer before `deadline` (seconds)."""
+
+    def act(self) -> dict[str, Any]:
+        """Wait, then show."""
+        made, user, deadline = self.arguments["lab"], str(self.arguments["user"]), float(self.arguments["deadline"])
+        until = time.monotonic() + deadline
+        with ThreadPoolExecutor(len(made["nodes"])) as pool:
+            answers = list(pool.map(lambda node: _wait(node, user, Path(made["inventory"]), until), made["nodes"]))
+        silent = [(node, answer) for node, answer in zip(made["nodes"], answers, strict=True) if answer]
+        if silent:
+            node, answer = silent[0]
+            names = ", ".join(each["name"] for each, _ in silent)
+            raise LockstepError(
+                f"no SSH on {names} within {deadline:.0f} s; {node['name']} ({node['address']}): {answer}. "
+                f"Look inside: {made['engine']} logs {node['container']}; {made['engine']} exec -it {node['container']} bash"
+            )
+        return {"changed": False, "show_last": shown(made)}
+
+
+def _wait(node: dict[str, Any], user: str, inventory: Path, until: float) -> str:
+    """Ask until the node answers; returns the last error if it does not in time, otherwise an empty string."""
+    while error := _try(node, user, inventory):
+        if time.monotonic() > until:
+            return error
+        time.sleep(PAUSE_S)
+    return ""
+
+
+def _try(node: dict[str, Any], user: str, inventory: Path) -> str:
+    known = f'UserKnownHostsFile="{inventory / ".ssh" / "known_hosts"}"'
+    options = ["BatchMode=yes", "IdentitiesOnly=yes", "StrictHostKeyChecking=yes", f"ConnectTimeout={ATTEMPT_S}", known]
+    argv = ["ssh", "-F", "none", "-i", str(inventory / ".ssh" / "key"), *(part for option in options for part in ("-o", option))]
+    argv += [f"{user}@{node['address']}", "true"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=2 * ATTEMPT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"no answer in {2 * ATTEMPT_S} s"
+    return lab.telling_line(done.stderr.splitlines()) if done.returncode != 0 else ""
+
+
+def shown(made: dict[str, Any]) -> str:
+    """The lab as a table, and the next commands."""
+    asked, cli, where = made["settings"], "ansible-playbook", shlex.quote(project.relative(Path(made["inventory"])))
+    limits = (lab.memory_text(asked["memory"]), asked["link"])
+    rows = [(node["name"], node["address"], f"{share:g}", *limits) for node, share in zip(made["nodes"], asked["cpus"], strict=True)]
+    note = ""
+    if made["older"]:
+        note = f"\n  {', '.join(made['older'])}: made from an older image; to make them anew, remove the lab first\n"
+    following = [
+        ("provision it", f"{cli} -i {where} provision.yml"),
+        ("check it", f"{cli} -i {where} doctor.yml"),
+        ("train on it", f"{cli} -i {where} train.yml"),
+        ("remove it", f"{cli} lab.yml -e state=absent"),
+    ]
+    header = ("node", "address", "cores", "memory", "link")
+    return f"The lab is up\n{text.table(header, rows)}\n{note}\n" + text.next_commands(following)

@@ -1,0 +1,59 @@
+"""A line that is redrawn on a terminal, and printed rarely elsewhere."""
+
+import shutil
+import time
+from typing import Any
+
+from trainer.terminal import printable, printable_lines
+
+
+class Line:
+    """One progress line, drawn through Ansible's Display (which reaches the main process)."""
+
+    def __init__(self, display: Any, terminal: bool, every: float = 5.0):
+        """Redraw on a `terminal`; otherwise print a line every `every` seconds."""
+        self._display, self._terminal, self._every = display, terminal, every
+        self._drawn, self._last = False, time.monotonic()
+
+    def update(self, line: str) -> None:
+        """Show the latest state."""
+        if self._terminal:
+            width = shutil.get_terminal_size((120, 24)).columns - 1
+            self._display.display(f"\r\x1b[2K{printable(line)[:width]}", newline=False)
+            self._drawn = True
+        elif time.monotonic() - self._last >= self._every:
+            self._display.display(printable(line))
+            self._last = time.monotonic()
+
+    def print(self, line: str) -> None:
+        """Print a line that stays."""
+        self.end()
+        self._display.display(printable_lines(line))
+        self._last = time.monotonic()
+
+    def end(self) -> None:
+        """Remove the redrawn line."""
+        if self._drawn:
+            self._display.display("\r\x1b[2K", newline=False)
+            self._drawn = False
+
+
+class Estimate:
+    """Time left, from finished epochs (validation and saving included) or the current speed."""
+
+    def __init__(self, counts: dict[str, Any]):
+        """Sizes of the run, as in the plan."""
+        self._counts = counts
+        self._epochs: list[tuple[float, int]] = []
+
+    def epoch(self, at: float, epoch: int) -> None:
+        """Record when an epoch ended."""
+        self._epochs.append((at, epoch))
+
+    def left(self, step: int, images_per_s: float) -> float | None:
+        """Seconds left after `step`."""
+        steps = self._counts["total_steps"] - step
+        if len(self._epochs) >= 2:
+            (first, start), (last, end) = self._epochs[0], self._epochs[-1]
+            return (last - first) / ((end - start) * self._counts["steps_per_epoch"]) * steps
+        return steps * self._counts["global_batch"] / images_per_s if images_per_s else None

@@ -1,0 +1,33 @@
+"""Paths in the project on the control node."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RUNS = ROOT / "runs"
+SWEEPS = ROOT / "sweeps"
+PRIVATE = ROOT / ".lockstep"
+TRIALS = "trials"
+"""Folder of a sweep's trials: `trials/<sweep>` below worker_root, which may be this very folder; `sweeps/<sweep>/trials` here."""
+
+
+def runs_folder(place: str) -> Path:
+    """Folder of run directories on the control node: the user's runs, a sweep's trials, or a command's own."""
+    kind, _, name = place.partition("/")
+    if kind == TRIALS:
+        return SWEEPS / name / TRIALS
+    return RUNS if place == "runs" else PRIVATE / place
+
+
+def sweeps() -> list[str]:
+    """Names of the existing sweeps, the newest last."""
+    return [path.parent.name for path in sorted(SWEEPS.glob("*/summary.json"), key=lambda path: path.stat().st_mtime)]
+
+
+def relative(path: Path) -> str:
+    """A path as a user in the project's folder would type it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def inside(path: str) -> str:
+    """Absolute path of something in the project; of the project itself for ``."""
+    return str(ROOT / path)

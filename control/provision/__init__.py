@@ -1,0 +1,1 @@
+"""Provisioning: packages, wheels, file system, firewall."""

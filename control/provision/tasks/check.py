@@ -1,0 +1,62 @@
+"""Judge the look at the hosts: all problems of all hosts at once, before the first change."""
+
+from typing import Any
+
+from control.provision import provisioning
+from control.provision.provisioning import Look
+from control.task import Task
+from trainer.errors import LockstepError
+
+
+class Check(Task):
+    """Returns the fact `provision_hosts`: the facts of each host for later stages."""
+
+    def act(self) -> dict[str, Any]:
+        """Judge."""
+        seen, plan = self.arguments["seen"], self.arguments["plan"]
+        lost = [unreachable(host, one["unreachable_because"]) for host, one in seen.items() if "unreachable_because" in one]
+        members = {member["name"]: member for member in plan["members"]}
+        looks = {host: provisioning.parse(one["output"]) for host, one in seen.items() if "output" in one}
+        for host, look in looks.items():
+            look.sudo_said = self.arguments["sudo"][host].get("said", "")
+            look.gpus = members[host].get("gpus", 0)
+        problems = lost
+        for host, look in looks.items():
+            problems += self._judge(host, look, seen[host]["password"], plan)
+        if plan["state"] == "present" and plan["kind"] != "local":
+            problems += provisioning.shared_refusals(looks)
+        if plan["state"] == "present":
+            problems += provisioning.folder_refusals(looks)
+        if problems:
+            what = "can be removed now" if plan["state"] == "absent" else "can be provisioned like this"
+            raise LockstepError("\n".join([f"Nothing {what}, and nothing was changed:", *(f"  {one}" for one in problems)]))
+        found = {
+            host: {
+                **look.fact(),
+                "wanted": seen[host]["wanted"],
+                "root_refused": provisioning.sudo_refusal(look, seen[host]["password"]) or "",
+            }
+            for host, look in looks.items()
+        }
+        return {"ansible_facts": {"provision_hosts": found}}
+
+    def _judge(self, host: str, look: Look, password: bool, plan: dict[str, Any]) -> list[str]:
+        if plan["state"] == "absent":
+            return removal_refusals(host, look, password, plan["kind"])
+        needs_root = provisioning.needs_root(look, plan["kind"], plan["firewall"])
+        need_mb = int(self.arguments["need_gpu_mb" if look.gpus else "need_mb"])
+        return provisioning.refusals(host, look, needs_root, password, plan["kind"] == "glusterfs", need_mb)
+
+
+def removal_refusals(host: str, look: Look, password: bool, kind: str) -> list[str]:
+    """Why nothing can be removed from a host now."""
+    problem = provisioning.sudo_refusal(look, password) if provisioning.removal_needs_root(look, kind) else None
+    found = [f"{host}: {problem}"] if problem else []
+    if look.sessions:
+        found.append(f"{host}: {', '.join(look.sessions)} is running there; stop it first: ansible-playbook stop.yml")
+    return found
+
+
+def unreachable(host: str, why: str) -> str:
+    """One line for a host that can't be reached."""
+    return f"{host}: can't be reached ({' '.join(why.split())}); see that it is on and that `ssh` gets there, then run this again"

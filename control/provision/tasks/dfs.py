@@ -1,0 +1,52 @@
+"""Check the inventory's settings of the distributed file system, before any host is touched."""
+
+import re
+from typing import Any
+
+from control.provision import provision
+from control.task import Task
+from trainer.errors import ConfigError
+
+CERTIFICATE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Dfs(Task):
+    """Adds `kind` to the fact `provision`."""
+
+    def act(self) -> dict[str, Any]:
+        """Refuse what is impossible."""
+        plan = self.arguments["plan"]
+        kind = check_kind(self.arguments, plan["members"])
+        folders = {"dfs_path": str(self.arguments["path"]), **({"dfs_brick": str(self.arguments["brick"])} if kind == "glusterfs" else {})}
+        # What an older inventory made must stay removable.
+        for host, root in self.arguments["roots"].items() if plan["state"] == "present" else ():
+            provision.check_apart(host, str(root), folders)
+        return {"ansible_facts": {"provision": {**plan, "kind": kind}}}
+
+
+def check_kind(arguments: dict[str, Any], members: list[dict[str, Any]]) -> str:
+    """The kind of the distributed file system, if these hosts can have it."""
+    kind = str(arguments["kind"])
+    if kind not in provision.KINDS:
+        raise ConfigError(f"dfs_kind={kind}: expected one of {', '.join(provision.KINDS)}")
+    if not str(arguments["path"]).startswith("/"):
+        raise ConfigError(f"dfs_path={arguments['path']}: expected an absolute path, the same on every host")
+    if kind == "local" and len(members) > 1:
+        raise ConfigError(
+            f"dfs_kind=local: {len(members)} hosts can't share a folder of one of them; set dfs_kind to glusterfs (provision.yml makes it) "
+            "or mounted (a path that is shared already: NFS, CephFS, Lustre, ...)"
+        )
+    six = [member for member in members if ":" in str(member["address"])]
+    if kind == "glusterfs" and six:
+        raise ConfigError(
+            f"dfs_kind=glusterfs: {six[0]['name']} has the address {six[0]['address']}; a GlusterFS volume made here takes IPv4 addresses "
+            "or names; set worker_address to one, or share a folder in another way (dfs_kind: mounted)"
+        )
+    unfit = [member["name"] for member in members if not CERTIFICATE_NAME.fullmatch(member["name"])]
+    if kind == "glusterfs" and unfit:
+        raise ConfigError(
+            f"dfs_kind=glusterfs: {unfit[0]!r}: a host's name in the inventory is the one in its certificate: expected up to 64 letters, "
+            "digits and . _ -; rename it there"
+        )
+    provision.dfs_servers(members, arguments["layout"], arguments["replicas"])
+    return kind

@@ -1,0 +1,44 @@
+"""Check the inventory's settings of the firewall, and warn if there is none."""
+
+import ipaddress
+from typing import Any
+
+from control.provision import provision
+from control.task import Task
+from trainer.errors import ConfigError
+
+
+class Firewall(Task):
+    """Adds the inventory's further addresses to those in the fact `provision`."""
+
+    def act(self) -> dict[str, Any]:
+        """Refuse, warn."""
+        plan = self.arguments["plan"]
+        more = [network(address) for address in self.arguments["allow"]]
+        check_users(self.arguments["users"])
+        shown = {} if plan["firewall"] or plan["state"] == "absent" else {"show": _warning(plan["members"], plan["kind"])}
+        return {"ansible_facts": {"provision": {**plan, "allowed": [*plan["addresses"], *more]}}, **shown}
+
+
+def network(address: Any) -> str:
+    """An address or network as given, if it is one."""
+    try:
+        ipaddress.ip_network(str(address))
+    except ValueError as error:
+        raise ConfigError(f"firewall_allow: {error}; give addresses or networks, as in 10.0.0.0/24") from None
+    return str(address)
+
+
+def check_users(users: list[Any]) -> None:
+    """Refuse users that are not numbers: names are not yet known when the rules are loaded at boot."""
+    for user in users:
+        if not str(user).isdecimal():
+            raise ConfigError(f"firewall_users: {user}: expected a user's number; on the host: id -u {user}")
+
+
+def _warning(members: list[dict[str, Any]], kind: str) -> str:
+    ports = ", ".join(provision.firewall_ports(members, kind))
+    return (
+        f"warning: no firewall (firewall=false): whoever reaches TCP ports {ports} of the hosts can run code there. "
+        "Keep them inside a network that you trust."
+    )

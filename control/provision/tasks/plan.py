@@ -1,0 +1,101 @@
+"""Check the options of `provision.yml` and the inventory, before any host is touched."""
+
+import importlib.util
+import secrets
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+
+from control import command_line, text
+from control.operator_variables import boolean
+from control.provision import provision
+from control.runs.cluster import check_absolute, cluster_hosts
+from control.task import Task
+from trainer.errors import ConfigError
+
+STATES = ("present", "absent")
+PATHS = ("worker_root", "python_env_path", "dfs_brick", "worker_caches")
+
+
+class Plan(Task):
+    """Returns the fact `provision`: state, firewall, the members with their addresses."""
+
+    def act(self) -> dict[str, Any]:
+        """Refuse what can be refused without a host."""
+        options = command_line.operator_options("provision", self.task_vars)
+        names, hostvars = self.task_vars["groups"].get("workers", []), self.task_vars["hostvars"]
+        members = cluster_hosts(hostvars, names)
+        state, firewall = choice("state", options.get("state", "present"), STATES), boolean("firewall", options.get("firewall", True))
+        here = bool(names) and all(hostvars[name].get("ansible_connection") == "local" for name in names)
+        planned = {
+            "state": "nothing" if here else state,
+            "firewall": firewall,
+            "members": members,
+            "addresses": [],
+            "kind": "",
+            "token": secrets.token_hex(8),
+        }
+        if here:
+            return {"ansible_facts": {"provision": planned}, "show_last": _nothing(names)}
+        provision.check_members(members)
+        for name in names:
+            check_paths(name, {path: str(hostvars[name][path]) for path in PATHS if path in hostvars[name]})
+        planned["addresses"] = addresses(str(member["address"]) for member in members)
+        return {"ansible_facts": {"provision": planned}}
+
+
+def check_paths(host: str, paths: dict[str, str]) -> None:
+    """Refuse folders of a host on which no command could rely.
+
+    Raises:
+        ConfigError: one that is not absolute, or an environment that would take worker_root with it when it is made
+            again.
+    """
+    try:
+        check_absolute(paths)
+    except AnsibleFilterError as error:
+        raise ConfigError(f"{host}: {error}") from None
+    root, environment = paths.get("worker_root"), paths.get("python_env_path")
+    if root and environment and provision.inside(root, environment):
+        raise ConfigError(
+            f"{host}: python_env_path={environment}: expected a folder of its own, as in {root}/venv: what is in it is replaced "
+            "and removed whole"
+        )
+
+
+def choice(name: str, value: Any, known: Iterable[str]) -> str:
+    """A value that must be one of the known ones."""
+    if str(value) not in known:
+        raise ConfigError(f"-e {name}={value}: expected {' or '.join(known)}")
+    return str(value)
+
+
+def addresses(names: Iterable[str]) -> list[str]:
+    """Addresses of hosts, names resolved on this machine.
+
+    Raises:
+        ConfigError: a name that does not resolve, or resolves to loopback.
+    """
+    found: list[str] = []
+    for name in names:
+        try:
+            here = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})
+        except OSError as error:
+            raise ConfigError(f"{name} has no address on this machine ({error}); set worker_address or ansible_host to one") from None
+        if any(address.startswith("127.") or address == "::1" for address in here):
+            raise ConfigError(
+                f"{name} is {', '.join(here)} on this machine: no other host can reach that; set worker_address to its address"
+            )
+        found += here
+    return found
+
+
+def _nothing(names: list[str]) -> str:
+    tensorflow = "there" if importlib.util.find_spec("tensorflow") else "missing: make setup"
+    commands = [("look", "ansible-playbook doctor.yml"), ("train", "ansible-playbook train.yml")]
+    return (
+        f"Nothing to provision: the {len(names)} workers of this inventory are processes of this machine. They train with this project's "
+        f".venv (TensorFlow is {tensorflow}) and share a folder below .lockstep.\n\n{text.next_commands(commands)}"
+    )

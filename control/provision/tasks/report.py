@@ -1,0 +1,41 @@
+"""The result of provisioning: one row per host, and the next commands."""
+
+from typing import Any
+
+from control import text
+from control.task import Task
+
+
+class Report(Task):
+    """Shows the table at the end."""
+
+    def act(self) -> dict[str, Any]:
+        """Show."""
+        hosts, plan = self.arguments["hosts"], self.arguments["plan"]
+        rows = [row(member["name"], hosts[member["name"]], plan, self.arguments, self.check_mode) for member in plan["members"]]
+        header = ["host", "machine", "Python", "packages", "environment", "DFS", "firewall"]
+        commands = [
+            ("look", "ansible-playbook doctor.yml"),
+            ("train", "ansible-playbook train.yml"),
+            ("take it away", "ansible-playbook provision.yml -e state=absent"),
+        ]
+        table = text.table(header, rows)
+        system = ", ".join(sorted({host["system"] for host in hosts.values()}))
+        what = "would be provisioned; nothing was changed" if self.check_mode else "are provisioned"
+        return {"show_last": f"{len(rows)} hosts {what} ({system})\n{table}\n\n{text.next_commands(commands)}"}
+
+
+def row(name: str, host: dict[str, Any], plan: dict[str, Any], arguments: dict[str, Any], check: bool = False) -> list[str]:
+    """One host: what it is, and what was done there, or would be."""
+    new = len(arguments["packages"][name].get("installed", []))
+    environment = arguments["environments"][name]
+    made = f"made in {environment['seconds']:.0f} s" if environment.get("seconds") else "in place"
+    return [
+        name,
+        host["machine"],
+        host["python_version"],
+        f"{new} {'to install' if check else 'installed'}" if new else "in place",
+        "to be made" if check and environment.get("changed") else made,
+        f"{plan['kind']} on {arguments['path']}",
+        f"{len(plan['addresses'])} addresses" if plan["firewall"] else "off",
+    ]

@@ -1,0 +1,20 @@
+"""Judge whether every host can make its environment, once it is known whether uv is available."""
+
+from typing import Any
+
+from control.provision import provisioning
+from control.task import Task
+from trainer.errors import LockstepError
+
+
+class Venv(Task):
+    """Refuses before the first change."""
+
+    def act(self) -> dict[str, Any]:
+        """Judge."""
+        problems = provisioning.venv_refusals(self.arguments["hosts"], self.arguments["wheels"])
+        if problems:
+            raise LockstepError(
+                "\n".join(["Nothing can be provisioned like this, and nothing was changed:", *(f"  {one}" for one in problems)])
+            )
+        return {}

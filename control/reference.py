@@ -1,0 +1,118 @@
+"""docs/keys.md: every configuration key with type, default and meaning, generated from the dataclasses.
+
+python -m control.reference docs/keys.md
+"""
+
+import ast
+import dataclasses
+import inspect
+import json
+import sys
+import textwrap
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+from trainer import models
+from trainer.config import Config
+from trainer.errors import LockstepError
+from trainer.files import write_text
+from trainer.models import registry
+
+HEAD = """\
+# Every key of a configuration
+
+Made from `trainer/config.py` and `trainer/models/` by `make docs`; a test compares them.
+How keys are set: [what can be set](configuration.md). `-e show_config=true` prints those that a run would use.
+A value of another type, or out of range, is refused with the rule.
+"""
+SINGLE = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`", type(None): "`null`", dict: "mapping"}
+SEVERAL = {int: "whole numbers", float: "numbers", str: "texts", bool: "truth values"}
+
+
+def page() -> str:
+    """The page, Markdown."""
+    sections = [_section("", Config, "Of the run itself")]
+    for field in dataclasses.fields(Config):
+        kind = typing.get_type_hints(Config)[field.name]
+        if dataclasses.is_dataclass(kind):
+            sections.append(_section(f"{field.name}.", typing.cast(type, kind), f"`{field.name}`: {_first_line(kind)}"))
+    return "\n".join([HEAD, *sections, _models()])
+
+
+def _section(prefix: str, kind: type, title: str) -> str:
+    rows = table(prefix, kind)
+    return f"## {title}\n\n{rows}\n"
+
+
+def _models() -> str:
+    """Options of the registered models, for those that have any."""
+    parts = ["## `model`: what a registered model takes\n"]
+    for name in models.names():
+        entry = registry.entry(name)
+        said = (inspect.getdoc(entry.build) or "").partition("\n")[0]
+        options = table("model.", entry.options) if dataclasses.fields(entry.options) else "No options."
+        parts.append(f"### `{name}`\n\n{said}\n\n{options}\n")
+    return "\n".join(parts)
+
+
+def table(prefix: str, kind: type) -> str:
+    """One row per field that is not a section.
+
+    Raises:
+        LockstepError: a field without a docstring.
+    """
+    meanings, hints = docstrings(kind), typing.get_type_hints(kind)
+    lines = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
+    for field in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(hints[field.name]):
+            continue
+        if field.name not in meanings:
+            raise LockstepError(f"{kind.__name__}.{field.name}: no docstring below the field; say there what it is")
+        cells = [f"`{prefix}{field.name}`", type_name(hints[field.name]), f"`{_default(field)}`", meanings[field.name]]
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def docstrings(kind: type) -> dict[str, str]:
+    """The docstring of each field of a dataclass, in one line."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    found, name = {}, None
+    for node in typing.cast(ast.ClassDef, tree).body:
+        if isinstance(node, ast.AnnAssign):
+            name = typing.cast(ast.Name, node.target).id
+        elif name and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            found[name], name = " ".join(str(node.value.value).split()), None
+    return found
+
+
+def type_name(hint: Any) -> str:
+    """`int | None` as `whole number or null`; `tuple[tuple[float, float], ...]` as `list of lists of 2 numbers`."""
+    if isinstance(hint, types.UnionType):
+        return ", or ".join(type_name(option) for option in typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        return f"list of {_several(typing.get_args(hint)[0])}"
+    return SINGLE[typing.get_origin(hint) or hint]
+
+
+def _several(kind: Any) -> str:
+    if typing.get_origin(kind) is tuple:
+        inside = typing.get_args(kind)
+        return f"lists of {len(inside)} {SEVERAL[inside[0]]}"
+    return SEVERAL[kind]
+
+
+def _default(field: Any) -> str:
+    value = field.default if field.default is not dataclasses.MISSING else field.default_factory()
+    # JSON is valid YAML.
+    return json.dumps(value)
+
+
+def _first_line(kind: Any) -> str:
+    said = (inspect.getdoc(kind) or "").partition("\n")[0]
+    return said[:1].lower() + said[1:].rstrip(".")
+
+
+if __name__ == "__main__":
+    write_text(Path(sys.argv[1]), page())

@@ -1,0 +1,1 @@
+"""Hosts over SSH: commands, uploads, tmux, the shared folder."""

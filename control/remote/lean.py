@@ -1,0 +1,82 @@
+"""Run one of this project's modules on a host by sending only its source.
+
+Ansible packs a module with its own library: 170 KB to every host for every task, and half a second of imports
+on a small board. The modules before a training's first step use so little of that library that a stand-in of
+a few lines (`lean_runtime.py`) is enough; one of them is 5 KB on the wire. They remain ordinary, documented
+Ansible modules.
+"""
+
+import json
+import re
+import secrets
+import shlex
+import zlib
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from control.project import ROOT
+from trainer import records
+from trainer.errors import LockstepError
+from trainer.terminal import printable
+
+PLUGINS = ROOT / "plugins"
+RUNTIME = Path(__file__).with_name("lean_runtime.py")
+UTILITY = re.compile(r"^from ansible\.module_utils import (\w+)", re.MULTILINE)
+DOCUMENTATION = re.compile(r'^(DOCUMENTATION|EXAMPLES|RETURN) = """.*?^"""$', re.MULTILINE | re.DOTALL)
+LOADER = "import sys,zlib;exec(zlib.decompress(sys.stdin.buffer.read()))"
+
+
+def modules() -> set[str]:
+    """Names of the modules that are sent this way: all of this project's."""
+    return {path.stem for path in (PLUGINS / "modules").glob("*.py")}
+
+
+def run(action: ActionBase, task_vars: dict[str, Any] | None) -> dict[str, Any]:
+    """Run the module that a task names, with the task's arguments."""
+    result = ActionBase.run(action, None, task_vars)
+    task = action._task
+    return {**result, **execute(action, task.action, task.args, task_vars or {}, bool(task.check_mode))}
+
+
+def execute(
+    action: ActionBase, module: str, arguments: dict[str, Any], task_vars: dict[str, Any], check_mode: bool = False
+) -> dict[str, Any]:
+    """What a module returns from the action's host.
+
+    Raises:
+        AnsibleConnectionFailure: the host can't be reached.
+        AnsibleActionFail: the host's Python returned no answer.
+    """
+    mark = f"lean-{secrets.token_hex(8)}:"
+    sent = payload(module, arguments, mark, check_mode)
+    python = action._templar.template(interpreter(task_vars))
+    command = f"{shlex.quote(python)} -c '{LOADER}'"
+    done = action._low_level_execute_command(command, in_data=sent, executable="/bin/sh")
+    answers = [line for line in done["stdout"].splitlines() if line.startswith(mark)]
+    if not answers:
+        said = printable((done["stderr"].strip() or done["stdout"].strip() or "nothing").splitlines()[-1])
+        raise AnsibleActionFail(f"{module} got no answer (exit code {done['rc']}): {said}")
+    try:
+        return records.answer(answers[-1].removeprefix(mark), module)
+    except LockstepError as error:
+        raise AnsibleActionFail(str(error)) from None
+
+
+def payload(module: str, arguments: dict[str, Any], mark: str, check_mode: bool) -> bytes:
+    """Compressed Python source: the stand-in, the module, its imports from this project, its arguments."""
+    source = DOCUMENTATION.sub("", (PLUGINS / "modules" / f"{module}.py").read_text(encoding="utf-8"))
+    utilities = {name: (PLUGINS / "module_utils" / f"{name}.py").read_text(encoding="utf-8") for name in UTILITY.findall(source)}
+    sent = {"name": module, "module": source, "utilities": utilities, "params": arguments, "check_mode": check_mode, "mark": mark}
+    # As a string in the source: Python's literals and JSON's differ (true, null).
+    call = f"run(json.loads({json.dumps(json.dumps(sent))}))\n"
+    return zlib.compress((RUNTIME.read_text(encoding="utf-8") + "\n\n" + call).encode(), 9)
+
+
+def interpreter(task_vars: dict[str, Any]) -> str:
+    """The host's Python: the inventory's, the one Ansible found, or `python3`."""
+    named: str = task_vars.get("ansible_python_interpreter") or ""
+    found: str = task_vars.get("ansible_facts", {}).get("discovered_interpreter_python") or ""
+    return named if named and not named.startswith("auto") else found or "python3"

@@ -1,0 +1,88 @@
+"""tmux sessions and their processes. Every command names one session exactly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from typing import Any
+
+SOCKET = "lockstep"
+
+
+def exists(module: Any, name: str) -> bool:
+    """Whether the session exists (that is: whether its command still runs)."""
+    return _tmux(module, "has-session", "-t", f"={name}")[0] == 0
+
+
+def start(module: Any, name: str, argv: list[str], chdir: str) -> None:
+    """Start a detached session that runs `argv` and ends with it."""
+    code, _, error = _tmux(module, "new-session", "-d", "-s", name, "-c", chdir, *argv)
+    if code != 0:
+        module.fail_json(msg=f"tmux could not start session {name}: {error.strip()}")
+
+
+def processes(module: Any, name: str) -> list[int]:
+    """Process ids in the session: the pane's first, then its descendants."""
+    # Without the colon, tmux falls back to a window or another session if this session is gone.
+    code, out, _ = _tmux(module, "list-panes", "-s", "-t", f"={name}:", "-F", "#{pane_pid}")
+    return _with_descendants([int(pid) for pid in out.split()]) if code == 0 else []
+
+
+def _tmux(module: Any, *argv: str) -> tuple[int, str, str]:
+    tmux = module.get_bin_path("tmux")
+    if tmux is None:
+        module.fail_json(msg="tmux is missing on this host; install it: sudo apt-get install tmux")
+    code, out, error = module.run_command([tmux, "-L", SOCKET, *argv])
+    return code, out, error
+
+
+def _with_descendants(roots: list[int]) -> list[int]:
+    children: dict[int | None, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            children.setdefault(_parent(entry), []).append(int(entry))
+    found = list(roots)
+    for pid in found:
+        found.extend(children.get(pid, []))
+    return found
+
+
+def _parent(pid: str) -> int | None:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+            return int(stream.read().rpartition(")")[2].split()[1])
+    except (OSError, IndexError):
+        return None
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """Send a signal to processes that may already be gone."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def end(module: Any, name: str, grace: float, ask: bool = True) -> str:
+    """End a session: SIGTERM to its worker, wait, then SIGKILL to the rest of the session.
+
+    Returns:
+        "ended" (by itself in time), "killed", or "absent" (there was none).
+    """
+    if not exists(module, name):
+        return "absent"
+    if ask:
+        send(processes(module, name)[1:], signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while exists(module, name) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    left = processes(module, name)
+    if not left and not exists(module, name):
+        return "ended"
+    send(left, signal.SIGCONT)
+    send(reversed(left), signal.SIGKILL)
+    _tmux(module, "kill-session", "-t", f"={name}")
+    return "killed"

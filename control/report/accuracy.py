@@ -1,0 +1,252 @@
+"""How accuracy changed, which epoch is best, and the results on the test images. Pure functions.
+
+The verdict on the epochs is that of `control.runs.course`.
+"""
+
+import math
+from typing import Any
+
+from control.report.blocks import Block, Picture, Section, Table, Text
+from control.report.facts import Run
+from control.report.words import code, moment, moved, percent, points
+from control.runs.course import OVERFITTING, Verdict
+from control.text import count, go_on, listed
+
+RULE = (
+    f"The rule: a run overfits when its last validation loss is more than {OVERFITTING:g}% above its lowest while the training loss "
+    "went on falling from there (Prechelt 1998, generalisation loss)."
+)
+PROMISE = "The rule: the highest validation accuracy, the earliest of equals, as in summary.json."
+
+
+def sections(run: Run, level: int, picture: str, confusion: str | None) -> list[Section]:
+    """Course of the training, best epoch, test images.
+
+    Args:
+        run: the run.
+        level: of the headings.
+        picture: file of the curves.
+        confusion: file of the best epoch's confusion matrix, if there is one.
+    """
+    losses = [Text([overfitting(run), RULE])] if len(run.history) > 1 else []
+    curves = Picture(
+        picture,
+        f"Curves of accuracy and loss over the {count(len(run.history), 'epoch')} of {run.name}; epoch {run.best['epoch']} is marked.",
+    )
+    shown: list[Block] = [Picture(confusion, f"Confusion matrix of epoch {run.best['epoch']} on the test images.")] if confusion else []
+    return [
+        Section("How accuracy changed", [Text(course(run)), *losses, curves, _table(run)], level),
+        Section("The most promising epoch", [Text([*promising(run), PROMISE])], level),
+        Section("Test images", [*tested(run), *shown], level),
+    ]
+
+
+def middle(run: Run) -> dict[str, Any]:
+    """Row of the middle epoch; the earlier of two."""
+    return run.history[(len(run.history) - 1) // 2]
+
+
+def course(run: Run) -> list[str]:
+    """How training and validation accuracy changed, and where they were furthest apart."""
+    if len(run.history) == 1:
+        only = f"training accuracy {percent(run.first['accuracy'])}, validation accuracy {percent(run.first['val_accuracy'])}"
+        return [f"Only epoch {run.first['epoch']} is finished: {only}. One epoch shows no course."]
+    wide = max(run.history, key=lambda row: (abs(row["accuracy"] - row["val_accuracy"]), -row["epoch"]))
+    return [
+        _moved(run, "Training accuracy", "accuracy"),
+        _moved(run, "Validation accuracy", "val_accuracy"),
+        _apart(wide),
+        "Training accuracy is the mean over an epoch's steps, while the weights still change; validation is measured at its end.",
+    ]
+
+
+def _apart(row: dict[str, Any]) -> str:
+    """Where training and validation accuracy were furthest apart."""
+    gap = points(row["accuracy"] - row["val_accuracy"])
+    if gap == points(0):
+        return "Both were the same in every epoch."
+    above = "training" if row["accuracy"] > row["val_accuracy"] else "validation"
+    return f"They were farthest apart in epoch {row['epoch']}: {gap}, {above} above."
+
+
+def _moved(run: Run, what: str, key: str) -> str:
+    """How a value went from the first to the last epoch; via the middle one if it lies between them."""
+    rows = [run.first, *([middle(run)] if len(run.history) > 2 else []), run.last]
+    at = [f"{percent(row[key])} (epoch {row['epoch']})" for row in rows]
+    verb = moved(run.first[key], run.last[key])
+    between = min(run.first[key], run.last[key]) <= rows[-2][key] <= max(run.first[key], run.last[key])
+    if verb == "stayed" or not between:
+        return f"{what} was {listed(at)}."
+    through = f" through {at[1]}" if len(at) > 2 else ""
+    return f"{what} {verb} from {at[0]}{through} to {at[-1]}."
+
+
+def overfitting(run: Run) -> str:
+    """Whether the run overfits, by `RULE`, and since which epoch."""
+    course = run.course
+    low, last = course.low, course.last
+    if low is last:
+        return f"No overfitting: validation loss is at its lowest, {low['val_loss']:.4f}, in the last epoch."
+    fell = "fell" if last["loss"] < low["loss"] else "did not fall"
+    end = f"is {course.rise:.1f}% above that at the end" if math.isfinite(course.rise) else f"is {last['val_loss']:.4f} at the end"
+    losses = f"validation loss was lowest in epoch {low['epoch']} ({low['val_loss']:.4f}) and {end}"
+    train = f"training loss {fell} from {low['loss']:.4f} to {last['loss']:.4f}"
+    if course.verdict is Verdict.OVERFITS:
+        return f"The model overfits after epoch {low['epoch']}: {losses}, while {train}."
+    return f"No overfitting by the rule: {losses}; meanwhile {train}."
+
+
+def promising(run: Run) -> list[str]:
+    """The best epoch, its lead over the last and the next best, and how much of it may be chance."""
+    best, others = run.best, [row for row in run.history if row is not run.best]
+    said = [f"Epoch {best['epoch']} is the most promising, with a validation accuracy of {percent(best['val_accuracy'])}."]
+    if not others:
+        return [*said, "It is the only one.", advice(run)]
+    following = max(others, key=lambda row: (row["val_accuracy"], -row["epoch"]))
+    leads = [f"{points(best['val_accuracy'] - following['val_accuracy'])} above the next best ({_named(following)})"]
+    if run.last not in (best, following):
+        leads.append(f"{points(best['val_accuracy'] - run.last['val_accuracy'])} above the last ({_named(run.last)})")
+    said += [f"It lies {listed(leads)}.", advice(run)]
+    return [*said, chance(best["val_accuracy"], run.cluster["counts"]["validation_images"], "validation image")]
+
+
+def _named(row: dict[str, Any]) -> str:
+    return f"epoch {row['epoch']}, {percent(row['val_accuracy'])}"
+
+
+def advice(run: Run) -> str:
+    """Whether to train longer: one sentence that follows from the verdict."""
+    course = run.course
+    if course.longer:
+        why = "One epoch says little" if course.verdict is Verdict.SINGLE else "It is the last one, so accuracy may still have been rising"
+        label, command = go_on(run.name, run.summary, run.last["epoch"])
+        return f"{why}; {label}: {code(command)}." if command else f"{why}; {label}."
+    later = run.last["epoch"] - course.best["epoch"]
+    if course.verdict is Verdict.PASSED:
+        return f"None of the {count(later, 'epoch')} after it was better." if later > 1 else "The epoch after it was not better."
+    if later == 0:
+        return (
+            "It is the last one, but the run overfits: its loss on validation images rose while accuracy did, too, so more epochs of the "
+            "same are not advised."
+        )
+    return "The run overfits, so more epochs of the same are not advised."
+
+
+def margin(accuracy: float, images: int) -> float:
+    """Difference of two accuracies (shares) below which chance may explain it: two standard errors of a difference.
+
+    Binomial, with separate images for each accuracy; on the same images chance explains less, so this is on the safe side.
+    """
+    return 2 * math.sqrt(2 * accuracy * (1 - accuracy) / images)
+
+
+def chance(accuracy: float, images: int, what: str) -> str:
+    """The sentence for `margin`."""
+    return f"With {count(images, what)}, differences below {points(margin(accuracy, images))} may be chance (two binomial standard errors)."
+
+
+def _table(run: Run) -> Table:
+    marks, half = dict(run.marked), middle(run)["epoch"]
+    if len(run.history) > 2:
+        marks[half] = f"middle, {marks[half]}" if half in marks else "middle"
+    rows = [row for row in run.history if row["epoch"] in marks]
+    header = ["epoch", "which", "loss", "accuracy", "validation loss", "validation accuracy", "learning rate", "images/s"]
+    cells = [
+        [
+            str(row["epoch"]),
+            marks[row["epoch"]],
+            f"{row['loss']:.4f}",
+            percent(row["accuracy"]),
+            f"{row['val_loss']:.4f}",
+            percent(row["val_accuracy"]),
+            f"{row['learning_rate']:g}",
+            f"{row['images_per_s']:,.0f}",
+        ]
+        for row in rows
+    ]
+    some = f"First, middle, best and last of {count(len(run.history), 'epoch')}; all are in history.csv"
+    return Table(some if len(rows) < len(run.history) else "All epochs, as in history.csv", header, cells)
+
+
+def tested(run: Run) -> list[Block]:
+    """Test results of the first, best and last epoch, and what is missing."""
+    if not run.cluster["dataset"]["test"]:
+        return [Text(["The dataset has no test images."])]
+    found: list[Block] = [Text(said)] if (said := test_sentences(run)) else []
+    lacking = [Text(said)] if (said := untested(run)) else []
+    return [*found, *([_test_table(run)] if found else []), *lacking]
+
+
+def test_sentences(run: Run) -> list[str]:
+    """Test accuracy of the evaluated epochs; empty if there are none."""
+    there = [epoch for epoch in run.marked if epoch in run.tests]
+    if not there:
+        return []
+    each = [f"{percent(run.tests[epoch]['accuracy'])} in epoch {epoch} ({run.marked[epoch]})" for epoch in there]
+    said = [f"On {count(run.tests[there[-1]]['images'], 'test image')}, which training never saw, accuracy is {listed(each)}."]
+    best = run.tests.get(run.best["epoch"])
+    if best is None:
+        return said
+    last = run.tests.get(run.last["epoch"])
+    if last is not None and run.best is not run.last:
+        said.append(f"The best epoch is {_against(best['accuracy'], last['accuracy'])} the last.")
+    validation = _against(best["accuracy"], run.best["val_accuracy"])
+    said.append(f"The best epoch's test accuracy is {validation} its validation accuracy, by which it was chosen.")
+    return [*said, chance(best["accuracy"], best["images"], "test image")]
+
+
+def _against(one: float, other: float) -> str:
+    if points(one - other) == points(0):
+        return "level with"
+    return f"{points(one - other)} {'above' if one > other else 'below'}"
+
+
+def _test_table(run: Run) -> Table:
+    header = ["epoch", "which", "test loss", "test accuracy", "validation accuracy", "images", "evaluated at"]
+    validation = {row["epoch"]: row["val_accuracy"] for row in run.history}
+    rows = [
+        [
+            str(epoch),
+            mark,
+            f"{run.tests[epoch]['loss']:.4f}",
+            percent(run.tests[epoch]["accuracy"]),
+            percent(validation[epoch]),
+            f"{run.tests[epoch]['images']:,}",
+            moment(run.tests[epoch]["evaluated_at"]),
+        ]
+        for epoch, mark in run.marked.items()
+        if epoch in run.tests
+    ]
+    return Table("The test images", header, rows)
+
+
+def untested(run: Run) -> list[str]:
+    """Missing test results, and the command that produces them."""
+    missing, can = run.untested(), run.testable()
+    said = []
+    if can:
+        named = listed([f"{epoch} ({run.marked[epoch]})" for epoch in can])
+        said.append(f"Not evaluated on the test images yet: epoch {named}. This does it: {code(evaluation(run))}.")
+    lost = [epoch for epoch in missing if epoch not in can]
+    if lost:
+        named = listed([f"{epoch} ({run.marked[epoch]})" for epoch in lost])
+        said.append(f"Epoch {named} can't be evaluated: there is no snapshot of it in checkpoints/.")
+    return said
+
+
+def evaluation(run: Run) -> str:
+    """The command that evaluates the missing epochs."""
+    return f"ansible-playbook evaluate.yml -e run={run.name} -e epoch={','.join(map(str, run.testable()))}"
+
+
+def short(run: Run) -> list[str]:
+    """Test accuracy and overfitting in a sentence each."""
+    best, course = run.tests.get(run.best["epoch"]), run.course
+    said = [f"Its best epoch reaches {percent(best['accuracy'])} on {count(best['images'], 'test image')}."] if best else []
+    if len(run.history) > 1:
+        said.append(
+            f"It overfits after epoch {course.low['epoch']}."
+            if course.verdict is Verdict.OVERFITS
+            else "It does not overfit, by the rule stated below."
+        )
+    return said

@@ -1,0 +1,127 @@
+"""The contents of a run's files, for a report. Writes nothing."""
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from control.runs.course import Course, judge
+from control.text import model_name
+from trainer.errors import LockstepError
+from trainer.files import read_json
+from trainer.rundir import existing_epochs
+from trainer.telemetry import read_history
+
+MARKS = ("first", "best", "last")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run with at least one finished epoch."""
+
+    folder: Path
+    config: dict[str, Any]
+    cluster: dict[str, Any]
+    summary: dict[str, Any]
+    history: list[dict[str, Any]]
+    """Rows of history.csv, at least one."""
+    tests: dict[int, dict[str, Any]]
+    """By epoch: the newest row of evaluations.csv on the test images."""
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self.folder.name
+
+    @property
+    def model(self) -> str:
+        """Name of the model, or of the function that makes it."""
+        return model_name(self.config["model"])
+
+    @property
+    def reduction(self) -> str:
+        """How gradients were sent; runs from before this was recorded have it in their configuration."""
+        return str((self.summary.get("reduction") or self.config["reduction"])["name"])
+
+    @property
+    def first(self) -> dict[str, Any]:
+        """Row of the first epoch."""
+        return self.history[0]
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """Row of the last epoch."""
+        return self.history[-1]
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """Row of the best epoch: highest validation accuracy, the earliest on a tie, as in summary.json."""
+        return self.course.best
+
+    @property
+    def course(self) -> Course:
+        """The verdict on the training."""
+        return judge(self.history)
+
+    @property
+    def marked(self) -> dict[int, str]:
+        """Epochs that a report covers: epoch -> `first`, `best`, `last`, or several of these."""
+        rows = (self.first, self.best, self.last)
+        epochs = dict.fromkeys(row["epoch"] for row in rows)
+        return {epoch: ", ".join(mark for mark, row in zip(MARKS, rows, strict=True) if row["epoch"] == epoch) for epoch in sorted(epochs)}
+
+    @property
+    def ended(self) -> bool:
+        """Whether the outcome is recorded."""
+        return self.summary.get("state") not in (None, "RUNNING")
+
+    def untested(self) -> list[int]:
+        """Epochs of `marked` without a row in evaluations.csv; empty if the dataset has no test images."""
+        return [epoch for epoch in self.marked if epoch not in self.tests] if self.cluster["dataset"]["test"] else []
+
+    def testable(self) -> list[int]:
+        """Epochs of `untested` that have a snapshot."""
+        there = existing_epochs(self.folder)
+        return [epoch for epoch in self.untested() if epoch in there]
+
+
+def read(folder: Path) -> Run:
+    """Read a run directory.
+
+    Raises:
+        LockstepError: it never started, or no epoch is finished.
+    """
+    name, cluster = folder.name, folder / "cluster.json"
+    if not cluster.is_file():
+        raise LockstepError(f"run={name}: it never started (no cluster.json); start it: ansible-playbook train.yml -e run={name}")
+    history = read_history(folder / "history.csv")
+    if not history:
+        raise LockstepError(
+            f"run={name}: no epoch is finished, so there is nothing to report yet; "
+            f"look: ansible-playbook status.yml -e run={name}; continue it: ansible-playbook train.yml -e run={name}"
+        )
+    config = yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))
+    summary = folder / "summary.json"
+    return Run(
+        folder, config, read_json(cluster), read_json(summary) if summary.is_file() else {}, history, _tests(folder / "evaluations.csv")
+    )
+
+
+def _tests(path: Path) -> dict[int, dict[str, Any]]:
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    return {epoch: test for number, row in enumerate(rows, 2) for epoch, test in _test(path, number, row)}
+
+
+def _test(path: Path, number: int, row: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        if row["split"] == "test":
+            values = {"loss": float(row["loss"]), "accuracy": float(row["accuracy"]), "images": int(row["images"])}
+            yield int(row["epoch"]), {**values, "evaluated_at": row["evaluated_at"]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise LockstepError(f"{path}, line {number}: no evaluation ({error}); remove that line to have its epoch evaluated again") from None

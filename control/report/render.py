@@ -1,0 +1,113 @@
+"""The blocks of a report as Markdown and as one self-contained HTML page. Pure except for reading templates and pictures."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import markdown  # type: ignore[import-untyped]
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from control.report.blocks import Section
+
+SPECIAL = re.compile(r"([\\*\[\]|<>~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+SOURCE = re.compile(r'src="([^"/:]+\.png)"')
+
+
+@dataclass(frozen=True)
+class Report:
+    """The content of both forms."""
+
+    title: str
+    short: Sequence[str]
+    """The summary, in a few sentences."""
+    sections: Sequence[Section]
+
+
+@dataclass(frozen=True)
+class Renderer:
+    """Writes a report in both forms."""
+
+    templates: Path
+    """Folder of report.md.j2 and report.html.j2."""
+    typed: Callable[[str], str] = str
+    """Applied to a command before it is shown: adds the user's inventory."""
+
+    def readme(self, report: Report) -> str:
+        """Markdown; pictures are files beside it."""
+        made = self._environment(False).get_template("report.md.j2").render(report=report)
+        return re.sub(r"\n{3,}", "\n\n", made).strip() + "\n"
+
+    def page(self, report: Report, pictures: Path) -> str:
+        """HTML; pictures are read from a folder and embedded."""
+        environment = self._environment(True)
+        environment.filters["data_uri"] = lambda name: data_uri(pictures / name)
+        environment.filters["markdown"] = lambda text: Markup(from_markdown(text, pictures))  # noqa: S704 - escapes what it is given
+        return environment.get_template("report.html.j2").render(report=report) + "\n"
+
+    def _environment(self, html: bool) -> Environment:
+        # Markdown has its own escaping: every text passes through `inline`.
+        made = Environment(
+            loader=FileSystemLoader(self.templates),
+            autoescape=html,  # noqa: S701
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        made.filters |= {"inline": self._html if html else self._markdown, "typed": self.typed, "csp_digest": csp_digest}
+        return made
+
+    def _html(self, text: str) -> Markup:
+        return Markup("").join(
+            Markup("<code>{}</code>").format(self.typed(part)) if is_code else escape(part) for is_code, part in spans(text)
+        )
+
+    def _markdown(self, text: str, cell: bool = False) -> str:
+        parts = (f"`{self.typed(part)}`" if is_code else escaped(part) for is_code, part in spans(text))
+        return "".join(part.replace("|", "\\|") if cell and part.startswith("`") else part for part in parts)
+
+
+def spans(text: str) -> Iterator[tuple[bool, str]]:
+    """The parts of a sentence: whether each is code, and its words. An unpaired backtick is text."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        parts[-2:] = ["`".join(parts[-2:])]
+    for number, part in enumerate(parts):
+        if part:
+            yield number % 2 == 1, part
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown shows literally: without emphasis, links, tables or tags."""
+    return SPECIAL.sub(r"\\\1", text.replace("&", "&amp;").replace("`", "'"))
+
+
+def data_uri(path: Path) -> str:
+    """A PNG file as a data URI."""
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def csp_digest(style: str) -> str:
+    """The digest by which a Content-Security-Policy allows this style sheet and no other."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(str(style).encode()).digest()).decode()
+
+
+def from_markdown(text: str, pictures: Path) -> str:
+    """HTML of an analysis in Markdown: tags stay text, tables are in a scrolling box, pictures are embedded."""
+    converter = markdown.Markdown(
+        extensions=["tables", "fenced_code", "sane_lists"], extension_configs={"tables": {"use_align_attribute": True}}
+    )
+    converter.preprocessors.deregister("html_block")
+    converter.inlinePatterns.deregister("html")
+    html = converter.convert(text)
+    html = html.replace("<table>", '<div class="box" tabindex="0" role="region" aria-label="Table"><table>').replace(
+        "</table>", "</table></div>"
+    )
+
+    def embedded(found: re.Match[str]) -> str:
+        return f'src="{data_uri(pictures / found[1])}"' if (pictures / found[1]).is_file() else found[0]
+
+    return SOURCE.sub(embedded, html)

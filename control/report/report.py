@@ -1,0 +1,157 @@
+"""The report of a run, or of several compared: README.md, index.html, pictures and one zip, from the runs' files.
+
+Every sentence with a figure comes from a file; if one is missing, the sentence names it and the command that makes it. The
+same files give the same report, byte for byte.
+"""
+
+import filecmp
+import fnmatch
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from control import plots
+from control.report import accuracy, archive, comparison, steps, sweeps, trained
+from control.report.blocks import Items, Section
+from control.report.facts import Run
+from control.report.render import Renderer, Report
+from control.report.words import code
+from control.text import listed
+from trainer.files import replacing, write_text
+
+PAGES = ("README.md", "index.html")
+OURS = ("history-*.png", "compare.png", "split-*.png", "confusion-*.png", "sweep-*.png")
+"""Pictures that an earlier report may have left in the folder."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The parts of a report."""
+
+    runs: Sequence[Run]
+    """The report is stored in the first one's folder; without runs, in the sweep's."""
+    sweep: Path | None
+    """Folder of a sweep whose analysis is included; required if there is no run."""
+    project: Path
+    """Folder of templates and code."""
+    archives: Sequence[Path]
+    """Folders that may hold the trainers that ran."""
+    typed: Callable[[str], str] = str
+    """Applied to a command before it is shown."""
+
+    @property
+    def subject(self) -> Path:
+        """Folder of the run or sweep that the report is filed under."""
+        if self.runs:
+            return self.runs[0].folder
+        assert self.sweep is not None
+        return self.sweep
+
+    @property
+    def folder(self) -> Path:
+        """Where the report goes."""
+        return self.subject / "report"
+
+    @property
+    def names(self) -> list[str]:
+        """The subjects of the report."""
+        return [run.name for run in self.runs] or [f"sweep {self.subject.name}"]
+
+
+def make(request: Request, into: Path) -> None:
+    """Write all files of a report into an empty folder: pictures, both pages, the zip."""
+    draw(request, into)
+    trainers = archive.trainer_archives(request.runs, request.archives)
+    report = compose(request, archive.sentences(request.runs, request.sweep, trainers))
+    renderer = Renderer(request.project / "templates", request.typed)
+    write_text(into / "README.md", renderer.readme(report))
+    write_text(into / "index.html", renderer.page(report, into))
+    entries = archive.entries(request.runs, request.sweep, into, request.project, trainers)
+    archive.write(into / f"{request.subject.name}.zip", entries)
+
+
+def draw(request: Request, into: Path) -> None:
+    """Draw a report's pictures, and copy those drawn by other commands."""
+    for run in request.runs:
+        plots.history(run.history, into / _curves(run), run.best["epoch"])
+        if phases := steps.medians(run):
+            plots.split(phases, into / _split(run))
+        if (drawn := _confusion_file(run)).is_file():
+            shutil.copyfile(drawn, into / _confusion(run))
+    if len(request.runs) > 1:
+        plots.compare({run.name: run.history for run in request.runs}, into / "compare.png")
+    for picture in sweeps.pictures(request.sweep) if request.sweep else []:
+        shutil.copyfile(picture, into / sweeps.copied(picture.parent, picture))
+
+
+def compose(request: Request, packed: Sequence[str]) -> Report:
+    """Title, summary and sections.
+
+    Args:
+        request: the parts.
+        packed: sentences on the zip.
+    """
+    runs, several = request.runs, len(request.runs) > 1
+    sections = [comparison.section(runs, "compare.png")] if several else []
+    for run in runs:
+        sections += [Section(f"Run {code(run.name)}")] if several else []
+        sections += _of_run(run, 3 if several else 2)
+    sections += [sweeps.section(request.sweep)] if request.sweep else []
+    sections += [Section(f"What is in {code(f'{request.subject.name}.zip')}", [Items(packed)])]
+    return Report(f"Report: {listed([code(name) for name in request.names])}", _short(request), sections)
+
+
+def _of_run(run: Run, level: int) -> list[Section]:
+    confusion = _confusion(run) if _confusion_file(run).is_file() else None
+    return [
+        *trained.sections(run, level),
+        *accuracy.sections(run, level, _curves(run), confusion),
+        *steps.sections(run, level, _split(run)),
+        trained.configuration(run, level),
+    ]
+
+
+def _short(request: Request) -> list[str]:
+    runs = request.runs
+    if request.sweep and not runs:
+        return sweeps.short(request.sweep)
+    return [*map(trained.short, runs), *(accuracy.short(runs[0]) if len(runs) == 1 else [])]
+
+
+def _curves(run: Run) -> str:
+    return f"history-{run.name}.png"
+
+
+def _split(run: Run) -> str:
+    return f"split-{run.name}.png"
+
+
+def _confusion(run: Run) -> str:
+    return f"confusion-{run.name}.png"
+
+
+def _confusion_file(run: Run) -> Path:
+    """Where evaluate.yml writes the best epoch's picture."""
+    return run.folder / "evaluations" / f"confusion-epoch-{run.best['epoch']:04d}.png"
+
+
+def changes(made: Path, folder: Path) -> list[str]:
+    """Names of the differences between a newly made report and the one in a folder, including surplus files."""
+    names = [path.name for path in made.iterdir()]
+    new = [name for name in names if not (folder / name).is_file() or not filecmp.cmp(made / name, folder / name, shallow=False)]
+    old = [path.name for path in folder.glob("*.png") if path.name not in names and any(fnmatch.fnmatch(path.name, one) for one in OURS)]
+    return sorted([*new, *old])
+
+
+def place(made: Path, folder: Path) -> list[str]:
+    """Move a newly made report into its folder, each file whole; returns the names of what changed."""
+    changed = changes(made, folder)
+    # The zip comes last: once it exists, the pages that it holds exist, too.
+    for name in sorted(changed, key=lambda name: (name.endswith(".zip"), name)):
+        if (made / name).is_file():
+            with replacing(folder / name) as part:
+                shutil.copyfile(made / name, part)
+        else:
+            (folder / name).unlink()
+    return changed

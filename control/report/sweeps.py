@@ -1,0 +1,71 @@
+"""A sweep's own analysis as a section of a report."""
+
+import re
+from pathlib import Path
+
+from control.report.blocks import Block, Markdown, Picture, Section, Text
+from control.report.words import code
+
+HEADING = re.compile(r"(#{1,6})(?=\s)")
+LOCAL_PICTURE = re.compile(r"(!\[[^\]]*\]\()([^)/\s]+\.png)(\))")
+SENTENCE_END = re.compile(r"(?<=[.!?])\s")
+FENCE = ("```", "~~~")
+
+
+def section(folder: Path) -> Section:
+    """analysis.md and the sweep's pictures, or the command that makes them."""
+    blocks = _analysis(folder)
+    shown = blocks[0].text if isinstance(blocks[0], Markdown) else ""
+    rest = [path for path in pictures(folder) if copied(folder, path) not in shown]
+    return Section(f"Sweep {code(folder.name)}", [*blocks, *(Picture(copied(folder, path), _alt(path)) for path in rest)])
+
+
+def short(folder: Path) -> list[str]:
+    """The first sentence of analysis.md: its answer."""
+    path = folder / "analysis.md"
+    paragraphs = without_title(path.read_text(encoding="utf-8")).split("\n\n") if path.is_file() else []
+    answer = next((paragraph.strip() for paragraph in paragraphs if paragraph.strip()), "")
+    return [SENTENCE_END.split(answer)[0].replace("**", "")] if answer else []
+
+
+def _analysis(folder: Path) -> list[Block]:
+    path = folder / "analysis.md"
+    if not path.is_file():
+        again = code(f"ansible-playbook sweep.yml -e sweep={folder.name} -e measure=false")
+        return [Text([f"There is no analysis.md of this sweep yet; {again} writes it."])]
+    text = demoted(without_title(path.read_text(encoding="utf-8")), 3)
+    return [Markdown(LOCAL_PICTURE.sub(lambda found: found[1] + f"sweep-{folder.name}-{found[2]}" + found[3], text))]
+
+
+def pictures(folder: Path) -> list[Path]:
+    """The sweep's PNG files."""
+    return sorted(folder.glob("*.png"))
+
+
+def copied(folder: Path, picture: Path) -> str:
+    """Name of a sweep's picture beside the report."""
+    return f"sweep-{folder.name}-{picture.name}"
+
+
+def _alt(path: Path) -> str:
+    return f"Picture of the sweep: {path.stem.replace('_', ' ')}."
+
+
+def without_title(markdown: str) -> str:
+    """Markdown without its leading first-level heading; a report has its own."""
+    title, _, rest = markdown.lstrip().partition("\n")
+    return rest if title.startswith("# ") else markdown
+
+
+def demoted(markdown: str, level: int) -> str:
+    """Markdown with its highest headings moved to `level` and the others with them; code fences are left alone."""
+    lines, fenced, headings = markdown.splitlines(), False, []
+    for number, line in enumerate(lines):
+        if line.startswith(FENCE):
+            fenced = not fenced
+        elif not fenced and (found := HEADING.match(line)):
+            headings.append((number, len(found[1])))
+    shift = level - min((depth for _, depth in headings), default=level)
+    for number, depth in headings:
+        lines[number] = "#" * min(6, max(1, depth + shift)) + lines[number][depth:]
+    return "\n".join(lines).strip() + "\n"

@@ -1,0 +1,148 @@
+"""Write the report of a run, or of several compared, on the control node; missing evaluations are made first."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ansible.utils.display import Display
+
+from control import command_line, project, text
+from control.children import Interrupted, Playbook, heeding_signals
+from control.command_line import as_typed
+from control.operator_variables import boolean
+from control.progress import Line
+from control.report import accuracy, facts, report
+from control.runs.plan import latest_run
+from control.sweep import sweep
+from control.task import Task
+from trainer.errors import LockstepError
+from trainer.files import read_json
+
+LAST_LINES = 12
+
+
+class Write(Task):
+    """Changes nothing if the report's source files are the same."""
+
+    def act(self) -> dict[str, Any]:
+        """Find the runs, evaluate, write, show."""
+        options = command_line.operator_options("report", self.task_vars)
+        of_sweep = chosen_sweep(options.get("sweep"))
+        folders = chosen_runs(options.get("run"), of_sweep)
+        runs, troubles = [facts.read(folder) for folder in folders], []
+        if boolean("evaluate", options.get("evaluate", True)) and not self.check_mode:
+            troubles = [said for run in runs if (said := self._evaluate(run))]
+            runs = [facts.read(folder) for folder in folders]
+        request = report.Request(
+            runs,
+            of_sweep or (_sweep_of_that_name(runs) if runs else project.SWEEPS / project.sweeps()[-1]),
+            project.ROOT,
+            [project.PRIVATE / "published/code", project.PRIVATE / "dfs/code"],
+            as_typed,
+        )
+        changed = self._write(request)
+        shown = "\n\n".join([*troubles, _told(request, changed, self.check_mode)])
+        return {"changed": bool(changed), "show_last": shown}
+
+    def _write(self, request: report.Request) -> list[str]:
+        """Names of the files that are new, changed or gone; with `--check`, that would be."""
+        beside = None if self.check_mode else request.subject
+        with tempfile.TemporaryDirectory(prefix=".part-report-", dir=beside) as folder:
+            report.make(request, Path(folder))
+            what = report.changes if self.check_mode else report.place
+            return what(Path(folder), request.folder)
+
+    def _evaluate(self, run: facts.Run) -> str:
+        """Evaluate what the report lacks, if the hosts are available; returns what prevented it, or an empty string."""
+        epochs = run.testable()
+        if not epochs or not run.ended:
+            return ""
+        if missing := [host["name"] for host in run.cluster["hosts"] if host["name"] not in self.task_vars["groups"]["all"]]:
+            return (
+                f"{run.name}: its test images were not evaluated: its hosts {', '.join(missing)} are not in this inventory; "
+                "choose the run's own with -i"
+            )
+        log = project.PRIVATE / "report" / f"evaluate-{run.name}.log"
+        log.unlink(missing_ok=True)
+        numbers = ",".join(map(str, epochs))
+        child = Playbook(
+            str(project.ROOT / "evaluate.yml"), {**command_line.inventory_overrides("report"), "run": run.name, "epoch": numbers}, log
+        )
+        line = Line(Display(), command_line.terminal())
+        try:
+            with heeding_signals() as asked:
+                code = child.run(asked, lambda: line.update(f"evaluating epoch {numbers} of {run.name} on the test images"))
+        except Interrupted:
+            raise LockstepError(f"run={run.name}: ended while its test images were evaluated; report.yml again goes on there") from None
+        line.end()
+        return _trouble(run, log) if code else ""
+
+
+def _trouble(run: facts.Run, log: Path) -> str:
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    last = "\n".join(f"  {line}" for line in lines[-LAST_LINES:])
+    return (
+        f"{run.name}: its test images could not be evaluated, so the report says what is missing; "
+        f"-e evaluate=false leaves this out. The last lines of {project.relative(log)}:\n{last}"
+    )
+
+
+def chosen_runs(asked: Any, of_sweep: Path | None = None) -> list[Path]:
+    """Folders of the runs selected by `run=A` or `run=A,B,C`, each once; the latest by default.
+
+    None if there is no run, only a sweep: its trials are not among the runs.
+
+    Raises:
+        LockstepError: there is no such run, with the nearest.
+    """
+    if asked is None:
+        alone = (of_sweep or project.sweeps()) and not any(project.RUNS.glob("*/cluster.json"))
+        return [] if alone else [latest_run(project.RUNS, None)]
+    names = [name.strip() for name in str(asked).split(",")]
+    return [latest_run(project.RUNS, name) for name in dict.fromkeys(names)]
+
+
+def chosen_sweep(asked: Any) -> Path | None:
+    """Folder of the requested sweep.
+
+    Raises:
+        LockstepError: there is no such sweep, with the nearest.
+    """
+    names = sorted(path.name for path in project.SWEEPS.glob("*") if path.is_dir())
+    return None if asked is None else project.SWEEPS / sweep.find(names, str(asked))
+
+
+def _sweep_of_that_name(runs: list[facts.Run]) -> Path | None:
+    folder = project.SWEEPS / runs[0].name
+    return folder if folder.is_dir() else None
+
+
+def _told(request: report.Request, changed: list[str], check: bool) -> str:
+    """Where the files are, and the next commands."""
+    archive, where = request.folder / f"{request.subject.name}.zip", project.relative(request.folder)
+    size = f"  ({archive.stat().st_size / 1e6:,.1f} MB)" if archive.is_file() else ""
+    beside = f", with sweep {request.sweep.name}" if request.sweep and request.runs else ""
+    head = f"Report of {', '.join(request.names)}{beside}: {_what(changed, check)}"
+    pairs = [("to read", f"{where}/README.md"), ("page", f"{where}/index.html"), ("to hand in", f"{where}/{archive.name}{size}")]
+    lacking = [(f"test images of {run.name}", accuracy.evaluation(run)) for run in request.runs if run.testable()]
+    more = [("curves", "ansible-playbook tensorboard.yml")] if request.runs else [("train", "ansible-playbook train.yml")]
+    commands = [*lacking, *_others(request), *more]
+    return f"{head}\n{text.fields(pairs)}\n\n{text.next_commands(commands)}"
+
+
+def _what(changed: list[str], check: bool) -> str:
+    if not changed:
+        return "nothing has changed since it was written"
+    return f"{'would write' if check else 'written'} {', '.join(changed)}"
+
+
+def _others(request: report.Request) -> list[tuple[str, str]]:
+    """A comparison with the newest other run on the same data, if there is one."""
+    if len(request.runs) != 1:
+        return []
+    run = request.runs[0]
+    found = sorted(project.RUNS.glob("*/history.csv"), key=lambda path: path.stat().st_mtime, reverse=True)
+    others = (path.parent for path in found if path.parent != run.folder and (path.parent / "cluster.json").is_file())
+    digest = run.cluster["dataset"]["digest"]
+    other = next((folder.name for folder in others if read_json(folder / "cluster.json")["dataset"]["digest"] == digest), None)
+    return [("compare with another run", f"ansible-playbook report.yml -e run={run.name},{other}")] if other else []

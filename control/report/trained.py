@@ -1,0 +1,160 @@
+"""What was trained, where, with what result: the sections of a report that describe a run."""
+
+from typing import Any
+
+import yaml
+
+from control.report import settings
+from control.report.blocks import Block, Command, File, Section, Table, Text
+from control.report.facts import Run
+from control.report.words import code, moment, percent, plain, spent
+from control.text import count, listed
+
+SHOWN_CLASSES = 20
+
+
+def sections(run: Run, level: int) -> list[Section]:
+    """What was trained and on which hosts."""
+    return [
+        Section("What was trained", [Text([_model(run), _data(run)]), Text([_settings(run)]), Text(_outcome(run)), *_repeat(run)], level),
+        Section("Hosts", [Text([_together(run)]), _hosts(run)], level),
+    ]
+
+
+def configuration(run: Run, level: int) -> Section:
+    """config.yml, verbatim."""
+    name = f"runs/{run.name}/config.yml"
+    return Section("Configuration", [File(name, yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True))], level)
+
+
+def _model(run: Run) -> str:
+    parameters = run.cluster["parameters"]
+    free = "all of them" if parameters["trainable"] == parameters["total"] else f"{parameters['trainable']:,} of them"
+    size = "x".join(str(side) for side in run.config["data"]["image_size"])
+    model = f"the model {code(run.model)} with {parameters['total']:,} parameters, {free} trainable"
+    return f"{code(run.name)} trained {model}, on images of {size}."
+
+
+def _data(run: Run) -> str:
+    dataset, counts = run.cluster["dataset"], run.cluster["counts"]
+    classes = dataset["classes"]
+    more = len(classes) - SHOWN_CLASSES
+    named = listed([*map(plain, classes[:SHOWN_CLASSES]), *([f"{more} more"] if more > 0 else [])])
+    return (
+        f"The dataset {code(dataset['name'])} has {len(classes)} classes ({named}): "
+        f"{counts['train_images']:,} images were for training, {counts['validation_images']:,} for validation, "
+        f"and {dataset['test']:,} are kept for the test (digest {code(dataset['digest'][:16])})."
+    )
+
+
+def _settings(run: Run) -> str:
+    counts = run.cluster["counts"]
+    precision = (run.config.get("train") or {}).get("precision", "float32")
+    return (
+        f"A step took {count(counts['global_batch'], 'image')} over {count(counts['workers'], 'worker')}, "
+        f"an epoch {count(counts['steps_per_epoch'], 'step')}{settings.passes(run)}; the optimizer was {settings.optimizer(run)}; "
+        f"{settings.augmentation(run)}; {settings.reduction(run)}; "
+        f"{'' if precision == 'float32' else f'the precision was {code(precision)}; '}the seed was {run.config['seed']}."
+    )
+
+
+def _outcome(run: Run) -> list[str]:
+    summary = run.summary
+    if not run.ended:
+        look = code(f"ansible-playbook status.yml -e run={run.name}")
+        return [f"No outcome is recorded yet, so all figures are of the epochs so far; {look} collects what the hosts have."]
+    done = f"{summary.get('epochs_done', run.last['epoch'])} of {count(summary.get('epochs', run.cluster['counts']['epochs']), 'epoch')}"
+    steps = f", {count(summary['steps'], 'step')}" if "steps" in summary else ""
+    return [f"State: {summary['state']}, {done}{steps}.", *_failure(summary), *_time(summary), *_weights(summary)]
+
+
+def _failure(summary: dict[str, Any]) -> list[str]:
+    failure = summary.get("failure")
+    if not failure:
+        return []
+    message = f": {plain(failure['message'])}" if failure.get("message") else ""
+    return [f"The first failure was on {code(failure['host'])} (rank {failure['rank']}){message}."]
+
+
+def _time(summary: dict[str, Any]) -> list[str]:
+    """Training time of all launches, and the duration of the last by the clock of the machine where Enter was pressed."""
+    if not summary.get("seconds_training"):
+        return []
+    rate = f", at {summary['images_per_s']:,.0f} images/s in training steps" if summary.get("images_per_s") else ""
+    again = f" in {summary['restarts'] + 1} launches" if summary.get("restarts") else ""
+    trained = f"It trained for {spent(summary['seconds_training'])}{again}, with validation and saving{rate}."
+    launch = summary.get("launch")
+    if not launch:
+        return [trained]
+    which = "the last launch" if summary.get("restarts") else "the command"
+    return [trained, f"From Enter to the {launch['until']}, {which} took {spent(launch['seconds_from_enter'])}."]
+
+
+def _weights(summary: dict[str, Any]) -> list[str]:
+    ranks = summary.get("weights_sha256_by_rank")
+    if not ranks:
+        return []
+    if len(set(ranks)) > 1:
+        return [f"The {count(len(ranks), 'worker')} ended with different weights, which must not be."]
+    same = f"The {len(ranks)} workers ended with equal weights" if len(ranks) > 1 else "The weights at the end"
+    return [f"{same} (SHA-256 {code(ranks[0][:16])})."]
+
+
+def _repeat(run: Run) -> list[Block]:
+    revision = run.cluster.get("revision")
+    dirty = " with changes that were not committed" if revision and revision.endswith("+") else ""
+    where = f"git revision {code(revision.rstrip('+'))}{dirty}" if revision else "a copy that is not under git"
+    # `auto` may choose differently next time.
+    chosen = f" -e set=reduction.name={run.reduction}" if run.reduction != (run.config.get("reduction") or {}).get("name") else ""
+    start = run.summary.get("started_by", "train.yml")
+    command = f"ansible-playbook {start} -e config=runs/{run.name}/config.yml -e workers={run.cluster['counts']['workers']}{chosen}"
+    # The record is of the last launch.
+    began = "It was continued last" if run.summary.get("restarts") else "It began"
+    return [
+        Text([f"{began} at {moment(run.cluster['created_at'])} with the code of {where}. The same training again, under a new name:"]),
+        Command(command),
+    ]
+
+
+def place(run: Run) -> str:
+    """Where it trained: `5 hosts`, or `2 workers of one machine`."""
+    hosts = run.cluster["hosts"]
+    return f"{len(hosts)} workers of one machine" if _here(hosts) else count(len(hosts), "host")
+
+
+def _here(hosts: list[dict[str, Any]]) -> bool:
+    return len(hosts) > 1 and all(host["address"].startswith("127.") for host in hosts)
+
+
+def _together(run: Run) -> str:
+    hosts = run.cluster["hosts"]
+    kinds = {(host.get("cpu"), host.get("machine"), host.get("cores")) for host in hosts}
+    versions = {(host.get("python"), tuple(sorted((host.get("packages") or {}).items()))) for host in hosts}
+    same = "" if _here(hosts) else ", all of one kind" if len(kinds) == 1 else f", of {len(kinds)} kinds"
+    alike = "the same versions" if len(versions) == 1 else "different versions"
+    return f"It ran on {place(run)}." if len(hosts) == 1 else f"It ran on {place(run)}{same}, with {alike} of Python and its packages."
+
+
+def _hosts(run: Run) -> Table:
+    header = ["rank", "host", "address", "processor", "cores", "threads", "Python", "TensorFlow", "Keras"]
+    return Table(f"The hosts of {code(run.name)}, in the order of rank", header, [_host(host) for host in run.cluster["hosts"]])
+
+
+def _host(host: dict[str, Any]) -> list[str]:
+    packages = host.get("packages") or {}
+    engine = next((version for name, version in packages.items() if name.startswith("tensorflow")), None)
+    values = [host["rank"], host["name"], f"{host['address']}:{host['port']}", f"{host.get('cpu', '-')} ({host.get('machine', '-')})"]
+    values += [host.get("cores"), host.get("threads") or None, host.get("python"), engine, packages.get("keras")]
+    return ["-" if value is None else str(value) for value in values]
+
+
+def short(run: Run) -> str:
+    """The run in one sentence."""
+    seconds = run.summary.get("seconds_training")
+    took = f" in {spent(seconds)} of training" if seconds else ""
+    state = run.summary.get("state") or "no outcome recorded"
+    trained = f"{code(run.model)} ({run.cluster['parameters']['total']:,} parameters)"
+    return (
+        f"{code(run.name)} trained {trained} for {count(run.last['epoch'], 'epoch')} on {place(run)}{took}: {state}, "
+        f"best validation accuracy {percent(run.best['val_accuracy'])} in epoch {run.best['epoch']}."
+    )

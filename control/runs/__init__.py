@@ -1,0 +1,1 @@
+"""Runs: plan, launch, record, verdict."""

@@ -1,0 +1,129 @@
+"""What a host set's first training measured, kept for later ones: how gradients are sent, how a step's images are divided.
+
+The control node keeps one file per model and set of hosts. `trainer.kept` says why, and reads what a run is given from it.
+"""
+
+import datetime
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from control import host_labels, project, text
+from control.operator_variables import boolean
+from control.runs import run_results
+from trainer import kept, sealed
+from trainer.config import Reduction
+from trainer.errors import ConfigError
+from trainer.files import read_json, write_json
+from trainer.rundir import recorded
+from trainer.telemetry import read_records
+
+FOLDER = project.PRIVATE / "choices"
+MODEL = 1
+"""Version of what the trainer measures and how it chooses; a new number forces a new measurement."""
+AUTO = "auto"
+
+
+def of(plan: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """What the plan's run is given: `method` and `shares` if they are kept, `told` (when and by whom), `key`, `remeasure`.
+
+    Raises:
+        ConfigError: `remeasure` is not true or false, or is set for a run that keeps what it began with.
+    """
+    remeasure = boolean("remeasure", options.get("remeasure", False))
+    if remeasure and _has_begun(plan):
+        raise ConfigError(
+            f"remeasure=true: run={plan['run']} goes on as it began. Fix: leave it out, or give a new run name, which measures anew"
+        )
+    key = _key(plan)
+    path = FOLDER / f"{key}.json"
+    stored = read_json(path) if path.is_file() and not remeasure else {}
+    wanted = {"method": plan["config"]["reduction"]["name"], "shares": plan["config"]["train"]["batch_sizes"]}
+    given = {name: stored[name] for name, asked in wanted.items() if asked == AUTO and name in stored}
+    told = {"told": _told(stored)} if given else {}
+    return {"key": key, "remeasure": remeasure, **given, **told}
+
+
+def _has_begun(plan: dict[str, Any]) -> bool:
+    """Whether the plan's run has a training state to resume from."""
+    return bool(sealed.names(Path(plan["folder"]) / "state"))
+
+
+def keep(run: Path, measured: dict[str, Any]) -> None:
+    """Keep what a run measured, unless an earlier run did; a requested new measurement replaces it.
+
+    Args:
+        run: the run's directory on the control node.
+        measured: `method`, `shares`, or both.
+    """
+    record = recorded(run)
+    given = record.get("kept") or {}
+    # A node's values are not trusted: shares with another sum do not divide this batch.
+    shares = measured.get("shares")
+    divides = shares is None or (len(shares) == len(record["hosts"]) and sum(shares) == record["counts"]["global_batch"])
+    if not measured or "key" not in given or not divides:
+        return
+    path, at = FOLDER / f"{given['key']}.json", record["launched_at"]
+    stored = read_json(path) if path.is_file() else {}
+    renews = given["remeasure"] and at > stored.get("at", 0)
+    if renews or set(measured) - stored.keys():
+        about = {"run": run.name, "at": at, "hosts": [host_labels.place(host) for host in record["hosts"]]}
+        write_json(path, {**measured, **({} if renews else stored)} | (about if renews or not stored else {}))
+
+
+def keep_of(run: Path, record: dict[str, Any]) -> None:
+    """Keep what a record of metrics.jsonl says was measured, if it is valid."""
+    if record["kind"] in ("reduction", "shares") and record.get("measured"):
+        found = kept.parse({"method": record.get("name"), "shares": record.get("parts")})
+        keep(run, {name: value for name, value in (("method", found.method), ("shares", found.shares)) if value is not None})
+
+
+def keep_all(run: Path) -> None:
+    """Keep what all collected records of a run say was measured."""
+    for path in sorted((run / "workers").glob("*/metrics.jsonl")):
+        for record in read_records(path):
+            keep_of(run, record)
+
+
+def shown(plan: dict[str, Any]) -> str:
+    """How the plan's gradients will be sent; empty with one worker."""
+    given, reduction = kept.parse(plan["kept"]), Reduction(**plan["config"]["reduction"])
+    before = run_results.read_summary(Path(plan["folder"])).get("reduction", {}).get("name") if _has_begun(plan) else None
+    if len(plan["hosts"]) == 1:
+        return ""
+    found = kept.known(reduction, [str(host["address"]) for host in plan["hosts"]], before, given)
+    if found is None:
+        return "auto: measured at the start of this training, and kept for later ones on these hosts"
+    name, reason = found
+    again = "; measure again: -e remeasure=true" if given.method and reason == given.told else ""
+    return f"{name}{f' rank {reduction.rank}' if name == 'powersgd' else ''} ({reason}{again})"
+
+
+def divided(plan: dict[str, Any]) -> str:
+    """How a step's images will be divided, if measured before."""
+    given, counts = kept.parse(plan["kept"]), plan["counts"]
+    if given.shares is None or len(given.shares) != len(plan["hosts"]):
+        return ""
+    return f", divided {text.listed(given.shares)} ({given.told}; measure again: -e remeasure=true)" if counts["workers"] > 1 else ""
+
+
+def _key(plan: dict[str, Any]) -> str:
+    config = plan["config"]
+    said = {
+        "measures": MODEL,
+        "model": config["model"],
+        "size": config["data"]["image_size"],
+        "parameters": plan["parameters"],
+        "precision": config["train"]["precision"],
+        "environment": [config["train"].get("environment"), [host.get("environment") for host in plan["hosts"]]],
+        "optimizer": config["optimizer"]["name"],
+        "reduction": config["reduction"],
+        "batch": [plan["counts"]["global_batch"], config["train"]["batch_sizes"]],
+        "hosts": [[host["name"], str(host["address"]), host.get("gpus", 0)] for host in plan["hosts"]],
+    }
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _told(stored: dict[str, Any]) -> str:
+    return f"measured {datetime.datetime.fromtimestamp(stored['at']):%Y-%m-%d} by run {stored['run']}"

@@ -1,0 +1,189 @@
+"""Pure functions from an inventory to a cluster's settings: TF_CONFIG, thread shares, session names."""
+
+import hashlib
+from collections import Counter
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+
+from trainer import environment
+
+AUTO = "auto"
+CHOSEN = "port_chosen"
+ROLES = ("chief", "worker", "ps", "evaluator")
+PORTS = ("port", "direct_port")
+"""TensorFlow's port, and the port to which other workers connect to send gradients."""
+DIRECT = 1000
+"""Offset of a worker's direct port from its `worker_port`, unless the inventory sets it."""
+
+
+def tf_config(hosts: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """TF_CONFIG of one host, as TensorFlow's `TFConfigClusterResolver` reads it.
+
+    Args:
+        hosts: the hosts that train, by rank: `name`, `address`, `port`, and optionally `role` (`worker` by default; also `chief`, `ps`,
+            `evaluator`).
+        name: the host whose TF_CONFIG is wanted.
+
+    Raises:
+        AnsibleFilterError: a host without an address or port, two hosts with the same address and port, an unknown role, more than one
+            chief, or a name that is not among the hosts.
+    """
+    check_hosts(hosts)
+    members: dict[str, list[dict[str, Any]]] = {}
+    for host in hosts:
+        members.setdefault(host.get("role", "worker"), []).append(host)
+    cluster = {role: [place(host) for host in members[role]] for role in ROLES if role in members and role != "evaluator"}
+    for role, those in members.items():
+        for index, host in enumerate(those):
+            if host["name"] == name:
+                return {"cluster": cluster, "task": {"type": role, "index": index}}
+    raise AnsibleFilterError(f"TF_CONFIG: {name} is not among the hosts that train: {', '.join(host['name'] for host in hosts)}")
+
+
+def place(host: dict[str, Any]) -> str:
+    """`address:port`; IPv6 addresses in brackets."""
+    address = str(host["address"])
+    return f"[{address}]:{host['port']}" if ":" in address else f"{address}:{host['port']}"
+
+
+def places(host: dict[str, Any]) -> list[str]:
+    """All addresses on which a host's worker listens."""
+    return [place({**host, "port": port}) for port in ports(host)]
+
+
+def ports(host: dict[str, Any]) -> list[int]:
+    """The TCP ports of a host's worker."""
+    return [int(host[kind]) for kind in PORTS if kind in host]
+
+
+def check_hosts(hosts: list[dict[str, Any]]) -> None:
+    """Refuse hosts that can't form a cluster."""
+    if not hosts:
+        raise AnsibleFilterError("TF_CONFIG: no hosts; put at least one in the inventory's group `workers`")
+    for host in hosts:
+        _check_host(host)
+    twice = [where for where, count in Counter(where for host in hosts for where in places(host)).items() if count > 1]
+    if twice:
+        names = ", ".join(host["name"] for host in hosts if twice[0] in places(host))
+        kinds = "worker_port" if [place(host) for host in hosts].count(twice[0]) > 1 else "worker_port and worker_direct_port"
+        raise AnsibleFilterError(f"TF_CONFIG: {names} share {twice[0]}; give each a worker_address or {kinds} of its own")
+    if sum(host.get("role") == "chief" for host in hosts) > 1:
+        raise AnsibleFilterError("TF_CONFIG: more than one host has the role chief; a cluster has one")
+
+
+def _check_host(host: dict[str, Any]) -> None:
+    if not host.get("address"):
+        raise AnsibleFilterError(f"TF_CONFIG: {host['name']} has no address; set ansible_host or worker_address in the inventory")
+    for kind in PORTS:
+        port: Any = host.get(kind)
+        if (kind == "port" or kind in host) and (not str(port).isdecimal() or not 0 < int(port) < 65536):
+            words = kind.replace("_", " ")
+            raise AnsibleFilterError(f"TF_CONFIG: {host['name']}: {words} {port!r} is not a number from 1 to 65535; set worker_{kind}")
+    if host.get("role", "worker") not in ROLES:
+        raise AnsibleFilterError(f"TF_CONFIG: {host['name']}: role {host['role']!r} is unknown; it must be one of: {', '.join(ROLES)}")
+
+
+def check_absolute(variables: dict[str, str]) -> None:
+    """Refuse host paths that do not begin with a slash: `~` and relative paths depend on the user and the tool.
+
+    Args:
+        variables: name to value.
+
+    Raises:
+        AnsibleFilterError: the first such path.
+    """
+    for name, value in variables.items():
+        if not str(value).startswith("/"):
+            raise AnsibleFilterError(f"{name}={value}: expected an absolute path; write it out, as in {name}: /home/pi/lockstep")
+
+
+def cluster_hosts(hostvars: Any, names: list[str]) -> list[dict[str, Any]]:
+    """Inventory hosts, in order: `name`, `address`, `port`, `direct_port` (and `role`, `batch_size`, `gpus`, `environment`).
+
+    With `worker_port: auto` the port is 0, to be chosen later, and `port_chosen` is true.
+
+    Raises:
+        AnsibleFilterError: `gpus` is not a number, or a port can't be chosen here.
+        ConfigError: `worker_environment` has something it may not have.
+    """
+    return [_host(hostvars[name], name) for name in names]
+
+
+def _host(variables: Any, name: str) -> dict[str, Any]:
+    address = variables.get("worker_address") or variables.get("ansible_host") or name
+    host = {"name": name, "address": address, **_ports(variables, name)}
+    if variables.get("worker_batch_size") is not None:
+        host["batch_size"] = variables["worker_batch_size"]
+    if variables.get("worker_role"):
+        host["role"] = variables["worker_role"]
+    if variables.get("worker_environment"):
+        host["environment"] = environment.of_host(variables["worker_environment"], name)
+    if _gpus(variables, name):
+        host["gpus"] = _gpus(variables, name)
+    return host
+
+
+def _ports(variables: Any, name: str) -> dict[str, Any]:
+    port, direct = variables.get("worker_port", 12345), variables.get("worker_direct_port")
+    if port != AUTO:
+        return {"port": port, "direct_port": _direct_port(direct, port)}
+    if variables.get("ansible_connection") != "local":
+        raise AnsibleFilterError(
+            f"worker_port={AUTO} of {name}: ports are chosen only for workers of this machine (ansible_connection: local). "
+            "Fix: give the host a number, as in worker_port: 12345"
+        )
+    if direct is not None:
+        raise AnsibleFilterError(
+            f"worker_direct_port={direct} of {name}: with worker_port={AUTO} both are chosen. Fix: leave it out, or give both a number"
+        )
+    return {"port": 0, "direct_port": 0, CHOSEN: True}
+
+
+def _direct_port(given: Any, port: Any) -> Any:
+    """A port that is not a number passes through; `check_hosts` refuses it."""
+    return given if given is not None else int(port) + DIRECT if str(port).isdecimal() else port
+
+
+def _gpus(variables: Any, name: str) -> int:
+    text = str(variables.get("gpus", 0))
+    if not text.isdecimal():
+        raise AnsibleFilterError(f"gpus={text} of {name}: expected how many GPUs its worker trains on, a whole number from 0")
+    return int(text)
+
+
+def rank(hosts: list[dict[str, Any]], name: str) -> int:
+    """Index of a host among those that train, from 0."""
+    return [host["name"] for host in hosts].index(name)
+
+
+def reached_hosts(hosts: list[dict[str, Any]], results: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The hosts that SSH reached according to a task's results, in order."""
+    return [host for host in hosts if not results.get(host["name"], {}).get("unreachable")]
+
+
+def thread_share(hosts: list[dict[str, Any]], name: str, cores: int) -> int:
+    """Threads for one worker: the machine's cores divided by the workers on its address, at least 1."""
+    address = next(host["address"] for host in hosts if host["name"] == name)
+    return max(1, int(cores) // sum(host["address"] == address for host in hosts))
+
+
+def gpu_share(hosts: list[dict[str, Any]], name: str) -> str:
+    """CUDA_VISIBLE_DEVICES of one worker: as many as it has, after those of earlier workers on its address; empty for none."""
+    own = next(host for host in hosts if host["name"] == name)
+    before = hosts[: hosts.index(own)]
+    first = sum(host.get("gpus", 0) for host in before if host["address"] == own["address"])
+    return ",".join(str(number) for number in range(first, first + own.get("gpus", 0)))
+
+
+def session_name(run: str, rank_number: int, root: str = "") -> str:
+    """Name of a worker's tmux session.
+
+    tmux does not allow `.`; `+` can't occur in a run's name. A digest of the worker's directory separates two projects of one user.
+    """
+    return f"{run.replace('.', '+')}-w{rank_number}" + (f"-{place_digest(root)}" if root else "")
+
+
+def place_digest(path: str) -> str:
+    """Six hex digits of a directory's name, to separate two projects of one user."""
+    return hashlib.sha256(path.encode()).hexdigest()[:6]

@@ -1,0 +1,79 @@
+"""The course of a run's training, from its epochs: one verdict, and whether to train more epochs. Pure functions.
+
+Every text that says whether a model overfits, which epoch is best or whether to train longer asks `judge`, so they never disagree.
+Overfitting is Prechelt's generalisation loss: by how many percent the last validation loss is above the lowest (Early Stopping - But
+When?, Neural Networks: Tricks of the Trade, LNCS 1524, 1998).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+OVERFITTING = 5.0
+"""Generalisation loss in percent above which a run overfits; Prechelt's GL_5."""
+
+Row = dict[str, Any]
+
+
+class Verdict(Enum):
+    """What the epochs show; exactly one applies."""
+
+    SINGLE = "one epoch shows no course"
+    OVERFITS = "the loss on validation images rises while that on training images falls"
+    RISING = "the last epoch is the best"
+    PASSED = "the best epoch was before the last"
+
+
+@dataclass(frozen=True)
+class Course:
+    """The epochs behind a verdict; all are rows of history.csv."""
+
+    verdict: Verdict
+    best: Row
+    """Highest validation accuracy; the earliest on a tie."""
+    low: Row
+    """Lowest validation loss; the earliest on a tie."""
+    last: Row
+
+    @property
+    def rise(self) -> float:
+        """Prechelt's generalisation loss in percent."""
+        return rise(self.low, self.last)
+
+    @property
+    def longer(self) -> bool:
+        """Whether more epochs are advised."""
+        return self.verdict in (Verdict.SINGLE, Verdict.RISING)
+
+
+def rise(low: Row, last: Row) -> float:
+    """By how many percent the validation loss of `last` is above that of `low`."""
+    if low["val_loss"] > 0:
+        return float((last["val_loss"] / low["val_loss"] - 1) * 100)
+    return math.inf if last["val_loss"] > low["val_loss"] else 0.0
+
+
+def best(rows: Sequence[Row]) -> Row:
+    """The best epoch: highest validation accuracy, the earliest on a tie, as in summary.json."""
+    return max(rows, key=lambda row: (row["val_accuracy"], -row["epoch"]))
+
+
+def judge(rows: Sequence[Row]) -> Course:
+    """The verdict on finished epochs, at least one; the first rule that holds decides.
+
+    1. A single epoch shows no course.
+    2. A run overfits when its last validation loss is more than `OVERFITTING` percent above its lowest and the training loss kept
+      falling after the lowest. More epochs are then not advised, even if the last has the highest accuracy.
+    3. The last epoch has the highest validation accuracy: it may still rise.
+    4. The best epoch came earlier: nothing is advised.
+    """
+    top, low, last = best(rows), min(rows, key=lambda row: (row["val_loss"], row["epoch"])), rows[-1]
+    if len(rows) == 1:
+        verdict = Verdict.SINGLE
+    elif low is not last and rise(low, last) > OVERFITTING and last["loss"] < low["loss"]:
+        verdict = Verdict.OVERFITS
+    else:
+        verdict = Verdict.RISING if top is last else Verdict.PASSED
+    return Course(verdict, top, low, last)

@@ -1,0 +1,55 @@
+"""Code as one file, published to the nodes under its digest. Python imports it directly."""
+
+import hashlib
+import io
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from control.project import ROOT
+from trainer.files import replacing
+
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Whole folders of the project, Python files only, and their parent packages."""
+
+    name: str
+    folders: tuple[str, ...]
+    root: Path = ROOT
+
+    def sources(self) -> list[Path]:
+        """Files relative to the project, in a fixed order."""
+        folders = [Path(folder) for folder in self.folders]
+        files = {path.relative_to(self.root) for folder in folders for path in (self.root / folder).rglob("*.py")}
+        return sorted(files.union(parent / "__init__.py" for folder in folders for parent in folder.parents if parent.name))
+
+    def contents(self) -> bytes:
+        """The archive's bytes; uncompressed, so that they do not depend on this machine's compression library."""
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+            for path in self.sources():
+                archive.writestr(zipfile.ZipInfo(str(path), EPOCH), (self.root / path).read_bytes())
+        return stream.getvalue()
+
+    def sha256(self) -> str:
+        """Full hex SHA-256 of the archive, which a host compares."""
+        return hashlib.sha256(self.contents()).hexdigest()
+
+    def file_name(self, sha256: str) -> str:
+        """File name of the archive with that SHA-256."""
+        return f"{self.name}-{sha256[:16]}.zip"
+
+    def build(self, folder: Path) -> Path:
+        """Write the archive into a folder, unless it is there; always the same bytes."""
+        data = self.contents()
+        path = folder / self.file_name(hashlib.sha256(data).hexdigest())
+        if not path.is_file() or path.read_bytes() != data:
+            with replacing(path) as part:
+                part.write_bytes(data)
+        return path
+
+
+TRAINER = Archive("trainer", ("trainer",))

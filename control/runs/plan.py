@@ -1,0 +1,465 @@
+"""The plan of a run, made on the control node before any host is touched.
+
+From the user's operator variables, the inventory's workers and the files on the control node to one dict: run name, resolved
+configuration, exact sizes. Nothing is written here.
+"""
+
+import datetime
+import hashlib
+import json
+import math
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from control.datasets import fashion_mnist, idx, publish
+from control.datasets.sources import Listing, Source, detect, open_source
+from control.operator_variables import boolean, integer
+from control.runs import package, preset
+from trainer import config as configs
+from trainer import models, rundir, schedule
+from trainer.config import Config, nearest
+from trainer.errors import ConfigError, LockstepError, refusal
+from trainer.files import read_json, write_json
+from trainer.models import own
+from trainer.rundir import recorded
+
+RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+DEFAULT = "lecture_cnn"
+"""Configuration if the command names none."""
+MAY_CHANGE = (
+    "train.epochs",
+    "train.steps",
+    "train.time_limit",
+    "train.batch_sizes",
+    "train.environment",
+    "data.loaders",
+    "checkpoint.snapshots",
+)
+GUARDED_BY_DIGEST = ("data.path", "data.source")
+QUICK = {"train.epochs": 1, "train.steps": 10, "train.steps_per_epoch": 10, "data.limit_train": 2000}
+"""Ten steps in total, whatever epochs a configuration has."""
+SELFTEST = {"train.epochs": 1, "train.steps": None, "train.steps_per_epoch": 2, "train.steps_per_call": 1}
+RUNTIME_MB = 900
+"""Memory of a worker besides its model: Python, TensorFlow, its threads (resident size with the small models, x86_64)."""
+SLOTS = {"sgd": 1, "adam": 2}
+"""Arrays of the weights' size that each optimizer keeps."""
+LOGS_MB = 512
+FIRST_EPOCHS = 10
+"""A run may start when this many snapshots fit; it may end before its last epoch."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A user's request to `train.yml`."""
+
+    options: dict[str, Any]
+    """Operator variables as typed (strings)."""
+    hosts: list[dict[str, Any]]
+    """Workers of the inventory, in order: name, address, port."""
+    default_workers: int
+    runs: Path
+    packs: Path
+    parameter_cache: Path
+    write: bool
+    """False with `--check`: nothing is written except the image index of the user's own or a TFRecord dataset."""
+
+
+def make(request: Request) -> dict[str, Any]:
+    """The plan.
+
+    Raises:
+        LockstepError: anything that can be refused before a host is touched.
+    """
+    switches = {name: boolean(name, request.options.get(name, False)) for name in ("detach", "quick", "evaluate", "show_config")}
+    if switches["detach"] and switches["evaluate"]:
+        raise ConfigError("evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out")
+    name, existing = run_name(request)
+    choice, listing = chosen(request) if existing is None and "config" not in request.options else (None, None)
+    if choice and "run" not in request.options:
+        name = _new_name(request, choice.config)
+    asked, config_name = resolve(request, existing, choice)
+    # A run that the preflight refused has a configuration, but nothing in it is fixed yet.
+    started = existing if recorded(existing) else None
+    hosts = choose_hosts(request, started)
+    config = with_global_batch(with_batch_sizes(asked, hosts), len(hosts))
+    listing = listing or open_dataset(config.data, request.write)[1]
+    known = publish.published(listing, request.packs, config.data.allow_bad_images) or expected(listing)
+    check_scaling(config, len(hosts), started)
+    sizes = schedule.counts(config, len(hosts), known["train"], known["held_out"])
+    schedule.check_sizes(sizes, len(hosts))
+    size = parameters(config, len(listing.classes), request)
+    return {
+        "run": name,
+        "resume": started is not None,
+        "config_name": config_name,
+        "choice": None if choice is None else vars(choice),
+        "config": configs.to_dict(config),
+        "config_yaml": configs.dump(config),
+        "asked_yaml": configs.dump(asked),
+        "hosts": [with_environment(host, config) for host in hosts],
+        "counts": vars(sizes),
+        "parameters": size,
+        "needs": needs(config, sum(len(files) for files in listing.files.values()), sizes.epochs, size, started is not None),
+        "dataset": describe(listing, known),
+        "code": package.TRAINER.sha256()[:16],
+        "code_sha256": package.TRAINER.sha256(),
+        "expected_digest": recorded(started).get("dataset", {}).get("digest"),
+        "complete": complete(started, sizes),
+        "changes": changes(started, asked, config, len(hosts)),
+        "warnings": [] if started else batch_warnings(asked, sizes, overrides(request.options)),
+    }
+
+
+def chosen(request: Request) -> tuple[preset.Choice, Listing]:
+    """The configuration that fits the dataset when the command names none, and that dataset.
+
+    A user's own model keeps the lecture's optimizer and epochs, and gets the images at their usual size.
+    """
+    given = overrides(request.options)
+    data = configs.build(configs.override({}, {key: value for key, value in given.items() if key.partition(".")[0] == "data"})).data
+    source, listing = open_dataset(data, request.write)
+    choice = preset.choose(source, listing)
+    if "model" not in request.options:
+        return choice, listing
+    kept = {key: value for key, value in choice.overrides.items() if key == "data.image_size"}
+    # The lecture's 70 steps per epoch do not apply to another model.
+    return preset.Choice(DEFAULT, {"train.steps_per_epoch": None, **kept}, ""), listing
+
+
+def batch_warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any]) -> list[str]:
+    """What to warn the user about in the batch: another key overrides it, or there are fewer images."""
+    train, warnings = asked.train, []
+    if "train.batch_size" in given and train.global_batch not in (None, train.batch_size * sizes.workers):
+        warnings.append(
+            f"train.batch_size={train.batch_size} has no effect: train.global_batch={train.global_batch} decides. "
+            f"Fix: -e set=train.batch_size={train.batch_size},train.global_batch=null"
+        )
+    if sizes.global_batch > sizes.train_images:
+        key, by = ("batch_size", sizes.workers) if train.global_batch is None else ("global_batch", 1)
+        fits = max(1 if by > 1 else sizes.workers, sizes.train_images // by // 4)
+        warnings.append(
+            f"a step of {sizes.global_batch} images over {sizes.workers} workers is more than the {sizes.train_images} there are to train "
+            f"on: every step takes all of them. Fix: a smaller one, as in -e set=train.{key}={fits}"
+        )
+    return warnings
+
+
+def needs(config: Config, images: int, epochs: int, size: dict[str, int], resumes: bool = False) -> dict[str, float]:
+    """What a run takes on a host, MB: memory; disk for the cache of decoded images, training states and the first, or all, snapshots.
+
+    `free_mb` must be free at the start: a resumed run already has most of its files. `snapshots` is a count, of `snapshot_mb` each.
+    """
+    cache = images * math.prod(config.data.image_size) / 2**20
+    snapshot = size["total"] * 4 / 2**20
+    slots = SLOTS[config.optimizer.name]
+    states = snapshot * (1 + slots) * (config.checkpoint.keep + 1)
+    start = LOGS_MB + (cache if cache <= config.data.cache_limit_mb else 0) + states
+    kept = rundir.most_kept(config.checkpoint.snapshots, epochs)
+    first = math.ceil(start + snapshot * min(kept, FIRST_EPOCHS))
+    # Weights, optimizer arrays, gradients, the packed copy to send and the received one.
+    return {
+        "memory_mb": math.ceil(RUNTIME_MB + (4 + slots) * snapshot),
+        "disk_mb": first,
+        "disk_whole_mb": math.ceil(start + snapshot * kept),
+        "free_mb": LOGS_MB if resumes else first,
+        "states_mb": round(states, 1),
+        "snapshots": kept,
+        "snapshot_mb": round(snapshot, 1),
+    }
+
+
+def complete(existing: Path | None, sizes: schedule.Counts) -> bool:
+    """Whether a run has done everything asked of it, so that nothing is left to do."""
+    path = existing / "summary.json" if existing else None
+    if path is None or not path.is_file():
+        return False
+    summary = read_json(path)
+    return bool(summary["state"] == "SUCCEEDED" and summary["steps"] >= sizes.total_steps)
+
+
+def run_name(request: Request) -> tuple[str, Path | None]:
+    """The run's name, and its directory if it exists.
+
+    Raises:
+        ConfigError: the name could leave its folder or reach a shell.
+    """
+    asked = request.options.get("run")
+    name = str(asked) if asked is not None else _new_name(request)
+    check_run_name(name)
+    folder = request.runs / name
+    return name, folder if (folder / "config.yml").is_file() else None
+
+
+def check_run_name(name: str) -> None:
+    """Refuse a run name that could leave its folder or reach a shell."""
+    if not RUN_NAME.fullmatch(name):
+        raise ConfigError(f"run={name}: a run name is 1 to 64 of a-z 0-9 . _ - and starts with a letter or digit")
+
+
+def _new_name(request: Request, default: str = DEFAULT) -> str:
+    named = request.options.get("model", request.options.get("config", default))
+    config = Path(str(named).split(".py:")[0]).stem.lower()
+    stem = re.sub(r"[^a-z0-9]+", "-", config).strip("-")[:32] or "run"
+    stamp = datetime.datetime.now(tz=datetime.UTC).strftime("%m%d-%H%M%S")
+    return f"{stem}-{stamp}"
+
+
+def resolve(request: Request, existing: Path | None, choice: preset.Choice | None = None) -> tuple[Config, str]:
+    """The configuration from defaults, file, operator variables and `set`, and the name of its file.
+
+    Args:
+        request: the user's request.
+        existing: directory of an existing run.
+        choice: what fits the dataset, if no configuration was named.
+
+    Raises:
+        ConfigError: unknown keys or values, or a change that a resumed run can't take.
+    """
+    options = request.options
+    name = str(options.get("config", choice.config if choice else DEFAULT))
+    if existing is not None and "config" not in options:
+        raw, name = configs.load(existing / "config.yml"), "config.yml"
+    else:
+        raw = configs.load(configs.find(name))
+    given = (choice.overrides if choice else {}) | overrides(options)
+    config = whole(configs.build(configs.override(raw, given)))
+    if existing is not None and recorded(existing):
+        config = _resumed(config, existing, options)
+    return config, name
+
+
+def whole(config: Config) -> Config:
+    """The configuration with the model's defaults written out, so that a later version's defaults do not change this run.
+
+    Raises:
+        ConfigError: an unknown model or option.
+    """
+    return configs.build(configs.override(configs.to_dict(config), {"model": models.section_of(config.model)}))
+
+
+def overrides(options: dict[str, Any]) -> dict[str, Any]:
+    """Operator variables as dotted keys; `set` wins over shorthands."""
+    result: dict[str, Any] = {}
+    if "model" in options:
+        result["model"] = own.section(str(options["model"]))
+    if boolean("quick", options.get("quick", False)):
+        if "epochs" in options:
+            raise ConfigError(f"quick=true, epochs={options['epochs']}: quick is ten steps in all; leave one of them out")
+        result |= QUICK
+    if options.get("selftest"):
+        result |= SELFTEST
+    if "dataset" in options:
+        found = detect(str(options["dataset"]))
+        result |= {"data.source": found["source"], "data.path": found["path"]}
+    if "epochs" in options:
+        result["train.epochs"] = integer("epochs", options["epochs"])
+    if "allow_bad_images" in options:
+        result["data.allow_bad_images"] = boolean("allow_bad_images", options["allow_bad_images"])
+    return result | configs.parse_set(str(options.get("set", "")))
+
+
+def _may_change(key: str) -> bool:
+    """Whether a resumed run may change a key; each variable in `train.environment` is its own key."""
+    return any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE + GUARDED_BY_DIGEST)
+
+
+def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
+    # Rebuilt, so that keys newer than the run have their defaults.
+    old = configs.to_dict(whole(configs.build(yaml.safe_load((existing / "config.yml").read_text(encoding="utf-8")))))
+    if "global_batch" not in str(options.get("set", "")):
+        config = configs.build(configs.override(configs.to_dict(config), {"train.global_batch": old["train"]["global_batch"]}))
+    changed = [key for key in configs.differences(old, configs.to_dict(config)) if not _may_change(key)]
+    if changed:
+        raise ConfigError(
+            f"run={existing.name}: this run exists with another {', '.join(changed)}; only {', '.join(MAY_CHANGE)} may change "
+            f"when it is continued. Leave that out to continue it, or give a new run name."
+        )
+    return config
+
+
+def changes(existing: Path | None, asked: Config, config: Config, workers: int) -> list[str]:
+    """Options typed now that differ from a launched run, as `train.epochs=90 (it has 60)`: training workers can't take them over.
+
+    Args:
+        existing: the run's directory; None for a new run.
+        asked: the configuration as typed.
+        config: the same with the values that follow from the inventory, which are no change.
+        workers: how many are to train.
+    """
+    if existing is None:
+        return []
+    old = configs.to_dict(whole(configs.build(configs.load(existing / "config.yml"))))
+    by_inventory = set(configs.differences(configs.to_dict(asked), configs.to_dict(config)))
+    new = configs.to_dict(config)
+    keys = [key for key in configs.differences(old, new) if key not in GUARDED_BY_DIGEST and key not in by_inventory]
+    before = len(recorded(existing)["hosts"])
+    return [
+        *(f"{key}={configs.value_at(new, key)} (it has {configs.value_at(old, key)})" for key in keys),
+        *([f"workers={workers} (it has {before})"] if workers != before else []),
+    ]
+
+
+def with_batch_sizes(config: Config, hosts: list[dict[str, Any]]) -> Config:
+    """Take batch sizes from the inventory (`worker_batch_size`), unless the configuration has its own.
+
+    Raises:
+        ConfigError: an invalid size, or a list whose length is not the number of hosts.
+    """
+    listed = config.train.batch_sizes
+    if listed is None and any(host.get("batch_size") is not None for host in hosts):
+        sizes = [integer(f"worker_batch_size of {host['name']}", host.get("batch_size") or config.train.batch_size) for host in hosts]
+        return configs.build(configs.override(configs.to_dict(config), {"train.batch_sizes": sizes}))
+    if isinstance(listed, tuple) and (misfit := configs.sizes_misfit(listed, len(hosts))):
+        raise ConfigError(f"{misfit}, or null (-e set=train.batch_sizes=null) for equal ones")
+    return config
+
+
+def with_environment(host: dict[str, Any], config: Config) -> dict[str, Any]:
+    """A host with all environment variables of its worker: the inventory's and the run's, which win."""
+    both = host.get("environment", {}) | config.train.environment
+    return host | {"environment": both} if both else host
+
+
+def with_global_batch(config: Config, workers: int) -> Config:
+    """Fix the global batch, so that a resumed run takes the same steps on any number of workers."""
+    batch = schedule.global_batch(config, workers)
+    return configs.build(configs.override(configs.to_dict(config), {"train.global_batch": batch}))
+
+
+def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]]:
+    """The hosts that train: the first N in the inventory; a resumed run keeps its number.
+
+    Raises:
+        ConfigError: more are asked for than there are.
+    """
+    asked = request.options.get("workers")
+    if asked is not None:
+        number = integer("workers", asked)
+    elif recorded(existing):
+        number = len(recorded(existing)["hosts"])
+    else:
+        number = request.default_workers
+    if number > len(request.hosts):
+        names = ", ".join(host["name"] for host in request.hosts)
+        raise ConfigError(f"workers={number}: the inventory has {len(request.hosts)} ({names}); add hosts or ask for fewer")
+    check_roles(request.hosts[:number])
+    check_gpus(request.hosts[:number])
+    return request.hosts[:number]
+
+
+def check_roles(hosts: list[dict[str, Any]]) -> None:
+    """Refuse hosts with a role other than worker: all hosts of a run train and keep all weights.
+
+    Raises:
+        ConfigError: which host, and its role.
+    """
+    for host in hosts:
+        if host.get("role", "worker") != "worker":
+            raise ConfigError(
+                f"worker_role={host['role']} of {host['name']}: all hosts of a run are workers, and the first is their chief; "
+                "take worker_role out of the inventory, or leave the host out (-e workers=N takes the first N)"
+            )
+
+
+def check_gpus(hosts: list[dict[str, Any]]) -> None:
+    """Refuse workers with different numbers of GPUs: TensorFlow's collectives need the same number on each.
+
+    Raises:
+        ConfigError: which host has another number than the first.
+    """
+    usual = hosts[0].get("gpus", 0)
+    for host in hosts:
+        if host.get("gpus", 0) != usual:
+            raise ConfigError(
+                f"gpus={host.get('gpus', 0)} of {host['name']}: {hosts[0]['name']} has {usual}, and all workers of a run take as many; "
+                "set the smallest number for all, or leave hosts out (-e workers=N takes the first N)"
+            )
+
+
+def check_scaling(config: Config, workers: int, existing: Path | None) -> None:
+    """Refuse to resume on another number of hosts if that would change the learning rate."""
+    before = len(recorded(existing)["hosts"]) if recorded(existing) else workers
+    if config.schedule.scaling != "none" and workers != before:
+        raise ConfigError(
+            f"workers={workers}: this run began with {before}, and schedule.scaling={config.schedule.scaling} makes its learning rate "
+            f"depend on that; continue it with workers={before}, or give a new run name"
+        )
+
+
+def open_dataset(data: configs.Data, may_fetch: bool) -> tuple[Source, Listing]:
+    """The dataset, its names and labels; with `--check` the example data is not fetched, only expected."""
+    if data.source == "fashion_mnist" and data.path is None and not may_fetch and not fashion_mnist.is_here():
+        return idx.Idx("."), fashion_mnist.expected()
+    source = open_source(data.source, data.path)
+    return source, source.scan()
+
+
+def expected(listing: Listing) -> dict[str, Any]:
+    """What `publish.published` will report of a dataset, if all of its images can be read."""
+    counts = {split: len(files) for split, files in listing.files.items()}
+    return {"digest": None, "manifest": None, **counts, "held_out": listing.held_out, "excluded": []}
+
+
+def describe(listing: Listing, known: dict[str, Any]) -> dict[str, Any]:
+    """The dataset's entries for the plan and the results."""
+    return {
+        "name": listing.name,
+        "classes": listing.classes,
+        "train": known["train"],
+        "test": known["test"],
+        "ignored": len(listing.ignored),
+        "left_out": len(known["excluded"]),
+        "digest": known["digest"],
+        "manifest": known["manifest"],
+        "note": listing.note,
+    }
+
+
+def parameters(config: Config, classes: int, request: Request) -> dict[str, int]:
+    """Exact parameter counts, cached by model and code: Keras takes seconds to import."""
+    section = {"model": config.model, "size": list(config.data.image_size), "classes": classes, "code": _models_digest()}
+    key = hashlib.sha256(json.dumps(section, sort_keys=True).encode()).hexdigest()[:16]
+    entry = request.parameter_cache / f"{key}.json"
+    if entry.is_file():
+        return dict(read_json(entry))
+    argv = [sys.executable, "-m", "control", "parameters"]
+    done = subprocess.run(argv, input=json.dumps(section), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = "\n".join(done.stderr.strip().splitlines()[-5:])
+        raise LockstepError(refusal(done.stderr) or f"model {config.model['name']}: can't be built:\n{last}")
+    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    if request.write:
+        write_json(entry, found)
+    return found
+
+
+def _models_digest() -> str:
+    state = hashlib.sha256()
+    for path in sorted((package.TRAINER.root / "trainer" / "models").glob("*.py")):
+        state.update(path.read_bytes())
+    return state.hexdigest()
+
+
+def latest_run(runs: Path, asked: str | None) -> Path:
+    """Directory of the run that was asked for, or of the newest that started.
+
+    Raises:
+        ConfigError: there is no run, or none of that name (with the nearest).
+    """
+    found = sorted((path for path in runs.glob("*/config.yml")), key=lambda path: path.stat().st_mtime)
+    names = [path.parent.name for path in found]
+    if asked is not None:
+        check_run_name(asked)
+        if asked not in names:
+            raise ConfigError(f"run={asked}: no such run{nearest(asked, names)}; there are: {', '.join(names) or 'none'}")
+        return runs / asked
+    started = [name for name in names if (runs / name / "cluster.json").is_file()]
+    if not started:
+        raise ConfigError("there is no run yet; start one with: ansible-playbook train.yml")
+    return runs / started[-1]

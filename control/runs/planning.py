@@ -1,0 +1,133 @@
+"""The plan of a run, made by the trainer in its own process."""
+
+import json
+import secrets
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from control import project, text
+from control.runs import choices, ports
+from control.runs.cluster import check_absolute, check_hosts, cluster_hosts
+from trainer.errors import LockstepError, refusal
+from trainer.rundir import recorded
+
+
+def hosts(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
+    """The inventory's workers; their folders mean the same for every user and tool.
+
+    Raises:
+        AnsibleFilterError: a relative folder.
+    """
+    found = cluster_hosts(task_vars["hostvars"], task_vars["groups"].get("workers", []))
+    for host in found:
+        variables = task_vars["hostvars"][host["name"]]
+        check_absolute({key: str(variables[key]) for key in ("worker_root", "dfs_path", "worker_caches") if key in variables})
+    return ports.choose(found)
+
+
+def make(options: dict[str, Any], found: list[dict[str, Any]], place: str, default_workers: int, packs: str, write: bool) -> dict[str, Any]:
+    """The plan from `control plan`, with the run's location.
+
+    Args:
+        options: operator variables as typed.
+        found: workers of the inventory, in order.
+        place: where this command keeps its runs, as in `project.runs_folder`.
+        default_workers: how many train by default.
+        packs: folder of published datasets on the control node.
+        write: whether caches may be written.
+
+    Raises:
+        LockstepError: what the plan refuses.
+    """
+    folder = project.runs_folder(place)
+    request = {
+        "options": options,
+        "hosts": found,
+        "default_workers": default_workers,
+        "runs": str(folder),
+        "packs": packs,
+        "parameter_cache": str(project.PRIVATE / "parameters"),
+        "write": write,
+    }
+    argv = [sys.executable, "-m", "control", "plan"]
+    done = subprocess.run(argv, input=json.dumps(request), capture_output=True, text=True, cwd=project.ROOT, check=False)
+    if done.returncode != 0:
+        raise LockstepError(refusal(done.stderr) or done.stderr.strip() or f"the plan failed with exit code {done.returncode}")
+    plan: dict[str, Any] = json.loads(done.stdout)
+    before = recorded(folder / plan["run"]).get("hosts") if plan["resume"] else None
+    plan["hosts"] = ports.choose(plan["hosts"], plan["run"], before, write)
+    check_hosts(plan["hosts"])
+    plan |= {"nonce": secrets.token_hex(16), "place": place, "folder": str(folder / plan["run"])}
+    plan["kept"] = choices.of(plan, options)
+    return {**plan, "gradients": choices.shown(plan), "divided": choices.divided(plan)}
+
+
+def shown(plan: dict[str, Any], hostvars: Any) -> str:
+    """The plan for the terminal."""
+    every = [*plan["warnings"], *warnings(plan["hosts"], hostvars), *disk_warnings(plan)]
+    return text.plan(plan, project.relative(Path(plan["folder"]).parent), every)
+
+
+def typed(options: dict[str, Any], run: str) -> str:
+    """Operator variables as a user would type them, the run's name first."""
+    return " ".join(f"-e {shlex.quote(_assigned(name, value))}" for name, value in {"run": run, **options}.items())
+
+
+def _assigned(name: str, value: Any) -> str:
+    # Ansible splits at unquoted spaces.
+    return f'{name}="{value}"' if " " in str(value) else f"{name}={value}"
+
+
+def warnings(chosen: list[dict[str, Any]], hostvars: Any) -> list[str]:
+    """Likely mistakes in a plan that are not refused."""
+    return [*_shared_addresses(chosen, hostvars), *_open_ports(chosen)]
+
+
+def _shared_addresses(chosen: list[dict[str, Any]], hostvars: Any) -> Iterator[str]:
+    """Several workers on one address are intended on this machine; elsewhere they are mostly a mistake."""
+    names: dict[str, list[str]] = {}
+    for host in chosen:
+        here = host["address"].startswith("127.") or hostvars[host["name"]].get("ansible_connection") == "local"
+        if not here:
+            names.setdefault(host["address"], []).append(host["name"])
+    for address, those in names.items():
+        if len(those) > 1:
+            yield (
+                f"{', '.join(those)} have one address, {address}: their workers share one machine. "
+                "Fix, if they are several machines: set ansible_host or worker_address of each in the inventory"
+            )
+
+
+def _open_ports(chosen: list[dict[str, Any]]) -> list[str]:
+    """TensorFlow's worker port runs code for anyone who can reach it, and it can't be bound to loopback."""
+    loopback = all(host["address"].startswith("127.") for host in chosen)
+    interfaces = [name for _, name in socket.if_nameindex() if name != "lo"]
+    up = [name for name in interfaces if _is_up(name)]
+    if not loopback or not up:
+        return []
+    numbers = ", ".join(str(host["port"]) for host in chosen)
+    shown = ", ".join(up if len(up) <= 3 else [*up[:2], f"{len(up) - 2} more"])
+    return [f"TensorFlow listens on ports {numbers} of every interface ({shown}) without a password: use a trusted network or a firewall"]
+
+
+def disk_warnings(plan: dict[str, Any]) -> list[str]:
+    """The disk space that a run's weights take here, if less is free; a resumed run already has some of them."""
+    place = next(parent for parent in Path(plan["folder"]).parents if parent.is_dir())
+    needed, free = text.results_mb(plan["needs"]), shutil.disk_usage(place).free / 2**20
+    if plan["resume"] or free >= needed:
+        return []
+    return [
+        f"{place} has {free:,.0f} MB free, and the run's snapshots and states take up to {needed:,.0f}: free some, or keep fewer "
+        "(-e set=checkpoint.snapshots=best, last or 10)"
+    ]
+
+
+def _is_up(interface: str) -> bool:
+    state = Path(f"/sys/class/net/{interface}/operstate")
+    return state.is_file() and state.read_text(encoding="utf-8").strip() == "up"

@@ -1,0 +1,111 @@
+"""Ports for workers on this machine with `worker_port: auto`: two runs at the same time need different ones."""
+
+import contextlib
+import fcntl
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from control import project
+from control.remote.tmux import SOCKET
+from control.runs.cluster import CHOSEN, DIRECT, session_name
+from control.runs.cluster import ports as ports_of
+from trainer.files import read_json, write_json
+from trainer.ports import taken
+
+RANGE = range(20000, 30000)
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+RESERVED_S = 900.0
+"""Other commands respect a choice for this long, until its worker listens."""
+RESERVED = project.PRIVATE / "ports.json"
+Hosts = list[dict[str, Any]]
+
+
+def choose(hosts: Hosts, run: str = "", before: Hosts | None = None, reserve: bool = False) -> Hosts:
+    """The hosts, with a free port for each host with an automatic port.
+
+    Args:
+        hosts: as `cluster_hosts` returns them, or with ports already chosen.
+        run: the run that they are for.
+        before: hosts of the run's last launch: a living worker keeps its port.
+        reserve: keep other commands from choosing the same ports.
+    """
+    if not any(host.get(CHOSEN) for host in hosts):
+        return hosts
+    known = {host["name"]: host["port"] for host in before or [] if host.get(CHOSEN)}
+    with _locked(reserve):
+        others = {port for port, one in _reserved().items() if one["run"] != run or not run}
+        used = {port for host in hosts if not host.get(CHOSEN) for port in ports_of(host)}
+        found = []
+        for rank, host in enumerate(hosts):
+            chosen: dict[str, int] = {}
+            if host.get(CHOSEN):
+                port = _kept(known.get(host["name"]), others, session_name(run, rank)) or _free(others | used)
+                chosen = {"port": port, "direct_port": port + DIRECT}
+                used |= set(chosen.values())
+            found.append(host | chosen)
+        if reserve:
+            _reserve([host["port"] for host in found if host.get(CHOSEN)], run)
+    return found
+
+
+def _kept(port: int | None, others: set[int], session: str) -> int | None:
+    """The previous port, if it is free or the run's own worker holds it."""
+    if port is None or port in others:
+        return None
+    return port if _is_free(port) or any(name.startswith(f"{session}-") for name in _sessions()) else None
+
+
+def _free(not_these: set[int]) -> int:
+    low, high = _ephemeral()
+    # Pairs do not overlap: the first port is in an even thousand, the second in the odd one above.
+    firsts = [port for port in RANGE if port // DIRECT % 2 == 0 and not any(low <= one <= high for one in (port, port + DIRECT))]
+    secrets.SystemRandom().shuffle(firsts)
+    return next(port for port in firsts if port not in not_these and port + DIRECT not in not_these and _is_free(port))
+
+
+def _is_free(port: int) -> bool:
+    return taken(port) is None and taken(port + DIRECT) is None
+
+
+def _ephemeral() -> tuple[int, int]:
+    """Ports that the kernel assigns to outgoing connections: any of them may be taken at any moment."""
+    try:
+        low, high = EPHEMERAL.read_text(encoding="ascii").split()
+    except OSError:
+        return 32768, 60999
+    return int(low), int(high)
+
+
+def _sessions() -> list[str]:
+    try:
+        done = subprocess.run(
+            ["tmux", "-L", SOCKET, "list-sessions", "-F", "#{session_name}"], capture_output=True, text=True, check=False, timeout=10
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.split()
+
+
+@contextlib.contextmanager
+def _locked(reserve: bool) -> Iterator[None]:
+    if not reserve:
+        yield
+        return
+    RESERVED.parent.mkdir(parents=True, exist_ok=True)
+    with RESERVED.with_suffix(".lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _reserved() -> dict[int, dict[str, Any]]:
+    stored = read_json(RESERVED) if RESERVED.is_file() else {}
+    return {int(port): one for port, one in stored.items() if 0 <= time.time() - one["at"] < RESERVED_S}
+
+
+def _reserve(ports: list[int], run: str) -> None:
+    reserved = _reserved() | {port: {"run": run, "at": time.time()} for port in ports}
+    write_json(RESERVED, {str(port): one for port, one in reserved.items()})

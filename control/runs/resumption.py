@@ -1,0 +1,70 @@
+"""The training state from which a run resumes: the newest intact one, on its hosts or on this machine."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer import sealed
+
+
+@dataclass
+class Resumption:
+    """What to give the hosts, and what to tell the user."""
+
+    give: dict[str, list[str]]
+    """By host, files and folders of the run directory that it lacks."""
+    lines: list[str] = field(default_factory=list)
+    """One line per damaged file that is newer than the state in use."""
+
+
+def choose(folder: Path, places: dict[str, dict[str, Any]]) -> Resumption:
+    """Compare the hosts' states with those collected here; put damaged files here aside.
+
+    Args:
+        folder: the run directory on this machine.
+        places: what `worker_claim` returned, by host in order of rank.
+    """
+    chosen = Resumption({host: [] for host in places})
+    for rank, (host, place) in enumerate(places.items()):
+        if rank == 0:
+            _state(chosen, folder, host, place)
+        _memory(chosen, folder, host, place)
+    return chosen
+
+
+def _state(chosen: Resumption, folder: Path, chief: str, place: dict[str, Any]) -> None:
+    here, broken = _newer(folder / "state", place["newest_state"])
+    if here:
+        chosen.give[chief] += [name for name in ("state", "history.csv") if (folder / name).exists()]
+    step, where = (sealed.step_of(here), "this machine") if here else (sealed.step_of(place["newest_state"]), chief)
+    going = f"continuing from step {step:,} of {where}" if step >= 0 else "no other is left: continuing from the start"
+    damaged = [(chief, one["name"], one["reason"]) for one in place["damaged"] if one["kind"] == "state"]
+    damaged += [("this machine", name, reason) for name, reason in broken.items()]
+    for owner, name, reason in damaged:
+        chosen.lines.append(f"state of step {sealed.step_of(name):,} on {owner} is damaged ({reason}) and put aside; {going}")
+
+
+def _memory(chosen: Resumption, folder: Path, host: str, place: dict[str, Any]) -> None:
+    name = f"workers/{host}/memory"
+    here, broken = _newer(folder / name, place["newest_memory"])
+    if here:
+        chosen.give[host].append(name)
+    damaged = [(host, one["name"], one["reason"]) for one in place["damaged"] if one["kind"] == "memory"]
+    damaged += [("this machine", damaged_name, reason) for damaged_name, reason in broken.items()]
+    for owner, damaged_name, reason in damaged:
+        step = sealed.step_of(damaged_name)
+        chosen.lines.append(f"{host}'s part of the state of step {step:,} on {owner} is damaged ({reason}) and put aside")
+
+
+def _newer(folder: Path, than: str) -> tuple[str, dict[str, str]]:
+    """The newest intact state in a folder, if newer than a host's, and what is wrong with the damaged ones, which are put aside.
+
+    Reads nothing if no name is newer.
+    """
+    if all(sealed.step_of(name) <= sealed.step_of(than) for name in sealed.names(folder)):
+        return "", {}
+    broken = {name: reason for name in sealed.names(folder) if (reason := sealed.damage(folder / name))}
+    for name in broken:
+        sealed.put_aside(folder / name)
+    newest = max(sealed.names(folder), key=sealed.step_of, default="")
+    return (newest if sealed.step_of(newest) > sealed.step_of(than) else ""), broken

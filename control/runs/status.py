@@ -1,0 +1,127 @@
+"""The status of a run as a table: one line per worker."""
+
+import datetime
+from typing import Any
+
+from control import text
+from control.progress import Estimate
+from control.runs import outcome, step_profile
+
+
+def worker(
+    records: list[dict[str, Any]], ended: dict[str, Any] | None, alive: bool, heard: float | None, unclear: str = ""
+) -> dict[str, Any]:
+    """A worker's status from its files; `unclear`: why its exit.json is invalid."""
+    phases = [record["phase"] for record in records if record["kind"] in ("phase", "heartbeat")]
+    steps = [record for record in records if record["kind"] == "steps"]
+    epochs = [record for record in records if record["kind"] == "epoch"]
+    state = "running" if alive else "gone"
+    if ended is not None:
+        state = outcome.of_exit_code(ended["exit_code"])
+    elif not records and not alive:
+        state = "not started"
+    return {
+        "state": state,
+        "phase": phases[-1] if phases else "-",
+        "heard": heard,
+        "note": "" if alive else unclear,
+        "exit_code": ended["exit_code"] if ended else None,
+        "steps": steps[-1] if steps else None,
+        "epoch": epochs[-1] if epochs else None,
+        "input_wait": _share([record["input_wait"] for record in steps[-50:]], [record["seconds"] for record in steps[-50:]]),
+        "split": step_profile.median(step_profile.of_worker(records)),
+    }
+
+
+def left_alone(seen: list[dict[str, Any]], launched: list[str]) -> tuple[list[str], list[str]]:
+    """Hosts whose worker ended early, and hosts whose worker is alive without them; the second is empty if the first is.
+
+    Args:
+        seen: by rank, what `worker` returns, with its `host`. Workers that ended well are not lost: the others still write their
+            last files.
+        launched: hosts of the run's last launch, by rank. If `seen` has other hosts, its files are of an older launch and both
+            lists are empty.
+    """
+    if [one["host"] for one in seen] != launched:
+        return [], []
+    lost = [one["host"] for one in seen if one.get("exit_code") or one["state"] == "gone"]
+    alive = [one["host"] for one in seen if one["state"] == "running"]
+    return lost, alive if lost else []
+
+
+def far(seen: list[dict[str, Any]], counts: dict[str, Any]) -> str:
+    """The progress of the run's most advanced worker, as `epoch 12 of 60`; empty before the first step."""
+    steps = [one["steps"] for one in seen if one.get("steps")]
+    return f"epoch {max(record['epoch'] for record in steps)} of {counts['epochs']}" if steps and counts else ""
+
+
+RUN_COLUMNS = ("run", "state", "launched", "workers", "epochs", "steps", "training", "images/s", "best val accuracy")
+
+
+def run_row(name: str, summary: dict[str, Any], launched: float | None) -> list[Any]:
+    """A run as a row in a list; `launched` in seconds since 1970."""
+    best, speed, seconds = summary.get("best"), summary.get("images_per_s"), summary.get("seconds_training")
+    return [
+        name,
+        summary["state"] or "-",
+        f"{datetime.datetime.fromtimestamp(launched):%Y-%m-%d %H:%M}" if launched else "-",
+        summary.get("workers", "-"),
+        summary.get("epochs_done", "-"),
+        f"{summary['steps']:,}" if "steps" in summary else "-",
+        text.duration(seconds) if seconds else "-",
+        text.Number(speed, 0) if speed else "-",
+        f"{best['val_accuracy']:.4f} (epoch {best['epoch']})" if best else "-",
+    ]
+
+
+def _share(parts: list[float], wholes: list[float]) -> float | None:
+    return sum(parts) / sum(wholes) if wholes and sum(wholes) > 0 else None
+
+
+def table(run: str, state: str | None, hosts: list[dict[str, Any]], seen: list[dict[str, Any]], counts: dict[str, Any]) -> str:
+    """A run's status: its progress, one line per worker, and the phases of a step if known."""
+    by_host = {look["host"]: look for look in seen if look}
+    rows = [_row(host, by_host.get(host["name"], {"state": "unreachable"})) for host in hosts]
+    header = ["rank", "host", "state", "phase", "step", "waits for input", "heard", "note"]
+    chief = by_host.get(hosts[0]["name"], {})
+    lines = [f"{run}: {overall(state, list(by_host.values()))}", *_progress(chief, counts), "", text.table(header, rows)]
+    phases = step_profile.shown({host["name"]: found for host in hosts if (found := by_host.get(host["name"], {}).get("split"))})
+    return "\n".join([*lines, *(["", phases] if phases else [])])
+
+
+def overall(recorded: str | None, seen: list[dict[str, Any]]) -> str:
+    """The run's state: from the workers while one is alive, otherwise as recorded at the end."""
+    if any(look["state"] == "running" for look in seen):
+        return "RUNNING"
+    if recorded not in (None, "RUNNING"):
+        return str(recorded)
+    if seen and all(look["state"] == "done" for look in seen):
+        return "SUCCEEDED (results not collected yet)"
+    return "ended without being watched; continue it with train.yml"
+
+
+def _row(host: dict[str, Any], look: dict[str, Any]) -> list[Any]:
+    steps, heard, wait = look.get("steps"), look.get("heard"), look.get("input_wait")
+    alive = look["state"] == "running"
+    note = look.get("note", "")
+    if look.get("exit_code"):
+        note = f"exit code {look['exit_code']}{text.signal_name(look['exit_code'])}"
+    elif alive and heard is not None and heard > 15:
+        note = "silent"
+    return [
+        host["rank"],
+        host["name"],
+        look["state"],
+        look.get("phase", "-") if alive else "-",
+        f"{steps['step']:,}" if steps else "-",
+        f"{wait:.1%}" if wait is not None else "-",
+        f"{heard:.0f} s ago" if heard is not None and alive else "-",
+        note,
+    ]
+
+
+def _progress(chief: dict[str, Any], counts: dict[str, Any]) -> list[str]:
+    if not chief.get("steps"):
+        return []
+    left = Estimate(counts).left(chief["steps"]["step"], chief["steps"]["images_per_s"])
+    return ["  " + text.progress(chief["steps"], counts, chief.get("epoch"), left)]

@@ -1,0 +1,128 @@
+"""The phases of a step on each host, from the profiled steps. Reads files; the rest are pure functions.
+
+A synchronous step is as slow as its slowest host. That host is not the one that waits longest in the all-reduce: the
+others wait there for it. So hosts are compared by their own work: everything except the all-reduce.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from control import text
+from trainer.records import PHASES
+from trainer.telemetry import read_records
+
+OWN = ("input", "forward_backward", "apply")
+"""Phases of a step that a single worker has, too."""
+WHOLE = 0.9
+"""A step counts if it has at least this share of the largest step's images; the last step of an epoch may be smaller."""
+SLOWER = 1.10
+"""A host counts as slow from this multiple of the others' median; less is within the variation of a shared machine."""
+TITLES = {"forward_backward": "forward/backward", "all_reduce": "all-reduce"}
+
+
+def read(run: Path) -> dict[str, list[dict[str, Any]]]:
+    """Records of profiled steps by host, over all launches of a run, oldest first.
+
+    Hosts without such steps, and steps with fewer images than the others, are left out.
+
+    Args:
+        run: the run directory, with `workers/<host>/metrics.jsonl` and those of earlier launches beside it.
+
+    Raises:
+        LockstepError: an invalid line; a torn last line is left out.
+    """
+    found = {}
+    for folder in sorted(path for path in run.glob("workers/*") if path.is_dir()):
+        files = [*sorted(folder.glob("metrics-*.jsonl")), folder / "metrics.jsonl"]
+        records = [record for path in files for record in of_worker(read_records(path))]
+        if records:
+            found[folder.name] = whole(records)
+    return found
+
+
+def of_worker(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of a worker that hold a profiled step."""
+    return [record for record in records if record["kind"] == "split"]
+
+
+def whole(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One host's samples without ragged steps: the last step of an epoch takes the remaining images."""
+    images = [sample.get("images", 0) for sample in samples]
+    return [sample for sample, count in zip(samples, images, strict=True) if count >= WHOLE * max(images)]
+
+
+def median(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Milliseconds of every phase, in order: the median over one host's whole steps. Empty without samples."""
+    found = whole(samples)
+    return {phase: 1000 * statistics.median(sample[phase] for sample in found) for phase in PHASES} if found else {}
+
+
+def medians(samples: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]]:
+    """Milliseconds of every phase by host; hosts without samples are left out."""
+    return {host: median(records) for host, records in samples.items() if records}
+
+
+def own_work(phases: dict[str, float]) -> float:
+    """Milliseconds of a host's own work in a step: everything except the all-reduce, in which it waits for the others."""
+    return sum(value for phase, value in phases.items() if phase != "all_reduce")
+
+
+def own_seconds(samples: Mapping[str, Sequence[dict[str, Any]]]) -> float:
+    """Seconds of a step's own work on the slowest host, for which all wait: the median over its samples.
+
+    Without compression, which only several workers do.
+    """
+    return max(statistics.median(sum(sample[phase] for phase in OWN) for sample in whole(records)) for records in samples.values())
+
+
+def slowest(hosts: dict[str, dict[str, float]]) -> tuple[str, float, float] | None:
+    """The host with the most own work, that work in milliseconds, and its ratio to the others' median.
+
+    None for fewer than two hosts.
+    """
+    if len(hosts) < 2:
+        return None
+    own = {host: own_work(phases) for host, phases in hosts.items()}
+    name = max(own, key=lambda host: own[host])
+    usual = statistics.median(value for host, value in own.items() if host != name)
+    return name, own[name], own[name] / usual if usual else math.inf
+
+
+def sentence(hosts: dict[str, dict[str, float]]) -> str:
+    """Which host is the slowest, and by how much; empty for fewer than two hosts."""
+    found = slowest(hosts)
+    if found is None:
+        return ""
+    name, own, factor = found
+    if factor < SLOWER:
+        return f"No host is slower than the others by more than {SLOWER - 1:.0%}: the slowest, {name}, by {factor - 1:.0%}."
+    others = [host for host in hosts if host != name]
+    whose, who_waits = ("the others' median", "the others wait") if len(others) > 1 else (f"that of {others[0]}", f"{others[0]} waits")
+    work = f"{_milliseconds(own)} of its own work a step, {factor:.2f} times {whose}"
+    return f"{name} is the slowest: {work}; {who_waits} for it in the all-reduce."
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.{0 if value >= 10 else 1}f} ms"
+
+
+def table(hosts: dict[str, dict[str, float]]) -> str:
+    """One row per host: milliseconds of every phase, of its own work and of the whole step."""
+    header = ["host", *(TITLES.get(phase, phase) for phase in PHASES), "own work", "step"]
+    rows = [[host, *(text.Number(value, 1) for value in _columns(phases))] for host, phases in hosts.items()]
+    return text.table(header, rows)
+
+
+def _columns(phases: dict[str, float]) -> list[float]:
+    return [*(phases[phase] for phase in PHASES), own_work(phases), sum(phases.values())]
+
+
+def shown(hosts: dict[str, dict[str, float]]) -> str:
+    """Heading, table and sentence for the terminal; empty if no step has been profiled."""
+    if not hosts:
+        return ""
+    parts = ["A step in milliseconds (median of the profiled steps)", table(hosts), "  " + sentence(hosts)]
+    return "\n".join(part for part in parts if part.strip())

@@ -1,0 +1,18 @@
+"""The snapshots selected by `epoch=`."""
+
+from pathlib import Path
+from typing import Any
+
+from control.task import Task
+from trainer import rundir
+
+
+class ChooseEpochs(Task):
+    """Returns `epochs` and their `files`, relative to the run directory."""
+
+    def act(self) -> dict[str, Any]:
+        """Select the snapshots, or refuse and list the existing ones."""
+        folder = Path(self.arguments["folder"])
+        epochs = rundir.choose_epochs(str(self.arguments["epoch"]), folder)
+        files = [str(rundir.snapshot_path(folder, epoch).relative_to(folder)) for epoch in epochs]
+        return {"epochs": epochs, "files": files}

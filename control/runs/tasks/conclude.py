@@ -1,0 +1,112 @@
+"""Conclude a run: write its summary, show the result, fail with the root cause."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.utils.display import Display
+
+from control import command_line, project, text
+from control.doctor import forecast
+from control.runs import choices, hparams, launches, outcome, run_results
+from control.task import Task
+from trainer.files import read_json, write_json
+from trainer.rundir import recorded
+
+
+class Conclude(Task):
+    """Runs once, on the control node, with every host's verdict."""
+
+    def act(self) -> dict[str, Any]:
+        """Judge, write, show."""
+        name, folder = self.arguments["run"], Path(self.arguments["folder"])
+        verdicts = _with_launch(recorded(folder), self.arguments["verdicts"])
+        if all(verdict["state"] == "unreachable" for verdict in verdicts):
+            message = (
+                f"{name}: no host can be reached from here: {verdicts[0]['message']}. Training may well go on.\n\n{text.under_way(name)}"
+            )
+            return {"failed": True, "msg": message}
+        summary = _summary(folder, verdicts)
+        launches.end_all(name, self.arguments["place"])
+        choices.keep_all(folder)
+        if summary["state"] == "RUNNING":
+            # The commands are shown here, and not again when the command ends.
+            return {"run_under_way": None, "show_last": f"{name} is under way\n{text.under_way(name)}"}
+        trial = str(self.arguments["place"]).startswith(f"{project.TRIALS}/")
+        summary |= _end_to_end(folder, verdicts) if trial else _forecast(folder)
+        summary["launch"] = outcome.launch_times(
+            recorded(folder).get("entered_at"), verdicts, time.time() if _launched_here(folder) else None
+        )
+        write_json(folder / "summary.json", summary)
+        shown = run_results.shown_result(folder, summary)
+        if self.arguments["place"] == "doctor":
+            over = {"launch_begun": None}
+            return over if summary["state"] == "SUCCEEDED" else {**over, "failed": True, "msg": _trial(folder, summary, verdicts)}
+        for complaint in hparams.write_all([folder])[1]:
+            Display().warning(complaint)
+        trouble = _trouble(name, summary, verdicts)
+        if trial:
+            return {"failed": True, "msg": trouble} if trouble else {}
+        if trouble:
+            return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
+        return {"run_under_way": None, "show_last": shown, "ansible_facts": {"run_found": {"name": name, "folder": str(folder)}}}
+
+
+def _launched_here(folder: Path) -> bool:
+    """Whether this command launched the run itself, rather than coming back to it."""
+    return recorded(folder).get("entered_at") == command_line.entered()
+
+
+def _with_launch(record: dict[str, Any], verdicts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The verdicts. The one to blame also has its worker's environment variables, and whether the previous launch ended the same way."""
+    cause = outcome.root_cause(verdicts)
+    if cause is None:
+        return verdicts
+    known = {host["name"]: host.get("environment", {}) for host in record.get("hosts", [])}
+    # Slurm may have taken hosts that are not in the inventory; its script has the first host's variables.
+    environment = known.get(cause["host"], next(iter(known.values()), {}))
+    more = {"environment": environment, "again": outcome.crashed_again(cause, record.get("failed_before"))}
+    return [verdict | more if verdict is cause else verdict for verdict in verdicts]
+
+
+def _trouble(name: str, summary: dict[str, Any], verdicts: list[dict[str, Any]]) -> str:
+    """What kept a run from finishing, root cause first; empty if it finished."""
+    cause = outcome.root_cause(verdicts)
+    if cause is not None:
+        return text.failure(cause, [verdict for verdict in verdicts if verdict is not cause])
+    return "" if summary["state"] == "SUCCEEDED" else f"{name} was stopped before its end: {summary['state']}"
+
+
+def _trial(folder: Path, summary: dict[str, Any], verdicts: list[dict[str, Any]]) -> str:
+    """Message for the doctor's two failed steps: not a user's run, so nothing to resume."""
+    trouble = _trouble("the trial", summary, verdicts)
+    again = "fix that, then run it again: ansible-playbook doctor.yml"
+    return f"[FAIL] training: the two steps failed\n{trouble}\n\nlogs: {project.relative(folder)}; {again}"
+
+
+def _forecast(folder: Path) -> dict[str, float]:
+    """The doctor's prediction for this run, if any."""
+    config = yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))
+    expected = forecast.expected(config, read_json(folder / "cluster.json"))
+    return {"predicted_images_per_s": expected} if expected is not None else {}
+
+
+def _end_to_end(folder: Path, verdicts: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds from the launch to the end of the last worker, both by this machine's clock."""
+    return {"seconds_end_to_end": round(max(verdict["at"] for verdict in verdicts) - read_json(folder / "cluster.json")["launched_at"], 3)}
+
+
+def _summary(folder: Path, verdicts: list[dict[str, Any]]) -> dict[str, Any]:
+    summary = {"workers": len(verdicts), **run_results.read_summary(folder)}
+    summary["state"] = outcome.state(verdicts, summary["state"], cancelled=False)
+    if "job" in recorded(folder).get("slurm", {}):
+        summary["started_by"] = "playbooks/slurm.yml"
+    if summary["state"] == "FAILED":
+        cause = outcome.root_cause(verdicts)
+        assert cause is not None
+        kept = ("host", "rank", "state", "exit_code", "message", "phase", "step", "environment", "again")
+        summary["failure"] = {key: cause.get(key) for key in kept}
+    else:
+        summary.pop("failure", None)
+    return summary

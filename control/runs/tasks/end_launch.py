@@ -1,0 +1,46 @@
+"""Record that a launch is over: all of its workers run, or none does."""
+
+from typing import Any
+
+from ansible.utils.display import Display
+
+from control.runs import launches
+from control.task import Task
+
+
+class EndLaunch(Task):
+    """Runs once, on the control node, after all hosts were asked to start or end their worker."""
+
+    def act(self) -> dict[str, Any]:
+        """After `started`, the command says that training goes on without it; otherwise, report workers that could not be ended."""
+        launch = self.arguments["launch"]
+        if self.arguments["started"]:
+            return _started(launch)
+        left = [f"{name} ({why})" for name, ended in self.arguments["ended"].items() if (why := _trouble(ended))]
+        if left:
+            Display().warning(
+                f"run {launch['run']}: a launch was broken off, and what it started could not be ended on {', '.join(left)}; "
+                "the next train.yml tries again"
+            )
+            return {}
+        launches.end(launch)
+        taken_back = not all(ended.get("skipped") for ended in self.arguments["ended"].values())
+        if taken_back:
+            launches.forget_start(launch)
+        said = f"run {launch['run']}: a launch that was broken off is taken back; none of its workers is left"
+        return {**({"show": said} if taken_back else {}), "launch_begun": None}
+
+
+def _started(launch: dict[str, Any]) -> dict[str, Any]:
+    # The command that takes the doctor's two steps also takes them back.
+    if launch["place"] != "runs":
+        return {}
+    launches.end(launch)
+    return {"launch_begun": None, "run_under_way": launch["run"]}
+
+
+def _trouble(ended: dict[str, Any]) -> str:
+    """Why a worker may still run; empty if it does not."""
+    if not ended or ended.get("unreachable"):
+        return "unreachable"
+    return str(ended.get("msg")) if ended.get("failed") else ""

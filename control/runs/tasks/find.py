@@ -1,0 +1,89 @@
+"""Find the run of a command: the requested one, or the latest."""
+
+from pathlib import Path
+from typing import Any
+
+from control import command_line, project, text
+from control.operator_variables import boolean
+from control.runs import launches, listing, run_results
+from control.runs.plan import latest_run
+from control.task import Task
+from trainer.data.images import decode
+from trainer.errors import LockstepError
+from trainer.files import read_json
+
+
+class Find(Task):
+    """Returns the facts `run_found` (name, folder, dataset, code, counts), `cluster` and `run_options`."""
+
+    def act(self) -> dict[str, Any]:
+        """Check the operator variables and find the run."""
+        options = command_line.operator_options(self.arguments["command"], self.task_vars)
+        if self.arguments.get("asked") and "run" not in options:
+            raise LockstepError(f"run: missing; say which with -e run=NAME: {', '.join(_names()) or 'there is none'}")
+        folder = latest_run(project.RUNS, None if options.get("run") is None else str(options["run"]))
+        # A run that was planned but never started has no hosts.
+        new = self.arguments.get("asked") and not (folder / "cluster.json").is_file()
+        cluster = UNSTARTED if new else _cluster(folder, self.task_vars["groups"]["all"])
+        if "follow" in options:
+            options["follow"] = boolean("follow", options["follow"])
+        if "image" in options:
+            options["image"] = _image(str(options["image"]))
+        slurm = {"slurm": cluster["slurm"]} if "slurm" in cluster else {}
+        if "job" in cluster.get("slurm", {}):
+            _refuse_jobs(folder, self.arguments["command"], cluster["slurm"])
+        found = {
+            **slurm,
+            "name": folder.name,
+            "place": "runs",
+            "folder": str(folder),
+            **{key: cluster[key] for key in ("dataset", "code", "counts")},
+            "code_sha256": cluster.get("code_sha256", ""),
+        }
+        left = {"if_interrupted": f"Only its logs are no longer shown.\n{text.under_way(folder.name)}"} if options.get("follow") else {}
+        return {**left, "ansible_facts": {"run_found": found, "cluster": cluster["hosts"], "run_options": options}}
+
+
+UNSTARTED: dict[str, Any] = {"dataset": {}, "code": "", "counts": {}, "hosts": []}
+
+
+def _refuse_jobs(run: Path, command: str, job: dict[str, Any]) -> None:
+    """Refuse commands on Slurm's jobs: only Slurm stops them and knows their state."""
+    under_way = bool(launches.untold({"slurm": job})) or run_results.read_summary(run)["state"] in (None, "RUNNING")
+    if command in ("stop", "logs") or (command == "status" and under_way):
+        number = job["job"]
+        told = (
+            f"run={run.name} is job {number} of Slurm. Look: squeue --job {number}; logs: {job['folder']}; watch it: ansible-playbook "
+            f"playbooks/slurm.yml -e run={run.name}; stop it, keeping its state: scancel --signal=TERM {number}"
+        )
+        rest = listing.runs() if command == "status" else ""
+        raise LockstepError("\n\n".join(part for part in (told, rest) if part))
+
+
+def _names() -> list[str]:
+    return sorted(path.parent.name for path in project.RUNS.glob("*/config.yml"))
+
+
+def _image(asked: str) -> str:
+    """Absolute path of the image, relative to the folder in which the command was typed."""
+    path = Path(asked).expanduser().resolve()
+    if not path.is_file():
+        raise LockstepError(f"image={asked}: no such file; give the path of a JPEG, PNG, BMP or GIF")
+    try:
+        decode(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise LockstepError(f"image={asked}: can't be read: {error}") from None
+    return str(path)
+
+
+def _cluster(folder: Path, known: list[str]) -> dict[str, Any]:
+    path = folder / "cluster.json"
+    if not path.is_file():
+        raise LockstepError(
+            f"run={folder.name}: it never started (no cluster.json); start it: ansible-playbook train.yml -e run={folder.name}"
+        )
+    cluster: dict[str, Any] = read_json(path)
+    missing = [host["name"] for host in cluster["hosts"] if host["name"] not in known]
+    if missing:
+        raise LockstepError(f"run={folder.name}: its hosts {', '.join(missing)} are not in this inventory; choose the run's own with -i")
+    return cluster

@@ -1,0 +1,23 @@
+"""Remove a run's folder from the control node."""
+
+import shutil
+from typing import Any
+
+from control import project
+from control.runs.plan import check_run_name
+from control.task import Task
+
+
+class Forget(Task):
+    """The last step of deleting a run: its hosts have already forgotten it."""
+
+    def act(self) -> dict[str, Any]:
+        """Remove `runs/<run>`, if it exists."""
+        name = str(self.arguments["run"])
+        check_run_name(name)
+        folder = project.RUNS / name
+        there = folder.is_dir()
+        if there and not self.check_mode:
+            shutil.rmtree(folder)
+        said = "would be deleted" if self.check_mode else "deleted"
+        return {"changed": there, "show_last": f"{name}: {said}\n\nNext\n  see what is left  ansible-playbook status.yml"}

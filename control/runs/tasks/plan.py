@@ -1,0 +1,86 @@
+"""Make and show the plan of `train.yml`; touches no host."""
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+from control import command_line, text
+from control.operator_variables import boolean
+from control.runs import launches, planning, run_results
+from control.task import Task
+from trainer.files import read_json
+from trainer.rundir import recorded
+
+FROM_RECORD = ("dataset", "code", "code_sha256")
+
+
+class Plan(Task):
+    """Returns the facts `plan` and `cluster`."""
+
+    def act(self) -> dict[str, Any]:
+        """Validate the options, resolve them, show the plan."""
+        command = self.arguments.get("command", "train")
+        options = command_line.operator_options(command, self.task_vars)
+        boolean("preflight", options.get("preflight", True))
+        plan = planning.make(
+            _selftest(options) if command == "doctor" else options,
+            planning.hosts(self.task_vars),
+            self.arguments.get("place", "runs"),
+            int(self.template(self.arguments["default_workers"])),
+            self.arguments["packs"],
+            not self.check_mode,
+        )
+        if boolean("show_config", options.get("show_config", False)):
+            # Complete for the following stages: they have nothing to do.
+            return {
+                "show_last": plan["config_yaml"].rstrip(),
+                "ansible_facts": {"plan": {**plan, "complete": True}, "cluster": plan["hosts"], "run_options": options},
+            }
+        if command == "train" and not plan["complete"]:
+            launches.check_job(plan["run"], recorded(Path(plan["folder"])))
+        plan |= {"command": command, "typed": planning.typed(options, plan["run"])}
+        already = {"show_last": _already(plan)} if plan["complete"] else {}
+        facts = {"run_found": _found(plan)} if plan["complete"] else {}
+        return {
+            **already,
+            # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
+            **({} if waits(plan) else {"show": planning.shown(plan, self.task_vars["hostvars"])}),
+            "ansible_facts": {"plan": plan, "cluster": plan["hosts"], "run_options": options, **facts, **self._broken(command)},
+            **(_before_start(plan) if command in ("train", "doctor") and not plan["complete"] else {}),
+        }
+
+    def _broken(self, command: str) -> dict[str, Any]:
+        """Launches left half done by killed commands, which this command repairs."""
+        heals = command in ("train", "doctor") and not self.check_mode
+        return {"broken_launches": launches.broken(self.task_vars["groups"]["workers"])} if heals else {}
+
+
+def _before_start(plan: dict[str, Any]) -> dict[str, str]:
+    """What is true if Ctrl-C comes before the first worker starts."""
+    earlier = f" Of an earlier launch: ansible-playbook status.yml -e run={plan['run']}" if plan["resume"] else ""
+    return {"before_start": f"This command started nothing.{earlier}"}
+
+
+def waits(plan: dict[str, Any]) -> bool:
+    """Whether the plan is shown only after a look at the hosts, because it changes a run that may be training."""
+    return plan["command"] == "train" and bool(plan["changes"]) and not plan["complete"]
+
+
+def _found(plan: dict[str, Any]) -> dict[str, Any]:
+    """A complete run, for the stages after training."""
+    cluster = read_json(Path(plan["folder"]) / "cluster.json")
+    return {"name": plan["run"], "folder": plan["folder"], **{key: cluster[key] for key in FROM_RECORD if key in cluster}}
+
+
+def _selftest(options: dict[str, Any]) -> dict[str, Any]:
+    """The doctor's own run: two steps of the requested training, under a unique name."""
+    boolean("selftest", options.get("selftest", True))
+    return {**options, "selftest": True, "run": f"selftest-{secrets.token_hex(4)}"}
+
+
+def _already(plan: dict[str, Any]) -> str:
+    """The result of a run that is already complete."""
+    folder = Path(plan["folder"])
+    shown = run_results.shown_result(folder, run_results.read_summary(folder))
+    done = "is" if plan["counts"]["epochs"] == 1 else "are"
+    return f"Nothing to do: {text.count(plan['counts']['epochs'], 'epoch')} {done} done already.\n\n{shown}"

@@ -1,0 +1,87 @@
+"""Judge the hosts' run directories, then write a run's `config.yml` and `cluster.json` on the control node, before anything starts."""
+
+from pathlib import Path
+from typing import Any
+
+from control import project
+from control.remote.remote import clear_marks
+from control.runs import launches, resumption
+from control.runs.cluster import tf_config, thread_share
+from control.task import Task
+from trainer.errors import LockstepError
+from trainer.rundir import recorded
+
+
+class Record(Task):
+    """Returns the facts `record` (content of cluster.json), `record_text` (the file as written), `state_to_give` (by host) and `launch`."""
+
+    def act(self) -> dict[str, Any]:
+        """Check, then write both files; write nothing if the run is under way or nothing may be touched."""
+        plan, places = self.arguments["plan"], self.arguments["places"]
+        if self.check_mode:
+            # Workers that would have been ended by now are still running.
+            settled = self.arguments["settled"]
+            check_places(plan, {name: place | {"running": place["running"] and name not in settled} for name, place in places.items()})
+            return {}
+        check_places(plan, places)
+        before = recorded(Path(plan["folder"]))
+        under_way = {"run_under_way": plan["run"]} if plan["place"] == "runs" else {}
+        if all(place["running"] for place in places.values()):
+            return {**under_way, "before_start": None}
+        folder = Path(plan["folder"])
+        facts = {name: place["facts"] for name, place in places.items()}
+        hosts = _hosts(plan["hosts"], facts, {host["name"]: host["threads"] for host in before.get("hosts", [])})
+        # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
+        shared = {"slurm": {"folder": before["slurm"]["folder"]}} if "slurm" in before else {}
+        record = launches.record(plan, self.arguments["published"], hosts, **shared)
+        launches.write(folder, plan, record)
+        clear_marks(project.PRIVATE / "watch" / plan["run"])
+        chosen, launch = resumption.choose(folder, {host["name"]: places[host["name"]] for host in plan["hosts"]}), launches.begin(plan)
+        text = (folder / "cluster.json").read_text(encoding="utf-8")
+        facts_set = {"record": record, "record_text": text, "state_to_give": chosen.give, "launch": launch}
+        begun = {} if launches.is_trial(plan) else {"launch_begun": launch}
+        return {"changed": True, "ansible_facts": facts_set, "show": "\n".join(chosen.lines), "before_start": None, **begun}
+
+
+def check_places(plan: dict[str, Any], places: dict[str, dict[str, Any]]) -> None:
+    """Refuse a launch that would mix with an older run of that name, or with one still running on some hosts.
+
+    Raises:
+        LockstepError: what was found where, and what to do.
+    """
+    if lines := [_occupied(name, place["holder"]) for name, place in places.items() if place["holder"]]:
+        raise LockstepError("\n".join(lines))
+    run, running = plan["run"], [name for name, place in places.items() if place["running"]]
+    if running and len(running) < len(places):
+        raise LockstepError(
+            f"run={run} is running on {len(running)} of {len(places)} hosts ({', '.join(running)}); "
+            f"stop it first: ansible-playbook stop.yml -e run={run}"
+        )
+    launches.refuse_changes(plan, running)
+    old = [name for name, place in places.items() if place["newest_state"] or place["newest_memory"] or place["damaged"]]
+    if old and not plan["resume"] and not running:
+        raise LockstepError(
+            f"{', '.join(old)}: the training state of an older run={run} lies in {plan['place']}/{run} under worker_root, "
+            "and this machine knows nothing of it; choose another run name, or remove that folder."
+        )
+
+
+def _occupied(name: str, holder: dict[str, Any]) -> str:
+    """Who holds a worker's port, and how to free it."""
+    port, other = holder["number"], f"or set another worker_{holder['kind']} in the inventory"
+    if "run" in holder:
+        stop = f"ansible-playbook stop.yml -e run={holder['run']}"
+        if not (project.RUNS / holder["run"] / "cluster.json").is_file():
+            stop = f"`{stop}` where it was started, or on {name}: tmux -L lockstep kill-session -t ={holder['session']}"
+        return f"run {holder['run']} is training on {name} (port {port}). Fix: wait for it, stop it ({stop}), {other}"
+    return f"port {port} on {name} is held by {holder['process'] or 'another program'}. Fix: end that program, {other}"
+
+
+def _hosts(cluster: list[dict[str, Any]], facts: dict[str, Any], before: dict[str, int]) -> list[dict[str, Any]]:
+    """By rank, with facts. A resumed run keeps each host's threads: another number would round sums differently."""
+    hosts = []
+    for rank, host in enumerate(cluster):
+        name = host["name"]
+        threads = before.get(name) or thread_share(cluster, name, facts[name]["cores"])
+        hosts.append({"rank": rank, **host, "threads": threads, "tf_config": tf_config(cluster, name), **facts[name]})
+    return hosts

@@ -1,0 +1,37 @@
+"""Show a run's status as a table, or its workers' last log lines."""
+
+from typing import Any
+
+from control import project, text
+from control.runs import listing, run_results, status
+from control.task import Task
+
+
+class ShowStatus(Task):
+    """Runs once, on the control node, with every host's state."""
+
+    def act(self) -> dict[str, Any]:
+        """Build the text."""
+        name, seen = self.arguments["run"], self.arguments["seen"]
+        if self.arguments.get("logs"):
+            again = text.next_commands([("new lines as they come", f"ansible-playbook logs.yml -e run={name} -e follow=true")])
+            commands = again if any(look.get("state") == "running" for look in seen) else ""
+            return {"if_interrupted": None, "show_last": "\n\n".join([*map(_log, seen), *([commands] if commands else [])])}
+        summary = run_results.read_summary(project.RUNS / name)
+        shown = status.table(name, summary["state"], self.arguments["hosts"], seen, self.arguments["counts"])
+        running = any(look.get("state") == "running" for look in seen)
+        commands = (
+            text.under_way(name)
+            if running
+            else text.next_commands(text.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}))
+        )
+        return {"show_last": "\n\n".join((shown, listing.runs(), commands))}
+
+
+def _known(summary: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in summary.items() if value is not None}
+
+
+def _log(look: dict[str, Any]) -> str:
+    lines = look.get("log") or [look.get("note") or "(no log)"]
+    return "\n".join([f"{look['host']}: last {len(lines)} lines of worker.log", *(f"  {line}" for line in lines)])

@@ -1,0 +1,1 @@
+"""Sweeps: design, trials, model of a step, advice."""

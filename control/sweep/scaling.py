@@ -1,0 +1,598 @@
+"""How a step's time grows with the workers: a model fitted to a sweep's trials, and its uncertainty. Pure functions.
+
+Seconds of a step of n workers, for S bytes of gradients:
+
+    weak scaling      T(n) = c + d       + 2 (n - 1) a + 2 (n - 1) / n S b
+    strong scaling    T(n) = (c + d) / n + 2 (n - 1) a + 2 (n - 1) / n S b
+
+c: seconds of a step's own work; a: seconds per message; b: seconds per byte. The rest is the cost of a ring all-reduce in
+Hockney's model: Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH,
+IJHPCA 19(1), 2005; Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations,
+JPDC 69, 2009. Strong scaling has no constant part of own work: 1/n, (n - 1)/n and a constant are not separable,
+as any two of them make the third.
+
+d: a jump, 0 unless the measurements show one. It is what a slow host adds from the number of workers that includes it,
+since a synchronous step waits for the slowest. From 2 workers on it is the fixed cost of working together, or a slower
+second host, and is then not divided by n.
+
+If steps were profiled, their own work is an observation besides T(n): c (and d of a slow host) alone, of the slowest
+host, without compression, which a single worker does not do. Then c is also known without trials of 1 worker.
+"""
+
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from scipy.special import fdtrc
+
+from control.doctor.prediction import wire_bytes
+from control.sweep.timings import STRONG, WEAK, Timing
+from control.text import count, listed
+from trainer.errors import LockstepError
+
+Vector = NDArray[np.float64]
+
+RESAMPLES = 1000
+FEWEST_COUNTS = 3
+"""Fewest different numbers of workers: one per parameter of the model."""
+FEWEST_REPEATS = 2
+WIDEST = 0.30
+"""Widest 95% interval of images/s at a measured number of workers, as a share of images/s, that allows a conclusion."""
+WORTH, WORTH_OF_IDEAL = 0.10, 0.5
+"""`worth` is the smaller of these shares."""
+JUMP = 0.10
+"""A jump of the step's time is part of the model if it is at least this share of a step's own work ..."""
+JUMP_CHANCE = 0.05
+"""... and noise alone would look like it with at most this probability (F test, divided by the number of jumps tried)."""
+MOST_REPEATS = 10
+"""A message asks for at most this many repeats at once, or for 2 more than there are if that is more."""
+ODD, ODD_NOISE = 0.10, 3.0
+"""A number of workers is odd if its median step is off by more than this share, and by more than this multiple of the repeats' noise."""
+LEAST_WORK_S = 1e-6
+"""Lower limit of a step's own work, so that images/s stay finite."""
+PARAMETERS = ("compute_s", "latency_s", "s_per_byte", "jump_s")
+QUANTITIES = ("step_s", "images_per_s", "speedup", "efficiency", "gain", "communication_share", *PARAMETERS)
+
+
+def worth(workers: int) -> float:
+    """The share of images/s that the last of N workers must bring to be worth adding; from 2 workers.
+
+    10%, or half of the ideal 1 / (n - 1) with many workers.
+    """
+    return min(WORTH, WORTH_OF_IDEAL / (workers - 1))
+
+
+class Refused(LockstepError):
+    """Nothing can be concluded: the value, the rule, and the sweep command that fixes it, if one can."""
+
+    def __init__(self, message: str, command: str = "") -> None:
+        super().__init__(message + command)
+        self.command = command
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of a step."""
+
+    scaling: str
+    """`timings.WEAK` or `timings.STRONG`."""
+    batch: int
+    """Images per step of one worker (weak), of all workers (strong)."""
+    gradient_bytes: int
+    """Bytes of gradients that each worker contributes per step."""
+    train_images: int = 0
+    """Images per epoch; its last step has what remains of them. 0: unknown, all steps count as full."""
+
+    def images(self, workers: int) -> float:
+        """Images per step with this many workers: the mean over an epoch, so that dividing by images/s gives the mean seconds of a step."""
+        full = self.batch * workers if self.scaling == WEAK else self.batch
+        return self.train_images / math.ceil(self.train_images / full) if self.train_images else float(full)
+
+    def terms(self, workers: int, jump_from: int | None = None) -> Vector:
+        """The factors of c, a, b and d in T(n)."""
+        own = 1.0 if self.scaling == WEAK else 1 / workers
+        jump = 0.0 if jump_from is None or workers < jump_from else own if jump_from > 2 else 1.0
+        return np.array([own, 2.0 * (workers - 1), wire_bytes(workers, self.gradient_bytes), jump])
+
+    def own_terms(self, workers: int, jump_from: int | None = None) -> Vector:
+        """Their factors in a step's own work: a slow host's d belongs to it, that of working together does not."""
+        return self.terms(workers, jump_from) * np.array([1.0, 0.0, 0.0, 0.0 if jump_from == 2 else 1.0])
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """The model for one set of parameters, or for many at once (rows of `values`): each method returns one number per set."""
+
+    work: Work
+    jump_from: int | None
+    values: Vector
+
+    def step_s(self, workers: int) -> Vector:
+        return self.values @ self.work.terms(workers, self.jump_from)
+
+    def own_s(self, workers: int) -> Vector:
+        return self.values @ self.work.own_terms(workers, self.jump_from)
+
+    def images_per_s(self, workers: int) -> Vector:
+        return self.work.images(workers) / self.step_s(workers)
+
+    def speedup(self, workers: int) -> Vector:
+        return self.images_per_s(workers) / self.images_per_s(1)
+
+    def efficiency(self, workers: int) -> Vector:
+        return self.speedup(workers) / workers
+
+    def gain(self, workers: int) -> Vector:
+        if workers < 2:
+            raise ValueError(f"gain of {workers} workers: there is none before it to compare with; ask from 2 on")
+        return self.images_per_s(workers) / self.images_per_s(workers - 1) - 1
+
+    def parts_s(self, workers: int) -> Vector:
+        """Seconds of own work, messages, bytes, jump: the last axis."""
+        return self.values * self.work.terms(workers, self.jump_from)
+
+    def communication_share(self, workers: int) -> Vector:
+        parts = self.parts_s(workers)
+        together = parts[..., 3] if self.jump_from == 2 else 0.0
+        return (parts[..., 1] + parts[..., 2] + together) / self.step_s(workers)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The model with its parameters; every method takes a number of workers from 1, measured or not."""
+
+    work: Work
+    compute_s: float
+    """Seconds of own work per step (c); with strong scaling, of the whole global batch on one worker."""
+    latency_s: float
+    """Seconds per message (a)."""
+    s_per_byte: float
+    """Seconds per byte (b)."""
+    jump_from: int | None
+    """The number of workers from which a step takes `jump_s` longer; None if the measurements show no jump."""
+    jump_s: float
+    """Seconds (d). From 3 workers on: own work, like `compute_s`: a slow host. From 2 on: the fixed cost of working together."""
+    held_out: dict[int, float]
+    """By number of workers: error in percent of predicting its median step from the other numbers; positive: predicted too slow."""
+    odd: tuple[int, float] | None
+    """A number of workers far off the others' curve, and the share by which its step takes longer; None if there is none."""
+    noise: float
+    """Standard deviation of the repeats' seconds within their number of workers, as a share of the seconds."""
+    counts: tuple[int, ...]
+    """The measured numbers of workers, ascending."""
+    own: dict[int, float]
+    """Seconds of own work in profiled steps, by number of workers; empty if there are none."""
+    curve: _Curve = field(repr=False, compare=False)
+    resampled: _Curve = field(repr=False, compare=False)
+
+    def step_s(self, workers: int) -> float:
+        """Seconds of a step."""
+        return float(self.curve.step_s(workers))
+
+    def images_per_s(self, workers: int) -> float:
+        """Images per second of all workers."""
+        return float(self.curve.images_per_s(workers))
+
+    def speedup(self, workers: int) -> float:
+        """images/s relative to one worker."""
+        return float(self.curve.speedup(workers))
+
+    def efficiency(self, workers: int) -> float:
+        """Speedup divided by the number of workers, 0 to 1."""
+        return float(self.curve.efficiency(workers))
+
+    def gain(self, workers: int) -> float:
+        """The share by which the last of N workers raises images/s; 0.06 is 6% more, negative: it slows down. From 2 workers."""
+        return float(self.curve.gain(workers))
+
+    def communication_share(self, workers: int) -> float:
+        """Share of a step that is messages, bytes and a jump from 2 workers on, 0 to 1."""
+        return float(self.curve.communication_share(workers))
+
+    def parts_s(self, workers: int) -> tuple[float, float, float, float]:
+        """Seconds of a step's own work, messages, bytes and jump; their sum is `step_s`."""
+        own, messages, sent, jump = self.curve.parts_s(workers).tolist()
+        return own, messages, sent, jump
+
+    def draws(self, quantity: str, workers: int) -> Vector:
+        """A quantity in every resample.
+
+        Raises:
+            ValueError: the quantity is not in `QUANTITIES`.
+        """
+        if quantity not in QUANTITIES:
+            raise ValueError(f"{quantity}: no quantity of a fit; there are: {', '.join(QUANTITIES)}")
+        if quantity in PARAMETERS:
+            return self.resampled.values[:, PARAMETERS.index(quantity)]
+        found: Vector = getattr(self.resampled, quantity)(workers)
+        return found
+
+    def interval(self, quantity: str, workers: int, level: float = 0.95) -> tuple[float, float]:
+        """Interval (low, high) that holds the share `level` of the resamples, as in `interval("gain", 4)`.
+
+        Percentiles of a residual bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapters 9 and 13).
+        A parameter's name gives its interval, whatever `workers` is.
+        """
+        low, high = np.quantile(self.draws(quantity, workers), [(1 - level) / 2, (1 + level) / 2])
+        return float(low), float(high)
+
+
+def step_seconds(timing: Timing, work: Work) -> float:
+    """Seconds per step of a measured trial: its images divided by its images/s.
+
+    Raises:
+        ValueError: a failed trial, which has no images/s.
+    """
+    if not timing.images_per_s:
+        raise ValueError(f"trial {timing.repeat} of {timing.workers} workers is {timing.state} and has no images/s; leave it out")
+    return work.images(timing.workers) / timing.images_per_s
+
+
+def fit(
+    timings: Sequence[Timing],
+    work: Work,
+    seed: int = 0,
+    sweep: str = "",
+    own: Mapping[int, float] | None = None,
+    quick: Collection[int] = (),
+    hosts: Sequence[str] = (),
+) -> Fit:
+    """The model fitted to every repeat of one group (same scaling, epochs, checkpoint_every); failed trials are left out.
+
+    Least squares of relative errors, no parameter below 0.
+
+    Args:
+        timings: rows of one group.
+        work: the work of their step.
+        seed: of the bootstrap; the same seed gives the same intervals.
+        sweep: its name, for the commands in messages.
+        own: seconds of a step's own work, without compression, of the slowest host, by number of workers, from profiled steps; numbers
+            without a measured trial are left out.
+        quick: numbers of workers whose newest hosts are known to be no slower than the others: no slow host joins there.
+        hosts: names and addresses in the inventory: no command asks for more; empty if unknown.
+
+    Raises:
+        Refused: these rows allow no conclusion.
+        ValueError: rows of several groups, or of another scaling than `work`; own work of 0 s or less.
+    """
+    rows = [row for row in timings if row.measured]
+    _one_group(rows, work)
+    commands = _Again(rows or timings, sweep, hosts)
+    _enough(rows, commands)
+    data = _Data(work, _measured(rows, work), _own(own or {}, rows))
+    made = _made(data, _jump(data, quick), seed)
+    _sure(made, data.steps, commands)
+    return made
+
+
+Measured = dict[int, list[float]]
+"""Seconds per step of every repeat, by number of workers, ascending."""
+
+
+def _measured(rows: Sequence[Timing], work: Work) -> Measured:
+    found: Measured = {workers: [] for workers in sorted({row.workers for row in rows})}
+    for row in rows:
+        found[row.workers].append(step_seconds(row, work))
+    return found
+
+
+def _own(own: Mapping[int, float], rows: Sequence[Timing]) -> dict[int, float]:
+    if wrong := [n for n in sorted(own) if own[n] <= 0]:
+        raise ValueError(f"own work of a step of {count(wrong[0], 'worker')} is {own[wrong[0]]} s; it must be above 0, leave it out")
+    return {n: own[n] for n in sorted({row.workers for row in rows}) if n in own}
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Data of the fit: seconds of steps, and of own work if known."""
+
+    work: Work
+    steps: Measured
+    own: dict[int, float]
+
+    def without(self, workers: int) -> "_Data":
+        kept = {n: all_s for n, all_s in self.steps.items() if n != workers}
+        return _Data(self.work, kept, {n: seconds for n, seconds in self.own.items() if n != workers})
+
+    def design(self, jump_from: int | None) -> Vector:
+        """One row per measurement, divided by the median of its number of workers: errors are relative; no outlier affects its own weight.
+
+        Then one row for the own work of each number of workers; it weighs as much as all its repeats together.
+        """
+        rows = [self.work.terms(n, jump_from) / statistics.median(all_s) for n, all_s in self.steps.items() for _ in all_s]
+        own = [self.work.own_terms(n, jump_from) / self.own[n] * weight for n, weight in zip(self.own, self.weights(), strict=True)]
+        return np.array([*rows, *own])
+
+    def targets(self) -> Vector:
+        """Target values of the rows of `design`."""
+        rows = [seconds / statistics.median(all_s) for all_s in self.steps.values() for seconds in all_s]
+        return np.array([*rows, *self.weights()])
+
+    def weights(self) -> Vector:
+        """Square roots, as least squares takes them, of the number of repeats that each observation of own work counts for."""
+        return np.sqrt([float(len(self.steps[n])) for n in self.own])
+
+
+def _made(data: _Data, jump_from: int | None, seed: int) -> Fit:
+    best = _Curve(data.work, jump_from, _solve(data, jump_from))
+    compute, latency, per_byte, jump = best.values.tolist()
+    resampled = _Curve(data.work, jump_from, _resample(best, data, seed))
+    noise = math.sqrt(_noise([np.log(all_s) for all_s in data.steps.values()]))
+    held_out, odd = _held_out(data, jump_from), None if jump_from else _odd(data, noise)
+    counts = tuple(data.steps)
+    return Fit(data.work, compute, latency, per_byte, jump_from, jump, held_out, odd, noise, counts, data.own, best, resampled)
+
+
+def _solve(data: _Data, jump_from: int | None) -> Vector:
+    return _least_squares(data.design(jump_from), data.targets()[None, :])[0]
+
+
+def _least_squares(design: Vector, targets: Vector) -> Vector:
+    """Non-negative parameters for each row of `targets`; columns are first scaled to equal length, since seconds per byte are so small."""
+    lengths = np.linalg.norm(design, axis=0)
+    lengths[lengths == 0] = 1.0
+    scaled = design / lengths
+    values: Vector = np.array([nnls(scaled, target)[0] for target in targets]) / lengths
+    values[:, 0] = np.maximum(values[:, 0], LEAST_WORK_S)
+    return values
+
+
+def _parameters(jump_from: int | None) -> int:
+    return 3 if jump_from is None else 4
+
+
+def _resample(best: _Curve, data: _Data, seed: int) -> Vector:
+    """Parameters refitted to resampled data: the curve with deviations of each repeat, and of each number of workers.
+
+    Residuals are logarithms of measured over fitted seconds. Those within a number of workers are drawn with replacement. The medians may
+    miss the curve by more than these explain; that part is drawn from a normal distribution: a bootstrap of hierarchical data (Davison
+    and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8). Own work has no repeats: its deviation from the curve is
+    drawn from a normal distribution, like that of the mean of the number's repeats.
+    """
+    generator = np.random.default_rng(seed)
+    residuals = [np.log(np.array(all_s) / best.step_s(n)) for n, all_s in data.steps.items()]
+    within = np.concatenate([one - one.mean() for one in residuals])
+    within *= math.sqrt(len(within) / (len(within) - len(data.steps)))
+    group = np.array([row for row, one in enumerate(residuals) for _ in one])
+    misfit = _misfit(residuals, _own_residuals(best, data), _parameters(best.jump_from))
+    shared = generator.normal(0.0, misfit, (RESAMPLES, len(data.steps)))
+    drawn = generator.choice(within, (RESAMPLES, len(group))) + shared[:, group]
+    expected = np.array([float(best.step_s(n)) / statistics.median(all_s) for n, all_s in data.steps.items()])
+    targets = np.hstack([expected[group] * np.exp(drawn), _own_targets(best, data, misfit, _noise(residuals), generator)])
+    return _least_squares(data.design(best.jump_from), targets)
+
+
+def _own_residuals(best: _Curve, data: _Data) -> list[Vector]:
+    """Residuals of own work, repeated by its weight."""
+    return [np.full(len(data.steps[n]), math.log(seconds / best.own_s(n))) for n, seconds in data.own.items()]
+
+
+def _own_targets(best: _Curve, data: _Data, misfit: float, noise: float, generator: np.random.Generator) -> Vector:
+    """Resampled own work; `noise` is the variance of a single repeat."""
+    expected = np.array([float(best.own_s(n)) / seconds for n, seconds in data.own.items()])
+    deviations = np.sqrt(misfit**2 + noise / data.weights() ** 2)
+    drawn: Vector = data.weights() * expected * np.exp(generator.normal(0.0, 1.0, (RESAMPLES, len(expected))) * deviations)
+    return drawn
+
+
+def _misfit(residuals: Sequence[Vector], own: Sequence[Vector], parameters: int) -> float:
+    """Standard deviation of the numbers of workers from the curve beyond the noise: a variance component."""
+    groups = [*residuals, *own]
+    spare = len(groups) - parameters
+    if spare < 1:
+        return 0.0
+    together = np.concatenate(groups)
+    between = sum(len(one) * float(one.mean() - together.mean()) ** 2 for one in groups) / spare
+    return math.sqrt(max(0.0, between - _noise(residuals)) * len(groups) / len(together))
+
+
+def _noise(values: Sequence[Vector]) -> float:
+    """Variance of the values within their number of workers."""
+    return sum(float(((one - one.mean()) ** 2).sum()) for one in values) / sum(len(one) - 1 for one in values)
+
+
+def _held_out(data: _Data, jump_from: int | None) -> dict[int, float]:
+    """Each number of workers predicted from the others, if they are enough for a fit; keeps the jump's place."""
+    if len(data.steps) <= _parameters(jump_from):
+        return {}
+    return {n: (_predicted(n, data, jump_from) / statistics.median(all_s) - 1) * 100 for n, all_s in data.steps.items()}
+
+
+def _predicted(left_out: int, data: _Data, jump_from: int | None) -> float:
+    """Seconds per step with this many workers, from the other numbers: their steps and their own work."""
+    return float(_Curve(data.work, jump_from, _solve(data.without(left_out), jump_from)).step_s(left_out))
+
+
+def _odd(data: _Data, noise: float) -> tuple[int, float] | None:
+    """The number of workers without which the others fit a curve best, if it is far from that curve.
+
+    Not for one worker, without which its own work is a guess, nor for so few numbers that any leaves a perfect curve.
+    """
+    if len(data.steps) < FEWEST_COUNTS + 2:
+        return None
+    worst = min(data.steps, key=lambda n: _remainder(data.without(n), None))
+    longer = statistics.median(data.steps[worst]) / _predicted(worst, data, None) - 1
+    return (worst, longer) if worst > 1 and abs(longer) > max(ODD, ODD_NOISE * noise) else None
+
+
+def _jump(data: _Data, quick: Collection[int] = ()) -> int | None:
+    """The number of workers from which a jump explains the measurements better than a smooth curve, if any does.
+
+    Needs more numbers of workers than parameters. If neither one worker nor own work was measured, the second measured number is not
+    tried: a jump there would look like the cost of bytes.
+    """
+    if len(data.steps) <= len(PARAMETERS):
+        return None
+    tried = [n for n in list(data.steps)[1 if 1 in data.steps or data.own else 2 :] if n == 2 or n not in quick]
+    if not tried:
+        return None
+    left = {n: _remainder(data, n) for n in tried}
+    spare = len(data.targets()) - len(PARAMETERS)
+    best = min(left, key=lambda n: left[n])
+    ratio = (_remainder(data, None) - left[best]) / max(left[best], 1e-12) * spare
+    unlikely = float(fdtrc(1, spare, max(0.0, ratio))) * len(left) < JUMP_CHANCE
+    values = _solve(data, best)
+    return best if unlikely and values[3] >= JUMP * values[0] else None
+
+
+def _remainder(data: _Data, jump_from: int | None) -> float:
+    """Sum of the squared relative errors after fitting."""
+    errors = data.design(jump_from) @ _solve(data, jump_from) - data.targets()
+    return float(errors @ errors)
+
+
+def again(rows: Sequence[Timing], sweep: str, repeats: int) -> str:
+    """The command that measures the same trials with this many repeats: `ansible-playbook sweep.yml -e sweep=... -e workers=1-5 ...`.
+
+    Args:
+        rows: of one group (same scaling, epochs, checkpoint_every).
+        sweep: its name.
+        repeats: of every number of workers, including those already measured.
+    """
+    return _Again(rows, sweep).all_counts(repeats)
+
+
+@dataclass(frozen=True)
+class _Again:
+    """Commands that measure more of the same group."""
+
+    rows: Sequence[Timing]
+    sweep: str
+    hosts: Sequence[str] = ()
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all hosts are workers on this machine."""
+        return on_one_machine(self.hosts)
+
+    def command(self, workers: str, repeats: int, sweep: str = "") -> str:
+        first = self.rows[0] if self.rows else None
+        given: dict[str, Any] = {"sweep": sweep or self.sweep}
+        # A sweep keeps its configuration under its own name; another name would begin with the default one.
+        given |= {"config": f"sweeps/{self.sweep}/config.yml"} if given["sweep"] != self.sweep else {}
+        given |= {"workers": workers, "repeats": repeats}
+        if first is not None:
+            every = sorted({row.checkpoint_every for row in self.rows})
+            given |= {"epochs": first.epochs, "checkpoint_every": ",".join(map(str, every)) if any(every) else ""}
+            given |= {"scaling": STRONG} if first.scaling == STRONG else {}
+        return "ansible-playbook sweep.yml" + "".join(f" -e {name}={value}" for name, value in given.items() if value)
+
+    def all_counts(self, repeats: int, sweep: str = "") -> str:
+        return self.command(_listed(sorted({row.workers for row in self.rows})), repeats, sweep)
+
+
+def on_one_machine(hosts: Sequence[str]) -> bool:
+    """Whether several hosts, as `name address`, are workers on one machine: they take each other's cores."""
+    return len(hosts) > 1 and all(host.rpartition(" ")[2].startswith("127.") for host in hosts)
+
+
+def _listed(counts: Sequence[int]) -> str:
+    """`1-5` for numbers without a gap, else `1,3,5`, as `-e workers=` takes them."""
+    if len(counts) > 1 and counts[-1] - counts[0] == len(counts) - 1:
+        return f"{counts[0]}-{counts[-1]}"
+    return ",".join(map(str, counts))
+
+
+def _one_group(rows: Sequence[Timing], work: Work) -> None:
+    if work.scaling not in (WEAK, STRONG):
+        raise ValueError(f"scaling {work.scaling}: there are {WEAK} and {STRONG}")
+    groups = {(row.scaling, row.epochs, row.checkpoint_every) for row in rows}
+    if len(groups) > 1:
+        raise ValueError(f"{len(groups)} groups of trials (scaling, epochs, checkpoint_every): {sorted(groups)}; fit one at a time")
+    if groups and work.scaling not in next(iter(groups)):
+        raise ValueError(f"the trials are of {rows[0].scaling} scaling, the work is of {work.scaling} scaling")
+
+
+def _enough(rows: Sequence[Timing], commands: _Again) -> None:
+    """Require enough different numbers of workers, and repeats of them."""
+    repeats = {n: sum(row.workers == n for row in rows) for n in sorted({row.workers for row in rows})}
+    if not repeats:
+        raise Refused(
+            f"no trial succeeded; the model of a step needs {FEWEST_COUNTS} different numbers of workers. ", commands.command("", 3)
+        )
+    if len(repeats) < FEWEST_COUNTS:
+        said = (
+            f"only {listed(repeats)} workers were measured; the model of a step has {FEWEST_COUNTS} parameters and needs at least as many "
+            "different numbers of workers"
+        )
+        if commands.hosts and len(commands.hosts) < FEWEST_COUNTS:
+            raise Refused(f"{said}, and the inventory has {count(len(commands.hosts), 'host')}: add hosts to it, and measure again.")
+        raise Refused(f"{said}. Measure: ", commands.command(f"1-{max(FEWEST_COUNTS, *repeats)}", 3))
+    once = [n for n, times in repeats.items() if times < FEWEST_REPEATS]
+    if 2 * len(once) >= len(repeats):
+        raise Refused(
+            f"{len(once)} of {len(repeats)} numbers of workers were measured only once ({listed(once)}); without at least "
+            f"{FEWEST_REPEATS} repeats of most, noise can't be told from scaling. Measure: ",
+            commands.all_counts(3),
+        )
+
+
+def _sure(made: Fit, measured: Measured, commands: _Again) -> None:
+    """Require intervals that are narrow enough, and at least one clear gain."""
+    widths = {n: _width(made, n) for n in measured}
+    worst = max(widths, key=lambda n: widths[n])
+    if widths[worst] > WIDEST:
+        low, high = made.interval("images_per_s", worst)
+        why, command = _why(made, measured, widths[worst], commands)
+        raise Refused(
+            f"images/s of {count(worst, 'worker')} are {made.images_per_s(worst):,.0f} with a 95% interval from {low:,.0f} to {high:,.0f}, "
+            f"{widths[worst]:.0%} wide (limit: {WIDEST:.0%}). {why}",
+            command,
+        )
+    gains = {n: made.interval("gain", n) for n in list(measured)[1:]}
+    if all(low < 0 and high > worth(n) for n, (low, high) in gains.items()):
+        said = ", ".join(f"{count(n, 'worker')} [{low:+.0%}, {high:+.0%}]" for n, (low, high) in gains.items())
+        why, command = _why(made, measured, max(widths.values()), commands)
+        raise Refused(
+            f"no worker's gain in images/s can be told from 0, nor from the {WORTH:.0%} that is worth a worker: {said}. {why}",
+            command,
+        )
+
+
+def _width(made: Fit, workers: int) -> float:
+    low, high = made.interval("images_per_s", workers)
+    return (high - low) / made.images_per_s(workers)
+
+
+def _why(made: Fit, measured: Measured, width: float, commands: _Again) -> tuple[str, str]:
+    """Whether repeats differ (measure more often) or the numbers of workers do not fit one curve (measure again), and the command.
+
+    No command if none can help: workers on one machine fit no curve however often they are measured.
+    """
+    apart = {n: (max(all_s) - min(all_s)) / statistics.median(all_s) for n, all_s in measured.items()}
+    off = {n: abs(statistics.median(all_s) / made.step_s(n) - 1) for n, all_s in measured.items()}
+    noisiest, farthest = max(apart, key=lambda n: apart[n]), max(off, key=lambda n: off[n])
+    most = max(map(len, measured.values()))
+    if off[farthest] > apart[noisiest]:
+        misses = f"it misses {count(farthest, 'worker')} by {off[farthest]:.0%}"
+        if made.odd is not None:
+            misses = (
+                f"{count(made.odd[0], 'worker')} take {abs(made.odd[1]):.0%} {'longer' if made.odd[1] > 0 else 'less'} "
+                "than the others let expect"
+            )
+        agree = f"The repeats agree within {apart[noisiest]:.0%}, but no curve meets all numbers of workers: {misses}{_own_grows(made)}. "
+        if commands.one_machine:
+            return f"{agree}These workers share one machine and take each other's cores, which measuring again does not change.", ""
+        return (
+            f"{agree}See that the hosts are equally fast, free of other work and not parts of one machine (ansible-playbook doctor.yml), "
+            "then measure anew: ",
+            commands.all_counts(most, f"{commands.sweep}-2" if commands.sweep else ""),
+        )
+    repeats = min(max(MOST_REPEATS, most + 2), max(most + 2, math.ceil(most * (width / WIDEST) ** 2)))
+    noisy = f"The repeats of {count(noisiest, 'worker')} lie {apart[noisiest]:.0%} apart"
+    return f"{noisy}. Measure more often, with no other work on the hosts: ", commands.all_counts(repeats)
+
+
+def _own_grows(made: Fit) -> str:
+    """Own work that grows with the workers, as on a shared machine; empty if it does not, or is unknown."""
+    alike = {n: seconds / float(made.work.own_terms(n)[0]) for n, seconds in made.own.items()}
+    if not alike or alike[max(alike)] < (1 + ODD) * alike[min(alike)]:
+        return ""
+    fewest, most = min(alike), max(alike)
+    images = "the same images" if made.work.scaling == STRONG else "a step"
+    return f"; own work for {images} grows from {alike[fewest]:.3g} s with {fewest} to {alike[most]:.3g} s with {count(most, 'worker')}"

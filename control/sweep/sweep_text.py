@@ -1,0 +1,111 @@
+"""Messages of a sweep while it is planned and measured."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from control import text
+from control.sweep import advice
+from control.sweep.sweep import Pace, Wanted, label
+from control.sweep.sweep_results import Results
+from control.sweep.timings import STRONG, Timing, Trial
+
+
+def plan(found: dict[str, Any], wanted: Wanted, trials: Sequence[Trial], left: Sequence[Trial], made: dict[str, Any], folder: str) -> str:
+    """The plan of a sweep as a block of lines."""
+    counts, dataset = made["counts"], made["dataset"]
+    done = len(trials) - len(left)
+    kept = f", {done} of them measured already" if done else ""
+    shape = (
+        f"{_list(wanted.workers)} workers x {text.count(wanted.repeats, 'repeat')} x {text.count(wanted.epochs, 'epoch')}{_every(wanted)}"
+    )
+    pairs = [
+        ("sweep", f"{found['name']} (configuration {found['config_name']})"),
+        ("trials", f"{len(trials)}: {shape}{kept}"),
+        ("scaling", _scaling(wanted, found)),
+        ("order", f"random in blocks of one repeat, seed {found['seed']}: {_order(left)}"),
+        ("hosts", ", ".join(f"{host['name']} {host['address']}:{host['port']}" for host in made["hosts"])),
+        ("model", f"{text.model_name(made['config']['model'])}, {made['parameters']['total']:,} parameters"),
+        ("dataset", f"{dataset['name']}: an epoch is {counts['train_images']:,} training images at every number of workers"),
+        ("results", folder),
+    ]
+    return "Plan\n" + text.fields(pairs)
+
+
+def _order(left: Sequence[Trial]) -> str:
+    shown = " ".join(str(trial.workers) for trial in left[:30])
+    return f"{shown}{' ...' if len(left) > 30 else ''} workers" if left else "nothing is left to measure"
+
+
+def _every(wanted: Wanted) -> str:
+    if wanted.checkpoint_every == (0,):
+        return ""
+    return f" x state saved every {_list(wanted.checkpoint_every)} steps"
+
+
+def _scaling(wanted: Wanted, found: dict[str, Any]) -> str:
+    if wanted.scaling == STRONG:
+        return f"strong: {found['global_batch']} images a step over all workers"
+    return f"weak: {found['batch_size']} images a step on every worker"
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def under_way(number: int, of: int, trial: Trial, elapsed: float, pace: Pace, after: Sequence[Trial]) -> str:
+    """The line of a running trial: its number, elapsed time, time left for all trials."""
+    expected, later = pace.expected(trial.workers), pace.left(after)
+    left = f"about {text.duration(max(0.0, expected - elapsed) + later)} left" if expected is not None and later is not None else ""
+    return f"trial {number} of {of}: {label(trial)}, {text.duration(elapsed)}  {left}".rstrip()
+
+
+def measured(number: int, of: int, row: Timing, pace: Pace, after: Sequence[Trial]) -> str:
+    """The line of a finished trial."""
+    later = pace.left(after)
+    left = f"  {text.duration(later)} left" if later else ""
+    head = f"trial {number} of {of}: {label(row.trial)}"
+    if not row.measured:
+        return f"{head}: FAILED twice{left}"
+    return (
+        f"{head}: {row.seconds_end_to_end:.1f} s end to end, {row.seconds_training:.1f} s training, {row.images_per_s:,.0f} images/s{left}"
+    )
+
+
+def results(found: Results, folder: str) -> str:
+    """The end of a sweep for the terminal: one row per number of workers, the answer, where the files are, the next command.
+
+    Args:
+        found: result of `sweep_results.conclude`.
+        folder: the sweep's, as a user would type it.
+    """
+    tables = [_measured(one) for one in found.found]
+    failed = [label(row.trial) for row in found.rows if not row.measured]
+    lost = f"failed twice: {'; '.join(failed)} (output: {folder}/logs); the same command tries them again" if failed else ""
+    # The command follows below; shown twice it would look like two.
+    answer = found.answer.replace("**", "").replace(f": `{found.following[1]}`", ", as below.")
+    where = f"results  {folder}: timings.csv, pictures, and analysis.md, which says why"
+    parts = [*tables, answer, lost, where, text.next_commands([found.following])]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _range(values: Sequence[float]) -> str:
+    """Range of the values behind a median: smallest and largest; empty for a single value."""
+    return f"{min(values):,.1f} to {max(values):,.1f}" if len(values) > 1 else "-"
+
+
+def _measured(one: advice.Study) -> str:
+    header = ["workers", "trials", "end to end s", "least to most", "training s", "images/s", "speedup", "efficiency"]
+    rows = [
+        [
+            row["workers"],
+            row["trials"],
+            text.Number(row["seconds_end_to_end"]["median"], 1),
+            _range([timing.seconds_end_to_end or 0.0 for timing in one.of(row["workers"])]).rjust(len("least to most")),
+            text.Number(row["seconds_training"]["median"], 1),
+            text.Number(row["images_per_s"]["median"], 0),
+            text.Number(row["speedup"], 2),
+            f"{row['efficiency']:.0%}".rjust(len("efficiency")),
+        ]
+        for row in advice.measured(one)
+    ]
+    return f"Medians, {one.work.scaling} scaling\n{text.table(header, rows)}"

@@ -1,0 +1,21 @@
+"""Conclude a sweep: analysis.md, pictures, the answer in words. Needs no host."""
+
+from pathlib import Path
+from typing import Any
+
+from control import project
+from control.command_line import as_typed
+from control.sweep import sweep_results, sweep_text
+from control.sweep.tasks.plan import watts
+from control.task import Task
+
+
+class Conclude(Task):
+    """Recomputes the sweep's results from timings.csv."""
+
+    def act(self) -> dict[str, Any]:
+        """Analyse, draw, show."""
+        folder = Path(self.arguments["sweep"]["folder"])
+        results = sweep_results.conclude(folder, watts(self.arguments["options"]), as_typed)
+        shown = sweep_text.results(results, project.relative(folder))
+        return {"if_interrupted": None, "changed": results.changed, "show_last": shown}

@@ -1,0 +1,103 @@
+"""Measure the missing trials of a sweep, one after another; whatever ends it, the same command continues."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ansible.utils.display import Display
+
+from control import command_line, host_labels
+from control.children import Interrupted, heeding_signals
+from control.doctor import prediction
+from control.operator_variables import boolean
+from control.progress import Line
+from control.sweep import sweep_text, timings
+from control.sweep.sweep import Pace, run_name
+from control.sweep.timings import Timing, Trial
+from control.sweep.trials import Bench, alone
+from control.task import Task
+from trainer.errors import LockstepError
+from trainer.files import read_json, write_json
+
+OTHER_LINKS = 1.5
+"""Bandwidths that differ by more than this factor belong to different links."""
+
+
+class RunTrials(Task):
+    """Writes timings.csv row by row; a trial that fails is tried once more, then recorded as failed."""
+
+    def act(self) -> dict[str, Any]:
+        """Warm up, then measure."""
+        found = self.arguments["sweep"]
+        self.trials = [Trial(**one) for one in found["trials"]]
+        self.line = Line(Display(), command_line.terminal(), every=30)
+        variables = command_line.inventory_overrides("sweep")
+        note_links(Path(found["folder"]) / "summary.json", self.arguments["network"])
+        with heeding_signals() as ended:
+            options = self.arguments["options"]
+            bench = Bench(found, variables, ended, options.get("meter"), boolean("remeasure", options.get("remeasure", False)))
+            with alone():
+                self._all(bench)
+        return {"changed": True}
+
+    def _all(self, bench: Bench) -> None:
+        try:
+            bench.clear_leftover()
+            largest = max(trial.workers for trial in self.trials)
+            bench.warm_up(largest, lambda seconds: self.line.update(f"warm-up on {largest} workers, {seconds:.0f} s"))
+            self._measure(bench)
+        except Interrupted:
+            replace(bench, ended=lambda: False).clear_leftover()
+            again = "the same command continues, and measures nothing twice"
+            raise LockstepError(f"sweep={bench.folder.name} was interrupted; its measured trials are kept: {again}") from None
+        finally:
+            self.line.end()
+
+    def _measure(self, bench: Bench) -> None:
+        pace = Pace(timings.read(bench.folder / "timings.csv"))
+        for number, trial in enumerate(self.trials, 1):
+            row = self._trial(bench, pace, number, trial)
+            bench.put(row)
+            self.line.print(sweep_text.measured(number, len(self.trials), row, pace, self.trials[number:]))
+
+    def _trial(self, bench: Bench, pace: Pace, number: int, trial: Trial) -> Timing:
+        seconds = 0.0
+
+        def show(elapsed: float) -> None:
+            nonlocal seconds
+            seconds = elapsed
+            self.line.update(sweep_text.under_way(number, len(self.trials), trial, elapsed, pace, self.trials[number:]))
+
+        row = bench.measure(trial, show)
+        if not row.measured:
+            said = bench.last_lines(run_name(bench.folder.name, trial))
+            self.line.print(f"trial {number} of {len(self.trials)} failed and is tried once more:\n{said}")
+            row = bench.measure(trial, show)
+        if row.measured:
+            pace.add(trial.workers, seconds)
+        return row
+
+
+def note_links(path: Path, network: dict[str, Any]) -> None:
+    """Record the bandwidth of the slowest link between the hosts; the look at the hosts has just measured it.
+
+    Args:
+        path: the sweep's summary.json.
+        network: results of `network_probe` by host; empty if nothing was measured.
+
+    Raises:
+        LockstepError: the links differ from those of earlier trials.
+    """
+    record = dict(read_json(path))
+    names = [name for name in host_labels.host_names(record["hosts"]) if name in network]
+    now, before = prediction.slowest(names, network), record.get("mbit_s")
+    if now is None:
+        return
+    measured = timings.any_measured(path.with_name("timings.csv"))
+    if before and measured and not 1 / OTHER_LINKS < now / before < OTHER_LINKS:
+        name = path.parent.name
+        raise LockstepError(
+            f"sweep={name}: the slowest link carries {now:,.0f} Mbit/s now, and {before:,.0f} when its trials were measured; "
+            f"times of both can't be compared: measure under another name, -e sweep={name[:30]}-2"
+        )
+    write_json(path, {**record, "mbit_s": round(now, 1)})

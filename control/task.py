@@ -1,0 +1,38 @@
+"""Tasks that playbooks run on the control node: one class per task, `control: {do: runs.plan, ...}`.
+
+`runs.plan` is the class `Plan` in `control/runs/tasks/plan.py`; `benchmarks.run_peers` is the class `RunPeers`
+in `benchmarks/tasks/run_peers.py`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+@dataclass
+class Task:
+    """One task; `act` does it."""
+
+    arguments: dict[str, Any]
+    """The task's arguments in the playbook, without `do`."""
+    task_vars: dict[str, Any] = field(default_factory=dict)
+    """Ansible's variables."""
+    check_mode: bool = False
+    """With `--check`, nothing is changed."""
+    template: Callable[[Any], Any] = _as_it_is
+    """Ansible's templating, for values in `task_vars`."""
+
+    def act(self) -> dict[str, Any]:
+        """Run the task.
+
+        Returns:
+            The result of an Ansible task: `changed`, `ansible_facts`, and `show`, a text for the user.
+
+        Raises:
+            LockstepError: the task failed; shown without a traceback.
+        """
+        raise NotImplementedError

@@ -1,0 +1,325 @@
+"""Text for the terminal: plan, progress, tables, failures, next commands."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from control.runs import outcome
+from control.runs.course import Verdict, judge
+from trainer.terminal import printable
+
+ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+NATIVE = ("SIGSEGV", "SIGILL")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Aligned columns: text to the left, numbers to the right."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in [list(header), *cells]) for column in range(len(header))]
+    left = [not rows or isinstance(rows[0][column], str) for column in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        parts = [cell.ljust(width) if is_left else cell.rjust(width) for cell, width, is_left in zip(row, widths, left, strict=True)]
+        return "  " + "  ".join(parts).rstrip()
+
+    return "\n".join([line(header), *(line(row) for row in cells)])
+
+
+def fields(pairs: Sequence[tuple[str, str]]) -> str:
+    """`name  value` lines with the values aligned."""
+    width = max(len(name) for name, _ in pairs)
+    return "\n".join(f"  {name.ljust(width)}  {value}" for name, value in pairs)
+
+
+def count(number: int, noun: str) -> str:
+    """`1 epoch`, `1,200 epochs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(parts: Iterable[object]) -> str:
+    """`a`, `a and b`, `a, b and c`; empty for none."""
+    *first, last = [str(part) for part in parts] or [""]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def duration(seconds: float) -> str:
+    """`75` as `1:15`, `3700` as `1:01:40`."""
+    whole = max(0, int(seconds + 0.5))
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+def plan(made: dict[str, Any], runs: str, warnings: Sequence[str] = ()) -> str:
+    """The plan as a block of lines."""
+    counts, config, dataset = made["counts"], made["config"], made["dataset"]
+    hosts = ", ".join(f"{rank} {host['name']} {host['address']}:{host['port']}" for rank, host in enumerate(made["hosts"]))
+    chosen = "; ports chosen free for this launch" if any(host.get("port_chosen") for host in made["hosts"]) else ""
+    size = "x".join(str(side) for side in config["data"]["image_size"])
+    digest = dataset["digest"][:16] if dataset["digest"] else "to be published now"
+    images = f"{counts['train_images']:,} training, {counts['validation_images']:,} validation, {dataset['test']:,} test images"
+    pairs = [
+        ("run", f"{made['run']} ({'continues' if made['resume'] else 'new'}, configuration {made['config_name']})"),
+        ("hosts", f"{len(made['hosts'])} (rank host address): {hosts}{chosen}"),
+        ("model", f"{model_name(config['model'])}, {made['parameters']['total']:,} parameters, input {size}"),
+        ("dataset", f"{_source(config['data'], dataset)} ({digest}): {len(dataset['classes'])} classes, {images}"),
+        (
+            "global batch",
+            f"{counts['global_batch']} images a step over {count(counts['workers'], 'worker')}"
+            f"{made.get('divided') or _sizes(config.get('train', {}).get('batch_sizes'))}",
+        ),
+        *([("gradients", made["gradients"])] if made.get("gradients") else []),
+        ("steps", f"{counts['steps_per_epoch']:,} an epoch x {count(counts['epochs'], 'epoch')} = {counts['total_steps']:,}"),
+        ("results", f"{runs}/{made['run']}"),
+    ]
+    if (made.get("choice") or {}).get("why"):
+        pairs.insert(1, ("configuration", made["choice"]["why"]))
+    if dataset.get("note"):
+        pairs.append(("split", dataset["note"]))
+    if "needs" in made:
+        pairs.append(("disk", _disk(made["needs"], config["checkpoint"]["snapshots"])))
+    if dataset["ignored"]:
+        pairs.append(("ignored", f"{dataset['ignored']} entries of class folders that are no image files"))
+    if dataset["left_out"]:
+        pairs.append(("left out", f"{count(dataset['left_out'], 'image')} that can't be read"))
+    pairs += [("warning", warning) for warning in warnings]
+    return "Plan\n" + fields(pairs)
+
+
+def _source(data: dict[str, Any], dataset: dict[str, Any]) -> str:
+    """Name of a dataset, and of the function that returns its images."""
+    return f"{dataset['name']}, images from {data['path'].rpartition('/')[2]}" if data.get("source") == "own" else str(dataset["name"])
+
+
+def results_mb(needs: dict[str, float]) -> float:
+    """The most that a run's weights take on disk, MB."""
+    return needs["states_mb"] + needs["snapshots"] * needs["snapshot_mb"]
+
+
+def _disk(needs: dict[str, float], policy: str | int) -> str:
+    kept = f"{count(int(needs['snapshots']), 'snapshot')} of {needs['snapshot_mb']:,} MB (checkpoint.snapshots: {policy})"
+    return f"at most {results_mb(needs):,.0f} MB on the chief and here: {kept}, training states {needs['states_mb']:,} MB"
+
+
+def _sizes(listed: str | list[int] | None) -> str:
+    if not listed:
+        return ""
+    return ", divided as measured before training" if isinstance(listed, str) else f" ({', '.join(map(str, listed))})"
+
+
+def progress(record: dict[str, Any], counts: dict[str, Any], last_epoch: dict[str, Any] | None, eta: float | None) -> str:
+    """One line: epoch, step, images/s, loss, accuracy, validation accuracy, ETA."""
+    val = f"{last_epoch['val_accuracy']:.4f}" if last_epoch else "-"
+    left = duration(eta) if eta is not None else "-"
+    return (
+        f"epoch {record['epoch']}/{counts['epochs']}  step {record['step']:,}/{counts['total_steps']:,}  "
+        f"{record['images_per_s']:,.0f} images/s  loss {record['loss']:.4f}  accuracy {record['accuracy']:.4f}  "
+        f"val accuracy {val}  ETA {left}"
+    )
+
+
+def epoch_line(row: dict[str, Any], counts: dict[str, Any], eta: float | None) -> str:
+    """One line for a finished epoch."""
+    left = duration(eta) if eta is not None else "-"
+    step = min(row["epoch"] * counts["steps_per_epoch"], counts["total_steps"])
+    return (
+        f"epoch {row['epoch']}/{counts['epochs']}  step {step:,}/{counts['total_steps']:,}  "
+        f"{row['images_per_s']:,.0f} images/s  loss {row['loss']:.4f}  accuracy {row['accuracy']:.4f}  "
+        f"val accuracy {row['val_accuracy']:.4f}  ETA {left}"
+    )
+
+
+def history(rows: Sequence[dict[str, Any]]) -> str:
+    """The table of epochs; a long one keeps its first, best and last rows."""
+    shown = list(rows)
+    if len(rows) > 24:
+        best = max(rows, key=lambda row: (row["val_accuracy"], -row["epoch"]))["epoch"]
+        shown = [row for row in rows if row["epoch"] <= 3 or row["epoch"] == best or row["epoch"] > rows[-1]["epoch"] - 10]
+    cells = [
+        [
+            row["epoch"],
+            *(Number(row[key], 4) for key in ("loss", "accuracy", "val_loss", "val_accuracy")),
+            Number(row["seconds"], 1),
+            Number(row["images_per_s"], 0),
+        ]
+        for row in shown
+    ]
+    return table(["epoch", "loss", "accuracy", "val loss", "val accuracy", "seconds", "images/s"], cells)
+
+
+class Number(float):
+    """A number with a fixed count of decimals in a table."""
+
+    def __new__(cls, value: float, decimals: int) -> "Number":
+        """Keep the count with the value."""
+        self = super().__new__(cls, value)
+        self.decimals = decimals
+        return self
+
+    decimals: int
+
+    def __str__(self) -> str:
+        """With thousands separators."""
+        return f"{float(self):,.{self.decimals}f}"
+
+
+def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]], predicted: str = "") -> str:
+    """The end of a run: table of epochs, best epoch, error of the prediction, where the files are, next commands."""
+    lines = [f"{run}: {summary['state']}"]
+    if rows:
+        lines += ["", history(rows), ""]
+    pairs = []
+    if summary.get("best"):
+        best = summary["best"]
+        pairs.append(("best epoch", f"{best['epoch']} (validation accuracy {best['val_accuracy']:.4f})"))
+    pairs += [("time", said)] if (said := times(summary)) else []
+    if summary.get("images_per_s"):
+        pairs.append(("speed", f"{summary['images_per_s']:,.0f} images/s in training steps"))
+    whole = [row["seconds"] for row in rows if row["epoch"] <= summary.get("epochs_done", len(rows))]
+    if len(whole) > 1:
+        pairs.append(("mean epoch", f"{statistics.fmean(whole):,.1f} s of training steps"))
+    if predicted:
+        pairs.append(("predicted", predicted))
+    if digests := summary.get("weights_sha256_by_rank"):
+        pairs.append(("weights", weights(digests)))
+    if summary.get("inexact_because"):
+        pairs.append(("not exact", "; ".join(summary["inexact_because"]) + "; the weights differ a little from those without interruption"))
+    if summary.get("unsaved"):
+        pairs.append(("not saved", "; ".join(f"{what} ({reason})" for what, reason in summary["unsaved"].items())))
+    pairs.append(("results", folder))
+    return "\n".join([*lines, fields(pairs), "", next_commands(after_run(run, summary, rows))])
+
+
+def weights(digests: Sequence[str]) -> str:
+    """A sentence on the digests of the weights, one per worker."""
+    if len(set(digests)) > 1:
+        return f"DIFFERENT on {len(digests)} workers, which must not be: sha256 {', '.join(digest[:16] for digest in digests)}"
+    where = f"equal on all {len(digests)} workers" if len(digests) > 1 else "of the only worker"
+    return f"{where} (sha256 {digests[0][:16]})"
+
+
+def model_name(section: dict[str, Any]) -> str:
+    """Name of a model; for the user's own, the function that makes it, as typed."""
+    return f"{section['file']}:{section['function']}" if "file" in section and "function" in section else str(section["name"])
+
+
+def times(summary: dict[str, Any]) -> str:
+    """The durations of a run; empty if unknown.
+
+    A launch counts from Enter to its end, as the user experiences it: for a short training, more than twice the training time.
+    """
+    launch, parts = summary.get("launch"), []
+    if launch:
+        until = "this result" if launch["until"] == "result" else "the end of the last worker"
+        parts.append(f"{duration(launch['seconds_from_enter'])} from Enter to {until}")
+        if "seconds_training" in launch:
+            before, trained, after = (duration(launch[f"seconds_{name}"]) for name in ("to_training", "training", "after_training"))
+            parts.append(f", of it training {trained} with validation and saving (before it {before}, after it {after})")
+        else:
+            parts.append(", no step was trained")
+    elif summary.get("seconds_total"):
+        parts.append(f"{duration(summary['seconds_total'])} of the chief's process, of it training {duration(summary['seconds_training'])}")
+    if parts and summary.get("restarts") and "seconds_training" in summary:
+        parts.append(f"; all {summary['restarts'] + 1} launches trained {duration(summary['seconds_training'])}")
+    return "".join(parts)
+
+
+def after_run(run: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]] = ()) -> list[tuple[str, str]]:
+    """Commands that a user may want after a run; training longer only if it is not advised against."""
+    commands, crash = [], summary.get("failure") or {}
+    if summary["state"] in UNFINISHED and not crash.get("again"):
+        commands.append(go_on(run, summary))
+    if summary["state"] == "FAILED" and (option := _without_onednn(crash)):
+        commands.append(("continue without oneDNN", f"{go_on(run, summary)[1]} -e {option}"))
+    if summary.get("best"):
+        commands.append(("accuracy on the test images", f"ansible-playbook evaluate.yml -e run={run} -e epoch=first,best,last"))
+        commands.append(("curves", "ansible-playbook tensorboard.yml"))
+    if summary["state"] == "SUCCEEDED" and not (rows and judge(rows).verdict is Verdict.OVERFITS):
+        commands.append(go_on(run, summary))
+    if summary["state"] == "FAILED" and "started_by" not in summary:
+        commands.append(("all logs", f"ansible-playbook logs.yml -e run={run}"))
+    return commands
+
+
+UNFINISHED = ("CANCELLED", "PREEMPTED", "FAILED")
+
+
+def go_on(run: str, summary: dict[str, Any], epochs: int | None = None) -> tuple[str, str]:
+    """What to do for more epochs of a run, and its command; no command while it trains.
+
+    Args:
+        run: its name.
+        summary: content of summary.json.
+        epochs: finished epochs, if the summary lacks them.
+    """
+    command = f"ansible-playbook {summary.get('started_by', 'train.yml')} -e run={run}"
+    if summary.get("state") in UNFINISHED:
+        return "continue where it stopped", command
+    if summary.get("state") != "SUCCEEDED":
+        return "it is still training, or nobody watched its end", ""
+    done = summary["epochs"] if epochs is None else epochs
+    return "train longer", f"{command} -e set=train.steps={summary['steps'] * 2}" if summary.get(
+        "in_steps"
+    ) else f"{command} -e epochs={done * 2}"
+
+
+def under_way(run: str) -> str:
+    """Commands while a run goes on without this terminal."""
+    return next_commands(
+        [
+            ("watch", f"ansible-playbook train.yml -e run={run}"),
+            ("look", f"ansible-playbook status.yml -e run={run}"),
+            ("stop", f"ansible-playbook stop.yml -e run={run}"),
+        ]
+    )
+
+
+def next_commands(commands: Sequence[tuple[str, str]]) -> str:
+    """`Next` and aligned commands."""
+    return "Next\n" + fields(list(commands)) if commands else ""
+
+
+def failure(verdict: dict[str, Any], others: Sequence[dict[str, Any]]) -> str:
+    """The root cause: first failing host, rank, exit code, its last lines; then what happened to the others."""
+    lines = [f"First failure: {verdict['host']} (rank {verdict['rank']}), {_ended(verdict)}", *_crash_hint(verdict)]
+    if verdict.get("message"):
+        lines.append(f"  {verdict['message']}")
+    if verdict.get("last_lines"):
+        lines += [f"  last lines of {verdict['host']}/worker.log:", *(f"    {line}" for line in verdict["last_lines"])]
+    lines += [f"  {other['host']} (rank {other['rank']}): {_ended(other)}" for other in others]
+    return "\n".join(lines)
+
+
+def _ended(verdict: dict[str, Any]) -> str:
+    """How a worker ended: its exit code, a signal and what it was doing then, or the state in which it was left."""
+    code = verdict.get("exit_code")
+    if code is None:
+        return str(verdict["state"])
+    name, phase, step = outcome.signal_of(code), verdict.get("phase"), verdict.get("step")
+    doing = f" while {phase}{f', after step {step:,}' if step else ''}" if phase and name else ""
+    return f"exit code {code}{signal_name(code, doing)}"
+
+
+def _crash_hint(failure: dict[str, Any]) -> list[str]:
+    """What to try after a crash of native code."""
+    lines = ["  The launch before ended the same way: to continue as it is would end so again."] if failure.get("again") else []
+    if outcome.signal_of(failure.get("exit_code")) not in NATIVE:
+        return lines
+    if option := _without_onednn(failure):
+        return [
+            *lines,
+            "  Native code crashed. oneDNN, TensorFlow's code for processors, does with some layers (strided 1x1 convolutions).",
+            f"  Fix: train without it: -e {option}, or worker_environment: {{{ONEDNN}: 0}} in the inventory",
+        ]
+    return [*lines, f"  Native code crashed, and not in oneDNN ({ONEDNN}=0 is set). Fix: look at what the model's own code calls"]
+
+
+def _without_onednn(failure: dict[str, Any]) -> str:
+    """An addition to a command that makes a run with crashing native code go on without oneDNN; empty if that does not help."""
+    tried = (failure.get("environment") or {}).get(ONEDNN) == "0"
+    return f"set=train.environment.{ONEDNN}=0" if outcome.signal_of(failure.get("exit_code")) in NATIVE and not tried else ""
+
+
+def signal_name(code: int, doing: str = "") -> str:
+    """` (killed by SIGKILL)` for a shell's exit code 137, otherwise empty."""
+    name = outcome.signal_of(code)
+    return f" (killed by {name}{doing})" if name else ""

@@ -1,0 +1,40 @@
+"""Filters of playbooks and templates: registered here, implemented in `control/`."""
+
+from typing import Any
+
+from control import project
+from control.lab import lab
+from control.provision import provision
+from control.remote import checked_code
+from control.runs import cluster, launches
+from trainer import environment
+
+
+class FilterModule:
+    """Filters for playbooks and templates."""
+
+    def filters(self) -> dict[str, Any]:
+        """Name to function."""
+        return {
+            "tf_config": cluster.tf_config,
+            "cluster_hosts": cluster.cluster_hosts,
+            "cluster_rank": cluster.rank,
+            "thread_share": cluster.thread_share,
+            "gpu_share": cluster.gpu_share,
+            "reached_hosts": cluster.reached_hosts,
+            "session_name": cluster.session_name,
+            "environment_exports": environment.exports,
+            "checked_code": checked_code.command,
+            "launched_at": launches.launched_at,
+            "dfs_servers": provision.dfs_servers,
+            "dfs_replicated": provision.replicated,
+            "dfs_bricks": provision.dfs_bricks,
+            "dfs_source": provision.dfs_source,
+            "dfs_backups": provision.dfs_backups,
+            "dfs_packages": provision.dfs_packages,
+            "dfs_trusted": provision.dfs_trusted,
+            "firewall_ports": provision.firewall_ports,
+            "firewall_rules": provision.firewall_rules,
+            "lab_failures": lab.failures,
+            "in_project": project.inside,
+        }

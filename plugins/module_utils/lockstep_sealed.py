@@ -1,0 +1,1 @@
+../../trainer/sealed.py

@@ -1,0 +1,303 @@
+"""Ansible module: one host's certificate for GlusterFS, and the certificates that it trusts."""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+
+from ansible.module_utils import lockstep_files as files
+from ansible.module_utils import lockstep_host as host
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = """
+module: gluster_tls
+short_description: TLS for GlusterFS on a host
+description:
+  - C(certificate) makes a key that never leaves the host and a self-signed certificate, and returns the certificate.
+  - C(trusted) writes the certificates of all members; from then on GlusterFS accepts and makes connections with TLS only.
+    Its processes read this when they start. The file O(access) is rewritten whenever running processes must be restarted.
+  - C(absent) removes what was made here.
+  - TLS files that are not Lockstep's are refused, and kept.
+options:
+  name:
+    description: Name of the host in its certificate; needed for C(certificate).
+    type: str
+  volume:
+    description: The only volume that GlusterFS may serve here; clients of other volumes have no certificates.
+    type: str
+    default: lockstep
+  trusted:
+    description: Certificates of all members, each after a line C(# name); needed for C(trusted).
+    type: str
+  folder:
+    description: Folder of key and certificates, where GlusterFS looks for them.
+    type: path
+    default: /etc/ssl
+  links:
+    description: Folder where Debian's GlusterFS looks for them instead; links are made there.
+    type: path
+    default: /usr/lib/ssl
+  access:
+    description: The file whose presence makes GlusterFS use TLS between its daemons, too.
+    type: path
+    default: /var/lib/glusterd/secure-access
+  record:
+    description: File that records which certificates were made here.
+    type: path
+    default: /var/lib/lockstep/tls.json
+  state:
+    description: The wanted state.
+    type: str
+    choices: [certificate, trusted, absent]
+    required: true
+author: Lockstep
+"""
+
+EXAMPLES = """
+- name: Make the host's certificate
+  gluster_tls:
+    state: certificate
+    name: node01
+  become: true
+  register: made
+
+- name: Trust the members
+  gluster_tls:
+    state: trusted
+    trusted: "{{ certificates | dfs_trusted }}"
+  become: true
+"""
+
+RETURN = """
+did:
+  description: What was changed.
+  returned: always
+  type: list
+certificate:
+  description: This host's certificate; empty in check mode if there is none yet.
+  returned: state=certificate
+  type: str
+"""
+
+KINDS = ("key", "pem", "ca")
+DAYS = 30 * 365
+"""Trust depends on the list of certificates, not on their age."""
+RENEW_S = 365 * 86400
+REQUEST = """
+[req]
+prompt = no
+distinguished_name = own_name
+x509_extensions = own_extensions
+[own_name]
+CN = {name}
+[own_extensions]
+basicConstraints = critical, CA:FALSE
+keyUsage = critical, digitalSignature
+extendedKeyUsage = serverAuth, clientAuth
+subjectKeyIdentifier = hash
+"""
+ENTRY = re.compile(r"^# (\S+)\n(-----BEGIN CERTIFICATE-----\n.*?-----END CERTIFICATE-----\n)", re.MULTILINE | re.DOTALL)
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str"},
+            "volume": {"type": "str", "default": "lockstep"},
+            "trusted": {"type": "str"},
+            "folder": {"type": "path", "default": "/etc/ssl"},
+            "links": {"type": "path", "default": "/usr/lib/ssl"},
+            "access": {"type": "path", "default": "/var/lib/glusterd/secure-access"},
+            "record": {"type": "path", "default": "/var/lib/lockstep/tls.json"},
+            "state": {"type": "str", "choices": ["certificate", "trusted", "absent"], "required": True},
+        },
+        required_if=[("state", "certificate", ["name"]), ("state", "trusted", ["trusted"])],
+        supports_check_mode=True,
+    )
+    {"certificate": certificate, "trusted": trusted, "absent": absent}[module.params["state"]](module)
+
+
+def certificate(module):
+    """Ensure a usable key and certificate."""
+    refuse_foreign(module)
+    refuse_other_volumes(module)
+    todo = [] if usable(module) else ["make a certificate"]
+    if todo and not module.check_mode:
+        make(module)
+    text = "" if todo and module.check_mode else files.read(place(module, "pem"))
+    module.exit_json(changed=bool(todo), did=todo, certificate=text)
+
+
+def place(module, kind):
+    """GlusterFS's own names: pem (certificate), key, ca (trusted certificates)."""
+    return os.path.join(module.params["folder"], f"glusterfs.{kind}")
+
+
+def link(module, kind):
+    """Path of the link to one of them."""
+    return os.path.join(module.params["links"], f"glusterfs.{kind}")
+
+
+def linked(module):
+    """Whether all links are there."""
+    return all(os.path.islink(link(module, kind)) and os.readlink(link(module, kind)) == place(module, kind) for kind in KINDS)
+
+
+def make_links(module):
+    """Make the links."""
+    os.makedirs(module.params["links"], exist_ok=True)
+    for kind in KINDS:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(link(module, kind))
+        os.symlink(place(module, kind), link(module, kind))
+
+
+def refuse_foreign(module):
+    """Refuse TLS files that somebody else put there: their owner's clients rely on them."""
+    record = recorded(module)
+    paths = [module.params["access"], *(path for kind in KINDS for path in (place(module, kind), link(module, kind)))]
+    foreign = [path for path in paths if os.path.lexists(path)] if record is None else []
+    if record is not None and not own_certificate(module, record):
+        foreign = [place(module, "pem")]
+    if foreign:
+        module.fail_json(
+            msg=f"{host.name()}: {', '.join(foreign)} for GlusterFS's TLS is not Lockstep's, and is not replaced; move it away, "
+            "or share a folder of your own: dfs_kind: mounted"
+        )
+
+
+def refuse_other_volumes(module):
+    """Refuse to close the daemon to clients of other volumes."""
+    path = os.path.join(os.path.dirname(module.params["access"]), "vols")
+    others = [name for name in (sorted(os.listdir(path)) if os.path.isdir(path) else []) if name != module.params["volume"]]
+    if others and not os.path.exists(module.params["access"]):
+        module.fail_json(
+            msg=f"{host.name()}: GlusterFS also serves {', '.join(others)}, whose clients have no certificates: with TLS they would be "
+            "cut off; use hosts of their own for Lockstep, or a folder in that volume: dfs_kind: mounted"
+        )
+
+
+def recorded(module):
+    """SHA-256 of the certificates made here; None before the first."""
+    text = files.read(module.params["record"])
+    return json.loads(text)["certificates"] if text else None
+
+
+def own_certificate(module, record):
+    """Whether the existing certificate, if any, was made here."""
+    text = files.read(place(module, "pem"))
+    return not text or digest(text) in record
+
+
+def digest(text):
+    """SHA-256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def usable(module):
+    """Whether the key is root's alone, and the certificate matches it, has the host's name, and is valid for another year."""
+    key, pem = place(module, "key"), place(module, "pem")
+    if not os.path.isfile(key) or not os.path.isfile(pem):
+        return False
+    status = os.stat(key)
+    if status.st_mode & 0o077 or status.st_uid != os.getuid():
+        return False
+    shown = openssl(module, "x509", "-in", pem, "-noout", "-subject", "-nameopt", "RFC2253", "-checkend", str(RENEW_S))
+    # openssl's text after -checkend is for users; its exit code 0 is for programs.
+    named = shown is not None and shown.splitlines()[0] == f"subject=CN={module.params['name']}"
+    return named and openssl(module, "x509", "-in", pem, "-noout", "-pubkey") == openssl(module, "pkey", "-in", key, "-pubout")
+
+
+def openssl(module, *arguments):
+    """Output of openssl; None if it fails."""
+    code, out, _ = module.run_command(["openssl", *arguments])
+    return out if code == 0 else None
+
+
+def make(module):
+    """Make a key with its certificate; recorded first, so that the files of an interrupted call are known as ours."""
+    if module.get_bin_path("openssl") is None:
+        module.fail_json(msg=f"{host.name()}: openssl is missing; install it: sudo apt-get install openssl")
+    os.makedirs(module.params["folder"], exist_ok=True)
+    work = tempfile.mkdtemp(prefix=".lockstep-", dir=module.params["folder"])  # root's alone
+    try:
+        key, pem, request = (os.path.join(work, name) for name in ("key", "pem", "request"))
+        files.replace(request, REQUEST.format(name=module.params["name"]))
+        curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        host.run(module, "openssl", "req", "-x509", "-config", request, *curve, "-days", str(DAYS), "-keyout", key, "-out", pem)
+        os.chmod(key, 0o600)
+        os.chmod(pem, 0o644)
+        remember(module, digest(files.read(pem)))
+        os.replace(key, place(module, "key"))
+        os.replace(pem, place(module, "pem"))
+    finally:
+        shutil.rmtree(work)
+
+
+def remember(module, certificate_digest):
+    """Add a certificate to the record."""
+    path = module.params["record"]
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    files.replace(path, json.dumps({"certificates": [*(recorded(module) or []), certificate_digest]}))
+
+
+def trusted(module):
+    """Trust the members, and make GlusterFS use TLS."""
+    path, access = place(module, "ca"), module.params["access"]
+    before, after = files.read(path), module.params["trusted"]
+    todo = [] if before == after else ["trust the members' certificates"]
+    todo += [] if os.path.exists(access) and linked(module) else ["switch TLS on"]
+    if todo and not module.check_mode:
+        make_links(module)
+        # An open connection keeps trusting the certificate that it had; joining or leaving changes none.
+        if replaced(before, after) or not os.path.exists(access):
+            os.makedirs(os.path.dirname(access), exist_ok=True)
+            files.replace(access, "")
+        files.replace(path, after)
+    module.exit_json(changed=bool(todo), did=todo)
+
+
+def replaced(before, after):
+    """Whether a host has another certificate than before."""
+    known, new = dict(ENTRY.findall(before)), dict(ENTRY.findall(after))
+    return any(name in known and known[name] != text for name, text in new.items())
+
+
+def absent(module):
+    """Remove what was made here; a remaining GlusterFS continues without TLS."""
+    record = recorded(module)
+    if record is None:
+        module.exit_json(changed=False, did=[])
+    if not own_certificate(module, record):
+        kept = f"{host.name()}: {place(module, 'pem')} has been replaced since; GlusterFS's TLS files are kept"
+        if not module.check_mode:
+            forget(module)
+        module.exit_json(changed=True, did=["keep what is not ours"], show=kept)
+    if not module.check_mode:
+        for path in (module.params["access"], *(path for kind in KINDS for path in (link(module, kind), place(module, kind)))):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        remove_if_empty(os.path.dirname(module.params["access"]))
+        module.run_command(["systemctl", "try-restart", "glusterd"])
+        forget(module)
+    module.exit_json(changed=True, did=["remove key and certificates"])
+
+
+def forget(module):
+    """Remove the record."""
+    os.unlink(module.params["record"])
+    remove_if_empty(os.path.dirname(module.params["record"]))
+
+
+def remove_if_empty(folder):
+    """Remove an empty folder."""
+    if os.path.isdir(folder) and not os.listdir(folder):
+        os.rmdir(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,361 @@
+"""Attacks on a real cluster, each of which worked once. Every test is self-contained: it puts right what it breaks."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.lab.conftest import NODES, PREFIX, Lab
+from tests.project import EXHAUSTIVE, await_until
+
+ROOT = "/home/lockstep/lockstep"
+
+
+# --- A node in another's hands: what it lists and says
+
+
+def hostile_node_commands(run: str, node: int, target: Path) -> str:
+    """Shell commands that put names, sizes, links and records into a run directory that no worker writes."""
+    folder = f"{ROOT}/runs/{run}"
+    own = f"{folder}/workers/node{node}"
+    return f"""set -e
+mkdir -p "{folder}/x
+4 1.0 {target.parent}" "{folder}{target.parent}"
+echo evil > "{folder}{target}"
+echo evil > "{folder}/x
+4 1.0 {target}"
+mkdir -p {folder}/checkpoints {folder}/logs/train
+truncate -s 4T {folder}/checkpoints/epoch-9999.keras
+ln -s /etc/passwd {folder}/logs/train/events.out.tfevents.evil
+mkfifo {own}/metrics-1.jsonl
+i=0; while [ $i -lt 2000 ]; do : > "{folder}/junk $i"; i=$((i + 1)); done
+printf '\\033]0;evil\\007\\033[2J\\n' >> {own}/worker.log
+printf '[]\\n{{"t": NaN}}\\n{{"t": 1, "kind": "phase", "phase": "\\\\u001b[2J", "note": "a\\\\nb"}}\\n' >> {own}/metrics.jsonl
+echo '["no end"]' > {own}/exit.json
+chown -hR lockstep: {folder}
+"""
+
+
+@pytest.mark.parametrize("node", [1, 2])
+def test_hostile_node_writes_nothing_on_the_control_node(cluster: Lab, node: int, tmp_path: Path):
+    """By name of a file: `find` listed one a line, so what follows a newline was an absolute path, fetched as whoever typed the command."""
+    run, target = f"hostile-{node}", tmp_path / "outside" / "written"
+    steps = "set=train.steps=400,train.steps_per_epoch=20,data.limit_train=6400"
+    playbook = cluster.start("train", f"run={run}", "config=lecture_cnn", "workers=2", steps)
+    await_until(lambda: cluster.steps(node, run) > 4 or playbook.poll() is not None, 240, f"{run} training")
+    assert playbook.poll() is None, playbook.communicate()[0]
+    cluster.on(node, hostile_node_commands(run, node, target))
+    output, _ = playbook.communicate(timeout=400)
+    assert not target.parent.exists()
+    assert playbook.returncode == 0, output
+    assert f"{run}: SUCCEEDED" in output
+    assert all(character.isprintable() or character in "\n\t" for character in output)
+    assert "no file that a worker writes" in " ".join(output.split())
+    here = [str(path.relative_to(cluster.run(run))) for path in cluster.run(run).rglob("*") if not path.is_dir()]
+    assert not [name for name in here if re.search("evil|junk|written|9999", name)]
+    assert not [path for path in cluster.run(run).rglob("*") if path.is_symlink()]
+    assert "\x1b" not in cluster.play("logs", f"run={run}").stdout
+    assert cluster.on(node, f"find {ROOT}/runs/{run}/workers -not -type l -perm /007 -not -name 'metrics-1.jsonl'").strip() == ""
+    cluster.play("playbooks/delete_run", f"run={run}")
+
+
+# --- an ordinary user of a member: neither root nor the one who trains
+
+SERVER, CLIENT = 1, 5
+USER = "mallory"
+
+WRITE = """
+import ctypes, os, sys
+# Writes a file as root through GlusterFS's own library, which lets a program say who it is.
+server, volfile, path = sys.argv[1:]
+api = ctypes.CDLL("libgfapi.so.0", use_errno=True)
+api.glfs_new.restype = api.glfs_creat.restype = ctypes.c_void_p
+api.glfs_write.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int]
+volume = ctypes.c_void_p(api.glfs_new(b"lockstep"))
+if volfile:
+    api.glfs_set_volfile(volume, volfile.encode())
+else:
+    api.glfs_set_volfile_server(volume, b"tcp", server.encode(), 24007)
+api.glfs_set_logging(volume, b"/dev/null", 7)
+if api.glfs_init(volume) != 0:
+    sys.exit("refused: " + os.strerror(ctypes.get_errno()))
+api.glfs_setfsuid(0), api.glfs_setfsgid(0)
+file = api.glfs_creat(volume, path.encode(), os.O_WRONLY | os.O_CREAT, 0o644)
+if not file:
+    sys.exit("refused: " + os.strerror(ctypes.get_errno()))
+print("wrote", api.glfs_write(file, b"planted", 7, 0), "bytes")
+"""
+
+CONNECT = """
+import socket, sys
+for place in sys.argv[1:]:
+    host, port = place.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), 3).close()
+        print(place, "open")
+    except OSError as error:
+        print(place, error)
+"""
+
+ASK = """
+import os, socket, ssl, struct, sys
+# GlusterFS answers the empty procedure of its handshake to whoever it listens to: without TLS, and with TLS but no certificate.
+host, port, way = sys.argv[1:]
+call = struct.pack("!10I", 7, 0, 2, 14398633, 2, 0, 0, 0, 0, 0)
+sock = socket.create_connection((host, int(port)), 5)
+sock.settimeout(10)
+try:
+    if way == "tls":
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        sock = context.wrap_socket(sock)
+    sock.sendall(struct.pack("!I", 0x80000000 | len(call)) + call)
+    print("answered" if sock.recv(64) else "hung up")
+except OSError as error:
+    print("hung up:", error)
+"""
+
+BRICK = """volume brick
+  type protocol/client
+  option remote-host {host}
+  option remote-port {port}
+  option remote-subvolume {folder}
+  option transport-type socket
+  option transport.socket.ssl-enabled {tls}
+  option transport.socket.ssl-own-cert {home}/own.pem
+  option transport.socket.ssl-private-key {home}/own.key
+  option transport.socket.ssl-ca-list /etc/ssl/glusterfs.ca
+end-volume
+"""
+
+
+@pytest.fixture
+def members(cluster) -> Iterator[Lab]:
+    """The cluster, with an ordinary user on a server of the volume and on a host that only mounts it."""
+    for node in (SERVER, CLIENT):
+        cluster.on(node, f"id {USER} >/dev/null 2>&1 || useradd -m {USER}")
+    yield cluster
+    for node in (SERVER, CLIENT):
+        cluster.on(node, f"userdel -r {USER}", check=False)
+
+
+def python(lab: Lab, node: int, script: str, *arguments: str, user: str = USER) -> str:
+    """What a Python script prints, errors included, run by a user of a node."""
+    words = " ".join(shlex.quote(word) for word in ("-c", script, *arguments))
+    return lab.on(node, f"cd /; runuser -u {user} -- timeout 60 python3 {words} 2>&1", check=False)
+
+
+@contextmanager
+def without_firewall(lab: Lab, node: int) -> Iterator[None]:
+    """A node whose table of rules is gone, as after `nft flush ruleset`."""
+    lab.on(node, "nft delete table inet lockstep")
+    try:
+        yield
+    finally:
+        lab.on(node, "systemctl restart lockstep-firewall")
+
+
+def brick_port(lab: Lab, node: int) -> str:
+    """Port of a node's brick."""
+    return re.search(r":(49\d+) .*glusterfsd", lab.on(node, "ss -ltnp")).group(1)
+
+
+def refused_write(lab: Lab, node: int, *arguments: str) -> None:
+    """An attempt to write into the volume that must fail, and leave nothing."""
+    assert "refused" in (output := python(lab, node, WRITE, *arguments)), output
+    assert "planted" not in lab.on(node, "ls -A /mnt/lockstep")
+
+
+@pytest.mark.parametrize("node", [SERVER, CLIENT])
+def test_an_ordinary_user_of_a_member_cant_write_the_volume_as_root(members, node):
+    places = [members.address(SERVER), *(["127.0.0.1"] if node == SERVER else [])]
+    for place in places:
+        refused_write(members, node, place, "", "/planted")
+    with without_firewall(members, node):
+        for place in places:
+            refused_write(members, node, place, "", "/planted")
+    # The attack is a real one: who has the key, and that is root alone, can do it.
+    assert python(members, node, WRITE, places[0], "", "/planted", user="root") == "wrote 7 bytes\n"
+    members.on(node, "rm /mnt/lockstep/planted")
+    assert "Permission denied" in members.on(node, f"runuser -u {USER} -- cat /etc/ssl/glusterfs.key 2>&1", check=False)
+
+
+@pytest.mark.parametrize("tls", ["on", "off"])
+def test_a_brick_takes_no_certificate_but_a_members(members, tls):
+    home = f"/home/{USER}"
+    own = f"openssl req -x509 -newkey rsa:2048 -nodes -days 9 -subj /CN=node1 -keyout {home}/own.key -out {home}/own.pem"
+    members.on(CLIENT, f"runuser -u {USER} -- {own} 2>&1")
+    place = {"host": members.address(SERVER), "port": brick_port(members, SERVER), "folder": "/srv/lockstep-brick/dfs"}
+    members.on(CLIENT, f"cat > {home}/brick.vol <<'EOF'\n{BRICK.format(**place, tls=tls, home=home)}EOF")
+    with without_firewall(members, CLIENT):
+        refused_write(members, CLIENT, "", f"{home}/brick.vol", "/planted")
+
+
+def test_gluster_answers_nobody_without_a_certificate(members):
+    with without_firewall(members, CLIENT):
+        for port in ("24007", brick_port(members, SERVER)):
+            for way in ("plain", "tls"):
+                answer = python(members, CLIENT, ASK, members.address(SERVER), port, way)
+                assert answer.startswith("hung up"), (port, way, answer)
+    with without_firewall(members, SERVER):
+        asked = f"runuser -u {USER} -- timeout 30 gluster --mode=script --remote-host={members.address(2)} volume info 2>&1"
+        assert "Volume Name" not in members.on(SERVER, asked, check=False)
+
+
+def test_an_ordinary_user_of_a_member_reaches_no_port_of_the_cluster(members):
+    listen = "import socket, time; both = [socket.create_server(('0.0.0.0', port)) for port in (12345, 13345)]; time.sleep(60)"
+    ports = {node: ["12345", "13345", "24007", brick_port(members, node)] for node in (SERVER, 2)}
+    places = [f"127.0.0.1:{port}" for port in ports[SERVER]]
+    places += [f"{members.address(node)}:{port}" for node in (SERVER, 2) for port in ports[node]]
+    try:
+        for node in (SERVER, 2):
+            members.container("exec", "-d", "-u", "lockstep", f"{PREFIX}-node{node}", "python3", "-c", listen)
+            await_until(lambda node=node: ":13345" in members.on(node, "ss -ltn"), 10, "listening")
+        refused = python(members, SERVER, CONNECT, *places).splitlines()
+        assert len(refused) == len(places)
+        assert all("Connection refused" in line for line in refused), refused
+        for user in ("lockstep", "root"):
+            opened = python(members, SERVER, CONNECT, *places, user=user).splitlines()
+            assert all(line.endswith("open") for line in opened), (user, opened)
+    finally:
+        for node in (SERVER, 2):
+            members.on(node, "ss -ltnp | sed -n 's/.*:12345 .*pid=\\([0-9]*\\).*/\\1/p' | xargs -r kill")
+    assert re.search(r"counter packets [1-9]\d* .* reject", members.on(SERVER, "nft list chain inet lockstep other_users"))
+
+
+def test_the_user_who_trains_still_trains(members):
+    done = members.play("train", "quick=true", "run=guarded")
+    assert "guarded: SUCCEEDED" in done.stdout, done.stdout
+
+
+# --- strangers at the ports on which workers wait for each other
+
+HOLDER = """
+import socket, sys, time
+places = [(host, int(port)) for host in sys.argv[2].split(",") for port in sys.argv[3].split(",")]
+held, count = {}, 0
+while True:
+    for place in places:
+        mine = held.setdefault(place, [])
+        for one in list(mine):
+            try:
+                if one.recv(4096) == b"":
+                    raise ConnectionResetError
+            except BlockingIOError:
+                pass
+            except OSError:
+                mine.remove(one)
+        while len(mine) < int(sys.argv[1]):
+            try:
+                mine.append(socket.create_connection(place, 1))
+            except OSError:
+                break
+            mine[-1].setblocking(False)
+            count += 1
+            open("/tmp/held", "w").write(str(count))
+    time.sleep(0.02)
+"""
+
+
+def test_idle_connections_to_the_direct_ports_do_not_keep_a_training_from_its_start(cluster):
+    """Eight a port, renewed as soon as they are closed, by the user that trains, on a node that does not: the firewall lets it through."""
+    attacker, workers = NODES, NODES - 2
+    targets = ",".join(cluster.address(node) for node in range(1, workers + 1))
+    cluster.on(attacker, f"cat > /tmp/hold.py <<'END'\n{HOLDER}END\nrm -f /tmp/held")
+    start = f"setsid runuser -u lockstep -- python3 /tmp/hold.py 8 {targets} 13345 > /tmp/hold.log 2>&1 & echo $!"
+    pid = cluster.on(attacker, start).strip()
+    try:
+        done = cluster.play("train", "run=besieged", f"workers={workers}", "config=lecture_cnn", "quick=true")
+        held = int(cluster.on(attacker, "cat /tmp/held"))
+    finally:
+        cluster.on(attacker, f"kill -- -{pid} 2>/dev/null; kill {pid} 2>/dev/null; true")
+    assert "besieged: SUCCEEDED" in done.stdout, done.stdout
+    print(f"{held} connections were held")
+    assert held >= 8 * workers
+
+
+# --- somebody else writes the folder that all hosts read
+
+SHARED_OPTIONS = ("config=lecture_cnn", "workers=2", "epochs=1", "set=train.steps_per_epoch=20,data.limit_train=6400,reduction.name=packed")
+CHANGES = """
+import json, pathlib, shutil, sys, zipfile
+code, data = pathlib.Path("/mnt/lockstep/code", sys.argv[1]), pathlib.Path("/mnt/lockstep/datasets", sys.argv[2])
+if "zip" in sys.argv[3:]:
+    with zipfile.ZipFile(code, "a") as archive:
+        archive.writestr("trainer/__init__.py", "open('/tmp/harm', 'a').write('harm')")
+if "labels" in sys.argv[3:]:
+    manifest = json.loads((data / "manifest.json").read_text())
+    manifest["train"]["labels"] = [0] * len(manifest["train"]["labels"])
+    (data / "manifest.json").write_text(json.dumps(manifest))
+if "pack" in sys.argv[3:]:
+    pack = data / "data-00000.pack"
+    changed = bytearray(pack.read_bytes())
+    changed[: len(changed) // 2] = bytes(len(changed) // 2)
+    pack.write_bytes(changed)
+"""
+CHANGED_BETWEEN = """
+- ansible.builtin.import_playbook: playbooks/stages/plan.yml
+- ansible.builtin.import_playbook: playbooks/stages/distribute.yml
+- hosts: cluster[0]
+  gather_facts: false
+  tasks:
+    - ansible.builtin.command:
+        argv: [python3, -c, {program}, "{{{{ published.code_name }}}}", "{{{{ published.name }}}}", {what}]
+- ansible.builtin.import_playbook: playbooks/stages/launch.yml
+- ansible.builtin.import_playbook: playbooks/stages/watch.yml
+"""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster: Lab) -> str:
+    """Of a run that nobody attacked."""
+    cluster.play("train", "run=peaceful", *SHARED_OPTIONS)
+    return cluster.summary("peaceful")["weights_sha256"]
+
+
+def forget_published_copies(cluster: Lab) -> None:
+    """As on hosts that never had this code, or this dataset: what a host keeps of them on its own disk is not looked for again."""
+    for node in (1, 2):
+        cluster.on(node, "rm -rf /home/lockstep/lockstep/caches/code /home/lockstep/lockstep/caches/*-28x28x1 /tmp/harm")
+
+
+def shared_code_unharmed(cluster: Lab) -> bool:
+    return [cluster.on(node, "cat /tmp/harm 2>/dev/null", check=False) for node in (1, 2)] == ["", ""]
+
+
+def test_code_and_data_that_were_changed_between_two_commands_are_sent_anew(cluster, undisturbed):
+    record = json.loads((cluster.run("peaceful") / "cluster.json").read_text())
+    names = [record["code"], record["dataset"]["folder_name"], "zip", "labels", "pack"]
+    forget_published_copies(cluster)
+    cluster.on(3, shlex.join(["python3", "-c", CHANGES, *names]))
+    done = cluster.play("train", "run=fixed", *SHARED_OPTIONS)
+    for name in (record["code"], "manifest.json", "data-00000.pack"):
+        assert f"/{name}" in done.stdout, done.stdout
+    assert "other bytes than were published; sent anew" in done.stdout
+    assert cluster.summary("fixed")["weights_sha256"] == undisturbed
+    assert shared_code_unharmed(cluster)
+
+
+@pytest.mark.parametrize(
+    ("what", "file"),
+    [
+        ("zip", ".zip has SHA-256"),
+        pytest.param("labels", "manifest.json has SHA-256", marks=EXHAUSTIVE),
+        pytest.param("pack", "data-00000.pack: ", marks=EXHAUSTIVE),
+    ],
+)
+def test_code_and_data_that_were_changed_before_the_start_are_not_used(what, file, cluster, undisturbed):
+    forget_published_copies(cluster)
+    (cluster.root / "attack.yml").write_text(CHANGED_BETWEEN.format(program=json.dumps(CHANGES), what=what))
+    done = cluster.play("attack", f"run=attacked-{what}", *SHARED_OPTIONS, check=False)
+    assert done.returncode != 0, done.stdout
+    assert "First failure: node" in done.stdout, done.stdout
+    assert file in done.stdout
+    assert "Fix: run the same command again" in done.stdout
+    assert shared_code_unharmed(cluster)
+    cluster.play("train", f"run=attacked-{what}", *SHARED_OPTIONS)
+    assert cluster.summary(f"attacked-{what}")["weights_sha256"] == undisturbed

@@ -1,0 +1,99 @@
+"""Ports of workers of one machine: chosen free on the default inventory; a holder of one is named, and what is advised works."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.local.test_failures import LONG, sessions
+from tests.project import EXHAUSTIVE, ROOT, Project, await_until
+
+QUICK = ("config=task_cnn", "quick=true")
+
+
+@pytest.fixture(scope="module")
+def default(project) -> Project:
+    """The project with the inventory that a clone has."""
+    shutil.copytree(ROOT / "inventory/local", project.root / "inventory/default", dirs_exist_ok=True)
+    return dataclasses.replace(project, inventory="inventory/default")
+
+
+def ports(project, name: str) -> set[int]:
+    """Of a run's workers."""
+    return {host["port"] for host in json.loads((project.run(name) / "cluster.json").read_text())["hosts"]}
+
+
+def test_two_runs_at_once_on_the_default_inventory_both_succeed(default, pictures):
+    default.play("train", "--check", "run=warm", f"dataset={pictures}", *QUICK)
+    both = {name: default.start("train", f"run={name}", f"dataset={pictures}", *QUICK) for name in ("left-hand", "right-hand")}
+    outputs = {name: process.communicate(timeout=200)[0] for name, process in both.items()}
+    for name, output in outputs.items():
+        assert f"{name}: SUCCEEDED" in output, output
+        assert "ports chosen free for this launch" in output
+    used = [ports(default, name) for name in both]
+    assert len(set.union(*used)) == 4
+    assert all(20000 <= port < 30000 for port in set.union(*used))
+
+
+def test_a_run_that_is_under_way_is_found_again_on_its_ports_and_goes_on_with_others(default, pictures):
+    default.play("train", "run=steady", f"dataset={pictures}", *LONG, "detach=true")
+    before = ports(default, "steady")
+    assert "steady is under way" in default.play("train", "run=steady", "detach=true").stdout
+    assert ports(default, "steady") == before
+    default.play("stop", "run=steady")
+    with socket.create_server(("", min(before))):
+        default.play("train", "run=steady", "detach=true")
+    assert ports(default, "steady") != before
+    default.play("stop", "run=steady")
+
+
+def test_a_program_that_has_the_port_is_named_and_ending_it_helps(project, pictures):
+    script = f"import socket, time\nserver = socket.create_server(('', {project.ports[1]}))\nprint('ready', flush=True)\ntime.sleep(600)"
+    squatter = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert squatter.stdout.readline() == "ready\n"
+        for more in ((), ("preflight=false",)):
+            done = project.play("train", "run=squatted", f"dataset={pictures}", *QUICK, *more, check=False)
+            assert done.returncode != 0
+            pattern = rf"{project.ports[1]}( on worker2)? is held by .*python.* \(pid (\d+), user (\w+)\)"
+            (found,) = re.findall(pattern, done.stdout)
+            assert int(found[1]) == squatter.pid
+            assert "end that program, or set another worker_port" in done.stdout
+        os.kill(int(found[1]), signal.SIGTERM)
+        squatter.wait(10)
+    finally:
+        squatter.kill()
+    assert "squatted: SUCCEEDED" in project.play("train", "run=squatted", f"dataset={pictures}", *QUICK).stdout
+
+
+@pytest.mark.parametrize("fix", ["stop", pytest.param("another port", marks=EXHAUSTIVE), pytest.param("kill-session", marks=EXHAUSTIVE)])
+def test_a_run_that_has_the_port_is_named_and_each_fix_works(project, pictures, fix):
+    project.play("train", "run=first", f"dataset={pictures}", *LONG, "detach=true")
+    done = project.play("train", "run=later", f"dataset={pictures}", *QUICK, check=False)
+    assert done.returncode != 0
+    assert re.search(rf"\[FAIL\] worker1 +port +run first is training on {project.ports[0]}", done.stdout), done.stdout
+    more = []
+    if fix == "stop":
+        assert "ansible-playbook stop.yml -e run=first" in done.stdout
+        project.play("stop", "run=first")
+    elif fix == "another port":
+        assert "set another worker_port" in done.stdout
+        more = ["worker_port=auto"]
+    else:
+        for command in dict.fromkeys(re.findall(r"tmux -L lockstep kill-session -t =\S+w\d-[0-9a-f]{6}", done.stdout)):
+            subprocess.run(command.split(), check=True)
+        await_until(lambda: "first-w" not in sessions(), 30, "the end of the first run")
+    shutil.rmtree(project.run("later"), ignore_errors=True)
+    try:
+        assert "later: SUCCEEDED" in project.play("train", "run=later", f"dataset={pictures}", *QUICK, *more).stdout
+    finally:
+        project.play("stop", "run=first", check=False)
+        for name in ("first", "later"):
+            project.play("playbooks/delete_run", f"run={name}", check=False)

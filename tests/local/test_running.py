@@ -1,0 +1,80 @@
+"""What is asked of a run that trains at this moment: it is watched as it is, or the command is refused."""
+
+import json
+import re
+import time
+
+import pytest
+
+from tests.local.conftest import LocalProject
+from tests.project import await_until
+
+SMALL = "set=train.global_batch=20,train.steps_per_call=1,optimizer.learning_rate=0.005,reduction.name=packed"
+
+
+@pytest.fixture
+def running(project, pictures):
+    """A run of two workers that trains to epoch 600, more than it can reach here; stopped afterwards."""
+    project.play("train", "run=endless", "config=task_cnn", f"dataset={pictures}", SMALL, "epochs=600", "detach=true")
+    await_until(lambda: project.steps(1, "endless") >= 1, 60, "a step")
+    yield "endless"
+    project.play("stop", "run=endless")
+
+
+def config_of(project: LocalProject, name: str) -> tuple[str, int]:
+    return (project.run(name) / "config.yml").read_text(), json.loads((project.run(name) / "cluster.json").read_text())["counts"]["epochs"]
+
+
+def test_other_options_for_a_run_that_trains_are_refused_and_change_nothing(project, running):
+    before, refused = config_of(project, running), {}
+    for typed in ("epochs=900", "set=train.time_limit=77", "workers=1"):
+        done = project.play("train", f"run={running}", typed, check=False, timeout=90)
+        assert done.returncode != 0, done.stdout
+        refused[typed] = done.stdout
+    for typed, shown in refused.items():
+        assert "run=endless is training on worker1" in shown, shown
+        assert "(epoch " in shown
+        assert "stop it (ansible-playbook stop.yml -e run=endless), then continue it with the change: " in shown
+        assert f"change: ansible-playbook train.yml -e run=endless -e {typed}\n" in shown
+        assert "steps " not in shown.partition("training on")[0], "a plan that will not come true is not shown"
+    assert "train.epochs=900 (it has 600)" in refused["epochs=900"]
+    assert "x 900 epochs" not in refused["epochs=900"]
+    assert "workers=1 (it has 2)" in refused["workers=1"]
+    assert config_of(project, running) == before
+    assert "x 600 epochs" in project.play("train", f"run={running}", "epochs=600", "detach=true").stdout, "what it trains to is no change"
+
+
+def test_it_is_continued_with_the_change_once_it_is_stopped(project, running):
+    project.play("stop", f"run={running}")
+    steps = project.summary(running)["steps"]
+    done = project.play("train", f"run={running}", "epochs=601", "detach=true")
+    assert "x 601 epochs" in done.stdout
+    assert project.summary(running)["steps"] >= steps
+
+
+def seconds(shown: str) -> int:
+    """`1:15` as 75."""
+    minutes, rest = shown.split(":")
+    return int(minutes) * 60 + int(rest)
+
+
+def test_the_time_that_is_told_is_the_shells(project, pictures):
+    options = ("run=timed", "config=task_cnn", f"dataset={pictures}", SMALL)
+    begun = time.monotonic()
+    done = project.play("train", *options, "epochs=2")
+    by_the_clock = time.monotonic() - begun
+    shown = re.search(
+        r"time +(\S+) from Enter to this result, of it training (\S+) with .* \(before it (\S+), after it (\S+)\)", done.stdout
+    )
+    assert shown, done.stdout
+    whole, *parts = map(seconds, shown.groups())
+    assert abs(whole - by_the_clock) <= 2
+    assert abs(sum(parts) - whole) <= 2
+    launch = project.summary("timed")["launch"]
+    assert launch["seconds_training"] < launch["seconds_from_enter"] <= by_the_clock
+    assert done.stdout.count("Next\n") == 1
+
+    detached = project.play("train", *options, "epochs=80", "detach=true")
+    assert detached.stdout.count("Next\n") == 1, detached.stdout
+    again = project.play("train", "run=timed")
+    assert re.search(r"time +\S+ from Enter to the end of the last worker, .*; all 2 launches trained ", again.stdout), again.stdout

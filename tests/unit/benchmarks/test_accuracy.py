@@ -1,0 +1,183 @@
+"""Compression against none over several seeds: which trainings, the table, what is refused."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.analysis import accuracy, accuracy_plot, benchmark
+from benchmarks.analysis.accuracy import Row, Training
+from benchmarks.tasks import run_accuracy
+from control import project
+from trainer.errors import ConfigError, LockstepError
+from trainer.files import write_rows
+from trainer.records import HISTORY
+
+HOSTS = [{"name": f"node{number}", "address": f"10.0.0.{number}"} for number in range(5)]
+
+
+def row(method="packed", seed=1, last=0.58, best=0.59, config="task_cnn", speed=1000.0):
+    return Row(config, method, seed, 10, last, best, speed, 60.0)
+
+
+ROWS = [
+    *(row(seed=seed, last=last) for seed, last in ((1, 0.570), (2, 0.590), (3, 0.580))),
+    *(row("powersgd", seed, last, speed=3000.0) for seed, last in ((1, 0.579), (2, 0.560), (3, 0.583))),
+]
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(project, "RUNS", tmp_path / "runs")
+    return tmp_path
+
+
+def test_methods_take_turns():
+    found = accuracy.trainings(["a", "b"], ["packed", "powersgd"], [1, 2])
+    assert [(one.seed, one.config, one.method) for one in found[:4]] == [
+        (1, "a", "packed"),
+        (1, "a", "powersgd"),
+        (1, "b", "packed"),
+        (1, "b", "powersgd"),
+    ]
+    assert len(found) == 8
+    assert found[1].run("accuracy-1") == "accuracy-1.a.powersgd.s1"
+
+
+def test_every_method_is_a_reduction():
+    assert accuracy.METHODS["powersgd"] == "reduction.name=powersgd"
+    assert accuracy.METHODS["powersgd-4"] == "reduction.name=powersgd,reduction.rank=4"
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (
+            "packed,zip",
+            "methods=packed,zip: zip is unknown; there are: packed, half, powersgd, powersgd-1, powersgd-2, powersgd-4, powersgd-8, "
+            "powersgd-paper",
+        ),
+        ("powersgd", "methods=powersgd: packed is what the others are compared to; add it"),
+    ],
+)
+def test_methods_that_can_not_be_compared(asked, message):
+    with pytest.raises(ConfigError) as caught:
+        accuracy.methods(asked)
+    assert str(caught.value) == message
+
+
+def test_rows_are_read_as_they_were_written_and_a_second_one_replaces_the_first(tmp_path):
+    path = tmp_path / "results.csv"
+    assert accuracy.read(path) == []
+    for one in ROWS:
+        accuracy.put(path, one)
+    assert accuracy.read(path) == ROWS
+    accuracy.put(path, row(seed=1, last=0.5))
+    assert accuracy.read(path) == [*ROWS[1:], row(seed=1, last=0.5)]
+
+
+def test_medians_are_compared_in_points_over_the_same_seeds():
+    packed, powersgd = accuracy.compared(ROWS)
+    assert (packed.median, packed.points) == (0.58, None)
+    assert powersgd.median == 0.579
+    assert powersgd.points == pytest.approx(-0.1)
+    (_, two) = accuracy.compared([*ROWS[:3], ROWS[3]])
+    assert two.points == pytest.approx(0.9)
+
+
+def test_the_table():
+    lines = accuracy.table(ROWS).splitlines()
+    assert lines[1].split() == ["task_cnn", "packed", "3", "0.5800", "0.5700", "0.5900", "-", "0.5900", "1,000"]
+    assert lines[2].split() == ["task_cnn", "powersgd", "3", "0.5790", "0.5600", "0.5830", "-0.10", "0.5900", "3,000"]
+
+
+def test_the_plan_by_itself(results):
+    made = run_accuracy.plan({}, HOSTS)
+    assert (made["configs"], made["methods"], made["seeds"]) == (["task_cnn", "deep_cnn"], ["packed", "powersgd"], [1, 2, 3])
+    assert (made["epochs"], made["workers"], len(made["trainings"])) == (10, 5, 12)
+    assert f"-e accuracy={made['name']}" in made["command"]
+
+
+def test_a_comparison_is_continued_with_more_seeds_but_not_with_other_epochs(results):
+    made = run_accuracy.plan({"accuracy": "one"}, HOSTS)
+    folder = results / "results/one"
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(json.dumps({key: made[key] for key in run_accuracy.KEPT}))
+    assert len(run_accuracy.plan({"accuracy": "one", "seeds": "1-5"}, HOSTS)["trainings"]) == 20
+    more = [*HOSTS, {"name": "node5", "address": "10.0.0.5"}]
+    assert run_accuracy.plan({"accuracy": "one", "workers": "5"}, more)["hosts"] == made["hosts"]
+    with pytest.raises(LockstepError, match=r"^hosts=.*node4 10\.0\.1\.4.* was begun with .*node4 10\.0\.0\.4"):
+        run_accuracy.plan({"accuracy": "one"}, [*HOSTS[:4], {"name": "node4", "address": "10.0.1.4"}])
+    with pytest.raises(LockstepError, match=r"^epochs=3: accuracy=one was begun with 10; leave it alike, or take another name$"):
+        run_accuracy.plan({"accuracy": "one", "epochs": "3"}, HOSTS)
+
+
+@pytest.mark.parametrize(
+    ("given", "way"),
+    [
+        ("seed=1", "seeds=1-3"),
+        ("train.epochs=1", "epochs=10"),
+        ("train.steps=9", "epochs=10"),
+        ("train={epochs: 2}", "epochs=10"),
+        ("data.limit_train=0.2,reduction.rank=2", "methods=packed,powersgd-4"),
+        ("reduction={name: half}", "methods=packed,powersgd-4"),
+    ],
+)
+def test_what_is_compared_is_not_set(given, way, results):
+    key = given.rpartition(",")[2].partition("=")[0]
+    with pytest.raises(LockstepError) as caught:
+        run_accuracy.plan({"set": given}, HOSTS)
+    assert str(caught.value) == f"set={key}: it is what the comparison varies, or asks for by itself; give it as in -e {way}"
+    assert run_accuracy.plan({"set": "data.limit_train=0.2"}, HOSTS)["set"] == "data.limit_train=0.2"
+
+
+def test_other_code_is_another_comparison(results, monkeypatch):
+    made = run_accuracy.plan({"accuracy": "one"}, HOSTS)
+    folder = results / "results/one"
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(json.dumps({key: made[key] for key in run_accuracy.KEPT}))
+    monkeypatch.setattr(run_accuracy.package, "TRAINER", SimpleNamespace(sha256=lambda: "other"))
+    with pytest.raises(LockstepError, match=r"^code=other: accuracy=one was begun with "):
+        run_accuracy.plan({"accuracy": "one"}, HOSTS)
+
+
+def finished(results, training, name="one"):
+    run = results / "runs" / training.run(name)
+    run.mkdir(parents=True)
+    summary = {"epochs_done": 2, "best": {"epoch": 1, "val_accuracy": 0.6}, "images_per_s": 900.0, "seconds_training": 12.5}
+    (run / "summary.json").write_text(json.dumps(summary))
+    (run / "evaluations.csv").write_text(
+        "epoch,split,loss,accuracy,images,seconds,evaluated_at\n1,test,1,0.61,10,1,now\n2,test,1,0.55,10,1,now\n"
+    )
+    rows = ({**dict.fromkeys(HISTORY, 0.5), "epoch": epoch, "val_accuracy": value} for epoch, value in ((1, 0.6), (2, 0.57)))
+    write_rows(run / "history.csv", HISTORY, rows)
+    (run / "cluster.json").write_text(json.dumps({"hosts": [{"name": "node1", "cpu": "a processor"}]}))
+    return run
+
+
+def test_the_row_of_a_run_has_its_last_and_its_best_epoch(results):
+    training = Training("task_cnn", "packed", 3)
+    run = finished(results, training)
+    assert run_accuracy.row_of(training, run) == Row("task_cnn", "packed", 3, 2, 0.55, 0.61, 900.0, 12.5)
+
+
+def test_the_conclusion_writes_table_summary_and_picture(results):
+    made = run_accuracy.plan({"accuracy": "one"}, HOSTS)
+    folder = results / "results/one"
+    for method in ("packed", "powersgd"):
+        for seed in (1, 2):
+            training = Training("task_cnn", method, seed)
+            accuracy.put(folder / "results.csv", run_accuracy.row_of(training, finished(results, training)))
+    said = run_accuracy.conclude(folder, made)
+    assert "Test accuracy after 10 epochs" in said
+    assert "-e seeds=1-5" in said
+    summary = json.loads((folder / "summary.json").read_text())
+    assert [one["method"] for one in summary["compared"]] == ["packed", "powersgd"]
+    assert summary["hosts"][0]["cpu"] == "a processor"
+    assert (folder / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert "0.5500" in (folder / "table.md").read_text()
+
+
+def test_every_method_has_a_colour():
+    assert len(accuracy_plot.COLOURS) >= len(accuracy.METHODS)

@@ -1,0 +1,328 @@
+"""Prediction on several devices: parts of a batch, what is timed, the sentence that says why more are or are not faster."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmarks.analysis import inference
+from benchmarks.node import inference as benchmark
+from benchmarks.tasks import plan_inference
+from trainer.errors import ConfigError, LockstepError
+
+SHAPE = (4, 4, 1)
+
+
+def make():
+    """A small model, with other weights at every call."""
+    from keras import Input, Sequential, layers
+
+    return Sequential([Input(SHAPE), layers.Rescaling(1 / 255), layers.Flatten(), layers.Dense(3)], name="small")
+
+
+@pytest.fixture(scope="module")
+def replicas():
+    return benchmark.Replicas(make, ["/CPU:0"] * 3)
+
+
+# --- prediction
+
+
+@pytest.mark.parametrize("batch", [3, 4, 7, 32])
+def test_any_number_of_devices_predicts_the_same(replicas, batch):
+    images = benchmark.random_images(batch, SHAPE)
+    first, *others = (replicas.predictor(count)(images) for count in (1, 2, 3))
+    assert first.shape == (batch, 3)
+    assert first.dtype == np.float32
+    for one in others:
+        np.testing.assert_allclose(one, first, rtol=1e-5, atol=1e-6)
+    assert len(np.unique(first)) > batch
+
+
+def test_only_so_many_devices_are_used(monkeypatch):
+    placed = []
+    device = benchmark.tf.device
+    monkeypatch.setattr(benchmark.tf, "device", lambda name: placed.append(name) or device("/CPU:0"))
+    replicas = benchmark.Replicas(make, ["a", "b", "c"])
+    assert placed == ["a", "b", "c"]
+    placed.clear()
+    replicas.predictor(2)(benchmark.random_images(4, SHAPE))
+    assert placed == ["a", "b"]
+
+
+def test_what_is_known_of_the_model(replicas):
+    assert (replicas.name, replicas.parameters, replicas.input_shape) == ("small", 51, SHAPE)
+
+
+def test_what_is_measured(monkeypatch):
+    monkeypatch.setattr(benchmark, "PASS_S", 0.002)
+    told = []
+    found = benchmark.measure(make, benchmark.Wanted((1, 3), (4, 8), 2), ["/CPU:0"] * 4, told.append)
+    assert {key: value for key, value in found.items() if key != "rows"} == {
+        "model": "small",
+        "parameters": 51,
+        "kind": "CPU",
+        "smallest": 3,
+    }
+    order = [(row["number"], row["batch"], row["devices"]) for row in found["rows"]]
+    assert order == [(1, batch, devices) for batch in (3, 4, 8) for devices in (1, 3)] + [
+        (2, batch, devices) for batch in (3, 4, 8) for devices in (3, 1)
+    ]
+    for batch in (3, 4, 8):
+        assert len({row["calls"] for row in found["rows"] if row["batch"] == batch}) == 1, "all predict the same images"
+    assert all(row["seconds"] > 0 and row["calls"] >= 1 and row["cpu_seconds"] >= 0 for row in found["rows"])
+    assert "warm-up: batch 8, devices: 3" in told
+    assert told[-1] == "round 2 of 2, batch 8"
+
+
+def test_gpus_are_called_so(monkeypatch):
+    device = benchmark.tf.device
+    monkeypatch.setattr(benchmark.tf, "device", lambda _: device("/CPU:0"))
+    monkeypatch.setattr(benchmark, "PASS_S", 0.001)
+    assert benchmark.measure(make, benchmark.Wanted((1,), (1,), 1), ["/device:GPU:0"], lambda _: None)["kind"] == "GPU"
+
+
+def test_a_pass_lasts_about_as_long_as_it_is_to(monkeypatch):
+    took = iter((0.3, 0.25))
+    monkeypatch.setattr(benchmark, "one_pass", lambda *_: {"seconds": next(took)})
+    assert benchmark._warm_up({1: lambda images: images}, np.zeros((2, 1)), lambda _: None) == 4
+
+
+class Found:
+    """As much of TensorFlow as finds devices."""
+
+    def __init__(self, monkeypatch, gpus):
+        self.logical, self.threads = [], []
+        config = benchmark.tf.config
+        monkeypatch.setattr(config.threading, "set_intra_op_parallelism_threads", self.threads.append)
+        monkeypatch.setattr(config.threading, "set_inter_op_parallelism_threads", self.threads.append)
+        monkeypatch.setattr(config.experimental, "set_memory_growth", lambda *_: None)
+        monkeypatch.setattr(config, "list_physical_devices", lambda kind: [kind] * (gpus if kind == "GPU" else 1))
+        monkeypatch.setattr(config, "set_logical_device_configuration", lambda _, some: self.logical.extend(some))
+        count = {"GPU": lambda: gpus, "CPU": lambda: len(self.logical)}
+        monkeypatch.setattr(config, "list_logical_devices", lambda kind: [Device(f"/{kind}:{n}") for n in range(count[kind]())])
+
+
+class Device:
+    def __init__(self, name):
+        self.name = name
+
+
+def test_the_processor_is_cut_into_devices_where_there_is_no_gpu(monkeypatch):
+    found = Found(monkeypatch, gpus=0)
+    assert benchmark.open_devices(3, 2) == ["/CPU:0", "/CPU:1", "/CPU:2"]
+    assert found.threads == [2, 3], "a thread that starts operations for each device"
+
+
+def test_gpus_are_taken_where_there_are_enough(monkeypatch):
+    found = Found(monkeypatch, gpus=4)
+    assert benchmark.open_devices(2, 8) == ["/GPU:0", "/GPU:1"]
+    assert found.logical == []
+
+
+def test_fewer_gpus_than_asked_for_are_refused(monkeypatch):
+    Found(monkeypatch, gpus=1)
+    with pytest.raises(LockstepError) as caught:
+        benchmark.open_devices(2, 8)
+    assert str(caught.value) == "devices=2: this host has 1 GPU; ask for at most as many"
+
+
+# --- the sentence
+
+
+def passes(rates, busy, idle=0.0):
+    """`rates`: (devices, batch) -> images/s of each pass; `busy`: devices -> cores; all passes of 10 calls."""
+    rows = []
+    for (devices, batch), some in rates.items():
+        for number, rate in enumerate(some, 1):
+            seconds = 10 * batch / rate
+            times = {"seconds": seconds, "cpu_seconds": busy[devices] * seconds, "idle_seconds": idle * seconds}
+            rows.append({"devices": devices, "batch": batch, "number": number, "calls": 10, **times})
+    return rows
+
+
+PLAIN = inference.Processor("CPU", 2, 2)
+SMALL = {(1, 2): [1000] * 3, (2, 2): [500] * 3}
+"""The batch of an image a device: 2 ms on one, 4 ms on two."""
+
+
+def answer(rates, busy, idle=0.0, processor=PLAIN, batches=(32, 512)):
+    return inference.answer(inference.cells(passes({**SMALL, **rates}, busy, idle)), batches, 2, processor)
+
+
+def four(one, two, small=(1000, 800)):
+    """Rates at batches of 32 and 512."""
+    spread = (0.99, 1.0, 1.01)
+    values = {(1, 32): small[0], (2, 32): small[1], (1, 512): one, (2, 512): two}
+    return {key: [value * part for part in spread] for key, value in values.items()}
+
+
+def test_no_core_is_left_for_a_second_device():
+    assert answer(four(1000, 900), {1: 1.9, 2: 1.9}, idle=0.1) == (
+        "2 devices are slower than 1 device at a batch of 512, 0.90 times the images/s (0.80 to 0.90 times over all batches): "
+        "1 device keeps 1.9 of 2 cores busy and leaves 0.1 idle, too little for another; 2 keep 1.9 busy; "
+        "all share TensorFlow's one pool of 2 threads; and cutting a batch in 2 costs 2.00 ms a call."
+    )
+
+
+def test_a_second_device_takes_the_idle_core():
+    assert answer(four(1000, 1700), {1: 1.0, 2: 1.8}, idle=0.9, processor=inference.Processor("CPU", 2, 1)) == (
+        "2 devices predict 1.70 times the images/s of 1 device at a batch of 512 (0.80 to 1.70 times over all batches): "
+        "1 device keeps 1.0 of 2 cores busy and leaves 0.9 idle; 2 keep 1.8 busy; "
+        "all share TensorFlow's one pool of 1 thread; and cutting a batch in 2 costs 2.00 ms a call."
+    )
+
+
+def test_what_repeats_can_not_tell_is_said_so():
+    said = answer({(1, 512): [1000, 1200, 800], (2, 512): [1100, 900, 1050]}, {1: 1.9, 2: 1.9}, batches=(512,))
+    assert said.startswith("2 devices and 1 device can't be told apart at a batch of 512: 1.05 times the images/s: 1 device keeps")
+
+
+def test_a_granted_share_is_what_counts_not_the_idle_cores_of_the_machine():
+    said = answer(four(1000, 900), {1: 0.38, 2: 0.38}, idle=1.6, processor=inference.Processor("CPU", 0.38, 1))
+    assert "1 device keeps 0.4 of 0.38 cores busy and leaves 0.0 idle, too little for another; 2 keep 0.4 busy;" in said
+
+
+def test_cutting_that_costs_nothing():
+    rates = {**four(1000, 900), (1, 2): [500] * 3, (2, 2): [1000] * 3}
+    assert answer(rates, {1: 1.9, 2: 1.9}).endswith("and cutting a batch in 2 costs nothing that can be told.")
+
+
+def test_gpus_have_hardware_of_their_own():
+    said = answer(four(1000, 1900), {1: 1.0, 2: 1.0}, processor=inference.Processor("GPU", 8, 8))
+    assert said.endswith(": each device has hardware and memory of its own; cutting a batch in 2 costs 2.00 ms a call.")
+
+
+def test_one_number_of_devices_says_nothing():
+    found = inference.cells(passes({(2, 2): [500], (2, 32): [600]}, {2: 1.0}))
+    assert inference.answer(found, (32,), 2, PLAIN) == "Only 2 devices measured: nothing to compare."
+
+
+def test_single_passes_are_never_told_apart():
+    rates = {(1, 2): [1000], (2, 2): [500], (1, 32): [100], (2, 32): [900]}
+    assert inference.answer(inference.cells(passes(rates, {1: 1.0, 2: 1.0})), (32,), 2, PLAIN).startswith(
+        "2 devices and 1 device can't be told"
+    )
+
+
+def test_the_table_and_the_file():
+    found = inference.cells(passes({(1, 32): [1000, 3000], (2, 32): [1600, 1600]}, {1: 1.0, 2: 1.5}, idle=0.25))
+    assert inference.shown(found) == (
+        "  batch  devices  images/s (median)   mean  ± deviation  ms a call  busy cores  idle cores\n"
+        "     32        1              2,000  2,000        1,414      21.33         1.0         0.2\n"
+        "     32        2              1,600  1,600            0      20.00         1.5         0.2"
+    )
+    assert inference.as_dicts(found)[1] == {
+        "devices": 2,
+        "batch": 32,
+        "images_per_s": {"mean": 1600.0, "deviation": 0.0, "median": 1600.0},
+        "seconds_a_call": 0.02,
+        "busy_cores": 1.5,
+        "idle_cores": 0.25,
+    }
+
+
+@pytest.mark.parametrize("batches", [(32,), (32, 128, 512)])
+def test_the_picture_is_the_same_each_time(batches, tmp_path):
+    rates = {(devices, batch): [1000.0 * batch / devices, 1100.0 * batch] for devices in (1, 2, 4) for batch in batches}
+    found = inference.cells(passes(rates, {1: 1.0, 2: 1.0, 4: 1.0}))
+    for name in ("a.png", "b.png"):
+        inference.draw(found, "small", "node01: Cortex-A72, 4 cores", tmp_path / name)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.size == (960, 630)
+        assert len(picture.convert("RGB").getcolors(1 << 20)) > 50, "not an empty canvas"
+
+
+# --- the plan
+
+
+def refusal(function, *arguments):
+    with pytest.raises(LockstepError) as caught:
+        function(*arguments)
+    return str(caught.value)
+
+
+def test_settings():
+    assert plan_inference.settings_of({}) == {"devices": (1, 2), "batches": (32, 128, 512), "passes": 5}
+    assert plan_inference.settings_of({"devices": "1-3", "batches": "8", "passes": "2"}) == {
+        "devices": (1, 2, 3),
+        "batches": (8,),
+        "passes": 2,
+    }
+
+
+def test_a_batch_that_can_not_be_cut_is_refused():
+    assert refusal(plan_inference.settings_of, {"devices": "1,4", "batches": "2,8"}) == (
+        "batches=2,8: a batch of 2 can't be cut for 4 devices; ask for more"
+    )
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A run of two epochs that started, and one that only was planned."""
+    for name, files in (("old", ["cluster.json", "checkpoints/epoch-0001.keras", "checkpoints/epoch-0002.keras"]), ("new", [])):
+        for file in ["config.yml", *files]:
+            path = tmp_path / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("model: {name: deep_cnn}\n" if file == "config.yml" else "{}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("options", [{"run": "old"}, {}])
+def test_a_run_predicts_with_its_last_snapshot(runs, options):
+    assert plan_inference.model_of(options, runs) == {
+        "of": "epoch 2 of run old",
+        "snapshot": str(runs / "old/checkpoints/epoch-0002.keras"),
+        "config_yaml": "model: {name: deep_cnn}\n",
+    }
+
+
+def test_a_new_model_where_there_is_no_run_or_when_asked_for(runs):
+    first = plan_inference.model_of({}, runs / "nowhere")
+    assert (first["of"], first["snapshot"]) == ("a new lecture_cnn of configuration lecture_cnn", None)
+    asked = plan_inference.model_of({"config": "deep_cnn", "set": "model.filters=16"}, runs)
+    assert asked["of"] == "a new deep_cnn of configuration deep_cnn"
+    assert "filters: 16" in asked["config_yaml"]
+
+
+def test_what_does_not_go_together(runs):
+    assert refusal(plan_inference.model_of, {"run": "old", "config": "deep_cnn"}, runs) == (
+        "run=old, config=deep_cnn: give one of them, a trained model or a new one"
+    )
+    assert refusal(plan_inference.model_of, {"run": "old", "set": "seed=2"}, runs) == (
+        "set=seed=2: a run's snapshot is taken as it is; give config=NAME for a new model"
+    )
+    assert refusal(plan_inference.model_of, {"run": "new"}, runs) == (
+        "run=new: there are no snapshots yet; the first is written at the end of epoch 1"
+    )
+    assert "model.filtres: deep_cnn has no such option" in refusal(
+        plan_inference.model_of, {"config": "deep_cnn", "set": "model.filtres=2"}, runs
+    )
+
+
+def test_results_are_written(tmp_path, monkeypatch):
+    (tmp_path / "config.yml").write_text("model: {name: task_cnn}\n")
+    monkeypatch.setattr(benchmark, "open_devices", lambda most, threads: ["/CPU:0"] * most)
+    monkeypatch.setattr(benchmark, "PASS_S", 0.001)
+    benchmark.run(Path(tmp_path / "config.yml"), None, benchmark.Wanted((1,), (2,), 1), 3, tmp_path / "out")
+    found = json.loads((tmp_path / "out/results.json").read_text())
+    assert (found["model"], found["threads"], found["parameters"]) == ("task_cnn", 3, 3_688_714)
+    assert "starting TensorFlow" in (tmp_path / "out/metrics.jsonl").read_text()
+
+
+def test_a_snapshot_is_read(tmp_path, monkeypatch):
+    model = make()
+    model.save(tmp_path / "model.keras")
+    (tmp_path / "config.yml").write_text("{}\n")
+    monkeypatch.setattr(benchmark, "open_devices", lambda most, threads: ["/CPU:0"] * most)
+    monkeypatch.setattr(benchmark, "PASS_S", 0.001)
+    benchmark.run(tmp_path / "config.yml", tmp_path / "model.keras", benchmark.Wanted((1,), (2,), 1), 1, tmp_path / "out")
+    assert json.loads((tmp_path / "out/results.json").read_text())["model"] == "small"
+
+
+def test_unknown_configuration():
+    with pytest.raises(ConfigError):
+        plan_inference.model_of({"config": "deep"}, Path("/nonexistent"))

@@ -1,0 +1,468 @@
+"""Loaders: how many decode, what a pass is, what passes say; pictures to time them with."""
+
+import csv
+import json
+import math
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jinja2.meta
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from benchmarks.analysis import benchmark, common, loader, pictures
+from benchmarks.node import loader as benchmark_loader
+from benchmarks.node import spent
+from benchmarks.tasks import check_host, plan_loader
+from control.datasets import idx, publish
+from control.datasets.folder import Folder
+from plugins.action import time_on_host
+from trainer import config as configs
+from trainer import worker
+from trainer.data import cache
+from trainer.data.pipeline import Feeder
+from trainer.errors import ConfigError, DatasetError, LockstepError
+
+ROOT = Path(__file__).resolve().parents[3]
+SIZE = (6, 6, 3)
+
+
+@pytest.fixture
+def packs(make_folder, tmp_path):
+    """A published folder of 7 training images."""
+    root = make_folder(train={"cat": 4, "dog": 3})
+    made = publish.publish(Folder(str(root)), tmp_path / "packs", False, lambda *_: None)
+    return publish.place_of(tmp_path / "packs", made.sha256)
+
+
+def opened(packs, loaders):
+    return cache.open_images(packs, packs.folder, SIZE, 0, lambda *_: None, loaders)[1]["train"]
+
+
+# --- how many decode
+
+
+@pytest.mark.parametrize("loaders", [2, 3, 50, None])
+def test_any_number_of_loaders_gives_the_same_images(packs, loaders):
+    indices = np.array([6, 0, 3, 3, 1, 5, 2, 4])
+    assert np.array_equal(opened(packs, loaders).gather(indices), opened(packs, 1).gather(indices))
+
+
+@pytest.mark.parametrize("loaders", [1, 2, 4])
+def test_so_many_loaders_decode_at_once(packs, loaders, monkeypatch):
+    images, together, seen = opened(packs, loaders), threading.Barrier(loaders, timeout=10), set()
+
+    def image(index):
+        if len(seen) < loaders:
+            seen.add(threading.get_ident())
+            together.wait()
+        return np.zeros(SIZE, np.uint8)
+
+    monkeypatch.setattr(images._reader, "image", image)
+    images.gather(np.arange(7))
+    assert len(seen) == loaders
+
+
+def test_the_default_is_a_loader_a_core(packs, monkeypatch):
+    monkeypatch.setattr(cache.os, "sched_getaffinity", lambda _: {0, 3, 5})
+    assert opened(packs, None)._threads._max_workers == 3
+    assert opened(packs, 2)._threads._max_workers == 2
+
+
+def test_an_image_that_can_not_be_decoded_ends_the_gathering(packs, monkeypatch):
+    images = opened(packs, 2)
+    monkeypatch.setattr(images._reader, "image", lambda index: 1 / 0 if index == 5 else np.zeros(SIZE, np.uint8))
+    with pytest.raises(ZeroDivisionError):
+        images.gather(np.arange(7))
+
+
+def test_the_worker_takes_as_many_as_its_configuration_says(tmp_path, monkeypatch):
+    class Asked(Exception):
+        pass
+
+    def open_images(*arguments):
+        raise Asked(arguments[-1])
+
+    (tmp_path / "config.yml").write_text("data: {loaders: 3}\n")
+    monkeypatch.setattr(worker, "open_images", open_images)
+    metrics = worker.Metrics(tmp_path / "metrics.jsonl")
+    with pytest.raises(Asked, match=r"^3$"):
+        worker._train(tmp_path, "a", tmp_path, tmp_path, (1, 0, 0), metrics, None)
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_no_loader_is_refused(value):
+    with pytest.raises(ConfigError) as caught:
+        configs.build({"data": {"loaders": value}})
+    assert str(caught.value) == f"data.loaders: {value} is not allowed; it must be null or at least 1"
+
+
+def test_loaders_may_be_left_open_or_set():
+    assert configs.build({}).data.loaders is None
+    assert configs.build({"data": {"loaders": 12}}).data.loaders == 12
+
+
+# --- passes
+
+
+class Recorded:
+    """Images that note which were asked for."""
+
+    def __init__(self, count):
+        self.labels, self.asked = np.zeros(count, np.int32), []
+
+    def gather(self, indices):
+        self.asked += indices.tolist()
+        return np.zeros((len(indices), *SIZE), np.uint8)
+
+
+@pytest.mark.parametrize(("count", "batch"), [(7, 2), (8, 2), (3, 64), (1, 1)])
+def test_a_pass_sees_every_chosen_image_once_in_another_order_each_time(count, batch):
+    images, chosen, told = Recorded(20), np.arange(20)[:count], []
+    config = configs.build({"train": {"batch_size": batch, "steps_per_call": 2}})
+    feeder = Feeder(images, chosen, [1], 0)
+    for number in (1, 2):
+        took = benchmark_loader.one_pass(config, feeder, count, number, told.append)
+        assert list(took) == ["seconds", "cpu_seconds", "idle_seconds"]
+        assert took["seconds"] > 0
+    first, second = images.asked[:count], images.asked[count:]
+    assert sorted(first) == sorted(second) == chosen.tolist()
+    assert count < 7 or first != second
+    assert told[-1] == count
+
+
+def test_numbers_take_turns():
+    assert benchmark_loader.in_turn((1, 2, 4), 1) == [1, 2, 4]
+    assert benchmark_loader.in_turn((1, 2, 4), 2) == [4, 2, 1]
+
+
+def test_what_is_measured(packs):
+    told = []
+    wanted = benchmark_loader.Wanted((1, 3), 2)
+    found = benchmark_loader.measure(configs.build({"data": {"image_size": list(SIZE)}}), packs, wanted, told.append)
+    assert [(row["loaders"], row["number"], row["images"]) for row in found["rows"]] == [(1, 1, 7), (3, 1, 7), (3, 2, 7), (1, 2, 7)]
+    assert all(row["seconds"] > 0 for row in found["rows"])
+    assert found["images"] == 7
+    assert found["bytes"] == sum(path.stat().st_size for path in (packs.folder.parents[1] / "pets" / "train").rglob("*.png"))
+    assert found["decoded_mb"] == 9 * 108 / 2**20
+    assert told == ["pass 1 of 5 (warm-up, loaders: 3): 7 of 7 images"], "more than once a second is too much"
+
+
+def test_passes_vary_images_as_a_training_would(packs):
+    plain = configs.build({"data": {"image_size": list(SIZE)}})
+    assert benchmark_loader.varying(plain) is None
+    script = f"""
+from pathlib import Path
+from benchmarks.node import loader as benchmark_loader
+from trainer import augmentation, config
+from trainer.data import manifest
+seen, make = [], augmentation.make
+def noted(*how):
+    augment = make(*how)
+    return lambda batch: seen.append(batch.images.shape) or augment(batch)
+augmentation.make = noted
+found = benchmark_loader.measure(
+    config.build({{"data": {{"image_size": [6, 6, 3]}}, "augment": {{"rotate": 5}}, "train": {{"batch_size": 3}}}}),
+    manifest.Published(Path({str(packs.folder)!r}), {packs.sha256!r}), benchmark_loader.Wanted((1,), 1), lambda _: None)
+print(seen, len(found["rows"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    one_pass = "(3, 6, 6, 3), (3, 6, 6, 3), (1, 6, 6, 3)"
+    assert done.stdout == f"[{one_pass}, {one_pass}] 1\n"
+
+
+def test_raw_pixels_of_any_source_are_refused_where_they_are_read(make_idx, tmp_path):
+    made = publish.publish(idx.Idx(str(make_idx())), tmp_path / "packs", False, lambda *_: None)
+    with pytest.raises(DatasetError, match="its images are raw pixels, so loaders have nothing to decode"):
+        benchmark_loader.measure(
+            configs.build({}), publish.place_of(tmp_path / "packs", made.sha256), benchmark_loader.Wanted((1,), 1), lambda _: None
+        )
+
+
+def test_a_limit_takes_fewer_images_of_all_classes(packs):
+    found = benchmark_loader.measure(configs.build({}), packs, benchmark_loader.Wanted((1,), 1, 5), lambda _: None)
+    assert (found["images"], len(found["rows"])) == (5, 1)
+
+
+def test_a_run_writes_results_and_progress(packs, tmp_path):
+    (tmp_path / "config.yml").write_text("data: {image_size: [6, 6, 3]}\n")
+    benchmark_loader.run(tmp_path / "config.yml", packs, benchmark_loader.Wanted((2,), 1), tmp_path / "out")
+    assert json.loads((tmp_path / "out/results.json").read_text())["images"] == 7
+    record = json.loads((tmp_path / "out/metrics.jsonl").read_text().splitlines()[0])
+    assert (record["kind"], record["phase"], record["note"]) == ("phase", "timing", "pass 1 of 2 (warm-up, loaders: 2): 7 of 7 images")
+
+
+# --- what passes say
+
+
+def passes(rates, images=1000):
+    """`rates`: loaders -> images/s of each pass; every pass keeps half a core a loader busy and leaves a quarter idle."""
+    rows = []
+    for loaders, some in rates.items():
+        for number, rate in enumerate(some, 1):
+            took = {"seconds": images / rate, "cpu_seconds": loaders * images / rate / 2, "idle_seconds": images / rate / 4}
+            rows.append({"loaders": loaders, "number": number, "images": images, **took})
+    return rows
+
+
+def test_rows_are_means_medians_and_deviations():
+    rows = loader.rows(passes({2: [200, 400, 400], 1: [100, 100, 100]}))
+    assert [row.loaders for row in rows] == [1, 2]
+    assert rows[1].seconds.values == (5.0, 2.5, 2.5)
+    assert rows[1].seconds.mean == pytest.approx(10 / 3)
+    assert rows[1].seconds.median == 2.5
+    assert rows[1].seconds.deviation == pytest.approx(1.4434, abs=1e-4)
+    assert rows[1].images_per_s.mean == pytest.approx(1000 / 3)
+    assert [row.busy for row in rows] == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        ({1: [1000], 2: [1800], 3: [1820]}, "2 loaders are enough: 1,800 images/s, 1.80 times those of 1; more bring less than 3%."),
+        ({1: [1000], 2: [900]}, "1 loader is enough: 1,000 images/s; more bring less than 3%."),
+        (
+            {1: [1000], 4: [3000]},
+            "The most loaders measured are the fastest: 4 loaders, 3,000 images/s, 3.00 times those of 1; more may be faster still.",
+        ),
+        (
+            {1: [1000, 1010, 990], 2: [1500, 1700, 1600], 3: [1600, 1800, 1700]},
+            "2 loaders are enough: 1,600 images/s, 1.60 times those of 1; what more bring (6%) is within what passes differ by.",
+        ),
+        (
+            {1: [500, 1500], 2: [1800, 900], 3: [1800, 900]},
+            "2 loaders are enough: 1,350 images/s, 1.35 times those of 1; more bring less than 3%. "
+            "Passes differ too much to be sure of that: measure more of them, as in -e passes=6.",
+        ),
+        ({2: [1500]}, "2 loaders: 1,500 images/s."),
+    ],
+)
+def test_the_answer(rates, said):
+    assert loader.answer(loader.rows(passes(rates)), 4) == f"{said} Training takes 4 here (the cores) unless data.loaders says otherwise."
+
+
+def test_whether_training_would_decode_at_all():
+    assert loader.cached(3000.4, 2048) == (
+        "Decoded, all images take 3,000 MB, above data.cache_limit_mb=2048: training decodes them in every epoch, as timed here."
+    )
+    assert loader.cached(12, 2048) == (
+        "Decoded, all images take 12 MB, within data.cache_limit_mb=2048: training would decode them once and read a cache from then on; "
+        "what is timed here is what a folder above the limit costs in every epoch."
+    )
+
+
+def test_the_table():
+    assert loader.shown(loader.rows(passes({1: [500, 500], 2: [1000, 800]}))) == (
+        "  loaders  seconds a pass (mean)  ± deviation  median  images/s (median)  times 1  busy cores  idle cores\n"
+        "        1                   2.00         0.00    2.00                500     1.00         0.5         0.2\n"
+        "        2                   1.12         0.18    1.12                900     1.80         1.0         0.2"
+    )
+
+
+def test_a_single_pass_has_no_deviation():
+    row = loader.rows(passes({1: [500]}))[0]
+    assert math.isnan(row.seconds.deviation)
+    assert loader.shown([row]).splitlines()[1].split() == ["1", "2.00", "-", "2.00", "500", "1.00", "0.5", "0.2"]
+    assert loader.as_dicts([row]) == [
+        {
+            "loaders": 1,
+            "seconds": {"mean": 2.0, "deviation": None, "median": 2.0},
+            "images_per_s": {"mean": 500.0, "deviation": None, "median": 500.0},
+            "busy_cores": 0.5,
+            "idle_cores": 0.25,
+        }
+    ]
+
+
+@pytest.mark.parametrize("rates", [{1: [500]}, {1: [500, 510], 2: [900, 950]}, {n: [100.0 * n] * 5 for n in range(1, 33)}])
+def test_the_picture_is_the_same_each_time(rates, tmp_path):
+    rows = loader.rows(passes(rates))
+    for name in ("a.png", "b.png"):
+        loader.draw(rows, 1000, "node01: Cortex-A72, 4 cores", tmp_path / name)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.size == (960, 810)
+        assert len(picture.convert("RGB").getcolors(1 << 20)) > 50, "not an empty canvas"
+
+
+# --- hosts and files
+
+FACTS = {
+    "model": "Cortex-A72",
+    "cores": 4,
+    "cpu_quota": None,
+    "cpus": 4,
+    "os": "Debian",
+    "machine": "aarch64",
+    "memory": {"total_mb": 1, "available_mb": 1},
+    "load": 0.5,
+    "governors": ["ondemand"],
+    "temperature": 40.0,
+    "throttled": None,
+    "python": {"path": "/p", "version": "3.11.2", "packages": {"numpy": "2"}},
+    "port": {"number": 1, "state": "free"},
+    "user": "pi",
+}
+
+
+def test_a_host_in_a_line_and_in_a_file():
+    host = common.machine("node01", FACTS)
+    assert common.about(host) == "node01: Cortex-A72, 4 cores"
+    assert (host["python"], host["packages"], host["governors"]) == ("3.11.2", {"numpy": "2"}, ["ondemand"])
+    assert "user" not in host
+    assert common.about({**host, "model": "", "cpu_quota": 0.38}) == "node01: aarch64, 4 cores, 0.38 of them granted"
+
+
+def test_what_repeats_tell_apart():
+    one, other, far = common.Spread((10.0, 11.0, 9.0)), common.Spread((12.0, 11.0, 13.0)), common.Spread((20.0, 21.0, 19.0))
+    assert not common.told_apart(one, other)
+    assert common.told_apart(one, far)
+    assert not common.told_apart(common.Spread((1.0,)), far), "single repeats say nothing"
+
+
+@pytest.mark.parametrize(
+    ("cpus", "busy", "idle", "said"),
+    [
+        (4, 1.0, 3.0, ""),
+        (4, 1.0, 2.3, ""),
+        (4, 1.0, 1.0, "Take care: other processes took 2.0 of 4 cores; measure again on a quiet host."),
+        (0.38, 0.38, 0.0, ""),
+    ],
+)
+def test_other_processes_are_told_of(cpus, busy, idle, said):
+    quiet = {"seconds": 0.5, "cpu_seconds": 0.5 * busy, "idle_seconds": 0.5 * (4 - busy)}
+    rows = [{"seconds": 2.0, "cpu_seconds": 2 * busy, "idle_seconds": 2 * idle}]
+    assert common.disturbed({"cores": 4, "cpus": cpus}, rows) == said
+    assert common.disturbed({"cores": 4, "cpus": cpus}, [{**rows[0], "seconds": 0.1}]) == "", "too short to be known"
+    assert common.disturbed({"cores": 4, "cpus": cpus}, [*rows, *[quiet] * 40]) == "", "most passes had the host for themselves"
+
+
+def test_what_work_takes():
+    work = spent.Spent()
+    until = time.process_time() + 0.05
+    while time.process_time() < until:
+        pass
+    took = work.so_far()
+    assert took["seconds"] >= 0.049
+    assert took["cpu_seconds"] >= 0.05
+    assert took["idle_seconds"] >= 0
+
+
+def test_idle_seconds_are_those_of_all_cores_and_of_waiting_for_disks():
+    assert spent.idle_seconds("cpu  10 20 30 400 50 6 7 8 9 10\ncpu0 1 2 3 4 5\n") == 4.5
+
+
+def test_files_of_a_result(tmp_path):
+    common.write(tmp_path / "new", [{"loaders": 1, "seconds": 1.23456789}, {"loaders": 2, "seconds": 1.0}], {"answer": "ä"})
+    with (tmp_path / "new/results.csv").open() as stream:
+        assert list(csv.reader(stream)) == [["loaders", "seconds"], ["1", "1.234568"], ["2", "1.0"]]
+    assert json.loads((tmp_path / "new/summary.json").read_text()) == {"answer": "ä"}
+
+
+def test_passes_in_words():
+    assert [common.passes(number) for number in (1, 5)] == ["1 pass", "5 passes"]
+
+
+def test_a_command_can_be_typed_again():
+    options = {"dataset": "my pictures", "set": "a.b=[1,2]"}
+    assert benchmark.command("benchmarks/loader.yml", options) == (
+        "ansible-playbook benchmarks/loader.yml -e 'dataset=\"my pictures\"' -e 'set=a.b=[1,2]'"
+    )
+    assert benchmark.command("benchmarks/loader.yml", {}) == "ansible-playbook benchmarks/loader.yml"
+
+
+def test_raw_pixels_have_nothing_to_decode(make_idx, make_folder):
+    root = make_idx()
+    with pytest.raises(ConfigError) as caught:
+        plan_loader.check_folder(str(root))
+    assert str(caught.value) == (
+        f"dataset={root}: its images are raw pixels, so loaders have nothing to decode; give a folder with train/<class>/ and "
+        "test/<class>/ of JPEG files, or leave dataset= out to have one made"
+    )
+    plan_loader.check_folder(str(make_folder()))
+
+
+@pytest.mark.parametrize(
+    ("looked", "said"),
+    [
+        ({"msg": "no answer"}, "a: no answer"),
+        (
+            {"facts": {**FACTS, "python": {"path": "/p", "error": "is missing"}}},
+            "a: /p is missing; make it: ansible-playbook provision.yml",
+        ),
+        (
+            {"facts": {**FACTS, "port": {"state": "held", "run": "x"}}},
+            "a: run=x trains there, and times taken beside it would be wrong; wait for its end, or stop it: "
+            "ansible-playbook stop.yml -e run=x",
+        ),
+    ],
+)
+def test_a_host_that_can_not_be_measured(looked, said):
+    with pytest.raises(LockstepError) as caught:
+        check_host.check("a", looked)
+    assert str(caught.value) == said
+
+
+def test_a_free_host_is_measured():
+    check_host.check("a", {"facts": FACTS})
+
+
+def test_the_start_script_is_given_all_that_its_template_reads():
+    play = yaml.safe_load((ROOT / "playbooks/stages/time_on_host.yml").read_text())[0]
+    environment = jinja2.Environment()
+    environment.filters |= {"quote": str, "checked_code": str}
+    template = environment.parse((ROOT / "templates/run_worker.sh.j2").read_text())
+    assert jinja2.meta.find_undeclared_variables(template) <= {*play["vars"]["bench_script"], "worker_root", "inventory_hostname"}
+
+
+def test_why_there_are_no_numbers():
+    assert time_on_host.failure("a", {"exit_code": 1}, ["noise", "error: devices=9: too many"]) == "a: devices=9: too many"
+    assert time_on_host.failure("a", {"exit_code": 137}, ["x", "y"]) == (
+        "a: the benchmark failed, exit code 137; the last lines of its log:\n  x\n  y"
+    )
+    assert time_on_host.failure("a", None, ["x"]).startswith("a: the benchmark failed, its session ended without an exit code (killed, ")
+
+
+# --- pictures
+
+
+def test_pictures_are_the_same_for_a_seed_and_differ_between_seeds(tmp_path):
+    told = []
+    pictures.make(tmp_path / "a", 5, 1, lambda *numbers: told.append(numbers))
+    pictures.make(tmp_path / "b", 9, 1, lambda *_: None)
+    pictures.make(tmp_path / "c", 5, 2, lambda *_: None)
+    names = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.jpg"))
+    assert [str(name) for name in names if "test" in name.parts] == [f"test/person-{label}/00000{label}.jpg" for label in range(4)]
+    assert len(names) == 9
+    assert told == [(number, 9) for number in range(1, 10)]
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        assert (tmp_path / "a" / name).read_bytes() != (tmp_path / "c" / name).read_bytes()
+    assert len({(tmp_path / "b" / name).read_bytes() for name in names}) == 9
+
+
+def test_pictures_are_as_large_as_photographs_and_can_be_published(tmp_path):
+    pictures.make(tmp_path / "a", 8, 1, lambda *_: None)
+    for path in (tmp_path / "a").rglob("*.jpg"):
+        with Image.open(path) as picture:
+            assert all(200 <= side <= 300 for side in picture.size)
+        assert 5_000 < path.stat().st_size < 30_000
+    listing = Folder(str(tmp_path / "a")).scan()
+    assert listing.counts("train") == {f"person-{label}": 2 for label in range(4)}
+
+
+def test_pictures_are_made_once_and_whole(tmp_path, monkeypatch):
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pictures.make(tmp_path / "a", 4, 1, interrupt)
+    assert list(tmp_path.iterdir()) == []
+    pictures.make(tmp_path / "a", 4, 1, lambda *_: None)
+    monkeypatch.setattr(pictures, "_write", None)
+    pictures.make(tmp_path / "a", 4, 1, interrupt)

@@ -1,0 +1,634 @@
+"""The benchmark against peers: what is measured in which order, what the numbers say, what a host is told to run."""
+
+import dataclasses
+import json
+import math
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from benchmarks.analysis import peers, peers_plot, peers_results
+from benchmarks.analysis.peers import SYSTEMS, Cell, Pace, Settings, Wanted
+from benchmarks.analysis.peers_results import Results, Row
+from benchmarks.tasks import conclude_peers, judge_peers, plan_peers
+from control.remote.remote import MARK
+from plugins.action import peer_cell, peer_link
+from tests.unit.conftest import ROOT, load_file
+from trainer.errors import ConfigError, LockstepError
+
+common = sys.modules.setdefault("common", load_file(ROOT / "benchmarks" / "peers" / "common.py", "common"))
+
+
+def refusal(function, *arguments):
+    with pytest.raises(ConfigError) as caught:
+        function(*arguments)
+    return str(caught.value)
+
+
+class TestWhatIsAskedFor:
+    def test_defaults_of_the_lab(self):
+        asked = peers.wanted({}, 5, True)
+        assert (asked.workers, asked.links, asked.rounds, asked.seed) == ((1, 2, 3, 4, 5), ("none", "1gbit", "100mbit"), 3, 1)
+        assert "lockstep" in asked.systems
+        assert "lockstep-half" not in asked.systems
+
+    def test_elsewhere_links_are_as_they_are(self):
+        assert peers.wanted({"workers": "1,3"}, 4, False) == Wanted((1, 3), ("none",), peers.systems(None), 3, 1)
+
+    def test_a_link_that_can_t_be_limited(self):
+        assert refusal(peers.wanted, {"links": "none,1gbit"}, 4, False) == (
+            "links=none,1gbit: only the lab's links can be limited (ansible-playbook lab.yml makes one); on other hosts measure them as "
+            "they are: leave links away, or -e links=none"
+        )
+
+    def test_more_workers_than_hosts(self):
+        assert refusal(peers.wanted, {"workers": "1-6"}, 5, True) == ("workers=1-6: the inventory has 5 hosts; add hosts or ask for fewer")
+
+    def test_links_each_once_in_the_order_given(self):
+        assert peers.links("1Gbit, none,1gbit") == ("1gbit", "none")
+
+    def test_a_link_that_is_no_rate(self):
+        assert refusal(peers.links, "fast").startswith("link=fast: it must be none or a rate")
+
+    def test_systems_in_the_order_of_the_table(self):
+        assert peers.systems("ddp, lockstep") == ("lockstep", "ddp")
+
+    def test_an_unknown_system_has_the_nearest_known(self):
+        assert refusal(peers.systems, "dpd").startswith("systems=dpd: dpd is unknown (did you mean ddp?); there are: lockstep, ")
+
+    def test_settings_are_counts(self):
+        assert peers.settings({"steps": "80", "threads": "2", "rounds": "x"}) == Settings(steps=80, threads=2)
+        assert "steps" in refusal(peers.settings, {"steps": "0"})
+
+    @pytest.mark.parametrize(("link", "rate"), [("none", None), ("1gbit", 1e9), ("100mbit", 1e8), ("25kbit", 25e3), ("8bit", 8)])
+    def test_rates_in_bits_a_second(self, link, rate):
+        assert peers.bits_per_s(link) == rate
+
+    @pytest.mark.parametrize("name", ["../x", "", "-a", "A"])
+    def test_a_name_can_t_leave_the_folder(self, name):
+        assert refusal(peers.check_name, name).startswith(f"peers={name}: ")
+
+
+class TestCells:
+    asked = Wanted((1, 2), ("none", "1gbit"), ("lockstep", "lockstep-half", "ideal", "stock", "keras-fit", "ddp-fp16"), 2, 1)
+
+    @pytest.mark.parametrize(
+        ("workers", "systems", "expected"),
+        [
+            (
+                (1,),
+                ("in-step", "ideal"),
+                "systems=in-step,ideal: measured with several workers only, and workers is 1; add -e workers=2",
+            ),
+            ((2, 5), ("keras-fit",), "systems=keras-fit: measured with one worker only, and workers is 2,5; add -e workers=1, or other"),
+        ],
+    )
+    def test_nothing_to_measure_is_an_error_that_says_why(self, workers, systems, expected):
+        with pytest.raises(ConfigError, match=f"^{re.escape(expected)}"):
+            peers.cells(Wanted(workers, ("none",), systems, 3, 1))
+
+    def test_several_workers_have_all_but_what_is_for_one(self):
+        block = {cell.system for cell in peers.cells(self.asked) if (cell.round, cell.link, cell.workers) == (1, "1gbit", 2)}
+        assert block == {"lockstep", "lockstep-half", "ideal", "stock", "ddp-fp16"}
+
+    def test_one_worker_is_measured_at_one_link_and_one_of_ours_stands_for_all(self):
+        found = [(cell.link, cell.system) for cell in peers.cells(self.asked) if cell.workers == 1 and cell.round == 2]
+        assert sorted(found) == [("none", "keras-fit"), ("none", "lockstep"), ("none", "stock")]
+
+    def test_rounds_are_whole_blocks_and_links_change_seldom(self):
+        found = peers.cells(self.asked)
+        blocks = list(dict.fromkeys((cell.round, cell.link, cell.workers) for cell in found))
+        changes = sum(
+            one[:3] != other[:3] for one, other in zip(map(dataclasses.astuple, found), map(dataclasses.astuple, found[1:]), strict=False)
+        )
+        assert blocks == [(1, "none", 1), (1, "none", 2), (1, "1gbit", 2), (2, "none", 1), (2, "none", 2), (2, "1gbit", 2)]
+        assert changes == len(blocks) - 1
+
+    def test_the_order_within_a_block_is_drawn_from_the_seed(self):
+        many = dataclasses.replace(self.asked, rounds=8)
+        orders = {
+            tuple(cell.system for cell in peers.cells(many) if (cell.round, cell.link, cell.workers) == (number, "none", 2))
+            for number in range(1, 9)
+        }
+        assert len(orders) > 1
+        assert peers.cells(many) == peers.cells(many)
+        assert peers.cells(many) != peers.cells(dataclasses.replace(many, seed=2))
+
+    def test_what_is_measured_is_left_out(self):
+        found = peers.cells(self.asked)
+        assert peers.remaining(found, found[1:]) == found[:1]
+
+    def test_keys_tell_all_cells_apart(self):
+        found = peers.cells(self.asked)
+        assert len({cell.key for cell in found}) == len(found)
+
+
+class TestPace:
+    def test_nothing_is_known_before_the_first_cell(self):
+        assert Pace().left([Cell(1, "none", 2, "ddp")]) is None
+
+    def test_the_most_alike_cells_count(self):
+        pace = Pace()
+        for link, system, seconds in (("none", "ddp", 10), ("none", "stock", 20), ("100mbit", "ddp", 90)):
+            pace.add(Cell(1, link, 2, system), seconds)
+        assert pace.left([Cell(2, "none", 3, "ddp")]) == 10
+        assert pace.left([Cell(2, "none", 3, "horovod")]) == 15
+        assert pace.left([Cell(2, "1gbit", 3, "ddp"), Cell(2, "100mbit", 3, "stock")]) == 40 + 90
+
+
+class TestStart:
+    def job(self, folder, *argv, deadline=20):
+        return {"environment": {"A": "x y"}, "argv": list(argv), "folder": str(folder), "deadline": deadline}
+
+    def run(self, folder, job):
+        folder.mkdir(exist_ok=True)
+        (folder / "run.sh").write_text(peers.start_script(job))
+        subprocess.run(["bash", "run.sh"], cwd=folder, check=True)
+        return (folder / "exit").read_text().strip(), (folder / "worker.log").read_text()
+
+    def test_the_script_passes_environment_and_exit_code_on(self, tmp_path):
+        folder = tmp_path / "a folder"
+        folder.mkdir()
+        (folder / "result.json").write_text("of another cell")
+        assert self.run(folder, self.job(folder, "sh", "-c", 'echo "$A"; exit 3')) == ("3", "x y\n")
+        assert not (folder / "result.json").exists()
+
+    def test_what_takes_too_long_is_ended(self, tmp_path):
+        assert self.run(tmp_path / "b", self.job(tmp_path / "b", "sleep", "30", deadline=1))[0] == "124"
+
+    def test_a_program_s_command_line_is_what_it_reads(self, tmp_path, monkeypatch):
+        cell = Cell(1, "none", 2, "ddp-fp16")
+        argv = peers.arguments(cell, 1, ["10.0.0.1:5", "10.0.0.2:6"], Settings(steps=24, batch=32), 3)
+        monkeypatch.setattr(sys, "argv", ["x", *argv, "--result", str(tmp_path / "r.json")])
+        given = common.task()
+        assert (given.rank, given.workers, given.steps, given.batch, given.threads, given.variant) == (1, 2, 24, 32, 3, "fp16")
+        assert (given.address, given.first) == ("10.0.0.2", ("10.0.0.1", 5))
+
+    def test_every_system_has_its_program(self):
+        assert all((ROOT / "benchmarks" / "peers" / f"{system.program}.py").is_file() for system in SYSTEMS.values())
+
+    def test_a_link_is_set_once_and_quoted_whole(self):
+        assert peer_link.script("1gbit") == (
+            'sh -c \'[ "$(cat /run/lockstep-lab.link 2>/dev/null || echo none)" = 1gbit ] || { tc qdisc replace dev eth0 root tbf rate '
+            "1gbit burst 256kb latency 100ms && echo 1gbit > /run/lockstep-lab.link && echo changed; }'"
+        )
+        assert "tc qdisc del dev eth0 root && echo none" in peer_link.script("none")
+
+
+class TestEndOfAWorker:
+    def test_code_result_and_log(self):
+        said = f'{MARK}\n0\n{MARK}\n{{"rank": 1}}\n{MARK}\none\ntwo\n'
+        assert peer_cell.parse(said) == {"exit": 0, "result": {"rank": 1}, "lines": ["one", "two"]}
+
+    def test_a_worker_that_left_nothing(self):
+        assert peer_cell.parse(f"{MARK}\n{MARK}\n\n{MARK}\n") == {"exit": None, "result": None, "lines": []}
+
+    def test_a_host_that_said_something_else(self):
+        assert peer_cell.parse("cd: no such folder") == {"exit": None, "result": None, "lines": ["cd: no such folder"]}
+
+    def test_the_first_failure_is_not_that_of_who_lost_the_others(self):
+        ends = [
+            {"host": "a", "exit": 75, "lines": ["another worker of this cell is gone"]},
+            {"host": "b", "exit": 1, "lines": ["Traceback", "ValueError: bad bucket", "shutting down"]},
+            {"host": "c", "exit": None, "lines": []},
+        ]
+        assert peers_results.first_failure(ends) == "b: exit code 1: ValueError: bad bucket"
+
+    def test_what_a_c_plus_plus_program_says_last(self):
+        lines = ["terminate called after throwing an instance of 'gloo::IoException'", "  what():  connect: refused"]
+        assert peers_results.telling([*lines, "Aborted"]) == "what():  connect: refused"
+
+    def test_too_long_and_silent(self):
+        assert peers_results.first_failure([{"host": "a", "exit": 124, "lines": []}]) == "a: took too long: it said nothing"
+        assert peers_results.first_failure([{"host": "a", "exit": None, "lines": ["x"]}]) == "a: ended without an exit code: x"
+        killed = [{"host": "a", "exit": 137, "lines": []}]
+        assert peers_results.first_failure(killed) == "a: exit code 137 (killed by SIGKILL): it said nothing"
+
+
+def result(rank=0, seconds=0.1, **other):
+    return {
+        "rank": rank,
+        "batch": 64,
+        "steps": 40,
+        "seconds_step": seconds,
+        "cpu_seconds_step": 0.03,
+        "sent_bytes_step": 1e6 + rank,
+        "started_at": 1000.0 + rank,
+        "losses": [2.3, 2.1],
+        "parameters": peers_results.PARAMETERS,
+        "weights_sha256": "aa",
+        "weights_before": "00",
+        "versions": {"torch": "2.13"},
+        **other,
+    }
+
+
+class TestRows:
+    cell = Cell(1, "none", 2, "ddp")
+
+    def test_images_a_second_are_the_sum_over_workers(self):
+        row = peers_results.of_results(self.cell, [result(0, 0.1), result(1, 0.2)])
+        assert row.measured
+        assert row.images_per_s == pytest.approx(640 + 320)
+        assert row.seconds_step == pytest.approx(128 / 960)
+        assert (row.slowest_seconds_step, row.sent_bytes_step, row.started_at, row.weights_equal) == (0.2, 1e6 + 1, 1000.0, True)
+
+    def test_what_this_project_chose_is_kept_where_it_chose(self):
+        found = [result(settings={"reduction": {"name": "powersgd"}})] * 2
+        systems = ("lockstep", "lockstep-powersgd-2", "lockstep-balanced", "ddp", "ideal")
+        rows = [peers_results.of_results(Cell(1, "none", 2, system), found) for system in systems]
+        assert [row.chosen for row in rows] == ["powersgd", "", "powersgd", "", ""]
+        names = [Results([row]).at("none", 2)[0].name for row in [*rows[:2], dataclasses.replace(rows[0], chosen="")]]
+        assert names == ["lockstep (powersgd)", "lockstep-powersgd-2", "lockstep"]
+
+    def test_workers_with_other_weights_are_noted(self):
+        assert peers_results.of_results(self.cell, [result(), result(1, weights_sha256="bb")]).weights_equal is False
+
+    def test_another_model_is_no_measurement(self):
+        row = peers_results.of_results(self.cell, [result(), result(1, parameters=10)])
+        assert (row.measured, row.reason) == (False, "it trains 10 parameters, not the model's 3,688,714")
+
+    def test_a_loss_that_is_no_number_is_no_measurement(self):
+        assert peers_results.of_results(self.cell, [result(losses=[2.3, math.nan])]).reason == "its loss is no number"
+
+    def test_steps_that_change_no_weight_are_no_measurement(self):
+        found = [result(), result(1, weights_before="aa")]
+        assert peers_results.of_results(self.cell, found).reason == "its steps changed no weight"
+
+    def test_rows_come_back_from_the_file_and_a_second_try_replaces_the_first(self, tmp_path):
+        path = tmp_path / "results.csv"
+        assert peers_results.read(path) == []
+        peers_results.put(path, peers_results.failed(self.cell, 'it said "no", and ended'))
+        other = peers_results.failed(Cell(2, "none", 2, "ddp"), "x")
+        peers_results.put(path, other)
+        assert peers_results.read(path)[0].reason == 'it said "no", and ended'
+        measured = peers_results.of_results(self.cell, [result(), result(1, weights_sha256="bb")])
+        peers_results.put(path, measured)
+        assert peers_results.read(path) == [other, dataclasses.replace(measured, seconds_step=0.1)]
+
+
+def row(system, images_per_s, number=1, link="none", workers=5, sent=14.75e6):
+    return Row(
+        number,
+        link,
+        workers,
+        system,
+        "measured",
+        seconds_step=64 * workers / images_per_s,
+        images_per_s=images_per_s,
+        slowest_seconds_step=64 * workers / images_per_s,
+        cpu_seconds_step=0.03,
+        sent_bytes_step=sent,
+        steps=40,
+        loss=2.0,
+        weights_equal=True,
+        started_at=1000.0,
+    )
+
+
+@pytest.fixture
+def results():
+    """Three rounds at 1 Gbit/s; a peer that fails, and one that does in one round."""
+    rows = []
+    for number, (ours, ddp, ideal) in enumerate([(2000, 1000, 2500), (2400, 1000, 4000), (1800, 1200, 2000)], 1):
+        rows += [
+            row("lockstep", ours, number, "1gbit", sent=0.25e6),
+            row("ddp", ddp, number, "1gbit"),
+            row("ideal", ideal, number, "1gbit", sent=0),
+        ]
+    rows += [row("stock", 900, 1, "1gbit"), peers_results.failed(Cell(2, "1gbit", 5, "stock"), "node1: exit code 1: boom")]
+    rows += [peers_results.failed(Cell(number, "1gbit", 5, "horovod"), "not installed: no compiler") for number in (1, 2)]
+    rows += [
+        row("lockstep", 800, 1, "1gbit", 1, sent=0),
+        row("keras-fit", 700, 1, "1gbit", 1, sent=0),
+        row("ddp", 600, 1, "1gbit", 1, sent=0),
+    ]
+    return Results(rows)
+
+
+class TestResults:
+    def test_medians_and_order(self, results):
+        assert [point.system for point in results.at("1gbit", 5)] == ["ideal", "lockstep", "ddp", "stock", "horovod"]
+        point = results.points["1gbit", 5, "lockstep"]
+        assert (point.images_per_s, point.spread) == (2000, (1800, 2400))
+        assert point.seconds == pytest.approx((320 / 2400, 320 / 2000, 320 / 1800))
+
+    def test_ratios_are_taken_within_rounds(self, results):
+        ours = results.points["1gbit", 5, "lockstep"]
+        assert results.ratio(ours, results.best("1gbit", 5, peers.IDEAL)) == pytest.approx((0.6, 0.8, 0.9))
+        assert results.ratio(ours, results.best("1gbit", 5, peers.PEER)) == pytest.approx((1.5, 2.0, 2.4))
+        assert results.ratio(ours, results.points["1gbit", 5, "stock"]) == pytest.approx((2000 / 900,) * 3)
+        assert results.ratio(ours, results.points["1gbit", 5, "horovod"]) is None
+        assert results.ratio(ours, None) is None
+
+    def test_limits(self, results):
+        ddp = results.points["1gbit", 5, "ddp"]
+        assert ddp.wire == pytest.approx(0.118)
+        assert results.limit(ddp) == pytest.approx(320 / max(0.118, 320 / 2500))
+        heavy = Results([*results.rows, row("horovod-fp16", 500, 1, "1gbit", sent=50e6)]).points["1gbit", 5, "horovod-fp16"]
+        assert results.limit(heavy) == pytest.approx(320 / 0.4)
+
+    def test_an_unlimited_link_has_no_wire_and_no_ideal_no_limit(self):
+        found = Results([row("ddp", 1000)])
+        assert found.points["none", 5, "ddp"].wire is None
+        assert found.limit(found.points["none", 5, "ddp"]) is None
+
+    def test_links_from_fast_to_slow(self):
+        found = Results([row("ddp", 1000, link=link) for link in ("100mbit", "none", "1gbit")])
+        assert found.links == ["none", "1gbit", "100mbit"]
+
+    def test_sentences_for_the_most_workers_and_for_one(self, results):
+        assert peers_results.sentences(results) == [
+            "1 worker: lockstep trains 800 images/s, 1.14 times the best peer of its round (keras-fit; 700).",
+            "5 workers, 1 Gbit/s: lockstep trains 2,000 images/s, 2.00 times the best peer of its round (ddp; 1,000; rounds "
+            "1.50 to 2.40), "
+            "80% of the ideal (2,500; rounds 60% to 90%).",
+        ]
+
+    def test_a_sentence_is_of_this_project_as_it_comes_where_that_was_measured(self):
+        faster, plain = row("lockstep-half", 2000), row("lockstep", 1500)
+        assert peers_results.sentences(Results([faster, plain])) == ["5 workers, links unlimited: lockstep trains 1,500 images/s."]
+        assert peers_results.sentences(Results([faster])) == ["5 workers, links unlimited: lockstep-half trains 2,000 images/s."]
+
+    def test_the_best_peer_is_that_of_each_round(self):
+        peers_of = {"lockstep": (2000, 2000, 2000), "ddp": (1000, 800, 1000), "horovod": (900, 1250, 800)}
+        rows = [row(system, speed, number) for system, speeds in peers_of.items() for number, speed in enumerate(speeds, 1)]
+        (said,) = peers_results.sentences(Results(rows))
+        assert said == (
+            "5 workers, links unlimited: lockstep trains 2,000 images/s, 2.00 times the best peer of its round "
+            "(ddp, horovod; 1,000; rounds 1.60 to 2.00)."
+        )
+
+    def test_the_largest_number_with_numbers_is_told_and_drawn(self, tmp_path):
+        failed = [peers_results.failed(Cell(1, "none", 5, system), "no route") for system in ("lockstep", "ddp")]
+        results = Results([row("lockstep", 700, workers=1), *failed])
+        assert results.most == 1
+        peers_plot.draw(results, tmp_path / "peers.png")
+        assert (tmp_path / "peers.png").read_bytes()[:4] == b"\x89PNG"
+
+    @pytest.mark.parametrize(("name", "number"), [("steps", 20), ("warm_up", 8), ("warm_up", 4), ("steps", 4)])
+    def test_steps_are_whole_groups(self, name, number):
+        assert peers.CHUNK == common.CHUNK
+        with pytest.raises(ConfigError, match=f"{name}={number}: every system takes 8 steps at a time"):
+            peers.settings({name: number})
+
+    def test_the_table_shows_who_failed(self, results):
+        assert peers_results.terminal_table(results, "1gbit", 5) == (
+            "5 workers, 1 Gbit/s\n"
+            "  system    ms a step   from     to  images/s  of ideal  of best peer  MB sent  wire ms  CPU ms  rounds\n"
+            "  ideal         128.0   80.0  160.0     2,500      100%          2.50     0.00      0.0    30.0       3\n"
+            "  lockstep      160.0  133.3  177.8     2,000       80%          2.00     0.25      2.0    30.0       3\n"
+            "  ddp           320.0  266.7  320.0     1,000       40%          1.00    14.75    118.0    30.0       3\n"
+            "  stock         355.6  355.6  355.6       900       36%          0.90    14.75    118.0    30.0       1\n"
+            "  horovod      failed      -      -         -         -             -        -        -       -       0"
+        )
+
+    def test_failures_each_once_with_the_places(self, results):
+        assert peers_results.failures(results) == [
+            "stock: node1: exit code 1: boom (5 workers, 1 Gbit/s)",
+            "horovod: not installed: no compiler (5 workers, 1 Gbit/s)",
+        ]
+
+    def test_unequal_weights_are_told_but_not_of_those_that_reduce_nothing(self):
+        rows = [dataclasses.replace(row(name, 1000), weights_equal=False) for name in ("ideal", "in-step", "ddp")]
+        assert peers_results.unequal(Results(rows)) == ["ddp"]
+
+    def test_the_summary_has_every_point(self, results):
+        found = {(one["workers"], one["system"]): one for one in peers_results.summary(results)}
+        assert len(found) == 8
+        assert found[5, "lockstep"]["of_best_peer"] == pytest.approx({"least": 1.5, "median": 2.0, "most": 2.4})
+        assert found[5, "horovod"]["images_per_s"] is None
+        assert json.loads(json.dumps(list(found.values())))
+
+    def test_the_page_names_command_hosts_versions_and_failures(self, results):
+        page = peers_results.markdown(results, record())
+        for part in (
+            "`ansible-playbook benchmarks/peers.yml`",
+            "- node1: Some CPU, 0.38 CPUs, 3,072 MB",
+            "## 5 workers, 1 Gbit/s",
+            "| lockstep | 160.0 | 133.3 | 177.8 | 2,000 | 80% | 2.00 | 0.25 | 2.0 | 30.0 | 3 |",
+            "- horovod: not installed: no compiler (5 workers, 1 Gbit/s)",
+            "- ddp: PyTorch DDP on Gloo (one worker: plain PyTorch) (torch 2.13)",
+        ):
+            assert part in page
+
+
+def record():
+    return {
+        "command": "ansible-playbook benchmarks/peers.yml",
+        "date": "2026-11-21T12:00:00+00:00",
+        "settings": dataclasses.asdict(Settings()),
+        "rounds": 3,
+        "machines": [{"name": "node1", "model": "Some CPU", "cpus": 0.38, "memory_mb": 3072}],
+        "versions": {"ddp": {"torch": "2.13"}},
+    }
+
+
+class TestPicture:
+    def test_curves_begin_with_what_one_worker_does(self, results):
+        assert peers_plot._curve(results, "1gbit", "lockstep") == [(1, 800, 800, 800), (5, 2000, 1800, 2400)]
+        assert peers_plot._curve(results, "1gbit", "ideal")[0] == (1, 800, 800, 800)
+        assert peers_plot._curve(results, "1gbit", "ddp")[0] == (1, 600, 600, 600)
+        assert peers_plot._curve(results, "1gbit", "stock") == [(5, 900, 900, 900)]
+
+    def test_every_system_has_a_line_and_a_bar(self):
+        lines = {name: peers_plot._line(name) for name in SYSTEMS}
+        assert lines["lockstep"]["linestyle"] == "-" != lines["lockstep-packed"]["linestyle"] != lines["lockstep-half"]["linestyle"]
+        assert all(line["color"] == peers_plot._colour(name) for name, line in lines.items())
+
+    def test_the_wire_alone_limits_to(self, results):
+        assert peers_plot._wire_limit(results.points["1gbit", 5, "ddp"]) == pytest.approx(320 / 0.118)
+        assert peers_plot._wire_limit(results.points["1gbit", 5, "horovod"]) is None
+
+    def test_it_is_drawn_also_of_little(self, results, tmp_path):
+        peers_plot.draw(results, tmp_path / "all.png")
+        peers_plot.draw(Results([row("ddp", 1000)]), tmp_path / "one.png")
+        assert [(tmp_path / name).read_bytes()[:4] for name in ("all.png", "one.png")] == [b"\x89PNG"] * 2
+
+
+class TestActions:
+    def test_results_are_added_to_on_the_same_machines_only(self):
+        one, two = ({"name": name, "cpus": 0.38, "packages": {"tensorflow": "2.21.0"}} for name in ("node1", "node2"))
+        assert judge_peers.continued("g", [one, two], [one]) == [one, two]
+        assert judge_peers.continued("g", [one], [one, two]) == [one, two]
+        with pytest.raises(LockstepError) as caught:
+            judge_peers.continued("g", [one, two], [one, {**two, "cpus": 0.19}])
+        assert str(caught.value) == (
+            "peers=g: node2 was measured with another cpus, and numbers of both can't be compared; measure under another name: -e peers=g-2"
+        )
+
+    def test_a_host_that_trains_is_refused(self):
+        judge_peers.refuse_busy("node1", ["peers=-w0-aaaaaa"])
+        with pytest.raises(LockstepError, match="peers-w0-aaaaaa runs there"):
+            judge_peers.refuse_busy("node1", ["peers-w0-aaaaaa"])
+        with pytest.raises(LockstepError) as caught:
+            judge_peers.refuse_busy("node1", ["my-run-w0"])
+        assert str(caught.value) == (
+            "node1: my-run-w0 runs there, and would be measured with the benchmark; "
+            "wait for it, or stop it (ansible-playbook status.yml, stop.yml)"
+        )
+
+    def test_only_the_lab_s_own_inventory_is_the_lab(self, monkeypatch, tmp_path):
+        monkeypatch.chdir(ROOT)
+        given = ["inventory/lab", "inventory/lab/hosts.yml", "inventory/local", str(tmp_path / "inventory/lab")]
+        assert [plan_peers.is_lab(Path(one)) for one in given] == [True, True, False, False]
+
+    def test_a_reduction_that_this_trainer_lacks(self, monkeypatch):
+        odd = dataclasses.replace(SYSTEMS["lockstep"], name="odd", variant='{"reduction": {"name": "telepathy"}}')
+        monkeypatch.setitem(SYSTEMS, "odd", odd)
+        assert plan_peers.unsupported("lockstep") is None
+        assert plan_peers.unsupported("ddp") is None
+        assert "telepathy" in plan_peers.unsupported("odd")
+
+    def continued(self, tmp_path, **changed):
+        known = {
+            "name": "a",
+            "date": "then",
+            "command": "first",
+            "settings": {"steps": 40},
+            "code": "peers-1.zip",
+            "seed": 1,
+            "hosts": [{"name": "node1"}, {"name": "node2"}],
+            "workers": [2],
+            "links": ["none"],
+            "systems": ["ddp"],
+            "rounds": 3,
+        }
+        (tmp_path / "summary.json").write_text(json.dumps(known))
+        peers_results.put(tmp_path / "results.csv", peers_results.failed(Cell(1, "none", 2, "ddp"), "x"))
+        return plan_peers.check_same(tmp_path, {**known, "date": "now", "command": "second", **changed})
+
+    def test_a_folder_is_continued_with_more(self, tmp_path):
+        more = {"workers": [1], "links": ["1gbit"], "systems": ["stock"], "rounds": 1, "hosts": [{"name": "node1"}]}
+        assert self.continued(tmp_path, **more) == {
+            "date": "then",
+            "command": "first",
+            "workers": [1, 2],
+            "links": ["none", "1gbit"],
+            "systems": ["ddp", "stock"],
+            "rounds": 3,
+            "hosts": [{"name": "node1"}, {"name": "node2"}],
+        }
+
+    def test_a_folder_of_other_code_or_hosts_is_not(self, tmp_path):
+        assert refusal(lambda: self.continued(tmp_path, code="peers-2.zip", hosts=[{"name": "pi1"}])) == (
+            "peers=a: it was measured with another trainer or peer programs (their code has changed), list of hosts, "
+            "and numbers of both can't be compared; measure under another name: -e peers=a-2"
+        )
+
+    def test_what_was_found_out_of_a_folder_s_machines_stays_when_it_is_continued(self, tmp_path):
+        assert plan_peers.measured(tmp_path) == {}
+        self.continued(tmp_path)
+        summary = json.loads((tmp_path / "summary.json").read_text())
+        (tmp_path / "summary.json").write_text(json.dumps({**summary, "machines": [{"name": "node1"}], "points": [1]}))
+        assert plan_peers.measured(tmp_path) == {**summary, "machines": [{"name": "node1"}], "points": [1]}
+
+    def test_a_new_folder_has_nothing_to_be_the_same_as(self, tmp_path):
+        assert plan_peers.check_same(tmp_path / "none", {}) == {}
+
+    def test_versions_are_those_that_the_programs_told(self, tmp_path):
+        path = tmp_path / "measurements.jsonl"
+        assert conclude_peers.versions(path) == {}
+        lines = [
+            {"cell": Cell(1, "100mbit", 5, "ddp-fp16").key, "workers": [{"result": {"versions": {"torch": "2.13"}}}]},
+            {"cell": Cell(1, "100mbit", 5, "stock").key, "workers": [{"result": None}]},
+        ]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert conclude_peers.versions(path) == {"ddp-fp16": {"torch": "2.13"}}
+
+
+def given(rank, port, workers=3, **other):
+    addresses = [f"127.0.0.1:{port - common.MEETING_PORTS + number}" for number in range(workers)]
+    values = {"steps": 40, "warm_up": 16, "seconds": 20.0, "batch": 64, "threads": 1, "variant": "", "result": None, **other}
+    return common.Task(rank=rank, addresses=addresses, **values)
+
+
+class TestPrograms:
+    @pytest.mark.parametrize(("pace", "chunks"), [(0.01, 5), (0.4, 5), (0.6, 4), (2.4, 1), (9.0, 1)])
+    def test_steps_become_fewer_when_they_are_slow(self, pace, chunks):
+        assert common.how_many(pace, 40, 20.0) == chunks
+
+    def test_the_same_seed_gives_the_same_images_to_all_systems(self):
+        images, labels = common.images(3, 4)
+        assert (images.shape, images.dtype.name, labels.shape, labels.dtype.name) == ((8, 4, 32, 32, 3), "uint8", (8, 4), "int32")
+        assert int(images.sum()) == int(common.images(3, 4)[0].sum())
+        assert int(images.sum()) != int(common.images(2, 4)[0].sum())
+
+    def test_weights_are_counted_and_told_apart(self):
+        numpy = common.np
+        one, other = common.digest([numpy.zeros((2, 3)), numpy.ones(4)]), common.digest([numpy.zeros((2, 3)), numpy.zeros(4)])
+        assert one["parameters"] == 10
+        assert one["weights_sha256"] != other["weights_sha256"]
+
+    def test_the_loopback_s_interface_and_one_that_is_not_there(self):
+        assert common.interface("127.0.0.1") == "lo"
+        with pytest.raises(OSError, match=r"no network interface of this host has the address 192\.0\.2\.1; set worker_address"):
+            common.interface("192.0.2.1")
+
+    def test_bytes_that_left_only_grow(self):
+        task = given(0, 20000)
+        first = common.sent_bytes(task)
+        assert common.sent_bytes(task) >= first >= 0
+
+    def test_workers_share_words_in_order_of_rank(self, free_port):
+        found = {}
+
+        def worker(rank):
+            meeting = common.Meeting(given(rank, free_port))
+            found[rank] = [meeting.share(rank * 10), meeting.share(None)]
+            meeting.end()
+
+        threads = [threading.Thread(target=worker, args=(rank,)) for rank in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert found == {rank: [[0, 10, 20], [None] * 3] for rank in range(3)}
+
+    def test_the_clock_leaves_the_warm_up_out_and_stops_in_time(self, tmp_path):
+        class Alone:
+            def share(self, value):
+                return [value]
+
+            def end(self):
+                pass
+
+        runs = []
+        task = given(0, 20000, workers=1, result=tmp_path / "r.json", steps=24)
+        weights = lambda: [common.np.full(3, len(runs))]  # noqa: E731 - as short as that
+        trained = common.Trained(lambda steps: runs.append(steps) or 2.5 / len(runs), weights, {"x": "1"})
+        common.measure(task, Alone(), trained)
+        written = json.loads((tmp_path / "r.json").read_text())
+        assert runs == [8] * 5
+        assert (written["steps"], len(written["seconds_chunks"]), written["losses"]) == (24, 3, [2.5, 0.5])
+        assert (written["parameters"], written["versions"]["x"]) == (3, "1")
+        assert written["weights_before"] == common.digest([common.np.full(3, 0)])["weights_sha256"] != written["weights_sha256"]
+
+    def test_who_loses_another_worker_ends_at_once(self, free_port):
+        program = (
+            "import sys, time; sys.path.insert(0, sys.argv[1]); import common; from pathlib import Path; "
+            "rank = int(sys.argv[2]); addresses = [f'127.0.0.1:{int(sys.argv[3]) + n}' for n in range(2)]; "
+            "meeting = common.Meeting(common.Task(rank, addresses, 8, 8, 1.0, 1, 1, '', Path('x'))); "
+            "sys.exit(3) if rank else time.sleep(60)"
+        )
+        argv = [sys.executable, "-c", program, str(ROOT / "benchmarks" / "peers")]
+        port = str(free_port - common.MEETING_PORTS)
+        workers = [subprocess.Popen([*argv, rank, port], stdout=subprocess.PIPE, text=True) for rank in ("0", "1")]
+        try:
+            assert [worker.wait(30) for worker in workers] == [75, 3]
+            assert workers[0].stdout.read() == "another worker of this cell is gone\n"
+        finally:
+            for worker in workers:
+                worker.kill()
+
+
+@pytest.fixture
+def free_port():
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]

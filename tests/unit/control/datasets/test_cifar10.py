@@ -1,0 +1,578 @@
+"""CIFAR-10's archives and folders, made up and, where they are, real; TFRecords written and read."""
+
+import functools
+import hashlib
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tarfile
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from control.datasets import cifar10, convert, publish, sources, tfrecords
+from tests.unit.samples import ROOT, real_data
+from trainer import config as configs
+from trainer import schedule
+from trainer.data.cache import open_images
+from trainer.data.manifest import Published
+from trainer.errors import DatasetError
+from trainer.files import sha256_file
+
+SIZE = 100
+"""Images of a batch in these archives; the real ones have 10,000."""
+
+
+def quiet(*_):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def small(request, monkeypatch):
+    if "real" not in request.node.name:
+        monkeypatch.setattr(cifar10, "BATCH", SIZE)
+
+
+@functools.cache
+def batch(number):
+    random = np.random.default_rng(number)
+    labels = np.repeat(np.arange(10), SIZE // 10)
+    random.shuffle(labels)
+    return random.integers(0, 256, (SIZE, 3072), dtype=np.uint8), labels
+
+
+def python_members():
+    names = cifar10.ARCHIVES["python"].batches
+    for number, name in enumerate(names):
+        images, labels = batch(number)
+        yield f"cifar-10-batches-py/{name}", pickle.dumps({b"data": images, b"labels": labels.tolist()}, protocol=2)
+
+
+def binary_members():
+    names = cifar10.ARCHIVES["binary"].batches
+    for number, name in enumerate(names):
+        images, labels = batch(number)
+        yield f"cifar-10-batches-bin/{name}", np.hstack([labels.astype(np.uint8)[:, None], images]).tobytes()
+
+
+def packed(path, members):
+    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory):
+    place = tmp_path_factory.mktemp("archives")
+    return {
+        "python": packed(place / "cifar-10-python.tar.gz", python_members()),
+        "binary": packed(place / "cifar-10-binary.tar.gz", binary_members()),
+    }
+
+
+@pytest.mark.parametrize("kind", ["python", "binary"])
+def test_batches_become_splits(kind, archives):
+    splits = cifar10.read(archives[kind], "any", quiet)
+    assert {name: split.images.shape for name, split in splits.items()} == {
+        "train": (400, 3, 32, 32),
+        "validation": (100, 3, 32, 32),
+        "eval": (100, 3, 32, 32),
+    }
+    for name, start, number in (("train", 0, 0), ("train", 300, 3), ("validation", 0, 4), ("eval", 0, 5)):
+        images, labels = batch(number)
+        part = slice(start, start + SIZE)
+        assert (splits[name].images[part].reshape(-1, 3072) == images).all()
+        assert (splits[name].labels[part] == labels).all()
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_an_unpacked_archive_is_read(inside, archives, tmp_path):
+    with tarfile.open(archives["binary"]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    splits = cifar10.read(tmp_path / "cifar-10-batches-bin" if inside else tmp_path, None, quiet)
+    assert (splits["eval"].labels == batch(5)[1]).all()
+
+
+def test_progress_is_told(archives):
+    seen = []
+    cifar10.read(archives["binary"], "any", lambda done, total: seen.append((done, total)))
+    assert seen == [(number * SIZE, 6 * SIZE) for number in range(1, 7)]
+
+
+def refused(path, digest=None):
+    with pytest.raises(DatasetError) as caught:
+        cifar10.read(path, digest, quiet)
+    return str(caught.value)
+
+
+def test_another_digest_is_refused_with_the_mend(archives):
+    found = hashlib.md5(archives["python"].read_bytes()).hexdigest()
+    message = refused(archives["python"])
+    assert message.startswith(f"{archives['python']}: its digest is md5:{found}, not one of the official archives':")
+    assert message.endswith(f"-e digest=md5:{found}")
+    assert "not sha256:00" in refused(archives["python"], "sha256:00")
+    assert refused(archives["python"], "crc:1") == "digest=crc:1: expected md5:HEX, sha256:HEX or any"
+    assert cifar10.read(archives["python"], f"md5:{found}", quiet)["eval"].labels.shape == (SIZE,)
+
+
+def test_a_truncated_archive_is_refused(archives, tmp_path):
+    short = tmp_path / "short.tar.gz"
+    short.write_bytes(archives["python"].read_bytes()[:-50_000])
+    assert "it is truncated, or another file" in refused(short)
+    assert refused(short, "any").startswith(f"{short}: truncated, or no archive:")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "wrong"),
+    [
+        (
+            "data_batch_2.bin",
+            lambda data: data[:-7],
+            "data_batch_2.bin: truncated or damaged: 307,293 bytes are no whole number of records of 3,073",
+        ),
+        ("data_batch_2.bin", lambda data: data[:-3073], "data_batch_2.bin: truncated or damaged: 99 images and 99 labels, not 100"),
+        ("test_batch.bin", lambda data: b"\x0a" + data[1:], "eval has the label 10; labels are 0 to 9"),
+        (
+            "data_batch_5.bin",
+            lambda data: None,
+            "cifar-10-batches-bin/data_batch_5.bin is missing: the archive is truncated, or no CIFAR-10",
+        ),
+    ],
+)
+def test_damaged_batches_are_refused(name, change, wrong, tmp_path):
+    members = dict(binary_members())
+    changed = change(members.pop(f"cifar-10-batches-bin/{name}"))
+    if changed is not None:
+        members[f"cifar-10-batches-bin/{name}"] = changed
+    assert wrong in refused(packed(tmp_path / "bad.tar.gz", members.items()), "any")
+
+
+class Harmful:
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path):
+    members = [("cifar-10-batches-py/data_batch_1", pickle.dumps({b"data": Harmful(), b"labels": []}, protocol=2))]
+    message = refused(packed(tmp_path / "harm.tar.gz", members), "any")
+    assert "data_batch_1: truncated or damaged: it asks for posix.system, which no batch of CIFAR-10 holds" in message
+
+
+def hostile(path, **attributes):
+    """A binary archive, with one more member that no official one has, or with one of its batches replaced by it."""
+    extra = tarfile.TarInfo(attributes.pop("name"))
+    for key, value in attributes.items():
+        setattr(extra, key, value)
+    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
+        archive.addfile(extra)
+        for name, data in binary_members():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            if name != extra.name:
+                archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+FIRST = "cifar-10-batches-bin/data_batch_1.bin"
+
+
+@pytest.mark.parametrize(
+    ("member", "what"),
+    [
+        ({"name": FIRST, "type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, f"{FIRST} is a link to /etc/passwd"),
+        ({"name": FIRST, "type": tarfile.SYMTYPE, "linkname": "data_batch_1.bin"}, f"{FIRST} is a link to data_batch_1.bin"),
+        ({"name": FIRST, "type": tarfile.LNKTYPE, "linkname": "../../gone"}, f"{FIRST} is a link to ../../gone"),
+        ({"name": "cifar-10-batches-bin/extra", "type": tarfile.SYMTYPE, "linkname": "x\n\x1b[2J"}, "is a link to x\\n\\x1b[2J"),
+        ({"name": "cifar-10-batches-bin/pipe", "type": tarfile.FIFOTYPE}, "cifar-10-batches-bin/pipe is a device or pipe"),
+        ({"name": "cifar-10-batches-bin/disk", "type": tarfile.BLKTYPE}, "cifar-10-batches-bin/disk is a device or pipe"),
+        ({"name": "/etc/cron.d/job"}, "/etc/cron.d/job leaves the archive's folder"),
+        ({"name": "cifar-10-batches-bin/../../x"}, "cifar-10-batches-bin/../../x leaves the archive's folder"),
+    ],
+)
+def test_an_archive_with_links_or_devices_is_refused_in_a_line(member, what, tmp_path):
+    path = hostile(tmp_path / "hostile.tar.gz", **member)
+    message = refused(path, "any")
+    assert what in message
+    assert message.startswith(f"{path}: ")
+    assert message.endswith("no archive of CIFAR-10 has such a member. Fix: fetch the archive again, and give that")
+    assert "\n" not in message
+
+
+def test_a_batch_that_would_fill_the_memory_is_refused(tmp_path):
+    """A sparse member of 4 GB takes a few bytes of an archive."""
+    (tmp_path / "data").mkdir()
+    with (tmp_path / "data" / "sparse").open("wb") as stream:
+        stream.truncate(2**32)
+    path = tmp_path / "bomb.tar"
+    subprocess.run(["tar", "-C", tmp_path / "data", "-S", "--transform", f"s,.*,{FIRST},", "-cf", path, "sparse"], check=True)
+    assert path.stat().st_size < 100_000
+    assert f"{FIRST} has 4,294,967,296 bytes" in refused(path, "any")
+
+
+@pytest.mark.parametrize("other", ["/dev/zero", "pipe"])
+def test_an_unpacked_batch_that_is_a_device_or_pipe_is_refused(other, archives, tmp_path):
+    with tarfile.open(archives["binary"]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    os.mkfifo(tmp_path / "pipe")
+    victim = tmp_path / "cifar-10-batches-bin" / "data_batch_2.bin"
+    victim.unlink()
+    victim.symlink_to(tmp_path / other)
+    assert refused(tmp_path) == f"{victim}: can't be read: it is no file"
+
+
+def test_other_places_are_refused(tmp_path):
+    assert "no such file or folder; give a python or binary archive of CIFAR-10" in refused(tmp_path / "nowhere")
+    assert refused(tmp_path).startswith(f"path={tmp_path}: not CIFAR-10")
+    assert "is a folder; leave it out" in refused(tmp_path, "md5:0")
+    assert "not CIFAR-10" in refused(packed(tmp_path / "other.tar.gz", [("other/file", b"")]), "any")
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("RGB", (32, 32)).save(tmp_path / split / name / "a.png")
+    assert "its classes are cat, dog; CIFAR-10's are airplane" in refused(tmp_path)
+
+
+CONVERTED = """
+import json, os, sys, tarfile
+from pathlib import Path
+from trainer import worker
+worker.quiet_tensorflow()
+from control.datasets import cifar10, convert
+from trainer.errors import DatasetError
+from trainer.files import sha256_file
+import tensorflow as tf
+
+cifar10.BATCH = 100
+binary, python, out = map(Path, sys.argv[1:])
+told, found = [], {}
+changed = convert.looked_at("cifar10", binary, "any", out, told.append)["changed"]
+found["looked"] = changed, sorted(path.name for path in out.parent.iterdir())
+def refused(archive, digest):
+    try:
+        convert.convert("cifar10", archive, digest, out, told.append)
+    except DatasetError as error:
+        return str(error), sorted(path.name for path in out.parent.iterdir())
+found["digest"] = refused(binary, None)
+found["made"] = convert.convert("cifar10", binary, "any", out, told.append)
+found["files"], found["told"] = sorted(path.name for path in out.iterdir()), told[-3:]
+first = next(tf.data.TFRecordDataset(str(out / "eval.tfrecords")).as_numpy_iterator())
+feature = tf.train.Example.FromString(first).features.feature
+found["features"] = {key: feature[key].WhichOneof("kind") for key in sorted(feature)}
+found["image"], found["label"] = feature["image"].bytes_list.value[0].hex(), feature["label"].int64_list.value[0]
+found["again"] = [work("cifar10", binary, "any", out, told.append)["changed"] for work in (convert.convert, convert.looked_at)]
+found["other"] = refused(python, "any")[0]
+folder = out.parent / "unpacked"
+with tarfile.open(binary) as archive:
+    archive.extractall(folder, filter="data")
+one = out.parent / "from_folder"
+found["folder"] = [work("cifar10", folder, None, one, told.append)["changed"] for work in (convert.convert, convert.looked_at)]
+(inside,) = folder.rglob("data_batch_2.bin")
+os.utime(inside, (1, 1))
+try:
+    convert.looked_at("cifar10", folder, None, one, told.append)
+except DatasetError as error:
+    found["folder"].append(str(error))
+(out / "eval.tfrecords").unlink()
+found["incomplete"] = refused(binary, "any")[0]
+print(json.dumps(found))
+"""
+
+
+def test_an_archive_becomes_tfrecords_once_and_looking_writes_nothing(archives, tmp_path):
+    out = tmp_path / "made" / "out"
+    out.parent.mkdir()
+    argv = [sys.executable, "-c", CONVERTED, str(archives["binary"]), str(archives["python"]), str(out)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["looked"] == [True, []]
+    assert "its digest is" in found["digest"][0]
+    assert found["digest"][1] == []
+    assert found["made"]["changed"]
+    assert {name: file["records"] for name, file in found["made"]["files"].items()} == {
+        "train.tfrecords": 400,
+        "validation.tfrecords": 100,
+        "eval.tfrecords": 100,
+    }
+    assert found["files"] == ["dataset.json", "eval.tfrecords", "train.tfrecords", "validation.tfrecords"]
+    assert found["told"] == ["writing train.tfrecords", "writing validation.tfrecords", "writing eval.tfrecords"]
+    images, labels = batch(5)
+    assert found["features"] == {"image": "bytes_list", "label": "int64_list"}
+    assert (found["image"], found["label"]) == (images[0].tobytes().hex(), labels[0])
+    assert found["again"] == [False, False]
+    assert "it is there already, made from another source" in found["other"]
+    changed, again, message = found["folder"]
+    assert (changed, again) == (True, False)
+    assert "it is there already, made from another source" in message
+    assert "it is there already, and not made by this command" in found["incomplete"]
+
+
+def test_what_cant_be_converted_is_refused():
+    with pytest.raises(DatasetError, match=r"source=cifar: can't be converted \(did you mean cifar10\?\)"):
+        convert.check_kind("cifar")
+
+
+def test_real_images_give_40000_10000_10000(tmp_path):
+    archive = real_data("cifar10-images.tar.gz")
+    with tarfile.open(archive) as stream:
+        stream.extractall(tmp_path, filter="data")
+    splits = cifar10.read(tmp_path, None, quiet)
+    assert {name: len(split.labels) for name, split in splits.items()} == {"train": 40_000, "validation": 10_000, "eval": 10_000}
+    for name, each in (("train", 4000), ("validation", 1000), ("eval", 1000)):
+        assert np.bincount(splits[name].labels).tolist() == [each] * 10
+    with Image.open(tmp_path / "test" / "airplane" / "0000.jpg") as image:
+        assert (splits["eval"].images[0] == np.asarray(image.convert("RGB")).transpose(2, 0, 1)).all()
+
+
+# --- TFRecords as a source
+
+
+HELPER = """
+import pickle, sys
+from pathlib import Path
+from trainer import worker
+worker.quiet_tensorflow()
+import tensorflow as tf
+from control.datasets import tfrecords
+from trainer.errors import DatasetError
+from trainer.files import sha256_file
+
+def feature(value):
+    if isinstance(value, int):
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+
+def write(files):
+    for path, rows in files:
+        with tf.io.TFRecordWriter(path) as stream:
+            for row in rows:
+                features = tf.train.Features(feature={key: feature(value) for key, value in row.items()})
+                stream.write(tf.train.Example(features=features).SerializeToString())
+
+def index(folder, out):
+    try:
+        tfrecords.write_index(Path(folder), Path(out))
+    except DatasetError as error:
+        return str(error)
+
+while True:
+    name, *arguments = pickle.load(sys.stdin.buffer)
+    pickle.dump({"write": write, "index": index}[name](*arguments), sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+"""
+
+
+@pytest.fixture(scope="module")
+def helper():
+    """TensorFlow in a process of its own, once for all tests: this one forks."""
+    with subprocess.Popen([sys.executable, "-c", HELPER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
+
+        def call(*command):
+            pickle.dump(command, process.stdin)
+            process.stdin.flush()
+            return pickle.load(process.stdout)
+
+        yield call
+        process.kill()
+
+
+@pytest.fixture
+def records(helper):
+    """Write Examples with features as given."""
+
+    def write(files):
+        for path in files:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        helper("write", [(str(path), rows) for path, rows in files.items()])
+
+    return write
+
+
+def raw(images, labels):
+    return [{"image": image.tobytes(), "label": int(label)} for image, label in zip(images, labels, strict=True)]
+
+
+def png(value, size=4):
+    stream = io.BytesIO()
+    Image.new("RGB", (size, size), (value, 0, 0)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, helper):
+    def run(argv, **_):
+        error = helper("index", argv[argv.index("--folder") + 1], argv[argv.index("--out") + 1])
+        return subprocess.CompletedProcess(argv, 1 if error else 0, "", f"error: {error}")
+
+    monkeypatch.setattr(tfrecords, "INDEXES", tmp_path / "indexes")
+    monkeypatch.setattr(tfrecords, "subprocess", SimpleNamespace(run=run))
+    return tmp_path / "set"
+
+
+def test_shards_of_image_files_are_published_with_their_own_validation(place, records, tmp_path):
+    def rows(*pairs):
+        return [{"image/encoded": png(value), "image/class/label": label} for value, label in pairs]
+
+    records(
+        {
+            place / "train-00000-of-00002.tfrecord": rows((1, 0), (2, 1)),
+            place / "train-00001-of-00002.tfrecord": rows((3, 1)),
+            place / "validation.tfrecord": rows((4, 0)),
+            place / "test.tfrecord": rows((5, 0), (5, 1)),
+        }
+    )
+    assert sources.detect(str(place)) == {"source": "tfrecords", "path": str(place)}
+    source = tfrecords.TFRecords(str(place))
+    listing = source.scan()
+    assert (listing.shape, listing.held_out, listing.classes) == (None, 1, ["0", "1"])
+    assert listing.labels == {"train": [0, 0, 1, 1], "test": [0, 1]}
+    assert [source.read("train", index) for index in range(4)] == [png(4), png(1), png(2), png(3)]
+    made = publish.publish(source, tmp_path / "packs", False, quiet)
+    assert (made.held_out, made.validation_order[0], sorted(made.validation_order)) == (1, 0, [0, 1, 2, 3])
+    sizes = schedule.counts(configs.Config(), 2, 4, made.held_out)
+    assert (sizes.train_images, sizes.validation_images) == (3, 1)
+
+
+def test_raw_pixels_by_channels_come_out_by_rows(place, records, tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 32, 32), dtype=np.uint8)
+    records({place / "train.tfrecords": raw(pixels[:2], (0, 1)), place / "eval.tfrecords": raw(pixels[2:], (0, 1))})
+    listing = tfrecords.TFRecords(str(place / "train.tfrecords")).scan()
+    assert (listing.shape, listing.held_out) == ((32, 32, 3), None)
+    publish.publish(tfrecords.TFRecords(str(place)), tmp_path / "packs", False, quiet)
+    (folder,) = (path.parent for path in (tmp_path / "packs").glob("*/manifest.json"))
+    _, images = open_images(Published(folder, sha256_file(folder / "manifest.json")), tmp_path / "caches", (32, 32, 3), 100, quiet)
+    assert (images["test"].gather(np.array([0, 1])) == pixels[2:].transpose(0, 2, 3, 1)).all()
+
+
+def test_sides_and_classes_are_taken_from_records_and_from_the_file_beside_them(place, records):
+    rows = [{"image_raw": bytes(range(24)), "label": label, "height": 2, "width": 4, "depth": 3} for label in (0, 1)]
+    records(dict.fromkeys((place / "train.tfrecord", place / "test.tfrecord"), rows))
+    (place / "dataset.json").write_text(json.dumps({"classes": ["cat", "dog"]}))
+    listing = tfrecords.TFRecords(str(place)).scan()
+    assert (listing.shape, listing.classes) == ((2, 4, 3), ["cat", "dog"])
+
+
+@pytest.mark.parametrize(
+    ("sides", "about"),
+    [
+        ({"height": 32, "width": 32, "depth": 3}, {"layout": "CHW"}),
+        ({}, {"layout": "CHW"}),
+        ({}, {}),
+        ({}, {"shape": [3, 32, 32], "layout": "CHW"}),
+        ({}, {"layout": "HWC"}),
+        ({"height": 32, "width": 32, "depth": 3}, {}),
+    ],
+)
+def test_how_raw_pixels_lie_is_as_it_is_said(sides, about, place, records):
+    pixels = np.random.default_rng(0).integers(0, 256, 3072, dtype=np.uint8)
+    rows = [{"image": pixels.tobytes(), "label": label, **sides} for label in (0, 1)]
+    records(dict.fromkeys((place / "train.tfrecord", place / "test.tfrecord"), rows))
+    (place / "dataset.json").write_text(json.dumps(about))
+    source = tfrecords.TFRecords(str(place))
+    assert source.scan().shape == (32, 32, 3)
+    channels_first = about.get("layout") == "CHW" or not (sides or about)
+    image = pixels.reshape(3, 32, 32).transpose(1, 2, 0) if channels_first else pixels.reshape(32, 32, 3)
+    assert source.read("test", 1) == image.tobytes()
+
+
+def test_what_was_found_is_kept_until_a_file_changes(place, records, monkeypatch):
+    records(dict.fromkeys((place / "train.tfrecord", place / "test.tfrecord"), raw(np.zeros((2, 3072), np.uint8), (0, 1))))
+    before = tfrecords.TFRecords(str(place)).scan()
+    with monkeypatch.context() as patched:
+        patched.setattr(tfrecords, "subprocess", None)
+        assert tfrecords.TFRecords(str(place)).scan() == before
+    records({place / "train.tfrecord": raw(np.zeros((3, 3072), np.uint8), (0, 1, 1))})
+    assert len(tfrecords.TFRecords(str(place)).scan().files["train"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "about", "wrong"),
+    [
+        ([{"picture": b"x", "label": 0}], None, "record 0 has no feature `image` (bytes) or `label` (int64); it has: label, picture"),
+        (
+            [{"image": b"xyz", "label": 0}, {"image": b"xy", "label": 1}],
+            None,
+            "record 1 has an image of 2 bytes, the first one 3 raw ones; they must be alike",
+        ),
+        ([{"image": png(1), "label": 0}, {"image": b"xy", "label": 1}], None, "record 1 is no JPEG, PNG, BMP or GIF, as the first one is"),
+        (
+            [{"image": b"xyz", "label": 0}, {"image": b"xyz", "label": 1}],
+            None,
+            "its images are 3 raw bytes, with nothing that tells their shape; say it in",
+        ),
+        (
+            [{"image": b"xyz", "label": 0}, {"image": b"xyz", "label": 1}],
+            {"shape": [2, 2, 3]},
+            "with shape [2, 2, 3] and layout HWC; say it in",
+        ),
+        (
+            [{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 2}],
+            None,
+            "labels must run from 0 to 2 without gaps, and be at least two; found 0, 2",
+        ),
+        ([{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 1}], {"classes": ["only"]}, "labels must run from 0 to 0"),
+        (
+            [{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 10**9 + 7}],
+            None,
+            "labels must run from 0 to 1000000007 without gaps, and be at least two; found 0, 1000000007",
+        ),
+        (
+            [{"image": bytes(16), "label": label, "height": 2, "width": 2, "depth": 4} for label in (0, 1)],
+            None,
+            "its raw images have 4 channels ([2, 2, 4], HWC); 1 (grey) or 3 are taken",
+        ),
+        (
+            [{"image": bytes(12), "label": label} for label in (0, 1)],
+            {"shape": [2, 3, 2], "layout": "CHW"},
+            "its raw images have 2 channels ([2, 3, 2], CHW)",
+        ),
+        ([{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 1}], {"layout": "WHC"}, "dataset.json: layout WHC; raw pixels"),
+        ([], None, "train.tfrecord: there is no record in it"),
+        (
+            [{"image": bytes(24), "label": number, "height": 2 + 2 * number, "width": 4 - 2 * number, "depth": 3} for number in (0, 1)],
+            None,
+            "record 1 has sides [4, 2, 3], the first one [2, 4, 3]; they must be alike",
+        ),
+        (
+            [{"image": bytes(24), "label": number, "height": b"2", "width": b"4", "depth": b"3"} for number in (0, 1)],
+            None,
+            "its images are 24 raw bytes, with nothing that tells their shape",
+        ),
+    ],
+)
+def test_records_that_cant_be_used_are_refused(rows, about, wrong, place, records):
+    records(dict.fromkeys((place / "train.tfrecord", place / "test.tfrecord"), rows))
+    if about:
+        (place / "dataset.json").write_text(json.dumps(about))
+    with pytest.raises(DatasetError) as caught:
+        tfrecords.TFRecords(str(place)).scan()
+    assert wrong in str(caught.value)
+
+
+def test_raw_pixels_may_begin_like_a_bitmap(place, records):
+    image = b"BM" + bytes(782)
+    rows = [{"image": bytes(784), "label": 0}, {"image": image, "label": 1}]
+    records(dict.fromkeys((place / "train.tfrecord", place / "test.tfrecord"), rows))
+    assert tfrecords.TFRecords(str(place)).scan().shape == (28, 28, 1)
+
+
+def test_a_truncated_file_is_refused(place, records):
+    records(dict.fromkeys((place / "train.tfrecord", place / "test.tfrecord"), raw(np.zeros((2, 3072), np.uint8), (0, 1))))
+    whole = (place / "train.tfrecord").read_bytes()
+    (place / "train.tfrecord").write_bytes(whole[:-10])
+    with pytest.raises(DatasetError, match=rf"train.tfrecord: truncated or damaged after byte {len(whole) // 2:,}:"):
+        tfrecords.TFRecords(str(place)).scan()
+
+
+def test_a_split_that_is_missing_is_refused(place, records):
+    records({place / "train.tfrecord": raw(np.zeros((2, 3072), np.uint8), (0, 1))})
+    with pytest.raises(DatasetError, match="there is no test in it; it needs TFRecord files named"):
+        tfrecords.TFRecords(str(place)).scan()

@@ -1,0 +1,465 @@
+"""Where images come from: class folders, MNIST-format files, the example dataset, and telling them apart."""
+
+import gzip
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from control.datasets import fashion_mnist, idx
+from control.datasets.folder import Folder
+from control.datasets.idx import Idx
+from control.datasets.sources import detect, names, open_source
+from tests.unit.samples import idx_bytes, image_bytes
+from trainer.errors import DatasetError
+
+
+def refusal(function, *arguments):
+    with pytest.raises(DatasetError) as caught:
+        function(*arguments)
+    return str(caught.value)
+
+
+# --- folder
+
+
+def test_folder_lists_classes_and_files_sorted_by_name(make_folder):
+    root = make_folder(train={"dog": 2, "cat": 3}, test={"cat": 1, "dog": 1})
+    listing = Folder(str(root)).scan()
+    assert listing.name == "pets"
+    assert listing.classes == ["cat", "dog"]
+    assert listing.files["train"] == ["train/cat/0.png", "train/cat/1.png", "train/cat/2.png", "train/dog/0.png", "train/dog/1.png"]
+    assert listing.labels == {"train": [0, 0, 0, 1, 1], "test": [0, 1]}
+    assert listing.shape is None
+    assert listing.counts("train") == {"cat": 3, "dog": 2}
+
+
+def test_folder_reads_the_bytes_of_a_listed_file(make_folder):
+    root = make_folder()
+    source = Folder(str(root))
+    listing = source.scan()
+    for index, name in enumerate(listing.files["train"]):
+        assert source.read("train", index) == (root / name).read_bytes()
+
+
+def test_folder_with_spaces_and_umlauts_in_its_names(make_folder):
+    root = make_folder("Ärger und Käse", train={"Käse (alt)": 1, "über uns": 1}, test={"Käse (alt)": 1, "über uns": 1})
+    source = Folder(str(root))
+    listing = source.scan()
+    assert listing.name == "Ärger und Käse"
+    assert listing.classes == ["Käse (alt)", "über uns"]
+    assert source.read("test", 1) == (root / "test" / "über uns" / "0.png").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.JPEG", "a.png", "a.Bmp", "a.gif"])
+def test_folder_takes_images_by_their_ending_whatever_its_case(name, make_folder):
+    root = make_folder()
+    (root / "train" / "cat" / name).write_bytes(b"x")
+    listing = Folder(str(root)).scan()
+    assert f"train/cat/{name}" in listing.files["train"]
+    assert listing.ignored == []
+
+
+def test_folder_ignores_what_is_no_image_and_says_so(make_folder):
+    root = make_folder()
+    for name in ("Thumbs.db", "notes.txt", ".hidden.png", "film.mp4"):
+        (root / "train" / "cat" / name).write_bytes(b"x")
+    (root / "train" / ".git").mkdir()
+    (root / "train" / "readme.md").write_text("x")
+    listing = Folder(str(root)).scan()
+    assert len(listing.files["train"]) == 5
+    assert sorted(listing.ignored) == ["train/cat/Thumbs.db", "train/cat/film.mp4", "train/cat/notes.txt"]
+    assert listing.classes == ["cat", "dog"]
+
+
+def test_folder_says_which_folders_and_broken_links_it_ignores(make_folder):
+    root = make_folder()
+    (root / "train" / "cat" / "more").mkdir()
+    (root / "train" / "cat" / "lost.png").symlink_to(root / "nowhere.png")
+    assert sorted(Folder(str(root)).scan().ignored) == ["train/cat/lost.png", "train/cat/more"]
+
+
+@pytest.mark.parametrize("place", ["file", "class", "dataset"])
+def test_folder_refuses_names_that_are_not_utf8(place, make_folder):
+    root, name = make_folder(), os.fsdecode(b"K\xe4se")
+    if place == "file":
+        shown = f"train/cat/{name}.png"
+        (root / shown).write_bytes(image_bytes(50))
+    elif place == "class":
+        shown = f"train/{name}"
+        (root / shown).mkdir()
+    else:
+        root = root.rename(root.with_name(name))
+        shown = str(root)
+    message = refusal(Folder(str(root)).scan)
+    assert message == f"dataset {str(root)!r}: the name {shown!r} is not UTF-8; rename it"
+    assert message.encode()
+
+
+def test_folder_fingerprint_changes_with_a_file_and_only_then(make_folder):
+    root = make_folder()
+    before = Folder(str(root)).scan().fingerprint
+    assert Folder(str(root)).scan().fingerprint == before
+    (root / "train" / "cat" / "0.png").write_bytes(image_bytes(99))
+    assert Folder(str(root)).scan().fingerprint != before
+
+
+def test_folder_without_a_path():
+    message = refusal(Folder, None)
+    assert message.startswith("data.path: the source `folder` needs a folder; a dataset folder holds train/<class>/ and test/<class>/")
+
+
+def test_folder_that_is_not_there(tmp_path):
+    assert refusal(Folder(str(tmp_path / "x")).scan).startswith(f"dataset {tmp_path}/x: no such folder; a dataset folder holds train/")
+
+
+@pytest.mark.parametrize("left", ["test", "Testing", "val", "training"])
+def test_folder_without_train(left, make_folder):
+    root = make_folder()
+    (root / "train").rename(root / "cats")
+    (root / "test").rename(root / left)
+    message = refusal(Folder(str(root)).scan)
+    assert message.startswith(f"dataset {root}: there is no train/ in it; ")
+    assert "train/<class>/ and test/<class>/" in message
+
+
+@pytest.mark.parametrize("name", ["val", "validation", "valid"])
+def test_folder_with_validation_images_of_its_own(name, make_folder):
+    root = make_folder(train={"cat": 3, "dog": 2}, test={"cat": 1, "dog": 1})
+    (root / name / "dog").mkdir(parents=True)
+    for number in range(2):
+        (root / name / "dog" / f"{number}.png").write_bytes(image_bytes(90 + number))
+    source = Folder(str(root))
+    listing = source.scan()
+    assert listing.held_out == 2
+    assert listing.files["train"][:3] == [f"{name}/dog/0.png", f"{name}/dog/1.png", "train/cat/0.png"]
+    assert listing.labels == {"train": [1, 1, 0, 0, 0, 1, 1], "test": [0, 1]}
+    assert listing.note == f"2 images of {name}/ validate"
+    assert source.read("train", 1) == image_bytes(91)
+    (root / name / "emu").mkdir()
+    assert refusal(Folder(str(root)).scan).endswith(f"train/ and {name}/ must hold the same classes; only in {name}/: emu")
+
+
+def test_folder_with_two_validation_folders(make_folder):
+    root = make_folder()
+    for name in ("val", "validation"):
+        (root / name).mkdir()
+    assert refusal(Folder(str(root)).scan) == f"dataset {root}: both val/ and validation/ are in it; remove or rename one of them"
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_folder_without_test_images_holds_some_out(flat, make_folder):
+    root = make_folder(train={"cat": 10, "dog": 23}, test={"cat": 1, "dog": 1})
+    shutil.rmtree(root / "test")
+    prefix = "train/"
+    if flat:
+        prefix = ""
+        for name in ("cat", "dog"):
+            (root / "train" / name).rename(root / name)
+        (root / "train").rmdir()
+    source = Folder(str(root))
+    listing = source.scan()
+    assert listing.classes == ["cat", "dog"]
+    assert (listing.counts("train"), listing.counts("test")) == ({"cat": 8, "dog": 18}, {"cat": 2, "dog": 5})
+    assert sorted([*listing.files["train"], *listing.files["test"]]) == sorted(
+        f"{prefix}{name}/{number}.png" for name, count in (("cat", 10), ("dog", 23)) for number in range(count)
+    )
+    assert source.read("test", 0) == (root / listing.files["test"][0]).read_bytes()
+    assert listing.held_out is None
+    assert "there is no test/, so 1 in 5 of each class is held out for testing (7 images" in listing.note
+    # An image stays on its side when others come.
+    for number in range(100, 105):
+        (root / prefix / "cat" / f"{number}.png").write_bytes(image_bytes(number))
+    later = Folder(str(root)).scan()
+    assert len([name for name in listing.files["test"] if name not in later.files["test"]]) <= 1
+    assert Folder(str(root)).scan().files == later.files
+
+
+def test_folder_with_a_class_too_small_to_hold_out_of(make_folder):
+    root = make_folder(train={"cat": 10, "dog": 1})
+    shutil.rmtree(root / "test")
+    assert refusal(Folder(str(root)).scan).startswith(f"dataset {root}: class dog has 1 image, and as there is no test/, at least one")
+
+
+def test_folder_with_one_class(make_folder):
+    root = make_folder(train={"cat": 2}, test={"cat": 1})
+    assert refusal(Folder(str(root)).scan).startswith(f"dataset {root}: at least two classes are needed, found: cat; ")
+
+
+def test_folder_without_classes(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+    assert "at least two classes are needed, found: none" in refusal(Folder(str(tmp_path)).scan)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_folder_with_an_empty_class(split, make_folder):
+    root = make_folder()
+    for file in (root / split / "dog").iterdir():
+        file.rename(file.with_suffix(".txt"))
+    assert refusal(Folder(str(root)).scan) == (
+        f"dataset {root}: class {split}/dog is empty; put images (JPEG, PNG, BMP, GIF) in it or remove the class"
+    )
+
+
+def test_folder_with_differing_classes_names_them(make_folder):
+    root = make_folder(train={"cat": 1, "dog": 1, "cow": 1}, test={"cat": 1, "emu": 1, "eel": 1})
+    assert refusal(Folder(str(root)).scan) == (
+        f"dataset {root}: train/ and test/ must hold the same classes; only in train/: cow, dog; only in test/: eel, emu"
+    )
+
+
+# --- idx
+
+
+@pytest.mark.parametrize("zipped", [(), ("train",), ("train", "t10k")])
+def test_idx_plain_and_gzipped(zipped, make_idx):
+    root = make_idx(zipped=zipped)
+    source = Idx(str(root))
+    listing = source.scan()
+    assert (listing.name, listing.classes, listing.shape) == ("digits", ["0", "1"], (4, 3, 1))
+    assert listing.labels == {"train": [0, 1, 0, 1, 1], "test": [1, 0]}
+    assert listing.files["test"] == ["test/00000", "test/00001"]
+    expected = np.random.default_rng(0).integers(0, 256, (5, 4, 3)).astype(np.uint8)
+    assert [source.read("train", index) for index in range(5)] == [image.tobytes() for image in expected]
+
+
+def test_idx_takes_one_of_its_files_for_the_folder(make_idx):
+    root = make_idx()
+    assert Idx(str(root / "t10k-labels-idx1-ubyte")).scan().labels["test"] == [1, 0]
+
+
+def test_idx_with_dots_in_the_names_as_some_copies_have(make_idx):
+    root = make_idx()
+    for file in list(root.iterdir()):
+        file.rename(root / file.name.replace("-idx", ".idx"))
+    assert len(Idx(str(root)).scan().files["train"]) == 5
+
+
+@pytest.mark.parametrize("name", ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"])
+def test_idx_names_a_missing_file(name, make_idx):
+    root = make_idx()
+    (root / name).unlink()
+    message = refusal(Idx(str(root)).scan)
+    assert message.startswith(f"dataset {root}: {name} is missing; the source `idx` needs train-images-idx3-ubyte, ")
+    assert message.endswith("(each plain or .gz)")
+
+
+def test_idx_without_a_path():
+    assert refusal(Idx, None).startswith("data.path: the source `idx` needs a folder with train-images-idx3-ubyte")
+
+
+def test_idx_truncated_says_how_much_is_there(make_idx):
+    root = make_idx()
+    file = root / "train-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:-7])
+    assert refusal(Idx(str(root)).scan) == f"{file}: truncated or damaged: 60 bytes by its header, 53 in it"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "not an idx file of unsigned bytes (magic )"),
+        (b"\x89PNG....", "not an idx file of unsigned bytes (magic 89504e47)"),
+        (b"\0\0\x0d\x01\0\0\0\0", "not an idx file of unsigned bytes (magic 00000d01)"),
+        (b"\0\0\x08\x03\0\0\0\x01", "truncated: the file ends inside its header"),
+        (b"\0\0\x08\x01\0\0\0\x02\x01\x01\x01", "truncated or damaged: 2 bytes by its header, 3 in it"),
+    ],
+)
+def test_idx_parse_says_what_is_wrong(data, reason):
+    assert refusal(idx.parse, data, "file") == f"file: {reason}"
+
+
+def test_idx_truncated_gzip(make_idx):
+    root = make_idx(zipped=("train",))
+    file = root / "train-images-idx3-ubyte.gz"
+    file.write_bytes(file.read_bytes()[:-12])
+    assert refusal(Idx(str(root)).scan).startswith(f"{file}: can't be read: ")
+
+
+def test_idx_that_is_no_gzip(make_idx):
+    root = make_idx(zipped=("train",))
+    file = root / "train-labels-idx1-ubyte.gz"
+    file.write_bytes(b"<html>404</html>")
+    assert refusal(Idx(str(root)).scan).startswith(f"{file}: can't be read: Not a gzipped file")
+
+
+def test_idx_damaged_gzip(make_idx):
+    root = make_idx(zipped=("train",))
+    file = root / "train-images-idx3-ubyte.gz"
+    file.write_bytes(gzip.compress(b"")[:10] + b"\xff" * 40)
+    assert refusal(Idx(str(root)).scan).startswith(f"{file}: can't be read: ")
+
+
+def test_idx_with_more_images_than_labels(make_idx):
+    root = make_idx()
+    (root / "train-labels-idx1-ubyte").write_bytes(idx_bytes(np.array([0, 1])))
+    assert refusal(Idx(str(root)).scan) == f"dataset {root}: train: 5 images but 2 labels"
+
+
+def test_idx_with_labels_where_images_belong(make_idx):
+    root = make_idx()
+    (root / "train-images-idx3-ubyte").write_bytes(idx_bytes(np.array([0, 1])))
+    assert refusal(Idx(str(root)).scan) == f"dataset {root}: train: images need 3 dimensions and labels 1, found 1 and 1"
+
+
+def test_idx_with_test_images_of_another_size(make_idx):
+    root = make_idx()
+    (root / "t10k-images-idx3-ubyte").write_bytes(idx_bytes(np.zeros((2, 9, 9))))
+    assert refusal(Idx(str(root)).scan) == f"dataset {root}: train images are (4, 3), test images (9, 9); they must agree"
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "reason"),
+    [
+        ((0, 1, 2), (0, 1), "train/ and test/ must hold the same classes; differing: [2]"),
+        ((0, 0), (0,), "at least two classes are needed, found: [0]"),
+        ((0, 2), (2, 0), "labels must run from 0 to 2 without gaps, found [0, 2]"),
+    ],
+)
+def test_idx_with_labels_that_are_no_classes(train, test, reason, make_idx):
+    root = make_idx(train=train, test=test)
+    assert refusal(Idx(str(root)).scan) == f"dataset {root}: {reason}"
+
+
+# --- fashion_mnist
+
+
+def debian_fails():
+    def _from_debian(kept):
+        raise subprocess.CalledProcessError(100, ["apt-get"], stderr="W: old\nE: Unable to locate package dataset-fashion-mnist\n")
+
+    return _from_debian
+
+
+def test_check_mode_expects_the_example_data_without_fetching_it():
+    listing = fashion_mnist.expected()
+    assert {split: len(listing.files[split]) for split in ("train", "test")} == {"train": 60000, "test": 10000}
+    assert set(listing.counts("train").values()) == {6000}
+    assert len(listing.classes) == 10
+
+
+def keras_fails():
+    def _from_keras(kept):
+        raise OSError("no route to host")
+
+    return _from_keras
+
+
+def test_fashion_mnist_names_every_way_that_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(fashion_mnist, "_from_debian", debian_fails())
+    monkeypatch.setattr(fashion_mnist, "_from_keras", keras_fails())
+    message = refusal(fashion_mnist.locate, tmp_path / "system", tmp_path / "kept")
+    assert "can't be obtained here" in message
+    assert "\n  debian: E: Unable to locate package dataset-fashion-mnist\n" in message
+    assert "\n  keras: no route to host\n" in message
+    assert "Install the Debian package dataset-fashion-mnist, or give your own images: -e dataset=FOLDER" in message
+
+
+def test_fashion_mnist_shows_a_timeout_as_text(tmp_path, monkeypatch):
+    def _from_debian(kept):
+        raise subprocess.TimeoutExpired(["apt-get"], 300, stderr=b"0% [Connecting]\n")
+
+    monkeypatch.setattr(fashion_mnist, "_from_debian", _from_debian)
+    monkeypatch.setattr(fashion_mnist, "_from_keras", keras_fails())
+    assert "b'" not in refusal(fashion_mnist.locate, tmp_path / "system", tmp_path / "kept")
+
+
+def test_fashion_mnist_goes_on_to_the_next_way(tmp_path, monkeypatch):
+    monkeypatch.setattr(fashion_mnist, "_from_debian", debian_fails())
+    monkeypatch.setattr(fashion_mnist, "_from_keras", lambda kept: kept)
+    assert fashion_mnist.locate(tmp_path / "system", tmp_path / "kept") == tmp_path / "kept"
+
+
+@pytest.mark.parametrize("place", ["system/usr/share/datasets/fashion-mnist", "kept"])
+def test_fashion_mnist_that_is_there_is_not_fetched(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(fashion_mnist, "_from_debian", debian_fails())
+    monkeypatch.setattr(fashion_mnist, "_from_keras", keras_fails())
+    (tmp_path / place).mkdir(parents=True)
+    (tmp_path / place / "file").touch()
+    assert fashion_mnist.locate(tmp_path / "system", tmp_path / "kept") == tmp_path / place
+
+
+def test_fashion_mnist_in_an_empty_folder_counts_as_absent(tmp_path, monkeypatch):
+    monkeypatch.setattr(fashion_mnist, "_from_debian", debian_fails())
+    monkeypatch.setattr(fashion_mnist, "_from_keras", keras_fails())
+    (tmp_path / "kept").mkdir()
+    assert "can't be obtained here" in refusal(fashion_mnist.locate, tmp_path / "system", tmp_path / "kept")
+
+
+def test_fashion_mnist_has_its_class_names(make_idx):
+    labels = tuple(range(10))
+    listing = fashion_mnist.fashion_mnist(str(make_idx(train=labels, test=labels))).scan()
+    assert (listing.name, listing.classes[0], listing.classes[9]) == ("fashion_mnist", "T-shirt_top", "Ankle_boot")
+
+
+# --- which source
+
+
+def test_detect_tells_the_kinds_apart(make_folder, make_idx):
+    folder, digits = make_folder(), make_idx(zipped=("train",))
+    assert detect(str(folder)) == {"source": "folder", "path": str(folder)}
+    assert detect(str(digits)) == {"source": "idx", "path": str(digits)}
+    file = digits / "train-images-idx3-ubyte.gz"
+    assert detect(str(file)) == {"source": "idx", "path": str(file)}
+
+
+def test_detect_a_sources_name_unless_such_a_folder_exists(make_folder, monkeypatch):
+    assert detect("fashion_mnist") == {"source": "fashion_mnist", "path": None}
+    root = make_folder("fashion_mnist")
+    monkeypatch.chdir(root.parent)
+    assert detect("fashion_mnist") == {"source": "folder", "path": str(root)}
+
+
+def test_detect_makes_paths_absolute(make_folder, monkeypatch):
+    root = make_folder()
+    monkeypatch.chdir(root.parent)
+    assert detect("pets") == {"source": "folder", "path": str(root)}
+
+
+@pytest.mark.parametrize(("dataset", "hint"), [("fashion_mnst", " (did you mean fashion_mnist?)"), ("/no/such/place", "")])
+def test_detect_something_that_is_not_there(dataset, hint):
+    message = refusal(detect, dataset)
+    assert message.startswith(f"dataset={dataset}: no such folder or file{hint}; give a folder with train/<class>/ and test/<class>/")
+    assert message.endswith(", or fashion_mnist")
+
+
+def test_unknown_source_lists_the_known_ones():
+    assert names() == ["fashion_mnist", "folder", "idx", "own", "tfrecords"]
+    assert refusal(open_source, "foldr", None) == (
+        "data.source: foldr is unknown (did you mean folder?); it must be one of: fashion_mnist, folder, idx, own, tfrecords"
+    )
+
+
+def test_a_missing_dataset_offers_only_names_that_work():
+    with pytest.raises(DatasetError) as caught:
+        detect("fashion_mnst")
+    assert str(caught.value) == (
+        "dataset=fashion_mnst: no such folder or file (did you mean fashion_mnist?); give a folder with train/<class>/ and "
+        "test/<class>/, MNIST-format files, TFRecords, FILE.py:FUNCTION, or fashion_mnist"
+    )
+    assert detect("fashion_mnist") == {"source": "fashion_mnist", "path": None}
+
+
+@pytest.mark.parametrize("name", ["folder", "idx", "tfrecords", "own"])
+def test_a_source_that_needs_a_path_is_no_dataset_by_itself(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DatasetError, match=f"^dataset={name}: no such folder or file; give a folder"):
+        detect(name)
+
+
+HOSTILE = "cat\n\x1b]0;evil\x07\u202e"
+
+
+@pytest.mark.parametrize("breaking", ["only in one split", "empty", "too few"])
+def test_names_of_classes_are_fit_for_a_terminal(breaking, make_folder):
+    classes = {"too few": {HOSTILE: 1}}.get(breaking, {HOSTILE: 1, "dog": 1})
+    root = make_folder(train=classes, test={"dog": 1} if breaking == "only in one split" else classes)
+    if breaking == "empty":
+        next((root / "train" / HOSTILE).iterdir()).unlink()
+    with pytest.raises(DatasetError) as caught:
+        open_source("folder", str(root)).scan()
+    assert str(caught.value).isprintable()
+    assert "cat\\n\\x1b]0;evil\\x07\\u202e" in str(caught.value)

@@ -1,0 +1,303 @@
+"""Models and images from a person's own file: what is taken, what is refused, and with which words."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from control.datasets import own as data
+from control.datasets import publish
+from control.datasets.sources import detect
+from control.runs import plan
+from tests.unit.samples import ROOT, image_bytes
+from trainer import models, own
+from trainer.data.images import decode
+from trainer.errors import ConfigError, LockstepError
+from trainer.models import own as model
+
+MODEL = """import keras
+
+def build(size, classes, width=4, *, deep=False):
+    return keras.Sequential([keras.Input(size), keras.layers.Flatten(), keras.layers.Dense(width), keras.layers.Dense(classes)])
+
+def anything(size, classes, **options):
+    return options
+
+def other(classes, size):
+    pass
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(data, "KEPT", tmp_path / "kept")
+    (tmp_path / "mine.py").write_text(MODEL)
+    return tmp_path / "mine.py"
+
+
+def refused(work, *arguments):
+    with pytest.raises(LockstepError) as caught:
+        work(*arguments)
+    return str(caught.value)
+
+
+def test_a_file_called_like_a_module_takes_no_ones_place(file):
+    file.with_name("random.py").write_text(
+        "from __future__ import annotations\nimport random\ndef build(size, classes):\n    return random.Random\n"
+    )
+    before = sys.modules["random"]
+    loaded = own.load("model", own.find("model", "random.py:build"))
+    assert loaded(0, 0) is before.Random
+    assert sys.modules["random"] is before
+
+
+def test_the_section_holds_the_whole_file(file):
+    assert model.section("mine.py:build") == {"name": "own", "file": "mine.py", "function": "build", "source": MODEL}
+    made = plan.overrides({"model": "mine.py:build", "set": "model.width=8"})
+    assert (made["model"]["name"], made["model.width"]) == ("own", 8)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("mine.py", "model=mine.py: expected FILE.py:FUNCTION, as in model=my_models.py:build"),
+        ("mine.txt:build", "model=mine.txt:build: expected FILE.py:FUNCTION"),
+        ("mine.py:a b", "model=mine.py:a b: expected FILE.py:FUNCTION"),
+        ("yours.py:build", "model=yours.py:build: no such file: "),
+        (
+            "mine.py:biuld",
+            "model=mine.py:biuld: no such function at the top of the file (did you mean build?); there are: build, anything, other",
+        ),
+    ],
+)
+def test_what_names_no_function_is_refused(given, message, file):
+    assert refused(model.section, given).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"def build(size, classes:\n", "not Python: '(' was never closed (mine.py, line 1)"),
+        (b"# \xff\n", "mine.py is not UTF-8; save it as UTF-8"),
+        (b"#" * (2**20 + 1), "the file has 1,048,577 bytes; it becomes a part of the run's configuration, so at most 1,048,576"),
+    ],
+)
+def test_a_file_that_cant_be_read_is_refused(text, message, file):
+    file.write_bytes(text)
+    assert refused(model.section, "mine.py:build") == f"model=mine.py:build: {message}"
+
+
+def test_options_are_checked_by_name_without_running_the_file(file):
+    section = model.section("mine.py:build")
+    assert models.options_of({**section, "width": 8, "deep": True}) == {"width": 8, "deep": True}
+    assert refused(models.options_of, {**section, "widht": 8}) == (
+        "model.widht: mine.py:build has no such parameter (did you mean width?); known: model.width, model.deep"
+    )
+    assert models.options_of({**model.section("mine.py:anything"), "free": 1}) == {"free": 1}
+    assert refused(models.options_of, model.section("mine.py:other")) == (
+        "model=mine.py:other: its parameters are (classes, size); it must begin with (size, classes)"
+    )
+    assert refused(models.options_of, {"name": "own"}) == (
+        "model.file: missing; a model of one's own is given as -e model=FILE.py:FUNCTION"
+    )
+    assert "keras" not in own.__dict__
+
+
+BUILT = """
+import json, sys
+from pathlib import Path
+from trainer import models, worker
+worker.quiet_tensorflow()
+from trainer.errors import ConfigError
+from trainer.models import own
+HEAD = "import keras\\nfrom keras import layers\\nprint('chatter')\\n"
+CASES = {
+    "fits": "return keras.Sequential([keras.Input(size), layers.Flatten(), layers.Dense(classes)])",
+    "raises": "\\n    return layers.Dense(1 // 0)",
+    "no model": "return 3",
+    "not built": "return keras.Sequential([layers.Flatten(), layers.Dense(classes)])",
+    "constraint": "return keras.Sequential([keras.Input(size), layers.Flatten(), layers.Dense(classes, kernel_constraint='non_neg')])",
+    "lambda": "return keras.Sequential([keras.Input(size), layers.Lambda(lambda x: x / 255), layers.Flatten(), layers.Dense(classes)])",
+    "nameless": "\\n    class Twice(layers.Layer):\\n        def call(self, x):\\n            return 2 * x"
+    "\\n    return keras.Sequential([keras.Input(size), Twice(), layers.Flatten(), layers.Dense(classes)])",
+    "built by itself": "\\n    class Mine(keras.Model):\\n        pass\\n    made = Mine()\\n    made.built = True\\n    return made",
+    "other input": "return keras.Sequential([keras.Input((5, 5, 1)), layers.Flatten(), layers.Dense(classes)])",
+    "other output": "return keras.Sequential([keras.Input(size), layers.Flatten(), layers.Dense(classes + 1)])",
+    "softmax layer": "return keras.Sequential([keras.Input(size), layers.Flatten(), layers.Dense(classes), layers.Softmax()])",
+    "softmax": "return keras.Sequential([keras.Input(size), layers.Flatten(), layers.Dense(classes, activation='softmax')])",
+}
+found = {}
+for name, body in CASES.items():
+    source = HEAD + "def build(size, classes):\\n    " + body + "\\n"
+    try:
+        section = {"name": "own", "file": "m.py", "function": "build", "source": source}
+        model = models.build(section, (4, 4, 1), 3)
+        own.check_reopens(section, model)
+        found[name] = model.count_params()
+    except ConfigError as error:
+        found[name] = str(error)
+CUSTOM = "import keras\\n"
+CUSTOM += "@keras.saving.register_keras_serializable('mine')\\n"
+CUSTOM += "class Twice(keras.layers.Layer):\\n    def call(self, x):\\n        return 2 * x\\n"
+CUSTOM += "def build(size, classes):\\n    layers = [keras.layers.Flatten(), keras.layers.Dense(classes), Twice()]\\n"
+CUSTOM += "    return keras.Sequential([keras.Input(size), *layers])\\n"
+section = {"name": "own", "file": "m.py", "function": "build", "source": CUSTOM}
+import keras
+path = Path(sys.argv[1]) / "snapshot.keras"
+models.build(section, (4, 4, 1), 3).save(path)
+keras.saving.get_custom_objects().clear()
+try:
+    keras.models.load_model(path, compile=False)
+    found["known before"] = True
+except TypeError:
+    found["known before"] = False
+own.prepare(section)
+own.prepare({"name": "task_cnn"})
+found["loaded"] = keras.models.load_model(path, compile=False).count_params()
+print(json.dumps(found))
+"""
+
+
+def test_what_a_function_returns_is_checked_and_snapshots_of_it_open(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    argv = [sys.executable, "-c", BUILT, str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "chatter" not in done.stdout
+    found = json.loads(done.stdout.splitlines()[-1])
+    for name, why in (("lambda", "Lambda"), ("nameless", "Twice")):
+        first, second = found.pop(name).splitlines()
+        assert first.startswith("model=m.py:build: ")
+        assert why in first
+        assert second.startswith("Snapshots of it could not be opened again: give each class of your own the line @keras.saving.")
+    assert found.pop("constraint").endswith("/kernel has a constraint, which updates here do not heed; leave it out")
+    assert found == {
+        "fits": 16 * 3 + 3,
+        "raises": "model=m.py:build, line 6: ZeroDivisionError: integer division or modulo by zero",
+        "no model": "model=m.py:build: it gave int; it must return a keras.Model",
+        "not built": "model=m.py:build: the model has no input shape; begin it with keras.Input(size)",
+        "built by itself": "model=m.py:build: the model has no input shape; begin it with keras.Input(size)",
+        "other input": "model=m.py:build: its input is (None, 5, 5, 1); it must be (None, 4, 4, 1), as data.image_size says",
+        "other output": "model=m.py:build: its output is (None, 4); it must be (None, 3), a number for each class",
+        "softmax layer": "model=m.py:build: it ends with softmax; leave that out: the loss takes logits",
+        "softmax": "model=m.py:build: it ends with softmax; leave that out: the loss takes logits",
+        "known before": False,
+        "loaded": 16 * 3 + 3,
+    }
+
+
+IMAGES = """import numpy as np
+def images(split):
+    print("chatter")
+    for number in range({count}):
+        yield {image}, {label}
+"""
+
+
+def written(file, image="np.full((4, 5, 3), number, np.uint8)", label="number % 2", count=4):
+    file.write_text(IMAGES.format(image=image, label=label, count=count))
+    return data.Own("mine.py:images")
+
+
+def test_images_of_a_function_are_listed_read_and_published(file, capsys, tmp_path):
+    assert detect("mine.py:images") == {"source": "own", "path": f"{file}:images"}
+    source = written(file)
+    listing = source.scan()
+    assert (listing.name, listing.classes, listing.labels["train"]) == ("mine", ["0", "1"], [0, 1, 0, 1])
+    assert (decode(source.read("test", 3)) == 3).all()
+    assert capsys.readouterr().out == ""
+    made = publish.publish(source, tmp_path / "packs", False, lambda *_: None)
+    assert (made.counts("train"), made.counts("test")) == ({"0": 2, "1": 2}, {"0": 2, "1": 2})
+
+
+def test_a_function_runs_once_until_its_file_changes(file):
+    count = file.parent / "ran"
+    text = f"open({str(count)!r}, 'a').write('x')\n" + IMAGES.format(image="np.zeros((4, 4), np.uint8)", label="number % 2", count=4)
+    file.write_text(text)
+    first = data.Own("mine.py:images").scan()
+    assert data.Own("mine.py:images").scan() == first
+    assert count.read_text() == "x"
+    file.write_text(text + "# changed\n")
+    assert data.Own("mine.py:images").scan().fingerprint != first.fingerprint
+    assert count.read_text() == "xx"
+
+
+def test_images_may_be_paths_and_bytes(file):
+    (file.parent / "a.png").write_bytes(image_bytes(1))
+    source = written(file, "('a.png', open('a.png', 'rb').read())[number % 2]", "('cat', 'dog')[number % 2]")
+    listing = source.scan()
+    assert listing.classes == ["cat", "dog"]
+    assert source.read("train", 0) == source.read("train", 1) == image_bytes(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image": "1 / 0"}, "dataset=mine.py:images, line 5: ZeroDivisionError: division by zero"),
+        ({"image": "np.zeros((4, 4))"}, "image 0 of train is an array [4, 4] of float64; a function gives pairs"),
+        ({"image": "'nowhere.png'"}, "image 0 of train: nowhere.png: No such file or directory"),
+        ({"label": "None"}, "the class of number 0 of train is None (NoneType); a function gives pairs"),
+        ({"label": "True"}, "the class of number 0 of train is True (bool); "),
+        ({"label": "0.5"}, "the class of number 0 of train is 0.5 (float); "),
+        ({"label": "np.array([0, 1])"}, "the class of number 0 of train is array([0, 1]) (ndarray); "),
+        ({"label": "[[0], [0, 1]]"}, "the class of number 0 of train is [[0], [0, 1]] (list); "),
+        ({"label": "0, 1"}, "number 0 of train is (array("),
+        ({"label": "0"}, "at least two classes are needed, found: 0"),
+        ({"count": 0}, "at least two classes are needed, found: none"),
+        ({"label": "number if split == 'train' else 0"}, "test has no image of class 1; train and test must hold the same classes"),
+    ],
+)
+def test_images_that_cant_be_used_are_refused_and_nothing_is_kept(change, message, file):
+    source = written(file, **change)
+    said = refused(source.scan)
+    assert said.startswith(("dataset=mine.py:images: ", "dataset=mine.py:images, line "))
+    assert message in said
+    assert not list(file.parent.glob("kept/.part-*"))
+
+
+@pytest.mark.parametrize("kind", ["int", "np.int64", "np.uint8", "np.array", "lambda n: np.array([n])", "str"])
+def test_classes_are_whole_numbers_of_any_kind_in_their_order(kind, file):
+    listing = written(file, label=f"({kind})(number % 11)", count=22).scan()
+    assert listing.classes == [str(number) for number in range(11)]
+    assert listing.labels["test"] == [*range(11)] * 2
+
+
+def test_images_are_taken_one_at_a_time(file):
+    file.write_text(
+        "import numpy as np, pathlib\nalive = 0\nclass Image(bytes):\n    def __del__(self):\n        global alive\n        alive -= 1\n"
+        "def images(split):\n    global alive\n    for number in range(20):\n        alive += 1\n        assert alive < 4\n"
+        f"        yield Image({image_bytes(1)!r}), number % 2\n"
+    )
+    assert data.Own("mine.py:images").scan().labels["train"] == [0, 1] * 10
+
+
+def test_a_file_finds_what_lies_beside_it_and_its_copy_is_another_dataset(file, tmp_path):
+    text = "from pathlib import Path\nHERE = Path(__file__).parent\n"
+    text += "def images(split):\n    for name in ('a', 'b'):\n        yield HERE / f'{name}.png', name\n"
+    for number, folder in enumerate(("one", "other")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(text)
+        (tmp_path / folder / "a.png").write_bytes(image_bytes(number))
+        (tmp_path / folder / "b.png").write_bytes(image_bytes(number))
+    sources = [data.Own(f"{folder}/mine.py:images") for folder in ("one", "other")]
+    listings = [source.scan() for source in sources]
+    assert [source.read("train", 0) for source in sources] == [image_bytes(0), image_bytes(1)]
+    assert listings[0].fingerprint != listings[1].fingerprint
+
+
+def test_images_are_arrays_of_any_depth(file):
+    source = written(file, "np.full((3, 3, 1), number, np.uint8)")
+    source.scan()
+    assert decode(source.read("train", 2)).shape == (3, 3, 1)
+    assert np.unique(decode(source.read("train", 2))).tolist() == [2]
+
+
+def test_a_missing_path_is_told():
+    with pytest.raises(LockstepError, match=r"the source `own` needs FILE\.py:FUNCTION"):
+        data.Own(None)
+    with pytest.raises(ConfigError, match=r"dataset=nowhere\.py:f: no such file"):
+        data.Own("nowhere.py:f")

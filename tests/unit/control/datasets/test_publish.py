@@ -1,0 +1,473 @@
+"""Publishing a dataset once, and opening what was published."""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from control.datasets import publish
+from control.datasets.folder import Folder
+from control.datasets.idx import Idx
+from control.datasets.tasks import publish as publish_dataset
+from control.runs import plan
+from tests.unit.samples import image_bytes
+from trainer import config as configs
+from trainer.data import cache, manifest
+from trainer.data.images import decode, fit
+from trainer.errors import DatasetError
+from trainer.files import sha256_file, write_json
+
+
+@pytest.fixture
+def packs(tmp_path):
+    return tmp_path / "packs"
+
+
+@pytest.fixture(autouse=True)
+def few_processes(monkeypatch):
+    """Two images need no more than one process."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+
+
+def put(root, packs, allow_bad=False, progress=lambda done, total: None):
+    return publish.publish(Folder(str(root)), packs, allow_bad, progress)
+
+
+def refused(root, packs, allow_bad=False):
+    with pytest.raises(DatasetError) as caught:
+        put(root, packs, allow_bad)
+    return str(caught.value)
+
+
+def spoil(root, *names):
+    for name in names:
+        (root / name).write_bytes(b"no image")
+
+
+def test_manifest_says_all_there_is(make_folder, packs):
+    root, told = make_folder(), []
+    made = put(root, packs, progress=lambda done, total: told.append((done, total)))
+    assert (made.classes, made.shape) == (["cat", "dog"], None)
+    assert made.train.files == ["train/cat/0.png", "train/cat/1.png", "train/cat/2.png", "train/dog/0.png", "train/dog/1.png"]
+    assert made.train.labels == [0, 0, 0, 1, 1]
+    assert (made.counts("train"), made.counts("test")) == ({"cat": 3, "dog": 2}, {"cat": 1, "dog": 1})
+    assert sorted(made.validation_order) == [0, 1, 2, 3, 4]
+    assert made.excluded == []
+    assert sum(made.shards) == sum(file.stat().st_size for file in root.rglob("*.png"))
+    assert told[-1] == (7, 7)
+    assert (packs / made.sha256[:16] / "manifest.json").is_file()
+
+
+def test_records_are_the_files_bytes(make_folder, packs):
+    root = make_folder()
+    made = put(root, packs)
+    data = (packs / made.sha256[:16] / "data-00000.pack").read_bytes()
+    for split in ("train", "test"):
+        records = made.records(split)
+        assert len(records.offsets) == len(records.files) + 1
+        for index, name in enumerate(records.files):
+            assert data[records.offsets[index] : records.offsets[index + 1]] == (root / name).read_bytes()
+
+
+def test_publishing_again_copies_nothing(make_folder, packs, monkeypatch):
+    root = make_folder()
+    first = put(root, packs)
+    monkeypatch.setattr(publish, "_pack", lambda *_: pytest.fail("packed again"))
+    monkeypatch.setattr(Folder, "read", lambda *_: pytest.fail("read again"))
+    assert put(root, packs) == first
+
+
+def test_published_tells_without_reading(make_folder, packs):
+    root = make_folder()
+    assert publish.published(Folder(str(root)).scan(), packs, False) is None
+    made = put(root, packs)
+    known = publish.published(Folder(str(root)).scan(), packs, False)
+    assert known == publish.known_of(made)
+    assert (known["digest"], known["train"], known["held_out"]) == (made.digest, len(made.train.files), None)
+    assert publish.published(Folder(str(root)).scan(), packs, True) is None
+    (packs / made.sha256[:16] / "manifest.json").unlink()
+    assert publish.published(Folder(str(root)).scan(), packs, False) is None
+
+
+def test_what_was_left_out_is_known_without_reading_and_the_plan_counts_what_is_left(make_folder, packs):
+    root = make_folder()
+    spoil(root, "train/cat/1.png")
+    made = put(root, packs, allow_bad=True)
+    listing = Folder(str(root)).scan()
+    known = publish.published(listing, packs, True)
+    assert (known["train"], known["test"], len(known["excluded"])) == (4, 2, 1)
+    before = {"config": configs.to_dict(configs.build({"train": {"epochs": 2, "global_batch": 2}})), "hosts": [{}, {}]}
+    before["dataset"] = plan.describe(listing, plan.expected(listing))
+    after = publish_dataset.without(before, publish.known_of(made))
+    assert (before["dataset"]["train"], before["dataset"]["left_out"]) == (5, 0)
+    assert (after["dataset"]["train"], after["dataset"]["left_out"]) == (4, 1)
+    assert after["counts"]["train_images"] + after["counts"]["validation_images"] == 4
+
+
+def test_no_more_chunks_are_under_way_than_may_be_and_their_order_is_kept():
+    begun, most = [], []
+    with ThreadPoolExecutor(2) as pool:
+        for item, made in publish.in_order(pool, lambda item: begun.append(item) or -item, range(20), 3):
+            assert made == -item
+            most.append(max(begun) - item)
+    assert sorted(begun) == list(range(20))
+    assert max(most) <= 3
+
+
+def test_what_killed_publishers_left_is_removed_and_what_one_is_at_is_not(packs):
+    for name, age in (("old", 90_000), ("new", 60)):
+        (packs / f".part-{name}").mkdir(parents=True)
+        (packs / f".part-{name}" / "data").touch()
+        for path in (packs / f".part-{name}" / "data", packs / f".part-{name}"):
+            os.utime(path, (time.time() - age,) * 2)
+    publish.remove_stale(packs)
+    assert [path.name for path in packs.iterdir()] == [".part-new"]
+
+
+def test_a_removed_pack_is_made_again(make_folder, packs):
+    root = make_folder()
+    made = put(root, packs)
+    shutil.rmtree(packs / made.sha256[:16])
+    assert put(root, packs) == made
+    assert (packs / made.sha256[:16] / "data-00000.pack").is_file()
+
+
+def test_digest_depends_on_content_and_not_on_place_or_time(make_folder, packs, tmp_path):
+    root = make_folder()
+    first = put(root, packs)
+    copy = tmp_path / "elsewhere" / "animals"
+    shutil.copytree(root, copy, copy_function=shutil.copyfile)
+    os.utime(copy / "train" / "cat" / "0.png", (1, 1))
+    assert put(copy, tmp_path / "other").digest == first.digest
+    assert put(copy, packs).digest == first.digest
+    assert len(list(packs.glob("*/manifest.json"))) == 1
+
+
+@pytest.mark.parametrize("change", ["content", "file name", "class name", "split"])
+def test_changed_source_gets_a_new_digest(change, make_folder, packs):
+    root = make_folder()
+    first = put(root, packs)
+    cat = root / "train" / "cat"
+    if change == "content":
+        (cat / "0.png").write_bytes(image_bytes(99))
+    elif change == "file name":
+        (cat / "0.png").rename(cat / "00.png")  # the order stays
+    elif change == "split":
+        (cat / "0.png").rename(root / "test" / "cat" / "9.png")
+    else:
+        for split in ("train", "test"):
+            (root / split / "cat").rename(root / split / "Katze")
+    second = put(root, packs)
+    assert second.digest != first.digest
+    assert len(list(packs.glob("*/manifest.json"))) == 2
+
+
+def test_bad_images_are_named_and_nothing_is_left_behind(make_folder, packs):
+    root = make_folder()
+    spoil(root, "train/cat/1.png", "test/dog/0.png")
+    message = refused(root, packs)
+    assert message.startswith("2 images can't be read:\n  train/cat/1.png: not a JPEG, PNG, BMP or GIF\n  test/dog/0.png: not a JPEG")
+    assert message.endswith("Fix or remove them, or leave them out with -e allow_bad_images=true.")
+    assert list(packs.iterdir()) == []
+
+
+def test_one_bad_image_is_singular(make_folder, packs):
+    root = make_folder()
+    spoil(root, "train/cat/1.png")
+    assert refused(root, packs).startswith("1 image can't be read:\n")
+
+
+def test_many_bad_images_are_cut_short(make_folder, packs):
+    root = make_folder(train={"cat": 24, "dog": 1})
+    spoil(root, *(f"train/cat/{number}.png" for number in range(23)))
+    message = refused(root, packs)
+    assert message.startswith("23 images can't be read:")
+    assert message.count(": not a JPEG") == 20
+    assert "\n  ... and 3 more\n" in message
+
+
+def test_allowed_bad_images_are_left_out_and_recorded(make_folder, packs):
+    root = make_folder()
+    spoil(root, "train/cat/1.png")
+    made = put(root, packs, allow_bad=True)
+    assert made.excluded == [["train/cat/1.png", "not a JPEG, PNG, BMP or GIF"]]
+    assert made.train.files == ["train/cat/0.png", "train/cat/2.png", "train/dog/0.png", "train/dog/1.png"]
+    assert made.train.labels == [0, 0, 1, 1]
+    assert sorted(made.validation_order) == [0, 1, 2, 3]
+
+
+def test_allowing_bad_images_once_does_not_allow_them_for_good(make_folder, packs):
+    root = make_folder()
+    spoil(root, "train/cat/1.png")
+    put(root, packs, allow_bad=True)
+    assert "train/cat/1.png" in refused(root, packs)
+
+
+def test_left_out_images_are_recorded_when_the_rest_is_published_already(make_folder, packs):
+    root = make_folder()
+    put(root, packs)
+    spoil(root, "train/cat/9.png")
+    for _ in range(2):
+        assert put(root, packs, allow_bad=True).excluded == [["train/cat/9.png", "not a JPEG, PNG, BMP or GIF"]]
+    (root / "train" / "cat" / "9.png").unlink()
+    assert put(root, packs, allow_bad=True).excluded == []
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_class_without_a_readable_image(split, make_folder, packs):
+    root = make_folder()
+    spoil(root, *(f"{split}/dog/{file.name}" for file in (root / split / "dog").iterdir()))
+    assert refused(root, packs, allow_bad=True) == f"dataset pets: class {split}/dog has no readable image"
+    assert list(packs.iterdir()) == []
+
+
+def test_file_name_that_is_not_utf8(make_folder, packs):
+    root = make_folder()
+    (root / "train" / "cat" / os.fsdecode(b"K\xe4se.png")).write_bytes(image_bytes(50))
+    message = refused(root, packs)
+    assert repr(os.fsdecode(b"train/cat/K\xe4se.png")) in message
+    assert message.endswith("is not UTF-8; rename it")
+    assert not packs.exists()
+
+
+def test_several_shards_hold_whole_records(make_folder, packs, tmp_path, monkeypatch):
+    monkeypatch.setattr(publish, "SHARD_BYTES", 300)
+    root = make_folder()
+    made = put(root, packs)
+    assert len(made.shards) > 2
+    assert max(made.shards) <= 300
+    folder = packs / made.sha256[:16]
+    assert [(folder / manifest.shard_name(number)).stat().st_size for number in range(len(made.shards))] == made.shards
+    _, images = cache.open_images(publish.place_of(packs, made.sha256), tmp_path / "caches", (6, 6, 3), 0, lambda *_: None)
+    assert_pixels(root, made, images, (6, 6, 3))
+
+
+def test_load_where_nothing_is_published(tmp_path):
+    sha256 = "0" * 64
+    with pytest.raises(DatasetError) as caught:
+        manifest.load(manifest.Published(tmp_path, sha256))
+    assert str(caught.value) == (
+        f"{tmp_path}: no dataset is published there (no manifest.json); run ansible-playbook train.yml to publish it"
+    )
+
+
+def test_load_another_versions_manifest(tmp_path):
+    write_json(tmp_path / "manifest.json", {"format": 0})
+    sha256 = sha256_file(tmp_path / "manifest.json")
+    with pytest.raises(DatasetError) as caught:
+        manifest.load(manifest.Published(tmp_path, sha256))
+    assert "written by another version; remove" in str(caught.value)
+
+
+# --- opening
+
+
+def assert_pixels(root, made, images, size):
+    for split in ("train", "test"):
+        records = made.records(split)
+        wanted = np.stack([fit(decode((root / name).read_bytes()), size) for name in records.files])
+        everything = np.arange(len(records.files))
+        found = images[split].gather(everything)
+        assert found.dtype == np.uint8
+        assert np.array_equal(found, wanted)
+        assert np.array_equal(images[split].gather(everything[::-2]), wanted[::-2])
+        assert images[split].labels.tolist() == records.labels
+
+
+@pytest.mark.parametrize("size", [(6, 6, 3), (5, 6, 1), (3, 2, 3)])
+@pytest.mark.parametrize(("limit", "kind"), [(100, cache.Cached), (0, cache.Decoded)])
+def test_images_are_decoded_and_fitted(limit, kind, size, make_folder, packs, tmp_path):
+    root = make_folder()
+    (root / "train" / "dog" / "big.png").write_bytes(image_bytes(70, (20, 30)))
+    made = put(root, packs)
+    found, images = cache.open_images(publish.place_of(packs, made.sha256), tmp_path / "caches", size, limit, lambda *_: None)
+    assert found == made
+    assert {type(one) for one in images.values()} == {kind}
+    assert_pixels(root, made, images, size)
+
+
+@pytest.mark.parametrize("limit", [100, 0])
+def test_raw_records_are_padded(limit, make_idx, packs, tmp_path):
+    source = Idx(str(make_idx()))
+    made = publish.publish(source, packs, False, lambda *_: None)
+    assert made.shape == [4, 3, 1]
+    _, images = cache.open_images(publish.place_of(packs, made.sha256), tmp_path / "caches", (6, 5, 3), limit, lambda *_: None)
+    raw = np.frombuffer(source.read("train", 2), np.uint8).reshape(4, 3, 1)
+    found = images["train"].gather(np.array([2]))[0]
+    assert np.array_equal(found[1:5, 1:4], np.repeat(raw, 3, axis=-1))
+    assert found.astype(int).sum() == 3 * raw.astype(int).sum()
+    assert images["train"].labels.tolist() == [0, 1, 0, 1, 1]
+
+
+def test_cache_is_made_once_for_each_size(make_folder, packs, tmp_path, monkeypatch):
+    made, told, built = put(make_folder(), packs), [], []
+    build = cache._build
+    monkeypatch.setattr(cache, "_build", lambda *arguments: built.append(arguments[3]) or build(*arguments))
+    for size in ((6, 6, 3), (6, 6, 3), (6, 6, 1)):
+        place = publish.place_of(packs, made.sha256)
+        cache.open_images(place, tmp_path / "caches", size, 100, lambda done, total: told.append((done, total)))
+    assert built == [(6, 6, 3), (6, 6, 1)]
+    assert told == [(5, 7), (7, 7)] * 2
+    folders = sorted(path.name for path in (tmp_path / "caches").iterdir() if path.is_dir())
+    assert folders == [f"{made.sha256[:16]}-6x6x1", f"{made.sha256[:16]}-6x6x3"]
+
+
+def test_a_cache_that_fails_leaves_nothing_and_a_broken_one_is_cleared(make_folder, packs, tmp_path):
+    made, caches = put(make_folder(), packs), tmp_path / "caches"
+    stale = caches / f".part-{made.sha256[:16]}-6x6x3-abc"
+    stale.mkdir(parents=True)
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cache.open_images(publish.place_of(packs, made.sha256), caches, (6, 6, 3), 100, interrupt)
+    assert [path.name for path in caches.iterdir() if path.is_dir()] == []
+
+
+def test_nothing_asked_is_an_empty_batch(make_folder, packs, tmp_path):
+    made = put(make_folder(), packs)
+    for limit in (100, 0):
+        _, images = cache.open_images(publish.place_of(packs, made.sha256), tmp_path / "caches", (6, 6, 3), limit, lambda *_: None)
+        assert images["train"].gather(np.array([], np.int64)).shape == (0, 6, 6, 3)
+
+
+def test_cache_limit_is_in_megabytes_of_pixels(make_folder, packs, tmp_path):
+    made = put(make_folder(), packs)
+    assert 7 * 400 * 400 > 2**20 > 7 * 380 * 380
+    kinds = [
+        type(cache.open_images(publish.place_of(packs, made.sha256), tmp_path / "caches", (side, side, 1), 1, lambda *_: None)[1]["train"])
+        for side in (380, 400)
+    ]
+    assert kinds == [cache.Cached, cache.Decoded]
+
+
+# --- what others wrote into the shared folder
+
+
+@pytest.fixture
+def place(make_folder, packs):
+    """A published dataset."""
+    return publish.place_of(packs, put(make_folder(), packs).sha256)
+
+
+def labels_all_zero(folder):
+    told = json.loads((folder / "manifest.json").read_text())
+    told["train"]["labels"] = [0] * len(told["train"]["labels"])
+    write_json(folder / "manifest.json", told)
+
+
+def a_byte(name, position):
+    def change(folder):
+        data = bytearray((folder / name).read_bytes())
+        data[position] ^= 1
+        (folder / name).write_bytes(data)
+
+    return change
+
+
+def cut_short(folder):
+    os.truncate(folder / "data-00000.pack", 10)
+
+
+def other_image(folder):
+    """A readable image in the place of another, with the digest that it should have."""
+    data, sums = bytearray((folder / "data-00000.pack").read_bytes()), bytearray((folder / "records.sha256").read_bytes())
+    records = json.loads((folder / "manifest.json").read_text())["train"]["offsets"]
+    first, last = records[:2]
+    changed = image_bytes(77)[: last - first].ljust(last - first, b"\0")
+    data[first:last], sums[:32] = changed, hashlib.sha256(changed).digest()
+    (folder / "data-00000.pack").write_bytes(data)
+    (folder / "records.sha256").write_bytes(sums)
+
+
+ATTACKS = [
+    (labels_all_zero, r"manifest\.json has SHA-256 [0-9a-f]{16}\.\.\., and [0-9a-f]{16}\.\.\. was published"),
+    (a_byte("data-00000.pack", 200), r"data-00000\.pack: train/cat/\d\.png has SHA-256 [0-9a-f]{16}\.\.\., and"),
+    (a_byte("records.sha256", 3), r"records\.sha256 has SHA-256"),
+    (other_image, r"records\.sha256 has SHA-256"),
+    (cut_short, r"data-00000\.pack: train/cat/0\.png has SHA-256"),
+    (lambda folder: (folder / "data-00000.pack").unlink(), r"data-00000\.pack: can't be read: No such file"),
+]
+NAMES = ["labels", "a byte of a pack", "a byte of the digests", "an image with its digest", "cut short", "removed"]
+
+
+@pytest.mark.parametrize("limit", [100, 0])
+@pytest.mark.parametrize(("attack", "message"), ATTACKS, ids=NAMES)
+def test_a_changed_dataset_is_not_used(attack, message, limit, place, tmp_path):
+    def use():
+        images = cache.open_images(place, tmp_path / "caches", (6, 6, 3), limit, lambda *_: None)[1]
+        return images["train"].gather(np.arange(5))
+
+    attack(place.folder)
+    with pytest.raises(DatasetError, match=message) as caught:
+        use()
+    assert "Fix: run the same command again" in str(caught.value)
+    assert not [path for path in (tmp_path / "caches").rglob("*") if path.is_dir()]
+
+
+@pytest.mark.parametrize("keeps_time", [True, False])
+@pytest.mark.parametrize(("attack", "message"), ATTACKS, ids=NAMES)
+def test_a_changed_dataset_is_published_anew(attack, message, keeps_time, place, tmp_path):
+    root, packs = tmp_path / "pets", place.folder.parent
+    before = {path: path.stat().st_mtime_ns for path in place.folder.iterdir()}
+    attack(place.folder)
+    for path in place.folder.iterdir() if keeps_time else ():
+        os.utime(path, ns=(before[path], before[path]))
+    listing = Folder(str(root)).scan()
+    assert publish.published(listing, packs, False) is None
+    put(root, packs)
+    assert publish.wrong(place) == []
+    assert publish.published(listing, packs, False) is not None
+    assert_pixels(root, manifest.load(place), cache.open_images(place, tmp_path / "caches", (6, 6, 3), 0, quiet)[1], (6, 6, 3))
+
+
+def quiet(*_):
+    pass
+
+
+def test_a_dataset_that_was_only_touched_is_read_once_and_kept(place, tmp_path, monkeypatch):
+    os.utime(place.folder / "data-00000.pack", (1, 1))
+    listing, read = Folder(str(tmp_path / "pets")).scan(), []
+    wrong = publish.wrong
+    monkeypatch.setattr(publish, "wrong", lambda place: read.append(place) or wrong(place))
+    for _ in range(3):
+        assert publish.published(listing, place.folder.parent, False) is not None
+    assert read == [place]
+
+
+@pytest.mark.parametrize("change", ["pixels", "pixels, time kept", "labels", "record", "file removed", "another dataset's"])
+def test_a_changed_cache_is_made_anew(change, place, make_folder, tmp_path, capsys):
+    caches, size = tmp_path / "caches", (6, 6, 3)
+    cache.open_images(place, caches, size, 100, quiet)
+    (folder,) = (path for path in caches.iterdir() if path.is_dir())
+    pixels = folder / "train-images.npy"
+    if change.startswith("pixels"):
+        stat = pixels.stat()
+        a_byte("train-images.npy", -1)(folder)
+        if change.endswith("kept"):
+            os.utime(pixels, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    elif change == "labels":
+        np.save(folder / "train-labels.npy", np.zeros(5, np.int32))
+    elif change == "record":
+        (folder / "cache.json").write_text("{")
+    elif change == "file removed":
+        pixels.unlink()
+    else:
+        told = json.loads((folder / "cache.json").read_text())
+        write_json(folder / "cache.json", {**told, "manifest": place.sha256[:16] + "0" * 48})
+    made, images = cache.open_images(place, caches, size, 100, quiet)
+    assert f"{folder} was changed since it was made; it is made anew" in capsys.readouterr().out
+    assert_pixels(tmp_path / "pets", made, images, size)
+
+
+def test_an_untouched_cache_is_not_made_again(place, tmp_path, monkeypatch):
+    cache.open_images(place, tmp_path / "caches", (6, 6, 3), 100, quiet)
+    monkeypatch.setattr(cache, "_build", lambda *_: pytest.fail("built again"))
+    cache.open_images(place, tmp_path / "caches", (6, 6, 3), 100, quiet)

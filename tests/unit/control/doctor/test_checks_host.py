@@ -1,0 +1,344 @@
+"""The doctor's lines: every trouble of one host, and of hosts that differ, with its exact message."""
+
+import copy
+
+import pytest
+
+from control.doctor import checks
+from control.doctor.checks import FAIL, OK, WARN, Requirement, clocks, host, model, shared_folder
+from tests.unit.doctor_samples import MANIFEST, NEED, TOKEN, doctor, healthy, inventory, network_of, setting
+
+PROVISION = "ansible-playbook -i inventory/mine provision.yml"
+DISK = "remove old runs (below worker_root/runs on it), or set worker_root to a larger disk"
+CLOCK = "on node02: sudo timedatectl set-ntp true"
+SHARE = f"mount the shared file system there on every host ({PROVISION}), or set dfs_path"
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (("disk", "free_mb", 100), f"[FAIL] node02  disk  100 MB free (limit: at least 512 MB). Fix: {DISK}"),
+        (
+            ("disk", "free_mb", 900),
+            f"[WARN] node02  disk  900 MB free (limit: 1,024 MB for the snapshots of all epochs, and some to spare). Fix: {DISK}",
+        ),
+        (("disk", "need_mb", 30000), f"[FAIL] node02  disk  20,000 MB free (limit: at least 30,000 MB). Fix: {DISK}"),
+        (
+            ("disk", "writable", False),
+            "[FAIL] node02  disk  worker_root can't be written (limit: at least 512 MB). "
+            "Fix: sudo chown its folder to the worker's user, or set worker_root",
+        ),
+        (
+            ("memory", "available_mb", 800),
+            "[FAIL] node02  memory  800 of 3,794 MB available (limit: at least 900 MB). "
+            "Fix: end other programs on it, or -e set=train.batch_size=N with a smaller N",
+        ),
+        (
+            ("memory", "available_mb", 1000),
+            "[WARN] node02  memory  1,000 of 3,794 MB available (limit: at least 900 MB). "
+            "Fix: end other programs on it, or -e set=train.batch_size=N with a smaller N",
+        ),
+        (("time", 4600.7), f"[FAIL] node02  clock  1:00:00 h ahead (limit: 1 s). Fix: {CLOCK}"),
+        (("time", 995.6), f"[WARN] node02  clock  5.0 s behind (limit: 1 s). Fix: {CLOCK}"),
+        (("tmux", None), "[FAIL] node02  tmux  is missing. Fix: on node02: sudo apt-get install tmux"),
+        (
+            ("port", "state", "forbidden"),
+            "[FAIL] node02  port  12345 may not be opened by this user (limit: 1024 or above). Fix: set another worker_port",
+        ),
+        (
+            ("port", {"number": 12345, "state": "busy", "process": "nginx (812)"}),
+            "[FAIL] node02  port  12345 is held by nginx (812) (limit: free). Fix: end that program, or set another worker_port",
+        ),
+        (
+            ("port", {"number": 12345, "state": "busy", "process": None}),
+            "[FAIL] node02  port  12345 is held by another program (on node02: sudo ss -ltnp 'sport = :12345') (limit: free). "
+            "Fix: end that program, or set another worker_port",
+        ),
+        (
+            ("port", {"number": 12345, "state": "held", "run": "cnn-1", "session": "cnn-1-w0"}),
+            "[FAIL] node02  port  run cnn-1 is training on 12345 (limit: free). "
+            "Fix: wait for it; or stop it where it was started: ansible-playbook stop.yml -e run=cnn-1; "
+            "or end it: on node02: tmux -L lockstep kill-session -t =cnn-1-w0; or set another worker_port",
+        ),
+        (
+            ("python", "version", "3.9.2"),
+            "[FAIL] node02  python  3.9.2 (/home/pi/lockstep/venv/bin/python) (limit: 3.11 to 3.13). "
+            "Fix: install one of these and set worker_python to it",
+        ),
+        (
+            ("python", {"path": "/opt/python", "error": "is missing"}),
+            f"[FAIL] node02  python  /opt/python is missing (limit: 3.11 to 3.13). Fix: {PROVISION}, or set worker_python",
+        ),
+        (
+            ("python", "packages", {"keras": "3.15.1", "numpy": "2.4.6"}),
+            "[FAIL] node02  python  no TensorFlow in /home/pi/lockstep/venv/bin/python (limit: requirements/node.txt). "
+            + f"Fix: {PROVISION}",
+        ),
+        (
+            ("python", "packages", "tensorflow", "2.20.0"),
+            f"[FAIL] node02  tensorflow  2.20.0, the others 2.21.0 (limit: 2.21.0). Fix: {PROVISION} (installs the locked versions)",
+        ),
+        (
+            ("python", "packages", "numpy", "2.0.0"),
+            f"[WARN] node02  numpy  2.0.0, the others 2.4.6 (limit: 2.4.6). Fix: {PROVISION} (installs the locked versions)",
+        ),
+        (
+            ("python", "packages", {"tensorflow-cpu": "2.21.0", "numpy": "2.4.6"}),
+            f"[FAIL] node02  keras  missing, the others 3.15.1 (limit: 3.15.1). Fix: {PROVISION} (installs the locked versions)",
+        ),
+        (
+            ("python", "version", "3.13.1"),
+            "[WARN] node02  python  3.13, the others 3.11 (limit: 3.11). Fix: use one version everywhere, so that results can be repeated",
+        ),
+        (
+            ("machine", "x86_64"),
+            "[WARN] node02  machine  x86_64, the others aarch64 (limit: aarch64). Fix: trains; the slower kind sets the pace of all",
+        ),
+        (
+            ("name", "addresses", ["127.0.1.1"]),
+            "[WARN] node02  name  node02 means 127.0.1.1 on the host itself (limit: an address the others reach). "
+            "Fix: harmless while worker_address is an IP address; or on it, in /etc/hosts, give node02 its address instead of 127.0.1.1",
+        ),
+        (
+            ("name", {"error": "no answer in 2 s"}),
+            "[WARN] node02  name  node02 can't be resolved: no answer in 2 s. Fix: on it, add node02 to /etc/hosts",
+        ),
+        (
+            ("address", {"given": "10.0.0.2", "addresses": ["10.0.0.2"], "own": False, "all": ["10.0.0.7"]}),
+            "[FAIL] node02  address  10.0.0.2 is not an address of this host (it has 10.0.0.7) (limit: its own). "
+            "Fix: set worker_address to 10.0.0.7",
+        ),
+        (
+            ("dfs", {"error": "Transport endpoint is not connected"}),
+            "[FAIL] node02  dfs  the shared folder does not answer: Transport endpoint is not connected. "
+            f"Fix: on node02: sudo mount -a; or {PROVISION}",
+        ),
+        (
+            ("dfs", "type", "ext4"),
+            "[FAIL] node02  dfs  /mnt/shared/lockstep (ext4 of node01:/dfs) is no GlusterFS mount (limit: one folder that all hosts see). "
+            f"Fix: {SHARE}",
+        ),
+        (
+            ("dfs", "writable", False),
+            "[FAIL] node02  dfs  /mnt/shared/lockstep (fuse.glusterfs of node01:/dfs) can't be written by pi. "
+            "Fix: sudo chown pi /mnt/shared/lockstep",
+        ),
+        (
+            ("tokens", 0, {"path": TOKEN, "error": "No such file or directory"}),
+            "[FAIL] node02  dfs  /mnt/shared/lockstep (fuse.glusterfs of node01:/dfs) is not shared: a file just written by another host "
+            f"is not there (No such file or directory) (limit: one folder that all hosts see). Fix: {SHARE}",
+        ),
+        (
+            ("tokens", 0, "sha256", "bad"),
+            "[FAIL] node02  dfs  /mnt/shared/lockstep (fuse.glusterfs of node01:/dfs) is not shared: a file just written by another host "
+            f"has another content here (limit: one folder that all hosts see). Fix: {SHARE}",
+        ),
+        (
+            ("tokens", 1, {"path": MANIFEST, "error": "Permission denied"}),
+            f"[FAIL] node02  file  {MANIFEST} can't be read: Permission denied (limit: readable). "
+            "Fix: ls -l it on the host; train.yml publishes it anew when it is gone from the shared folder",
+        ),
+        (
+            ("tokens", 1, "sha256", "0123456789abcdef0"),
+            f"[FAIL] node02  file  {MANIFEST} has digest 0123456789abcdef (limit: da7ada7ada7ada7a). "
+            "Fix: ansible-playbook -i inventory/mine train.yml sends it anew; and see who can write that folder (ls -l)",
+        ),
+        (
+            ("throttled", {"now": ["under-voltage"], "since_boot": []}),
+            "[WARN] node02  throttling  now: under-voltage. Fix: use the maker's power supply and a short cable",
+        ),
+        (
+            ("throttled", {"now": [], "since_boot": ["throttled"]}),
+            "[WARN] node02  throttling  since it started: throttled. Fix: give it a fan or a heat sink",
+        ),
+        (("temperature", 79.6), "[WARN] node02  temperature  80 C (limit: below 75 C). Fix: give it a fan or a heat sink"),
+        (
+            ("governors", ["ondemand"]),
+            "[WARN] node02  governor  ondemand (limit: performance). "
+            "Fix: on node02: echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+        ),
+        (("load", 3.2), "[WARN] node02  load  load 3.2 on 4 cores (limit: at most 2). Fix: end what else runs there (top shows it)"),
+        (
+            ("speed", 90.0),
+            "[WARN] node02  speed  90 MB/s a core, the others 200 (limit: at least 160). "
+            "Fix: the slowest host sets the pace: leave it out, or fix what holds it back",
+        ),
+        (
+            ("cpus", 2),
+            "[WARN] node02  speed  2 CPUs, the others 4 (limit: at least 3.2). "
+            "Fix: the slowest host sets the pace: leave it out, or fix what holds it back",
+        ),
+    ],
+)
+def test_troubles_of_one_host(change, line):
+    assert doctor(setting("node02", *change)) == [line]
+
+
+def test_a_32_bit_system():
+    found = host.machine({"name": "n"}, {**healthy("node02"), "machine": "armv7l"})
+    assert (found.level, found.value, found.limit) == (FAIL, "armv7l", "x86_64 or aarch64")
+    assert found.fix == "install a 64-bit system, or leave this host out"
+
+
+def test_a_shared_folder_on_the_own_disk_without_a_token():
+    facts = healthy("node02")
+    facts["dfs"] |= {"kind": "mounted", "type": "ext4", "source": "/dev/sda1"}
+    (found,) = shared_folder.dfs({"name": "node02"}, facts, Requirement())
+    assert (found.level, found.value) == (WARN, "/mnt/shared/lockstep (ext4 of /dev/sda1) is on this host's own disk")
+    facts["dfs"]["kind"] = "local"
+    assert [one.level for one in shared_folder.dfs({"name": "node02"}, facts, Requirement())] == [OK]
+    facts["dfs"] |= {"kind": "mounted", "type": "nfs4"}
+    assert [one.level for one in shared_folder.dfs({"name": "node02"}, facts, Requirement())] == [OK]
+
+
+def test_a_shared_folder_that_waits_for_a_host_that_is_away():
+    facts = {name: healthy(name) for name in ("node01", "node02", "node03", "node04")}
+    facts |= {"node03": {**healthy("node03"), "dfs": {"error": "no answer in 2 s"}}, "node05": {"unreachable": "timed out"}}
+    found = [check for check in checks.examine(inventory(), facts, None, NEED) if check.level != OK]
+    assert [(check.level, check.host, check.name) for check in found] == [(WARN, "node03", "dfs"), (FAIL, "node05", "ssh")]
+    assert found[0].value == "the shared folder does not answer: no answer in 2 s"
+    assert found[0].fix == "GlusterFS waits up to 42 s for node05; look again once that is fixed"
+
+
+def home(source="files:/home"):
+    return {"path": "/home/pi/lockstep", "type": "nfs4", "source": source, "free_mb": 20000, "writable": True, "exists": True}
+
+
+def test_one_home_for_several_hosts():
+    facts = {name: {**healthy(name), "disk": home()} for name in ("node02", "node04")}
+    facts["node03"] = {**healthy("node03"), "disk": home("elsewhere:/home")}
+    found = [check for check in checks.examine(inventory(), facts, None, NEED) if check.name == "disk" and check.level != OK]
+    assert [(check.level, check.host, check.value) for check in found] == [
+        (FAIL, "node02", "node02, node04 keep their workers in one folder: /home/pi/lockstep (nfs4 of files:/home)")
+    ]
+    assert found[0].fix == "set worker_root to a local disk, or to a folder that has {{ inventory_hostname }} in its path"
+    facts["node04"]["disk"]["path"] = "/home/pi/lockstep/node04"
+    assert not [check for check in checks.examine(inventory(), facts, None, NEED) if check.name == "disk" and check.level != OK]
+
+
+def test_a_direct_port_that_is_taken_is_named_unless_a_run_holds_both():
+    taken = setting("node02", "direct_port", {"number": 13345, "state": "busy", "process": "nginx (812)"})
+    assert doctor(taken) == [
+        "[FAIL] node02  port  13345 is held by nginx (812) (limit: free). Fix: end that program, or set another worker_direct_port"
+    ]
+    held = setting("node02", "port", {"number": 12345, "state": "held", "run": "cnn-1"})
+    assert doctor(lambda facts: (taken(facts), held(facts)), need=Requirement(run="cnn-1")) == []
+
+
+def test_port_held_by_the_run_that_is_continued():
+    change = setting("node02", "port", {"number": 12345, "state": "held", "run": "cnn-1", "session": "cnn-1-w0"})
+    assert doctor(change, need=Requirement(run="cnn-1")) == []
+    assert len(doctor(change, need=Requirement(run="cnn-2"))) == 1
+
+
+def test_clock_counts_only_what_is_certain():
+    facts = {"before": 1000.0, "after": 1010.0, "seconds": 2.0, "time": 1014.9}
+    assert clocks.skew(facts) == pytest.approx((8.9, 4.0))
+    assert [one.level for one in clocks.clock({"name": "n"}, facts)] == [WARN]
+    assert [one.level for one in clocks.clock({"name": "n"}, {**facts, "time": 1010.9})] == [OK]
+    assert list(clocks.clock({"name": "n"}, {"time": 1.0})) == []
+
+
+def test_load_in_a_container_is_not_its_own():
+    assert doctor(lambda facts: facts["node02"].update(load=9.0, cpu_quota=0.38)) == []
+
+
+def test_other_processors_may_be_hotter():
+    def change(facts):
+        facts["node02"].update(model="AMD EPYC", temperature=80.0)
+
+    assert doctor(change) == []
+
+
+def test_name_as_an_address_that_means_the_loopback():
+    hosts = inventory()
+    hosts[1]["address"] = "node02"
+
+    def change(facts):
+        facts["node02"]["name"] = {"addresses": ["127.0.1.1"]}
+        facts["node02"]["address"] = {"given": "node02", "addresses": ["127.0.1.1"], "own": True, "all": ["10.0.0.2"]}
+
+    assert doctor(change, hosts=hosts) == [
+        "[FAIL] node02  name  node02 means 127.0.1.1 on the host itself (limit: an address the others reach). "
+        "Fix: set worker_address to its IP address; or on it, in /etc/hosts, give node02 its address instead of 127.0.1.1"
+    ]
+
+
+def test_two_hosts_with_one_address():
+    hosts = inventory()
+    hosts[3]["address"] = "10.0.0.2"
+
+    def change(facts):
+        facts["node04"] = {**healthy("node02")}
+
+    assert doctor(change, hosts=hosts) == [
+        "[FAIL] node04  address  node02 and node04 both have 10.0.0.2:12345 (limit: one worker each). "
+        "Fix: give each a worker_address (or ansible_host) of its own in the inventory"
+    ]
+
+
+def test_an_address_that_two_machines_claim():
+    assert doctor(setting("node04", "address", "all", ["10.0.0.2", "10.0.0.4"])) == [
+        "[FAIL] node02  address  10.0.0.2 is also an address of node04 (limit: one machine an address). "
+        "Fix: give each machine an address of its own (ip addr shows them)"
+    ]
+
+
+def test_one_machine_under_two_addresses():
+    def change(facts):
+        facts["node04"].update(boot="boot-node02", hostname="node02", name={"addresses": ["10.0.0.4"]})
+
+    assert doctor(change) == [
+        "[WARN] node04  address  node02 and node04 are one machine (node02) under two addresses (limit: a machine each). "
+        "Fix: give each a worker_address (or ansible_host) of its own in the inventory"
+    ]
+
+
+def test_containers_of_one_machine_are_hosts_of_their_own():
+    def change(facts):
+        for found in facts.values():
+            found["boot"] = "same"
+
+    assert doctor(change) == []
+
+
+def test_workers_of_the_local_inventory():
+    hosts = [{"name": f"worker{rank}", "address": "127.0.0.1", "port": 12345 + rank} for rank in (0, 1)]
+    here = {**healthy("node01"), "name": {"addresses": ["127.0.1.1"]}}
+    here["address"] = {"given": "127.0.0.1", "addresses": ["127.0.0.1"], "own": True, "all": ["10.0.0.1"]}
+    found = checks.examine(hosts, {host["name"]: copy.deepcopy(here) for host in hosts}, None, NEED)
+    assert [check for check in found if check.level != OK] == []
+
+
+def test_a_foreign_address_that_is_reached_all_the_same():
+    change = setting("node02", "address", {"given": "10.0.0.2", "addresses": ["10.0.0.2"], "own": False, "all": []})
+    (line,) = doctor(change, network=network_of())
+    assert line.startswith("[WARN] node02  address  10.0.0.2 is not an address of this host (it has none)")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [({}, []), ({"a": 1, "b": 1}, []), ({"a": 1, "b": 2}, [("b", 1)]), ({"a": 1, "b": 2, "c": 2}, [("a", 2)])],
+)
+def test_the_odd_one_out(values, expected):
+    assert model.odd(values) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "lines"),
+    [
+        (0, ["NVIDIA A100"], []),
+        (2, ["NVIDIA A100", "NVIDIA A100"], ["[OK]   node02  GPUs  2 (NVIDIA A100)"]),
+        (
+            1,
+            [],
+            [
+                "[FAIL] node02  GPUs  none (limit: at least 1). "
+                "Fix: install NVIDIA's driver (nvidia-smi lists what it finds), or set gpus in the inventory"
+            ],
+        ),
+    ],
+)
+def test_gpus_that_the_inventory_promises(wanted, there, lines):
+    found = list(host.gpus({"name": "node02", "gpus": wanted}, {"gpus": there}))
+    assert [line for line in checks.render(found, verbose=True).splitlines() if "GPUs" in line] == lines

@@ -1,0 +1,73 @@
+"""The doctor's lines: what SSH's errors mean."""
+
+import pytest
+
+from control.doctor import checks
+from tests.unit.doctor_samples import doctor
+
+CHANGED = """Failed to connect to the host via ssh: @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
+IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!
+Offending ECDSA key in /home/me/.ssh/known_hosts:3
+Host key verification failed."""
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        (
+            "Failed to connect to the host via ssh: ssh: connect to host 10.0.0.2 port 22: Connection timed out",
+            "it is down, or a firewall is in between. Fix: switch it on and look: ping -c 3 10.0.0.2",
+        ),
+        (
+            "Failed to connect to the host via ssh: ssh: connect to host 10.0.0.2 port 22: No route to host",
+            "it is down, or in another network. Fix: switch it on and look: ping -c 3 10.0.0.2",
+        ),
+        (
+            "Failed to connect to the host via ssh: ssh: connect to host 10.0.0.2 port 22: Connection refused",
+            "no SSH server answers. Fix: on node02: sudo apt-get install openssh-server && sudo systemctl enable --now ssh; or set "
+            "ansible_port, if it has another",
+        ),
+        (
+            "Failed to connect to the host via ssh: pi@10.0.0.2: Permission denied (publickey,password).",
+            "it refuses the key. Fix: ssh-copy-id pi@10.0.0.2, or set ansible_user and ansible_ssh_private_key_file",
+        ),
+        (
+            CHANGED,
+            "its host key has changed. Fix: when it was set up anew: ssh-keygen -R 10.0.0.2; when not, somebody answers for it",
+        ),
+        (
+            "Failed to connect to the host via ssh: Host key verification failed.",
+            "its host key is not known here. Fix: ssh pi@10.0.0.2, compare the key, answer yes",
+        ),
+        (
+            "ssh: Could not resolve hostname node02: Name or service not known",
+            "its name is unknown here. Fix: set ansible_host to its address",
+        ),
+        ("Connection reset by peer", "it hangs up during the greeting. Fix: on node02: sudo journalctl -u ssh -n 20"),
+        ("pi is not in the sudoers file", "its user may not use sudo. Fix: as root on node02: usermod -aG sudo pi"),
+        (
+            "Incorrect sudo password",
+            "sudo does not take the password. Fix: give the right one with --ask-become-pass, or allow pi sudo without one",
+        ),
+        ("sudo: a password is required", "sudo asks for a password. Fix: give --ask-become-pass, or allow pi sudo without one"),
+        (
+            "mkdir: cannot create directory: No space left on device",
+            "its disk is full. Fix: ssh pi@10.0.0.2 df -h, and remove what is not needed",
+        ),
+        ("first\nkex: something new\n", "can't be reached: kex: something new. Fix: ssh -v pi@10.0.0.2"),
+        ("", "can't be reached: no reason given. Fix: ssh -v pi@10.0.0.2"),
+    ],
+)
+def test_errors_of_ssh(message, line):
+    assert doctor(lambda facts: facts.update(node02={"unreachable": message})) == [f"[FAIL] node02  ssh  {line}"]
+
+
+def test_mends_for_another_ssh_port_and_no_user():
+    host = {"name": "n", "address": "10.0.0.9", "ssh": "192.0.2.9", "ssh_port": 2222, "port": 12345}
+    assert checks.ssh(host, CHANGED).fix.startswith("when it was set up anew: ssh-keygen -R '[192.0.2.9]:2222';")
+    assert checks.ssh(host, "Host key verification failed.").fix == "ssh -p 2222 192.0.2.9, compare the key, answer yes"
+
+
+def test_host_that_was_never_asked():
+    assert doctor(lambda facts: facts.pop("node04")) == ["[FAIL] node04  ssh  can't be reached: was not asked. Fix: ssh -v pi@10.0.0.4"]

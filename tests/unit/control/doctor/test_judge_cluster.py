@@ -1,0 +1,30 @@
+"""What the judge makes of the probes' answers before the checks see them."""
+
+from control.doctor.tasks import judge as judge_cluster
+
+CODE, DATA = "/dfs/code/trainer-1.zip", "/dfs/datasets/2/manifest.json"
+
+
+def host(**digests):
+    paths = {"code": CODE, "data": DATA}
+    return {"tokens": [{"path": paths[name], **({"sha256": sha} if sha else {"error": "No such file"})} for name, sha in digests.items()]}
+
+
+def test_a_file_that_nobody_has_is_not_asked_for():
+    facts = {"a": host(code=None, data="d"), "b": host(code=None, data="d")}
+    assert judge_cluster.published(facts, {CODE: "c", DATA: "d"}) == {DATA: "d"}
+
+
+def test_a_file_that_one_host_has_is_asked_of_all_with_the_digest_that_was_published():
+    facts = {"a": host(code="x"), "b": host(code="y"), "c": host(code="y"), "d": host(code=None), "e": {"unreachable": "down"}}
+    assert judge_cluster.published(facts, {CODE: "x"}) == {CODE: "x"}
+
+
+def test_a_module_that_failed_on_a_host_counts_as_a_host_that_can_not_be_asked():
+    looked = {"a": {"facts": {"user": "pi"}}, "b": {"unreachable": True, "msg": "no route"}, "c": {}}
+    assert judge_cluster._facts(looked) == {"a": {"user": "pi"}, "b": {"unreachable": "no route"}, "c": {"unreachable": "no answer"}}
+
+
+def test_one_host_alone_has_no_network_to_judge():
+    assert judge_cluster._network({"a": {"pairs": {}}}) is None
+    assert judge_cluster._network({"a": {"pairs": {"b": {}}}, "b": {"skipped": True}}) == {"a": {"pairs": {"b": {}}}}

@@ -1,0 +1,187 @@
+"""What this machine's container engine is and has, with engines that are small scripts."""
+
+import os
+
+import pytest
+
+from control.lab import lab_engine
+from control.lab.lab_engine import Engine
+from trainer.errors import LockstepError
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """An otherwise empty PATH; `tools(podman="exit 0")` puts a shell script there."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def put(**scripts):
+        for name, script in scripts.items():
+            (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+            (folder / name).chmod(0o755)
+
+    return put
+
+
+def test_podman_comes_first(tools):
+    tools(podman="exit 0", docker="exit 0")
+    assert lab_engine.find() == Engine("podman")
+
+
+def test_docker_where_podman_is_absent(tools):
+    tools(docker="exit 0")
+    assert lab_engine.find() == Engine("docker")
+
+
+def test_a_docker_client_without_an_engine_counts_as_absent(tools):
+    tools(docker="echo Cannot connect >&2; exit 1")
+    assert lab_engine.find() is None
+
+
+def test_docker_takes_the_place_of_a_podman_that_does_not_work(tools):
+    tools(podman="exit 1", docker="exit 0")
+    assert lab_engine.find() == Engine("docker")
+
+
+def test_a_podman_that_does_not_work_says_why(tools):
+    tools(podman="echo 'Error: no namespaces' >&2; exit 125")
+    with pytest.raises(LockstepError) as caught:
+        lab_engine.find()
+    assert str(caught.value) == "the lab needs containers, and podman does not work here: podman info: Error: no namespaces"
+
+
+def test_a_failing_question_says_what_was_asked(tools):
+    tools(podman="echo 'Error: storage is locked' >&2; exit 1")
+    with pytest.raises(LockstepError, match=r"^podman ps --all: Error: storage is locked$"):
+        Engine("podman").names()
+
+
+def test_an_empty_engine(tools):
+    tools(podman="exit 0")
+    engine = Engine("podman")
+    assert (engine.labs(), engine.names(), engine.networks(), engine.images()) == ([], [], [], [])
+
+
+def test_only_the_labs_images(tools):
+    tools(podman="printf '%s\\n' localhost/lockstep-lab:1 localhost/lockstep-lab-base:bookworm debian:bookworm localhost/lockstep-labs:2")
+    assert Engine("podman").images() == ["localhost/lockstep-lab:1", "localhost/lockstep-lab-base:bookworm"]
+
+
+def test_missing_packages(tools):
+    assert lab_engine.missing_packages(None, builds=True) == ["podman", "runc", "debootstrap"]
+    tools(debootstrap="exit 0", runc="exit 0")
+    assert lab_engine.missing_packages(Engine("podman"), builds=True) == []
+    assert lab_engine.missing_packages(Engine("docker"), builds=False) == []
+
+
+@pytest.mark.parametrize(
+    ("release", "may"), [({"ID": "debian"}, True), ({"ID": "linuxmint", "ID_LIKE": "ubuntu debian"}, True), ({"ID": "fedora"}, False)]
+)
+def test_only_where_apt_installs(tools, release, may):
+    tools(**{"apt-get": "exit 0"})
+    assert lab_engine.may_install(release) is may
+
+
+def test_no_installing_without_apt(tools):
+    assert not lab_engine.may_install({"ID": "debian"})
+
+
+def test_os_release(tmp_path):
+    file = tmp_path / "os-release"
+    file.write_text('ID=debian\nVERSION_CODENAME="bookworm"\n\nNAME=\n')
+    assert lab_engine.os_release(file) == {"ID": "debian", "VERSION_CODENAME": "bookworm"}
+    assert lab_engine.os_release(tmp_path / "none") == {}
+
+
+def groups(folder, files):
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_enforced_limits_of_control_groups_version_1(tmp_path):
+    groups(
+        tmp_path,
+        {
+            "proc/7/cgroup": "4:memory:/p/n\n1:cpu,cpuacct:/p/n\n0::/p/n/init.scope\n",
+            "groups/cpu/p/n/cpu.cfs_period_us": "10000\n",
+            "groups/cpu/p/n/cpu.cfs_quota_us": "3800\n",
+            "groups/memory/p/n/memory.limit_in_bytes": "3221225472\n",
+        },
+    )
+    assert lab_engine.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
+
+
+def test_limits_of_version_1_may_stand_above_the_process_too(tmp_path):
+    groups(
+        tmp_path,
+        {
+            "proc/7/cgroup": "4:memory:/p/n/init.scope\n1:cpu:/p/n/init.scope\n",
+            "groups/cpu/p/n/init.scope/cpu.cfs_period_us": "100000\n",
+            "groups/cpu/p/n/init.scope/cpu.cfs_quota_us": "-1\n",
+            "groups/cpu/p/n/cpu.cfs_period_us": "10000\n",
+            "groups/cpu/p/n/cpu.cfs_quota_us": "3800\n",
+            "groups/memory/p/n/init.scope/memory.limit_in_bytes": "9223372036854771712\n",
+            "groups/memory/p/n/memory.limit_in_bytes": "3221225472\n",
+        },
+    )
+    # The period of a group without a quota means nothing; that of the group with one is taken.
+    assert lab_engine.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
+
+
+def test_no_limits_of_control_groups_version_1(tmp_path):
+    groups(tmp_path, {"proc/7/cgroup": "4:memory:/p\n1:cpu:/p\n", "groups/cpu/p/cpu.cfs_quota_us": "-1\n"})
+    assert lab_engine.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [100_000, 0, 0]
+
+
+def test_enforced_limits_of_control_groups_version_2_may_stand_above_the_process(tmp_path):
+    groups(
+        tmp_path,
+        {
+            "proc/7/cgroup": "0::/p/n/init.scope\n",
+            "groups/p/n/init.scope/cpu.max": "max 100000\n",
+            "groups/p/n/cpu.max": "3800 10000\n",
+            "groups/p/n/memory.max": "3221225472\n",
+            "groups/p/memory.max": "max\n",
+        },
+    )
+    assert lab_engine.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
+
+
+def test_no_limits_of_control_groups_version_2(tmp_path):
+    groups(tmp_path, {"proc/7/cgroup": "0::/p/n\n", "groups/p/n/cpu.max": "max 100000\n", "groups/p/n/memory.max": "max\n"})
+    assert lab_engine.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [100_000, 0, 0]
+
+
+@pytest.mark.parametrize("files", [{}, {"proc/7/cgroup": "0::/user.slice/of-something-else\n"}])
+def test_a_node_whose_process_is_gone_or_another_s_does_not_run_whatever_the_engine_recorded(tmp_path, files):
+    groups(tmp_path, files)
+    facts = {"id": "0a1b", "running": True, "pid": 7, "limits": [1, 2, 3], "cut_off": False}
+    found = lab_engine.as_it_is(facts, tmp_path / "proc", tmp_path / "groups")
+    assert found == {**facts, "running": False, "cut_off": True}
+
+
+def test_the_limits_of_a_running_node_are_those_of_the_kernel(tmp_path):
+    limits = {"groups/p/libpod-0a1b/cpu.max": "3800 10000\n", "groups/p/libpod-0a1b/memory.max": "3221225472\n"}
+    groups(tmp_path, {"proc/7/cgroup": "0::/p/libpod-0a1b\n", **limits})
+    facts = {"id": "0a1b", "running": True, "pid": 7, "limits": [1, 2, 3], "cut_off": False}
+    found = lab_engine.as_it_is(facts, tmp_path / "proc", tmp_path / "groups")
+    assert found == {**facts, "limits": [10_000, 3_800, 3 * 2**30]}
+
+
+def test_enforced_limits_of_this_very_process_can_be_read():
+    assert len(lab_engine.enforced_limits(os.getpid())) == 3
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_runc_where_control_groups_are_mixed(tmp_path, mixed):
+    if mixed:
+        (tmp_path / "memory").mkdir()
+    assert lab_engine.needs_runc(tmp_path) is mixed
+
+
+def test_a_persons_own_containers_conf_is_respected(monkeypatch):
+    monkeypatch.setenv("CONTAINERS_CONF", "/etc/mine.conf")
+    assert lab_engine.needed_conf() == ""

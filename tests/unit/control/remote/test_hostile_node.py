@@ -1,0 +1,419 @@
+"""A node that is another's: what it lists, writes and sends reaches neither another file, nor the terminal, nor a traceback."""
+
+import json
+import os
+import shutil
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+from ansible.errors import AnsibleError
+
+from control.remote import remote
+from control.remote.remote import HostUnreachable, Worker
+from control.runs import admission
+from trainer import records
+from trainer.errors import LockstepError
+from trainer.telemetry import Metrics
+
+HISTORY = ",".join(records.HISTORY) + "\n1,0.5,0.5,0.5,0.5,0.1,1,100\n"
+NUMBERS = {"loss": 0.5, "accuracy": 0.5, "images_per_s": 100.0, "input_wait": 0.0, "seconds": 1.0}
+
+
+def execute(command, sudoable, executable):
+    """A command on the node, which is this machine."""
+    done = subprocess.run([executable, "-c", command], capture_output=True, check=False, timeout=20)
+    return {"rc": done.returncode, "stdout": done.stdout.decode("utf-8", "surrogateescape"), "stderr": ""}
+
+
+def fetch(source, target):
+    """A file of the node, as Ansible's connections bring it."""
+    try:
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise AnsibleError(f"failed to transfer file to {target}: {error}") from error
+
+
+@pytest.fixture
+def warned(monkeypatch):
+    """What the person is warned of."""
+    warnings = []
+    monkeypatch.setattr(remote, "Display", lambda: SimpleNamespace(display=warnings.append))
+    return warnings
+
+
+@pytest.fixture
+def node(tmp_path, warned):
+    """A worker, its run directory, and where that is collected to."""
+    there, here = tmp_path / "there", tmp_path / "project" / "runs" / "my-run"
+    (there / "workers/pi1").mkdir(parents=True)
+    (there / "history.csv").write_text(HISTORY)
+    connection = SimpleNamespace(fetch_file=fetch, transport="ssh")
+    action = SimpleNamespace(_low_level_execute_command=execute, _connection=connection)
+    return Worker(action, str(there), str(there / "workers/pi1"), "s"), there, here
+
+
+def written(folder):
+    """Every file below a folder."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
+
+
+def test_a_name_with_a_newline_becomes_no_other_file(node, tmp_path, warned):
+    """What follows the newline is a line of a listing as well: size, time, an absolute path, and the file to be put there."""
+    worker, there, here = node
+    target = tmp_path / "outside" / "written"
+    for place in (there / f"x\n4 1.0 {target}", there / str(target).lstrip("/")):
+        place.parent.mkdir(parents=True)
+        place.write_text("evil")
+    worker.collect(here)
+    assert not target.exists()
+    assert written(here) == ["history.csv"]
+    assert len(warned) == 1
+    assert "x\\n4 1.0" in warned[0]
+    assert warned[0].isprintable()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "notes.txt",
+        "epoch-0001.keras",
+        "checkpoints/epoch-0001.keras\n",
+        "workers/pi2/worker.log",
+        "workers/pi1/x\x1b]0;evil\x07.log",
+        "summary.json/x",
+    ],
+)
+def test_only_names_that_a_worker_writes_are_fetched(name, node, warned):
+    worker, there, here = node
+    (there / name).parent.mkdir(parents=True, exist_ok=True)
+    (there / name).write_text("evil")
+    assert worker.collect(here) == ["history.csv"]
+    assert written(here) == ["history.csv"]
+    worker.collect(here)
+    assert len(warned) == 1
+    assert "no file that a worker writes" in warned[0]
+    assert warned[0].isprintable()
+
+
+def test_links_on_the_node_are_neither_followed_nor_fetched(node, tmp_path):
+    worker, there, here = node
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "step-1.npz").write_text("secret")
+    (there / "state").symlink_to(tmp_path / "secret")
+    (there / "summary.json").symlink_to("/etc/passwd")
+    (there / "workers/pi1/worker.log").symlink_to("/etc/passwd")
+    assert worker.collect(here) == ["history.csv"]
+    assert worker.last_lines() == []
+
+
+@pytest.mark.parametrize("part", ["", "workers", "workers/pi1"])
+def test_a_run_directory_that_is_a_link_itself_is_left_alone(part, node, tmp_path, warned):
+    worker, there, here = node
+    other = tmp_path / "other" / part
+    (other / ("" if part == "workers/pi1" else "pi1" if part else "workers/pi1")).mkdir(parents=True)
+    (there / part).rename(tmp_path / "aside")
+    for folder in (other, *other.rglob("pi1")):
+        (folder / "worker.log").write_text("secret")
+    (there / part if part else there).symlink_to(other)
+    assert worker.collect(here, "workers/pi1") == []
+    assert not here.exists() or written(here) == []
+    assert "left there" in warned[0]
+
+
+def test_links_on_this_machine_are_not_followed(node, tmp_path, warned):
+    worker, there, here = node
+    (there / "state").mkdir()
+    (there / "state/step-1.npz").write_text("evil")
+    (tmp_path / "elsewhere").mkdir()
+    here.mkdir(parents=True)
+    (here / "state").symlink_to(tmp_path / "elsewhere")
+    (here / "history.csv").symlink_to(tmp_path / "elsewhere" / "history.csv")
+    assert worker.collect(here) == []
+    assert written(tmp_path / "elsewhere") == []
+    assert "state is a link on this machine" in warned[0]
+
+
+def test_sizes_are_bounded_by_what_the_run_may_write(node, warned):
+    worker, there, here = node
+    here.mkdir(parents=True)
+    (here / "cluster.json").write_text(json.dumps({"parameters": {"total": 1000}}))
+    for name in ("checkpoints/epoch-0001.keras", "workers/pi1/worker.log", "workers/pi1/exit.json"):
+        (there / name).parent.mkdir(exist_ok=True)
+        with (there / name).open("wb") as stream:
+            stream.truncate(2**40)
+    assert worker.collect(here) == ["history.csv"]
+    assert "epoch-0001.keras (1,048,576 MB, at most 1,024 are its kind's)" in warned[0]
+    assert worker.poll().exit is None
+
+
+def test_a_file_that_grows_while_it_is_fetched_is_cut_off_by_the_kernel(node, monkeypatch, warned):
+    worker, there, here = node
+    (there / "workers/pi1/exit.json").write_text('{"exit_code": 0, "ended_at": 1.0}')
+
+    def endless(source, target):
+        with open(target, "wb") as stream:
+            for _ in range(2**20):
+                stream.write(b"x" * 2**16)
+
+    worker.action._connection.fetch_file = endless
+    assert worker.collect(here) == []
+    assert "File too large" in warned[0]
+    assert written(here) == []
+
+
+def test_the_number_of_files_is_bounded_and_junk_does_not_crowd_out_results(node, monkeypatch, warned):
+    worker, there, here = node
+    monkeypatch.setattr(admission, "FILES", 10)
+    monkeypatch.setattr(admission, "REFUSED", 5)
+    (there / "state").mkdir()
+    for number in range(50):
+        (there / f"junk {number}").touch()
+    assert worker.collect(here) == ["history.csv"]
+    for number in range(50):
+        (there / f"state/step-{number}.npz").touch()
+    worker._warned.clear(), warned.clear()
+    assert len(worker.collect(here)) <= 10
+    assert "a run has at most 10" in warned[-1]
+
+
+def test_what_does_not_fit_on_the_disk_stays_there(node, monkeypatch, warned):
+    worker, _, here = node
+    monkeypatch.setattr(admission, "RESERVE", 2**62)
+    assert worker.collect(here) == []
+    assert "do not fit on this machine's disk" in warned[0]
+
+
+SUMMARY = {
+    **dict.fromkeys(("workers", "epochs_done", "epochs", "steps"), 2),
+    "state": "SUCCEEDED",
+    "seconds_total": 1.0,
+    "seconds_training": 1.0,
+    "images_per_s": None,
+    "best": {"epoch": 1, "val_accuracy": 0.5},
+    "weights_sha256": "a" * 64,
+    "weights_sha256_by_rank": ["a" * 64] * 2,
+}
+
+
+def test_a_real_summary_is_fetched(node):
+    worker, there, here = node
+    (there / "summary.json").write_text(json.dumps(SUMMARY))
+    assert sorted(worker.collect(here)) == ["history.csv", "summary.json"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"launch": {"until": "result", "seconds_from_enter": "soon"}},
+        {"state": "\x1b[2J"},
+        {"workers": "2"},
+        {"best": {"epoch": "1"}},
+        {"best": []},
+        {"weights_sha256": "../../etc"},
+        {"weights_sha256_by_rank": "aa"},
+        {"steps": 10**400},
+        {"seconds_total": float("nan")},
+        {"images_per_s": []},
+        {"more": [[[[[1]]]]]},
+    ],
+)
+def test_a_summary_of_other_types_is_refused(change, node, warned):
+    worker, there, here = node
+    (there / "summary.json").write_text(json.dumps(SUMMARY | change))
+    assert worker.collect(here) == ["history.csv"]
+    assert "is not what a worker writes" in warned[0]
+
+
+@pytest.mark.parametrize(
+    "text", ["epoch\n1\n", HISTORY + "x,1,1,1,1,1,1,1\n", HISTORY + "2,nan,1,1,1,1,1,1\n", HISTORY + "2,1\n", "\0\n\0", '"']
+)
+def test_a_history_of_other_values_is_refused(text, node):
+    worker, there, here = node
+    (there / "history.csv").write_text(text)
+    assert written(here) == [] if worker.collect(here) == [] else text == '"'
+
+
+def test_records_of_no_worker_are_passed_over_and_told_once(node, warned):
+    worker, there, _ = node
+    good = {"t": 1.0, "kind": "steps", "epoch": 1, "step": 5, **NUMBERS}
+    bad = [
+        "7",
+        "[]",
+        "{",
+        "null",
+        '{"t": 1}',
+        '{"kind": "phase"}',
+        json.dumps(good | {"loss": float("nan")}),
+        json.dumps(good | {"step": "5"}),
+    ]
+    bad += [
+        json.dumps(good | {"step": 10**30}),
+        "[" * 100_000,
+        '{"t": 1, "kind": "steps", "step": 1' + "0" * 5000 + "}",
+        "\x1b[2J",
+        "x" * 30_000,
+    ]
+    bad += [json.dumps({"t": 1.0, "kind": ["phase"]}), json.dumps(good | {"t": 1e400})]
+    log = there / "workers/pi1/metrics.jsonl"
+    log.write_text("\n".join([*bad, json.dumps(good), *bad]) + "\n")
+    assert worker.poll().records == [good]
+    assert f"{2 * len(bad)} lines are no records" in warned[0]
+    assert worker.poll().records == []
+    with log.open("a") as stream:
+        stream.write("7\n" + json.dumps(good) + "\n" + json.dumps(good))
+    assert worker.poll().records == [good]
+    assert len(warned) == 1
+
+
+def test_texts_of_records_are_fit_for_a_terminal(node):
+    worker, there, _ = node
+    record = {"t": 1.0, "kind": "phase", "phase": "\x1b]0;evil\x07", "note": "one\ntwo\u202e" + "x" * 1000}
+    (there / "workers/pi1/metrics.jsonl").write_text(json.dumps(record) + "\n")
+    (seen,) = worker.poll().records
+    assert seen["phase"] == "\\x1b]0;evil\\x07"
+    assert seen["note"].startswith("one\\ntwo\\u202e")
+
+
+def test_a_look_takes_a_bounded_amount_and_the_next_goes_on(node, monkeypatch):
+    monkeypatch.setattr(remote, "LOOK", 1000)
+    worker, there, _ = node
+    lines = [{"t": float(number), "kind": "heartbeat", "phase": "training ü", "step": number} for number in range(100)]
+    (there / "workers/pi1/metrics.jsonl").write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    read, looks = [], 0
+    while True:
+        seen, looks = worker.poll(), looks + 1
+        read += seen.records
+        if not seen.more:
+            break
+        assert seen.heard is None
+    assert (read, looks > 5, seen.heard is not None) == (lines, True, True)
+    fresh = Worker(worker.action, worker.run, worker.folder, "s")
+    assert fresh.poll(latest=True).records[-1] == lines[-1]
+
+
+def test_a_line_that_never_ends_is_passed_over(node, monkeypatch):
+    monkeypatch.setattr(remote, "LOOK", 1000)
+    worker, there, _ = node
+    good = {"t": 1.0, "kind": "heartbeat", "phase": "training", "step": 1}
+    (there / "workers/pi1/metrics.jsonl").write_text("x" * 2500 + "\n" + json.dumps(good) + "\n")
+    looks = [worker.poll() for _ in range(4)]
+    assert [record for seen in looks for record in seen.records] == [good]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "7", "{}", '{"exit_code": "0", "ended_at": 1}', '{"exit_code": 0, "ended_at": "x"}', "{", '{"exit_code": 999, "ended_at": 1}'],
+)
+def test_an_exit_that_is_none_is_a_state_of_its_own(text, node):
+    worker, there, _ = node
+    (there / "workers/pi1/exit.json").write_text(text)
+    seen = worker.poll()
+    assert seen.exit is None
+    assert seen.unclear.startswith("exit.json: ")
+
+
+def test_pipes_and_devices_block_nothing(node):
+    worker, there, here = node
+    for name in ("metrics.jsonl", "exit.json", "worker.log"):
+        os.mkfifo(there / "workers/pi1" / name)
+    seen = worker.poll()
+    assert (seen.records, seen.exit, seen.unclear) == ([], None, "")
+    assert worker.last_lines() == []
+    assert worker.collect(here) == ["history.csv"]
+
+
+@pytest.mark.parametrize("answer", ["", "hello", "\x1b[2J" * 1000, "=====lockstep=====" * 9])
+def test_a_shell_that_answers_anything_is_out_of_reach(answer, node):
+    worker, _, _ = node
+    worker.action._low_level_execute_command = lambda *_, **__: {"rc": 0, "stdout": answer, "stderr": ""}
+    with pytest.raises(HostUnreachable) as caught:
+        worker.poll()
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["1 2", "x 1.0 history.csv", "1 -1 history.csv", "1 1e99 history.csv", "1" * 400 + " 1 history.csv", " ", "1 1.0 ../x", "1 1.0 /etc/x"],
+)
+def test_entries_of_no_listing(entry, tmp_path):
+    taken, refused = admission.admit(f"{entry}\0\0", admission.kinds("a", 1), None, 2**40)
+    assert (taken, len(refused)) == ([], 1)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "", "."])
+def test_no_name_leads_out_of_the_run_directory(name, tmp_path):
+    with pytest.raises(LockstepError):
+        admission.place(tmp_path / "run", name)
+
+
+def test_every_record_that_a_worker_writes_is_known(tmp_path):
+    """A kind of record that is added to telemetry needs its line in trainer/records.py."""
+    metrics, row = Metrics(tmp_path / "metrics.jsonl"), dict(zip(records.HISTORY, (1, *[0.5] * 7), strict=True))
+    metrics.phase("joining", "note")
+    metrics.heartbeat()
+    metrics.steps(epoch=1, step=5, **NUMBERS)
+    metrics.reduction("packed", "why", True)
+    metrics.shares("told", [1, 2], True)
+    metrics.warning("text")
+    metrics.split(epoch=1, step=5, **dict.fromkeys(records.PHASES, 0.1), step_seconds=0.5, images=3)
+    metrics.epoch(row)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    kinds = {json.loads(line)["kind"] for line in lines}
+    methods = {name for name in vars(Metrics) if not name.startswith("_")}
+    assert kinds == set(records.KINDS) == methods
+    assert records.metrics(lines) == ([json.loads(line) for line in lines], 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "7", "[]", '[{"class": 1, "probability": 1}]', '[{"class": "a"}]', "{}", "[" * 9999, '[{"class": "a", "probability": NaN}]'],
+)
+def test_a_prediction_that_is_none(text):
+    with pytest.raises(LockstepError, match="is no list of classes"):
+        records.prediction(text)
+
+
+EVALUATION = {
+    "epoch": 1,
+    "split": "test",
+    "loss": 0.5,
+    "accuracy": 0.5,
+    "images": 4,
+    "seconds": 1.0,
+    "evaluated_at": "now",
+    "classes": ["a", "b\x1b[2J"],
+    "confusion": [[1, 1], [0, 2]],
+}
+
+
+def test_an_evaluation_is_read_with_names_of_classes_fit_for_a_terminal():
+    assert records.evaluation(json.dumps(EVALUATION)) == EVALUATION | {"classes": ["a", "b\\x1b[2J"]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"classes": []},
+        {"confusion": [[1, 1]]},
+        {"confusion": [[1, 1], [0, 0]]},
+        {"confusion": [[1], [2]]},
+        {"confusion": 7},
+        {"loss": "x"},
+        {"classes": 5},
+    ],
+)
+def test_an_evaluation_that_is_none(change):
+    with pytest.raises(LockstepError):
+        records.evaluation(json.dumps(EVALUATION | change))
+
+
+@pytest.mark.parametrize("host", ["node-1.example.org", "a+b", "x[1]", "näh"])
+def test_names_of_hosts_mean_themselves_on_both_sides(host, node):
+    worker, there, here = node
+    worker.folder = f"{worker.run}/workers/{host}"
+    for name in (host, f"{host}x", "nodeX1"):
+        (there / "workers" / name).mkdir(exist_ok=True)
+        (there / "workers" / name / "worker.log").write_text("log")
+    assert sorted(worker.collect(here)) == ["history.csv", f"workers/{host}/worker.log"]

@@ -1,0 +1,1039 @@
+"""The report: its sentences from made runs, both pages, the zip, and that the same files give the same bytes."""
+
+import base64
+import dataclasses
+import hashlib
+import itertools
+import json
+import random
+import re
+import shutil
+import subprocess
+import zipfile
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from control import plots, project, text
+from control.report import accuracy, archive, comparison, facts, render, report, settings, steps, sweeps, trained, words
+from control.report.blocks import Table
+from control.report.tasks import write as write_report
+from control.runs import evaluations
+from control.runs.course import OVERFITTING as LIMIT
+from control.runs.course import Verdict
+from tests.unit.report_samples import (
+    OVERFITTING,
+    make_archive,
+    make_project,
+    make_run,
+    make_sweep,
+    write_history,
+    write_split,
+    write_tests,
+)
+from trainer import config as configs
+from trainer.errors import ConfigError, LockstepError
+
+ROOT = Path(__file__).resolve().parents[4]
+TESTS = {1: 0.34, 3: 0.50, 5: 0.47}
+NASTY = "<script>alert('x')</script> | *_[a](b)_* `c`"
+
+
+@pytest.fixture
+def sketched(monkeypatch):
+    """Stand-ins for the pictures, which take a while to draw and have tests of their own."""
+    for name in ("history", "compare", "split"):
+        monkeypatch.setattr(plots, name, lambda values, path, *_, name=name: path.write_bytes(f"PNG {name} {values}".encode()))
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of five epochs that overfits, evaluated."""
+    return facts.read(make_run(tmp_path / "runs", "first", tests=TESTS))
+
+
+def made(tmp_path, name="other", **changes):
+    return facts.read(make_run(tmp_path / "runs", name, **changes))
+
+
+def text_of(section):
+    return " ".join(block.text for block in section.blocks if block.kind == "text")
+
+
+# --- words
+
+
+def test_numbers_in_sentences():
+    assert [words.spent(seconds) for seconds in (0.4, 95.2, 119.6, 182.3, 4380)] == ["0 s", "95 s", "2 min 0 s", "3 min 2 s", "1 h 13 min"]
+    assert (words.percent(0.58561), words.points(-0.0104)) == ("58.56%", "1.04 points")
+    assert [text.listed(list("abc"[:n])) for n in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
+    assert [text.count(n, "epoch") for n in (1, 2, 1200)] == ["1 epoch", "2 epochs", "1,200 epochs"]
+    assert [words.moved(0.5, to) for to in (0.6, 0.4, 0.50001)] == ["rose", "fell", "stayed"]
+    assert words.moment("2026-11-21T05:26:16+02:00") == "2026-11-21 03:26 UTC"
+    assert words.code("a`b\nc") == "`a'b c`"
+
+
+# --- what is read
+
+
+def test_a_run_that_never_started_says_so(tmp_path):
+    (tmp_path / "x").mkdir()
+    with pytest.raises(LockstepError) as caught:
+        facts.read(tmp_path / "x")
+    assert str(caught.value) == "run=x: it never started (no cluster.json); start it: ansible-playbook train.yml -e run=x"
+
+
+def test_a_run_without_a_finished_epoch_says_so(tmp_path):
+    folder = make_run(tmp_path, "x")
+    write_history(folder / "history.csv", [])
+    with pytest.raises(LockstepError) as caught:
+        facts.read(folder)
+    assert str(caught.value) == (
+        "run=x: no epoch is finished, so there is nothing to report yet; look: ansible-playbook status.yml -e run=x; "
+        "continue it: ansible-playbook train.yml -e run=x"
+    )
+
+
+def test_evaluations_of_an_epoch_that_goes_on_are_forgotten(tmp_path):
+    path = tmp_path / "evaluations.csv"
+    evaluations.forget(path, 3)
+    assert not path.exists()
+    rows = [{"epoch": epoch, "split": "test", "loss": 1, "accuracy": epoch / 10, "images": 5, "seconds": 1} for epoch in (1, 4, 3, 4)]
+    evaluations.append(path, rows)
+    evaluations.forget(path, 4)
+    assert list(evaluations.accuracy_by_epoch(path)) == [1, 4, 3]
+    evaluations.forget(path, 3)
+    assert evaluations.accuracy_by_epoch(path) == {1: 0.1, 3: 0.3}
+
+
+def test_a_broken_line_of_evaluations_is_named(tmp_path):
+    folder = make_run(tmp_path, "x", tests={1: 0.3})
+    with (folder / "evaluations.csv").open("a") as stream:
+        stream.write("three,test,1.0,0.4,2000,1,now\n")
+    with pytest.raises(LockstepError) as caught:
+        facts.read(folder)
+    assert str(caught.value) == (
+        f"{folder}/evaluations.csv, line 3: no evaluation (invalid literal for int() with base 10: 'three'); "
+        "remove that line to have its epoch evaluated again"
+    )
+
+
+def test_the_newest_evaluation_of_an_epoch_counts(run):
+    write_tests(run.folder, {3: 0.99})
+    assert facts.read(run.folder).tests[3]["accuracy"] == 0.99
+
+
+def test_first_best_and_last_are_marked_once_each(tmp_path, run):
+    assert run.marked == {1: "first", 3: "best", 5: "last"}
+    assert made(tmp_path, rows=OVERFITTING[:1]).marked == {1: "first, best, last"}
+    equal = made(tmp_path, "equal", rows=[(1, 0.5, 1, 0.5), (1, 0.5, 1, 0.5)])
+    assert equal.marked == {1: "first, best", 2: "last"}, "the earliest of equals is the best"
+
+
+def test_untested_epochs_and_those_that_have_a_snapshot(tmp_path):
+    found = made(tmp_path, tests={3: 0.5})
+    assert (found.untested(), found.testable()) == ([1, 5], [1, 5])
+    (found.folder / "checkpoints/epoch-0001.keras").unlink()
+    assert (found.untested(), found.testable()) == ([1, 5], [5])
+
+
+# --- how accuracy changed
+
+
+def test_course_of_a_run(run):
+    assert accuracy.course(run) == [
+        "Training accuracy rose from 30.00% (epoch 1) through 55.00% (epoch 3) to 72.00% (epoch 5).",
+        "Validation accuracy was 35.00% (epoch 1), 51.00% (epoch 3) and 48.00% (epoch 5).",
+        "They were farthest apart in epoch 5: 24.00 points, training above.",
+        "Training accuracy is the mean over an epoch's steps, while the weights still change; validation is measured at its end.",
+    ]
+
+
+def test_the_table_of_epochs(tmp_path, run):
+    table = accuracy.sections(run, 2, "a.png", None)[0].blocks[-1]
+    assert table.caption == "First, middle, best and last of 5 epochs; all are in history.csv"
+    assert [row[:2] for row in table.rows] == [["1", "first"], ["3", "middle, best"], ["5", "last"]]
+    assert table.rows[1] == ["3", "middle, best", "1.2000", "55.00%", "1.4000", "51.00%", "0.01", "2,168"]
+    short = accuracy.sections(made(tmp_path, rows=OVERFITTING[:2]), 2, "a.png", None)[0].blocks[-1]
+    assert (short.caption, len(short.rows)) == ("All epochs, as in history.csv", 2)
+
+
+def test_course_of_two_epochs_that_fall(tmp_path):
+    said = accuracy.course(made(tmp_path, rows=[(1.0, 0.5, 1.0, 0.6), (1.2, 0.4, 1.0, 0.6)]))
+    assert said[:3] == [
+        "Training accuracy fell from 50.00% (epoch 1) to 40.00% (epoch 2).",
+        "Validation accuracy was 60.00% (epoch 1) and 60.00% (epoch 2).",
+        "They were farthest apart in epoch 2: 20.00 points, validation above.",
+    ]
+
+
+def test_one_epoch_has_no_course(tmp_path):
+    found = made(tmp_path, rows=OVERFITTING[:1])
+    assert accuracy.course(found) == [
+        "Only epoch 1 is finished: training accuracy 30.00%, validation accuracy 35.00%. One epoch shows no course."
+    ]
+    assert "overfit" not in text_of(accuracy.sections(found, 2, "a.png", None)[0])
+
+
+def test_overfitting_by_the_rule(run):
+    assert accuracy.overfitting(run) == (
+        "The model overfits after epoch 3: validation loss was lowest in epoch 3 (1.4000) and is 15.0% above that at the end, "
+        "while training loss fell from 1.2000 to 0.8000."
+    )
+    assert accuracy.short(run)[-1] == "It overfits after epoch 3."
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ((0.9, 0.6, 1.3, 0.5), "No overfitting: validation loss is at its lowest, 1.3000, in the last epoch."),
+        (
+            (0.9, 0.6, 1.46, 0.5),
+            "No overfitting by the rule: validation loss was lowest in epoch 3 (1.4000) and is 4.3% above that at the end; "
+            "meanwhile training loss fell from 1.2000 to 0.9000.",
+        ),
+        (
+            (1.3, 0.6, 1.9, 0.5),
+            "No overfitting by the rule: validation loss was lowest in epoch 3 (1.4000) and is 35.7% above that at the end; "
+            "meanwhile training loss did not fall from 1.2000 to 1.3000.",
+        ),
+    ],
+)
+def test_no_overfitting_by_the_rule(tmp_path, last, said):
+    found = made(tmp_path, rows=[*OVERFITTING[:3], last])
+    assert accuracy.overfitting(found) == said
+    assert accuracy.short(found) == ["It does not overfit, by the rule stated below."]
+
+
+def test_a_validation_loss_of_zero_is_no_division_by_zero(tmp_path):
+    found = made(tmp_path, rows=[(0.5, 1, 0.0, 1), (0.4, 1, 0.1, 1)])
+    assert found.course.verdict is Verdict.OVERFITS
+    assert "lowest in epoch 1 (0.0000) and is 0.1000 at the end" in accuracy.overfitting(found)
+
+
+# --- one verdict
+
+
+def histories(count, seed=0):
+    """Made histories of one to twelve epochs: losses and accuracies that rise, fall, stand still, or do as they like."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        epochs, way = draw.choice([1, 2, 3, 6, 12]), draw.choice([0.0, 0.02, 0.2, 1.0])
+        rows, row = [], [draw.uniform(0.1, 3), draw.random(), draw.uniform(0.1, 3), draw.random()]
+        for _ in range(epochs):
+            drift = [-0.1, 0.05, draw.choice([-0.1, 0.0, 0.1]), draw.choice([-0.03, 0.0, 0.03])]
+            row = [max(0.0, value + change + draw.gauss(0, way) * 0.3) for value, change in zip(row, drift, strict=True)]
+            row[1], row[3] = min(1.0, row[1]), min(1.0, row[3])
+            rows.append(tuple(round(value, draw.choice([1, 4])) for value in row))
+        yield rows
+
+
+def everything_said(found):
+    course = " ".join(
+        block.text for section in accuracy.sections(found, 2, "a.png", None) for block in section.blocks if block.kind == "text"
+    )
+    rows = [{**row, "epoch": row["epoch"]} for row in found.history]
+    return f"{course} {' '.join(accuracy.short(found))}", text.after_run(found.name, found.summary, rows)
+
+
+def test_no_two_sentences_of_a_report_contradict_each_other(tmp_path, run):
+    seen = set()
+    for rows in histories(3000):
+        history = [dict(zip(("loss", "accuracy", "val_loss", "val_accuracy"), row, strict=True)) for row in rows]
+        history = [{"epoch": number, **row, "learning_rate": 0.01, "images_per_s": 1.0} for number, row in enumerate(history, 1)]
+        found = dataclasses.replace(run, history=history, summary={**run.summary, "epochs": len(rows)}, tests={})
+        said, commands = everything_said(found)
+        verdict = found.course.verdict
+        seen.add(verdict)
+        overfits = "The model overfits after" in said
+        assert overfits == (verdict is Verdict.OVERFITS) == ("It overfits after" in said) == ("are not advised" in said), rows
+        assert ("train longer" in said) == (verdict in (Verdict.SINGLE, Verdict.RISING)), rows
+        assert not (overfits and any(label == "train longer" for label, _ in commands)), rows
+        assert not (overfits and "No overfitting" in said), rows
+        assert ("It is the last one" in said) == (found.best is found.last and len(rows) > 1), rows
+        # The rules, written out once more.
+        low = min(history, key=lambda row: (row["val_loss"], row["epoch"]))
+        limit = low["val_loss"] * (1 + LIMIT / 100)
+        rises = history[-1]["val_loss"] > limit
+        if history[-1]["val_loss"] != pytest.approx(limit, abs=1e-9):
+            assert overfits == (len(rows) > 1 and rises and history[-1]["loss"] < low["loss"]), rows
+    assert seen == set(Verdict), "the made histories show every verdict"
+
+
+def test_a_run_whose_accuracy_rises_while_it_overfits_gets_one_advice(tmp_path):
+    """As it was seen: `overfits after epoch 1` beside `epoch 6 is the most promising, train longer`."""
+    rows = [(1.0 - 0.1 * epoch, 0.5, 1.0 + 0.1 * epoch, 0.60 + 0.01 * epoch) for epoch in range(6)]
+    found = made(tmp_path, rows=rows)
+    said, commands = everything_said(found)
+    assert "The model overfits after epoch 1: " in said
+    assert "Epoch 6 is the most promising" in said
+    assert "train longer" not in said
+    assert [label for label, _ in commands] == []
+
+
+def test_a_run_that_was_stopped_is_continued_and_one_that_trains_is_left_alone(tmp_path):
+    stopped = made(tmp_path, "stopped", rows=OVERFITTING[:3], state="CANCELLED")
+    assert accuracy.advice(stopped).endswith("; continue where it stopped: `ansible-playbook train.yml -e run=stopped`.")
+    going = made(tmp_path, "going", rows=OVERFITTING[:3], state="RUNNING")
+    assert accuracy.advice(going).endswith("; it is still training, or nobody watched its end.")
+    counted = made(tmp_path, "counted", rows=OVERFITTING[:3], in_steps=True, started_by="playbooks/slurm.yml")
+    assert accuracy.advice(counted).endswith("`ansible-playbook playbooks/slurm.yml -e run=counted -e set=train.steps=192`.")
+
+
+# --- the most promising epoch
+
+
+def test_lead_of_the_best_epoch(run):
+    assert accuracy.promising(run) == [
+        "Epoch 3 is the most promising, with a validation accuracy of 51.00%.",
+        "It lies 1.00 points above the next best (epoch 4, 50.00%) and 3.00 points above the last (epoch 5, 48.00%).",
+        "The run overfits, so more epochs of the same are not advised.",
+        "With 1,000 validation images, differences below 4.47 points may be chance (two binomial standard errors).",
+    ]
+
+
+def test_the_best_epoch_is_the_last(tmp_path):
+    assert accuracy.promising(made(tmp_path, rows=OVERFITTING[:3]))[1:3] == [
+        "It lies 7.00 points above the next best (epoch 2, 44.00%).",
+        "It is the last one, so accuracy may still have been rising; train longer: `ansible-playbook train.yml -e run=other -e epochs=6`.",
+    ]
+
+
+def test_the_only_epoch_is_the_most_promising(tmp_path):
+    assert accuracy.promising(made(tmp_path, rows=OVERFITTING[:1]))[1] == "It is the only one."
+
+
+def test_chance_is_two_standard_errors_of_a_difference():
+    # One accuracy of half of 10,000 images has a standard error of 0.5 points; a difference of two has sqrt(2) times that.
+    assert accuracy.margin(0.5, 10_000) == pytest.approx(2 * 2**0.5 * 0.005)
+    assert accuracy.margin(1.0, 10) == 0.0
+
+
+# --- test images
+
+
+def test_test_accuracy_of_first_best_and_last(run):
+    assert accuracy.test_sentences(run) == [
+        "On 2,000 test images, which training never saw, accuracy is 34.00% in epoch 1 (first), 50.00% in epoch 3 (best) and 47.00% "
+        "in epoch 5 (last).",
+        "The best epoch is 3.00 points above the last.",
+        "The best epoch's test accuracy is 1.00 points below its validation accuracy, by which it was chosen.",
+        "With 2,000 test images, differences below 3.16 points may be chance (two binomial standard errors).",
+    ]
+    assert accuracy.untested(run) == []
+
+
+def test_the_table_of_tests(run):
+    table = next(block for block in accuracy.tested(run) if isinstance(block, Table))
+    assert table.rows[1] == ["3", "best", "1.5000", "50.00%", "51.00%", "2,000", "2026-11-21 05:29 UTC"]
+    assert table.numeric == [True, False, True, True, True, True, False]
+
+
+def test_missing_tests_name_the_command_and_lost_snapshots(tmp_path):
+    found = made(tmp_path, tests={5: 0.47})
+    (found.folder / "checkpoints/epoch-0001.keras").unlink()
+    assert accuracy.untested(found) == [
+        "Not evaluated on the test images yet: epoch 3 (best). This does it: `ansible-playbook evaluate.yml -e run=other -e epoch=3`.",
+        "Epoch 1 (first) can't be evaluated: there is no snapshot of it in checkpoints/.",
+    ]
+    assert accuracy.test_sentences(found) == ["On 2,000 test images, which training never saw, accuracy is 47.00% in epoch 5 (last)."]
+
+
+def test_no_test_at_all(tmp_path):
+    found = made(tmp_path)
+    assert [block.kind for block in accuracy.tested(found)] == ["text"]
+    assert accuracy.evaluation(found) == "ansible-playbook evaluate.yml -e run=other -e epoch=1,3,5"
+
+
+def test_a_dataset_without_test_images(tmp_path):
+    found = made(tmp_path, cluster={"dataset": {"name": "pets", "classes": ["a", "b"], "train": 9, "test": 0, "digest": "0" * 64}})
+    assert (found.untested(), accuracy.tested(found)[0].text) == ([], "The dataset has no test images.")
+
+
+def test_level_tests_are_not_above_or_below(tmp_path):
+    said = accuracy.test_sentences(made(tmp_path, tests={3: 0.51, 5: 0.51}))
+    assert said[1] == "The best epoch is level with the last."
+
+
+# --- what was trained
+
+
+def test_what_was_trained(run):
+    section = trained.sections(run, 2)[0]
+    assert text_of(section) == (
+        "`first` trained the model `task_cnn` with 3,688,714 parameters, all of them trainable, on images of 32x32x3. "
+        "The dataset `pets` has 2 classes (cat and dog): 4,000 images were for training, 1,000 for validation, "
+        "and 2,000 are kept for the test (digest `348271d54f5dbcaf`). "
+        "A step took 128 images over 2 workers, an epoch 32 steps; the optimizer was `sgd` with learning rate 0.01 and momentum 0.9; "
+        "training images were not varied; gradients were reduced by `packed`; the seed was 1. "
+        "State: SUCCEEDED, 5 of 5 epochs, 160 steps. It trained for 61 s, with validation and saving, at 2,298 images/s in training steps. "
+        "The 2 workers ended with equal weights (SHA-256 `8c1d431dde07dfef`). "
+        "It began at 2026-11-21 05:26 UTC with the code of git revision `89ef59ecae6f`. The same training again, under a new name:"
+    )
+    assert section.blocks[-1].text == "ansible-playbook train.yml -e config=runs/first/config.yml -e workers=2"
+
+
+def test_where_it_ran(tmp_path, run):
+    assert trained.place(run) == "2 hosts"
+    assert trained.place(made(tmp_path, "a", address="127.0.0.")) == "2 workers of one machine"
+    alone = made(tmp_path, "b", names=["node01"], address="127.0.0.")
+    assert text_of(trained.sections(alone, 2)[1]) == "It ran on 1 host."
+    assert text_of(trained.sections(run, 2)[1]) == "It ran on 2 hosts, all of one kind, with the same versions of Python and its packages."
+
+
+def test_hosts_of_different_kinds(tmp_path, run):
+    cluster = run.cluster
+    cluster["hosts"][1] |= {"cpu": "other", "python": "3.12.1"}
+    said = text_of(trained.sections(run, 2)[1])
+    assert said == "It ran on 2 hosts, of 2 kinds, with different versions of Python and its packages."
+    del cluster["hosts"][0]["packages"], cluster["hosts"][0]["cpu"]
+    table = trained.sections(run, 2)[1].blocks[1]
+    assert table.rows[0] == ["0", "node01", "10.1.0.1:12345", "- (aarch64)", "4", "4", "3.11.7", "-", "-"]
+
+
+def test_a_failed_run_names_its_root_cause(tmp_path):
+    failure = {"host": "node02", "rank": 1, "state": "failed", "exit_code": 3, "message": "the loss is NaN"}
+    found = made(tmp_path, state="FAILED", failure=failure, epochs=9, restarts=2, weights_sha256_by_rank=None)
+    assert trained._outcome(found) == [
+        "State: FAILED, 5 of 9 epochs, 160 steps.",
+        "The first failure was on `node02` (rank 1): the loss is NaN.",
+        "It trained for 61 s in 3 launches, with validation and saving, at 2,298 images/s in training steps.",
+    ]
+
+
+def test_different_weights_are_told(run):
+    run.summary["weights_sha256_by_rank"] = ["a" * 64, "b" * 64]
+    assert trained._weights(run.summary) == ["The 2 workers ended with different weights, which must not be."]
+
+
+@pytest.mark.parametrize("state", ["RUNNING", None])
+def test_a_run_without_an_outcome(tmp_path, state):
+    found = made(tmp_path, state=state)
+    assert not found.ended
+    assert trained._outcome(found) == [
+        "No outcome is recorded yet, so all figures are of the epochs so far; `ansible-playbook status.yml -e run=other` "
+        "collects what the hosts have."
+    ]
+
+
+def test_uncommitted_code_and_no_git(tmp_path, run):
+    run.cluster["revision"] = "89ef59ecae6f+"
+    assert "git revision `89ef59ecae6f` with changes that were not committed." in text_of(trained.sections(run, 2)[0])
+    run.cluster["revision"] = None
+    assert "with the code of a copy that is not under git." in text_of(trained.sections(run, 2)[0])
+
+
+def test_many_classes_are_not_all_named(run):
+    run.cluster["dataset"]["classes"] = [str(number) for number in range(100)]
+    assert "has 100 classes (0, 1, 2, " in (said := trained._data(run))
+    assert ", 18, 19 and 80 more)" in said
+
+
+# --- comparison
+
+
+def test_which_of_two_runs_is_better(tmp_path, run):
+    other = made(tmp_path, "second", model="deep_cnn", parameters=1844357, tests={3: 0.62}, images_per_s=1149.0)
+    assert comparison.better([run, other]) == (
+        "`second` (`deep_cnn`) is better than `first` (`task_cnn`) by 12.00 points of test accuracy in the best epoch (62.00% against "
+        "50.00%); it has 0.50 times its parameters and trained 0.50 times as many images a second."
+    )
+    assert beside(run, other) == "Everything else is the same: dataset, workers, the trainer's code and every other setting."
+
+
+def test_which_of_three_runs_is_the_best(tmp_path, run):
+    runs = [run, made(tmp_path, "b", tests={3: 0.40}), made(tmp_path, "c", tests={3: 0.515})]
+    assert comparison.better(runs) == (
+        "`c` (`task_cnn`) is the best of 3 runs, before `first` (`task_cnn`) by 1.50 points of test accuracy in the best epoch "
+        "(51.50% against 50.00%), which may be chance (below 3.16 points); it has as many parameters and trained as many "
+        "images a second."
+    )
+
+
+def test_validation_accuracy_decides_where_a_test_is_missing(tmp_path, run):
+    other = made(tmp_path, rows=[*OVERFITTING[:2], (1, 0.6, 1.2, 0.61)], images_per_s=None)
+    assert comparison.better([run, other]).endswith(
+        "by 10.00 points of validation accuracy in the best epoch (61.00% against 51.00%); it has as many parameters."
+    )
+
+
+def test_equal_runs(tmp_path, run):
+    other = made(tmp_path, tests=TESTS)
+    assert (
+        comparison.better([run, other])
+        == "`first` (`task_cnn`) and `other` (`task_cnn`) are equal: 50.00% test accuracy in their best epochs."
+    )
+
+
+def test_what_else_differs(tmp_path, run):
+    other = made(tmp_path, rows=OVERFITTING[:2], names=["a", "b", "c"], config={"seed": 2})
+    assert beside(run, other) == "The model is the same; they differ in finished epochs, workers and seed."
+
+
+def beside(*runs):
+    return comparison.beside(settings.differences(runs))
+
+
+def test_runs_in_which_nothing_differs(tmp_path, run):
+    assert beside(run, made(tmp_path)) == "Model, dataset, workers, the trainer's code and all settings are the same."
+
+
+def flat(values, prefix=""):
+    for key, value in values.items():
+        if isinstance(value, dict) and prefix == "":
+            yield from flat(value, f"{key}.")
+        else:
+            yield prefix + key, value
+
+
+@pytest.mark.parametrize("key", [key for key, _ in flat(configs.to_dict(configs.Config())) if key not in ("data.path", "model.name")])
+def test_every_setting_that_differs_is_named(tmp_path, run, key):
+    """A setting that came after the list of what is compared was written would have passed in silence."""
+    section, _, own = key.rpartition(".")
+    method = {"optimizer": "adam" if own in ("beta_1", "beta_2", "epsilon") else "sgd", "reduction": "powersgd"}.get(section)
+    one, two = (
+        {section: {own: value, **({"name": method} if method and own != "name" else {})}} if section else {own: value} for value in (1, 2)
+    )
+    pair = [made(tmp_path, name, config=config) for name, config in (("one", one), ("two", two))]
+    assert settings.differences(pair) == {key: ["1", "2"]}
+    assert settings.name(key) in beside(*pair)
+
+
+def test_a_setting_without_effect_makes_no_difference(tmp_path):
+    def optimizer(name, momentum):
+        return made(tmp_path, f"{name}-{momentum}", config={"optimizer": {"name": name, "learning_rate": 0.01, "momentum": momentum}})
+
+    assert settings.differences([optimizer("adam", 0.5), optimizer("adam", 0.9)]) == {}
+    found = settings.differences([optimizer("sgd", 0.5), optimizer("adam", 0.7)])
+    assert found["optimizer.momentum"] == ["0.5", "-"], "adam reads no momentum"
+    assert found["optimizer.beta_1"] == ["-", "0.9"]
+
+
+def test_the_table_of_differences_has_the_value_of_each_run(tmp_path, run):
+    pictured = {"data": {"source": "folder", "path": "/data/pets", "image_size": [28, 28, 1]}, "augment": {"flip": True}}
+    section = comparison.section([run, made(tmp_path, model="deep_cnn", config=pictured)], "compare.png")
+    table = next(block for block in section.blocks if isinstance(block, Table) and block.header[0] == "setting")
+    assert table.header == ["setting", "`first`", "`other`"]
+    assert table.rows == [
+        ["`model.name`", "task_cnn", "deep_cnn"],
+        ["`data.image_size`", "32x32x3", "28x28x1"],
+        ["`augment.flip`", "false", "true"],
+    ]
+    assert "Beside the model they differ in image size and augmentation flip, so the difference can't be put down to the model" in text_of(
+        section
+    )
+
+
+def test_runs_on_different_datasets_are_not_called_better_or_worse(tmp_path, run):
+    digits = {"name": "digits", "classes": ["0", "1"], "train": 5000, "test": 2000, "digest": "1" * 64}
+    said = comparison.better([run, made(tmp_path, tests={3: 0.62}, cluster={"dataset": digits})])
+    assert "better than" not in said
+    assert "these are images of different datasets, so which is the better model can't be told from them." in said
+
+
+# --- settings in words
+
+
+def described(tmp_path, **config):
+    return made(tmp_path, config=config)
+
+
+def test_every_number_of_an_optimizer_is_one_that_it_reads(tmp_path):
+    adam = {"name": "adam", "learning_rate": 0.001, "momentum": 0.9, "weight_decay": 0.0}
+    assert settings.optimizer(described(tmp_path, optimizer=adam)) == (
+        "`adam` with learning rate 0.001, beta_1 0.9, beta_2 0.999 and epsilon 1e-07"
+    )
+
+
+def test_decay_clipping_and_the_schedule_are_told(tmp_path):
+    given = {"name": "sgd", "learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0005, "clip_norm": 1.0}
+    schedule = {"scaling": "linear", "warmup_epochs": 2.5, "decay": [[12, 0.1], [17, 0.01]]}
+    assert settings.optimizer(described(tmp_path, optimizer=given, schedule=schedule)) == (
+        "`sgd` with learning rate 0.1, momentum 0, weight decay 0.0005 and gradients clipped to a norm of 1 (the rate is scaled with "
+        "the number of workers (linear), reached over 2.5 epochs of warm-up and multiplied by 0.1 after 12 epochs and 0.01 after 17 epochs)"
+    )
+
+
+def test_every_method_of_the_optimizer_and_the_reduction_has_its_own_keys():
+    for section, kind in (("optimizer", configs.Optimizer), ("reduction", configs.Reduction)):
+        assert set(settings.ONLY_OF[section]) <= {field.name for field in dataclasses.fields(kind)}
+
+
+def test_how_images_were_varied(tmp_path):
+    varied = {"crop": 4, "flip": True, "shift": 0.1, "rotate": 15.0, "scale": [0.8, 1.2]}
+    assert settings.augmentation(described(tmp_path, augment=varied)) == (
+        "training images were cut out at random after padding by 4 pixels, mirrored at random, moved by up to 10%, turned by up to 15 "
+        "degrees and scaled by 0.8 to 1.2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (32, ""),
+        (31, " (3,968 of the 4,000 training images)"),
+        (10, " (1,280 of the 4,000 training images)"),
+        (64, " (2.0 passes over the training images)"),
+    ],
+)
+def test_what_an_epoch_saw_of_the_images(run, steps, said):
+    run.cluster["counts"]["steps_per_epoch"] = steps
+    assert settings.passes(run) == said
+
+
+def test_who_chose_how_gradients_are_sent_and_the_same_again_is_the_same(tmp_path):
+    found = made(tmp_path, config={"reduction": {"name": "auto"}}, reduction={"name": "powersgd"})
+    assert settings.reduction(found) == "gradients were reduced by `powersgd` (chosen by `auto`)"
+    assert trained.sections(found, 2)[0].blocks[-1].text.endswith(" -e workers=2 -e set=reduction.name=powersgd")
+
+
+def test_a_run_that_was_continued_did_not_begin_with_its_last_launch(tmp_path):
+    assert "It was continued last at 2026-11-21 05:26 UTC" in text_of(trained.sections(made(tmp_path, restarts=1), 2)[0])
+
+
+def test_the_time_of_the_command_beside_that_of_training(tmp_path):
+    launch = {"until": "result", "seconds_from_enter": 86.4}
+    assert trained._time({**made(tmp_path).summary, "launch": launch})[1] == "From Enter to the result, the command took 86 s."
+
+
+# --- split of a step
+
+
+def test_no_section_without_steps_taken_apart(run):
+    assert steps.sections(run, 2, "split.png") == []
+
+
+def test_steps_in_the_order_of_rank(run):
+    write_split(run.folder, "node02", (1.0, 80.0, 3.0, 10.0, 6.0))
+    write_split(run.folder, "node01", (1.0, 50.0, 3.0, 40.0, 6.0))
+    section = steps.sections(run, 2, "split.png")[0]
+    assert [row[0] for row in section.blocks[1].rows] == ["node01", "node02"]
+    assert section.blocks[1].rows[1] == ["node02", "1.0", "80.0", "3.0", "10.0", "6.0", "90.0", "100.0"]
+    assert text_of(section).startswith("node02 is the slowest: 90 ms of its own work a step, 1.50 times that of node01;")
+    assert text_of(section).endswith("6 steps of all hosts together were profiled and timed phase by phase; the figures are medians.")
+
+
+# --- the sweep
+
+
+def test_a_sweep_without_an_analysis_names_the_command(tmp_path):
+    section = sweeps.section(make_sweep(tmp_path, "pi", analysis=None))
+    assert section.blocks[0].text == (
+        "There is no analysis.md of this sweep yet; `ansible-playbook sweep.yml -e sweep=pi -e measure=false` writes it."
+    )
+    assert [block.file for block in section.blocks[1:]] == ["sweep-pi-time_median.png"]
+
+
+def test_a_sweeps_analysis_below_the_sections_heading(tmp_path):
+    section = sweeps.section(make_sweep(tmp_path, "pi", pictures=("speedup.png", "time_median.png")))
+    assert section.blocks[0].text == "Use 3 workers.\n\n### Times\n\n![Times](sweep-pi-time_median.png)\n"
+    assert [block.file for block in section.blocks[1:]] == ["sweep-pi-speedup.png"], "what the analysis shows is not shown twice"
+
+
+def test_headings_move_but_not_what_looks_like_one():
+    text = "## A\n\n```\n# no\n```\n\n#no\n\n### B\n"
+    assert sweeps.demoted(text, 3) == "### A\n\n```\n# no\n```\n\n#no\n\n#### B\n"
+    assert sweeps.demoted("###### deep\n\n# top", 3) == "###### deep\n\n### top\n"
+    assert sweeps.demoted("no heading", 3) == "no heading\n"
+
+
+# --- both pages
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.text = [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def request(tmp_path, runs, sweep=None, **others):
+    project = make_project(tmp_path / "project", ROOT / "templates")
+    return report.Request(runs, sweep, project, [tmp_path / "code"], **others)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Files of a report of two runs and a sweep, with names that would be markup and the real pictures."""
+    root = tmp_path_factory.mktemp("written")
+    run = made(root, "first", tests=TESTS)
+    nasty = {"name": NASTY, "classes": [NASTY, "dog"], "train": 5000, "test": 2000, "digest": "0" * 64}
+    other = made(root, "second", tests=TESTS, cluster={"dataset": nasty})
+    write_split(run.folder, "node01", (1.0, 80.0, 3.0, 10.0, 6.0))
+    into = root / "made"
+    into.mkdir()
+    sweep = make_sweep(root / "sweeps", "pi", analysis=f"# Title\n\n{NASTY}\n\n| a | b |\n| --- | ---: |\n| 1 | 2 |\n")
+    report.make(request(root, [run, other], sweep), into)
+    return into
+
+
+def test_the_files_of_a_report(written):
+    assert sorted(path.name for path in written.iterdir()) == [
+        "README.md",
+        "compare.png",
+        "first.zip",
+        "history-first.png",
+        "history-second.png",
+        "index.html",
+        "split-first.png",
+        "sweep-pi-time_median.png",
+    ]
+
+
+def test_the_page_needs_nothing_else(written):
+    html = (written / "index.html").read_text()
+    page = Page(html)
+    assert html.startswith('<!DOCTYPE html>\n<html lang="en">')
+    assert all(image["src"].startswith("data:image/png;base64,") and image["alt"] for image in page.all("img"))
+    assert len(page.all("img")) == 5
+    assert not re.search(r"https?://|url\(|@import", html)
+    assert [link["href"] for link in page.all("link")] == ["data:,"]
+    assert page.all("script") == []
+    style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = next(meta["content"] for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy")
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    assert not any("style" in attributes for _, attributes in page.tags)
+
+
+def test_headings_are_in_order_and_tables_have_captions(written):
+    page = Page((written / "index.html").read_text())
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    boxes = [box for box in page.all("div") if box.get("class") == "box"]
+    assert len(boxes) == len(page.all("table"))
+    assert all(box["aria-label"] and box["tabindex"] == "0" for box in boxes)
+
+
+def test_names_that_look_like_markup_stay_text(written):
+    html = (written / "index.html").read_text()
+    assert "<script>" not in html
+    assert html.count("&lt;script&gt;") >= 3
+    text = "".join(Page(html).text)
+    assert "classes (<script>alert('x')</script> | *_[a](b)_* 'c' and dog)" in text
+    readme = (written / "README.md").read_text()
+    analysis = readme.index("## Sweep")
+    assert r"classes (\<script\>alert('x')\</script\> \| \*\_\[a\](b)\_\* 'c' and dog)" in readme
+    assert "<script>" not in readme[:analysis].replace("`<script>", "")
+
+
+def test_readme_names_pictures_beside_it_and_tables_are_whole(written):
+    readme = (written / "README.md").read_text()
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", readme)
+    assert pictures == ["compare.png", "history-first.png", "split-first.png", "history-second.png", "sweep-pi-time_median.png"]
+    assert all((written / picture).is_file() for picture in pictures)
+    rows = [line for line in readme.splitlines() if line.startswith("| ")]
+    widths = {len(re.findall(r"(?<!\\)\|", row)) for row in rows}
+    assert rows
+    assert widths <= {3, 4, 8, 9, 10}
+    assert "\n\n\n" not in readme
+
+
+def test_spans_and_escapes():
+    assert list(render.spans("a `b` c")) == [(False, "a "), (True, "b"), (False, " c")]
+    assert list(render.spans("a ` c")) == [(False, "a ` c")]
+    assert list(render.spans("`b` and `")) == [(True, "b"), (False, " and `")]
+    assert render.escaped("task_cnn _x_ a*b <i> & 5|6") == r"task_cnn \_x\_ a\*b \<i\> &amp; 5\|6"
+
+
+@pytest.mark.usefixtures("sketched")
+def test_commands_are_shown_as_they_are_typed(tmp_path, run):
+    typed = request(tmp_path, [run], typed=lambda text: text.replace("ansible-playbook", "ansible-playbook -i inventory/mine"))
+    into = tmp_path / "made"
+    into.mkdir()
+    report.make(typed, into)
+    for page in ("README.md", "index.html"):
+        assert "ansible-playbook -i inventory/mine train.yml -e config=runs/first/config.yml" in (into / page).read_text()
+
+
+def test_a_picture_of_elsewhere_is_left_as_it_is(tmp_path):
+    html = render.from_markdown("![a](missing.png) ![b](http://127.0.0.1/b.png)", tmp_path)
+    assert 'src="missing.png"' in html
+    assert 'src="http://127.0.0.1/b.png"' in html
+
+
+# --- the zip
+
+
+def names_of(path):
+    with zipfile.ZipFile(path) as stream:
+        return stream.namelist()
+
+
+def test_what_the_zip_holds(tmp_path, written):
+    names = names_of(written / "first.zip")
+    assert names == sorted(names)
+    assert set(names) >= {
+        "README.md",
+        "index.html",
+        "compare.png",
+        "code/trainer/loop.py",
+        "code/playbooks/stages/plan.yml",
+        "code/train.yml",
+        "code/LICENSE",
+        "runs/first/history.csv",
+        "runs/first/evaluations.csv",
+        "runs/first/summary.json",
+        "runs/first/config.yml",
+        "runs/first/cluster.json",
+        "runs/first/checkpoints/epoch-0003.keras",
+        "runs/first/logs/train/events.out.tfevents.1.host.1",
+        "runs/first/logs/validation/events.out.tfevents.1.host.1",
+        "runs/second/history.csv",
+        "sweeps/pi/timings.csv",
+        "sweeps/pi/analysis.md",
+        "sweeps/pi/time_median.png",
+    }
+    assert not any("epoch-0001" in name for name in names)
+
+
+def entries(tmp_path, runs, sweep=None):
+    project = make_project(tmp_path / "project", ROOT / "templates")
+    used = archive.trainer_archives(runs, [tmp_path / "code"])
+    (tmp_path / "made").mkdir()
+    return archive.entries(runs, sweep, tmp_path / "made", project, used), archive.sentences(runs, sweep, used)
+
+
+def test_the_trainer_that_ran_is_in_the_zip(tmp_path, run):
+    make_archive(tmp_path / "code")
+    found, said = entries(tmp_path, [run])
+    assert found["code/trainer/loop.py"] == b"used = True\n"
+    assert "code/trainer/__init__.py" in found
+    assert said[1] == "code: the playbooks as they are now, and of the trainer exactly what ran (trainer-a95c9b7542a78a4c.zip)."
+
+
+def test_a_trainer_that_is_not_found_is_told(tmp_path, run):
+    found, said = entries(tmp_path, [run])
+    assert found["code/trainer/loop.py"] == tmp_path / "project/trainer/loop.py"
+    assert said[1] == (
+        "code: the playbooks and the trainer as they are now; trainer-a95c9b7542a78a4c.zip, which ran, was not found on this machine."
+    )
+
+
+def test_runs_of_different_trainers(tmp_path, run):
+    make_archive(tmp_path / "code")
+    make_archive(tmp_path / "code", "trainer-2.zip", "second = True\n")
+    found, _ = entries(tmp_path, [run, made(tmp_path, cluster={"code": "trainer-2.zip"})])
+    assert found["code/trainer-a95c9b7542a78a4c/trainer/loop.py"] == b"used = True\n"
+    assert found["code/trainer-2/trainer/loop.py"] == b"second = True\n"
+    assert "code/trainer/loop.py" not in found
+
+
+def test_a_lost_snapshot_is_told(tmp_path, run):
+    (run.folder / "checkpoints/epoch-0003.keras").unlink()
+    found, said = entries(tmp_path, [run])
+    assert not any(name.endswith(".keras") for name in found)
+    assert said[2].endswith("; the snapshot of the best epoch (epoch-0003.keras) is missing: there is none in checkpoints/.")
+
+
+def test_a_zip_has_fixed_dates_and_the_same_bytes(tmp_path):
+    (tmp_path / "b.keras").write_bytes(b"x" * 1000)
+    contents = {"a.txt": b"text" * 100, "b.keras": tmp_path / "b.keras"}
+    for name in ("one.zip", "two.zip"):
+        archive.write(tmp_path / name, contents)
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
+    with zipfile.ZipFile(tmp_path / "one.zip") as stream:
+        assert stream.testzip() is None
+        assert {info.date_time for info in stream.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert [info.compress_type for info in stream.infolist()] == [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED]
+        assert stream.read("b.keras") == b"x" * 1000
+
+
+def test_a_zip_that_fails_half_way_leaves_the_old_one(tmp_path):
+    archive.write(tmp_path / "one.zip", {"a.txt": b"old"})
+    before = (tmp_path / "one.zip").read_bytes()
+    with pytest.raises(FileNotFoundError):
+        archive.write(tmp_path / "one.zip", {"a.txt": b"new", "b.txt": tmp_path / "gone"})
+    assert (tmp_path / "one.zip").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["one.zip"]
+
+
+def test_without_git_hidden_files_and_caches_stay_out(tmp_path):
+    project = make_project(tmp_path / "project", ROOT / "templates")
+    before = archive._sources(project)
+    (project / "playbooks/__pycache__").mkdir()
+    for name in ("playbooks/__pycache__/x.pyc", "playbooks/.hidden", "notes.txt"):
+        (project / name).write_text("")
+    assert archive._sources(project) == before
+    assert before[:2] == ["trainer/loop.py", "playbooks/stages/plan.yml"]
+
+
+def test_with_git_only_what_is_tracked(tmp_path):
+    project = make_project(tmp_path / "project", ROOT / "templates")
+    for argv in (["git", "init", "-q"], ["git", "add", "train.yml", "trainer"]):
+        subprocess.run(argv, cwd=project, check=True)
+    assert archive._sources(project) == ["train.yml", "trainer/loop.py"]
+
+
+# --- writing it
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def put(tmp_path, made_request, number):
+    into = tmp_path / f"made {number}"
+    into.mkdir()
+    report.make(made_request, into)
+    return report.place(into, made_request.folder)
+
+
+@pytest.mark.usefixtures("sketched")
+def test_the_second_report_changes_nothing(tmp_path, run):
+    asked = request(tmp_path, [run])
+    assert put(tmp_path, asked, 1) == ["README.md", "first.zip", "history-first.png", "index.html"]
+    before = files(asked.folder)
+    assert put(tmp_path, asked, 2) == []
+    assert files(asked.folder) == before
+
+
+@pytest.mark.usefixtures("sketched")
+def test_a_new_evaluation_changes_the_report_and_leaves_the_picture(tmp_path):
+    make_run(tmp_path / "runs", "first")
+    first = facts.read(tmp_path / "runs/first")
+    asked = request(tmp_path, [first])
+    put(tmp_path, asked, 1)
+    write_tests(first.folder, TESTS)
+    again = report.Request([facts.read(first.folder)], None, asked.project, asked.archives)
+    assert put(tmp_path, again, 2) == ["README.md", "first.zip", "index.html"]
+
+
+@pytest.mark.usefixtures("sketched")
+def test_pictures_of_an_earlier_report_go_and_a_persons_files_stay(tmp_path, run):
+    both = request(tmp_path, [run, made(tmp_path, "second")], make_sweep(tmp_path / "sweeps", "pi"))
+    put(tmp_path, both, 1)
+    (run.folder / "report/my.png").write_bytes(b"mine")
+    (run.folder / "report/notes.txt").write_bytes(b"mine")
+    changed = put(tmp_path, report.Request([run], None, both.project, both.archives), 2)
+    assert changed == ["README.md", "compare.png", "first.zip", "history-second.png", "index.html", "sweep-pi-time_median.png"]
+    assert sorted(files(run.folder / "report")) == ["README.md", "first.zip", "history-first.png", "index.html", "my.png", "notes.txt"]
+
+
+@pytest.mark.usefixtures("sketched")
+def test_looking_at_the_changes_writes_nothing(tmp_path, run):
+    into = tmp_path / "made"
+    into.mkdir()
+    asked = request(tmp_path, [run])
+    report.make(asked, into)
+    assert report.changes(into, asked.folder) == ["README.md", "first.zip", "history-first.png", "index.html"]
+    assert not asked.folder.exists()
+
+
+@pytest.mark.usefixtures("sketched")
+def test_confusion_matrix_of_the_best_epoch_is_shown(tmp_path, run):
+    (run.folder / "evaluations").mkdir()
+    (run.folder / "evaluations/confusion-epoch-0003.png").write_bytes(b"\x89PNG confusion")
+    into = tmp_path / "made"
+    into.mkdir()
+    report.make(request(tmp_path, [run]), into)
+    assert (into / "confusion-first.png").read_bytes() == b"\x89PNG confusion"
+    assert "![Confusion matrix of epoch 3 on the test images.](confusion-first.png)" in (into / "README.md").read_text()
+
+
+# --- which runs and which sweep
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Two runs and a sweep as the control node has them."""
+    monkeypatch.setattr(project, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(project, "SWEEPS", tmp_path / "sweeps")
+    for name in ("one", "two"):
+        make_run(tmp_path / "runs", name)
+    make_sweep(tmp_path / "sweeps", "pi")
+    return tmp_path / "runs"
+
+
+def test_runs_are_named_once_each_in_order(runs):
+    assert write_report.chosen_runs("two, one,two") == [runs / "two", runs / "one"]
+    assert len(write_report.chosen_runs(None)) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("one,tow", "run=tow: no such run (did you mean two?); there are: one, two"),
+        ("one,", "run=: a run name is 1 to 64 of a-z 0-9 . _ - and starts with a letter or digit"),
+    ],
+)
+def test_unknown_runs(runs, asked, message):
+    with pytest.raises(ConfigError) as caught:
+        write_report.chosen_runs(asked)
+    assert str(caught.value) == message
+
+
+def test_a_sweep_is_named_or_has_the_runs_name(runs, tmp_path):
+    one = facts.read(runs / "one")
+    assert write_report.chosen_sweep(None) is None
+    assert write_report.chosen_sweep("pi") == tmp_path / "sweeps/pi"
+    assert write_report._sweep_of_that_name([one]) is None
+    assert write_report._sweep_of_that_name([facts.read(runs / "one")]) is None
+    make_sweep(tmp_path / "sweeps", "one")
+    assert write_report._sweep_of_that_name([one]) == tmp_path / "sweeps/one"
+    with pytest.raises(ConfigError, match=r"^sweep=pie: no such sweep \(did you mean pi\?\); there are: one, pi$"):
+        write_report.chosen_sweep("pie")
+
+
+def test_without_any_run_the_newest_sweep_is_reported(runs, tmp_path, monkeypatch):
+    """Trials of a sweep are not among the runs: report.yml said that there is no run yet."""
+    shutil.rmtree(runs)
+    sweep = tmp_path / "sweeps/pi"
+    assert write_report.chosen_runs(None, sweep) == []
+    with pytest.raises(ConfigError, match=r"^there is no run yet"):
+        write_report.chosen_runs(None)
+    (sweep / "summary.json").write_text("{}")
+    assert write_report.chosen_runs(None) == []
+    asked = report.Request([], sweep, make_project(tmp_path / "project", ROOT / "templates"), [])
+    (tmp_path / "made").mkdir()
+    report.make(asked, tmp_path / "made")
+    page = (tmp_path / "made/README.md").read_text()
+    (title, answer, *_) = [line for line in page.splitlines() if line]
+    assert (title, answer) == ("# Report: `sweep pi`", f"- {sweeps.short(sweep)[0]}")
+    assert "## Sweep `pi`" in page
+    assert "code: the playbooks and the trainer as they are now." in page
+    with zipfile.ZipFile(tmp_path / "made/pi.zip") as made:
+        assert {"sweeps/pi/analysis.md", "code/trainer/loop.py", "README.md"} <= set(made.namelist())
+    monkeypatch.chdir(tmp_path)
+    assert write_report._told(asked, ["README.md"], check=False).startswith(
+        "Report of sweep pi: written README.md\n  to read     sweeps/pi/report/README.md\n"
+    )
+
+
+def test_the_end_says_where_things_are_and_what_is_next(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = report.Request([facts.read(runs / "one")], None, ROOT, [])
+    assert write_report._told(asked, ["README.md"], check=False) == (
+        "Report of one: written README.md\n"
+        "  to read     runs/one/report/README.md\n"
+        "  page        runs/one/report/index.html\n"
+        "  to hand in  runs/one/report/one.zip\n\n"
+        "Next\n"
+        "  test images of one        ansible-playbook evaluate.yml -e run=one -e epoch=1,3,5\n"
+        "  compare with another run  ansible-playbook report.yml -e run=one,two\n"
+        "  curves                    ansible-playbook tensorboard.yml"
+    )
+    assert write_report._told(asked, [], check=False).startswith("Report of one: nothing has changed since it was written\n")
+    assert write_report._told(asked, ["README.md"], check=True).startswith("Report of one: would write README.md\n")
+
+
+def test_a_run_on_other_data_is_no_comparison(runs, tmp_path):
+    path = runs / "two/cluster.json"
+    cluster = json.loads(path.read_text())
+    cluster["dataset"]["digest"] = "1" * 64
+    path.write_text(json.dumps(cluster))
+    assert write_report._others(report.Request([facts.read(runs / "one")], None, ROOT, [])) == []

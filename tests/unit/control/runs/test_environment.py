@@ -1,0 +1,107 @@
+"""Environment variables for workers: which may be given, and that the start script passes them on as they are."""
+
+import subprocess
+
+import jinja2
+import pytest
+
+from control.runs.cluster import cluster_hosts
+from control.runs.plan import with_environment
+from plugins.filter.lockstep import FilterModule
+from tests.unit.conftest import ROOT
+from trainer import config as configs
+from trainer import environment
+from trainer.errors import ConfigError
+
+NASTY = "a b'c\"d$(touch hacked)`touch hacked`\\n;&|\n#é{{ 1 }}"
+
+
+def built(given):
+    return configs.build({"train": {"environment": given}}).train.environment
+
+
+def refusal(given, of_host=False):
+    with pytest.raises(ConfigError) as caught:
+        _ = environment.of_host(given, "pi1") if of_host else built(given)
+    return str(caught.value)
+
+
+def test_values_become_texts():
+    assert built({"TF_ENABLE_ONEDNN_OPTS": 0, "A": "x", "_b": 1.5}) == {"TF_ENABLE_ONEDNN_OPTS": "0", "A": "x", "_b": "1.5"}
+    assert built({}) == {}
+    assert configs.build(configs.override({}, configs.parse_set("train.environment.A=0,train.environment.B=x"))).train.environment == {
+        "A": "0",
+        "B": "x",
+    }
+
+
+def test_one_more_variable_leaves_the_others_and_the_file_alone():
+    raw = {"train": {"environment": {"A": "1"}}}
+    assert configs.override(raw, {"train.environment.B": 2}) == {"train": {"environment": {"A": "1", "B": 2}}}
+    assert raw == {"train": {"environment": {"A": "1"}}}
+
+
+@pytest.mark.parametrize("given", [{"A": True}, {"A": None}, {"A": [1]}, {1: "x"}, ["A"], "A=1"])
+def test_what_is_no_mapping_of_names_to_texts_is_refused(given):
+    assert refusal(given) == f"train.environment: {given!r} is not a mapping of names to texts or numbers"
+    assert refusal(given, of_host=True).startswith(
+        f"worker_environment of pi1: {given!r} is not a mapping of names to texts or numbers, as in"
+    )
+
+
+@pytest.mark.parametrize("name", ["", "1A", "A B", "A-B", "A=B", "A;touch hacked", "$(x)", "A\n", "Ä", "A.B"])
+@pytest.mark.parametrize("of_host", [True, False])
+def test_bad_names_are_refused(name, of_host):
+    assert "is no name of an environment variable; it must be letters, digits and _, no digit first" in refusal({name: "1"}, of_host)
+
+
+@pytest.mark.parametrize("name", [*environment.OURS, "IFS", "BASH_ENV", "SHELLOPTS", "UID", "PPID"])
+@pytest.mark.parametrize("of_host", [True, False])
+def test_what_the_start_script_needs_is_refused(name, of_host):
+    assert refusal({name: "1"}, of_host).endswith(f"{name} is set by Lockstep's own start script; leave it out")
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONSTARTUP", "PYTHONHOME", "PATH"])
+def test_what_decides_which_code_runs_is_for_the_inventory(name):
+    assert refusal({name: "x"}).startswith(f"train.environment: {name} decides which programs a host runs; set it in the inventory")
+    assert environment.of_host({name: "x"}, "pi1") == {name: "x"}
+
+
+def test_a_nul_character_is_refused():
+    assert "NUL character" in refusal({"A": "x\0"})
+
+
+def test_the_runs_own_win_over_the_hosts():
+    host = cluster_hosts({"a": {"worker_environment": {"A": 1, "B": 2}}}, ["a"])[0]
+    assert host["environment"] == {"A": "1", "B": "2"}
+    config = configs.build({"train": {"environment": {"B": 3}}})
+    assert with_environment(host, config)["environment"] == {"A": "1", "B": "3"}
+    assert "environment" not in with_environment({"name": "a"}, configs.build({}))
+
+
+@pytest.mark.parametrize(
+    ("name", "variables"), [("run_worker.sh.j2", {"worker_threads": 1}), ("train.sbatch.j2", {"slurm_devices": 0, "slurm_threads": 1})]
+)
+def test_scripts_pass_them_on_as_they_are(name, variables, tmp_path):
+    """Only the lines of the script that export; in a shell of their own."""
+    given = {"A": NASTY, "B": ""}
+    templates = jinja2.Environment(undefined=jinja2.ChainableUndefined, trim_blocks=True, keep_trailing_newline=True)
+    templates.filters |= FilterModule().filters() | {"quote": str, "checked_code": lambda *_: ["python"]}
+    more = {"worker_exports": environment.exports(given), "plan": {"hosts": [{"environment": given}]}, "job_arguments": ["-m", "trainer"]}
+    script = templates.from_string((ROOT / "templates" / name).read_text()).render(**more, **variables, slurm_arguments=[])
+    start = script.index("export A=")
+    lines = script[start : script.index("\nexport B=") + len("\nexport B=''")]
+    done = subprocess.run(
+        ["bash", "-uc", lines + '\nprintf "%s|%s|" "$A" "$B"; env | grep -c "^A="'],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert done.stdout == f"{NASTY}||1\n"
+    assert list(tmp_path.iterdir()) == []
+    assert script.index("export A=") < script.index("-m trainer")
+
+
+def test_scripts_without_any_have_no_such_line():
+    assert environment.exports({}) == ""

@@ -1,0 +1,24 @@
+"""What of Slurm's queue forbids that a run is deleted."""
+
+import pytest
+
+from control.runs.tasks.judge_deletion import _judge_queue
+from trainer.errors import LockstepError
+
+
+@pytest.mark.parametrize("queued", [{}, {"rc": 0, "stdout": "", "stderr": ""}, {"rc": 2, "msg": "no squeue"}])
+def test_without_a_job_it_may_go(queued):
+    _judge_queue("r", queued)
+
+
+@pytest.mark.parametrize(
+    ("queued", "message"),
+    [
+        ({"rc": 0, "stdout": "7\n8\n", "stderr": ""}, "run=r: job 7 8 of Slurm is queued or runs; end it first: scancel 7 8"),
+        ({"rc": 1, "stdout": "", "stderr": "no controller"}, "run=r: Slurm does not tell whether a job of it runs: no controller"),
+    ],
+)
+def test_a_job_and_a_queue_that_does_not_answer_are_told(queued, message):
+    with pytest.raises(LockstepError) as caught:
+        _judge_queue("r", queued)
+    assert str(caught.value) == message

@@ -1,0 +1,112 @@
+"""What is written of a launch, and read again."""
+
+import json
+
+import pytest
+
+from control.runs import launches, planning
+from control.runs.launches import launched_at, refuse_changes
+from trainer.errors import LockstepError
+
+
+def test_when_a_run_was_launched_is_in_its_record(tmp_path):
+    assert launched_at(str(tmp_path / "new")) == 0
+    (tmp_path / "cluster.json").write_text('{"launched_at": 17.5}')
+    assert launched_at(str(tmp_path)) == 17.5
+
+
+PLAN = {"run": "old", "command": "train", "typed": "-e run=old -e epochs=90", "changes": ["train.epochs=90 (it has 60)"]}
+
+
+def test_other_options_for_a_run_that_trains_are_refused_with_where_how_far_and_what_to_do():
+    with pytest.raises(LockstepError) as caught:
+        refuse_changes(PLAN, ["pi1", "pi2"], "epoch 12 of 60")
+    assert str(caught.value) == (
+        "train.epochs=90 (it has 60): run=old is training on pi1, pi2 (epoch 12 of 60), and a run that trains keeps the options it was "
+        "started with; nothing was changed.\n"
+        "Fix: stop it (ansible-playbook stop.yml -e run=old), then continue it with the change: "
+        "ansible-playbook train.yml -e run=old -e epochs=90\n"
+        "or wait for its end, then: ansible-playbook train.yml -e run=old -e epochs=90\n"
+        "To watch it as it is: ansible-playbook train.yml -e run=old"
+    )
+
+
+def test_nothing_is_refused_where_nothing_differs_or_nobody_trains():
+    refuse_changes(PLAN, [])
+    refuse_changes({**PLAN, "changes": []}, ["pi1"])
+
+
+def test_what_was_typed_is_typed_again():
+    assert planning.typed({"epochs": "90", "run": "old"}, "old") == "-e run=old -e epochs=90"
+    assert planning.typed({"dataset": "my pictures", "set": "a.b=[1,2]"}, "new") == (
+        "-e run=new -e 'dataset=\"my pictures\"' -e 'set=a.b=[1,2]'"
+    )
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """Launches of this test alone, as of a command with an inventory."""
+    monkeypatch.setattr(launches, "BEGUN", tmp_path / "launches")
+    monkeypatch.setattr(launches, "_inventory", lambda: ["/inventory"])
+
+    def begin(nonce="ab", run="r", place="runs", resume=False):
+        folder = tmp_path / place / run
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cluster.json").write_text("{}")
+        plan = {"nonce": nonce, "run": run, "place": place, "folder": str(folder), "resume": resume, "asked_yaml": "seed: 2\n"}
+        return launches.begin({**plan, "hosts": [{"name": "pi1"}, {"name": "pi2"}]})
+
+    return begin
+
+
+def gone(launch):
+    """As if the command that launched had ended; its number may be another process's by now."""
+    path = launches.BEGUN / f"{launch['id']}.json"
+    path.write_text(json.dumps(launch | {"launcher": launch["launcher"] | {"began": "1"}}))
+
+
+def test_a_launch_is_broken_off_when_its_command_is_gone(begun, monkeypatch):
+    launch = begun()
+    assert launches.broken(["pi1", "pi2"]) == []
+    gone(launch)
+    # What a killed process was about to write.
+    (launches.BEGUN / ".part-x.json").touch()
+    (found,) = launches.broken(["pi2", "pi3"])
+    assert (found["run"], found["hosts"]) == ("r", ["pi2"])
+    monkeypatch.setattr(launches, "_inventory", lambda: ["/another"])
+    assert launches.broken(["pi1", "pi2"]) == []
+
+
+def test_a_launch_is_over_when_all_run_or_none_does(begun):
+    one, other = begun("aa"), begun("bb", run="q")
+    gone(one)
+    gone(other)
+    launches.end(one)
+    assert [launch["run"] for launch in launches.broken(["pi1"])] == ["q"]
+    launches.end_all("q", "doctor")
+    assert launches.is_noted(other)
+    launches.end_all("q", "runs")
+    assert not launches.is_noted(other)
+
+
+def test_a_sweep_ends_its_trials_itself(begun):
+    gone_or_not = begun(place="trials/pi")
+    assert not launches.is_noted(gone_or_not)
+
+
+def test_of_a_run_that_never_ran_only_what_was_asked_for_is_left(begun, tmp_path):
+    launches.forget_start(begun())
+    folder = tmp_path / "runs" / "r"
+    assert not (folder / "cluster.json").exists()
+    assert (folder / "config.yml").read_text() == "seed: 2\n"
+    assert json.loads((folder / "summary.json").read_text()) == {"state": "CANCELLED", "workers": 2}
+
+
+@pytest.mark.parametrize(("resume", "summary"), [(True, None), (False, {"state": "RUNNING"})])
+def test_a_run_that_ran_before_stays_as_it_is(begun, tmp_path, resume, summary):
+    launch, folder = begun(resume=resume), tmp_path / "runs" / "r"
+    if summary:
+        (folder / "summary.json").write_text(json.dumps(summary))
+    before = sorted(path.name for path in folder.iterdir())
+    launches.forget_start(launch)
+    assert sorted(path.name for path in folder.iterdir()) == before

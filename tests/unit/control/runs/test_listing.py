@@ -1,0 +1,46 @@
+"""All runs in a table: also those of which nothing was collected, and those last seen under way."""
+
+import json
+import os
+
+import pytest
+
+from control import project
+from control.runs import listing
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(project, "RUNS", tmp_path)
+    jobs = {"queued": {"slurm": {"job": "8", "folder": "/x"}}, "told": {"slurm": {"job": "7", "folder": "/x", "told": True}}}
+    ended = {"queued": "PREEMPTED", "told": "PREEMPTED", "refused": "FAILED_PREFLIGHT"}
+    states = {"done": "SUCCEEDED", "away": None, "seen": "RUNNING", **ended}
+    for at, (name, state) in enumerate(states.items()):
+        (tmp_path / name).mkdir()
+        if name != "refused":
+            launched = {"launched_at": 1_800_000_000 + 86_400 * at, **jobs.get(name, {})}
+            (tmp_path / name / "cluster.json").write_text(json.dumps(launched))
+        if state:
+            (tmp_path / name / "summary.json").write_text(json.dumps({"state": state}))
+            os.utime(tmp_path / name / "summary.json", (1_800_000_000, 1_800_000_000))
+    (tmp_path / "planned").mkdir()
+    (tmp_path / "planned" / "config.yml").write_text("seed: 1\n")
+    return tmp_path
+
+
+def test_every_run_that_was_launched_or_refused_has_a_line_the_latest_first(runs):
+    heading, _, *lines = listing.runs().splitlines()
+    assert heading == "Runs, the latest first"
+    assert [line.split()[0] for line in lines] == ["told", "queued", "seen", "away", "refused", "done"]
+    assert " PREEMPTED " in lines[0]
+    assert " job 8 of Slurm, not collected " in lines[1]
+    assert "RUNNING at " in lines[2]
+    assert ", 2027-01-15" in lines[2]
+    assert " not collected " in lines[3]
+    assert " FAILED_PREFLIGHT " in lines[4]
+    assert " SUCCEEDED " in lines[5]
+
+
+def test_of_no_run_nothing_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(project, "RUNS", tmp_path)
+    assert listing.runs() == ""

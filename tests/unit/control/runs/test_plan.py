@@ -1,0 +1,699 @@
+"""The plan of a run: names, hosts, operator variables, what a resumed run may change."""
+
+import json
+import math
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+
+from control import operator_variables, text
+from control.datasets.sources import Listing
+from control.runs import plan, preset
+from trainer import config as configs
+from trainer import schedule
+from trainer.data.images import decode, shape_of
+from trainer.errors import ConfigError, LockstepError
+from trainer.files import write_json
+
+HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345} for number in (1, 2, 3)]
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Make a request of operator variables: `ask(run="x", epochs="3")`."""
+
+    def make(default_workers=2, write=True, **options):
+        return plan.Request(options, HOSTS, default_workers, tmp_path / "runs", tmp_path / "packs", tmp_path / "parameters", write)
+
+    return make
+
+
+@pytest.fixture
+def existing(tmp_path):
+    """A run that was trained on two workers with the lecture's configuration."""
+    folder = tmp_path / "runs" / "old"
+    folder.mkdir(parents=True)
+    config = plan.with_global_batch(configs.build(configs.load(configs.find("lecture_cnn"))), 2)
+    (folder / "config.yml").write_text(configs.dump(config), encoding="utf-8")
+    write_json(folder / "cluster.json", {"hosts": HOSTS[:2]})
+    return folder
+
+
+def refusal(function, *arguments):
+    with pytest.raises(LockstepError) as caught:
+        function(*arguments)
+    return str(caught.value)
+
+
+def test_a_run_from_before_a_key_was_there_is_continued(ask, existing):
+    path = existing / "config.yml"
+    old = path.read_text()
+    assert "  profile_every: 50\n" in old
+    path.write_text(old.replace("  profile_every: 50\n", ""))
+    assert plan.resolve(ask(run="old", epochs="5"), existing)[0].telemetry.profile_every == 50
+    assert "this run exists with another telemetry.profile_every" in refusal(
+        plan.resolve, ask(run="old", set="telemetry.profile_every=0"), existing
+    )
+
+
+def test_options_of_the_model_are_written_out_and_those_of_a_run_are_kept(ask, existing):
+    config, _ = plan.resolve(ask(config="deep_cnn", set="model.stages=2"), None)
+    assert config.model == {"name": "deep_cnn", "filters": 32, "stages": 2}
+    before = configs.override(configs.load(existing / "config.yml"), {"model": {"name": "deep_cnn", "stages": 2}})
+    (existing / "config.yml").write_text(configs.dump(configs.build(before)))
+    assert plan.resolve(ask(run="old", epochs="5"), existing)[0].model == {"name": "deep_cnn", "filters": 32, "stages": 2}
+    assert "this run exists with another model.filters" in refusal(plan.resolve, ask(run="old", set="model.filters=64"), existing)
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x", "a/b", "/x", "a b", "$(x)", "`x`", "a;b", "", "a" * 65, "Run", ".hidden", "..", "-x", "_x", "a\n", "ä", "a+b", "a:b", "a'b"],
+)
+def test_run_names_that_could_do_harm_are_refused(name, ask):
+    assert refusal(plan.run_name, ask(run=name)) == (
+        f"run={name}: a run name is 1 to 64 of a-z 0-9 . _ - and starts with a letter or digit"
+    )
+
+
+@pytest.mark.parametrize("name", ["a", "7", "a" * 64, "my-run_1.2", "a..b"])
+def test_run_names_that_are_allowed(name, ask):
+    assert plan.run_name(ask(run=name)) == (name, None)
+
+
+def test_a_run_named_by_a_number(ask):
+    assert plan.run_name(ask(run=12)) == ("12", None)
+
+
+def test_an_existing_run_is_found(existing, ask):
+    assert plan.run_name(ask(run="old")) == ("old", existing)
+
+
+def test_a_folder_without_a_configuration_is_no_run(existing, ask):
+    (existing / "config.yml").unlink()
+    assert plan.run_name(ask(run="old")) == ("old", None)
+
+
+@pytest.mark.parametrize(
+    ("config", "stem"),
+    [("task_cnn", "task-cnn-"), ("/x/My Config!.yml", "my-config-"), ("/x/ä.yml", "run-"), ("/x/" + "a" * 99, "a" * 32 + "-")],
+)
+def test_a_new_name_follows_from_the_configuration_and_is_allowed(config, stem, ask):
+    name, _ = plan.run_name(ask(config=config))
+    assert name.startswith(stem)
+    assert plan.RUN_NAME.fullmatch(name)
+
+
+# --- operator variables
+
+
+def test_without_variables_nothing_is_overridden():
+    assert plan.overrides({}) == {}
+
+
+def test_shorthands_become_keys(make_folder):
+    root = make_folder()
+    assert plan.overrides({"epochs": "5", "dataset": str(root), "allow_bad_images": "yes"}) == {
+        "train.epochs": 5,
+        "data.source": "folder",
+        "data.path": str(root),
+        "data.allow_bad_images": True,
+    }
+
+
+def test_set_wins_over_shorthands():
+    assert plan.overrides({"epochs": "5", "set": "train.epochs=7"}) == {"train.epochs": 7}
+
+
+def test_quick_is_ten_steps_in_all_whatever_the_configuration_says(ask):
+    for config in ("lecture_cnn", "task_cnn", "resnet_cifar"):
+        made, _ = plan.resolve(ask(quick="true", config=config), None)
+        assert schedule.counts(made, 2, 60_000).total_steps == 10
+    longer, _ = plan.resolve(ask(quick="true", set="train.steps=1000,data.limit_train=10"), None)
+    assert (longer.train.steps, longer.data.limit_train) == (1000, 10), "set wins"
+    assert plan.overrides({"quick": "false"}) == {}
+
+
+def test_quick_with_a_number_of_epochs_is_refused():
+    assert refusal(plan.overrides, {"quick": "true", "epochs": "2"}) == (
+        "quick=true, epochs=2: quick is ten steps in all; leave one of them out"
+    )
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "three", "", "1e3", " 2", True, None])
+def test_what_is_no_whole_number_from_one(value):
+    assert refusal(plan.overrides, {"epochs": value}) == f"epochs={value}: expected a whole number from 1"
+
+
+@pytest.mark.parametrize(("value", "number"), [("7", 7), (7, 7), ("007", 7)])
+def test_whole_numbers(value, number):
+    assert operator_variables.integer("x", value) == number
+
+
+@pytest.mark.parametrize(
+    ("value", "truth"), [("true", True), ("Yes", True), (1, True), (True, True), ("off", False), (0, False), (False, False)]
+)
+def test_true_or_false(value, truth):
+    assert operator_variables.boolean("quick", value) is truth
+
+
+@pytest.mark.parametrize("value", ["maybe", "", "2", None, "tru"])
+def test_neither_true_nor_false(value):
+    assert refusal(plan.overrides, {"quick": value}) == f"quick={value}: expected true or false"
+
+
+@pytest.mark.parametrize("switch", ["detach", "quick"])
+def test_a_switch_that_is_neither_is_refused_first_of_all(switch, ask):
+    assert refusal(plan.make, ask(run="../x", **{switch: "mabye"})) == f"{switch}=mabye: expected true or false"
+
+
+# --- configuration
+
+
+def test_a_new_run_takes_file_and_overrides(ask):
+    config, name = plan.resolve(ask(config="task_cnn", epochs="4", set="seed=9"), None)
+    assert (name, config.model["name"], config.train.epochs, config.seed) == ("task_cnn", "task_cnn", 4, 9)
+
+
+def test_without_a_configuration_it_is_the_lectures(ask):
+    assert plan.resolve(ask(), None)[1] == "lecture_cnn"
+
+
+def test_a_model_of_one_s_own_sees_every_image_in_an_epoch(ask, tmp_path):
+    (tmp_path / "mine.py").write_text("def build(size, classes): pass\n")
+    model = f"{tmp_path / 'mine.py'}:build"
+
+    def steps(**options):
+        request = ask(write=False, **options)
+        return plan.resolve(request, None, plan.chosen(request)[0])[0].train.steps_per_epoch
+
+    assert steps() == 70
+    assert steps(model=model) is None
+    assert plan.resolve(ask(model=model, config="resnet50"), None)[0].train.steps_per_epoch is None
+    assert steps(model=model, set="train.steps_per_epoch=9") == 9
+
+
+def test_a_resumed_run_keeps_its_own_configuration(existing, ask):
+    config, name = plan.resolve(ask(run="old"), existing)
+    assert (name, configs.dump(config)) == ("config.yml", (existing / "config.yml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "value"),
+    [
+        ({"epochs": "9"}, "epochs", 9),
+        ({"set": "train.epochs=9"}, "epochs", 9),
+        ({"set": "train.steps=50"}, "steps", 50),
+        ({"set": "train.time_limit=60"}, "time_limit", 60.0),
+        ({"config": "lecture_cnn"}, "epochs", 3),
+    ],
+)
+def test_a_resumed_run_may_take_longer(options, key, value, existing, ask):
+    config, _ = plan.resolve(ask(run="old", **options), existing)
+    assert getattr(config.train, key) == value
+    assert config.train.global_batch == 128
+
+
+@pytest.mark.parametrize(
+    ("options", "keys"),
+    [
+        ({"set": "seed=2"}, "seed"),
+        ({"set": "optimizer.learning_rate=0.5,seed=2"}, "seed, optimizer.learning_rate"),
+        ({"set": "train.global_batch=7"}, "train.global_batch"),
+        ({"set": "train.batch_size=8"}, "train.batch_size"),
+        ({"quick": "true"}, "data.limit_train, train.steps_per_epoch"),
+        ({"config": "task_cnn"}, "model.name, data.image_size, train.steps_per_epoch, optimizer.learning_rate, optimizer.momentum"),
+    ],
+)
+def test_a_resumed_run_refuses_other_changes_and_names_them(options, keys, existing, ask):
+    assert refusal(plan.resolve, ask(run="old", **options), existing) == (
+        f"run=old: this run exists with another {keys}; only train.epochs, train.steps, train.time_limit, train.batch_sizes, "
+        "train.environment, data.loaders, checkpoint.snapshots may change when it is continued. "
+        "Leave that out to continue it, or give a new run name."
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_global_batch_is_fixed_once(workers):
+    config = plan.with_global_batch(configs.build({"train": {"batch_size": 10}}), workers)
+    assert config.train.global_batch == 10 * workers
+    assert plan.with_global_batch(config, 99) == config
+
+
+# --- hosts
+
+
+@pytest.mark.parametrize(("options", "names"), [({}, ["pi1", "pi2"]), ({"workers": "1"}, ["pi1"]), ({"workers": 3}, ["pi1", "pi2", "pi3"])])
+def test_the_first_hosts_of_the_inventory_train(options, names, ask):
+    assert [host["name"] for host in plan.choose_hosts(ask(**options), None)] == names
+
+
+def test_more_hosts_than_the_inventory_has(ask):
+    assert refusal(plan.choose_hosts, ask(workers="4"), None) == (
+        "workers=4: the inventory has 3 (pi1, pi2, pi3); add hosts or ask for fewer"
+    )
+
+
+def test_all_workers_take_as_many_gpus():
+    plan.check_gpus([{"name": "a", "gpus": 2}, {"name": "b", "gpus": 2}])
+    assert refusal(plan.check_gpus, [{"name": "a", "gpus": 2}, {"name": "b"}]) == (
+        "gpus=0 of b: a has 2, and all workers of a run take as many; set the smallest number for all, "
+        "or leave hosts out (-e workers=N takes the first N)"
+    )
+
+
+def test_all_hosts_of_a_run_are_workers():
+    plan.check_roles([{"name": "a"}, {"name": "b", "role": "worker"}])
+    assert refusal(plan.check_roles, [{"name": "a"}, {"name": "b", "role": "ps"}]) == (
+        "worker_role=ps of b: all hosts of a run are workers, and the first is their chief; take worker_role out of the inventory, "
+        "or leave the host out (-e workers=N takes the first N)"
+    )
+
+
+@pytest.mark.parametrize("workers", ["0", "two", "-1"])
+def test_a_number_of_hosts_that_is_none(workers, ask):
+    assert refusal(plan.choose_hosts, ask(workers=workers), None) == f"workers={workers}: expected a whole number from 1"
+
+
+def test_a_resumed_run_keeps_its_number_of_hosts_unless_asked(existing, ask):
+    assert len(plan.choose_hosts(ask(default_workers=3), existing)) == 2
+    assert len(plan.choose_hosts(ask(default_workers=3, workers="1"), existing)) == 1
+    (existing / "cluster.json").unlink()
+    assert len(plan.choose_hosts(ask(default_workers=3), existing)) == 3
+
+
+# --- batch sizes of single hosts
+
+
+def with_sizes(config, *sizes):
+    return plan.with_batch_sizes(config, [{"name": f"pi{number}", "batch_size": size} for number, size in enumerate(sizes, 1)])
+
+
+def test_a_host_of_the_inventory_may_have_its_own_batch_size():
+    config = configs.build({"train": {"batch_size": 64}})
+    assert with_sizes(config, None, None) == config
+    found = with_sizes(config, None, "16", None)
+    assert found.train.batch_sizes == (64, 16, 64)
+    assert plan.with_global_batch(found, 3).train.global_batch == 144
+
+
+def test_the_configurations_list_wins_and_has_one_size_for_each():
+    config = configs.build({"train": {"batch_sizes": [8, 4]}})
+    assert with_sizes(config, 32, None) == config
+    assert refusal(with_sizes, config, None, None, None) == (
+        "train.batch_sizes: 2 sizes (8, 4) for 3 workers; give one for each, or null (-e set=train.batch_sizes=null) for equal ones"
+    )
+
+
+def test_a_hosts_batch_size_that_is_none():
+    assert refusal(with_sizes, configs.build({}), "many") == "worker_batch_size of pi1=many: expected a whole number from 1"
+
+
+# --- sizes
+
+
+def sizes(images=100, batch=10, total=30):
+    return schedule.Counts(5, images, 10, batch, 10, 3, total)
+
+
+def test_a_global_batch_below_the_workers():
+    assert refusal(schedule.check_sizes, sizes(batch=4), 5) == "train.global_batch: 4 is below the 5 workers; each needs an image a step"
+
+
+def test_fewer_images_than_workers():
+    assert refusal(schedule.check_sizes, sizes(images=4), 5) == (
+        "the dataset has 4 training images for 5 workers; use fewer workers or more images"
+    )
+
+
+def test_just_enough_is_allowed():
+    assert schedule.check_sizes(sizes(images=5, batch=5), 5) is None
+
+
+# --- what a run has done already
+
+
+@pytest.mark.parametrize(
+    ("summary", "done"),
+    [
+        ({"state": "SUCCEEDED", "steps": 30}, True),
+        ({"state": "SUCCEEDED", "steps": 31}, True),
+        ({"state": "SUCCEEDED", "steps": 29}, False),
+        ({"state": "CANCELLED", "steps": 30}, False),
+        ({"state": "FAILED", "steps": 30}, False),
+    ],
+)
+def test_complete_when_all_steps_are_done(summary, done, existing):
+    write_json(existing / "summary.json", summary)
+    assert plan.complete(existing, sizes(total=30)) is done
+
+
+def test_not_complete_without_a_summary(existing):
+    assert plan.complete(existing, sizes()) is False
+    assert plan.complete(None, sizes()) is False
+
+
+@pytest.fixture
+def three_runs(tmp_path):
+    runs = tmp_path / "runs"
+    for age, name in enumerate(("newest", "a-middle", "oldest")):
+        (runs / name).mkdir(parents=True)
+        (runs / name / "config.yml").touch()
+        (runs / name / "cluster.json").touch()
+        os.utime(runs / name / "config.yml", (1000 - age, 1000 - age))
+    (runs / "no-run").mkdir()
+    return runs
+
+
+def test_latest_run(three_runs):
+    assert plan.latest_run(three_runs, None) == three_runs / "newest"
+    assert plan.latest_run(three_runs, "oldest") == three_runs / "oldest"
+
+
+def test_a_run_that_never_started_is_found_only_by_its_name(three_runs):
+    (three_runs / "newest" / "cluster.json").unlink()
+    assert plan.latest_run(three_runs, None) == three_runs / "a-middle"
+    assert plan.latest_run(three_runs, "newest") == three_runs / "newest"
+
+
+def test_what_a_run_needs_of_a_host():
+    small = configs.build(configs.override({}, {"data.image_size": [32, 32, 3], "checkpoint.keep": 2}))
+    mb = 2**20
+    size = {"total": mb // 4}
+    cached = plan.needs(small, 10 * mb // 3072, 3, size)
+    first = plan.LOGS_MB + 10 + 3 + 6
+    assert (cached["memory_mb"], cached["disk_mb"], cached["disk_whole_mb"], cached["free_mb"]) == (
+        plan.RUNTIME_MB + 5,
+        first,
+        first,
+        first,
+    )
+    assert (cached["states_mb"], cached["snapshots"], cached["snapshot_mb"]) == (6, 3, 1)
+    assert plan.needs(small, 10 * mb // 3072, 3, size, resumes=True)["free_mb"] == plan.LOGS_MB
+    long = plan.needs(small, 10 * mb // 3072, 100_000, size)
+    assert (long["disk_mb"], long["disk_whole_mb"]) == (plan.LOGS_MB + 10 + 10 + 6, plan.LOGS_MB + 10 + 100_000 + 6)
+    decoded = configs.build(configs.override(configs.to_dict(small), {"data.cache_limit_mb": 9}))
+    assert plan.needs(decoded, 10 * mb // 3072, 3, size)["disk_mb"] == plan.LOGS_MB + 3 + 6
+    adam = configs.build(configs.override(configs.to_dict(decoded), {"optimizer.name": "adam"}))
+    needs = plan.needs(adam, 10 * mb // 3072, 3, size)
+    assert (needs["memory_mb"], needs["disk_mb"], needs["disk_whole_mb"]) == (
+        plan.RUNTIME_MB + 6,
+        plan.LOGS_MB + 3 + 9,
+        plan.LOGS_MB + 3 + 9,
+    )
+
+
+@pytest.mark.parametrize(("policy", "kept"), [("all", 60), ("best", 2), ("last", 2), (10, 8), (1, 60)])
+def test_fewer_snapshots_need_less_of_the_disk(policy, kept):
+    config = configs.build({"checkpoint": {"snapshots": policy}, "data": {"cache_limit_mb": 0}})
+    needs = plan.needs(config, 10, 60, {"total": 2**18 * 100})
+    assert needs["snapshots"] == kept
+    assert needs["disk_whole_mb"] == plan.LOGS_MB + 600 + 100 * kept
+
+
+def test_an_unknown_run_names_the_nearest_and_all(three_runs):
+    assert refusal(plan.latest_run, three_runs, "oldst") == (
+        "run=oldst: no such run (did you mean oldest?); there are: oldest, a-middle, newest"
+    )
+
+
+def test_a_harmful_name_is_refused_before_it_is_looked_for(three_runs):
+    assert refusal(plan.latest_run, three_runs, "../runs/oldest").startswith("run=../runs/oldest: a run name is 1 to 64 of")
+
+
+def test_no_run_yet(tmp_path):
+    assert refusal(plan.latest_run, tmp_path, None) == "there is no run yet; start one with: ansible-playbook train.yml"
+    assert refusal(plan.latest_run, tmp_path, "x") == "run=x: no such run; there are: none"
+
+
+# --- the whole
+
+
+def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
+    monkeypatch.setattr(plan, "parameters", lambda config, classes, request: {"total": classes, "trainable": classes})
+    root = make_folder(train={"cat": 10, "dog": 10}, test={"cat": 1, "dog": 2})
+    (root / "train" / "cat" / "notes.txt").touch()
+    made = plan.make(ask(run="new", config="task_cnn", dataset=str(root), set="train.batch_size=4", write=False))
+    assert (made["run"], made["resume"], made["complete"], made["config_name"]) == ("new", False, False, "task_cnn")
+    assert made["hosts"] == HOSTS[:2]
+    assert made["counts"] == {
+        "workers": 2,
+        "train_images": 16,
+        "validation_images": 4,
+        "global_batch": 8,
+        "steps_per_epoch": 2,
+        "epochs": 30,
+        "total_steps": 60,
+    }
+    counts = {"train": 20, "test": 3, "ignored": 1, "left_out": 0}
+    assert made["dataset"] == {"name": "pets", "classes": ["cat", "dog"], **counts, "digest": None, "manifest": None, "note": ""}
+    assert made["parameters"] == {"total": 2, "trainable": 2}
+    assert configs.to_dict(configs.build(made["config"])) == made["config"]
+    assert made["config"]["train"]["global_batch"] == 8
+    assert json.loads(json.dumps(made)) == made
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pets"]
+
+
+def test_the_plan_of_a_resumed_run_takes_the_same_steps_on_other_hosts(ask, existing, make_idx, monkeypatch):
+    monkeypatch.setattr(plan, "parameters", lambda *_: {"total": 10})
+    digits = make_idx(train=(0, 1) * 10)
+    config = configs.override(configs.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
+    (existing / "config.yml").write_text(configs.dump(configs.build(config)))
+    made = plan.make(ask(run="old", workers="3"))
+    assert (made["resume"], made["counts"]["global_batch"], len(made["hosts"])) == (True, 128, 3)
+
+
+def test_what_is_typed_anew_for_a_launched_run_is_told_with_what_it_has(ask, existing, make_idx, monkeypatch):
+    monkeypatch.setattr(plan, "parameters", lambda *_: {"total": 10})
+    digits = make_idx(train=(0, 1) * 10)
+    config = configs.override(configs.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
+    (existing / "config.yml").write_text(configs.dump(configs.build(config)))
+    assert plan.make(ask(run="old"))["changes"] == []
+    assert plan.make(ask(run="old", epochs="3"))["changes"] == []
+    assert plan.make(ask(run="old", epochs="90", workers="3"))["changes"] == ["train.epochs=90 (it has 3)", "workers=3 (it has 2)"]
+    assert plan.make(ask(run="old", set="train.time_limit=60"))["changes"] == ["train.time_limit=60.0 (it has None)"]
+    assert plan.make(ask(run="new", epochs="90", set=f"data.source=idx,data.path={digits}"))["changes"] == []
+
+
+def test_batch_sizes_that_the_inventory_got_meanwhile_are_no_change(ask, existing, make_idx, monkeypatch):
+    monkeypatch.setattr(plan, "parameters", lambda *_: {"total": 10})
+    digits = make_idx(train=(0, 1) * 10)
+    config = configs.override(configs.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
+    (existing / "config.yml").write_text(configs.dump(configs.build(config)))
+    request = ask(run="old")
+    sized = plan.Request(**{**vars(request), "hosts": [{**host, "batch_size": 5} for host in HOSTS]})
+    assert plan.make(sized)["changes"] == []
+
+
+def test_an_unknown_model_is_refused_without_building_it(ask, monkeypatch):
+    monkeypatch.setattr(plan, "parameters", lambda *_: pytest.fail("built"))
+    assert refusal(plan.make, ask(set="model.name=lectur_cnn")).startswith(
+        "model.name: lectur_cnn is unknown (did you mean lecture_cnn?); it must be one of: "
+    )
+
+
+# --- parameter counts
+
+
+def fake_run(monkeypatch, returncode=0, stdout="", stderr=""):
+    ran = []
+
+    def run(argv, **options):
+        ran.append((argv, options.get("input")))
+        return SimpleNamespace(returncode=returncode, stdout=stdout, stderr=stderr)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return ran
+
+
+def test_evaluate_and_detach_together_are_refused(ask):
+    assert refusal(plan.make, ask(evaluate=True, detach="yes")) == (
+        "evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out"
+    )
+
+
+def test_parameter_counts_are_remembered_by_model_size_and_classes(ask, monkeypatch):
+    ran = fake_run(monkeypatch, stdout='some warning\n{"total": 12, "trainable": 10}\n')
+    small, large = configs.build({"data": {"image_size": [28, 28, 1]}}), configs.build({})
+    for _ in range(2):
+        assert plan.parameters(small, 10, ask()) == {"total": 12, "trainable": 10}
+    assert len(ran) == 1
+    ((argv, given),) = ran
+    assert argv[1:] == ["-m", "control", "parameters"]
+    assert json.loads(given)["size"] == [28, 28, 1]
+    plan.parameters(small, 5, ask())
+    plan.parameters(large, 10, ask())
+    assert len(ran) == 3
+
+
+def test_parameter_counts_are_not_written_with_check(ask, monkeypatch, tmp_path):
+    ran = fake_run(monkeypatch, stdout='{"total": 1, "trainable": 1}')
+    for _ in range(2):
+        plan.parameters(configs.build({}), 10, ask(write=False))
+    assert len(ran) == 2
+    assert not Path(tmp_path / "parameters").exists()
+
+
+def test_a_model_that_cannot_be_built_shows_the_reason(ask, monkeypatch):
+    fake_run(monkeypatch, returncode=1, stderr="lots\nof\nlines\n1\n2\n3\nTypeError: too small\n")
+    message = refusal(plan.parameters, configs.build({}), 10, ask())
+    assert message == "model lecture_cnn: can't be built:\nlines\n1\n2\n3\nTypeError: too small"
+    fake_run(monkeypatch, returncode=1, stderr="lots\nerror: model.filters: 0 is not allowed\n")
+    assert refusal(plan.parameters, configs.build({}), 10, ask()) == "model.filters: 0 is not allowed"
+
+
+def test_refusals_of_what_was_typed_are_configuration_errors(ask):
+    with pytest.raises(ConfigError, match="workers=9"):
+        plan.choose_hosts(ask(workers="9"), None)
+
+
+# --- no configuration named
+
+
+def pictures(root, count, size, mode="RGB", splits=("train", "test")):
+    """`count` images of each of two classes; `size` is width and height."""
+    for split in splits:
+        for name in ("cat", "dog"):
+            (root / split / name).mkdir(parents=True)
+            for number in range(count):
+                Image.new(mode, size, number % 200).save(root / split / name / f"{number}.png")
+    return root
+
+
+@pytest.fixture
+def planned(ask, monkeypatch):
+    """The plan of a dataset, without building its model."""
+    monkeypatch.setattr(plan, "parameters", lambda *_: {"total": 1, "trainable": 1})
+    return lambda **options: plan.make(ask(**options))
+
+
+@pytest.mark.parametrize(
+    ("size", "mode", "config", "image_size"),
+    [
+        ((120, 90), "RGB", "deep_cnn", [72, 96, 3]),
+        ((90, 120), "P", "deep_cnn", [96, 72, 3]),
+        ((64, 64), "RGB", "deep_cnn", [64, 64, 3]),
+        ((640, 100), "RGBA", "deep_cnn", [32, 96, 3]),
+        ((200, 200), "L", "deep_cnn", [96, 96, 1]),
+        ((32, 32), "RGB", "task_cnn", [32, 32, 3]),
+        ((28, 28), "RGB", "task_cnn", [32, 32, 3]),
+        ((28, 28), "L", "lecture_cnn", [28, 28, 1]),
+    ],
+)
+def test_the_dataset_decides_what_is_trained(size, mode, config, image_size, planned, tmp_path):
+    made = planned(dataset=str(pictures(tmp_path / "photos", 24, size, mode)))
+    assert (made["config_name"], made["config"]["model"]["name"]) == (config, config)
+    assert made["config"]["data"]["image_size"] == image_size
+    assert made["run"].startswith(config.replace("_", "-"))
+    images = 48 - round(48 * 0.2)
+    assert made["counts"]["steps_per_epoch"] == math.ceil(images / made["counts"]["global_batch"])
+    kind = "grey" if mode == "L" else "colour"
+    assert made["choice"]["why"].startswith(f"{config}: {kind} images of about {size[0]}x{size[1]}")
+    assert made["choice"]["why"].endswith("; choose another with -e config=NAME")
+    assert f"configuration  {config}: {kind} images of about" in text.plan(made, "runs")
+    assert made["warnings"] == [] if config != "lecture_cnn" else made["warnings"]
+
+
+def test_what_is_typed_wins_over_what_fits_the_dataset(planned, tmp_path):
+    root = str(pictures(tmp_path / "photos", 24, (120, 90)))
+    made = planned(dataset=root, epochs="7", set="data.image_size=[40,40,3],train.batch_size=5")
+    assert made["config"]["data"]["image_size"] == [40, 40, 3]
+    assert (made["config"]["train"]["epochs"], made["config"]["train"]["batch_size"]) == (7, 5)
+    named = planned(dataset=root, config="task_cnn")
+    assert named["choice"] is None
+    assert (named["config"]["data"]["image_size"], named["config"]["train"]["batch_size"]) == ([32, 32, 3], 64)
+
+
+def test_a_photo_on_its_side_is_as_it_is_seen(planned, tmp_path):
+    root = pictures(tmp_path / "photos", 3, (120, 90))
+    for path in root.rglob("*.png"):
+        with Image.open(path) as image:
+            exif = image.getexif()
+            exif[0x0112] = 6
+            image.save(path.with_suffix(".jpg"), exif=exif)
+        path.unlink()
+    made = planned(dataset=str(root))
+    assert made["config"]["data"]["image_size"] == [96, 72, 3]
+    assert shape_of(path.with_suffix(".jpg").read_bytes()) == decode(path.with_suffix(".jpg").read_bytes()).shape == (120, 90, 3)
+
+
+def test_a_large_dataset_is_seen_fewer_times(monkeypatch):
+    listing = Listing("x", ["a", "b"], {"train": ["n"] * 40_000, "test": []}, {"train": [], "test": []}, "", (32, 32, 3))
+    assert preset.choose(None, listing).overrides == {"data.image_size": [32, 32, 3], "train.epochs": 30}
+    listing.shape = (96, 96, 3)
+    assert preset.choose(None, listing).overrides == {"data.image_size": [96, 96, 3], "train.epochs": 5}
+    listing.shape = (28, 28, 1)
+    assert preset.choose(None, listing) == preset.Choice(
+        "lecture_cnn", {}, "lecture_cnn: grey images of about 28x28; choose another with -e config=NAME"
+    )
+
+
+def test_without_a_dataset_it_is_the_lecture_as_it_was(planned, ask, monkeypatch):
+    monkeypatch.setattr(plan.fashion_mnist, "is_here", lambda: False)
+    made = planned(write=False)
+    assert (made["config_name"], made["counts"]["steps_per_epoch"], made["counts"]["epochs"]) == ("lecture_cnn", 70, 3)
+    assert (made["config"]["data"]["image_size"], made["warnings"]) == ([28, 28, 1], [])
+
+
+def test_images_that_can_not_be_read_do_not_decide(planned, make_folder):
+    root = make_folder()
+    for path in root.rglob("*.png"):
+        path.write_bytes(b"no image")
+    assert planned(dataset=str(root))["config_name"] == "task_cnn"
+
+
+def test_a_model_of_ones_own_is_given_images_at_their_size(planned, tmp_path):
+    (tmp_path / "mine.py").write_text("def build(size, classes): pass\n")
+    made = planned(dataset=str(pictures(tmp_path / "photos", 24, (120, 90))), model=f"{tmp_path / 'mine.py'}:build")
+    assert (made["config"]["model"]["name"], made["config"]["data"]["image_size"]) == ("own", [72, 96, 3])
+    assert (made["config"]["optimizer"]["learning_rate"], made["config"]["train"]["epochs"]) == (0.001, 3)
+
+
+def test_splits_that_are_not_the_usual_ones_are_in_the_plan(planned, tmp_path):
+    made = planned(dataset=str(pictures(tmp_path / "photos", 20, (32, 32), splits=("train", "val"))))
+    assert (made["counts"]["train_images"], made["counts"]["validation_images"], made["dataset"]["test"]) == (32, 40, 8)
+    shown = text.plan(made, "runs")
+    assert (
+        "split          40 images of val/ validate; there is no test/, so 1 in 5 of each class is held out for testing (8 images" in shown
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "warnings"),
+    [
+        ({"set": "train.batch_size=12"}, []),
+        (
+            {"set": "train.batch_size=64"},
+            [
+                "a step of 128 images over 2 workers is more than the 38 there are to train on: every step takes all of them. "
+                "Fix: a smaller one, as in -e set=train.batch_size=4"
+            ],
+        ),
+        (
+            {"set": "train.global_batch=39"},
+            [
+                "a step of 39 images over 2 workers is more than the 38 there are to train on: every step takes all of them. "
+                "Fix: a smaller one, as in -e set=train.global_batch=9"
+            ],
+        ),
+        (
+            {"set": "train.batch_size=8,train.global_batch=20"},
+            ["train.batch_size=8 has no effect: train.global_batch=20 decides. Fix: -e set=train.batch_size=8,train.global_batch=null"],
+        ),
+        ({"set": "train.batch_size=10,train.global_batch=20"}, []),
+    ],
+)
+def test_a_batch_that_is_not_what_it_seems_is_said(options, warnings, planned, tmp_path):
+    assert planned(dataset=str(pictures(tmp_path / "photos", 24, (32, 32))), config="task_cnn", **options)["warnings"] == warnings
+
+
+def test_the_batch_of_a_configuration_of_a_global_one_is_said(planned, tmp_path):
+    root = str(pictures(tmp_path / "photos", 200, (32, 32)))
+    (warning,) = planned(dataset=root, config="resnet_cifar", set="train.batch_size=8")["warnings"]
+    assert warning.startswith("train.batch_size=8 has no effect: train.global_batch=128 decides. Fix: ")

@@ -1,0 +1,34 @@
+"""What a plan warns about without refusing it."""
+
+import pytest
+
+from control.runs import planning
+
+
+def hosts(*addresses):
+    return [{"name": f"node{rank}", "address": address, "port": 12345 + rank} for rank, address in enumerate(addresses, 1)]
+
+
+def shared(chosen, **variables):
+    known = {host["name"]: variables for host in chosen}
+    return [line for line in planning.warnings(chosen, known) if "one address" in line]
+
+
+def test_two_hosts_with_one_address_and_ports_of_their_own_are_told():
+    assert shared(hosts("10.0.0.1", "10.0.0.2", "10.0.0.2")) == [
+        "node2, node3 have one address, 10.0.0.2: their workers share one machine. "
+        "Fix, if they are several machines: set ansible_host or worker_address of each in the inventory"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "variables"),
+    [
+        (hosts("127.0.0.1", "127.0.0.1"), {}),
+        (hosts("10.0.0.1", "10.0.0.1"), {"ansible_connection": "local"}),
+        (hosts("10.0.0.1", "10.0.0.2"), {}),
+    ],
+    ids=["loopback", "processes of this machine", "two machines"],
+)
+def test_workers_that_are_meant_to_share_a_machine_are_not(chosen, variables):
+    assert shared(chosen, **variables) == []

@@ -1,0 +1,91 @@
+"""The script that a worker is started with: what it writes, for whom, and what it leaves."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+
+import jinja2
+import pytest
+
+from control.runs import logs
+from tests.project import await_until
+from tests.unit.conftest import ROOT
+from trainer import records
+
+VALUES = {
+    **dict.fromkeys(("worker_root", "worker_code", "worker_caches"), "/nowhere"),
+    "job_name": "Worker 0",
+    "job_arguments": ["-m", "trainer", "train"],
+    "inventory_hostname": "pi1",
+    "worker_code_sha256": "",
+    "worker_exports": "",
+    "worker_gpus": "",
+    "worker_threads": 1,
+    "worker_rank": 0,
+}
+WRITES = '#!/bin/bash\necho "$TMPDIR"; umask; echo x > "$TMPDIR/__autograph_generated_file.py"; echo line of launch; '
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """A worker's folder with its script; its Python is a shell script of the test's."""
+    environment = jinja2.Environment()
+    environment.filters["quote"] = lambda value: shlex.quote(str(value))
+    # What is put before the trainer has tests of its own.
+    environment.filters["checked_code"] = lambda python, *_: [python]
+    folder, python = tmp_path / "run" / "workers" / "pi 1", tmp_path / "python"
+    folder.mkdir(parents=True)
+    template = environment.from_string((ROOT / "templates/run_worker.sh.j2").read_text())
+    (folder / "run_worker.sh").write_text(template.render(**VALUES, job_folder=str(folder), worker_python=str(python)))
+
+    def start(script):
+        python.write_text(f"{WRITES}{script}\n")
+        python.chmod(0o755)
+        return subprocess.Popen(["bash", "run_worker.sh"], cwd=folder, start_new_session=True)
+
+    return folder, start
+
+
+def test_every_launch_has_a_header_and_only_its_own_lines_are_quoted(worker):
+    folder, start = worker
+    for code in (1, 3):
+        start(f"echo error of {code}; exit {code}").wait()
+    lines = (folder / "worker.log").read_text().splitlines()
+    headers = [line for line in lines if line.startswith(records.HEADER)]
+    assert [line.split(",")[0] for line in headers] == ["=== launch 1", "=== launch 2"]
+    quoted = logs.shown(logs.of_last_launch(lines))
+    assert (quoted[0], quoted[-1]) == (headers[1], "error of 3")
+    assert "error of 1" not in quoted
+    assert records.end((folder / "exit.json").read_text())["exit_code"] == 3
+
+
+def test_others_have_no_right_to_what_it_writes_and_its_temporary_folder_goes(worker):
+    folder, start = worker
+    start("").wait()
+    lines = (folder / "worker.log").read_text().splitlines()
+    assert lines[1:3] == [str(folder / "tmp"), "0027"]
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir() if path.name != "run_worker.sh"}
+    assert modes == {"worker.log": 0o640, "exit.json": 0o640}
+
+
+def test_what_a_killed_worker_left_goes_with_the_next_start(worker):
+    folder, start = worker
+    killed = start("echo ready; exec sleep 60")
+    await_until(lambda: "ready" in (folder / "worker.log").read_text() if (folder / "worker.log").is_file() else False, 20, "start")
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert (folder / "tmp" / "__autograph_generated_file.py").is_file()
+    assert not (folder / "exit.json").exists()
+    start("ls").wait()
+    assert not (folder / "tmp").exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_the_end_is_recorded_whatever_lies_in_its_place(kind, worker, tmp_path):
+    folder, start = worker
+    (folder / "exit.json").mkdir() if kind == "folder" else (folder / "exit.json").symlink_to(tmp_path / "elsewhere")
+    start("exit 3").wait()
+    assert json.loads((folder / "exit.json").read_text())["exit_code"] == 3
+    assert not (tmp_path / "elsewhere").exists()

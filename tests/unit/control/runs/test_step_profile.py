@@ -1,0 +1,163 @@
+"""What a step is made of: known samples, who is the slowest, what is said of it."""
+
+import json
+import math
+
+import pytest
+
+from control.runs import step_profile
+from trainer.telemetry import PHASES
+
+
+def sample(scale=1.0, **phases):
+    values = {"input": 0.001, "forward_backward": 0.05, "compression": 0.002, "all_reduce": 0.03, "apply": 0.004, **phases}
+    return {"t": 1e9, "kind": "split", "epoch": 1, "step": 50, "step_seconds": 0.09, "images": 64} | {
+        phase: value * scale for phase, value in values.items()
+    }
+
+
+def write(run, host, *records, name="metrics.jsonl", end=""):
+    path = run / "workers" / host / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records) + end)
+    return path
+
+
+def phases(own, all_reduce=30.0):
+    return {"input": 1.0, "forward_backward": own - 7.0, "compression": 2.0, "all_reduce": all_reduce, "apply": 4.0}
+
+
+# --- files
+
+
+def test_read_gives_the_samples_of_every_host_and_leaves_out_who_has_none(tmp_path):
+    write(tmp_path, "b", {"kind": "phase", "phase": "training"}, sample(), sample(2))
+    write(tmp_path, "a", sample(3))
+    write(tmp_path, "idle", {"kind": "heartbeat"})
+    (tmp_path / "workers" / "empty").mkdir()
+    found = step_profile.read(tmp_path)
+    assert list(found) == ["a", "b"]
+    assert found == {"a": [sample(3)], "b": [sample(), sample(2)]}
+
+
+def test_read_takes_earlier_launches_first(tmp_path):
+    write(tmp_path, "a", sample(3))
+    write(tmp_path, "a", sample(2), name="metrics-1700000200.jsonl")
+    write(tmp_path, "a", sample(1), name="metrics-1700000100.jsonl")
+    assert step_profile.read(tmp_path) == {"a": [sample(1), sample(2), sample(3)]}
+
+
+@pytest.mark.parametrize("torn", ["{", json.dumps(sample(9))])
+def test_a_torn_last_line_is_not_yet_a_record(torn, tmp_path):
+    write(tmp_path, "a", sample(), end=torn)
+    assert step_profile.read(tmp_path) == {"a": [sample()]}
+
+
+@pytest.mark.parametrize("line", ["no json", "7", '{"t": 1, "kind": "split"}'])
+def test_a_line_that_no_worker_writes_is_left_out(line, tmp_path):
+    write(tmp_path, "a", sample(), end=f"{line}\n{json.dumps(sample())}\n")
+    assert step_profile.read(tmp_path) == {"a": [sample(), sample()]}
+
+
+def test_a_run_without_workers_has_no_samples(tmp_path):
+    assert step_profile.read(tmp_path) == {}
+
+
+def test_ragged_steps_are_left_out(tmp_path):
+    """The last step of an epoch takes the images that are left."""
+    ragged, nearly = sample(0.2) | {"images": 57}, sample(2) | {"images": 58}
+    write(tmp_path, "a", sample(), ragged, nearly)
+    write(tmp_path, "b", ragged)
+    assert step_profile.read(tmp_path) == {"a": [sample(), nearly], "b": [ragged]}
+    assert step_profile.median([sample(), ragged, ragged]) == step_profile.median([sample()])
+
+
+# --- numbers
+
+
+def test_median_is_in_milliseconds_by_phase():
+    found = step_profile.median([sample(), sample(2), sample(10, apply=0.0001)])
+    assert tuple(found) == PHASES
+    assert list(found.values()) == pytest.approx([2.0, 100.0, 4.0, 60.0, 4.0])
+
+
+def test_no_samples_no_median():
+    assert step_profile.median([]) == {}
+    assert step_profile.medians({"a": [], "b": [sample()]}) == {"b": step_profile.median([sample()])}
+
+
+def test_own_work_is_all_but_the_all_reduce():
+    assert step_profile.own_work(phases(57.0, all_reduce=1000.0)) == 57.0
+
+
+def test_own_seconds_are_of_the_slowest_host_without_compression_and_waiting():
+    fast, slow = [sample(), sample(), sample(9)], [sample(1.5), sample(1.5, compression=9.0, all_reduce=0.0)]
+    assert step_profile.own_seconds({"a": fast}) == pytest.approx(0.055)
+    assert step_profile.own_seconds({"a": fast, "b": slow}) == pytest.approx(0.0825)
+    assert step_profile.own_seconds({"a": [sample(), sample(0.1) | {"images": 6}, sample(0.1) | {"images": 6}]}) == pytest.approx(0.055)
+
+
+def test_the_slowest_has_most_work_of_its_own_and_not_the_longest_all_reduce():
+    name, own, factor = step_profile.slowest({"a": phases(60, 90), "b": phases(90, 60), "c": phases(50, 100), "d": phases(80, 70)})
+    assert (name, own) == ("b", 90.0)
+    assert factor == pytest.approx(90 / 60)
+
+
+@pytest.mark.parametrize("hosts", [{}, {"a": phases(60)}])
+def test_one_host_has_nobody_to_be_slower_than(hosts):
+    assert step_profile.slowest(hosts) is None
+    assert step_profile.sentence(hosts) == ""
+
+
+def test_others_without_any_work():
+    nothing = dict.fromkeys(PHASES, 0.0)
+    assert step_profile.slowest({"a": phases(60), "b": nothing}) == ("a", 60.0, math.inf)
+    assert step_profile.slowest({"a": nothing, "b": nothing})[2] == math.inf
+
+
+# --- words
+
+
+def test_sentence_names_the_slowest_of_several():
+    hosts = {"node1": phases(70), "node2": phases(71), "node3": phases(92), "node4": phases(69)}
+    assert step_profile.sentence(hosts) == (
+        "node3 is the slowest: 92 ms of its own work a step, 1.31 times the others' median; the others wait for it in the all-reduce."
+    )
+
+
+def test_sentence_of_two():
+    assert step_profile.sentence({"node1": phases(9.26), "node2": phases(7.5)}) == (
+        "node1 is the slowest: 9.3 ms of its own work a step, 1.23 times that of node2; node2 waits for it in the all-reduce."
+    )
+
+
+@pytest.mark.parametrize(("own", "shown"), [(100.0, "0%"), (109.0, "9%")])
+def test_sentence_when_all_are_about_as_fast(own, shown):
+    said = step_profile.sentence({"a": phases(100), "b": phases(own), "c": phases(100)})
+    assert said == f"No host is slower than the others by more than 10%: the slowest, {'b' if own > 100 else 'a'}, by {shown}."
+
+
+def test_ten_percent_is_slow():
+    assert step_profile.sentence({"a": phases(100), "b": phases(110)}).startswith(
+        "b is the slowest: 110 ms of its own work a step, 1.10 times"
+    )
+
+
+def test_table_has_a_row_a_host():
+    assert step_profile.table({"a": phases(57), "long-name": phases(1057, 1234.5)}).splitlines() == [
+        "  host       input  forward/backward  compression  all-reduce  apply  own work     step",
+        "  a            1.0              50.0          2.0        30.0    4.0      57.0     87.0",
+        "  long-name    1.0           1,050.0          2.0     1,234.5    4.0   1,057.0  2,291.5",
+    ]
+
+
+def test_shown_is_heading_table_and_sentence():
+    lines = step_profile.shown({"a": phases(57), "b": phases(57)}).splitlines()
+    assert lines[0] == "A step in milliseconds (median of the profiled steps)"
+    assert [line.split()[0] for line in lines[1:4]] == ["host", "a", "b"]
+    assert lines[4] == "  No host is slower than the others by more than 10%: the slowest, a, by 0%."
+
+
+def test_shown_of_one_host_has_no_sentence_and_of_none_is_empty():
+    assert len(step_profile.shown({"a": phases(57)}).splitlines()) == 3
+    assert step_profile.shown({}) == ""

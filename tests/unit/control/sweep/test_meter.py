@@ -1,0 +1,111 @@
+"""Joules from a metering plug: a stand-in that answers as known ones do."""
+
+import http.server
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from control.sweep import meter
+from trainer.errors import LockstepError
+
+
+@pytest.fixture
+def plug():
+    """A plug on the loopback; `plug.answer` is what it says next, `plug.url` where."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps(server.answer).encode() if not isinstance(server.answer, bytes) else server.answer
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    server.answer = {"apower": 7.5}
+    server.url = f"http://127.0.0.1:{server.server_port}/status"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"id": 0, "output": True, "apower": 31, "aenergy": {"total": 5.2}},
+        {"meters": [{"power": 31.0, "total": 99}]},
+        {"StatusSNS": {"ENERGY": {"Power": 31, "Total": 1.5}}},
+        {"power": 31.0},
+        {"watts": 31},
+    ],
+)
+def test_known_plugs(plug, answer):
+    plug.answer = answer
+    assert meter.watts(plug.url) == 31.0
+
+
+def test_an_answer_without_watts(plug):
+    plug.answer = {"meters": [], "power": True}
+    with pytest.raises(
+        LockstepError, match=r'no watts in its answer \{"meters": \[\], "power": true\}; looked for: apower, meters\.0\.power'
+    ):
+        meter.watts(plug.url)
+
+
+def test_an_answer_that_is_no_json(plug):
+    plug.answer = b"<html>"
+    with pytest.raises(LockstepError, match=r"/status: no JSON answer \(Expecting value.*\); open that address in a browser"):
+        meter.watts(plug.url)
+
+
+def test_nobody_answers():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}/"
+    with pytest.raises(LockstepError, match=r"no JSON answer \(.*refused\); open that address in a browser"):
+        meter.watts(url)
+
+
+def test_only_the_web_is_asked():
+    with pytest.raises(LockstepError, match=r"^meter=file:///etc/passwd: expected an address that begins with http:// or https://$"):
+        meter.watts("file:///etc/passwd")
+
+
+def test_samples_come_until_the_block_ends(plug, monkeypatch):
+    monkeypatch.setattr(meter, "EVERY_S", 0.01)
+    with meter.metering(plug.url) as samples:
+        until = time.monotonic() + 10
+        while len(samples) < 5 and time.monotonic() < until:
+            time.sleep(0.01)
+    count = len(samples)
+    assert count >= 5
+    assert {value for _, value in samples} == {7.5}
+    time.sleep(0.1)
+    assert len(samples) == count
+
+
+def test_without_a_plug_nothing_is_asked():
+    with meter.metering(None) as samples:
+        pass
+    assert samples == []
+
+
+def test_joules_are_watts_times_seconds():
+    steady = [(float(second), 10.0) for second in range(-5, 31)]
+    assert meter.joules(steady, 0.5, 20.5) == pytest.approx(200.0)
+    rising = [(float(second), float(second)) for second in range(31)]
+    assert meter.joules(rising, 0.0, 20.0) == pytest.approx(200.0)
+
+
+def test_a_gap_is_bridged_and_too_few_answers_are_refused():
+    gap = [(float(second), 10.0) for second in range(21) if second not in (7, 8, 9)]
+    assert meter.joules(gap, 0.0, 20.0) == pytest.approx(200.0)
+    with pytest.raises(LockstepError, match=r"^the meter answered 3 times in 20 s; expected at least one answer in 5 s$"):
+        meter.joules([(1.0, 10.0), (10.0, 10.0), (19.0, 10.0)], 0.0, 20.0)

@@ -1,0 +1,218 @@
+"""What `sweep.yml` is asked for: resolved, or refused with what is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from control.sweep import timings
+from control.sweep.sweep import Wanted
+from control.sweep.tasks import plan as plan_sweep
+from control.sweep.tasks import run_trials
+from trainer import config as configs
+from trainer.errors import ConfigError, LockstepError
+from trainer.files import read_json, write_json, write_text
+
+NOWHERE = Path("/nowhere")
+HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345} for number in (1, 2, 3)]
+
+
+def refusal(function, *arguments):
+    with pytest.raises(ConfigError) as caught:
+        function(*arguments)
+    return str(caught.value)
+
+
+CHOICE = {
+    "config": "deep_cnn",
+    "overrides": {"data.image_size": [72, 96, 3], "train.epochs": 30, "train.batch_size": 16},
+    "why": "deep_cnn: colour images",
+}
+
+
+@pytest.mark.parametrize(("given", "batch"), [({}, 16), ({"set": "train.batch_size=8,data.limit_train=0.5"}, 8)])
+def test_the_dataset_decides_the_configuration_of_a_sweep_but_not_how_long_a_trial_is(given, batch):
+    options = plan_sweep.with_choice({"dataset": "fashion_mnist", **given}, CHOICE)
+    config = plan_sweep.resolve(options, NOWHERE)
+    assert (config.model["name"], config.data.image_size, config.train.batch_size) == ("deep_cnn", (72, 96, 3), batch)
+    assert (config.train.epochs, config.train.steps_per_epoch) == (3, None)
+    assert plan_sweep.with_choice({"config": "x"}, None) == {"config": "x"}
+
+
+def test_an_epoch_is_the_whole_training_set_whatever_the_configuration_says():
+    assert configs.load(configs.find("lecture_cnn"))["train"]["steps_per_epoch"] == 70
+    found = plan_sweep.resolve({}, NOWHERE)
+    assert (found.train.steps_per_epoch, found.train.steps, found.train.epochs) == (None, None, 3)
+    assert plan_sweep.resolve({"epochs": "1", "set": "data.limit_train=0.1"}, NOWHERE).data.limit_train == 0.1
+
+
+@pytest.mark.parametrize("key", ["train.steps=100", "train.steps_per_epoch=5", "train.time_limit=60"])
+def test_what_would_make_times_incomparable_is_refused(key):
+    assert refusal(plan_sweep.resolve, {"set": key}, NOWHERE) == (
+        f"set={key}: an epoch of a sweep is the whole training set at every number of workers, or times could not be compared; "
+        "to make trials shorter: -e set=data.limit_train=0.1"
+    )
+
+
+def test_saved_states_have_a_variable_of_their_own():
+    said = refusal(plan_sweep.resolve, {"set": "checkpoint.every_steps=50"}, NOWHERE)
+    assert said == "set=checkpoint.every_steps=50: a sweep takes it as -e checkpoint_every=50"
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, Wanted((1, 2, 3), 3, 3, (0,), "weak")),
+        ({"workers": "2"}, Wanted((2,), 3, 3, (0,), "weak")),
+        ({"workers": "1-2", "repeats": "5", "epochs": "1", "scaling": "strong"}, Wanted((1, 2), 5, 1, (0,), "strong")),
+        ({"checkpoint_every": "50,200,1000"}, Wanted((3,), 3, 3, (50, 200, 1000), "weak")),
+        ({"checkpoint_every": "50,0", "workers": "1,2"}, Wanted((1, 2), 3, 3, (0, 50), "weak")),
+    ],
+)
+def test_what_is_measured(options, wanted):
+    assert plan_sweep.wants(options, 3) == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"workers": "1-5"}, "workers=1-5: the inventory has 3 hosts; add hosts or ask for fewer"),
+        ({"repeats": "0"}, "repeats=0: expected a whole number from 1"),
+        ({"epochs": "many"}, "epochs=many: expected a whole number from 1"),
+        ({"scaling": "both"}, "scaling=both: expected weak (every worker keeps its batch) or strong (the global batch stays)"),
+        ({"checkpoint_every": "often"}, "checkpoint_every=often: expected whole numbers from 0, as in 3 or 1,3,5 or 1-5"),
+    ],
+)
+def test_values_that_are_refused(options, said):
+    assert refusal(plan_sweep.wants, options, 3) == said
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "much", "nan", "inf"])
+def test_watts_that_are_none(text):
+    said = refusal(plan_sweep.watts, {"watts_per_node": text})
+    assert said == f"watts_per_node={text}: expected the watts that one host takes while it trains, as in 6.4"
+
+
+def test_watts():
+    assert plan_sweep.watts({"watts_per_node": "6.4"}) == 6.4
+    assert plan_sweep.watts({}) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [("task_cnn", "task_cnn-lab"), ("/home/me/My Model.yml", "my-model-lab"), ("x" * 60, "x" * 32), ("-", "lab")],
+)
+def test_the_same_command_means_the_same_sweep(config, name):
+    assert plan_sweep.default_name(config, "lab") == name
+
+
+# --- a sweep that is there
+
+
+@pytest.fixture
+def existing(tmp_path):
+    """A sweep of the lecture's model on two of the hosts, with a measured trial."""
+    config = plan_sweep.resolve({"set": "data.limit_train=0.25"}, NOWHERE)
+    write_text(tmp_path / "config.yml", configs.dump(config))
+    write_json(tmp_path / "summary.json", plan_sweep.new_record("pi", {"seed": "17"}, config, HOSTS[:2]))
+    timings.put(tmp_path / "timings.csv", timings.Timing(1, 1, 3, 40.0, 30.0, 1000.0, 0, "weak", "SUCCEEDED", "pi1"))
+    return tmp_path
+
+
+def same(folder, options=None, hosts=HOSTS):
+    options = options or {}
+    return plan_sweep.check_same(folder, "pi", plan_sweep.resolve(options, folder), hosts, options)
+
+
+def test_a_new_record_says_what_a_step_is():
+    record = plan_sweep.new_record("pi", {"seed": "17", "config": "a/task_cnn.yml"}, plan_sweep.resolve({}, NOWHERE), HOSTS)
+    assert record == {
+        "name": "pi",
+        "config_name": "task_cnn",
+        "seed": 17,
+        "batch_size": 64,
+        "global_batch": 192,
+        "hosts": ["pi1 10.0.0.1", "pi2 10.0.0.2", "pi3 10.0.0.3"],
+    }
+    assert plan_sweep.new_record("pi", {}, plan_sweep.resolve({}, NOWHERE), HOSTS)["seed"] >= 1
+
+
+def test_a_sweep_that_is_continued_keeps_its_seed_and_settings_and_learns_of_new_hosts(existing):
+    assert plan_sweep.resolve({"epochs": "1"}, existing).data.limit_train == 0.25
+    known = same(existing)
+    assert known["seed"] == 17
+    assert known["hosts"] == ["pi1 10.0.0.1", "pi2 10.0.0.2", "pi3 10.0.0.3"]
+
+
+def test_no_sweep_is_there_yet(tmp_path):
+    assert same(tmp_path) == {}
+
+
+def test_nothing_keeps_the_settings_of_a_sweep_that_has_measured_nothing(existing):
+    timings.put(existing / "timings.csv", timings.Timing(1, 1, 3, None, None, None, 0, "weak", "FAILED", "pi1"))
+    assert plan_sweep.resolve({}, existing).data.limit_train is None
+    assert same(existing, {"set": "train.batch_size=32"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"set": "data.limit_train=0.5"}, "data.limit_train"),
+        ({"set": "train.batch_size=32,optimizer.momentum=0.5"}, "train.batch_size, optimizer.momentum"),
+        ({"set": "train.global_batch=100", "scaling": "strong", "workers": "2"}, "train.global_batch"),
+        ({"config": "lecture_cnn"}, "data.limit_train"),
+        ({"seed": "18"}, "seed"),
+    ],
+)
+def test_another_configuration_is_another_sweep(existing, options, key):
+    assert refusal(same, existing, options, HOSTS[:2]) == (
+        f"sweep=pi: it was measured with another {key}, and times of both can't be compared; measure under another name: -e sweep=pi-2"
+    )
+
+
+def test_other_hosts_are_another_sweep(existing):
+    moved = [HOSTS[0], {**HOSTS[1], "address": "10.0.0.9"}]
+    assert "another list of hosts, and times" in refusal(same, existing, {}, moved)
+    assert same(existing, {}, HOSTS[:1])["hosts"] == ["pi1 10.0.0.1", "pi2 10.0.0.2"]
+
+
+def test_epochs_and_numbers_of_workers_may_differ(existing):
+    assert same(existing, {"epochs": "1", "workers": "2", "checkpoint_every": "5"}, HOSTS[:2])["seed"] == 17
+
+
+def test_another_trainer_or_dataset_is_another_sweep():
+    known = {"code": "a", "dataset": None}
+    plan_sweep.check_same_facts("pi", {}, {"code": "b", "dataset": "d"})
+    plan_sweep.check_same_facts("pi", known, {"code": "a", "dataset": "d"})
+    said = refusal(plan_sweep.check_same_facts, "pi", {**known, "dataset": "c"}, {"code": "b", "dataset": "d"})
+    assert said.startswith("sweep=pi: it was measured with another dataset, trainer (its code has changed), and times")
+
+
+# --- what the links carry
+
+
+def network(mbit_s):
+    return {"pi1": {"pairs": {"pi2": {"mbit_s": mbit_s}}}, "pi2": {"pairs": {"pi1": {"mbit_s": mbit_s + 5}}}}
+
+
+def test_what_the_links_carry_is_written_down_once_it_was_looked_at(existing):
+    path = existing / "summary.json"
+    run_trials.note_links(path, {})
+    assert "mbit_s" not in read_json(path)
+    run_trials.note_links(path, network(952.0))
+    assert read_json(path)["mbit_s"] == 952.0
+    run_trials.note_links(path, network(800.0))
+    assert read_json(path)["mbit_s"] == 800.0
+
+
+def test_other_links_are_another_sweep(existing):
+    path = existing / "summary.json"
+    run_trials.note_links(path, network(952.0))
+    with pytest.raises(LockstepError) as caught:
+        run_trials.note_links(path, network(95.0))
+    assert str(caught.value) == (
+        f"sweep={existing.name}: the slowest link carries 95 Mbit/s now, and 952 when its trials were measured; "
+        f"times of both can't be compared: measure under another name, -e sweep={existing.name[:30]}-2"
+    )
+    (existing / "timings.csv").unlink()
+    run_trials.note_links(path, network(95.0))
+    assert read_json(path)["mbit_s"] == 95.0

@@ -1,0 +1,93 @@
+"""A sweep's trials: tried once more when they fail, written down one by one, whatever becomes of each."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from control.children import Interrupted
+from control.sweep import timings
+from control.sweep.tasks.run_trials import RunTrials
+from control.sweep.timings import Timing, Trial
+from control.sweep.trials import Bench
+from trainer.errors import LockstepError
+
+TRIALS = [Trial("weak", 0, 3, workers, 1) for workers in (2, 1, 3)]
+
+
+class Line:
+    def __init__(self):
+        self.printed, self.shown = [], []
+
+    def print(self, line):
+        self.printed.append(line)
+
+    def update(self, line):
+        self.shown.append(line)
+
+    def end(self):
+        pass
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    """An action whose trials end as the list `outcomes` says: seconds end to end, None for a failure, or an exception."""
+    action = RunTrials({})
+    action.trials, action.line = list(TRIALS), Line()
+    found = {"name": "pi", "folder": str(tmp_path / "pi"), "global_batch": 192, "hosts": ["a 1", "b 2", "c 3"]}
+    bench = Bench(found, {}, lambda: False)
+    made = SimpleNamespace(action=action, bench=bench, outcomes=[], cleared=0, warmed=[])
+
+    def measure(self, trial, meanwhile):
+        meanwhile(5.0)
+        outcome = made.outcomes.pop(0)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        took = (outcome, outcome - 10, 100.0) if outcome else (None, None, None)
+        return Timing(trial.workers, trial.repeat, trial.epochs, *took, 0, "weak", "SUCCEEDED" if outcome else "FAILED", "a")
+
+    def clear(self):
+        made.cleared += 1
+
+    monkeypatch.setattr(Bench, "measure", measure)
+    monkeypatch.setattr(Bench, "clear_leftover", clear)
+    monkeypatch.setattr(Bench, "warm_up", lambda self, workers, meanwhile: made.warmed.append(workers))
+    monkeypatch.setattr(Bench, "last_lines", lambda self, run: f"  end of {run}")
+    return made
+
+
+def rows(sweep):
+    return [(row.workers, row.state) for row in timings.read(Path(sweep.bench.folder) / "timings.csv")]
+
+
+def test_one_warm_up_on_the_most_workers_then_every_trial(sweep):
+    sweep.outcomes = [40.0, 50.0, 30.0]
+    sweep.action._all(sweep.bench)
+    assert (sweep.cleared, sweep.warmed) == (1, [3])
+    assert rows(sweep) == [(2, "SUCCEEDED"), (1, "SUCCEEDED"), (3, "SUCCEEDED")]
+    assert sweep.action.line.printed[0] == (
+        "trial 1 of 3: 2 workers, repeat 1: 40.0 s end to end, 30.0 s training, 100 images/s  0:10 left"
+    )
+    assert sweep.action.line.shown[0] == "trial 1 of 3: 2 workers, repeat 1, 0:05"
+
+
+def test_a_trial_that_fails_is_tried_once_more(sweep):
+    sweep.outcomes = [None, 40.0, 50.0, 30.0]
+    sweep.action._all(sweep.bench)
+    assert [state for _, state in rows(sweep)] == ["SUCCEEDED"] * 3
+    assert sweep.action.line.printed[0] == "trial 1 of 3 failed and is tried once more:\n  end of pi.w2-e3-r1"
+
+
+def test_a_trial_that_fails_twice_is_recorded_and_the_sweep_goes_on(sweep):
+    sweep.outcomes = [40.0, None, None, 30.0]
+    sweep.action._all(sweep.bench)
+    assert rows(sweep) == [(2, "SUCCEEDED"), (1, "FAILED"), (3, "SUCCEEDED")]
+    assert "trial 2 of 3: 1 worker, repeat 1: FAILED twice  0:05 left" in sweep.action.line.printed
+
+
+def test_an_interrupted_sweep_keeps_its_rows_and_clears_the_hosts(sweep):
+    sweep.outcomes = [40.0, Interrupted()]
+    with pytest.raises(LockstepError, match=r"^sweep=pi was interrupted; its measured trials are kept: the same command continues"):
+        sweep.action._all(sweep.bench)
+    assert rows(sweep) == [(2, "SUCCEEDED")]
+    assert sweep.cleared == 2

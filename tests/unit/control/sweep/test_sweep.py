@@ -1,0 +1,160 @@
+"""What a sweep measures and in which order; its file of timings."""
+
+import dataclasses
+
+import pytest
+
+from control.sweep import sweep, timings
+from control.sweep.sweep import Pace, Wanted, order, remaining
+from control.sweep.timings import Timing, Trial
+from trainer.errors import ConfigError, LockstepError
+
+WANTED = Wanted((1, 2, 3, 4, 5), 3, 3, (0,), "weak")
+
+
+def timing(trial, state="SUCCEEDED", **changes):
+    took = (40.5, 30.25, 1200.0) if state == "SUCCEEDED" else (None, None, None)
+    row = Timing(trial.workers, trial.repeat, trial.epochs, *took, trial.checkpoint_every, trial.scaling, state, "node1 node2")
+    return dataclasses.replace(row, **changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("3", (3,)), ("1-5", (1, 2, 3, 4, 5)), ("5,1,3", (1, 3, 5)), ("1-2,2-3", (1, 2, 3)), ("2-2", (2,)), ("1, 3", (1, 3))],
+)
+def test_numbers(text, found):
+    assert sweep.numbers("workers", text) == found
+
+
+@pytest.mark.parametrize("text", ["", "0", "5-1", "1-", "-3", "a", "1,,2", "1.5", "²"])
+def test_what_is_no_list_of_numbers(text):
+    with pytest.raises(ConfigError, match=r"workers=.*: expected whole numbers from 1, as in 3 or 1,3,5 or 1-5$"):
+        sweep.numbers("workers", text)
+
+
+def test_too_many_numbers():
+    with pytest.raises(ConfigError, match="these are more than 500 numbers; measure fewer"):
+        sweep.numbers("workers", "1-1000000")
+
+
+def test_numbers_may_begin_at_zero():
+    assert sweep.numbers("checkpoint_every", "0,50", least=0) == (0, 50)
+
+
+@pytest.mark.parametrize("name", ["../x", "Pi", "", "a" * 33, "a b", "-a"])
+def test_names_that_are_refused(name):
+    with pytest.raises(ConfigError, match="a sweep's name is 1 to 32 of"):
+        sweep.check_name(name)
+
+
+def test_scaling_is_weak_or_strong():
+    assert [sweep.scaling(text) for text in ("weak", "strong")] == ["weak", "strong"]
+    with pytest.raises(ConfigError, match=r"^scaling=week: expected weak \(every worker keeps its batch\) or strong"):
+        sweep.scaling("week")
+
+
+def test_every_trial_comes_once_and_every_repeat_is_a_block():
+    trials = order(WANTED, 17)
+    assert len(trials) == len(set(trials)) == WANTED.trials() == 15
+    for repeat in (1, 2, 3):
+        block = trials[5 * repeat - 5 : 5 * repeat]
+        assert {trial.repeat for trial in block} == {repeat}
+        assert sorted(trial.workers for trial in block) == [1, 2, 3, 4, 5]
+
+
+def test_the_order_comes_from_the_seed():
+    assert order(WANTED, 17) == order(WANTED, 17)
+    orders = {tuple(trial.workers for trial in order(WANTED, seed)) for seed in range(20)}
+    assert len(orders) == 20
+    blocks = [tuple(trial.workers for trial in order(WANTED, seed)[:5]) for seed in range(200)]
+    firsts = [block[0] for block in blocks]
+    assert all(20 <= firsts.count(n) <= 60 for n in WANTED.workers)
+
+
+def test_more_repeats_keep_the_order_of_the_earlier_ones():
+    assert order(dataclasses.replace(WANTED, repeats=5), 17)[:15] == order(WANTED, 17)
+
+
+def test_measured_trials_are_kept_and_failed_ones_tried_again():
+    trials = order(WANTED, 17)
+    rows = [timing(trials[0]), timing(trials[1], "FAILED")]
+    assert remaining(trials, rows) == trials[1:]
+    assert remaining(trials, [timing(trial) for trial in trials]) == []
+
+
+def test_names_of_runs_are_unique_and_short():
+    wanted = Wanted((1, 12), 2, 3, (0, 50, 1000), "weak")
+    trials = [*order(wanted, 0), *order(dataclasses.replace(wanted, scaling="strong"), 0), *order(dataclasses.replace(wanted, epochs=1), 0)]
+    names = [sweep.run_name("a" * 32, trial) for trial in trials]
+    assert len(set(names)) == len(trials)
+    assert max(map(len, names)) <= 64
+    assert sweep.run_name("pi", Trial("weak", 0, 3, 4, 2)) == "pi.w4-e3-r2"
+    assert sweep.run_name("pi", Trial("strong", 50, 3, 4, 2)) == "pi.s4-c50-e3-r2"
+
+
+def test_labels():
+    assert sweep.label(Trial("weak", 0, 3, 1, 2)) == "1 worker, repeat 2"
+    assert sweep.label(Trial("weak", 50, 3, 4, 1)) == "4 workers, state saved every 50 steps, repeat 1"
+
+
+def test_time_left():
+    trials = [Trial("weak", 0, 3, n, 1) for n in (1, 2, 4)]
+    pace = Pace()
+    assert pace.left(trials) is None
+    pace.add(1, 10.0)
+    pace.add(1, 30.0)
+    pace.add(1, 12.0)
+    pace.add(2, 20.0)
+    assert pace.left(trials) == 12.0 + 20.0 + 16.0
+    assert pace.left([]) == 0
+    assert Pace([timing(trials[0]), timing(trials[1], "FAILED")]).expected(3) == 40.5
+
+
+def test_finding_a_sweep():
+    assert sweep.find(["pi", "lab"], "pi") == "pi"
+    with pytest.raises(ConfigError, match=r"^sweep=pj: no such sweep.*pi.*; there are: pi, lab$"):
+        sweep.find(["pi", "lab"], "pj")
+
+
+# --- timings.csv
+
+
+def test_rows_are_read_as_they_were_written(tmp_path):
+    path = tmp_path / "sweeps" / "pi" / "timings.csv"
+    rows = [timing(trial) for trial in order(WANTED, 0)[:3]]
+    rows[1] = timing(rows[1].trial, "FAILED")
+    for row in rows:
+        timings.put(path, row)
+    assert timings.read(path) == rows
+    assert path.read_text().splitlines()[0] == (
+        "workers,repeat,epochs,seconds_end_to_end,seconds_training,images_per_s,checkpoint_every,scaling,state,hosts"
+    )
+    assert [row.measured for row in rows] == [True, False, True]
+    assert [name.name for name in path.parent.iterdir()] == ["timings.csv"]
+
+
+def test_a_trial_has_one_row(tmp_path):
+    path, trial = tmp_path / "timings.csv", Trial("weak", 0, 3, 2, 1)
+    timings.put(path, timing(trial, "FAILED"))
+    timings.put(path, timing(Trial("weak", 0, 3, 2, 2)))
+    timings.put(path, timing(trial))
+    assert [(row.repeat, row.state) for row in timings.read(path)] == [(2, "SUCCEEDED"), (1, "SUCCEEDED")]
+
+
+def test_no_file_is_no_rows(tmp_path):
+    assert timings.read(tmp_path / "timings.csv") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,b\n1,2\n", r"timings\.csv: its columns are \['a', 'b'\], expected workers, repeat, .*; move it away to measure anew"),
+        (",".join(timings.COLUMNS) + "\n1,x,3,,,,0,weak,FAILED,n\n", r"line 2: invalid literal .*'x'; remove that line"),
+        (",".join(timings.COLUMNS) + "\n1,2\n", r"line 2: .*; remove that line to measure its trial anew"),
+    ],
+)
+def test_a_file_that_is_none_of_ours(tmp_path, text, said):
+    path = tmp_path / "timings.csv"
+    path.write_text(text)
+    with pytest.raises(LockstepError, match=said):
+        timings.read(path)

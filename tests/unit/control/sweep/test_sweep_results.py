@@ -1,0 +1,343 @@
+"""A sweep's results from made trials: which files are written, what is counted, what is pooled and what is not."""
+
+import dataclasses
+import json
+
+import pytest
+
+from control.sweep import advice_text, sweep_results, sweep_text, timings
+from control.sweep.scaling import Work
+from control.sweep.sweep import run_name
+from control.sweep.timings import STRONG, WEAK
+from tests.unit.timing_samples import BYTES, lost, step, strong_step, timing, trials
+from trainer.errors import ConfigError
+
+RECORD = {"name": "pi", "batch_size": 64, "global_batch": 320, "gradient_bytes": BYTES, "train_images": 6400}
+WEAK_WORK, STRONG_WORK = Work(WEAK, 64, BYTES, 6400), Work(STRONG, 320, BYTES, 6400)
+PARTS = {"input": 0.001, "forward_backward": 0.07, "compression": 0.003, "all_reduce": 0.05, "apply": 0.009}
+PICTURES = ("time_median.png", "time_mean.png", "speedup.png", "efficiency.png", "images_per_s.png")
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Names of drawn pictures; drawing is slow, and tested elsewhere."""
+    found = []
+
+    def put(path):
+        found.append(path.name)
+        path.write_bytes(b"a picture")
+
+    for name in ("time_median", "time_mean", "checkpoints", "split"):
+        monkeypatch.setattr(sweep_results.plots, name, lambda _, path, *_about: put(path))
+    for name in ("speedup", "efficiency", "throughput"):
+        monkeypatch.setattr(sweep_results.plots, name, lambda _rows, _work, _fit, path: put(path))
+    return found
+
+
+def made(tmp_path, rows, record=RECORD):
+    """A sweep's folder with these trials measured."""
+    folder = tmp_path / "pi"
+    folder.mkdir()
+    for row in rows:
+        timings.put(folder / "timings.csv", row)
+    (folder / "summary.json").write_text(json.dumps(record))
+    return folder
+
+
+def taken_apart(folder, row, hosts=None, images=64, **phases):
+    """Steps of a trial profiled, on these hosts or all."""
+    record = {"t": 1.0, "kind": "split", "epoch": 1, "step": 50, "step_seconds": 1.0, "images": images, **PARTS, **phases}
+    for host in hosts or row.hosts.split():
+        path = folder / "trials" / run_name("pi", row.trial) / "workers" / host / "metrics.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as stream:
+            stream.write(json.dumps(record) + "\n")
+
+
+def weak(counts=(1, 2, 3), repeats=2):
+    return trials(step(0.08, 0.002, 8e-9), counts=counts, repeats=repeats, work=WEAK_WORK)
+
+
+def strong(counts=(1, 2, 3)):
+    return trials(strong_step(0.4, a=0.021), counts=counts, repeats=2, work=STRONG_WORK)
+
+
+def analysis(folder):
+    return json.loads((folder / "summary.json").read_text())["analysis"]
+
+
+def test_all_files_are_written_and_the_second_time_nothing_changes(tmp_path):
+    """The only test that draws."""
+    folder = made(tmp_path, weak(counts=(1, 2)))
+    first = sweep_results.conclude(folder)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(["analysis.md", "summary.json", "timings.csv", *PICTURES])
+    assert all((folder / name).read_bytes().startswith(b"\x89PNG") for name in PICTURES)
+    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.png")}
+    second = sweep_results.conclude(folder)
+    assert (first.changed, second.changed) == (True, False)
+    assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.png")} == before
+    assert (second.rows, second.found, second.answer) == (first.rows, first.found, first.answer)
+
+
+def test_a_further_trial_changes_them(tmp_path, drawn):
+    folder = made(tmp_path, weak())
+    assert sweep_results.conclude(folder).changed
+    assert sorted(drawn) == sorted(PICTURES)
+    assert not sweep_results.conclude(folder).changed
+    timings.put(folder / "timings.csv", timing(2, 3, 1000.0))
+    assert sweep_results.conclude(folder).changed
+
+
+def test_nothing_measured_yet(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        sweep_results.conclude(made(tmp_path, []))
+    assert str(caught.value) == "sweep=pi: nothing is measured yet; measure: ansible-playbook sweep.yml -e sweep=pi"
+
+
+def test_nothing_measured_but_failures(tmp_path):
+    folder = made(tmp_path, [lost(row) for row in weak(counts=(1, 2), repeats=1)])
+    with pytest.raises(ConfigError) as caught:
+        sweep_results.conclude(folder)
+    assert str(caught.value) == (
+        "sweep=pi: nothing is measured yet (2 trials failed; their output is in pi/logs); measure: ansible-playbook sweep.yml -e sweep=pi"
+    )
+    assert sorted(path.name for path in folder.iterdir()) == ["summary.json", "timings.csv"]
+
+
+def test_failed_trials_are_counted_and_what_was_recorded_stays(tmp_path, drawn):
+    folder = made(tmp_path, [*weak(), lost(timing(4, 1, 1.0)), lost(timing(4, 2, 1.0))])
+    results = sweep_results.conclude(folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["trials_measured"], summary["trials_failed"], len(results.rows)) == (6, 2, 8)
+    assert {name: summary[name] for name in RECORD} == RECORD
+    assert [row["workers"] for row in summary["analysis"]["failed"]] == [4, 4]
+
+
+def test_one_scaling_of_which_every_trial_failed(tmp_path, drawn):
+    folder = made(tmp_path, [*weak(), *map(lost, strong())])
+    results = sweep_results.conclude(folder)
+    assert sorted(drawn) == sorted(PICTURES)
+    assert "**Use 1 worker**" in results.answer
+    assert results.answer.count("**No answer**: no trial succeeded; ") == 1
+    assert "`ansible-playbook sweep.yml -e sweep=pi -e repeats=3 -e epochs=3 -e scaling=strong`" in results.answer
+
+
+def test_pictures_of_the_second_scaling_have_its_name(tmp_path, drawn):
+    sweep_results.conclude(made(tmp_path, [*weak(), *strong()]))
+    assert sorted(drawn) == sorted([*PICTURES, "speedup_strong.png", "efficiency_strong.png", "images_per_s_strong.png"])
+
+
+def test_pictures_of_the_only_scaling_that_was_measured_have_the_plain_names(tmp_path, drawn):
+    folder = made(tmp_path, [*map(lost, weak()), *strong()])
+    taken_apart(folder, strong()[-1])
+    sweep_results.conclude(folder)
+    assert sorted(drawn) == sorted([*PICTURES, "split.png"])
+
+
+def test_energy_is_measured_where_the_meter_was(tmp_path, drawn):
+    rows = weak()
+    folder = made(tmp_path, rows)
+    path = folder / "trials" / run_name("pi", rows[-1].trial) / "energy.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"joules": 600.0}))
+    sweep_results.conclude(folder, watts_per_node=5.0)
+    assert "| 3 | 1 | 200 ± - | measured by the meter |" in (folder / "analysis.md").read_text()
+    sources = [row["source"] for row in analysis(folder)["studies"][0]["energy"]]
+    assert sources == ["estimate from watts_per_node", "estimate from watts_per_node", "measured by the meter"]
+
+
+def test_bandwidth_is_passed_on(tmp_path, drawn):
+    folder = made(tmp_path, weak(), {**RECORD, "mbit_s": 941.0})
+    results = sweep_results.conclude(folder)
+    assert "at the measured 941 Mbit/s" in results.answer
+    assert "| 941 Mbit/s (measured) |" in (folder / "analysis.md").read_text()
+    assert [row["mbit_s"] for row in analysis(folder)["studies"][0]["wire"]] == [100.0, 1000.0, 941.0]
+
+
+def test_phases_are_of_one_group_only(tmp_path, drawn):
+    """Steps of another scaling, or with states saved, are others."""
+    often = [dataclasses.replace(row, checkpoint_every=50) for row in weak(counts=(3,))]
+    rows = [*weak(), *strong(), *often]
+    folder = made(tmp_path, rows)
+    for row in rows:
+        own = 0.4 / row.workers if row.scaling == STRONG else 0.9 if row.checkpoint_every else 0.08
+        images = 64 if row.scaling == WEAK else 320 // row.workers
+        taken_apart(folder, row, images=images, forward_backward=own - PARTS["input"] - PARTS["apply"])
+    results = sweep_results.conclude(folder)
+    found = analysis(folder)["split_ms"]
+    assert list(found) == ["1", "2", "3"]
+    assert [phases["forward_backward"] for hosts in found.values() for phases in hosts.values()] == pytest.approx([70] * 6)
+    assert [one.fit.own for one in results.found] == [
+        pytest.approx({1: 0.08, 2: 0.08, 3: 0.08}),
+        pytest.approx({1: 0.4, 2: 0.2, 3: 0.4 / 3}),
+    ]
+
+
+def test_own_work_is_left_out_where_a_host_has_no_samples(tmp_path, drawn):
+    rows = weak()
+    folder = made(tmp_path, rows)
+    for row in rows:
+        taken_apart(folder, row, hosts=None if row.workers < 3 else ["node1", "node2"])
+    made_fit = sweep_results.conclude(folder).found[0].fit
+    assert made_fit.own == pytest.approx({1: 0.08, 2: 0.08})
+
+
+def test_images_of_a_step_follow_the_dataset():
+    assert sweep_results.works(RECORD) == [WEAK_WORK, STRONG_WORK]
+    older = {name: value for name, value in RECORD.items() if name != "train_images"}
+    assert [work.train_images for work in sweep_results.works(older)] == [0, 0]
+
+
+def test_commands_are_as_a_person_types_them(tmp_path, drawn):
+    folder = made(tmp_path, weak(counts=(1, 2)))
+    results = sweep_results.conclude(folder, typed=lambda text: text.replace(".yml", ".yml -i hosts.yml"))
+    said = "Measure: `ansible-playbook sweep.yml -i hosts.yml -e sweep=pi -e workers=1-3 -e repeats=3 -e epochs=3`"
+    assert said in results.answer
+    text = (folder / "analysis.md").read_text()
+    assert said in text
+    assert text.count("ansible-playbook") == text.count(".yml -i hosts.yml")
+
+
+def test_saved_states_follow_the_answer(tmp_path, drawn):
+    often = [dataclasses.replace(row, checkpoint_every=50) for row in weak(counts=(3,))]
+    results = sweep_results.conclude(made(tmp_path, [*weak(), *often]))
+    assert results.answer.startswith("**Use 1 worker**")
+    assert results.answer.endswith(
+        "Training time with the state saved, against at the end of an epoch: every 50 steps +0.0% [0.0, 0.0], within the noise (3 workers)."
+    )
+    assert "checkpoints.png" in drawn
+
+
+def test_a_sweep_of_saved_states_says_nothing_else(tmp_path, drawn):
+    rows = weak(counts=(3,))
+    results = sweep_results.conclude(made(tmp_path, [*rows, *(dataclasses.replace(row, checkpoint_every=50) for row in rows)]))
+    assert results.answer == advice_text.saved_states(results.rows)
+    assert results.answer.startswith("Training time with the state saved, against at the end of an epoch: every 50 steps ")
+
+
+def test_hosts_that_are_no_slower_than_the_others_are_not_blamed(tmp_path):
+    rows = weak(counts=(1, 2, 3, 4), repeats=1)
+    folder = made(tmp_path, rows)
+    for row in rows:
+        # From 3 workers on all hosts are slower; the host that joins at 4 is slower than these.
+        own = dict.fromkeys(row.hosts.split(), 0.07 if row.workers < 3 else 0.09)
+        if row.workers == 4:
+            own[row.hosts.split()[3]] = 0.12
+        for host, seconds in own.items():
+            taken_apart(folder, row, hosts=[host], forward_backward=seconds)
+    assert sweep_results.quick(sweep_results.samples(folder, rows), rows) == {2, 3}
+
+
+def test_where_a_host_has_no_samples_nothing_is_known_of_those_that_joined(tmp_path):
+    rows = weak(counts=(1, 2), repeats=1)
+    folder = made(tmp_path, rows)
+    taken_apart(folder, rows[0])
+    taken_apart(folder, rows[1], hosts=rows[1].hosts.split()[:1])
+    assert sweep_results.quick(sweep_results.samples(folder, rows), rows) == set()
+
+
+# --- what to do next
+
+
+def following(tmp_path, rows, hosts):
+    return sweep_results.conclude(made(tmp_path, rows, {**RECORD, "hosts": hosts})).following
+
+
+def cluster(count, network="10.0.0."):
+    return [f"node{number} {network}{number}" for number in range(1, count + 1)]
+
+
+def parts(command):
+    return dict(word.split("=", 1) for word in command.split() if "=" in word)
+
+
+def test_where_numbers_of_workers_lack_the_next_command_measures_enough_of_them(tmp_path, drawn):
+    label, command = following(tmp_path, weak(counts=(1, 2)), cluster(5))
+    assert label == "measure for an answer"
+    assert parts(command) == {"sweep": "pi", "workers": "1-3", "repeats": "3", "epochs": "3"}
+    rows = weak(counts=(1, 2, 3), repeats=int(parts(command)["repeats"]))
+    (tmp_path / "then").mkdir()
+    assert following(tmp_path / "then", rows, cluster(5))[0] == "train with it", "it gave an answer"
+
+
+def test_no_command_asks_for_more_hosts_than_there_are(tmp_path, drawn):
+    folder = made(tmp_path, weak(counts=(1, 2)), {**RECORD, "hosts": cluster(2)})
+    results = sweep_results.conclude(folder)
+    assert results.following == ("train with it", "ansible-playbook train.yml -e config=sweeps/pi/config.yml -e workers=1")
+    assert "different numbers of workers, and the inventory has 2 hosts: add hosts to it, and measure again." in results.answer
+    assert "ansible-playbook" not in results.answer
+
+
+def crooked():
+    """Repeats that agree, on no curve: as of workers that take each other's cores."""
+    rows = trials(step(0.08, 0.002, 8e-9), counts=(1, 2, 3, 4, 5), repeats=3, work=WEAK_WORK)
+    return [dataclasses.replace(row, images_per_s=row.images_per_s * (0.4 if row.workers == 3 else 1)) for row in rows]
+
+
+def test_workers_of_one_machine_are_not_measured_again_for_a_curve_that_they_can_not_lie_on(tmp_path, drawn):
+    folder = made(tmp_path, crooked(), {**RECORD, "hosts": cluster(5, "127.0.0.")})
+    results = sweep_results.conclude(folder)
+    assert "These workers share one machine and take each other's cores, which measuring again does not change." in results.answer
+    assert results.following[0] == "train with it"
+
+
+def test_measured_anew_under_another_name_keeps_the_configuration(tmp_path, drawn):
+    label, command = following(tmp_path, crooked(), cluster(5))
+    assert label == "measure for an answer"
+    assert (parts(command)["sweep"], parts(command)["config"]) == ("pi-2", "sweeps/pi/config.yml")
+
+
+def test_single_measurements_of_saved_states_are_repeated_with_all_intervals(tmp_path, drawn):
+    rows = [dataclasses.replace(row, checkpoint_every=every) for every in (0, 50) for row in weak(counts=(3,), repeats=1)]
+    label, command = following(tmp_path, rows, cluster(5))
+    assert (label, parts(command)["checkpoint_every"], parts(command)["repeats"]) == ("measure more", "0,50", "3")
+
+
+@pytest.mark.parametrize("counts", [(1, 2), (1, 2, 3)])
+def test_the_terminal_ends_with_one_command(tmp_path, drawn, counts):
+    folder = made(tmp_path, weak(counts=counts), {**RECORD, "hosts": cluster(5)})
+    shown = sweep_text.results(sweep_results.conclude(folder), "sweeps/pi")
+    assert shown.count("ansible-playbook ") == 1, shown
+    assert shown.splitlines()[-2:][0] == "Next"
+
+
+def test_a_table_of_medians_has_the_range_beside_them_and_no_deviation_of_a_mean(tmp_path, drawn):
+    rows = [timing(1, 1, 1000.0), timing(1, 2, 900.0), timing(2, 1, 1800.0)]
+    rows = [dataclasses.replace(row, seconds_end_to_end=seconds) for row, seconds in zip(rows, (60.0, 66.5, 40.0), strict=True)]
+    shown = sweep_text.results(sweep_results.conclude(made(tmp_path, rows)), "sweeps/pi").splitlines()
+    assert "end to end s  least to most" in shown[1]
+    assert "60.0 to 66.5" in shown[2]
+    assert shown[3].split()[:4] == ["2", "1", "40.0", "-"]
+
+
+# --- the split
+
+
+def test_the_split_has_a_bar_for_every_host_at_every_number_of_workers():
+    phases = {"input": 1.0, "forward_backward": 50.0, "compression": 0.0, "all_reduce": 5.0, "apply": 1.0}
+    found = sweep_results.profile_bars({2: {"a": phases, "b": phases}, 1: {"a": phases}})
+    assert list(found) == ["1 worker: a", "2 workers: a", "2 workers: b"]
+
+
+def test_of_many_bars_only_the_slowest_host_is_shown_at_each_number():
+    def phases(own):
+        return {"input": 0.0, "forward_backward": own, "compression": 0.0, "all_reduce": 99.0 - own, "apply": 0.0}
+
+    found = sweep_results.profile_bars({n: {f"h{k}": phases(50.0 + k) for k in range(n)} for n in range(1, 9)})
+    assert list(found)[:2] == ["1 worker: h0", "2 workers: h1, slowest"]
+    assert len(found) == 8
+
+
+@pytest.mark.parametrize("slower", [(), (4, 5)])
+def test_workers_of_one_machine_have_no_wire_and_no_slow_host(tmp_path, drawn, slower):
+    rows = trials(step(0.08, 0.002, 8e-9), counts=(1, 2, 3, 4, 5), repeats=3, work=WEAK_WORK)
+    rows = [dataclasses.replace(row, images_per_s=row.images_per_s / (1.12 if row.workers in slower else 1)) for row in rows]
+    for network, told in (("127.0.0.", False), ("10.0.0.", True)):
+        (tmp_path / network).mkdir()
+        folder = made(tmp_path / network, rows, {**RECORD, "hosts": cluster(5, network)})
+        sweep_results.conclude(folder)
+        text = (folder / "analysis.md").read_text()
+        assert ("## The wire: " in text) == told
+        assert ("the wire alone needs" in text) == told
+        assert "slow host, it seems" not in text or told
+        assert ("take each other's cores" in text) == (bool(slower) and not told)

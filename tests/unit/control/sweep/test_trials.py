@@ -1,0 +1,188 @@
+"""Trials one after another: what is written, what is kept, what is taken away. The child playbooks are stand-ins."""
+
+import contextlib
+import json
+import multiprocessing
+
+import pytest
+
+from control.children import Interrupted, Playbook
+from control.sweep import timings, trials
+from control.sweep.timings import Trial
+from control.sweep.trials import Bench, alone
+from trainer.errors import LockstepError
+from trainer.files import write_json
+
+TRIAL = Trial("weak", 0, 3, 2, 1)
+GOOD = {"state": "SUCCEEDED", "seconds_end_to_end": 41.5, "seconds_training": 30.1, "images_per_s": 1310.0}
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """A bench whose children do what the list `outcomes` says, and are noted in `played`."""
+    folder = tmp_path / "sweeps" / "pi"
+    hosts = ["node1 10.0.0.1", "node2 10.0.0.2", "node3 10.0.0.3"]
+    found = {"name": "pi", "folder": str(folder), "global_batch": 192, "hosts": hosts}
+    made = Bench(found, {"worker_port": "23456"}, lambda: False)
+    made.outcomes, made.played = [], []
+    folder.mkdir(parents=True)
+    write_json(folder / "summary.json", {"name": "pi", "reduction": "packed"})
+
+    def run(self, ended, meanwhile=lambda: None):
+        made.played.append((self.path, self.variables))
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("a") as stream:
+            stream.write(f"{self.path} says\n")
+        if "remove" in self.path:
+            return made.removal
+        meanwhile()
+        outcome = made.outcomes.pop(0)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        local = folder / "trials" / self.variables["run"]
+        (local / "state").mkdir(parents=True)
+        write_json(local / "summary.json", outcome)
+        return 0 if outcome["state"] == "SUCCEEDED" else 2
+
+    made.removal = 0
+    monkeypatch.setattr(Playbook, "run", run)
+    return made
+
+
+def marks(bench):
+    """Trials of which something may be left on the hosts."""
+    return {path.stem: json.loads(path.read_text()) for path in (bench.folder / "under_way").glob("*.json")}
+
+
+def test_a_trial_is_a_launch_with_the_sweeps_own_configuration(bench):
+    bench.outcomes = [GOOD]
+    seen = []
+    row = bench.measure(TRIAL, seen.append)
+    assert row == timings.Timing(2, 1, 3, 41.5, 30.1, 1310.0, 0, "weak", "SUCCEEDED", "node1 node2")
+    ((path, variables),) = bench.played
+    assert path == "playbooks/stages/trial.yml"
+    assert variables == {
+        "worker_port": "23456",
+        "run": "pi.w2-e3-r1",
+        "sweep": "pi",
+        "config": str(bench.folder / "config.yml"),
+        "workers": 2,
+        "epochs": 3,
+        "set": "train.global_batch=null,checkpoint.every_steps=null,reduction.name=packed",
+    }
+    assert len(seen) == 1
+    assert marks(bench) == {}
+    assert [path.name for path in (bench.folder / "trials" / "pi.w2-e3-r1").iterdir()] == ["summary.json"]
+
+
+def test_strong_scaling_and_saved_states_are_overrides(bench):
+    bench.outcomes = [GOOD]
+    bench.measure(Trial("strong", 50, 3, 2, 1), lambda seconds: None)
+    assert bench.played[0][1]["set"] == "train.global_batch=192,checkpoint.every_steps=50,reduction.name=packed"
+
+
+def test_a_failed_trial_has_no_times_and_leaves_nothing_on_the_hosts(bench):
+    bench.outcomes = [{**GOOD, "state": "FAILED"}]
+    row = bench.measure(TRIAL, lambda seconds: None)
+    assert (row.state, row.seconds_end_to_end, row.images_per_s) == ("FAILED", None, None)
+    assert [path for path, _ in bench.played] == ["playbooks/stages/trial.yml", "playbooks/stages/remove_trial.yml"]
+    assert bench.played[1][1] == {"worker_port": "23456", "run": "pi.w2-e3-r1", "sweep": "pi", "workers": 2}
+    assert bench.last_lines("pi.w2-e3-r1") == "  playbooks/stages/trial.yml says\n  playbooks/stages/remove_trial.yml says"
+
+
+def test_a_second_try_begins_anew(bench):
+    """Files of the first try would make the second one a continuation."""
+    bench.outcomes = [{**GOOD, "state": "FAILED"}, GOOD]
+    bench.measure(TRIAL, lambda seconds: None)
+    assert bench.measure(TRIAL, lambda seconds: None).measured
+
+
+def test_an_interrupted_trial_is_taken_away_by_the_next_command(bench):
+    bench.outcomes = [Interrupted()]
+    with pytest.raises(Interrupted):
+        bench.measure(TRIAL, lambda seconds: None)
+    assert marks(bench) == {"pi.w2-e3-r1": {"workers": 2}}
+    bench.clear_leftover()
+    assert bench.played[-1][0] == "playbooks/stages/remove_trial.yml"
+    assert marks(bench) == {}
+    bench.clear_leftover()
+    assert len(bench.played) == 2
+
+
+def test_what_could_not_be_taken_away_is_remembered(bench):
+    bench.outcomes, bench.removal = [{**GOOD, "state": "FAILED"}], 4
+    bench.measure(TRIAL, lambda seconds: None)
+    bench.outcomes = [{**GOOD, "state": "FAILED"}]
+    bench.measure(Trial("weak", 0, 3, 3, 1), lambda seconds: None)
+    assert marks(bench) == {"pi.w2-e3-r1": {"workers": 2}, "pi.w3-e3-r1": {"workers": 3}}
+    bench.removal = 0
+    bench.clear_leftover()
+    assert marks(bench) == {}
+
+
+def test_the_warm_up_counts_for_nothing(bench):
+    bench.outcomes = [GOOD]
+    bench.warm_up(3, lambda seconds: None)
+    assert bench.played[0][1]["run"] == "pi.warm-up"
+    assert bench.played[0][1]["workers"] == 3
+    assert list((bench.folder / "trials").iterdir()) == []
+
+
+def test_the_first_warm_up_decides_for_all_trials_how_gradients_are_sent(bench):
+    write_json(bench.folder / "summary.json", {"name": "pi"})
+    for chosen in ("powersgd", "packed"):
+        bench.outcomes = [{**GOOD, "reduction": {"name": chosen, "why": "measured", "sent_bytes": 126}}, GOOD]
+        bench.warm_up(3, lambda seconds: None)
+        bench.measure(TRIAL, lambda seconds: None)
+        assert bench.played[-1][1]["set"].endswith(",reduction.name=powersgd")
+    assert json.loads((bench.folder / "summary.json").read_text()) == {"name": "pi", "reduction": "powersgd", "sent_bytes": 126}
+
+
+def test_a_warm_up_that_fails_ends_the_sweep(bench):
+    bench.outcomes = [{**GOOD, "state": "FAILED"}]
+    with pytest.raises(LockstepError, match=r"^the warm-up failed, and nothing was measured:\n  playbooks/stages/trial\.yml says"):
+        bench.warm_up(3, lambda seconds: None)
+
+
+def hold(lock, held, done):
+    with alone(lock):
+        held.set()
+        done.wait(20)
+
+
+def test_one_command_at_a_time_measures(tmp_path):
+    lock, method = tmp_path / "sweep.lock", multiprocessing.get_context("fork")
+    held, done = method.Event(), method.Event()
+    process = method.Process(target=hold, args=(lock, held, done))
+    process.start()
+    said = r"^another sweep\.yml is measuring, and two at once would measure each other; wait for it, or end it$"
+    try:
+        assert held.wait(20)
+        with pytest.raises(LockstepError, match=said), alone(lock):
+            pytest.fail("both measure")
+    finally:
+        done.set()
+        process.join()
+    with alone(lock):
+        pass
+
+
+@pytest.mark.parametrize(("samples", "written"), [([(99.0, 10.0), (110.0, 10.0), (140.0, 10.0)] * 5, True), ([(110.0, 10.0)], False)])
+def test_energy_is_written_beside_the_trial_where_the_meter_answered(bench, monkeypatch, samples, written):
+    @contextlib.contextmanager
+    def metering(url):
+        assert url == "http://plug"
+        yield sorted(samples)
+
+    monkeypatch.setattr(trials, "metering", metering)
+    monkeypatch.setattr(Bench, "_launch", lambda self, run, options, meanwhile: launched(self, run))
+
+    def launched(self, run):
+        write_json(self._local(run) / "cluster.json", {"launched_at": 100.0})
+        return GOOD
+
+    bench.meter = "http://plug"
+    assert bench.measure(TRIAL, lambda seconds: None).measured
+    path = bench.folder / "trials" / "pi.w2-e3-r1" / "energy.json"
+    assert path.is_file() is written
+    assert not written or json.loads(path.read_text())["joules"] == 415.0

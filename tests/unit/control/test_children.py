@@ -1,0 +1,129 @@
+"""Playbooks as child processes: ended with whoever started them."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from ansible import context
+from ansible.utils.context_objects import CLIArgs
+
+from control import children
+from control.children import Interrupted, Playbook, heeding_signals
+from tests.project import await_until
+from trainer.errors import LockstepError
+
+
+@pytest.fixture
+def playbook(tmp_path, monkeypatch):
+    """A child that runs some Python instead of a playbook."""
+
+    def make(code):
+        monkeypatch.setattr(Playbook, "_argv", lambda self, variables: [sys.executable, "-c", code])
+        return Playbook("x.yml", {}, tmp_path / "logs" / "x.log")
+
+    monkeypatch.setattr(children, "POLL_S", 0.01)
+    monkeypatch.setattr(children, "GRACE_S", 0.3)
+    return make
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_output_is_kept_and_the_exit_code_told(playbook):
+    made = playbook("import sys; print('said'); print('told', file=sys.stderr); sys.exit(7)")
+    assert made.run(lambda: False) == 7
+    assert sorted(made.log.read_text().split()) == ["said", "told"]
+    assert made.run(lambda: False) == 7
+    assert made.log.read_text().count("said") == 2
+
+
+def test_meanwhile_is_called(playbook):
+    calls = []
+    playbook("import time; time.sleep(0.3)").run(lambda: False, lambda: calls.append(1))
+    assert len(calls) > 3
+
+
+@pytest.mark.parametrize(
+    ("code", "number"),
+    [
+        ("", signal.SIGINT),
+        ("signal.signal(signal.SIGINT, signal.SIG_IGN)", signal.SIGTERM),
+        ("signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)", signal.SIGKILL),
+    ],
+)
+def test_a_child_is_ended_when_its_command_is(playbook, code, number):
+    made = playbook(f"import os,signal,time; {code}\nprint(os.getpid(), flush=True); time.sleep(60)")
+
+    def ended():
+        return made.log.is_file() and made.log.read_text().endswith("\n")
+
+    with pytest.raises(Interrupted):
+        made.run(ended)
+    assert not alive(int(made.log.read_text().split()[0]))
+
+
+def test_a_signal_is_heeded_and_the_old_handlers_come_back():
+    before = [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        with heeding_signals() as ended:
+            assert not ended()
+            os.kill(os.getpid(), number)
+            assert ended()
+    assert [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_a_lost_parent_is_noticed(tmp_path):
+    """A process whose parent is killed outright gets no signal."""
+    inner = (
+        "import time, pathlib\n"
+        "from control.children import heeding_signals\n"
+        f"out = pathlib.Path({str(tmp_path)!r}) / 'said'\n"
+        "with heeding_signals() as ended:\n"
+        "    out.write_text(str(ended()))\n"
+        "    until = time.monotonic() + 20\n"
+        "    while not ended() and time.monotonic() < until: time.sleep(0.02)\n"
+        "    out.write_text(f'ended {ended()}')\n"
+    )
+    outer = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {inner!r}]); time.sleep(60)"
+    parent = subprocess.Popen([sys.executable, "-c", outer], env={**os.environ, "PYTHONPATH": str(children.project.ROOT)})
+    said = tmp_path / "said"
+    await_until(lambda: said.is_file() and said.read_text() == "False", 20, "watching")
+    parent.kill()
+    parent.wait()
+    await_until(lambda: said.read_text() == "ended True", 20, "noticed")
+
+
+def test_how_hosts_are_reached_is_passed_on(tmp_path, monkeypatch):
+    given = {"inventory": ("inventory/lab", "more"), "remote_user": "pi", "private_key_file": None, "timeout": 0, "forks": 50}
+    monkeypatch.setattr(context, "CLIARGS", CLIArgs({**given, "vault_ids": ["v"]}))
+    argv = Playbook("playbooks/stages/trial.yml", {}, tmp_path / "x.log")._argv("/tmp/v.json")
+    assert argv[1:] == [
+        *("-m", "ansible", "playbook", "-i", "inventory/lab", "-i", "more", "--vault-id", "v", "--user", "pi", "--forks", "50"),
+        *("-e", "@/tmp/v.json", "playbooks/stages/trial.yml"),
+    ]
+
+
+def test_variables_are_handed_over_in_a_file_that_nobody_else_reads(tmp_path, monkeypatch):
+    code = "import os,sys; print(oct(os.stat(sys.argv[1]).st_mode & 0o777), open(sys.argv[1]).read(), sys.argv[1])"
+    monkeypatch.setattr(Playbook, "_argv", lambda self, variables: [sys.executable, "-c", code, variables])
+    made = Playbook("x.yml", {"ansible_become_pass": "secret"}, tmp_path / "x.log")
+    assert made.run(lambda: False) == 0
+    mode, *said, path = made.log.read_text().split()
+    assert (mode, " ".join(said)) == ("0o600", '{"ansible_become_pass": "secret"}')
+    assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize(("name", "option"), [("ask_pass", "-k"), ("ask_vault_pass", "--ask-vault-pass")])
+def test_questions_are_refused(name, option, monkeypatch):
+    monkeypatch.setattr(context, "CLIARGS", CLIArgs({name: True}))
+    with pytest.raises(LockstepError, match=f"^{option}: this command starts others, which can't ask for a password; use an SSH key"):
+        children.refuse_questions()
+    monkeypatch.setattr(context, "CLIARGS", CLIArgs({name: False}))
+    children.refuse_questions()

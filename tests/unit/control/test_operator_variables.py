@@ -1,0 +1,85 @@
+"""Which variables a person may give with `-e` to which command."""
+
+import pytest
+
+from control import command_line
+from control.operator_variables import COMMANDS, check
+from trainer.errors import ConfigError, LockstepError
+
+INVENTORY = {"worker_port", "dfs_path"}
+
+
+def refusal(command, given):
+    with pytest.raises(ConfigError) as caught:
+        check(command, given, INVENTORY)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_variable_of_a_command_is_taken(command):
+    given = dict.fromkeys(COMMANDS[command], "x")
+    assert check(command, given, INVENTORY) == given
+
+
+@pytest.mark.parametrize("name", ["worker_port", "dfs_path", "ansible_user", "ansible_ssh_common_args"])
+def test_names_of_the_inventory_pass_but_are_no_options(name):
+    assert check("train", {name: "x", "run": "a"}, INVENTORY) == {"run": "a"}
+
+
+def test_misspelt_name_shows_value_nearest_and_all_names():
+    assert refusal("train", {"epoch_s": 5}) == (
+        "-e epoch_s=5: train.yml takes no such variable (did you mean epochs?); "
+        "it takes: run, config, model, dataset, workers, epochs, set, quick, detach, allow_bad_images, preflight, evaluate, show_config, "
+        "remeasure."
+    )
+
+
+def test_a_name_like_no_other_has_no_hint():
+    assert refusal("stop", {"zzz": 1}) == "-e zzz=1: stop.yml takes no such variable; it takes: run."
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "where"),
+    [
+        ("train", "epoch", " It belongs to: evaluate.yml."),
+        ("train", "lines", " It belongs to: logs.yml."),
+        ("evaluate", "epochs", " It belongs to: sweep.yml, train.yml."),
+        ("status", "tensorboard_port", " It belongs to: tensorboard.yml."),
+    ],
+)
+def test_a_name_of_another_command_says_where_it_belongs(command, name, where):
+    assert refusal(command, {name: 1}).endswith(where)
+
+
+def test_one_unknown_name_among_known_ones_is_enough():
+    assert refusal("train", {"run": "a", "epochs": 1, "worker": 2}).startswith(
+        "-e worker=2: train.yml takes no such variable (did you mean workers?)"
+    )
+
+
+def test_a_value_split_at_its_spaces_shows_how_to_quote():
+    message = refusal("train", {"dataset": "my", "_raw_params": "pictures"})
+    assert message.startswith("-e ... pictures: Ansible splits a value at spaces; ")
+    assert message.endswith("as in -e 'dataset=\"my pictures\"'")
+
+
+def test_nothing_given():
+    assert check("train", {}, INVENTORY) == {}
+
+
+def test_the_roles_variables_may_be_overridden():
+    assert command_line.inventory_variables() >= {
+        "worker_port",
+        "worker_root",
+        "distribute_path",
+        "dfs_path",
+        "worker_address",
+        "worker_role",
+    }
+
+
+def test_limit_is_refused_with_the_mend():
+    with pytest.raises(LockstepError) as caught:
+        command_line.operator_options("train", {"ansible_limit": "node01"})
+    assert str(caught.value).startswith("--limit node01: a synchronous cluster waits for every worker")
+    assert "-e workers=N" in str(caught.value)

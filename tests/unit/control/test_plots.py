@@ -1,0 +1,490 @@
+"""Pictures: what is drawn where, from known numbers; the same bytes each time."""
+
+import itertools
+import math
+import statistics
+
+import matplotlib as mpl
+import pytest
+from matplotlib.text import Text
+from PIL import Image
+
+from control import plots
+from control.sweep.scaling import Work
+from control.sweep.timings import FAILED, STRONG, SUCCEEDED, WEAK, Timing
+from trainer import telemetry
+from trainer.errors import LockstepError
+
+pytestmark = pytest.mark.filterwarnings("error")
+WORK = Work(WEAK, 64, 1_000_000)
+
+
+def row(workers, repeat=1, total=100.0, training=80.0, rate=500.0, every=0, scaling=WEAK, epochs=3):
+    return Timing(workers, repeat, epochs, total, training, rate, every, scaling, SUCCEEDED, "a b")
+
+
+def failed(workers, repeat=1, scaling=WEAK):
+    return Timing(workers, repeat, 3, None, None, None, 0, scaling, FAILED, "a b")
+
+
+SWEEP = [
+    *(row(1, repeat, total, rate=rate) for repeat, total, rate in ((1, 100.0, 500.0), (2, 101.0, 510.0), (3, 108.0, 490.0))),
+    *(row(2, repeat, total, rate=rate) for repeat, total, rate in ((1, 60.0, 900.0), (2, 60.0, 900.0), (3, 66.0, 800.0))),
+]
+SPLIT = {
+    "node1": {"input": 1.0, "forward_backward": 70.0, "compression": 4.0, "all_reduce": 60.0, "apply": 5.0},
+    "node2": {"input": 1.0, "forward_backward": 100.0, "all_reduce": 34.0, "apply": 5.0},
+}
+
+
+def epochs(*accuracies):
+    """Rows of a history with these validation accuracies."""
+    return [
+        {"epoch": number, "loss": 2.0 / number, "accuracy": value / 2, "val_loss": 3.0 / number, "val_accuracy": value}
+        for number, value in enumerate(accuracies, 1)
+    ]
+
+
+class KnownFit:
+    """1,000 images/s a worker, with an interval of 10% to both sides."""
+
+    def images_per_s(self, workers):
+        return 1000.0 * workers
+
+    def interval(self, quantity, workers):
+        assert quantity == "images_per_s"
+        return 900.0 * workers, 1100.0 * workers
+
+
+class Drawn:
+    """A figure that was drawn."""
+
+    def __init__(self, figure):
+        self.figure, self.axes = figure, figure.axes[0]
+
+    def bars(self):
+        """Label -> (x, y, half lengths of the bars, None where there is none) of lines with error bars."""
+        found = {}
+        for container in self.axes.containers:
+            line, _, (bars,) = container.lines
+            lengths = [(part[1, 1] - part[0, 1]) / 2 if part.size else None for part in bars.get_segments()]
+            found[container.get_label()] = (list(line.get_xdata()), list(line.get_ydata()), lengths)
+        return found
+
+    def lines(self):
+        """Label -> y of every named line."""
+        return {line.get_label(): list(line.get_ydata()) for line in self.axes.lines if not line.get_label().startswith("_")}
+
+    def dots(self):
+        """(x, y) of all single measurements."""
+        return [point for line in self.axes.lines if line.get_marker() == "." for point in zip(*line.get_data(), strict=True)]
+
+    def texts(self):
+        return [found for found in self.figure.findobj(Text) if found.get_text()]
+
+    def says(self, wanted):
+        return any(wanted in found.get_text() for found in self.texts())
+
+    def ticks(self):
+        return [label.get_text() for label in self.axes.get_xticklabels()]
+
+
+@pytest.fixture
+def draw(monkeypatch, tmp_path):
+    """Call a function of `plots`; give what it drew. Pixels are left out: they take the time."""
+    made = []
+
+    class Kept(plots.Figure):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+        def savefig(self, part, **kwargs):
+            part.write_bytes(b"")
+
+    monkeypatch.setattr(plots, "Figure", Kept)
+
+    def call(function, *args, **kwargs):
+        function(*args, path=tmp_path / "picture.png", **kwargs)
+        return Drawn(made[-1])
+
+    return call
+
+
+EVERY = [
+    lambda path: plots.time_median(SWEEP, path),
+    lambda path: plots.time_mean(SWEEP, path),
+    lambda path: plots.speedup(SWEEP, WORK, KnownFit(), path),
+    lambda path: plots.efficiency(SWEEP, WORK, KnownFit(), path),
+    lambda path: plots.throughput(SWEEP, WORK, None, path),
+    lambda path: plots.checkpoints([row(2, every=50), row(2, every=0, training=70.0)], path),
+    lambda path: plots.split(SPLIT, path),
+    lambda path: plots.history(epochs(0.1, 0.5, 0.4), path, 2),
+    lambda path: plots.compare({"one": epochs(0.1, 0.5), "two": epochs(0.3)}, path),
+]
+
+
+@pytest.mark.parametrize("function", EVERY)
+def test_the_same_bytes_whatever_a_persons_matplotlibrc_says(function, tmp_path):
+    function(tmp_path / "first.png")
+    with mpl.rc_context({"lines.linewidth": 9, "font.size": 20, "axes.facecolor": "black"}):
+        function(tmp_path / "second.png")
+        assert mpl.rcParams["font.size"] == 20
+    assert (tmp_path / "first.png").read_bytes() == (tmp_path / "second.png").read_bytes()
+    with Image.open(tmp_path / "first.png") as picture:
+        assert picture.size == (960, 630)
+        assert set(picture.info) == {"dpi"}
+
+
+DIVERGED = epochs(0.1, 0.2)[1] | {"loss": math.nan, "val_loss": math.inf}
+SPARSE = [
+    lambda path: plots.time_median([row(3)], path),
+    lambda path: plots.speedup([row(3)], WORK, None, path),
+    lambda path: plots.throughput([row(1), row(64)], WORK, None, path),
+    lambda path: plots.checkpoints([row(1)], path),
+    lambda path: plots.split({"node1": {"input": 0.0}}, path),
+    lambda path: plots.history([*epochs(0.1), DIVERGED], path, 2),
+    lambda path: plots.history(epochs(0.1), path, None),
+]
+
+
+@pytest.mark.parametrize("function", SPARSE)
+def test_little_to_draw_is_drawn_without_a_warning(function, tmp_path):
+    function(tmp_path / "picture.png")
+    with Image.open(tmp_path / "picture.png") as picture:
+        assert len(picture.convert("L").getcolors()) > 2
+
+
+def test_pictures_differ_when_numbers_do(tmp_path):
+    plots.time_median(SWEEP, tmp_path / "one.png")
+    plots.time_median([*SWEEP, row(3)], tmp_path / "two.png")
+    assert (tmp_path / "one.png").read_bytes() != (tmp_path / "two.png").read_bytes()
+
+
+@pytest.mark.parametrize("before", [{}, {"picture.png": b"before"}])
+def test_nothing_is_left_of_a_picture_that_fails(before, tmp_path, monkeypatch):
+    def full(self, part, **kwargs):
+        part.write_bytes(b"half")
+        raise OSError("disk full")
+
+    for name, content in before.items():
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.setattr(plots.Figure, "savefig", full)
+    with pytest.raises(OSError, match=r"^disk full$"):
+        plots.time_median(SWEEP, tmp_path / "picture.png")
+    assert {found.name: found.read_bytes() for found in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("function", EVERY)
+def test_no_letter_is_smaller_than_nine_points_and_no_box_is_drawn(function, draw):
+    drawn = draw(function)
+    assert min(found.get_fontsize() for found in drawn.texts()) >= 9
+    assert not any(axes.spines[side].get_visible() for axes in drawn.figure.axes for side in ("top", "right"))
+    assert drawn.figure.get_suptitle()
+
+
+def test_means_have_their_standard_deviation(draw):
+    drawn = draw(plots.time_mean, SWEEP)
+    at, values, lengths = drawn.bars()["mean"]
+    assert (at, values) == ([1.0, 2.0], pytest.approx([103.0, 62.0]))
+    assert lengths == pytest.approx([statistics.stdev([100.0, 101.0, 108.0]), statistics.stdev([60.0, 60.0, 66.0])])
+    assert drawn.figure.get_suptitle() == "End-to-end time by workers: mean"
+    assert drawn.figure.get_supxlabel() == "Dots: single measurements. Bars: ± standard deviation."
+
+
+def test_medians_have_the_range_and_not_the_deviation_of_a_mean(draw):
+    drawn = draw(plots.time_median, SWEEP)
+    assert drawn.bars()["median"][:2] == ([1.0, 2.0], pytest.approx([101.0, 60.0]))
+    (bars,) = (container.lines[2][0] for container in drawn.axes.containers)
+    ends = [sorted(segment[:, 1].tolist()) for segment in bars.get_segments()]
+    assert ends == [[100.0, 108.0], [60.0, 66.0]]
+    assert drawn.figure.get_suptitle() == "End-to-end time by workers: median"
+    assert drawn.figure.get_supxlabel() == "Dots: single measurements. Bars: from the least to the largest."
+
+
+def test_every_measurement_is_a_dot_of_its_own(draw):
+    dots = draw(plots.time_median, SWEEP).dots()
+    assert sorted(y for _, y in dots) == [60.0, 60.0, 66.0, 100.0, 101.0, 108.0]
+    assert len({x for x, _ in dots}) == 6
+    assert [round(x) for x, _ in dots] == [1, 1, 1, 2, 2, 2]
+
+
+def test_axes_of_times(draw):
+    drawn = draw(plots.time_median, SWEEP)
+    assert (drawn.axes.get_xlabel(), drawn.axes.get_ylabel()) == ("workers", "end-to-end time (s)")
+    assert drawn.ticks() == ["1", "2"]
+    assert drawn.axes.get_title(loc="left") == "weak scaling, 3 epochs, saved every epoch"
+    low, high = drawn.axes.get_ylim()
+    assert low == 0
+    assert high > 108
+
+
+def test_one_line_a_scaling(draw):
+    strong = [row(workers, repeat, 50.0, scaling=STRONG) for workers in (1, 2) for repeat in (1, 2)]
+    drawn = draw(plots.time_median, [*SWEEP, *strong])
+    bars = drawn.bars()
+    assert list(bars) == ["median, strong scaling", "median, weak scaling"]
+    assert bars["median, strong scaling"][1] == [50.0, 50.0]
+    one, two = (container.lines[0] for container in drawn.axes.containers)
+    for look in ("get_linestyle", "get_marker", "get_color"):
+        assert getattr(one, look)() != getattr(two, look)()
+    assert not set(one.get_xdata()) & set(two.get_xdata())
+    assert drawn.axes.get_title(loc="left") == "3 epochs, saved every epoch"
+
+
+def test_what_cannot_be_compared_is_never_in_one_line(draw):
+    drawn = draw(plots.time_median, [row(1), row(1, every=50), row(1, every=50, epochs=1)])
+    assert list(drawn.bars()) == [
+        "median, 3 epochs, saved every epoch",
+        "median, 1 epoch, saved every 50 steps",
+        "median, 3 epochs, saved every 50 steps",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "note"),
+    [
+        ([], "Dots: single measurements. Bars: from the least to the largest."),
+        ([failed(3)], "Dots: single measurements. Bars: from the least to the largest. 1 failed trial left out."),
+        ([failed(3), failed(3, 2)], "Dots: single measurements. Bars: from the least to the largest. 2 failed trials left out."),
+    ],
+)
+def test_failed_trials_are_left_out_and_counted(draw, more, note):
+    drawn = draw(plots.time_median, [*SWEEP, *more])
+    assert drawn.figure.get_supxlabel() == note
+    assert drawn.ticks() == ["1", "2"]
+
+
+def test_failed_trials_of_the_other_scaling_do_not_count(draw):
+    drawn = draw(plots.throughput, [*SWEEP, failed(2, scaling=STRONG)], WORK, None)
+    assert drawn.figure.get_supxlabel() == "Dots: single measurements. Bars: from the least to the largest."
+
+
+@pytest.mark.parametrize("function", [plots.time_median, plots.time_mean])
+def test_a_single_measurement_has_no_bar(draw, function):
+    drawn = draw(function, [row(3)])
+    ((_, values, lengths),) = drawn.bars().values()
+    assert (values, lengths) == ([100.0], [None])
+    assert drawn.ticks() == ["3"]
+    assert drawn.figure.get_supxlabel() == "Dots: single measurements. No bars: one repeat each."
+
+
+def test_speedup_is_over_the_median_of_one_worker(draw):
+    drawn = draw(plots.speedup, SWEEP, WORK, None)
+    assert drawn.bars()["median"][1] == pytest.approx([1.0, 1.8])
+    assert drawn.lines() == {"ideal: in proportion to 1 worker": pytest.approx([1.0, 2.0])}
+    assert drawn.axes.get_ylabel() == "speedup over 1 worker (times)"
+    assert drawn.axes.get_title(loc="left") == "weak scaling, 3 epochs, saved every epoch, 64 images a worker and step"
+
+
+def test_speedup_is_over_the_fewest_measured_where_one_worker_was_not(draw):
+    drawn = draw(plots.speedup, [row(2, rate=900.0), row(5, rate=1800.0)], WORK, None)
+    assert drawn.bars()["median"][1] == pytest.approx([1.0, 2.0])
+    assert drawn.lines() == {"ideal: in proportion to 2 workers": pytest.approx([1.0, 1.5, 2.0, 2.5])}
+    assert drawn.axes.get_ylabel() == "speedup over 2 workers (times)"
+    assert drawn.ticks() == ["2", "3", "4", "5"]
+    assert drawn.axes.get_ylim()[0] == 0
+
+
+def test_efficiency_in_percent(draw):
+    drawn = draw(plots.efficiency, SWEEP, WORK, None)
+    assert drawn.bars()["median"][1] == pytest.approx([100.0, 90.0])
+    assert drawn.lines() == {"ideal: in proportion to 1 worker": pytest.approx([100.0, 100.0])}
+    drawn = draw(plots.efficiency, [row(2, rate=900.0), row(4, rate=900.0)], WORK, None)
+    assert drawn.bars()["median"][1] == pytest.approx([100.0, 50.0])
+    assert drawn.axes.get_ylabel() == "efficiency over 2 workers (%)"
+
+
+def test_throughput_of_one_scaling_only(draw):
+    rows = [*SWEEP, row(1, rate=7.0, scaling=STRONG), row(3, rate=21.0, scaling=STRONG)]
+    drawn = draw(plots.throughput, rows, Work(STRONG, 1, 1000), None)
+    assert drawn.bars()["median"][1] == [7.0, 21.0]
+    assert drawn.lines() == {"ideal: in proportion to 1 worker": pytest.approx([7.0, 14.0, 21.0])}
+    assert drawn.axes.get_title(loc="left").endswith(", 1 image a step of all workers")
+
+
+@pytest.mark.parametrize(
+    ("function", "line", "low", "high"),
+    [
+        (plots.throughput, [1000, 2000], [900, 1800], [1100, 2200]),
+        (plots.speedup, [2.0, 4.0], [1.8, 3.6], [2.2, 4.4]),
+        (plots.efficiency, [200, 200], [180, 180], [220, 220]),
+    ],
+)
+def test_the_fit_and_its_interval(draw, function, line, low, high):
+    drawn = draw(function, SWEEP, WORK, KnownFit())
+    assert drawn.lines()["fit"] == pytest.approx(line)
+    ((band,),) = [[found for found in drawn.axes.collections if found.get_label() == "95% interval of the fit"]]
+    (path,) = band.get_paths()
+    found = {at: [y for x, y in path.vertices if x == at] for at in (1.0, 2.0)}
+    assert [min(found[at]) for at in (1.0, 2.0)] == pytest.approx(low)
+    assert [max(found[at]) for at in (1.0, 2.0)] == pytest.approx(high)
+    assert drawn.axes.containers[0].lines[0].get_linestyle() == "None"
+    assert [found.get_text() for found in drawn.axes.get_legend().get_texts()] == [
+        "ideal: in proportion to 1 worker",
+        "95% interval of the fit",
+        "fit",
+        "median",
+    ]
+
+
+def test_many_workers_have_few_whole_ticks(draw):
+    drawn = draw(plots.throughput, [row(1), row(64)], WORK, None)
+    ticks = drawn.axes.get_xticks()
+    assert 2 < len(ticks) <= 12
+    assert all(tick == int(tick) for tick in ticks)
+
+
+def test_checkpoints_stand_on_a_logarithmic_scale_with_the_rarest_to_the_right(draw):
+    rows = [row(2, repeat, training=90.0 - every / 100, every=every) for every in (1000, 0, 10, 100) for repeat in (1, 2)]
+    drawn = draw(plots.checkpoints, rows)
+    ((at, values, _),) = drawn.bars().values()
+    assert at == pytest.approx([1.0, 2.0, 3.0, 3.5])
+    assert values == pytest.approx([89.9, 89.0, 80.0, 90.0])
+    assert drawn.ticks() == ["10", "100", "1,000", "epoch's end"]
+    assert drawn.axes.get_xlabel() == "steps between saved states (logarithmic)"
+    assert drawn.axes.get_title(loc="left") == "weak scaling, 2 workers, 3 epochs"
+    assert drawn.figure.get_supxlabel().endswith(" The seconds do not start at 0.")
+
+
+def test_checkpoints_of_several_numbers_of_workers(draw):
+    rows = [row(workers, every=every) for workers in (1, 3) for every in (50, 200)]
+    assert list(draw(plots.checkpoints, rows).bars()) == ["median, 1 worker", "median, 3 workers"]
+    assert draw(plots.checkpoints, [row(1)]).ticks() == ["epoch's end"]
+
+
+def test_phases_of_a_step_are_stacked(draw):
+    drawn = draw(plots.split, SPLIT)
+    assert [label.get_text() for label in drawn.axes.get_yticklabels()] == ["node1", "node2"]
+    bars = {found.get_label(): [(bar.get_x(), bar.get_width()) for bar in found] for found in drawn.axes.containers}
+    assert bars == {
+        "input wait": [(0.0, 1.0), (0.0, 1.0)],
+        "forward and backward": [(1.0, 70.0), (1.0, 100.0)],
+        "compression": [(71.0, 4.0), (101.0, 0.0)],
+        "all-reduce, with waiting": [(75.0, 60.0), (101.0, 34.0)],
+        "apply": [(135.0, 5.0), (135.0, 5.0)],
+    }
+    assert drawn.axes.get_xlabel() == "time a step (ms)"
+    assert drawn.says("140")
+    top, bottom = (drawn.axes.transData.transform((0, place))[1] for place in (0, 1))
+    assert top > bottom
+
+
+def test_phases_are_those_that_workers_record():
+    assert tuple(plots.PHASES) == tuple(telemetry.PHASES)
+
+
+def test_neighbours_in_a_bar_differ_without_colour():
+    looks = [(lightness(colour), hatch) for _, colour, hatch in plots.PHASES.values()]
+    assert all(one[1] != two[1] or abs(one[0] - two[0]) > 0.2 for one, two in itertools.pairwise(looks))
+    assert abs(looks[1][0] - looks[-1][0]) > 0.2
+
+
+def test_neighbouring_lines_differ_without_colour():
+    inks = [plots._ink(index) for index in range(60)]
+    assert len({tuple(ink.values()) for ink in inks}) == 60
+    for one, two in itertools.pairwise(inks):
+        assert one["linestyle"] != two["linestyle"]
+        assert one["marker"] != two["marker"]
+        assert abs(lightness(one["color"]) - lightness(two["color"])) > 0.1
+
+
+def lightness(colour):
+    red, green, blue = mpl.colors.to_rgb(colour)
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+def test_many_hosts_make_a_taller_picture(draw):
+    assert draw(plots.split, {f"node{number}": SPLIT["node1"] for number in range(18)}).figure.get_figheight() == pytest.approx(7.7)
+
+
+def test_no_split():
+    with pytest.raises(LockstepError) as error:
+        plots.split({}, None)
+    assert str(error.value) == "no picture of a step: no host has a split of its steps; set telemetry.profile_every above 0 and train"
+
+
+def test_an_unknown_phase(tmp_path):
+    with pytest.raises(LockstepError) as error:
+        plots.split({"node1": {"input": 1.0, "sleep": 2.0}}, tmp_path / "split.png")
+    known = "input, forward_backward, compression, all_reduce, apply"
+    assert str(error.value) == f"no picture of a step: node1 has the phase 'sleep'; known are {known}"
+    assert not list(tmp_path.iterdir())
+
+
+def test_history_of_both_splits_with_the_best_epoch(draw):
+    drawn = draw(plots.history, epochs(0.1, 0.5, 0.4), best_epoch=2)
+    assert drawn.lines() == {
+        "training": pytest.approx([5, 25, 20]),
+        "validation": pytest.approx([10, 50, 40]),
+        "best: epoch 2, validation accuracy 50.0%": pytest.approx([50]),
+    }
+    lower = Drawn(drawn.figure)
+    lower.axes = drawn.figure.axes[1]
+    assert list(lower.lines().values()) == [pytest.approx([2, 1, 2 / 3]), pytest.approx([3, 1.5, 1]), pytest.approx([1.5])]
+    assert [axes.get_ylabel() for axes in drawn.figure.axes] == ["accuracy (%)", "loss"]
+    assert lower.axes.get_xlabel() == "epoch"
+    assert all(tick == int(tick) for tick in lower.axes.get_xticks())
+
+
+def test_history_of_one_epoch_without_a_best_one(draw):
+    assert list(draw(plots.history, epochs(0.1), best_epoch=None).lines()) == ["training", "validation"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "best", "message"),
+    [
+        ([], None, "no picture of a run's history: no epoch is finished; train at least one"),
+        (
+            epochs(0.1, 0.2),
+            7,
+            "no picture of a run's history: best epoch 7 is not among its epochs 1 to 2; give one of those or None",
+        ),
+    ],
+)
+def test_history_that_cannot_be_drawn(tmp_path, rows, best, message):
+    with pytest.raises(LockstepError) as error:
+        plots.history(rows, tmp_path / "history.png", best)
+    assert str(error.value) == message
+    assert not list(tmp_path.iterdir())
+
+
+def test_runs_are_compared_and_those_without_an_epoch_named(draw):
+    drawn = draw(plots.compare, {"task": epochs(0.1, 0.5, 0.5), "new": [], "deep": epochs(0.3)})
+    assert drawn.lines() == {
+        "task: best 50.0%, epoch 2": pytest.approx([10, 50, 50]),
+        "deep: best 30.0%, epoch 1": pytest.approx([30]),
+        "new: no finished epoch": [],
+    }
+    (legend,) = drawn.figure.legends
+    assert [found.get_text() for found in legend.get_texts()] == list(drawn.lines())
+
+
+def test_no_run_to_compare(tmp_path):
+    with pytest.raises(LockstepError) as error:
+        plots.compare({"task": [], "deep": []}, tmp_path / "compare.png")
+    assert str(error.value) == "no picture of 2 runs: none has a finished epoch; train at least one"
+
+
+@pytest.mark.parametrize(
+    ("function", "rows", "quantity", "trials"),
+    [
+        (plots.time_median, [], "seconds_end_to_end", "0 trials"),
+        (plots.time_mean, [failed(1)], "seconds_end_to_end", "1 trial"),
+        (plots.checkpoints, [failed(1), failed(2)], "seconds_training", "2 trials"),
+        (lambda rows, path: plots.speedup(rows, WORK, None, path), [row(1, scaling=STRONG), failed(1)], "images_per_s", "1 trial"),
+    ],
+)
+def test_nothing_measured(tmp_path, function, rows, quantity, trials):
+    with pytest.raises(LockstepError) as error:
+        function(rows, tmp_path / "picture.png")
+    assert str(error.value) == f"no picture of {quantity}: none of {trials} succeeded; measure with ansible-playbook sweep.yml"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", [None, 0.0])
+def test_a_success_without_a_time(tmp_path, value):
+    with pytest.raises(LockstepError) as error:
+        plots.time_median([row(1), row(2, 3, total=value)], tmp_path / "picture.png")
+    said = f"timings.csv: 2 workers, repeat 3 is SUCCEEDED with seconds_end_to_end {value}; remove that row to measure its trial anew"
+    assert str(error.value) == said

@@ -1,0 +1,58 @@
+"""docs/keys.md is what the dataclasses say."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from control import reference
+from trainer import config as configs
+from trainer.errors import LockstepError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A section."""
+
+    rates: tuple[float, ...] = (0.1, 0.01)
+    """Rates | of each
+    step."""
+    decay: tuple[tuple[float, float], ...] = ()
+    """Pairs."""
+    limit: int | float | None = None
+    """The most."""
+
+
+@dataclass(frozen=True)
+class Silent:
+    """A section with a field of which nothing is said."""
+
+    speed: int = 3
+
+
+def test_the_page_is_what_the_dataclasses_say():
+    written = (ROOT / "docs/keys.md").read_text(encoding="utf-8")
+    assert written == reference.page(), "docs/keys.md differs from trainer/config.py: make docs"
+
+
+def test_every_key_is_on_the_page():
+    page = reference.page()
+    for section, values in configs.to_dict(configs.Config()).items():
+        keys = [f"{section}.{key}" for key in values] if isinstance(values, dict) and section != "model" else [section]
+        for key in keys:
+            assert f"| `{key}` | " in page
+
+
+def test_a_row_has_key_type_default_and_meaning():
+    assert reference.table("some.", Sample).splitlines()[2:] == [
+        "| `some.rates` | list of numbers | `[0.1, 0.01]` | Rates \\| of each step. |",
+        "| `some.decay` | list of lists of 2 numbers | `[]` | Pairs. |",
+        "| `some.limit` | whole number, or number, or `null` | `null` | The most. |",
+    ]
+
+
+def test_a_field_of_which_nothing_is_said_is_refused():
+    with pytest.raises(LockstepError, match=r"^Silent\.speed: no docstring below the field; say there what it is$"):
+        reference.table("", Silent)

@@ -1,0 +1,639 @@
+"""What a person reads: tables, the plan, progress, failures, the run's outcome and its status."""
+
+import os
+
+import pytest
+
+from control import progress, text
+from control.runs import outcome, status
+from trainer.telemetry import HISTORY
+
+COUNTS = {"epochs": 3, "steps_per_epoch": 70, "total_steps": 210, "global_batch": 128, "workers": 2, "train_images": 48000}
+STEPS = {
+    "kind": "steps",
+    "epoch": 2,
+    "step": 1400,
+    "images_per_s": 1234.5,
+    "loss": 0.51234,
+    "accuracy": 0.8,
+    "input_wait": 0.1,
+    "seconds": 1.0,
+}
+
+
+def row(epoch, val_accuracy=0.5):
+    return {**dict.fromkeys(HISTORY, 0.25), "epoch": epoch, "val_accuracy": val_accuracy, "images_per_s": 1234.0}
+
+
+# --- tables and fields
+
+
+def test_table_aligns_text_left_and_numbers_right():
+    assert text.table(["name", "n"], [["a", 5], ["long name", 1000]]) == "  name          n\n  a             5\n  long name  1000"
+
+
+def test_table_widens_to_its_header_and_has_no_trailing_blanks():
+    lines = text.table(["a", "much longer"], [["x", "y"]]).splitlines()
+    assert lines == ["  a  much longer", "  x  y"]
+
+
+def test_table_without_rows_is_its_header():
+    assert text.table(["a", "b"], []) == "  a  b"
+
+
+def test_fields_align_their_values():
+    assert text.fields([("run", "x"), ("dataset", "y")]) == "  run      x\n  dataset  y"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0:00"), (-3, "0:00"), (59.4, "0:59"), (59.5, "1:00"), (75, "1:15"), (3599.6, "1:00:00"), (3700, "1:01:40"), (90000, "25:00:00")],
+)
+def test_duration(seconds, shown):
+    assert text.duration(seconds) == shown
+
+
+@pytest.mark.parametrize(("value", "decimals", "shown"), [(0.12345, 4, "0.1235"), (1234.5, 0, "1,234"), (2, 1, "2.0")])
+def test_numbers_have_fixed_decimals(value, decimals, shown):
+    assert str(text.Number(value, decimals)) == shown
+
+
+# --- the plan
+
+
+def made_plan():
+    return {
+        "run": "my-run",
+        "resume": False,
+        "config_name": "lecture_cnn",
+        "config": {"model": {"name": "lecture_cnn"}, "data": {"image_size": [28, 28, 1]}},
+        "hosts": [{"name": "node01", "address": "10.0.0.1", "port": 12345}, {"name": "node02", "address": "10.0.0.2", "port": 23456}],
+        "counts": {**COUNTS, "validation_images": 12000},
+        "parameters": {"total": 2770634},
+        "dataset": {"name": "digits", "digest": "0123456789abcdef0123", "classes": ["a"] * 10, "test": 10000, "ignored": 0, "left_out": 0},
+    }
+
+
+def test_plan_says_what_will_be_done():
+    shown = text.plan(made_plan(), "runs").splitlines()
+    assert shown == [
+        "Plan",
+        "  run           my-run (new, configuration lecture_cnn)",
+        "  hosts         2 (rank host address): 0 node01 10.0.0.1:12345, 1 node02 10.0.0.2:23456",
+        "  model         lecture_cnn, 2,770,634 parameters, input 28x28x1",
+        "  dataset       digits (0123456789abcdef): 10 classes, 48,000 training, 12,000 validation, 10,000 test images",
+        "  global batch  128 images a step over 2 workers",
+        "  steps         70 an epoch x 3 epochs = 210",
+        "  results       runs/my-run",
+    ]
+
+
+def test_plan_tells_of_a_resumed_run_a_new_dataset_ignored_files_and_warnings():
+    made = made_plan()
+    made["resume"], made["dataset"]["digest"], made["dataset"]["ignored"], made["dataset"]["left_out"] = True, None, 3, 1
+    shown = text.plan(made, "runs", ["mind the port"])
+    assert "my-run (continues, configuration lecture_cnn)" in shown
+    assert "digits (to be published now)" in shown
+    assert "ignored       3 entries of class folders that are no image files" in shown
+    assert shown.endswith("warning       mind the port")
+
+
+def test_plan_names_the_functions_of_a_persons_own_files_and_counts_one_as_one():
+    made = made_plan()
+    made["config"]["model"] = {"name": "own", "file": "mine.py", "function": "build", "source": "..."}
+    made["config"]["data"] |= {"source": "own", "path": "/home/me/images.py:pairs"}
+    made["counts"] |= {"workers": 1, "epochs": 1}
+    shown = text.plan(made, "runs")
+    assert "model         mine.py:build, 2,770,634 parameters" in shown
+    assert "dataset       digits, images from images.py:pairs (0123456789abcdef)" in shown
+    assert "128 images a step over 1 worker\n" in shown
+    assert "70 an epoch x 1 epoch = 210" in shown
+
+
+# --- progress
+
+
+def test_progress_line_before_the_first_validation():
+    assert text.progress(STEPS, {**COUNTS, "total_steps": 2100}, None, None) == (
+        "epoch 2/3  step 1,400/2,100  1,234 images/s  loss 0.5123  accuracy 0.8000  val accuracy -  ETA -"
+    )
+
+
+def test_progress_line_later():
+    shown = text.progress(STEPS, COUNTS, row(1, 0.75), 75.0)
+    assert shown.endswith("val accuracy 0.7500  ETA 1:15")
+
+
+def test_epoch_line():
+    assert text.epoch_line(row(2, 0.75), COUNTS, 3700) == (
+        "epoch 2/3  step 140/210  1,234 images/s  loss 0.2500  accuracy 0.2500  val accuracy 0.7500  ETA 1:01:40"
+    )
+
+
+def test_history_shows_every_epoch_of_a_short_run():
+    shown = text.history([row(epoch) for epoch in range(1, 25)]).splitlines()
+    assert shown[0].split() == ["epoch", "loss", "accuracy", "val", "loss", "val", "accuracy", "seconds", "images/s"]
+    assert [int(line.split()[0]) for line in shown[1:]] == list(range(1, 25))
+
+
+def test_history_of_a_long_run_keeps_first_best_and_last():
+    rows = [row(epoch, 0.9 if epoch in (17, 20) else 0.5) for epoch in range(1, 41)]
+    epochs = [int(line.split()[0]) for line in text.history(rows).splitlines()[1:]]
+    assert epochs == [1, 2, 3, 17, *range(31, 41)]
+
+
+class Display:
+    """Records what Ansible's Display is asked to show."""
+
+    def __init__(self):
+        self.shown = []
+
+    def display(self, line, newline=True):
+        self.shown.append((line, newline))
+
+
+def test_line_on_a_terminal_is_redrawn_cut_to_its_width_and_removed(monkeypatch):
+    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda *_: os.terminal_size((10, 24)))
+    display = Display()
+    line = progress.Line(display, terminal=True)
+    line.update("0123456789abc")
+    line.update("short")
+    line.print("stays")
+    line.print("this too, in full")
+    line.end()
+    clear = "\r\x1b[2K"
+    assert display.shown == [
+        (clear + "012345678", False),
+        (clear + "short", False),
+        (clear, False),
+        ("stays", True),
+        ("this too, in full", True),
+    ]
+
+
+def test_line_elsewhere_is_written_rarely_and_without_control_characters():
+    display = Display()
+    line = progress.Line(display, terminal=False, every=1e9)
+    line.update("too early")
+    line.print("stays")
+    line.end()
+    assert display.shown == [("stays", True)]
+
+
+def test_line_elsewhere_is_written_when_its_time_has_come():
+    display = Display()
+    line = progress.Line(display, terminal=False, every=0)
+    line.update("0123456789" * 30)
+    assert display.shown == [("0123456789" * 30, True)]
+
+
+def test_estimate_from_the_current_speed():
+    estimate = progress.Estimate(COUNTS)
+    estimate.epoch(100.0, 1)
+    assert estimate.left(110, 1280.0) == 10.0
+    assert estimate.left(210, 1280.0) == 0.0
+    assert estimate.left(110, 0.0) is None
+
+
+def test_estimate_from_finished_epochs_counts_validation_and_saving():
+    estimate = progress.Estimate(COUNTS)
+    for at, epoch in ((100.0, 1), (170.0, 2)):
+        estimate.epoch(at, epoch)
+    assert estimate.left(140, 1e9) == 70.0
+    assert estimate.left(175, 1e9) == 35.0
+
+
+# --- results and what to type next
+
+
+SUMMARY = {
+    "state": "SUCCEEDED",
+    "workers": 2,
+    "epochs": 3,
+    "best": {"epoch": 2, "val_accuracy": 0.8765},
+    "seconds_total": 75.0,
+    "seconds_training": 60.0,
+    "images_per_s": 2345.6,
+    "weights_sha256": "0123456789abcdef" * 4,
+    "weights_sha256_by_rank": ["0123456789abcdef" * 4] * 2,
+}
+
+
+def test_result_of_a_run_that_succeeded():
+    shown = text.result("my-run", "runs/my-run", SUMMARY, [row(1), row(2, 0.8765)]).splitlines()
+    assert shown[0] == "my-run: SUCCEEDED"
+    assert "  best epoch  2 (validation accuracy 0.8765)" in shown
+    assert "  time        1:15 of the chief's process, of it training 1:00" in shown
+    assert "  speed       2,346 images/s in training steps" in shown
+    assert "  weights     equal on all 2 workers (sha256 0123456789abcdef)" in shown
+    assert "  results     runs/my-run" in shown
+    assert shown[shown.index("Next") :] == [
+        "Next",
+        "  accuracy on the test images  ansible-playbook evaluate.yml -e run=my-run -e epoch=first,best,last",
+        "  curves                       ansible-playbook tensorboard.yml",
+        "  train longer                 ansible-playbook train.yml -e run=my-run -e epochs=6",
+    ]
+
+
+def test_a_result_that_is_not_exact_or_not_all_saved_says_so():
+    more = {
+        "exact": False,
+        "inexact_because": ["what was not sent at step 8 started anew"],
+        "unsaved": {"the snapshot of epoch 1": "/d: full"},
+    }
+    shown = text.result("r", "runs/r", {**SUMMARY, **more}, [row(1)]).splitlines()
+    assert "  not exact   what was not sent at step 8 started anew; the weights differ a little from those without interruption" in shown
+    assert "  not saved   the snapshot of epoch 1 (/d: full)" in shown
+
+
+def test_the_plan_says_what_a_run_takes_of_the_disk():
+    needs = {"states_mb": 30.0, "snapshots": 60, "snapshot_mb": 5.0}
+    config = {**made_plan()["config"], "checkpoint": {"snapshots": "all"}}
+    assert (
+        "  disk          at most 330 MB on the chief and here: 60 snapshots of 5.0 MB (checkpoint.snapshots: all), training states 30.0 MB"
+    ) in text.plan({**made_plan(), "config": config, "needs": needs}, "runs").splitlines()
+
+
+def test_an_epoch_that_was_not_finished_is_left_out_of_the_mean():
+    rows = [{**row(epoch), "seconds": seconds} for epoch, seconds in ((1, 10.0), (2, 20.0), (3, 1.0))]
+    assert "  mean epoch  15.0 s of training steps" in text.result("r", "runs/r", {**SUMMARY, "epochs_done": 2}, rows).splitlines()
+
+
+def commands(state, best=True):
+    summary = {**SUMMARY, "state": state, "best": SUMMARY["best"] if best else None}
+    return [command for _, command in text.after_run("r", summary)]
+
+
+CONTINUE, LOGS = "ansible-playbook train.yml -e run=r", "ansible-playbook logs.yml -e run=r"
+EVALUATE, CURVES = "ansible-playbook evaluate.yml -e run=r -e epoch=first,best,last", "ansible-playbook tensorboard.yml"
+
+
+@pytest.mark.parametrize(
+    ("state", "best", "expected"),
+    [
+        ("SUCCEEDED", True, [EVALUATE, CURVES, "ansible-playbook train.yml -e run=r -e epochs=6"]),
+        ("CANCELLED", True, [CONTINUE, EVALUATE, CURVES]),
+        ("PREEMPTED", False, [CONTINUE]),
+        ("FAILED", False, [CONTINUE, LOGS]),
+        ("FAILED", True, [CONTINUE, EVALUATE, CURVES, LOGS]),
+    ],
+)
+def test_next_commands_by_state(state, best, expected):
+    assert commands(state, best) == expected
+
+
+def test_a_run_of_slurm_is_continued_by_slurm_and_has_its_logs_there():
+    summary = {**SUMMARY, "state": "FAILED", "best": None, "started_by": "playbooks/slurm.yml"}
+    assert [command for _, command in text.after_run("r", summary)] == ["ansible-playbook playbooks/slurm.yml -e run=r"]
+
+
+def test_result_of_a_run_that_failed_before_its_first_epoch():
+    shown = text.result("r", "runs/r", {"state": "FAILED", "workers": 2}, [])
+    assert shown == (f"r: FAILED\n  results  runs/r\n\nNext\n  continue where it stopped  {CONTINUE}\n  all logs                   {LOGS}")
+
+
+def test_under_way_names_the_run_in_each_command():
+    shown = text.under_way("r").splitlines()
+    assert shown == [
+        "Next",
+        "  watch  ansible-playbook train.yml -e run=r",
+        "  look   ansible-playbook status.yml -e run=r",
+        "  stop   ansible-playbook stop.yml -e run=r",
+    ]
+
+
+def test_no_commands_no_heading():
+    assert text.next_commands([]) == ""
+
+
+# --- failures
+
+
+def verdict(host, rank, state="failed", **more):
+    return {"host": host, "rank": rank, "state": state, **more}
+
+
+def test_failure_shows_the_first_cause_its_last_lines_and_the_others():
+    cause = verdict("node02", 1, exit_code=1, message="out of memory", last_lines=["Traceback", "MemoryError"])
+    others = [verdict("node01", 0, exit_code=75), verdict("node03", 2, "unreachable")]
+    assert text.failure(cause, others).splitlines() == [
+        "First failure: node02 (rank 1), exit code 1",
+        "  out of memory",
+        "  last lines of node02/worker.log:",
+        "    Traceback",
+        "    MemoryError",
+        "  node01 (rank 0): exit code 75",
+        "  node03 (rank 2): unreachable",
+    ]
+
+
+def test_failure_without_an_exit_code_shows_the_state():
+    assert text.failure(verdict("a", 0, "silent"), []) == "First failure: a (rank 0), silent"
+
+
+def test_failure_of_the_others_with_exit_code_zero():
+    assert text.failure(verdict("a", 0, exit_code=1), [verdict("b", 1, "done", exit_code=0)]).endswith("  b (rank 1): exit code 0")
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [(137, " (killed by SIGKILL)"), (139, " (killed by SIGSEGV)"), (143, " (killed by SIGTERM)"), (1, ""), (128, ""), (255, "")],
+)
+def test_signal_names(code, shown):
+    assert text.signal_name(code) == shown
+
+
+def crash(code=139, **more):
+    return verdict("a", 0, exit_code=code, phase="tracing", step=0, **more)
+
+
+def test_a_crash_of_native_code_names_phase_and_mend():
+    assert text.failure(crash(), [verdict("b", 1, exit_code=75)]).splitlines() == [
+        "First failure: a (rank 0), exit code 139 (killed by SIGSEGV while tracing)",
+        "  Native code crashed. oneDNN, TensorFlow's code for processors, does with some layers (strided 1x1 convolutions).",
+        "  Fix: train without it: -e set=train.environment.TF_ENABLE_ONEDNN_OPTS=0, "
+        "or worker_environment: {TF_ENABLE_ONEDNN_OPTS: 0} in the inventory",
+        "  b (rank 1): exit code 75",
+    ]
+
+
+def test_a_crash_without_onednn_says_something_else():
+    lines = text.failure(crash(-4, again=True, environment={"TF_ENABLE_ONEDNN_OPTS": "0"}), []).splitlines()
+    assert lines == [
+        "First failure: a (rank 0), exit code -4 (killed by SIGILL while tracing)",
+        "  The launch before ended the same way: to continue as it is would end so again.",
+        "  Native code crashed, and not in oneDNN (TF_ENABLE_ONEDNN_OPTS=0 is set). Fix: look at what the model's own code calls",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (crash(), [CONTINUE, f"{CONTINUE} -e set=train.environment.TF_ENABLE_ONEDNN_OPTS=0", LOGS]),
+        (crash(again=True), [f"{CONTINUE} -e set=train.environment.TF_ENABLE_ONEDNN_OPTS=0", LOGS]),
+        (crash(again=True, environment={"TF_ENABLE_ONEDNN_OPTS": "0"}), [LOGS]),
+        (crash(137), [CONTINUE, LOGS]),
+    ],
+)
+def test_next_commands_after_a_crash(failure, expected):
+    summary = {**SUMMARY, "state": "FAILED", "best": None, "failure": failure}
+    assert [command for _, command in text.after_run("r", summary)] == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "again"),
+    [
+        ({}, {}, True),
+        ({}, None, False),
+        ({}, {"phase": "restoring"}, False),
+        ({}, {"step": 7}, False),
+        ({}, {"exit_code": 132}, False),
+        ({"exit_code": 137}, {"exit_code": 137}, False),
+        ({"exit_code": 1}, {"exit_code": 1}, False),
+        ({"exit_code": None}, {"exit_code": None}, False),
+    ],
+)
+def test_the_same_crash_twice(now, before, again):
+    assert outcome.crashed_again(crash() | now, None if before is None else crash() | before) is again
+
+
+def test_failure_by_a_signal_names_it():
+    assert text.failure(verdict("a", 0, exit_code=137), []) == "First failure: a (rank 0), exit code 137 (killed by SIGKILL)"
+
+
+# --- weights, models
+
+
+def test_weights_are_called_equal_only_of_several_workers_and_only_when_they_are():
+    assert text.weights(["a" * 64, "a" * 64]) == f"equal on all 2 workers (sha256 {'a' * 16})"
+    assert text.weights(["a" * 64]) == f"of the only worker (sha256 {'a' * 16})"
+    assert text.weights(["a" * 64, "b" * 64]) == f"DIFFERENT on 2 workers, which must not be: sha256 {'a' * 16}, {'b' * 16}"
+
+
+def test_a_model_of_ones_own_is_named_by_its_function():
+    assert text.model_name({"name": "own", "file": "mine.py", "function": "build", "source": "..."}) == "mine.py:build"
+    assert text.model_name({"name": "task_cnn"}) == "task_cnn"
+
+
+# --- times
+
+
+ENTERED = 1000.0
+BEGAN = {"starting": 1012.0, "training": 1031.0, "validating": 1050.0, "ended": 1075.0}
+
+
+def ended(at, **phases):
+    return [verdict("a", 0, "done", at=at, phases_began=phases), verdict("b", 1, "done", at=at + 1)]
+
+
+def test_a_launch_is_timed_from_enter_to_the_result_and_its_parts_are_all_of_it():
+    launch = outcome.launch_times(ENTERED, ended(1080.0, **BEGAN), 1086.4)
+    assert launch == {
+        "until": "result",
+        "seconds_from_enter": 86.4,
+        "seconds_to_training": 31.0,
+        "seconds_training": 44.0,
+        "seconds_after_training": 11.4,
+    }
+    assert text.times({"launch": launch, "seconds_total": 50.0, "seconds_training": 44.0}) == (
+        "1:26 from Enter to this result, of it training 0:44 with validation and saving (before it 0:31, after it 0:11)"
+    )
+
+
+def test_a_command_that_came_back_to_a_run_counts_to_the_end_of_its_last_worker():
+    launch = outcome.launch_times(ENTERED, ended(1080.0, **BEGAN), None)
+    assert launch["until"] == "last worker's end"
+    assert (launch["seconds_from_enter"], launch["seconds_after_training"]) == (81.0, 6.0)
+    said = text.times({"launch": launch, "restarts": 2, "seconds_training": 131.0})
+    assert said.startswith("1:21 from Enter to the end of the last worker, of it training 0:44 ")
+    assert said.endswith("; all 3 launches trained 2:11")
+
+
+def test_a_launch_that_never_trained_and_one_of_which_nothing_is_known():
+    assert text.times({"launch": outcome.launch_times(ENTERED, ended(1030.0, starting=1012.0), 1040.0)}) == (
+        "0:40 from Enter to this result, no step was trained"
+    )
+    of_slurm = [verdict("a", 0, "done", at=5.0)]
+    assert outcome.launch_times(ENTERED, of_slurm, 1040.0) is None
+    assert outcome.launch_times(None, ended(1080.0, **BEGAN), 1090.0) is None
+    assert text.times({"launch": None, "state": "FAILED"}) == ""
+
+
+# --- who is to blame, and the run's state
+
+
+def blamed(*verdicts):
+    found = outcome.root_cause(list(verdicts))
+    return found and found["host"]
+
+
+def test_nobody_is_blamed_when_nobody_failed():
+    assert blamed(verdict("a", 0, "done"), verdict("b", 1, "preempted"), verdict("c", 2, "running")) is None
+    assert blamed() is None
+
+
+@pytest.mark.parametrize("state", ["failed", "gone", "silent", "unreachable"])
+def test_every_other_state_is_a_failure(state):
+    assert blamed(verdict("a", 0, "done"), verdict("b", 1, state, at=1.0)) == "b"
+
+
+def test_the_earliest_by_time_is_blamed_and_not_the_first_in_the_list():
+    assert blamed(verdict("a", 0, exit_code=1, at=20.0), verdict("b", 1, exit_code=1, at=10.0), verdict("c", 2, "gone", at=15.0)) == "b"
+
+
+def test_loss_of_a_peer_is_blamed_only_when_alone():
+    assert blamed(verdict("a", 0, exit_code=75, at=1.0), verdict("b", 1, exit_code=137, at=9.0)) == "b"
+    assert blamed(verdict("a", 0, exit_code=75, at=1.0), verdict("b", 1, "unreachable", at=9.0)) == "b"
+    assert blamed(verdict("a", 0, exit_code=75, at=5.0), verdict("b", 1, exit_code=75, at=4.0)) == "b"
+    assert blamed(verdict("a", 0, exit_code=75, at=5.0), verdict("b", 1, "done", exit_code=0, at=4.0)) == "a"
+
+
+def test_one_that_was_ended_by_us_comes_after_those_that_failed():
+    assert blamed(verdict("a", 0, "ended", ended_by_us=True, at=1.0), verdict("b", 1, exit_code=1, at=9.0)) == "b"
+    assert blamed(verdict("a", 0, "ended", ended_by_us=True, at=1.0), verdict("b", 1, "silent", ended_by_us=False, at=9.0)) == "b"
+
+
+def test_one_that_was_ended_by_us_comes_last_of_all():
+    assert blamed(verdict("a", 0, exit_code=75, at=1.0), verdict("b", 1, "ended", ended_by_us=True, at=9.0)) == "a"
+
+
+@pytest.mark.parametrize(
+    ("states", "chief", "cancelled", "expected"),
+    [
+        (["done", "done"], "SUCCEEDED", False, "SUCCEEDED"),
+        (["running", "running"], "RUNNING", False, "RUNNING"),
+        (["running", "done"], "RUNNING", False, "RUNNING"),
+        (["preempted", "preempted"], "PREEMPTED", False, "PREEMPTED"),
+        (["preempted", "preempted"], "CANCELLED", False, "CANCELLED"),
+        (["preempted", "done"], None, True, "CANCELLED"),
+        (["preempted", "failed"], "CANCELLED", True, "FAILED"),
+        (["running", "gone"], "RUNNING", False, "FAILED"),
+    ],
+)
+def test_state_of_a_run(states, chief, cancelled, expected):
+    assert outcome.state([verdict("h", rank, state) for rank, state in enumerate(states)], chief, cancelled) == expected
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "done"), (42, "preempted"), (75, "failed"), (1, "failed"), (137, "failed")])
+def test_state_of_an_exit_code(code, state):
+    assert outcome.of_exit_code(code) == state
+
+
+# --- status
+
+
+PHASE = {"kind": "phase", "phase": "training", "note": ""}
+BEAT = {"kind": "heartbeat", "phase": "validating", "step": 8}
+
+
+@pytest.mark.parametrize(
+    ("records", "ended", "alive", "state"),
+    [
+        ([], None, False, "not started"),
+        ([], None, True, "running"),
+        ([PHASE], None, True, "running"),
+        ([PHASE], None, False, "gone"),
+        ([PHASE], {"exit_code": 0}, False, "done"),
+        ([PHASE], {"exit_code": 42}, False, "preempted"),
+        ([], {"exit_code": 1}, False, "failed"),
+    ],
+)
+def test_state_of_a_worker(records, ended, alive, state):
+    assert status.worker(records, ended, alive, None)["state"] == state
+
+
+def test_worker_shows_the_newest_of_each_kind():
+    later = {**STEPS, "step": 1408, "input_wait": 0.3, "seconds": 1.0}
+    seen = status.worker([PHASE, STEPS, later, row(1) | {"kind": "epoch"}, BEAT], None, True, 2.0)
+    assert (seen["phase"], seen["steps"]["step"], seen["epoch"]["epoch"], seen["heard"]) == ("validating", 1408, 1, 2.0)
+    assert seen["input_wait"] == pytest.approx(0.2)
+
+
+def test_waiting_for_input_is_of_the_last_fifty_calls():
+    records = [{**STEPS, "input_wait": 1.0}] * 50 + [{**STEPS, "input_wait": 0.0}] * 50
+    assert status.worker(records, None, True, 1.0)["input_wait"] == 0.0
+
+
+def test_a_worker_without_steps_has_no_share():
+    seen = status.worker([PHASE], None, True, 1.0)
+    assert (seen["steps"], seen["epoch"], seen["input_wait"], seen["exit_code"]) == (None, None, None, None)
+
+
+HOSTS = [{"rank": rank, "name": f"pi{rank}"} for rank in range(4)]
+
+
+def test_status_table_has_a_line_for_every_host():
+    seen = [
+        {"host": "pi0", **status.worker([PHASE, STEPS], None, True, 2.4)},
+        {"host": "pi1", **status.worker([PHASE, STEPS], None, True, 20.0)},
+        {"host": "pi2", **status.worker([PHASE], {"exit_code": 137}, False, 99.0)},
+    ]
+    lines = status.table("my-run", None, HOSTS, seen, {**COUNTS, "total_steps": 2100}).splitlines()
+    assert lines[0] == "my-run: RUNNING"
+    assert lines[1].startswith("  epoch 2/3  step 1,400/2,100")
+    assert lines[3].split() == ["rank", "host", "state", "phase", "step", "waits", "for", "input", "heard", "note"]
+    assert lines[4].split() == ["0", "pi0", "running", "training", "1,400", "10.0%", "2", "s", "ago"]
+    assert lines[5].split() == ["1", "pi1", "running", "training", "1,400", "10.0%", "20", "s", "ago", "silent"]
+    assert lines[6].split() == ["2", "pi2", "failed", "-", "-", "-", "-", "exit", "code", "137", "(killed", "by", "SIGKILL)"]
+    assert lines[7].split() == ["3", "pi3", "unreachable", "-", "-", "-", "-"]
+
+
+SPLIT = {"kind": "split", "input": 0.001, "forward_backward": 0.05, "compression": 0.002, "all_reduce": 0.08, "apply": 0.004}
+
+
+def test_status_says_what_a_step_is_made_of_where_that_is_known():
+    slow = {**SPLIT, "forward_backward": 0.08, "all_reduce": 0.05}
+    seen = [
+        {"host": "pi0", **status.worker([PHASE, SPLIT, STEPS], None, True, 2.4)},
+        {"host": "pi1", **status.worker([PHASE, slow], None, True, 2.0)},
+        {"host": "pi2", **status.worker([PHASE], None, True, 2.0)},
+        {"host": "pi3", "state": "unreachable"},
+    ]
+    assert status.table("my-run", None, HOSTS, seen, COUNTS).splitlines()[8:] == [
+        "",
+        "A step in milliseconds (median of the profiled steps)",
+        "  host  input  forward/backward  compression  all-reduce  apply  own work   step",
+        "  pi0     1.0              50.0          2.0        80.0    4.0      57.0  137.0",
+        "  pi1     1.0              80.0          2.0        50.0    4.0      87.0  137.0",
+        "  pi1 is the slowest: 87 ms of its own work a step, 1.53 times that of pi0; pi0 waits for it in the all-reduce.",
+    ]
+
+
+def test_status_before_any_step_was_taken_apart_ends_with_the_workers():
+    seen = [{"host": "pi0", **status.worker([PHASE, STEPS], None, True, 2.4)}]
+    assert seen[0]["split"] == {}
+    assert status.table("my-run", None, HOSTS[:1], seen, COUNTS).splitlines()[-1].split()[:2] == ["0", "pi0"]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "states", "shown"),
+    [
+        ("RUNNING", ["running", "gone"], "RUNNING"),
+        ("FAILED", ["running"], "RUNNING"),
+        ("FAILED", ["gone"], "FAILED"),
+        ("SUCCEEDED", ["done"], "SUCCEEDED"),
+        (None, ["done", "done"], "SUCCEEDED (results not collected yet)"),
+        ("RUNNING", ["done", "gone"], "ended without being watched; continue it with train.yml"),
+        (None, [], "ended without being watched; continue it with train.yml"),
+    ],
+)
+def test_overall_state(recorded, states, shown):
+    assert status.overall(recorded, [{"state": state} for state in states]) == shown
+
+
+def test_a_run_among_others_is_a_line():
+    summary = {
+        "state": "CANCELLED",
+        "workers": 5,
+        "epochs_done": 2,
+        "steps": 1500,
+        "seconds_total": 105.0,
+        "seconds_training": 75.2,
+        "images_per_s": 2310.4,
+        "best": {"epoch": 2, "val_accuracy": 0.51234},
+    }
+    row = status.run_row("job", summary, 1_800_000_000.0)
+    assert [str(cell) for cell in (*row[:2], *row[3:])] == ["job", "CANCELLED", "5", "2", "1,500", "1:15", "2,310", "0.5123 (epoch 2)"]
+    assert str(row[2]).startswith("2027-01-1")
+    assert len(row) == len(status.RUN_COLUMNS)
+    assert status.run_row("new", {"state": None}, None) == ["new", "-", "-", "-", "-", "-", "-", "-", "-"]

@@ -1,0 +1,304 @@
+"""The output of commands: what it does when nobody reads it any more."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.unit.conftest import ROOT
+
+SAY = """
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+
+class ActionModule(ActionBase):
+    _requires_connection = False
+
+    def run(self, tmp=None, task_vars=None):
+        for _ in range(40):
+            Display().display("x" * 2000)
+        return {**super().run(tmp, task_vars), "changed": False}
+"""
+
+
+HOSTILE = "a\x1b]0;evil\x07b\x1b[2Jc\x9b31md\u202ee\rf\x1b[8mg"
+BRING = f"""
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from control import text
+from control.progress import Line
+
+
+class ActionModule(ActionBase):
+    _requires_connection = False
+
+    def run(self, tmp=None, task_vars=None):
+        hostile = {HOSTILE!r}
+        line = Line(Display(), terminal=True)
+        line.update(hostile)
+        line.print(hostile)
+        Display().warning(hostile)
+        Display().display(hostile)
+        Display().display(hostile, stderr=True)
+        if self._task.args.get("fail"):
+            raise AnsibleActionFail(hostile)
+        return {{**super().run(tmp, task_vars), "show": hostile, "show_last": text.table(["class"], [[hostile + "\\nSUCCEEDED"]])}}
+"""
+
+
+@pytest.mark.parametrize("wordy", [False, True])
+@pytest.mark.parametrize("fail", [False, True])
+def test_no_control_sequence_of_others_reaches_the_terminal(fail, wordy, tmp_path):
+    """Of a node's lines, a class or a file's name: through whatever way a text comes."""
+    (tmp_path / "bring.py").write_text(BRING)
+    plays = [{"hosts": "localhost", "gather_facts": False, "tasks": [{"name": "Bring", "bring": {"fail": fail}}]}]
+    (tmp_path / "bring.yml").write_text(json.dumps(plays))
+    argv = [
+        sys.executable,
+        "-m",
+        "ansible",
+        "playbook",
+        "-i",
+        "localhost,",
+        "-c",
+        "local",
+        *(["-v"] if wordy else []),
+        str(tmp_path / "bring.yml"),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ANSIBLE_ACTION_PLUGINS": str(tmp_path), "ANSIBLE_FORCE_COLOR": "1"}
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, check=False, timeout=60, env=environment)
+    assert (done.returncode != 0) == fail
+    for output in (done.stdout.decode(), done.stderr.decode()):
+        ours = output.replace("\r\x1b[2K", "")
+        left = re.sub(r"\x1b\[[0-9;]*m", "", ours)
+        assert all(character.isprintable() or character in "\n\t" for character in left), repr(left)
+        assert "\\x1b]0;evil\\x07b" in left
+    assert fail or "\\nSUCCEEDED" in done.stdout.decode()
+
+
+def test_a_command_whose_output_loses_its_reader_finishes_its_work(tmp_path):
+    """Ansible's own thread of results would end at the first line of progress, and the command wait for ever."""
+    done = tmp_path / "done"
+    (tmp_path / "say.py").write_text(SAY)
+    tasks = [{"name": "Say", "say": {}}, {"name": "Done", "file": {"path": str(done), "state": "touch"}}]
+    (tmp_path / "say.yml").write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
+    argv = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", "-c", "local"]
+    argv += ["-e", f"ansible_python_interpreter={sys.executable}", str(tmp_path / "say.yml")]
+    read, write = os.pipe()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ANSIBLE_ACTION_PLUGINS": str(tmp_path)}
+    process = subprocess.Popen(argv, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, env=environment)
+    os.close(write)
+    os.read(read, 1)
+    os.close(read)
+    try:
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, error
+    assert done.is_file()
+
+
+def test_stages_are_announced_unless_they_are_left_out(tmp_path):
+    def play(name, *conditions):
+        tasks = [{"name": "Note", "set_fact": {"known": True}, "when": condition} for condition in conditions]
+        return {"name": name, "hosts": "localhost", "gather_facts": False, "tasks": tasks}
+
+    plays = [play("First", True), play("Left out", "missing is defined"), play("Half", "not known", "known"), play("Wrong", "missing")]
+    (tmp_path / "stages.yml").write_text(json.dumps(plays))
+    argv = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", "-c", "local", str(tmp_path / "stages.yml")]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert [line for line in done.stdout.splitlines() if line.startswith("---")] == ["--- First", "--- Half", "--- Wrong"]
+    assert done.returncode != 0
+    assert "missing" in done.stdout
+
+
+def test_when_a_process_began_is_when_it_was_started_and_not_when_it_asks():
+    code = "import time; time.sleep(0.5); from plugins.callback.lockstep import process_began; print(process_began())"
+    before = time.time()
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert before - 0.05 < float(done.stdout) < before + 0.4
+
+
+def play(tmp_path, tasks, *options, **environment):
+    (tmp_path / "some.yml").write_text(json.dumps([{"name": "Some", "hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
+    (tmp_path / "say.py").write_text(TELL)
+    argv = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", "-c", "local", *options, str(tmp_path / "some.yml")]
+    argv += ["-e", f"ansible_python_interpreter={sys.executable}"]
+    plain = {name: value for name, value in os.environ.items() if name != "LOCKSTEP_RECAP"}
+    settings = {"env": {**plain, "ANSIBLE_ACTION_PLUGINS": str(tmp_path), **environment}, "cwd": ROOT, "timeout": 60}
+    return subprocess.run(argv, capture_output=True, text=True, check=False, **settings).stdout
+
+
+TELL = """
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    _requires_connection = False
+
+    def run(self, tmp=None, task_vars=None):
+        return {**super().run(tmp, task_vars), **self._task.args}
+"""
+WELL = [{"name": "Say", "say": {"show_last": "my-run: SUCCEEDED"}}]
+BADLY = [{"name": "Say", "say": {"failed": True, "msg": "the run is gone"}}]
+
+
+def test_a_command_ends_with_its_result_and_not_with_counts_of_tasks(tmp_path):
+    assert play(tmp_path, WELL).strip().splitlines()[-1] == "my-run: SUCCEEDED"
+    failed = play(tmp_path, BADLY)
+    assert "the run is gone" in failed
+    assert "PLAY RECAP" not in failed
+
+
+def test_the_counts_come_after_the_result_where_they_are_asked_for(tmp_path):
+    for shown in (play(tmp_path, WELL, "-v"), play(tmp_path, WELL, LOCKSTEP_RECAP="1")):
+        before, recap, after = shown.partition("PLAY RECAP")
+        assert recap
+        assert "my-run: SUCCEEDED" in before
+        assert "changed=0" in after
+
+
+ABOUT_WORKERS = [
+    *("train", "evaluate", "sweep", "report", "tensorboard", "status", "logs", "stop", "provision", "doctor"),
+    *("playbooks/delete_run", "playbooks/slurm", "playbooks/visualize", "playbooks/lab_slurm"),
+]
+"""Commands; the other playbooks are parts of these, or about this machine alone."""
+
+
+def command(name, inventory, *arguments):
+    argv = [sys.executable, "-m", "ansible", "playbook", "-i", str(inventory), f"{name}.yml", *arguments]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("name", ABOUT_WORKERS)
+def test_a_command_without_workers_fails_and_says_what_to_write_where(name, tmp_path):
+    (tmp_path / "hosts.yml").write_text("workers:\n  hosts:\n")
+    done = command(name, tmp_path)
+    assert done.returncode != 0, done.stdout
+    assert done.stdout.startswith(f"error: {tmp_path}: the group `workers` has no hosts, and a command is about all of them. Fix: write")
+    assert f"write into {tmp_path}/hosts.yml:\n\nworkers:\n  hosts:\n    node01: {{ansible_host: 10.0.0.1}}\n" in done.stdout
+    assert done.stdout.count("Fix:") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        (
+            "servers:\n  hosts:\n    pi1:\n    pi2:\n",
+            "the group `workers` has no hosts, and a command is about all of them; pi1, pi2 are in no such",
+        ),
+        (None, "there is no such file or folder"),
+    ],
+)
+def test_an_inventory_without_the_group_says_what_it_has(content, rule, tmp_path):
+    path = tmp_path / "mine.yml"
+    if content is not None:
+        path.write_text(content)
+    done = command("train", path)
+    assert done.returncode != 0
+    assert f"error: {path}: {rule}" in done.stdout
+    assert f"Fix: write into {path}:" in done.stdout
+
+
+def test_what_is_about_this_machine_needs_no_workers(tmp_path):
+    done = command("lab", tmp_path, "--list-tasks")
+    assert (done.returncode, "workers" in done.stdout) == (0, False)
+    done = command("lab", tmp_path, "-e", "nods=3")
+    assert "-e nods=" in done.stdout
+    assert "group `workers`" not in done.stdout
+
+
+FORKS = """
+import os
+import signal
+import threading
+
+from ansible.plugins.callback import CallbackBase
+
+
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION, CALLBACK_TYPE, CALLBACK_NAME = 2.0, "aggregate", "interrupt_while_forking"
+
+    def v2_playbook_on_task_start(self, task, is_conditional):
+        if task.get_name() == "Interrupted":
+            main = os.getpid()
+            os.register_at_fork(after_in_parent=lambda: os.getpid() == main and signal.raise_signal(signal.SIGINT))
+"""
+
+
+def test_ctrl_c_that_comes_while_ansible_forks_ends_the_command_too(tmp_path):
+    """Python can't raise there: the exception is lost, and Ansible went on as if nothing had been."""
+    (tmp_path / "interrupt_while_forking.py").write_text(FORKS)
+    tasks = [
+        {"name": "Before", "set_fact": {"known": True}},
+        {"name": "Interrupted", "command": "sleep 1"},
+        {"name": "After", "file": {"path": str(tmp_path / "after"), "state": "touch"}},
+    ]
+    (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
+    argv = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", "-c", "local"]
+    argv += ["-e", f"ansible_python_interpreter={sys.executable}", str(tmp_path / "play.yml")]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "ANSIBLE_CALLBACK_PLUGINS": f"{ROOT / 'plugins/callback'}:{tmp_path}",
+        "ANSIBLE_CALLBACKS_ENABLED": "interrupt_while_forking",
+    }
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, env=environment, check=False, timeout=60)
+    assert "User interrupted execution" in done.stderr
+    assert not (tmp_path / "after").exists()
+
+
+MESSAGES = """
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+from ansible.executor.process.worker import WorkerProcess
+from ansible.executor.task_queue_manager import FinalQueue
+
+from plugins.shared.interrupts import finish_messages_before_dying
+
+if sys.argv[1] == "finish":
+    finish_messages_before_dying()
+queue = FinalQueue()
+threading.Thread(target=lambda: [queue.get() for _ in iter(int, 1)], daemon=True).start()
+for trial in range(300):
+    ready, begun = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        itself = SimpleNamespace(pid=os.getpid())
+        signal.signal(signal.SIGTERM, lambda number, frame: WorkerProcess._term(itself, number, frame))
+        os.write(begun, b"1")
+        while True:
+            queue.put("x" * 20_000)
+    os.read(ready, 1)
+    time.sleep(random.random() / 200)
+    os.kill(pid, signal.SIGTERM)
+    _, status = os.waitpid(pid, 0)
+    if os.WTERMSIG(status) != signal.SIGTERM or not queue._wlock.acquire(timeout=3):
+        sys.exit(f"trial {trial}: ended with {status}, the queue of results stays locked")
+    queue._wlock.release()
+    for end in (ready, begun):
+        os.close(end)
+"""
+
+
+@pytest.mark.parametrize("finish", [True, False])
+def test_a_task_that_is_ended_while_it_sends_leaves_the_commands_queue_open(finish):
+    """Else the command hangs for ever after Ctrl-C. Without our part Ansible's own handler shows the fault: the trial can fail."""
+    argv = [sys.executable, "-c", MESSAGES, "finish" if finish else "as it is"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode == 0) == finish, done.stderr
+    assert finish or "the queue of results stays locked" in done.stderr

@@ -1,0 +1,42 @@
+"""The action `control`: which class a task of a playbook names, and what becomes of a refusal."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from control.task import Task
+from plugins.action.control import task_class
+from tests.unit.conftest import ROOT
+
+PLAYBOOKS = [*ROOT.glob("*.yml"), *(path for folder in ("playbooks", "roles", "benchmarks") for path in (ROOT / folder).rglob("*.yml"))]
+
+
+def uses(node):
+    """Arguments of every `control` task in a YAML tree."""
+    if isinstance(node, dict):
+        yield from ([node["control"]] if isinstance(node.get("control"), dict) else [])
+        for value in node.values():
+            yield from uses(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from uses(value)
+
+
+USED = sorted({arguments["do"] for path in PLAYBOOKS for arguments in uses(yaml.safe_load(path.read_text(encoding="utf-8")))})
+WRITTEN = [path for folder in ("control", "benchmarks") for path in (ROOT / folder).rglob("tasks/*.py") if path.stem != "__init__"]
+
+
+def name_of(path: Path) -> str:
+    """`control/runs/tasks/plan.py` as `runs.plan`."""
+    domain = path.relative_to(ROOT).parts[-3]
+    return f"{domain}.{path.stem}"
+
+
+@pytest.mark.parametrize("name", USED)
+def test_every_task_of_a_playbook_is_a_class(name):
+    assert issubclass(task_class(name), Task)
+
+
+def test_no_class_is_left_that_no_playbook_uses():
+    assert sorted(map(name_of, WRITTEN)) == USED

@@ -1,0 +1,423 @@
+"""Hosts that measure the network between them: real processes on loopback ports, and what may stand in their way."""
+
+import itertools
+import multiprocessing
+import os
+import socket
+import threading
+import time
+from contextlib import ExitStack, closing, contextmanager, suppress
+
+import pytest
+
+from tests.unit.conftest import ROOT, load_file
+
+probe = load_file(ROOT / "plugins" / "modules" / "network_probe.py", "network_probe")
+NONCE = "0123456789abcdef"
+
+
+def free_ports(count):
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def cluster(count, ports=None):
+    return [{"name": f"pi{rank}", "address": "127.0.0.1", "port": port} for rank, port in enumerate(ports or free_ports(count))]
+
+
+def params(rank, hosts, **more):
+    usual = {"nonce": NONCE, "seconds": 1.0, "bandwidth": False, "bytes": 1 << 22, "pair_seconds": 0.1}
+    return {**usual, "rank": rank, "hosts": hosts, **more}
+
+
+def sockets_open():
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the one that listed them
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return sum(name.startswith("socket:") for name in found)
+
+
+def work(queue, delay, given):
+    time.sleep(delay)
+    before = sockets_open()
+    found = probe.Probe(given).run()
+    time.sleep(0.1)
+    found["left"] = (threading.active_count() - 1, sockets_open() - before)
+    queue.put((given["rank"], found))
+
+
+def measure(hosts, ranks=None, delays=(), lists=None, **more):
+    """Results by rank, each host a process of its own; every one must end by itself, with all closed."""
+    context = multiprocessing.get_context("fork")
+    queue, ranks = context.SimpleQueue(), list(range(len(hosts)) if ranks is None else ranks)
+    given = [params(rank, (lists or {}).get(rank, hosts), **more) for rank in ranks]
+    started = [
+        context.Process(target=work, args=(queue, delay, one)) for delay, one in itertools.zip_longest(delays, given, fillvalue=0) if one
+    ]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(20)
+    assert [process.exitcode for process in started] == [0] * len(ranks)
+    found = dict(queue.get() for _ in ranks)
+    assert {one["left"] for one in found.values()} == {(0, 0)}
+    return found
+
+
+def reached(found):
+    return {rank: {name for name, pair in one["pairs"].items() if pair["reachable"]} for rank, one in found.items()}
+
+
+@contextmanager
+def listener(handle=None, backlog=8):
+    """A stranger's server; `handle(connection)` or nothing at all."""
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=backlog)) as server:
+
+        def accept():
+            while True:
+                try:
+                    connection = server.accept()[0]
+                except OSError:
+                    return
+                threading.Thread(target=handle, args=(connection,), daemon=True).start()
+
+        if handle:
+            threading.Thread(target=accept, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+
+
+# --- schedule
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 13])
+def test_every_pair_meets_once_and_nobody_is_twice_in_a_round(count):
+    plan = [list(pairs) for pairs in probe.rounds(count)]
+    assert sorted(tuple(sorted(pair)) for pairs in plan for pair in pairs) == list(itertools.combinations(range(count), 2))
+    for pairs in plan:
+        ranks = [rank for pair in pairs for rank in pair]
+        assert len(ranks) == len(set(ranks))
+
+
+# --- all well
+
+
+def test_direct_ports_are_tried_too():
+    hosts = [{**host, "direct_port": port} for host, port in zip(cluster(2), free_ports(2), strict=True)]
+    assert reached(measure(hosts)) == {0: {"pi1"}, 1: {"pi0"}}
+    with listener() as taken:
+        hosts[1]["direct_port"] = taken
+        found = measure(hosts)
+    assert found[1]["listening"].startswith(f"port {taken}: Address already in use, held by ")
+    assert (found[0]["pairs"]["pi1"]["reachable"], found[0]["pairs"]["pi1"]["port"]) == (False, taken)
+    assert found[1]["pairs"]["pi0"]["reachable"] is True
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_all_pairs_are_measured(count):
+    hosts = cluster(count)
+    found = measure(hosts, bandwidth=True)
+    for rank, one in found.items():
+        assert set(one["pairs"]) == {host["name"] for host in hosts} - {f"pi{rank}"}
+        for pair in one["pairs"].values():
+            assert pair["reachable"] is True
+            assert "error" not in pair
+            assert 0 < pair["rtt_min_ms"] <= pair["rtt_ms"] < 100
+            assert pair["mbit_s"] > 10
+            assert abs(pair["clock_s"]) < 0.1
+            assert pair["mtu_trouble"] is False
+            assert pair["mtu"] >= 65535
+        assert one["leader"] == "pi0"
+        assert one["listening"] is None
+        assert one["ring"]["to"] == f"pi{(rank + 1) % count}"
+        assert one["ring"]["mbit_s"] > 10
+        assert "lo" not in one["interfaces"]
+
+
+def has_ipv6():
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
+def test_hosts_with_ipv6_addresses():
+    found = measure([{**host, "address": "::1"} for host in cluster(2)], bandwidth=True)
+    assert reached(found) == {0: {"pi1"}, 1: {"pi0"}}
+    assert all(pair["mtu"] >= 65535 for one in found.values() for pair in one["pairs"].values())
+
+
+def test_without_bandwidth_it_is_quick_and_sends_little():
+    found = measure(cluster(3))
+    assert reached(found) == {0: {"pi1", "pi2"}, 1: {"pi0", "pi2"}, 2: {"pi0", "pi1"}}
+    assert all("mbit_s" not in pair for one in found.values() for pair in one["pairs"].values())
+    assert all(one["ring"] is None and one["seconds"] < 1 for one in found.values())
+
+
+def test_hosts_that_start_late_are_waited_for():
+    found = measure(cluster(3), delays=(0.0, 0.6, 0.3))
+    assert reached(found) == {0: {"pi1", "pi2"}, 1: {"pi0", "pi2"}, 2: {"pi0", "pi1"}}
+    assert all("mtu" in pair for one in found.values() for pair in one["pairs"].values())
+
+
+def test_one_host_alone_has_nobody_to_measure():
+    found = measure(cluster(1))
+    assert (found[0]["pairs"], found[0]["ring"], found[0]["leader"]) == ({}, None, "pi0")
+
+
+def test_bytes_and_seconds_bound_a_measurement():
+    ours, theirs = socket.socketpair()
+    seen = []
+
+    def swallow():
+        while True:
+            (op, size) = probe.take(theirs, probe.HEAD, 5)
+            probe.read(theirs, memoryview(bytearray(size)), 5)
+            seen.append(size)
+            if op == b"z":
+                probe.send(theirs, b"z")
+                return
+
+    for limit, seconds, most in ((1 << 20, 9.0, 1 << 20), (1 << 40, 0.2, 1 << 40)):
+        seen.clear()
+        reader = threading.Thread(target=swallow)
+        reader.start()
+        start = time.monotonic()
+        assert probe.push(ours, limit, seconds) > 0
+        reader.join()
+        assert 0 < sum(seen) <= most
+        assert time.monotonic() - start < 1
+    ours.close()
+    theirs.close()
+
+
+# --- missing, foreign, silent
+
+
+@pytest.mark.parametrize("missing", [0, 2])
+def test_a_missing_host_is_named_and_the_others_are_measured(missing):
+    hosts = cluster(3)
+    here = [rank for rank in range(3) if rank != missing]
+    found = measure(hosts, here, bandwidth=True)
+    for rank in here:
+        other = next(one for one in here if one != rank)
+        gone = found[rank]["pairs"][f"pi{missing}"]
+        assert gone == {"reachable": False, "kind": "refused", "error": "Connection refused"}
+        assert found[rank]["pairs"][f"pi{other}"]["mbit_s"] > 10
+        assert found[rank]["leader"] == f"pi{here[0]}"
+        assert found[rank]["ring"]["to"] == f"pi{other}"
+        assert found[rank]["seconds"] < 5
+
+
+def greet_back(connection):
+    with connection:
+        connection.sendall(b"SSH-2.0-OpenSSH_9.2 and more to come\r\n")
+        connection.recv(100)
+
+
+def greet_as_grpc(connection):
+    with connection:
+        connection.sendall(bytes.fromhex("000018040000000000") + bytes(24))
+        connection.recv(100)
+
+
+def hang_up(connection):
+    connection.recv(100)
+    connection.close()
+
+
+def repeat(connection):
+    with connection:
+        while data := connection.recv(100):
+            connection.sendall(data)
+
+
+def keep_quiet(connection):
+    with connection:
+        time.sleep(5)
+
+
+@pytest.mark.parametrize(
+    ("handle", "kind", "error"),
+    [
+        (greet_back, "stranger", "something else, its answer begins b'SSH-2.0-', listens there"),
+        (greet_as_grpc, "stranger", "a gRPC server (a training?) listens there"),
+        (hang_up, "stranger", "something else listens there and hangs up"),
+        (repeat, "other_run", "the probe of another run listens there"),
+        (keep_quiet, "silent", "something accepts the connection and never answers"),
+        (None, "silent", "something accepts the connection and never answers"),
+    ],
+)
+def test_a_stranger_on_a_port_is_not_believed(handle, kind, error):
+    with listener(handle) as port:
+        hosts = cluster(3, [*free_ports(2), port])
+        found = measure(hosts, [0, 1])
+    for rank in (0, 1):
+        assert found[rank]["pairs"]["pi2"] == {"reachable": False, "kind": kind, "error": error}
+        assert found[rank]["pairs"][f"pi{1 - rank}"]["reachable"] is True
+        assert found[rank]["seconds"] < 8
+
+
+def test_a_host_whose_port_is_busy_says_so_and_still_measures():
+    with listener(greet_back) as port:
+        hosts = cluster(3, [port, *free_ports(2)])
+        found = measure(hosts, bandwidth=True)
+    assert found[0]["listening"].startswith(f"port {port}: Address already in use, held by ")
+    assert f"(pid {os.getpid()}, user " in found[0]["listening"]
+    assert {one["leader"] for one in found.values()} == {"pi1"}
+    assert reached(found) == {0: {"pi1", "pi2"}, 1: {"pi2"}, 2: {"pi1"}}
+    assert found[0]["pairs"]["pi1"]["mbit_s"] > 10
+    assert found[1]["pairs"]["pi0"]["kind"] == "stranger"
+
+
+def test_a_black_hole_looks_like_a_firewall():
+    with ExitStack() as stack:
+        # A full backlog: the kernel drops what comes after it, as a firewall would.
+        server = stack.enter_context(closing(socket.create_server(("127.0.0.1", 0), backlog=0)))
+        for _ in range(4):
+            filler = stack.enter_context(closing(socket.socket()))
+            filler.setblocking(False)
+            filler.connect_ex(server.getsockname())
+        time.sleep(0.2)
+        hosts = cluster(2, [*free_ports(1), server.getsockname()[1]])
+        found = measure(hosts, [0])
+    assert found[0]["pairs"]["pi1"] == {"reachable": False, "kind": "timeout", "error": "timed out"}
+    assert found[0]["seconds"] < 6
+
+
+def test_an_unknown_name():
+    hosts = cluster(2)
+    hosts[1]["address"] = "no-such-host.invalid"
+    assert measure(hosts, [0])[0]["pairs"]["pi1"]["kind"] == "name"
+
+
+def test_another_host_at_an_address_is_told():
+    ports = free_ports(3)
+    hosts = cluster(3, ports)
+    mistaken = [*hosts[:2], {**hosts[2], "port": ports[1]}]
+    found = measure(hosts, lists={0: mistaken})
+    assert found[0]["pairs"]["pi2"] == {"reachable": False, "kind": "wrong_host", "error": "pi1 answers there"}
+
+
+def test_another_nonce_is_another_run():
+    hosts = cluster(2)
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    both = [context.Process(target=work, args=(queue, 0, params(rank, hosts, nonce=NONCE + str(rank)))) for rank in (0, 1)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(20)
+    kinds = [pair["kind"] for _ in both for pair in queue.get()[1]["pairs"].values()]
+    assert set(kinds) <= {"other_run", "refused"}
+    assert "other_run" in kinds
+
+
+def test_a_caller_who_does_not_know_the_nonce_gets_no_service():
+    hosts = cluster(1)
+    one = probe.Probe(params(0, hosts))
+    one.listen()
+    try:
+        with socket.create_connection(("127.0.0.1", hosts[0]["port"])) as caller:
+            caller.sendall(probe.HELLO.pack(probe.MAGIC, bytes(16), 0) + probe.HEAD.pack(b"e", 0))
+            magic, said, _ = probe.take(caller, probe.HELLO, 2)
+            assert (magic, said) == (probe.MAGIC, bytes(16))
+            with pytest.raises(ConnectionResetError):
+                probe.take(caller, probe.HEAD, 2)
+        with socket.create_connection(("127.0.0.1", hosts[0]["port"])) as caller:
+            caller.sendall(b"GET / HTTP/1.1\r\nHost: pi0\r\n\r\n")
+            with pytest.raises(ConnectionResetError):
+                probe.take(caller, probe.HELLO, 2)
+        assert one.callers == set()
+    finally:
+        one.close()
+
+
+def test_a_host_that_dies_while_measuring_does_not_hold_up_the_rest():
+    hosts = cluster(3)
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    given = [params(rank, hosts, bandwidth=True, pair_seconds=1.0, bytes=1 << 40) for rank in range(3)]
+    started = [context.Process(target=work, args=(queue, 0, one)) for one in given]
+    for process in started:
+        process.start()
+    time.sleep(1.5)
+    started[2].kill()
+    for process in started:
+        process.join(25)
+    assert [process.exitcode for process in started] == [0, 0, -9]
+    found = dict(queue.get() for _ in range(2))
+    assert found[0]["pairs"]["pi1"]["mbit_s"] > 10
+    assert found[1]["pairs"]["pi0"]["mbit_s"] > 10
+    assert found[0]["pairs"]["pi2"]["reachable"] is True
+    assert found[0]["pairs"]["pi2"]["error"].startswith("lost while measuring: ")
+    assert {rank: one["ring"]["to"] for rank, one in found.items()} == {0: "pi1", 1: "pi0"}
+
+
+def relay(target, largest):
+    """A path on which small messages pass and large ones vanish."""
+
+    def pump(source, sink):
+        passed = True
+        with source, sink:
+            while data := source.recv(1 << 16):
+                passed = passed and len(data) <= largest
+                if passed:
+                    sink.sendall(data)
+
+    def handle(connection):
+        try:
+            other = socket.create_connection(("127.0.0.1", target))
+        except ConnectionRefusedError:  # not started yet
+            connection.close()
+            return
+        threading.Thread(target=pump, args=(other, connection), daemon=True).start()
+        pump(connection, other)
+
+    return handle
+
+
+def test_large_packets_that_vanish_are_noticed():
+    hosts = cluster(2)
+    with listener(relay(hosts[1]["port"], 1400)) as port:
+        narrow = [hosts[0], {**hosts[1], "port": port}]
+        found = measure(hosts, lists={0: narrow}, bandwidth=True, seconds=4.0)
+    assert found[0]["pairs"]["pi1"]["mtu_trouble"] is True
+    assert found[0]["pairs"]["pi1"]["rtt_ms"] < 100
+    assert "mbit_s" not in found[0]["pairs"]["pi1"]
+    assert found[1]["pairs"]["pi0"]["mtu_trouble"] is False
+    assert found[1]["pairs"]["pi0"]["mbit_s"] > 10
+
+
+# --- refusals
+
+
+class Failed(Exception):
+    """fail_json."""
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"rank": 2}, "rank=2: there are 2 hosts; give this host's place in them, from 0"),
+        ({"nonce": "short"}, "nonce=short: at least 16 characters; make a new random one for each run"),
+    ],
+)
+def test_refusals(monkeypatch, more, message):
+    class Module:
+        def __init__(self, argument_spec, supports_check_mode):
+            self.params = {**params(0, cluster(2)), **more}
+
+        def fail_json(self, msg):
+            raise Failed(msg)
+
+    monkeypatch.setattr(probe, "AnsibleModule", Module)
+    with pytest.raises(Failed) as caught:
+        probe.main()
+    assert str(caught.value) == message

@@ -1,0 +1,258 @@
+"""The environment on a host: made whole from wheels or made anew, never replaced under a running program."""
+
+import fcntl
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from types import SimpleNamespace
+
+import pytest
+
+from tests.project import await_until
+from tests.unit.control.provision.test_wheels import make_wheel, pin
+from tests.unit.fake_module import Module, ended, failed, load
+
+python_env = load("python_env")
+UV = shutil.which("uv", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
+
+
+class Real(Module):
+    """Runs its commands for real, and remembers them."""
+
+    def run_command(self, argv):
+        self.ran.append(" ".join(argv))
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+
+def add_uv(folder, script):
+    """A wheel of uv whose program is a shell script."""
+    with zipfile.ZipFile(folder / "uv-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr("uv-1.0.data/scripts/uv", f"#!/bin/sh\n{script}\n")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A host's own directory and a folder of wheels, with uv when this machine has it."""
+    monkeypatch.setattr(python_env.os, "environ", dict(os.environ))
+    monkeypatch.setattr(python_env.os, "sync", lambda: None)
+    wheels, root = tmp_path / "dfs" / "my wheels", tmp_path / "my root"
+    wheels.mkdir(parents=True)
+    (wheels / "requirements.txt").write_text(pin("tiny", make_wheel(wheels, "tiny")))
+    if UV:
+        add_uv(wheels, f'exec {UV} "$@"')
+
+    def module(state="present", digest="d1", cls=Real, **options):
+        parameters = {"need_mb": 1, "modules": ["tiny"], "others": [str(root / "caches")], "python": sys.executable, **options}
+        return cls(path=str(root / "venv"), wheels=str(wheels), digest=digest, state=state, **parameters)
+
+    return SimpleNamespace(root=root, venv=root / "venv", wheels=wheels, module=module)
+
+
+def present(place, **options):
+    return ended(python_env.present, place.module(**options))
+
+
+def absent(place, **options):
+    return ended(python_env.absent, place.module(state="absent", **options))
+
+
+def works(place):
+    done = subprocess.run(
+        [place.venv / "bin" / "python", "-c", "import tiny; print(tiny.__file__)"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip().startswith(str(place.venv))
+
+
+needs_uv = pytest.mark.skipif(UV is None, reason="uv is not installed here")
+needs_pip = pytest.mark.skipif(importlib.util.find_spec("ensurepip") is None, reason="this Python can't make environments with pip")
+
+
+@needs_uv
+def test_made_with_uv_once_and_nothing_else_is_left(place):
+    made = present(place)
+    assert (made["changed"], made["tool"]) == (True, "uv")
+    assert works(place)
+    assert sorted(os.listdir(place.root)) == [".lockstep-env.lock", ".lockstep-env.venv.made", "venv"]
+    assert present(place) == {"changed": False}
+
+
+@needs_pip
+def test_made_with_pip_where_uv_does_not_start(place):
+    add_uv(place.wheels, "exit 126")
+    assert present(place)["tool"] == "pip"
+    assert works(place)
+    assert present(place) == {"changed": False}
+
+
+def test_no_uv_among_the_wheels(place, tmp_path):
+    for wheel in place.wheels.glob("uv-*.whl"):
+        wheel.unlink()
+    assert python_env.unpacked_uv(str(place.wheels), str(tmp_path)) is None
+
+
+@needs_uv
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda venv: (venv / "lockstep.stamp").unlink(),
+        lambda venv: (venv / "lockstep.stamp").write_text('{"digest": "d1", "pyth'),
+        lambda venv: (venv / "bin" / "python").unlink(),
+    ],
+    ids=["killed before the stamp", "torn stamp", "Python gone"],
+)
+def test_a_half_made_environment_is_made_anew(spoil, place):
+    present(place)
+    (place.venv / "old").touch()
+    (place.root / ".lockstep-install-abc").mkdir()
+    spoil(place.venv)
+    assert present(place)["changed"] is True
+    assert not (place.venv / "old").exists()
+    assert not (place.root / ".lockstep-install-abc").exists()
+
+
+@needs_uv
+def test_other_wheels_or_another_python_make_it_anew(place):
+    present(place)
+    assert present(place, digest="d2")["changed"] is True
+    stamp = place.venv / "lockstep.stamp"
+    stamp.write_text(json.dumps({**json.loads(stamp.read_text()), "python": "3.10"}))
+    assert present(place, digest="d2")["changed"] is True
+
+
+@needs_uv
+def test_a_wheel_that_is_not_the_one_of_the_lock_is_refused_and_leaves_no_stamp(place):
+    (place.wheels / "requirements.txt").write_text(pin("tiny", "a" * 64))
+    message = failed(python_env.present, place.module())
+    assert "ended with exit code" in message
+    assert "hash" in message.lower()
+    assert not (place.venv / "lockstep.stamp").exists()
+
+
+@needs_uv
+def test_an_environment_that_can_not_import_is_not_counted_as_made(place):
+    message = failed(python_env.present, place.module(modules=["tiny", "absent_module"]))
+    assert "the new environment does not work: ModuleNotFoundError: No module named 'absent_module'" in message
+    assert not (place.venv / "lockstep.stamp").exists()
+
+
+def test_nothing_is_written_on_a_disk_that_is_too_small(place, monkeypatch):
+    monkeypatch.setattr(python_env.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000 * 2**20))
+    message = failed(python_env.present, place.module(need_mb=2600))
+    assert f"1,000 MB are free under {place.root}; the Python environment needs 2,600 MB. Free some, or set worker_root" in message
+    assert os.listdir(place.root) == [".lockstep-env.lock"]
+
+
+def test_wheels_that_are_not_there_are_named(place):
+    (place.wheels / "requirements.txt").unlink()
+    assert f"{place.wheels}/requirements.txt is not there; is dfs_path mounted?" in failed(python_env.present, place.module())
+
+
+def test_a_python_that_does_not_run_is_named(place):
+    assert failed(python_env.present, place.module(python="/bin/false")).endswith("/bin/false does not run: ; set python_env_interpreter")
+
+
+def test_a_checked_run_touches_nothing(place):
+    assert present(place, check_mode=True) == {"changed": True}
+    assert not place.root.exists()
+
+
+@pytest.fixture
+def running(place):
+    """A program that was started as the environment's Python."""
+    (place.venv / "bin").mkdir(parents=True)
+    (place.venv / "lockstep.stamp").write_text("{}")
+    program = place.venv / "bin" / "python"
+    program.symlink_to(shutil.which("sleep"))
+    process = subprocess.Popen([str(program), "60"])
+    # The kernel writes the command line a moment after the program counts as started.
+    await_until(lambda: python_env.first_argument(process.pid) == str(program), 10, "started")
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+def test_an_environment_in_use_is_neither_replaced_nor_removed(state, running, place):
+    act = {"present": python_env.present, "absent": python_env.absent}[state]
+    message = failed(act, place.module(state=state))
+    assert f"process {running} runs with {place.venv}, which is to be replaced or removed; wait for the run" in message
+    assert (place.venv / "lockstep.stamp").exists()
+
+
+def test_another_call_at_the_same_place_is_waited_for_and_then_named(place, monkeypatch):
+    monkeypatch.setattr(python_env, "WAIT_S", 0)
+    monkeypatch.setattr(python_env.time, "sleep", lambda _: None)
+    place.root.mkdir()
+    with open(place.root / ".lockstep-env.lock", "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert "another provisioning has been making" in failed(python_env.present, place.module())
+
+
+@needs_uv
+def test_what_another_call_made_meanwhile_is_not_made_again(place, monkeypatch):
+    present(place)
+    seen = iter([None])
+    real = python_env.stamp
+    monkeypatch.setattr(python_env, "stamp", lambda module: next(seen, real(module)))
+    assert present(place) == {"changed": False}
+
+
+def test_removed_with_what_can_be_made_anew_and_runs_stay(place):
+    for name in ("venv", "caches", "runs"):
+        (place.root / name).mkdir(parents=True)
+    (place.root / ".lockstep-env.lock").touch()
+    assert absent(place, check_mode=True) == {"changed": True}
+    assert (place.root / "venv").exists()
+    assert absent(place) == {"changed": True}
+    assert os.listdir(place.root) == ["runs"]
+    assert absent(place) == {"changed": False}
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_what_others_made_is_neither_replaced_nor_removed(state, check_mode, place):
+    (place.venv / "bin").mkdir(parents=True)
+    (place.root / "caches").mkdir()
+    act = {"present": python_env.present, "absent": python_env.absent}[state]
+    message = failed(act, place.module(state=state, check_mode=check_mode))
+    assert message.endswith(
+        f"python_env_path={place.venv} is there, and Lockstep did not make it; what is there would be lost. "
+        "Move it away, or set python_env_path to a folder of its own"
+    )
+    assert sorted(os.listdir(place.root)) == ["caches", "venv"]
+    assert (place.venv / "bin").exists()
+
+
+def test_a_link_to_anothers_environment_is_not_taken_for_ours(place, tmp_path):
+    place.root.mkdir()
+    (tmp_path / "theirs").mkdir()
+    place.venv.symlink_to(tmp_path / "theirs")
+    assert "Lockstep did not make it" in failed(python_env.absent, place.module(state="absent"))
+
+
+def test_an_environment_whose_making_failed_is_ours_to_remove(place):
+    (place.wheels / "requirements.txt").unlink()
+    failed(python_env.present, place.module())
+    (place.venv / "bin").mkdir(parents=True)
+    assert absent(place) == {"changed": True}
+    assert not place.root.exists()
+
+
+def test_a_root_that_only_root_may_remove_stays(place, monkeypatch):
+    (place.root / "venv").mkdir(parents=True)
+    monkeypatch.setattr(python_env.os, "access", lambda *_: False)
+    assert absent(place) == {"changed": True}
+    assert os.listdir(place.root) == []
+    assert absent(place) == {"changed": False}
+
+
+def test_an_empty_root_goes_too(place):
+    (place.root / "venv").mkdir(parents=True)
+    assert absent(place) == {"changed": True}
+    assert not place.root.exists()
+    assert absent(place) == {"changed": False}

@@ -1,0 +1,375 @@
+"""A worker's place on a host: looked at, claimed with the worker started in it, given back."""
+
+import errno
+import getpass
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from control.remote import lean
+from tests.unit.samples import flip_a_bit, write_state
+
+
+class Failed(Exception):
+    """fail_json."""
+
+
+class Ended(Exception):
+    """exit_json."""
+
+
+class Module:
+    """As much of an AnsibleModule as is used; tmux knows the sessions given, and those that were started."""
+
+    def __init__(self, sessions=(), check_mode=False, **params):
+        usual = {"python": sys.executable, "needs": [], "need_mb": 512, "files": [], "launch": "one", "grace": 0, "session": None}
+        self.params, self.sessions, self.check_mode = {**usual, **params}, sessions, check_mode
+
+    def get_bin_path(self, name):
+        return f"/usr/bin/{name}"
+
+    def run_command(self, argv):
+        if argv[0] == self.params["python"]:
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            return done.returncode, done.stdout, done.stderr
+        assert argv[:3] == ["/usr/bin/tmux", "-L", "lockstep"]
+        return getattr(self, argv[3].replace("-", "_"))(argv[4:])
+
+    def has_session(self, words):
+        return (0 if words[-1] in [f"={name}" for name in self.sessions] else 1), "", ""
+
+    def new_session(self, words):
+        assert words[-2:] == ["bash", "run_worker.sh"]
+        self.sessions.append(words[words.index("-s") + 1])
+        return 0, "", ""
+
+    def list_panes(self, _):
+        return 0, "", ""
+
+    def kill_session(self, words):
+        self.sessions.remove(words[-1].lstrip("="))
+        return 0, "", ""
+
+    def fail_json(self, msg):
+        raise Failed(msg)
+
+    def exit_json(self, **returned):
+        raise Ended(returned)
+
+
+@pytest.fixture
+def port():
+    """A port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def place(tmp_path, port, worker_claim):
+    """One worker's root, its host's sessions, and what a run asks of it."""
+    root = tmp_path / "lockstep"
+    path = root / "locks" / f"{port}.json"
+    sessions: list[str] = []
+
+    def module(run="new", **more):
+        usual = {"sessions": sessions, "session": f"{run}-w0"}
+        return Module(root=str(root), run=run, folder=str(root / "runs" / run), host="pi1", port=port, **{**usual, **more})
+
+    def held(run, launch="zero", number=port):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_name(f"{number}.json").write_text(json.dumps({"run": run, "session": f"{run}-w0", "launch": launch}))
+
+    def asked(function, *arguments, **more):
+        with pytest.raises(Ended) as caught:
+            getattr(worker_claim, function)(module(*arguments, **more))
+        return caught.value.args[0]
+
+    def refused(function, *arguments, **more):
+        with pytest.raises(Failed) as caught:
+            getattr(worker_claim, function)(module(*arguments, **more))
+        return str(caught.value)
+
+    return SimpleNamespace(root=root, path=path, module=module, held=held, asked=asked, refused=refused, port=port, sessions=sessions)
+
+
+def test_a_free_place_is_looked_at_and_nothing_is_taken(place):
+    returned = place.asked("query")
+    assert (returned["changed"], returned["running"], returned["holder"], returned["newest_state"]) == (False, False, None, "")
+    assert not place.root.exists()
+
+
+def test_a_start_leaves_the_claim_the_files_and_the_session(place):
+    script = place.root / "runs" / "new" / "workers" / "pi1" / "run_worker.sh"
+    assert place.asked("start", files=[{"path": str(script), "content": "true", "mode": "0755"}]) == {"changed": True}
+    assert json.loads(place.path.read_text()) == {"run": "new", "launch": "one", "session": "new-w0"}
+    assert place.sessions == ["new-w0"]
+    assert (script.read_text(), script.stat().st_mode & 0o777) == ("true", 0o755)
+    assert place.asked("query")["running"] is True
+
+
+def test_check_mode_starts_nothing(place):
+    assert place.asked("start", check_mode=True) == {"changed": True}
+    assert not place.root.exists()
+    assert place.sessions == []
+
+
+def test_a_host_that_does_not_see_what_was_published_is_refused(place, tmp_path):
+    (tmp_path / "manifest.json").touch()
+    seen, missing = str(tmp_path / "manifest.json"), str(tmp_path / "trainer.zip")
+    assert place.asked("query", needs=[seen])["running"] is False
+    assert place.refused("query", needs=[seen, missing]) == (
+        f"pi1 can't read {missing}, which was published: its dfs_path is not shared with the other hosts. "
+        "See what is mounted there (findmnt), then: ansible-playbook provision.yml; ansible-playbook doctor.yml"
+    )
+
+
+def test_a_claim_without_its_session_is_void_at_once(place):
+    """As Ctrl-C leaves it between the claim and the start; no time has to pass."""
+    place.held("old")
+    assert place.asked("query")["holder"] is None
+    place.asked("start")
+    assert json.loads(place.path.read_text())["run"] == "new"
+
+
+def test_a_start_that_fails_leaves_nothing_in_the_way(place, worker_claim):
+    module = place.module()
+    module.new_session = lambda _: (1, "", "no server")
+    with pytest.raises(Failed, match="tmux could not start session new-w0: no server"):
+        worker_claim.start(module)
+    assert place.asked("start", "other") == {"changed": True}
+
+
+def test_another_live_run_is_told_by_its_name_and_session(place):
+    place.held("old")
+    place.sessions.append("old-w0")
+    assert place.asked("query")["holder"] == {"kind": "port", "number": place.port, "run": "old", "session": "old-w0"}
+    message = place.refused("start")
+    assert message == f"port {place.port} on pi1 was taken by run old at the same moment. Fix: the same command again"
+    assert json.loads(place.path.read_text())["run"] == "old"
+    assert place.sessions == ["old-w0"]
+
+
+@pytest.mark.parametrize("name", ["old-w01", "xold-w0"])
+def test_a_session_of_a_similar_name_is_another(place, name):
+    place.held("old")
+    place.sessions.append(name)
+    assert place.asked("query")["holder"] is None
+
+
+def test_this_very_run_that_is_alive_is_told_and_not_started_again(place):
+    place.asked("start")
+    returned = place.asked("query")
+    assert (returned["changed"], returned["running"], returned["holder"]) == (False, True, None)
+    assert place.refused("start", launch="two").startswith("pi1: another command has just launched run new. Fix: watch that one")
+    assert place.sessions == ["new-w0"]
+
+
+def test_signs_of_an_earlier_launch_are_removed_and_logs_kept(place):
+    folder = place.root / "runs" / "new" / "workers" / "pi1"
+    folder.mkdir(parents=True)
+    for name in ("exit.json", "stop", "worker.log", "metrics.jsonl"):
+        (folder / name).touch()
+    place.asked("start")
+    (metrics, log) = sorted(path.name for path in folder.iterdir())
+    assert log == "worker.log"
+    assert re.fullmatch(r"metrics-\d+\.jsonl", metrics)
+
+
+def test_a_busy_port_names_its_holder(place):
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", place.port))
+        server.listen()
+        holder, message = place.asked("query")["holder"], place.refused("start")
+        assert place.asked("query", sessions=["new-w0"])["holder"] is None
+    assert holder["process"].endswith(f"(pid {os.getpid()}, user {getpass.getuser()})")
+    assert f"was taken by {holder['process']} at the same moment" in message
+    assert not place.path.exists()
+
+
+def test_a_busy_direct_port_names_its_holder_too(place):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        number = server.getsockname()[1]
+        found = place.asked("query", direct_port=number)["holder"]
+    assert (found["kind"], found["number"]) == ("direct_port", number)
+    assert f"(pid {os.getpid()}, " in found["process"]
+
+
+def test_a_full_disk_is_refused(place, worker_claim, monkeypatch):
+    monkeypatch.setattr(worker_claim.shutil, "disk_usage", lambda _: SimpleNamespace(free=511 * 2**20))
+    assert place.refused("query") == (
+        f"pi1: 511 MB free under {place.root}; at least 512 MB are needed. Remove old runs "
+        "(ansible-playbook playbooks/delete_run.yml -e run=NAME), or set worker_root to a larger disk."
+    )
+    assert not place.root.exists()
+
+
+@pytest.mark.parametrize("text", ["", '{"run": "ol', "\0\0\0\0", "null", "[]", '{"run": "old"}'])
+def test_a_torn_claim_counts_as_none(text, place, worker_claim):
+    place.path.parent.mkdir(parents=True)
+    place.path.write_text(text)
+    assert worker_claim.read(str(place.path)) is None
+    assert place.asked("start") == {"changed": True}
+
+
+def test_a_launch_that_is_held_is_the_one_with_a_session(place):
+    assert place.asked("report") == {"changed": False, "held": False}
+    place.asked("start")
+    assert place.asked("report")["held"] is True
+    assert place.asked("report", launch="two")["held"] is False
+    place.sessions.clear()
+    assert place.asked("report")["held"] is False
+
+
+def test_of_a_run_that_ends_the_session_and_all_its_claims_go(place):
+    place.asked("start")
+    place.held("new", number=7)
+    place.held("old", number=8)
+    place.sessions.append("old-w0")
+    assert place.asked("give_back", launch="") == {"changed": True, "ended": "killed"}
+    assert place.sessions == ["old-w0"]
+    assert [path.name for path in place.path.parent.iterdir()] == ["8.json"]
+    assert place.asked("give_back", launch="") == {"changed": False, "ended": "absent"}
+
+
+def test_a_session_without_a_claim_ends_with_its_run(place):
+    place.sessions.append("new-w0")
+    assert place.asked("give_back", launch="")["ended"] == "killed"
+    assert place.sessions == []
+
+
+def test_taking_back_a_launch_leaves_another_of_the_same_run_alone(place):
+    place.asked("start", launch="two")
+    assert place.asked("give_back", launch="one") == {"changed": False, "ended": "absent"}
+    assert place.sessions == ["new-w0"]
+    assert place.path.exists()
+
+
+def test_a_launch_that_was_taken_back_can_not_start_any_more(place):
+    """What was on its way to a host when the command ended may arrive after it was taken back."""
+    place.asked("give_back", launch="one")
+    assert place.refused("start", launch="one") == "pi1: this launch of run new was taken back meanwhile"
+    assert place.sessions == []
+    old = place.path.with_name("one.revoked")
+    os.utime(old, (0, 0))
+    assert place.asked("start", launch="two") == {"changed": True}
+    assert not old.exists()
+
+
+def test_of_launches_at_the_same_moment_one_gets_the_port(place, tmp_path, port):
+    """Real processes: what each sees of tmux is a file that all share."""
+    tmux, known = tmp_path / "tmux", tmp_path / "sessions"
+    asked, begun = f'has-session) grep -qxF -- "${{5#=}}" {known}', f'new-session) sleep 0.2; echo "$6" >> {known}'
+    tmux.write_text(f'#!/bin/sh\ncase "$3" in {asked};; {begun};; esac\n')
+    tmux.chmod(0o755)
+    (tmp_path / "sessions").touch()
+
+    def launch(number):
+        params = {"root": str(place.root), "run": f"run{number}", "folder": str(tmp_path / f"run{number}"), "host": "pi1", "port": port}
+        sent = lean.payload("worker_claim", {**params, "session": f"run{number}-w0", "launch": str(number)}, "mark:", False)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = subprocess.Popen([sys.executable, "-c", lean.LOADER], env={**os.environ, "PATH": f"{tmp_path}:/bin:/usr/bin"}, **pipes)
+        process.stdin.write(sent)
+        process.stdin.close()
+        return process
+
+    answers = [process.stdout.read().decode() for process in [launch(number) for number in range(6)]]
+    assert sum('"changed": true' in answer for answer in answers) == 1
+    assert sum(f"port {port} on pi1 was taken by run run" in answer for answer in answers) == 5
+    assert len((tmp_path / "sessions").read_text().split()) == 1
+
+
+def test_giving_back_in_check_mode_removes_nothing(place):
+    place.held("new", "one")
+    assert place.asked("give_back", check_mode=True) == {"changed": True}
+    assert place.path.exists()
+
+
+def test_newest_state_is_the_one_with_most_steps_that_is_whole(place):
+    folder = place.root / "runs" / "new" / "state"
+    for name in ("step-000000080.npz", "step-000000090.npz", "step-000000100.npz"):
+        write_state(folder / name)
+    for name in ("step-999999999.npz.part", ".part-zzz.npz", "zzz"):
+        (folder / name).touch()
+    assert place.asked("query", check_mode=True)["newest_state"] == "step-000000100.npz"
+    flip_a_bit(folder / "step-000000100.npz")
+    (folder / "step-000000090.npz").write_bytes(b"")
+    returned = place.asked("query", check_mode=True)
+    assert returned["newest_state"] == "step-000000080.npz"
+    assert [(one["kind"], one["name"]) for one in returned["damaged"]] == [("state", "step-000000100.npz"), ("state", "step-000000090.npz")]
+    assert returned["damaged"][0]["reason"] == "its digest differs"
+    assert len(list(folder.glob("step-*.npz"))) == 3
+    assert place.asked("query")["damaged"] == returned["damaged"]
+    assert [path.name for path in folder.glob("step-*.npz")] == ["step-000000080.npz"]
+    assert len(list((place.root / "runs/new/damaged").glob("state-step-*.npz"))) == 2
+    assert place.asked("query", check_mode=True)["damaged"] == []
+
+
+def test_what_a_reduction_remembered_is_told_too(place):
+    folder = place.root / "runs" / "new" / "workers" / "pi1" / "memory"
+    write_state(folder / "step-000000100.npz")
+    write_state(folder / "step-000000200.npz")
+    assert place.asked("query", check_mode=True)["newest_memory"] == "step-000000200.npz"
+    flip_a_bit(folder / "step-000000200.npz")
+    returned = place.asked("query")
+    assert returned["newest_memory"] == "step-000000100.npz"
+    assert [one["kind"] for one in returned["damaged"]] == ["memory"]
+    assert (folder.parent / "damaged/memory-step-000000200.npz").is_file()
+
+
+def test_facts_say_what_the_records_need(place, worker_claim):
+    found = worker_claim.facts(place.module())
+    assert found["cores"] == len(os.sched_getaffinity(0))
+    assert found["packages"]["numpy"] == importlib.metadata.version("numpy")
+    assert found["python"] == platform.python_version()
+    assert found["cpu"]
+    assert not found["cpu"].isdecimal()
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ('echo \'{"python": "3.10.2", "packages": {}}\'', "is Python 3.10.2; 3.11 to 3.13 are supported"),
+        ('echo \'{"python": "3.12.1", "packages": {"numpy": "2"}}\'', "has no TensorFlow; install requirements/node.txt into it"),
+        ("echo broken >&2; exit 1", "does not run: broken"),
+    ],
+)
+def test_a_python_that_cannot_train_is_refused(place, worker_claim, tmp_path, script, message):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    with pytest.raises(Failed, match="pi1: worker_python=") as caught:
+        worker_claim.facts(place.module(python=str(python)))
+    assert message in str(caught.value)
+
+
+def test_a_missing_python_is_refused_with_the_mend(place, worker_claim):
+    with pytest.raises(Failed, match="worker_python=/no/python is no program; set worker_python"):
+        worker_claim.facts(place.module(python="/no/python"))
+
+
+def test_a_run_is_closed_to_other_users_also_one_of_an_earlier_version(place):
+    folder = place.root / "runs" / "new"
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    place.asked("start")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in [folder, folder / "workers" / "pi1", *(place.root / "locks").iterdir()]}
+    assert list(modes.values()) == [0o750, 0o750, 0o640]
+
+
+def test_what_another_user_published_is_told_apart_from_what_is_not_shared(place, monkeypatch, worker_claim, tmp_path):
+    def refuse(path, mode="r", **_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(worker_claim, "open", refuse, raising=False)
+    assert worker_claim.denied(str(tmp_path / "manifest.json"))
+    monkeypatch.undo()
+    assert not worker_claim.denied(str(tmp_path / "manifest.json"))

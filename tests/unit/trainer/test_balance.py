@@ -1,0 +1,107 @@
+"""Shares of a step: given, equal, or so that workers of different speed take as long."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from trainer import balance
+from trainer.config import Train
+from trainer.data.partition import share
+from trainer.errors import ConfigError
+
+
+class Cluster:
+    """Worker 0 of several; `others` are the rows that the rest put into a table."""
+
+    def __init__(self, workers, others=()):
+        self.place = SimpleNamespace(workers=workers, rank=0)
+        self._others = others
+
+    def gather(self, table):
+        for rank, row in enumerate(self._others, 1):
+            table[rank] = row
+        return table
+
+
+def never(*_):
+    raise AssertionError("nothing is to be measured")
+
+
+def test_equal_shares_unless_asked():
+    assert balance.shares(Train(), Cluster(3), 192, [], never, never) == ([1, 1, 1], False)
+    assert balance.shares(Train(batch_sizes="auto"), Cluster(1), 64, [], never, never) == ([1], False)
+
+
+def test_a_list_is_taken_as_it_is():
+    assert balance.shares(Train(batch_sizes=(64, 32)), Cluster(2), 96, [[1, 1]], never, never) == ([64, 32], False)
+    with pytest.raises(ConfigError, match=r"^train.batch_sizes: 2 sizes \(64, 32\) for 3 workers; give one for each$"):
+        balance.shares(Train(batch_sizes=(64, 32)), Cluster(3), 96, [], never, never)
+
+
+def test_a_run_that_is_continued_keeps_its_shares_on_as_many_workers():
+    train = Train(batch_sizes="auto")
+    assert balance.shares(train, Cluster(2), 96, [[70, 26], [48, 48]], never, never) == ([70, 26], False)
+    others = [[30_000, 50_000, 0], [30_000, 50_000, 0]]
+    found = balance.shares(train, Cluster(3, others), 96, [[70, 26], None], lambda size: 0.01 + size / 1600 * 2, lambda: 0.0)
+    assert found == ([32, 32, 32], True)
+
+
+def test_what_an_earlier_run_measured_is_taken_where_the_number_of_workers_fits():
+    train = Train(batch_sizes="auto")
+    assert balance.shares(train, Cluster(2), 96, [None, [60, 36]], never, never) == ([60, 36], False)
+    assert balance.shares(train, Cluster(2), 96, [[32, 32, 32], [60, 36]], never, never) == ([60, 36], False)
+
+
+def test_a_host_of_half_the_speed_takes_less_than_half_when_it_has_work_beside_the_images():
+    def passes(size):
+        return 0.002 + 0.001 * size
+
+    def whole(size):
+        return passes(size) + 0.006
+
+    row = np.array([passes(32), passes(64), 0.006]) * 1e6
+    sizes, _ = balance.shares(Train(batch_sizes="auto"), Cluster(5, [row] * 3 + [2 * row]), 320, [], passes, lambda: 0.006)
+    assert (sum(sizes), sizes[:4]) == (320, [72] * 4)
+    times = [whole(size) for size in sizes[:4]] + [2 * whole(sizes[4])]
+    assert max(times) / min(times) < 1.03
+    fair = 320 / (4 * 64 / whole(64) + 64 / (2 * whole(64)))
+    assert fair / max(times) > 0.95
+
+
+@pytest.mark.parametrize("global_batch", [5, 7, 64, 321])
+@pytest.mark.parametrize("speeds", [[1, 1, 1, 1, 1], [1, 2, 3, 4, 5], [1, 1000, 1, 1, 1], [0.001, 1, 1, 1, 1]])
+def test_sizes_are_whole_add_up_and_leave_nobody_without_work(speeds, global_batch):
+    sizes = balance.balanced(global_batch, [(0.0, 1 / speed) for speed in speeds])
+    assert sum(sizes) == global_batch
+    assert min(sizes) >= 1
+    assert all(type(size) is int for size in sizes)
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        ((32, 0.04, 64, 0.072), (0.008, 0.001)),
+        ((32, 0.08, 64, 0.07), (0.0, 0.07 / 64)),
+        ((32, 0.01, 64, 0.07), (0.0, 0.07 / 64)),
+        ((1, 0.01, 1, 0.01), (0.0, 0.01)),
+    ],
+)
+def test_a_line_through_two_measurements_never_has_a_part_below_zero(measured, expected):
+    assert balance.line(*measured) == pytest.approx(expected)
+
+
+def test_parts_of_any_batch_follow_the_shares_and_cover_it():
+    for batch in (1, 9, 144, 1000):
+        cuts = [share(batch, [64, 16, 64], rank) for rank in range(3)]
+        assert (cuts[0][0], cuts[2][1]) == (0, batch)
+        assert [stop for _, stop in cuts[:2]] == [start for start, _ in cuts[1:]]
+        assert all(abs((stop - start) - batch * part / 144) < 1 for (start, stop), part in zip(cuts, (64, 16, 64), strict=True))
+
+
+def test_it_is_told_in_images_of_a_whole_step():
+    assert balance.told(["node1", "node2"], 96, [2, 1]) == "node1 64, node2 32 images a step"
+
+
+def test_numpy_is_not_in_what_goes_into_a_state():
+    assert not any(isinstance(size, np.integer) for size in balance.balanced(10, [(0.0, 1.0), (0.0, 2.0)]))

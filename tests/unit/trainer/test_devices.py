@@ -1,0 +1,143 @@
+"""Several devices a worker, and mixed precision: two logical CPUs, in a process of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = """
+import dataclasses, json
+from trainer import worker
+worker.quiet_tensorflow()
+import numpy as np
+import tensorflow as tf
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+from trainer import assembly, step
+from trainer.cluster import Cluster, Place
+from trainer.errors import ClusterError
+from trainer.config import Config, Optimizer, Reduction, Train
+
+both = Cluster(Place(0, ["alone"]), 1, ("CPU:0", "CPU:1"))
+alone = Cluster(Place(0, ["alone"]), 1, ("CPU:0",))
+MODEL = {"name": "deep_cnn", "filters": 2, "stages": 1}
+
+def train(cluster, reduction=Reduction("packed"), clip=None, precision="float32", apart=False):
+    optimizer = Optimizer(learning_rate=0.01, weight_decay=0.1, clip_norm=clip)
+    config = Config(model=MODEL, train=Train(precision=precision), optimizer=optimizer, reduction=reduction)
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, image_size=(8, 8, 1)))
+    local = assembly.build_local(cluster, config, 3)
+    model = local.model
+    parts, method = assembly.assemble(local, config, reduction)
+    call = step.ProfiledCall(parts, step.make_forward_backward_call(local)) if apart else step.make_train_call(parts)
+    rows, random = [], np.random.default_rng(0)
+    for batch in (5, 5, 1, 4):
+        images = random.integers(0, 256, (1, batch, 8, 8, 1), dtype=np.uint8)
+        labels = random.integers(0, 3, (1, batch)).astype(np.int32)
+        found = call(step.full(images, labels)._replace(stop=np.float32(1)), np.full(1, 0.01, np.float32))
+        rows.append((found[0] if apart else found.numpy())[0].tolist())
+    copies = [[part.numpy() for part in cluster.strategy.experimental_local_results(weight.value)] for weight in model.variables]
+    same = all(one.tobytes() == other.tobytes() for one, *others in copies for other in others)
+    return np.concatenate([one.ravel() for one, *_ in copies]), rows, same, method, model
+
+reference, rows, _, _, model = train(alone)
+small = dataclasses.replace(Config().data, image_size=(8, 8, 1))
+first = assembly.build_local(alone, Config(model=MODEL, data=small), 3).model
+start = np.concatenate([weight.numpy().ravel() for weight in first.variables])
+found = {"devices": [alone.devices, both.devices], "moved": float(np.abs(reference - start).max()), "rows": {"alone": rows}}
+powersgd = Reduction("powersgd", rank=5, max_rank=5, min_elements=400, dtype="float32")
+ways = {"packed": {}, "half": {"reduction": Reduction("half")}, "powersgd": {"reduction": powersgd}, "apart": {"apart": True}}
+for name, options in ways.items():
+    weights, rows, same, method, _ = train(both, **options)
+    found[name] = {"far": float(np.abs(weights - reference).max()), "same": same}
+    found["rows"][name] = rows
+    if name == "powersgd":
+        found["memory"] = [list(array.shape) for array in method.memory]
+        before = [array.numpy() for array in method.memory]
+        found["differs"] = float(np.abs(before[0][0] - before[0][1]).max())
+        method.memory[0].assign(before[0][::-1])
+        found["assigned"] = bool((method.memory[0].numpy() == before[0][::-1]).all())
+for cluster, transport in ((both, "direct"), (both, "auto"), (alone, "direct")):
+    try:
+        cluster.connect(transport)
+        found.setdefault("connect", []).append("")
+    except ClusterError as error:
+        found.setdefault("connect", []).append(str(error))
+try:
+    Cluster(Place(0, ["alone"]), 1, gpus=2)
+except ClusterError as error:
+    found["gpus"] = str(error)
+clipped = train(alone, clip=0.05)[0]
+found["clipped"] = [float(np.abs(train(both, clip=0.05)[0] - clipped).max()), float(np.abs(clipped - reference).max())]
+mixed = train(alone, precision="mixed_bfloat16")
+found["mixed"] = {"far": float(np.abs(mixed[0] - reference).max()), "rows": mixed[1]}
+found["mixed"]["both"] = float(np.abs(train(both, precision="mixed_bfloat16")[0] - mixed[0]).max())
+found["mixed"]["kinds"] = sorted({weight.dtype for weight in mixed[4].variables}), mixed[4].layers[1].compute_dtype
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_each_device_counts(found):
+    assert found["devices"] == [1, 2]
+
+
+@pytest.mark.parametrize(("name", "tolerance"), [("packed", 1e-5), ("half", 1e-3), ("powersgd", 1e-4), ("apart", 1e-5)])
+def test_two_devices_end_with_the_weights_of_one(found, name, tolerance):
+    assert found["moved"] > 100 * 1e-5
+    assert found[name]["same"]
+    assert found[name]["far"] < tolerance
+
+
+@pytest.mark.parametrize("name", ["packed", "half", "powersgd", "apart"])
+def test_sums_are_over_both_devices_and_a_batch_of_one_image_leaves_one_without(found, name):
+    for mine, theirs in zip(found["rows"][name], found["rows"]["alone"], strict=True):
+        assert mine[0] == pytest.approx(theirs[0], rel=1e-2)
+        assert mine[1:3] == theirs[1:3]
+        assert mine[3] == 2 * theirs[3] == 2
+
+
+def test_several_devices_do_not_send_from_a_processors_memory(found):
+    refused, *fine = found["connect"]
+    assert fine == ["", ""]
+    assert refused == (
+        "reduction.transport=direct sends from a processor's memory, and a worker here has GPUs or several devices; "
+        "leave it at auto, or set reduction.transport=tensorflow"
+    )
+
+
+def test_gpus_that_are_not_there(found):
+    assert found["gpus"] == (
+        "gpus=2: TensorFlow finds 0 on this host. Its Python must have CUDA's libraries (provision.yml installs them where the inventory "
+        "says gpus: N), and nvidia-smi there must list as many"
+    )
+
+
+def test_each_device_has_a_memory_of_its_own(found):
+    assert found["memory"] == [[2, 32, 128], [2, 128, 5], [2, 32, 4]]
+    assert found["differs"] > 0
+    assert found["assigned"]
+
+
+def test_clipping_comes_after_the_sum(found):
+    far, moved = found["clipped"]
+    assert far < 1e-5
+    assert moved > 1e-3
+
+
+def test_mixed_precision_computes_in_16_bits_and_keeps_weights_in_32(found):
+    mixed = found["mixed"]
+    assert mixed["kinds"] == [["float32"], "bfloat16"]
+    assert 0 < mixed["far"] < 0.01
+    assert mixed["both"] < 2e-3
+    assert mixed["rows"][0][0] == pytest.approx(found["rows"]["alone"][0][0], rel=0.05)

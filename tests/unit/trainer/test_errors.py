@@ -1,0 +1,33 @@
+"""How the message of a process of ours is found in what it wrote."""
+
+import sys
+
+import pytest
+
+from trainer.commands import CommandLine
+from trainer.errors import FAILED, LockstepError, refusal
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("error: model=m.py:build: no", "model=m.py:build: no"),
+        ("chatter\nerror: one\n\ntwo\n  three\n", "one\n\ntwo\n  three"),
+        ("error: old\nerror: new\n", "new"),
+        ("a layer's own error: is none of ours", ""),
+        ("", ""),
+    ],
+)
+def test_the_last_message_is_found_whole(said, message):
+    assert refusal(said) == message
+
+
+def test_a_message_begins_on_a_line_of_its_own(capsys):
+    def refused(_):
+        print("reading 3 of 5", end="", file=sys.stderr)
+        raise LockstepError("no such image")
+
+    line = CommandLine("trainer", None)
+    line.add("predict", refused)
+    assert line.run(["predict"]) == FAILED
+    assert refusal(capsys.readouterr().err) == "no such image"

@@ -1,0 +1,257 @@
+"""Workers find each other whatever strangers do at their ports: real sockets, each worker a thread."""
+
+import contextlib
+import queue
+import secrets
+import socket
+import struct
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.unit.trainer.test_direct import WAIT, Meeting
+from trainer import direct, handshake
+from trainer.errors import ClusterError
+
+QUICK_S = 3.0
+"""Far less than a stranger may take, far more than the handshakes of some threads."""
+
+
+class Strangers:
+    """Threads that keep connecting to a port; what each does with a connection is `act`."""
+
+    def __init__(self, port, count, act):
+        self._over, self._place = threading.Event(), ("127.0.0.1", port)
+        self.connected = 0
+        self._threads = [threading.Thread(target=self._again_and_again, args=(act,), daemon=True) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+        deadline = time.monotonic() + WAIT
+        while self.connected < count and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def _again_and_again(self, act):
+        while not self._over.is_set():
+            with contextlib.suppress(OSError), socket.create_connection(self._place, WAIT) as connection:
+                self.connected += 1
+                act(connection, self._over)
+
+    def leave(self):
+        self._over.set()
+        for thread in self._threads:
+            thread.join(WAIT)
+
+
+def idle(connection, over):
+    """Wait for the other side to hang up, then come again."""
+    connection.settimeout(0.05)
+    while not over.is_set():
+        with contextlib.suppress(TimeoutError):
+            if not connection.recv(1024):
+                return
+
+
+def drip(connection, over):
+    """A byte of a call now and then."""
+    while not over.wait(0.2):
+        connection.sendall(b"\0")
+
+
+def flood(connection, over):
+    """Leave at once."""
+
+
+def wrong_secret(connection, over):
+    """A whole call of rank 1 that proves nothing."""
+    connection.settimeout(WAIT)
+    connection.recv(handshake.SECRET)
+    connection.sendall(handshake.CALL.pack(1, *(secrets.token_bytes(handshake.SECRET) for _ in range(2))))
+    assert connection.recv(1) == b"", "let in without the secret"
+
+
+def meet(workers, knock, port=0):
+    """What `all_reduce` of ones gives on each rank, and the seconds until all were connected; rank 1 lets `knock(table)` go first."""
+    meeting, took = Meeting(workers), []
+
+    def share_after(table):
+        table = meeting.share(table)
+        knock(table)
+        took.append(time.monotonic())
+        return table
+
+    def one(rank):
+        share = share_after if rank == 1 else meeting.share
+        connections = direct.connect(rank, ["127.0.0.1"] * workers, share, WAIT, *([port] if rank == 0 else []))
+        try:
+            took.append(time.monotonic())
+            return connections.all_reduce([direct.np.ones(3, direct.np.float32)])[0].tolist()
+        finally:
+            connections.close()
+
+    with ThreadPoolExecutor(workers) as pool:
+        sums = [future.result(90) for future in [pool.submit(one, rank) for rank in range(workers)]]
+    return sums, max(took) - min(took)
+
+
+@pytest.mark.parametrize(("count", "act"), [(8, idle), (8, drip), (8, wrong_secret), (2, flood), (200, idle)])
+def test_strangers_do_not_keep_workers_from_each_other(count, act):
+    crowds = []
+
+    def knock(table):
+        crowds.extend(Strangers(int(port), count, act) for port in table[:2, 0])
+
+    try:
+        sums, seconds = meet(3, knock)
+    finally:
+        for crowd in crowds:
+            crowd.leave()
+    assert sums == [[3, 3, 3]] * 3
+    assert seconds < QUICK_S
+    assert all(crowd.connected >= count for crowd in crowds)
+
+
+@pytest.mark.parametrize("act", [idle, drip, flood])
+def test_the_deadline_holds_while_strangers_keep_connecting(act, monkeypatch):
+    monkeypatch.setattr(handshake, "DEADLINE_S", 0.5)
+    crowds, begun = [], []
+
+    def share(table):
+        crowds.append(Strangers(int(table[0, 0]), 8, act))
+        begun.append(time.monotonic())
+        return table
+
+    try:
+        with pytest.raises(ClusterError, match=r"^rank 0: no connection within 0 s with rank 1 \(10\.0\.0\.2 port 0\), rank 2 "):
+            direct.connect(0, ["127.0.0.1", "10.0.0.2", "10.0.0.3"], share, WAIT)
+        assert time.monotonic() - begun[0] < QUICK_S
+    finally:
+        for crowd in crowds:
+            crowd.leave()
+
+
+def call(place, secret, rank):
+    """A connection of `rank` that rank 0 has accepted, and the bytes of its call."""
+    connection = socket.create_connection(place, WAIT)
+    theirs, own = connection.recv(handshake.SECRET), secrets.token_bytes(handshake.SECRET)
+    said = handshake.CALL.pack(rank, own, handshake._hmac(secret, b"call", theirs, own, rank, 0))
+    connection.sendall(said)
+    assert connection.recv(handshake.SECRET) == handshake._hmac(secret, b"answer", theirs, own, rank, 0)
+    return connection, said
+
+
+def test_a_call_that_was_overheard_opens_no_second_connection():
+    """Who sends all bytes of a proof again, on a connection of its own, is turned away."""
+    tables = queue.Queue()
+
+    def share(table):
+        tables.put(table)
+        return table
+
+    with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as stack:
+        listening = pool.submit(handshake.connect, 0, ["127.0.0.1"] * 3, share)
+        table = tables.get(timeout=WAIT)
+        place, secret = ("127.0.0.1", int(table[0, 0])), table[0, 1:].tobytes()
+        first, said = call(place, secret, 1)
+        again = stack.enter_context(socket.create_connection(place, WAIT))
+        again.recv(handshake.SECRET)
+        again.sendall(said)
+        assert again.recv(1) == b""
+        second, _ = call(place, secret, 2)
+        sockets = listening.result(WAIT)
+        for connection in (first, second, *sockets.values()):
+            stack.enter_context(connection)
+        assert [sockets[peer].getpeername() for peer in (1, 2)] == [first.getsockname(), second.getsockname()]
+
+
+def test_a_listener_that_does_not_know_the_secret_is_not_believed(monkeypatch):
+    """Somebody else answers at the port of rank 0: nothing is sent to it."""
+    monkeypatch.setattr(handshake, "DEADLINE_S", 0.5)
+    received = []
+
+    def lie(server):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                connection.sendall(secrets.token_bytes(handshake.SECRET))
+                received.append(connection.recv(4096))
+                connection.sendall(secrets.token_bytes(handshake.SECRET))
+                received.append(connection.recv(4096))
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=lie, args=(server,), daemon=True).start()
+
+        def share(table):
+            table[0, 0] = server.getsockname()[1]
+            return table
+
+        with pytest.raises(ClusterError, match=r"^rank 1: no connection within 0 s with rank 0 \(127\.0\.0\.1 port \d+\)"):
+            direct.connect(1, ["127.0.0.1"] * 2, share, WAIT)
+        server.shutdown(socket.SHUT_RDWR)
+    assert {len(data) for data in received[0::2]} == {handshake.CALL.size}
+    assert set(received[1::2]) <= {b""}
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def test_a_worker_listens_on_its_own_port_also_right_after_an_earlier_launch():
+    port = free_port()
+    seen = []
+    for _ in range(2):
+        assert meet(2, lambda table: seen.append(int(table[0, 0])), port)[0] == [[2, 2, 2]] * 2
+    assert seen == [port, port]
+
+
+def test_a_port_that_is_taken_is_named_with_the_mend():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ClusterError) as caught:
+            direct.connect(1, ["127.0.0.1"] * 2, lambda table: table, WAIT, port)
+    assert str(caught.value) == (
+        f"rank 1 can't listen on 127.0.0.1 port {port} for the other workers (Address already in use); "
+        "end the program that holds it, or set worker_direct_port in the inventory"
+    )
+
+
+def test_a_worker_that_cannot_be_reached_is_named_with_the_mend():
+    port = free_port()
+
+    def share(table):
+        table[:, 0] = port
+        return table
+
+    with pytest.raises(ClusterError) as caught:
+        direct.connect(1, ["127.0.0.1"] * 2, share, WAIT)
+    message = str(caught.value)
+    assert message.startswith(f"rank 1 can't reach rank 0 at 127.0.0.1 port {port} (")
+    assert message.endswith("or send through TensorFlow's port alone with -e set=reduction.transport=tensorflow")
+
+
+def test_a_listener_that_hangs_up_is_called_again():
+    """Who was dropped to make room comes again."""
+    with ThreadPoolExecutor(1) as pool, socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer(secret):
+            for last in (False, True):
+                connection, _ = server.accept()
+                with connection:
+                    own = secrets.token_bytes(handshake.SECRET)
+                    connection.sendall(own)
+                    rank, theirs, _ = handshake.CALL.unpack(connection.recv(handshake.CALL.size))
+                    if last:
+                        connection.sendall(handshake._hmac(secret, b"answer", own, theirs, rank, 0))
+            return struct.pack("!i", rank)
+
+        calls = []
+
+        def share(table):
+            table[0] = [server.getsockname()[1], *range(8)]
+            calls.append(pool.submit(answer, table[0, 1:].tobytes()))
+            return table
+
+        handshake.connect(1, ["127.0.0.1"] * 2, share)[0].close()
+        assert calls[0].result(WAIT) == struct.pack("!i", 1)

@@ -1,0 +1,305 @@
+"""What a model keeps and draws while it trains: means of batches, dropped outputs, varied images; and Adam. TensorFlow runs once."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = """
+import json
+from trainer import worker
+worker.quiet_tensorflow()
+import keras
+import numpy as np
+import tensorflow as tf
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+from trainer import assembly, augmentation, optimizer, step
+from trainer import config as configs
+from trainer.cluster import Cluster, Place, digest
+from trainer.models import fused
+from trainer.reduction import LowRank
+
+alone, both = (Cluster(Place(0, ["alone"]), 1, devices) for devices in (("CPU:0",), ("CPU:0", "CPU:1")))
+random = np.random.default_rng(0)
+IMAGES = random.integers(0, 256, (3, 12, 8, 8, 1), dtype=np.uint8)
+LABELS = random.integers(0, 3, (3, 12)).astype(np.int32)
+SMALL = {"data": {"image_size": [8, 8, 1]}, "reduction": {"name": "packed"}}
+
+def local(cluster, model="fashion_cnn", **sections):
+    return assembly.build_local(cluster, configs.build({**SMALL, "model": {"name": model}, **sections}), 3)
+
+def train(cluster, apart=False, first=0, model="fashion_cnn", **sections):
+    config = configs.build({**SMALL, "model": {"name": model}, **sections})
+    made = assembly.build_local(cluster, config, 3)
+    parts, _ = assembly.assemble(made, config, config.reduction)
+    call = step.ProfiledCall(parts, step.make_forward_backward_call(made)) if apart else step.make_train_call(parts)
+    feed = step.full(IMAGES, LABELS)
+    for index in range(3):
+        one = feed.at(slice(index, index + 1))
+        one = one._replace(number=one.number + np.int32(first))
+        rows = call(one, np.full(1, 0.01, np.float32))
+    rows = rows[0] if apart else rows.numpy()
+    weights = [weight.value.numpy() for weight in made.model.weights]
+    return {"digest": digest(weights + [slot.numpy() for slot in parts.optimizer.slots]), "rows": rows.tolist()}, made
+
+adam = {"optimizer": {"name": "adam", "weight_decay": 0.1, "clip_norm": 1.0}}
+varied = {"augment": {"crop": 2, "flip": True}}
+clipped = {"optimizer": {"clip_norm": 1.0, "weight_decay": 0.1}}
+cases = {"plain": {}, "clipped": clipped, "adam": adam, "varied": varied, "later": {"first": 7}, "dry": {"model": "resnet_cifar"}}
+found = {name: [train(alone, apart, **case)[0] for apart in (False, True)] for name, case in cases.items()}
+
+# Statistics of three workers' uneven parts, and of none
+made = local(alone)
+def parts_of(first, last, weights=1.0, total=12):
+    one = step.full(IMAGES[:1, first:last], LABELS[:1, first:last], total).at(0)
+    return made(one._replace(weights=one.weights * np.float32(weights)))
+kept = len(step.statistics(made.model))
+before = [variable.numpy() for variable in step.statistics(made.model)]
+pieces = [[value.numpy() for value in parts_of(*cut)[-kept:]] for cut in ((0, 6), (6, 8), (8, 12))]
+alone_each = [[value.numpy() for value in parts_of(*cut, total=cut[1] - cut[0])[-kept:]] for cut in ((0, 6), (6, 8), (8, 12))]
+weighted = [sum(share * piece[number] for share, piece in zip((6 / 12, 2 / 12, 4 / 12), alone_each)) for number in range(kept)]
+found["weighted"] = max(float(np.abs(sum(piece[number] for piece in pieces) - weighted[number]).max()) for number in range(kept))
+found["moves"] = float(np.abs(weighted[0]).max())
+found["stand-in"] = max(float(np.abs(value).max()) for value in parts_of(0, 1, 0.0)[-kept:])
+after = [variable.numpy() for variable in step.statistics(made.model)]
+found["untouched"] = all((one == other).all() for one, other in zip(before, after))
+
+# Two devices: their copies of everything are the same after training, and the means are those of their parts
+_, made = train(both)
+copies = [[part.numpy() for part in both.strategy.experimental_local_results(weight.value)] for weight in made.model.weights]
+found["same"] = all(one.tobytes() == other.tobytes() for one, *others in copies for other in others)
+def masks(batch):
+    with keras.StatelessScope(step.Local(both, made.model)._seeds(batch)):
+        return made.model.layers[-3](tf.ones([4, 600]), training=True)
+def drawn(number):
+    run = tf.function(lambda batch: both.strategy.run(masks, args=(batch,)))
+    batch = step.full(IMAGES[:1], LABELS[:1]).at(0)._replace(number=np.int32(number))
+    return [part.numpy() for part in both.strategy.experimental_local_results(run(batch))]
+one, again, next_one = drawn(3), drawn(3), drawn(4)
+alike = [bool((one[0] == other).all()) for other in (again[0], one[1], next_one[0])]
+found["masks"] = [*alike, float((one[0] == 0).mean())]
+
+# Varied images do not depend on who computes them
+def seen(config, batch):
+    return augmentation.make(configs.build({**SMALL, "augment": config}).augment, 5)(batch).numpy()
+whole = step.full(IMAGES[:1], LABELS[:1]).at(0)
+part = whole._replace(images=whole.images[5:9], places=whole.places[5:9])
+kinds = {"crop": {"crop": 2, "flip": True}, "shift": {"shift": 0.25}, "all": {"shift": 0.1, "rotate": 20, "scale": [0.5, 2.0]}}
+found["places"] = {name: bool((seen(kind, whole)[5:9] == seen(kind, part)).all()) for name, kind in kinds.items()}
+found["steps"] = {name: bool((seen(kind, whole) == seen(kind, whole._replace(number=np.int32(1)))).all()) for name, kind in kinds.items()}
+found["kinds"] = {name: seen(kind, whole).dtype.name for name, kind in kinds.items()}
+found["none"] = augmentation.make(configs.Augment(), 1) is None
+found["still"] = float(np.abs(seen({"scale": [1.0, 1.0]}, whole) - whole.images).max())
+many = step.full(np.tile(IMAGES[:1, :1], (1, 300, 1, 1, 1)), np.zeros((1, 300), np.int32)).at(0)
+padded = np.pad(many.images[0], ((2, 2), (2, 2), (0, 0)))
+wanted = {padded[row:row + 8, column:column + 8].tobytes() for row in range(5) for column in range(5)}
+mirrored = np.pad(many.images[0][:, ::-1], ((2, 2), (2, 2), (0, 0)))
+wanted |= {mirrored[row:row + 8, column:column + 8].tobytes() for row in range(5) for column in range(5)}
+found["crops"] = [len(wanted), {image.tobytes() for image in seen(kinds["crop"], many)} == wanted]
+image, moved = many.images[0], {image.tobytes() for image in seen(kinds["shift"], many)}
+rows = [np.clip(np.arange(8) + by, 0, 7) for by in range(-2, 3)]
+found["shifts"] = moved == {image[down][:, right].tobytes() for down in rows for right in rows}
+turned = seen({"rotate": 180.0}, many)
+found["turned"] = float(np.abs(turned.mean(axis=(1, 2, 3)) - image.mean()).mean())
+
+# Adam and low-rank gradients against Keras
+def keras_adam(steps):
+    variable = keras.Variable(np.arange(6.0).reshape(2, 3).astype("float32"))
+    rule = keras.optimizers.Adam(0.1)
+    rule.build([variable])
+    for number in range(steps):
+        rule.apply([tf.cast(tf.reshape(tf.range(6), (2, 3)), tf.float32) - number - 0.5], [variable])
+    return variable.numpy()
+def our_adam(steps, factors=False):
+    variable = keras.Variable(np.arange(6.0).reshape(2, 3).astype("float32"))
+    rule = optimizer.make(configs.Optimizer(name="adam"), [variable])
+    for number in range(steps):
+        gradient = np.arange(6.0).reshape(2, 3).astype("float32") - number - 0.5
+        left, values, right = np.linalg.svd(gradient, full_matrices=False)
+        given = LowRank(tf.constant(left.T), tf.constant(values[:, None] * right)) if factors else tf.constant(gradient)
+        rule.apply([given], tf.constant(0.1))
+    return variable.numpy()
+found["adam_far"] = [float(np.abs(our_adam(5, factors) - keras_adam(5)).max()) for factors in (False, True)]
+found["slots"] = len(optimizer.make(configs.Optimizer(name="adam"), [keras.Variable([1.0])]).slots)
+
+# Penalties: of a step from zero momentum, against the gradient of the whole loss
+def punished(clip, on_host):
+    keras.utils.set_random_seed(1)
+    both_kinds = [keras.layers.Dense(3, kernel_regularizer=keras.regularizers.L2(0.3), bias_regularizer=keras.regularizers.L1(0.2))]
+    model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), *both_kinds])
+    one, rate = step.full(IMAGES[:1], LABELS[:1]).at(0), tf.constant(0.1)
+    weights = [variable.value for variable in model.trainable_variables]
+    with tf.GradientTape() as tape:
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(one.labels, model(one.images))
+        whole = tf.reduce_mean(losses) + tf.add_n(model.losses)
+    expected = [weight - rate * gradient for weight, gradient in zip(weights, tape.gradient(whole, weights))]
+    rule = optimizer.make(configs.Optimizer(clip_norm=clip), model.trainable_variables, [0] if on_host else [])
+    _, *gradients = step.Local(alone, model)(one)
+    run = tf.function(lambda: rule.apply(gradients, rate))
+    before = [weight.numpy() for weight in weights]
+    run()
+    moved = float(np.abs(weights[0].numpy() - before[0]).max())
+    far = max(float(np.abs(weight.numpy() - value).max()) for weight, value in zip(weights, expected))
+    return far, moved, model.layers[-1].kernel_regularizer is not None
+found["punished"] = [punished(clip, on_host) for clip in (None, 1e6) for on_host in (False, True)]
+
+# The fused layer against Keras' own
+def normalised(policy, fuse):
+    keras.config.set_dtype_policy(policy)
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4, 4, 2)), keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-5)])
+    count = fused.fuse(model) if fuse else 0
+    inputs = tf.constant(np.random.default_rng(1).normal(3.0, 2.0, (5, 4, 4, 2)).astype("float32"))
+    outputs = model(inputs, training=True)
+    rest = model(inputs, training=False)
+    keras.config.set_dtype_policy("float32")
+    values = [tf.cast(value, tf.float32).numpy() for value in (outputs, rest, *(weight.value for weight in model.weights))]
+    return count, outputs.dtype.name, values
+for policy in ("float32", "mixed_bfloat16"):
+    ours, theirs = normalised(policy, True), normalised(policy, False)
+    far = max(float(np.abs(one - other).max()) for one, other in zip(ours[2], theirs[2]))
+    found["fused " + policy] = [ours[0], ours[1] == theirs[1], far]
+def left(layer, shape=(4, 4, 2)):
+    return fused.fuse(keras.Sequential([keras.Input(shape), layer]))
+layers = keras.layers
+others = {"scale": False}, {"renorm": True}, {"synchronized": True}, {"axis": 1}
+found["left"] = [left(layers.BatchNormalization(**options)) for options in others]
+found["left"].append(left(layers.BatchNormalization(), (7,)))
+
+# A layer of one's own, which normalises inside, keeps a count of its own and something that nothing changes; and one that is frozen
+class Own(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.inside = layers.BatchNormalization()
+        self.calls = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False)
+        self.constant = self.add_weight(shape=(), initializer="ones", trainable=False)
+    def call(self, inputs, training=None):
+        self.calls.assign_add(1)
+        return self.inside(inputs, training=training)
+def owned(frozen, activity=0.0):
+    keras.utils.set_random_seed(1)
+    dense = layers.Dense(3, activity_regularizer=keras.regularizers.L2(activity) if activity else None)
+    model = keras.Sequential([keras.Input((8, 8, 1)), layers.Rescaling(1 / 255), Own(), layers.Flatten(), dense])
+    model.layers[1].trainable = not frozen
+    return model, step.Local(alone, model)
+model, own_local = owned(False)
+def short(variable):
+    name = variable.path.split("/")[-1]
+    return "variable" if "variable" in name else name
+found["own"] = [fused.fuse(model), [short(variable) for variable in step.statistics(model)]]
+one = step.full(IMAGES[:1], LABELS[:1]).at(0)
+found["own moved"] = [float(np.abs(value.numpy()).max()) for value in own_local(one)[-len(step.statistics(model)):]]
+model, own_local = owned(True)
+found["frozen"] = [fused.fuse(model), len(step.statistics(model)), len(own_local(one)) - 1 - len(model.trainable_variables)]
+model, own_local = owned(False, 0.5)
+with tf.GradientTape() as tape:
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(one.labels, model(one.images, training=True))
+    whole = tf.reduce_mean(losses) + tf.add_n(model.losses)
+expected = tape.gradient(whole, model.trainable_variables[-2].value)
+def last_kernel(activity):
+    model, local = owned(False, activity)
+    return local(one)[len(model.trainable_variables) - 1].numpy()
+found["activity"] = [float(np.abs(last_kernel(activity) - expected).max()) for activity in (0.5, 0.0)]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", ["plain", "clipped", "adam", "varied", "later", "dry"])
+def test_taken_apart_or_not_a_step_leaves_the_same_behind(case, found):
+    whole, apart = found[case]
+    assert apart == whole
+
+
+def test_every_setting_changes_what_is_left_behind(found):
+    assert len({found[case][0]["digest"] for case in ("plain", "clipped", "adam", "varied", "later", "dry")}) == 6
+
+
+def test_uneven_parts_move_the_means_by_their_share_and_a_stand_in_by_nothing(found):
+    assert found["weighted"] < 1e-6 < found["moves"]
+    assert found["stand-in"] == 0
+    assert found["untouched"]
+
+
+def test_two_devices_keep_the_same_means_and_drop_other_outputs(found):
+    assert found["same"]
+    repeated, between_devices, between_steps, dropped = found["masks"]
+    assert (repeated, between_devices, between_steps) == (True, False, False)
+    assert dropped == pytest.approx(0.25, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", ["crop", "shift", "all"])
+def test_varied_images_follow_from_seed_step_and_place_alone(kind, found):
+    assert found["places"][kind]
+    assert not found["steps"][kind]
+
+
+def test_pixels_that_only_move_stay_bytes(found):
+    assert found["kinds"] == {"crop": "uint8", "shift": "uint8", "all": "float32"}
+
+
+def test_nothing_asked_for_is_nothing_done(found):
+    assert found["none"]
+    assert found["still"] == 0
+
+
+def test_crops_are_all_windows_of_the_padded_image_and_its_mirror_image(found):
+    assert found["crops"] == [50, True]
+
+
+def test_shifts_are_by_whole_pixels_with_the_border_repeated(found):
+    assert found["shifts"]
+
+
+def test_an_image_turned_about_its_middle_keeps_its_brightness(found):
+    assert found["turned"] < 15
+
+
+def test_adam_is_keras_adam_also_for_factors(found):
+    assert max(found["adam_far"]) < 1e-5
+    assert found["slots"] == 3
+
+
+def test_penalties_pull_as_if_they_were_in_the_loss_and_stay_in_the_model(found):
+    for far, moved, kept in found["punished"]:
+        assert far < 1e-6
+        assert moved > 1e-3
+        assert kept
+
+
+@pytest.mark.parametrize(("policy", "near"), [("float32", 1e-5), ("mixed_bfloat16", 0.05)])
+def test_the_fused_layer_gives_what_keras_gives(policy, near, found):
+    layers, same_type, far = found[f"fused {policy}"]
+    assert (layers, same_type) == (1, True)
+    assert far < near
+
+
+def test_layers_that_do_more_are_left_to_keras(found):
+    assert found["left"] == [0, 0, 0, 0, 0]
+
+
+def test_means_inside_a_layer_of_ones_own_travel_and_its_counts_do_not(found):
+    fused, names = found["own"]
+    assert (fused, sorted(names)) == (1, ["moving_mean", "moving_variance", "variable"])
+    assert sorted(moved > 0 for moved in found["own moved"]) == [False, True, True]
+
+
+def test_a_frozen_layer_keeps_what_it_has(found):
+    assert found["frozen"] == [0, 0, 0]
+
+
+def test_what_a_layer_adds_to_the_loss_while_it_is_called_counts(found):
+    with_it, without = found["activity"]
+    assert with_it < 1e-5
+    assert without > 1e-3

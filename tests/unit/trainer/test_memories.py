@@ -1,0 +1,95 @@
+"""What a worker's reduction remembers, saved and taken up again."""
+
+import numpy as np
+import pytest
+
+from trainer.checkpoint import Memories
+from trainer.cluster import Place
+from trainer.hostarray import HostArray
+
+
+def memories(folder, shapes=((3, 4), (2,)), workers=2):
+    return Memories(folder, Place(0, ["a:1"] * workers), 2, [HostArray(shape) for shape in shapes])
+
+
+def save(made, step, attempt):
+    made.write(step, attempt)
+    made.settle(step, saved=True)
+
+
+def saved(folder):
+    made = memories(folder)
+    for number, array in enumerate(made.memory, 1):
+        array.assign(np.full(array.shape, number, np.float32))
+    save(made, 7, "first")
+    return made
+
+
+def test_what_was_saved_is_taken_up(tmp_path):
+    before, after = saved(tmp_path), memories(tmp_path)
+    assert after.steps({6: "first", 7: "first"}) == [7]
+    assert after.load(7, "first")
+    assert all(one.numpy().tobytes() == other.numpy().tobytes() for one, other in zip(before.memory, after.memory, strict=True))
+
+
+@pytest.mark.parametrize("other", [{"workers": 3}, {"shapes": ((5, 4), (2,))}, {"shapes": ((3, 4),)}], ids=["workers", "shape", "number"])
+def test_that_of_other_workers_or_of_another_reduction_is_left_alone(tmp_path, other):
+    saved(tmp_path)
+    made = memories(tmp_path, **other)
+    assert made.steps({7: "first"}) == []
+    assert not made.load(7, "first")
+    assert not any(array.numpy().any() for array in made.memory)
+
+
+def test_a_damaged_part_is_put_aside_and_counts_as_none(tmp_path):
+    folder, heard = tmp_path / "memory", []
+    saved(folder)
+    path = folder / "step-000000007.npz"
+    path.write_bytes(path.read_bytes()[:100])
+    made = Memories(folder, Place(0, ["a:1", "b:1"]), 2, [HostArray((3, 4)), HostArray((2,))], heard.append)
+    assert made.steps({7: "first"}) == []
+    assert not made.load(7, "first")
+    assert list(folder.iterdir()) == []
+    aside = tmp_path / "damaged" / "memory-step-000000007.npz"
+    assert aside.is_file()
+    assert heard == [f"{path} is damaged (it is no complete file (File is not a zip file)): left out, and kept as {aside}"]
+
+
+def test_a_part_of_which_no_state_came_is_dropped_and_the_one_before_stays(tmp_path):
+    made = saved(tmp_path)
+    for step in (8, 9, 10):
+        made.write(step, "first")
+        made.settle(step, saved=False)
+    assert made.steps(dict.fromkeys((7, 8, 9, 10), "first")) == [7]
+
+
+def test_that_of_a_version_without_attempts_is_left_alone(tmp_path):
+    saved(tmp_path)
+    (path,) = tmp_path.glob("step-*.npz")
+    with np.load(path) as stored:
+        np.savez(path, **{name: stored[name] for name in stored.files if name != "about"})
+    made = memories(tmp_path)
+    assert made.steps({7: ""}) == []
+    assert not made.load(7, "")
+
+
+def test_what_lies_of_later_steps_takes_no_place(tmp_path):
+    made = Memories(tmp_path, Place(0, ["a:1", "b:1"]), 2, [HostArray((3, 4))])
+    for step, attempt in ((5000, "first"), (5500, "first"), (1500, "second"), (2000, "second")):
+        save(made, step, attempt)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-000001500.npz", "step-000002000.npz"]
+
+
+def test_that_of_the_same_step_of_another_attempt_is_left_alone(tmp_path):
+    saved(tmp_path)
+    made = memories(tmp_path)
+    assert made.steps({7: "second"}) == []
+    assert not made.load(7, "second")
+    assert not any(array.numpy().any() for array in made.memory)
+
+
+def test_the_part_of_the_state_before_stays_until_that_state_is_surely_not_needed(tmp_path):
+    made = Memories(tmp_path, Place(0, ["a:1", "b:1"]), 1, [HostArray((3, 4))])
+    for step in (5, 6, 7):
+        save(made, step, "first")
+    assert made.steps(dict.fromkeys((5, 6, 7), "first")) == [6, 7]

@@ -1,0 +1,77 @@
+"""The watch over the other workers: who is silent, or gone without anybody noticing, ends this worker; nobody else does."""
+
+import itertools
+import threading
+
+import pytest
+
+from trainer import peerwatch
+from trainer.peerwatch import Answer, PeerWatch
+
+WAIT = 10
+ALIVE, SILENT, GONE = Answer.ALIVE, Answer.SILENT, Answer.GONE
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(peerwatch, "EVERY_S", 0.001)
+
+
+def watch(answers):
+    """Ranks that were lost when each peer had given all its answers; after them it is alive."""
+    lost, given = [], {rank: itertools.chain(listed, itertools.repeat(ALIVE)) for rank, listed in answers.items()}
+    left, heard = {rank: len(listed) for rank, listed in answers.items()}, threading.Event()
+
+    def ask(rank):
+        left[rank] -= 1
+        if max(left.values()) < 0:
+            heard.set()
+        return next(given[rank])
+
+    def lose(rank):
+        lost.append(rank)
+        heard.set()
+
+    thread = PeerWatch(list(answers), ask, lose)
+    thread.start()
+    assert heard.wait(WAIT)
+    thread.stop()
+    assert not thread.is_alive()
+    return lost
+
+
+@pytest.mark.parametrize(
+    ("answers", "lost"),
+    [
+        ({0: [], 2: []}, []),
+        ({0: [ALIVE] * 5, 2: [ALIVE, SILENT]}, [2]),
+        ({0: [SILENT], 2: [SILENT]}, [0]),
+        ({0: [GONE, GONE, ALIVE, GONE, GONE], 2: []}, []),
+        ({0: [], 2: [GONE] * 3}, [2]),
+    ],
+)
+def test_who_is_lost(answers, lost):
+    assert watch(answers) == lost
+
+
+def test_a_watch_that_was_stopped_loses_nobody():
+    """A worker that is done: its peers end, too, and nobody is to blame."""
+    lost, asked, stopping = [], threading.Event(), threading.Event()
+
+    def ask(rank):
+        asked.set()
+        stopping.wait(WAIT)
+        return SILENT
+
+    thread = PeerWatch([1], ask, lost.append)
+    thread.start()
+    assert asked.wait(WAIT)
+    threading.Timer(0.05, stopping.set).start()
+    thread.stop()
+    assert (lost, thread.is_alive()) == ([], False)
+
+
+def test_a_worker_alone_watches_nobody():
+    thread = PeerWatch([], None, None)
+    thread.start()
+    thread.stop()

@@ -1,0 +1,144 @@
+"""Which snapshots of a run a person means."""
+
+import pytest
+
+from trainer import rundir
+from trainer.errors import LockstepError
+from trainer.rundir import choose_epochs, existing_epochs, prune, snapshot_path, wanted
+from trainer.telemetry import HISTORY
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run with snapshots 1-3, 7 and 12; epoch 5 was best but has none, of the others 3 and 7 are."""
+    folder = tmp_path / "my-run"
+    (folder / "checkpoints").mkdir(parents=True)
+    for epoch in (12, 1, 2, 3, 7):
+        snapshot_path(folder, epoch).touch()
+    (folder / "checkpoints" / ".part-x.keras").touch()
+    accuracy = {1: 0.1, 2: 0.2, 3: 0.8, 5: 0.9, 7: 0.8, 12: 0.3}
+    rows = [",".join(str({"epoch": epoch, "val_accuracy": value}.get(key, 0.5)) for key in HISTORY) for epoch, value in accuracy.items()]
+    (folder / "history.csv").write_text("\n".join([",".join(HISTORY), *rows]) + "\n")
+    return folder
+
+
+def refusal(asked, run):
+    with pytest.raises(LockstepError) as caught:
+        choose_epochs(asked, run)
+    return str(caught.value)
+
+
+def test_snapshots_are_found_whatever_else_lies_there(run):
+    assert existing_epochs(run) == [1, 2, 3, 7, 12]
+    assert snapshot_path(run, 7).name == "epoch-0007.keras"
+
+
+@pytest.mark.parametrize(
+    ("asked", "epochs"),
+    [
+        ("12", [12]),
+        (12, [12]),
+        ("1,12", [1, 12]),
+        ("12, 1", [12, 1]),
+        ("first", [1]),
+        ("last", [12]),
+        ("best", [3]),
+        ("all", [1, 2, 3, 7, 12]),
+        ("first,best,last", [1, 3, 12]),
+        ("first,best,last,all", [1, 3, 12, 2, 7]),
+        ("3,best,3,1,first", [3, 1]),
+        ("2-3", [2, 3]),
+        ("1-3,12", [1, 2, 3, 12]),
+        ("7-7", [7]),
+    ],
+)
+def test_chosen_in_the_order_asked_each_once(asked, epochs, run):
+    assert choose_epochs(asked, run) == epochs
+
+
+@pytest.mark.parametrize("word", ["4", "0", "13"])
+def test_unknown_epoch_lists_those_that_exist(word, run):
+    assert refusal(f"1,{word}", run) == f"epoch={word}: run my-run has no such snapshot; there are: 1-3, 7, 12"
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("lst", " (did you mean last?)"), ("bset", " (did you mean best?)"), ("-1", ""), ("1.5", ""), ("3-1", ""), ("1-", ""), ("", "")],
+)
+def test_misspelt_word_names_the_nearest(word, hint, run):
+    assert refusal(word, run) == f"epoch={word}: expected numbers as in 12, 1,12,30 or 2-5, or one of first, best, last, all{hint}"
+
+
+@pytest.mark.parametrize(("word", "lacks"), [("2-5", "snapshot of some of these"), ("20-999999999", "such snapshots")])
+def test_a_range_of_which_some_are_missing_lists_those_that_exist(word, lacks, run):
+    assert refusal(word, run) == f"epoch={word}: run my-run has no {lacks}; there are: 1-3, 7, 12"
+
+
+def test_an_epoch_that_is_the_best_and_the_last_is_marked_as_both(run):
+    assert rundir.marks(run) == {1: "first", 3: "best", 12: "last"}
+    for epoch in (7, 12):
+        rundir.snapshot_path(run, epoch).unlink()
+    assert rundir.marks(run) == {1: "first", 3: "best, last"}
+    (run / "history.csv").unlink()
+    assert rundir.marks(run) == {1: "first", 3: "last"}
+
+
+@pytest.mark.parametrize("asked", ["1", "all", "best"])
+def test_run_without_snapshots(asked, tmp_path):
+    assert refusal(asked, tmp_path / "r1") == "run=r1: there are no snapshots yet; the first is written at the end of epoch 1"
+
+
+def test_best_without_a_history(run):
+    (run / "history.csv").unlink()
+    assert refusal("best", run) == "epoch=best: my-run has no history.csv that says which epoch is best; name a number"
+
+
+def test_an_epoch_that_was_not_kept_says_why(run):
+    (run / "config.yml").write_text("checkpoint: {snapshots: best}\n")
+    assert refusal("4", run) == (
+        "epoch=4: run my-run has no such snapshot; there are: 1-3, 7, 12 (checkpoint.snapshots=best keeps no others)"
+    )
+
+
+def train(run, policy, accuracies, fails=()):
+    """Snapshots as a run writes and removes them, epoch by epoch."""
+    rows = []
+    for epoch, accuracy in enumerate(accuracies, 1):
+        row = {"epoch": epoch, "val_accuracy": accuracy}
+        if wanted(policy, rows, row) and epoch not in fails:
+            snapshot_path(run, epoch).touch()
+        rows.append(row)
+        prune(run, policy, rows)
+        yield existing_epochs(run)
+
+
+@pytest.mark.parametrize(
+    ("policy", "after"),
+    [
+        ("all", [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5]]),
+        ("best", [[1], [2], [2], [2], [5]]),
+        ("last", [[1], [2], [3], [4], [5]]),
+        (2, [[1], [2], [2, 3], [2, 4], [2, 4, 5]]),
+        (10, [[1], [2], [3], [4], [5]]),
+    ],
+)
+def test_kept_as_asked_after_every_epoch(policy, after, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    assert list(train(tmp_path, policy, [0.1, 0.4, 0.2, 0.4, 0.5])) == after
+
+
+@pytest.mark.parametrize(("policy", "left"), [("best", [1]), ("last", [1]), (2, [1])])
+def test_one_that_could_not_be_written_takes_no_older_one_along(policy, left, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    assert list(train(tmp_path, policy, [0.1, 0.4], fails=[2]))[-1] == left
+
+
+@pytest.mark.parametrize("policy", ["best", "last", 2])
+def test_those_of_an_attempt_that_nobody_went_on_from_do_not_count(policy, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    for epoch in (1, 2, 3):
+        snapshot_path(tmp_path, epoch).touch()
+    prune(tmp_path, policy, [])
+    assert existing_epochs(tmp_path) == [1, 2, 3]
+    prune(tmp_path, policy, [{"epoch": 1, "val_accuracy": 0.5}])
+    assert existing_epochs(tmp_path) == [1]

@@ -1,0 +1,220 @@
+"""A disk that fills while a run saves: room is made, training goes on without, a person is told once. The disk is a small real one."""
+
+import contextlib
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.samples import flip_a_bit
+from trainer import sealed
+from trainer.checkpoint import Progress, States
+from trainer.files import full, replacing, write_text
+from trainer.hostarray import HostArray
+from trainer.saving import DiskFull, Log, Reserve, Saver
+from trainer.telemetry import Metrics
+
+ROOT = Path(__file__).resolve().parents[3]
+MB = 1 << 20
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system of 4 MB of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mounting, check=False, capture_output=True).returncode != 0:
+        pytest.skip("a small disk needs root")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill(disk, leave=0):
+    """Take all space but so many bytes."""
+    handle = os.open(disk / "filler", os.O_WRONLY | os.O_CREAT)
+    with contextlib.suppress(OSError):
+        while True:
+            os.write(handle, bytes(4096))
+    os.ftruncate(handle, os.fstat(handle).st_size - leave)
+    os.close(handle)
+
+
+@pytest.fixture
+def states(disk):
+    return States(disk / "run" / "state", 2, lambda text: None)
+
+
+WEIGHTS = [HostArray((MB // 4,))]
+
+
+def saver(states, heard):
+    return Saver(heard.append, lambda: states.files.free(1000))
+
+
+def save(made, states, step):
+    return made.save("the state", states.files.path(step), MB, lambda: states.save(WEIGHTS, Progress(step=step)))
+
+
+def test_an_older_state_makes_room_and_nobody_is_bothered(disk, states):
+    heard = []
+    made = saver(states, heard)
+    assert [save(made, states, step) for step in (1, 2)] == [True, True]
+    fill(disk, leave=MB // 2)
+    assert save(made, states, 3)
+    assert states.files.steps() == [2, 3]
+    assert (heard, made.missing) == ([], {})
+
+
+def test_without_room_training_goes_on_with_one_warning_and_the_good_state_stays(disk, states):
+    heard = []
+    made = saver(states, heard)
+    assert [save(made, states, step) for step in (1, 2)] == [True, True]
+    fill(disk)
+    states.files.path(1).unlink()
+    fill(disk)
+    assert [save(made, states, step) for step in (3, 4, 5)] == [False, False, False]
+    assert states.files.steps() == [2]
+    assert sealed.damage(states.files.path(2)) == ""
+    assert len(heard) == 1
+    path = states.files.path(3)
+    assert heard[0].startswith(f"the state is not saved: {path}: no space left on device (1.0 MB needed, 0.0 MB free). Training goes on")
+    assert "delete_run.yml" in heard[0]
+    with pytest.raises(DiskFull, match=r"the state is not saved: .*step-000000005.npz: no space left .*\nFix: .* it continues at step 2"):
+        made.check(["the state"], "at step 2")
+    (disk / "filler").unlink()
+    assert save(made, states, 6)
+    assert states.files.steps() == [2, 6]
+    assert heard[1:] == ["there is room on the disk again: all is saved"]
+    made.check(["the state"], "at step 6")
+    assert not list((disk / "run").rglob(".part-*"))
+
+
+def test_a_damaged_newest_state_is_no_reason_to_drop_the_good_one(disk, states):
+    for step in (1, 2):
+        states.save(WEIGHTS, Progress(step=step))
+    flip_a_bit(states.files.path(2))
+    fill(disk)
+    assert states.files.free(1000)
+    assert [path.name for path in (disk / "run").rglob("*.npz")] == ["step-000000001.npz"]
+
+
+def test_another_error_is_none_of_the_disks():
+    def fails():
+        raise OSError(errno.EACCES, "Permission denied")
+
+    with pytest.raises(PermissionError):
+        Saver(pytest.fail, lambda: True).save("x", Path("/x"), 1, fails)
+    assert full(OSError(errno.EDQUOT, "x")) == "Disk quota exceeded"
+    assert full(RuntimeError("Can't write data (errno = 28, error message = 'No space left on device')")) == "No space left on device"
+    assert full(OSError(errno.EIO, "Input/output error")) == ""
+
+
+def test_records_wait_for_room_and_the_files_time_is_the_heartbeat(disk):
+    path = disk / "metrics.jsonl"
+    metrics = Metrics(path)
+    metrics.phase("training")
+    fill(disk)
+    os.utime(path, (1, 1))
+    for step in range(2000):
+        metrics.steps(epoch=1, step=step, images_per_s=1.0, loss=1.0, accuracy=0.0, input_wait=0.0, seconds=1.0)
+    metrics.epoch({"epoch": 1})
+    assert path.stat().st_mtime > 1e9
+    (disk / "filler").unlink()
+    metrics.phase("validating")
+    metrics.heartbeat()
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert records[0]["kind"] == "phase"
+    # What fits into the file's last block, and one that waits; then samples are left out.
+    steps = [record["step"] for record in records if record["kind"] == "steps"]
+    assert steps == list(range(len(steps)))
+    assert len(steps) < 50
+    assert [record["kind"] for record in records[-3:]] == ["epoch", "phase", "heartbeat"]
+
+
+def test_a_warning_finds_its_place_on_a_full_disk_again_and_again(disk):
+    reserve = Reserve(disk / ".part-reserve")
+    metrics = Metrics(disk / "metrics.jsonl", reserve)
+    for number in range(20):
+        fill(disk)
+        for _ in range(100):
+            metrics.phase("training", "x" * 200)
+        metrics.warning(f"warning {number} " + "x" * 500)
+        assert f"warning {number} " in (disk / "metrics.jsonl").read_text()
+    fill(disk)
+    reserve.release()
+    write_text(disk / "exit.json", "{}")
+    (disk / "filler").unlink()
+    metrics.heartbeat()
+    metrics.heartbeat()
+    records = [json.loads(line) for line in (disk / "metrics.jsonl").read_text().splitlines()]
+    kinds = [record["kind"] for record in records]
+    assert [kinds.count(kind) for kind in ("phase", "warning", "heartbeat")] == [2000, 20, 1]
+
+
+def test_last_words_have_room(disk):
+    reserve = Reserve(disk / ".part-reserve")
+    fill(disk)
+    with (disk / "worker.log").open("w") as stream:
+        log = Log(stream)
+        print("lost", file=log, flush=True)
+        reserve.release()
+        print("error: the disk is full", file=log, flush=True)
+        write_text(disk / "exit.json", "{}")
+    assert "error: the disk is full" in (disk / "worker.log").read_text()
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from trainer import worker
+worker.quiet_tensorflow()
+import keras
+from trainer.checkpoint import save_snapshot
+from trainer.files import full
+from trainer.telemetry import Events
+folder = Path(sys.argv[1])
+events, row = Events(folder), dict.fromkeys(("loss", "accuracy", "learning_rate", "images_per_s", "val_loss", "val_accuracy"), 0.5)
+model = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(2000)])
+failed = []
+for epoch in range(1, 60):
+    try:
+        events.epoch({**row, "epoch": epoch})
+    except Exception as error:
+        assert full(error), error
+        failed.append(epoch)
+        (folder / "filler").unlink()
+try:
+    save_snapshot(model, folder, 1)
+except Exception as error:
+    assert full(error), error
+    failed.append("snapshot")
+print(failed)
+import tensorflow as tf
+last = sorted((folder / "train").glob("*"))[-1]
+print(sum(1 for _ in tf.compat.v1.train.summary_iterator(str(last))))
+"""
+
+
+def test_events_and_snapshots_say_that_the_disk_is_full_and_events_go_on_in_a_new_file(disk):
+    fill(disk)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    (disk / "train").mkdir()
+    done = subprocess.run([sys.executable, "-c", SCRIPT, str(disk)], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    failed, events = done.stdout.splitlines()[-2:]
+    assert failed == "[1, 'snapshot']"
+    assert int(events) == 1 + 4 * 58
+    assert not list(disk.rglob(".part-*"))
+
+
+def test_a_part_is_gone_when_its_disk_was_full(disk):
+    fill(disk)
+    with pytest.raises(OSError, match="No space left"), replacing(disk / "x.npz") as part:
+        np.savez(part, np.zeros(MB))
+    assert [path.name for path in disk.iterdir()] == ["filler"]

@@ -1,0 +1,86 @@
+"""Files that carry their digest: told whole from damaged, whatever happened to their bytes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import lockstep_sealed
+import numpy as np
+import pytest
+
+from tests.unit.samples import flip_a_bit, write_state
+from trainer import sealed
+
+
+@pytest.fixture
+def path(tmp_path):
+    made = tmp_path / "state" / "step-000000010.npz"
+    write_state(made, "x" * 5000)
+    return made
+
+
+def test_a_whole_file_is_an_npz_like_any_other(path):
+    assert sealed.damage(path) == ""
+    assert sealed.has_digest(path)
+    with np.load(path) as stored:
+        assert str(stored["text"]) == "x" * 5000
+
+
+def test_any_bit_that_differs_is_noticed(path):
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 97):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+        assert sealed.damage(path), place
+
+
+@pytest.mark.parametrize("length", [0, 1, 21, 22, 500, -1, -64, -200])
+def test_a_torn_file_is_noticed(path, length):
+    path.write_bytes(path.read_bytes()[:length])
+    assert sealed.damage(path)
+
+
+def test_bytes_that_were_added_are_noticed(path):
+    path.write_bytes(path.read_bytes() + b"0")
+    assert sealed.damage(path)
+
+
+def test_what_is_no_archive_or_cannot_be_read_is_no_state(path):
+    path.write_bytes(b"weights" * 100)
+    assert sealed.damage(path).startswith("it is no complete file")
+    path.unlink()
+    assert sealed.damage(path) == "it can't be read: No such file or directory"
+
+
+def test_a_file_of_an_older_version_is_checked_by_its_own_checksums(path):
+    np.savez(path, text=np.array("x" * 5000))
+    assert not sealed.has_digest(path)
+    assert sealed.damage(path) == ""
+    flip_a_bit(path)
+    assert sealed.damage(path)
+
+
+def test_an_archive_that_grows_when_it_is_read_is_refused(path):
+    np.savez_compressed(path, text=np.zeros(10_000_000))
+    assert sealed.damage(path) == "its checksums differ"
+
+
+def test_the_newest_whole_one_and_what_is_wrong_with_newer_ones(path):
+    folder = path.parent
+    assert sealed.newest_whole(folder.parent / "none") == ("", {})
+    for step in (9, 11, 12):
+        write_state(folder / f"step-{step:09d}.npz")
+    (folder / "step-000000013.npz.part").touch()
+    assert sealed.newest_whole(folder) == ("step-000000012.npz", {})
+    for step in (11, 12):
+        flip_a_bit(folder / f"step-{step:09d}.npz")
+    damaged = dict.fromkeys(("step-000000012.npz", "step-000000011.npz"), "its digest differs")
+    assert sealed.newest_whole(folder) == ("step-000000010.npz", damaged)
+    assert sealed.put_aside(folder / "step-000000012.npz") == str(folder.parent / "damaged" / "state-step-000000012.npz")
+    assert sealed.names(folder) == ["step-000000009.npz", "step-000000010.npz", "step-000000011.npz"]
+
+
+def test_hosts_run_the_very_same_file():
+    assert Path(lockstep_sealed.__file__).read_bytes() == Path(sealed.__file__).read_bytes()
+    unneeded = "import sys; sys.modules.update(numpy=None, tensorflow=None, yaml=None); import lockstep_sealed"
+    environment = {"PYTHONPATH": str(Path(lockstep_sealed.__file__).parent)}
+    assert subprocess.run([sys.executable, "-c", unneeded], env=environment, check=False).returncode == 0

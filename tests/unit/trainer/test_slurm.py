@@ -1,0 +1,520 @@
+"""A worker that Slurm starts: its place, its files, what it gives back."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from control.runs import launches
+from control.runs.tasks import find as find_run
+from plugins.action import slurm_run
+from tests.project import await_until
+from tests.unit.samples import flip_a_bit, read_state, write_state
+from trainer import cli, sealed, slurm
+from trainer.data.manifest import Published
+from trainer.errors import PREEMPTED, ClusterError, LockstepError
+from trainer.rundir import recorded
+from trainer.telemetry import HISTORY
+
+NODES = ["alpha", "beta", "gamma"]
+CONFIG = "seed: 1\n"
+ADDRESSES = {"alpha": "10.0.0.1", "beta": "10.0.0.2", "gamma": "10.0.0.3", "self": "127.0.1.1"}
+
+
+def environment(rank=1, tasks=3, **more):
+    return {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(tasks), "SLURM_STEP_NODELIST": "node[1-3]", **more}
+
+
+def refused(work, *arguments):
+    with pytest.raises(ClusterError) as caught:
+        work(*arguments)
+    return str(caught.value)
+
+
+def test_the_place_follows_from_the_allocation():
+    found = slurm.allocation(environment(), lambda listed: {"node[1-3]": NODES}[listed])
+    assert (found.rank, found.nodes, found.node, found.job) == (1, NODES, "beta", "")
+    assert slurm.allocation(environment(SLURM_JOB_ID="7"), lambda _: NODES).job == "7"
+    made = slurm.tf_config(found, 12345, ADDRESSES.__getitem__)
+    assert made == {
+        "cluster": {"worker": ["10.0.0.1:12345", "10.0.0.2:12345", "10.0.0.3:12345"]},
+        "task": {"type": "worker", "index": 1},
+    }
+
+
+def test_names_are_expanded_by_slurm_itself(tmp_path, monkeypatch):
+    (tmp_path / "scontrol").write_text('#!/bin/sh\n[ "$1 $2 $3" = "show hostnames x[1-2]" ] && printf "x1\\nx2\\n"\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert slurm.hostnames("x[1-2]") == ["x1", "x2"]
+
+
+def test_what_no_srun_started_is_refused():
+    assert refused(slurm.allocation, {}) == (
+        "'SLURM_PROCID': not set as srun sets it; this command is started by srun, one task a node (train.sbatch)"
+    )
+    said = refused(slurm.allocation, environment(tasks=6), lambda _: NODES)
+    assert said == "SLURM_NTASKS=6 on 3 nodes (node[1-3]): one worker a node; ask for --ntasks-per-node=1"
+
+
+def test_names_that_mean_no_address_or_the_node_itself_are_refused():
+    def unknown(_):
+        raise socket.gaierror("Name or service not known")
+
+    found = slurm.Allocation(0, ["self"])
+    assert "self: its name means 127.0.1.1, which no other node reaches" in refused(slurm.tf_config, found, 1, ADDRESSES.__getitem__)
+    assert "self: its name means no address here (Name or service not known)" in refused(slurm.tf_config, found, 1, unknown)
+
+
+def test_a_port_that_is_taken_is_refused():
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        message = refused(slurm.check_port, port)
+        assert message.startswith(f"port {port}: Address already in use; ")
+        assert f"(pid {os.getpid()}, user " in message
+        assert message.endswith(" has it on this node. Fix: end that, or -e slurm_port=N")
+    slurm.check_port(port)
+
+
+@pytest.fixture
+def place(tmp_path):
+    job = tmp_path / "shared" / "run1"
+    job.mkdir(parents=True)
+    (job / "config.yml").write_text(CONFIG)
+    (job / "run.json").write_text('{"id": "this", "workers": 1}')
+    made = slurm.Place(
+        job,
+        tmp_path / "root",
+        Published(tmp_path / "packs", "f" * 64),
+        hashlib.sha256(CONFIG.encode()).hexdigest(),
+        tmp_path / "caches",
+        12345,
+        1,
+        0,
+        300.0,
+    )
+    (made.run / "workers" / "alpha").mkdir(parents=True)
+    (made.run / "run.json").write_text('{"id": "this", "workers": 1}')
+    return made
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_chief_takes_the_newest_state_and_each_its_own_memory(rank, place):
+    own = place.run / "workers" / "alpha"
+    write_state(place.job / "state" / "step-000000020.npz", "newer")
+    write(place.job / "history.csv", "epoch")
+    write_state(place.run / "state" / "step-000000010.npz", "older")
+    write_state(place.job / "workers" / "alpha" / "memory" / "step-000000020.npz", "memory")
+    write(own / "exit.json", "{}")
+    slurm.take(place, slurm.Allocation(rank, ["alpha", "alpha"]), own)
+    assert (place.run / "config.yml").read_text() == "seed: 1\n"
+    assert (place.run / "state" / "step-000000020.npz").exists() == (rank == 0)
+    assert (place.run / "history.csv").exists() == (rank == 0)
+    assert read_state(own / "memory" / "step-000000020.npz") == "memory"
+    assert not (own / "exit.json").exists()
+
+
+def test_records_of_an_earlier_job_are_put_aside_and_those_of_this_one_are_not(place):
+    own = place.run / "workers" / "alpha"
+    for job, there, text in (("7", False, "first"), ("7", True, "first"), ("8", False, "second")):
+        slurm.take(place, slurm.Allocation(0, ["alpha"], job), own)
+        assert (own / "metrics.jsonl").exists() == there
+        write(own / "metrics.jsonl", text)
+    assert (own / "metrics.jsonl").read_text() == "second"
+    assert (own / "metrics-7.jsonl").read_text() == "first"
+
+
+@pytest.mark.parametrize("there", ['{"id": "deleted", "workers": 3}', '{"id": ""}', None])
+def test_what_an_older_run_of_that_name_left_on_a_node_is_put_aside(there, place, alone, monkeypatch):
+    (place.run / "run.json").unlink()
+    if there:
+        write(place.run / "run.json", there)
+    write(place.run / "state" / "step-000000900.npz", "older run's")
+    write(place.run.with_name(f"{place.run.name}.before-1") / "state" / "step-000000001.npz", "still older")
+    monkeypatch.setattr(slurm, "check_port", lambda port: None)
+    monkeypatch.setattr(slurm, "worker", lambda place, found: [sys.executable, "-c", ""])
+    assert slurm.main(place) == 0
+    assert not (place.run / "state").exists()
+    aside = place.run.with_name(f"{place.run.name}.before-2")
+    assert (aside / "state" / "step-000000900.npz").read_text() == "older run's"
+    write_state(place.run / "state" / "step-000000005.npz", "own")
+    assert slurm.main(place) == 0
+    assert (place.run / "state" / "step-000000005.npz").exists()
+
+
+@pytest.mark.parametrize(("name", "there"), [("cluster.json", '{"id": "this"}'), ("run.json", "")])
+def test_what_this_run_left_stays_also_where_a_crash_tore_its_name(name, there, place):
+    (place.run / "run.json").unlink()
+    write(place.run / name, there)
+    slurm.put_others_aside(place)
+    assert place.run.is_dir()
+
+
+def test_nothing_is_put_aside_while_another_run_may_be_alive_in_it(place, alone):
+    write(place.run / "run.json", '{"id": "another"}')
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        assert slurm.main(dataclasses.replace(place, port=taken.getsockname()[1])) == 1
+    assert [path.name for path in place.root.glob("runs/*")] == [place.run.name]
+    assert not (place.run / "workers" / "alpha" / "exit.json").exists()
+    assert (ended(place)["exit_code"], ended(place)["job"]) == (1, "31")
+    assert "has it on this node. Fix: end that, or -e slurm_port=N" in log(place)
+
+
+def test_a_configuration_that_somebody_changed_after_the_job_was_submitted_is_not_trained(place, alone):
+    """It may hold the source of a person's own model, and every node writes the folder it lies in."""
+    write(place.job / "config.yml", "seed: 1\nmodel: {name: own, source: 'import os'}\n")
+    assert slurm.main(place) == 1
+    assert f"{place.job / 'config.yml'} has SHA-256" in log(place)
+    assert f"Fix: ansible-playbook playbooks/slurm.yml -e run={place.job.name} writes it anew" in log(place)
+
+
+def test_a_learning_rate_that_depends_on_the_number_of_nodes_takes_the_planned_one(place):
+    write(place.run / "config.yml", CONFIG)
+    slurm.check_number(place, 8)
+    write(place.run / "config.yml", "schedule: {scaling: linear}\n")
+    slurm.check_number(place, 1)
+    assert refused(slurm.check_number, place, 8) == (
+        "8 nodes: this run was planned for 1, and schedule.scaling=linear makes its learning rate depend on that; "
+        "submit it with --nodes=1, or plan a run with workers=8"
+    )
+
+
+def test_an_older_state_is_not_taken(place):
+    write_state(place.job / "state" / "step-000000010.npz", "older")
+    write_state(place.run / "state" / "step-000000020.npz", "newer")
+    slurm.take(place, slurm.Allocation(0, ["alpha"]), place.run / "workers" / "alpha")
+    assert [path.name for path in (place.run / "state").iterdir()] == ["step-000000020.npz"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_was_made_is_given_back_once_and_old_states_go(rank, place):
+    own, found = place.run / "workers" / "alpha", slurm.Allocation(rank, ["alpha", "alpha"])
+    write(own / "exit.json", "{}")
+    write_state(place.run / "state" / "step-000000020.npz", "new")
+    write(place.run / "checkpoints" / "epoch-0001.keras", "weights")
+    write(place.run / "checkpoints" / ".part-x.keras", "half")
+    write_state(place.job / "state" / "step-000000010.npz", "old")
+    slurm.give_back(place, found, own)
+    assert (place.job / "workers" / "alpha" / "exit.json").read_text() == "{}"
+    chief = rank == 0
+    assert sorted(path.name for path in (place.job / "state").iterdir()) == [f"step-0000000{20 if chief else 10}.npz"]
+    assert [path.name for path in place.job.glob("checkpoints/*")] == (["epoch-0001.keras"] if chief else [])
+    if chief:
+        before = (place.job / "checkpoints" / "epoch-0001.keras").stat().st_ino
+        slurm.give_back(place, found, own)
+        assert (place.job / "checkpoints" / "epoch-0001.keras").stat().st_ino == before
+
+
+def test_a_damaged_state_is_neither_given_back_nor_taken(place):
+    own, found = place.run / "workers" / "alpha", slurm.Allocation(0, ["alpha"])
+    for step in (10, 20):
+        write_state(place.run / "state" / f"step-0000000{step}.npz")
+    slurm.give_back(place, found, own)
+    write_state(place.run / "state" / "step-000000030.npz")
+    (place.run / "state" / "step-000000010.npz").unlink()
+    flip_a_bit(place.run / "state" / "step-000000030.npz")
+    slurm.give_back(place, found, own)
+    assert sorted(path.name for path in (place.job / "state").iterdir()) == ["step-000000010.npz", "step-000000020.npz"]
+    flip_a_bit(place.run / "state" / "step-000000020.npz")
+    slurm.take(place, found, own)
+    assert sealed.newest_whole(place.run / "state")[0] == "step-000000020.npz"
+
+
+def test_snapshots_that_are_not_kept_go_from_the_shared_folder_too(place):
+    own, found = place.run / "workers" / "alpha", slurm.Allocation(0, ["alpha"])
+    write(place.run / "config.yml", "checkpoint: {snapshots: last}\n")
+    write(place.run / "history.csv", ",".join(HISTORY) + "\n" + ",".join(["2"] + ["0.5"] * 7) + "\n")
+    write(place.job / "checkpoints" / "epoch-0001.keras", "old")
+    write(place.run / "checkpoints" / "epoch-0002.keras", "new")
+    slurm.give_back(place, found, own)
+    assert [path.name for path in (place.job / "checkpoints").iterdir()] == ["epoch-0002.keras"]
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    monkeypatch.setattr(slurm, "allocation", lambda: slurm.Allocation(0, ["alpha"], "31", "2"))
+    monkeypatch.setattr(slurm, "tf_config", lambda found, port: {"task": {"index": found.rank}})
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def ended(place):
+    return json.loads((place.job / "workers" / "alpha" / "exit.json").read_text())
+
+
+def log(place):
+    return (place.job / "workers" / "alpha" / "worker.log").read_text()
+
+
+def test_a_task_that_cant_begin_says_why_in_its_log_and_how_it_ended(place, alone, monkeypatch):
+    def taken(port):
+        raise ClusterError(f"port {port} is taken")
+
+    monkeypatch.setattr(slurm, "check_port", taken)
+    assert slurm.main(place) == 1
+    expected = {"host": "alpha", "rank": 0, "nodes": 1, "exit_code": 1, "job": "31", "step": "2"}
+    assert {key: ended(place)[key] for key in expected} == expected
+    assert ended(place)["started_at"] <= ended(place)["ended_at"]
+    header, line = log(place).splitlines()
+    assert header.startswith("=== launch 31.2, ")
+    assert line == "error: port 12345 is taken"
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("import os; print(os.environ['TF_CONFIG'])", 0),
+        ("raise SystemExit(75)", 75),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
+    ],
+)
+def test_whatever_becomes_of_the_worker_its_end_is_given_back(script, code, place, alone, monkeypatch):
+    monkeypatch.setattr(slurm, "check_port", lambda port: None)
+    monkeypatch.setattr(slurm, "worker", lambda place, found: [sys.executable, "-c", script])
+    assert slurm.main(place) == code
+    assert ended(place)["exit_code"] == code
+    assert json.loads((place.job / "workers" / "alpha" / "tf_config.json").read_text()) == {"task": {"index": 0}}
+    if code == 0:
+        assert log(place).splitlines()[1:] == ['{"task": {"index": 0}}']
+
+
+def test_a_wish_to_end_is_passed_on(place, alone, monkeypatch):
+    script = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(42)); print('ready', flush=True); signal.pause()"
+    monkeypatch.setattr(slurm, "check_port", lambda port: None)
+    monkeypatch.setattr(slurm, "worker", lambda place, found: [sys.executable, "-c", script])
+    written = place.run / "workers" / "alpha" / "worker.log"
+
+    def tell():
+        await_until(lambda: written.is_file() and "ready" in written.read_text(), 20, "the worker is ready")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    teller = threading.Thread(target=tell)
+    teller.start()
+    assert slurm.main(place) == 42
+    teller.join()
+
+
+def test_a_wish_that_came_before_the_worker_is_passed_on_to_it(alone):
+    hold = slurm.WorkerProcess()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert hold.told
+    with subprocess.Popen(["sleep", "60"]) as worker:
+        hold.to(worker)
+        assert worker.wait(20) == -signal.SIGTERM
+
+
+def test_told_to_end_before_anything_began_no_worker_is_started(place, alone, monkeypatch):
+    monkeypatch.setattr(slurm, "check_port", lambda port: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(slurm, "worker", lambda place, found: pytest.fail("started"))
+    assert slurm.main(place) == PREEMPTED
+    assert ended(place)["exit_code"] == PREEMPTED
+
+
+WAITS = "import os, sys, time; os.rename(*sys.argv[2:]); time.sleep(60)"
+TRAINS = """import os, pathlib, sys, time
+with pathlib.Path(sys.argv[1], 'metrics.jsonl').open('a') as records:
+    records.write('{"kind": "steps"}')
+os.rename(*sys.argv[2:])
+time.sleep(2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "theirs", "step", "mine"),
+    [(WAITS, 1, "2", 1), (WAITS, 75, "2", 75), (WAITS, 137, "2", 75), (TRAINS, 1, "2", 0), (TRAINS, 1, "1", 0), (TRAINS, 42, "2", 0)],
+)
+def test_who_waits_for_one_that_is_gone_is_ended_and_who_trains_is_not(script, theirs, step, mine, place, alone, monkeypatch):
+    """A task that ended at an earlier start of the job, or because it was told to, is none to wait for."""
+    own = place.run / "workers" / "alpha"
+    write(own / "job", "31")
+    write(own / "metrics.jsonl", '{"kind": "steps"}\n')
+    end = {"host": "beta", "rank": 1, "job": "31", "step": step, "exit_code": theirs}
+    (beta := place.job / "workers" / "beta").mkdir(parents=True)
+    write(beta / "soon", json.dumps(end))
+    monkeypatch.setattr(slurm, "EVERY_S", 0.1)
+    monkeypatch.setattr(slurm, "check_port", lambda port: None)
+    monkeypatch.setattr(
+        slurm,
+        "worker",
+        lambda place, found: [sys.executable, "-c", script, str(own), *(str(beta / name) for name in ("soon", "exit.json"))],
+    )
+    assert slurm.main(place) == mine
+    told = f"beta ended with exit code {theirs} while all were to join; see its log\n" in log(place)
+    assert told == (script == WAITS)
+
+
+def test_a_job_is_untold_until_its_end_was_seen(tmp_path):
+    assert launches.untold({}) == launches.untold({"slurm": {"folder": "/x"}}) == ""
+    write(tmp_path / "cluster.json", json.dumps({"run": "r", "slurm": {"job": "7", "folder": "/x"}}))
+    assert launches.untold(recorded(tmp_path)) == "7"
+    with pytest.raises(LockstepError) as caught:
+        launches.check_job("r", recorded(tmp_path))
+    assert str(caught.value) == (
+        "run=r: job 7 of Slurm trains it, or did, and its results are not here yet; first: ansible-playbook playbooks/slurm.yml -e run=r"
+    )
+    launches.tell(tmp_path)
+    assert recorded(tmp_path) == {"run": "r", "slurm": {"job": "7", "folder": "/x", "told": True}}
+    assert launches.untold(recorded(tmp_path)) == ""
+    launches.check_job("r", recorded(tmp_path))
+
+
+def test_ends_are_those_of_this_job_by_rank(tmp_path):
+    for at, (node, rank, job) in enumerate((("d", 1, None), ("c", 1, "7"), ("a", 2, "10"), ("b", 0, "10"))):
+        write(
+            tmp_path / "workers" / node / "exit.json",
+            json.dumps({"rank": rank, "exit_code": 0, "ended_at": at, **({"job": job} if job else {})}),
+        )
+    write(tmp_path / "workers" / "e" / "exit.json", '["what a hostile node writes"]')
+    assert [end["rank"] for end in slurm_run.ends(tmp_path, "10")] == [0, 2]
+    assert [end["rank"] for end in slurm_run.ends(tmp_path, "9")] == [0, 2], "a person submitted the script again"
+    assert slurm_run.ends(tmp_path, "11") == []
+    assert slurm_run.ends(tmp_path / "none", "7") == []
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [("", ""), ('"job": "9"\n"job": "10"\n', ""), ('"job": "9"\n"job":"12"\n"job": "11"\n', "12"), ('"job": "100"\n', "100")],
+)
+def test_a_job_that_a_person_submitted_after_the_recorded_one_is_found(said, found):
+    assert slurm_run.later(said, "10") == found
+
+
+class Followed(slurm_run.ActionModule):
+    """The action of `playbooks/slurm.yml` with a Slurm that is played: what it does is kept in `did`."""
+
+    def __init__(self, folder, recorded_job, queue, ends, ended, steps):
+        plan = {"run": "r", "folder": str(folder), "counts": {"total_steps": 100}, "changes": []}
+        arguments = {"plan": plan, "job": "/mnt/r", "name": "r", "published": {}, "detach": False}
+        self._task = SimpleNamespace(args=arguments)
+        self.did, self._ends, self._ended, self._queue = [], ends, ended, queue
+        write(folder / "summary.json", json.dumps({"state": "CANCELLED", "steps": steps}))
+        write(folder / "cluster.json", json.dumps({"run": "r", "slurm": recorded_job}))
+
+    def _shell(self, script, program):
+        if program == "squeue":
+            assert ("command -v squeue" in script) == (not recorded(self.local)["slurm"].get("told"))
+            return self._queue
+        assert program == "grep"
+        return self._ends
+
+    def _refuse_others(self):
+        pass
+
+    def _record(self, published, number):
+        write(self.local / "cluster.json", json.dumps({"run": "r", "slurm": {"job": number}}))
+        self.did.append(f"record {number}")
+
+    def _collect(self, number):
+        self.did.append(f"collect {number}")
+        launches.tell(self.local)
+        return [{"exit_code": self._ended}]
+
+    def _submit(self, arguments):
+        self.did.append("submit")
+        return "30"
+
+    def _follow(self, number, how):
+        self.did.append(f"follow {number} {how}")
+
+
+SUBMITTED = ["submit", "record 30", "follow 30 is submitted", "collect 30"]
+
+
+@pytest.mark.parametrize(
+    ("job", "queue", "ends", "ended", "steps", "did"),
+    [
+        ({"job": "7", "told": True}, "", '"job": "7"', 0, 100, SUBMITTED),
+        ({"job": "7", "told": True}, "9\n", "", 0, 50, ["record 9", "follow 9 is in the queue already", "collect 9"]),
+        ({"job": "7"}, "7\n", "", 0, 50, ["follow 7 is in the queue already", "collect 7"]),
+        ({"job": "7"}, "", "", 1, 50, ["collect 7"]),
+        ({"job": "7"}, "", "", 0, 100, ["collect 7"]),
+        ({"job": "7"}, "", "", 42, 50, ["collect 7", *SUBMITTED]),
+        ({"job": "7"}, "", '"job": "7"', 1, 50, ["collect 7"]),
+        ({"job": "7"}, "", '"job": "8"', 1, 50, ["record 8", "collect 8"]),
+        ({"job": "7", "told": True}, "", '"job": "8"', 1, 50, ["record 8", "collect 8"]),
+        ({"job": "7", "told": True}, "", '"job": "8"', 42, 50, ["record 8", "collect 8", *SUBMITTED]),
+    ],
+    ids=[
+        "told",
+        "queued by hand",
+        "queued",
+        "failed",
+        "done",
+        "stopped",
+        "untold",
+        "untold, and by hand",
+        "failed by hand",
+        "stopped by hand",
+    ],
+)
+def test_what_a_job_came_to_is_fetched_before_another_is_submitted(job, queue, ends, ended, steps, did, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm_run.ActionBase, "run", lambda *_: {})
+    action = Followed(tmp_path, job, queue, ends, ended, steps)
+    result = action.run()
+    assert action.did == did
+    assert result["verdicts"] == [{"exit_code": ended}]
+    assert result.get("changed", False) == ("submit" in did)
+
+
+@pytest.mark.parametrize(("planned", "had", "ended", "lost"), [(3, 2, 2, False), (2, 3, 2, True), (2, None, 2, False), (2, None, 1, True)])
+def test_a_job_is_whole_when_all_of_its_own_nodes_ended(planned, had, ended, lost):
+    found = [{"rank": rank, **({"nodes": had} if had else {})} for rank in range(ended)]
+    assert slurm_run.is_short(found, planned) == lost
+
+
+@pytest.mark.parametrize(
+    ("command", "state", "is_refused"),
+    [
+        ("stop", "SUCCEEDED", True),
+        ("logs", "FAILED", True),
+        ("status", "RUNNING", True),
+        ("status", "SUCCEEDED", False),
+        ("status", "PREEMPTED", True),
+        ("evaluate", None, False),
+    ],
+)
+def test_of_a_job_only_slurm_can_tell_and_it_is_said_how(command, state, is_refused, tmp_path, monkeypatch):
+    monkeypatch.setattr(find_run.listing, "runs", lambda: "all runs")
+    if state:
+        write(tmp_path / "summary.json", json.dumps({"state": state}))
+    # A state from before the last job says nothing of that.
+    job = {"job": "8", "folder": "/mnt/slurm/r", "told": state != "PREEMPTED"}
+    if not is_refused:
+        find_run._refuse_jobs(tmp_path, command, job)
+        return
+    with pytest.raises(LockstepError) as caught:
+        find_run._refuse_jobs(tmp_path, command, job)
+    run = tmp_path.name
+    assert str(caught.value) == (
+        f"run={run} is job 8 of Slurm. Look: squeue --job 8; logs: /mnt/slurm/r; watch it: ansible-playbook playbooks/slurm.yml "
+        f"-e run={run}; stop it, keeping its state: scancel --signal=TERM 8" + ("\n\nall runs" if command == "status" else "")
+    )
+
+
+def test_the_worker_is_started_like_any_other(place, monkeypatch):
+    argv = slurm.worker(place, slurm.Allocation(1, NODES))
+    assert argv[1:4] == ["-m", "trainer", "train"]
+    given = dict(zip(argv[4::2], argv[5::2], strict=True))
+    assert given["--run"] == str(place.run)
+    assert (given["--packs"], given["--manifest"]) == (str(place.published.folder), "f" * 64)
+    assert (given["--host"], given["--threads"], given["--start-deadline"]) == ("beta", "1", "300.0")
+    monkeypatch.setattr(cli, "train", lambda arguments: arguments.host != "beta")
+    assert cli.main(argv[3:]) == 0

@@ -1,0 +1,264 @@
+"""A step in one call and profiled: the same weights bit for bit. TensorFlow runs once, in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = """
+import itertools, json, sys
+from pathlib import Path
+from trainer import worker
+worker.quiet_tensorflow()
+from trainer.cluster import Cluster, Place, digest
+from trainer.direct import aligned
+cluster = Cluster(Place(0, ["alone"]), 1)
+import keras
+import numpy as np
+import tensorflow as tf
+from trainer import collective, config, models, optimizer, reduction, step
+from trainer.reduction import Method, Setting, chain
+from trainer.telemetry import Events
+
+class Nobody:
+    # What one worker alone sums, in one of two sets of arrays in turn, as a Route gives them.
+    def __init__(self):
+        self.sets = {}
+    def all_reduce(self, arrays):
+        key = tuple((array.shape, array.dtype.char) for array in arrays)
+        if key not in self.sets:
+            self.sets[key] = itertools.cycle([[aligned(array.shape, array.dtype) for array in arrays] for _ in range(2)])
+        sums = next(self.sets[key])
+        for total, array in zip(sums, arrays):
+            total[...] = array
+        return sums
+
+def parts(choose, clip=None):
+    keras.utils.set_random_seed(1)
+    with cluster.strategy.scope():
+        model = models.build({"name": "deep_cnn", "filters": 2, "stages": 1}, (8, 8, 1), 3)
+        method = choose(step.shapes(model))
+        rule = optimizer.make(config.Optimizer(weight_decay=0.1, clip_norm=clip), model.trainable_variables, method.low_rank)
+    nobody = Nobody()
+    return step.Parts(step.Local(cluster, model), rule, chain.make(method, collective.direct(nobody), nobody))
+
+def packed(shapes):
+    return reduction.make(config.Reduction(), shapes, Setting(2))
+
+def twice(shapes):
+    def halves(values):
+        return values[:2], values[2:]
+    return Method([halves, *packed(shapes).computations])
+
+def powersgd(shapes, on_host=True):
+    return reduction.make(config.Reduction("powersgd", rank=5, max_rank=5, min_elements=400, dtype="float32"), shapes, Setting(2, on_host))
+
+def train(made, apart):
+    random = np.random.default_rng(0)
+    split = step.ProfiledCall(made, step.make_forward_backward_call(made.local))
+    whole, rows, seconds = step.make_train_call(made), [], []
+    for batch in (5, 5, 5, 2):
+        images = random.integers(0, 256, (1, batch, 8, 8, 1), dtype=np.uint8)
+        labels = random.integers(0, 3, (1, batch)).astype(np.int32)
+        batches = step.full(images, labels)._replace(stop=np.float32(batch == 2)), np.full(1, 0.01, np.float32)
+        row, parts = split(*batches) if apart else (whole(*batches).numpy(), None)
+        rows.append(row.tolist())
+        seconds.append(parts)
+    traces = [function.experimental_get_tracing_count() for function in (split._forward_backward, split._apply)]
+    state = [variable.value.numpy() for variable in made.model.variables] + [slot.numpy() for slot in made.optimizer.slots]
+    return {"state": digest(state), "rows": rows, "seconds": seconds, "traces": traces}
+
+found = {"alone": len(reduction.make(config.Reduction(), [], Setting(1)).computations)}
+none = lambda shapes: Method([])
+for name, choose in {"none": none, "packed": packed, "twice": twice, "powersgd": powersgd}.items():
+    found[name] = [train(parts(choose), apart) for apart in (False, True)]
+def rows_of(choose, steps_per_call):
+    made, random, rows = parts(choose), np.random.default_rng(0), []
+    call, images = step.make_train_call(made), random.integers(0, 256, (16, 5, 8, 8, 1), dtype=np.uint8)
+    labels = random.integers(0, 3, (16, 5)).astype(np.int32)
+    for first in range(0, 16, steps_per_call):
+        part = slice(first, first + steps_per_call)
+        rows += call(step.full(images[part], labels[part]), np.full(steps_per_call, 0.01, np.float32)).numpy().tolist()
+    return rows
+found["many"] = {name: [rows_of(choose, steps) for steps in (1, 4)] for name, choose in {"packed": packed, "powersgd": powersgd}.items()}
+
+sizes = step.shapes(parts(none).model)
+found["low_rank"] = [sorted(powersgd(sizes, on_host).low_rank) for on_host in (True, False)]
+
+class Table(keras.layers.Layer):
+    def build(self, shape):
+        self.table = self.add_weight(shape=(100, 60), trainable=False)
+    def call(self, x):
+        return x
+table = keras.Sequential([keras.Input((8, 8, 1)), Table(), keras.layers.Flatten(), keras.layers.Dense(100)])
+found["table"] = sorted(powersgd(step.shapes(table)).low_rank)
+
+class Counting(keras.layers.Layer):
+    def build(self, shape):
+        self.seen = self.add_weight(shape=(2, 3), initializer="ones", trainable=False)
+    def call(self, x):
+        self.seen.assign(self.seen + [[0.25, 1.0, 1e5], [1 / 3, 0.1, 0.0]])
+        return x
+counting = keras.Sequential([keras.Input((8, 8, 1)), Counting(), keras.layers.Flatten(), keras.layers.Dense(3)])
+short = reduction.make(config.Reduction("half", dtype="float16"), step.shapes(counting), Setting(2))
+rule = optimizer.make(config.Optimizer(), counting.trainable_variables, short.low_rank)
+nobody = Nobody()
+narrow = step.make_train_call(step.Parts(step.Local(cluster, counting), rule, chain.make(short, collective.direct(nobody), nobody)))
+for _ in range(8):
+    narrow(step.blank((8, 8, 1)), np.full(1, 0.01, np.float32))
+found["counting"] = counting.layers[0].seen.numpy().tolist()
+
+class Behind(keras.layers.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones")
+    def call(self, x):
+        return tf.stop_gradient(x * self.scale)
+behind = keras.Sequential([keras.Input((8, 8, 1)), Behind(), keras.layers.Flatten(), keras.layers.Dense(3)])
+blank = step.blank((8, 8, 1)).at(0)
+found["behind"] = [float(tf.norm(one)) for one in step.make_forward_backward_call(step.Local(cluster, behind))(blank)[1:]]
+
+def end(choose, clip):
+    made = parts(choose, clip)
+    train(made, False)
+    return np.concatenate([variable.numpy().ravel() for variable in made.model.variables])
+
+for name, clip in {"loose": None, "clipped": 0.05}.items():
+    whole = end(none, clip)
+    found[name] = [float(np.abs(end(choose, clip) - whole).max()) for choose in (powersgd, lambda shapes: powersgd(shapes, False))]
+    found[name + "_moved"] = float(np.abs(whole - end(none, None if clip else 0.05)).max())
+
+made, random = parts(none), np.random.default_rng(3)
+images, labels = random.integers(0, 256, (9, 8, 8, 1), dtype=np.uint8), random.integers(0, 3, 9).astype(np.int32)
+def gradients(first, last):
+    return made.local(step.full(images[None, first:last], labels[None, first:last], 9).at(0))
+union, divided = gradients(0, 9), [gradients(0, 6), gradients(6, 7), gradients(7, 9)]
+found["uneven"] = [float(np.abs(whole - sum(pieces)).max()) for whole, *pieces in zip(union, *divided)]
+found["sums"] = [part[0].numpy().tolist()[1] for part in divided]
+
+def kept(policy):
+    # Which gradients are replaced by their factors, and whether anybody still asks for the product.
+    keras.config.set_dtype_policy(policy)
+    model = models.build({"name": "deep_cnn", "filters": 2, "stages": 1}, (8, 8, 1), 3)
+    shapes, seen = step.shapes(model), []
+    host = chain.make(Method([None], low_rank=dict.fromkeys(range(len(shapes)))), None, Nobody())
+    local = step.Local(cluster, model)
+    def traced(batch):
+        values = local(batch)
+        taken = host.take(values)
+        assert taken[0] is values[0]
+        for shape, one, gradient in zip(shapes, taken[1:], values[1:]):
+            if isinstance(one, chain.LowRank):
+                seen.append([list(shape), [list(factor.shape) for factor in one], len(gradient.consumers())])
+            else:
+                assert one is gradient
+        return tf.nest.flatten(taken)
+    tf.function(traced).get_concrete_function(step.signature(model, 0))
+    keras.config.set_dtype_policy("float32")
+    return seen
+
+found["factors"] = {policy: kept(policy) for policy in ("float32", "mixed_bfloat16")}
+
+events = Events(Path(sys.argv[1]))
+events.phases(3, {})
+events.phases(4, {"input": 1.5, "all_reduce": 30.25})
+(file,) = Path(sys.argv[1], "train").iterdir()
+found["events"] = [[event.step, value.tag, value.metadata.plugin_data.plugin_name, float(tf.make_ndarray(value.tensor))]
+                   for event in tf.compat.v1.train.summary_iterator(str(file)) for value in event.summary.value]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    argv = [sys.executable, "-c", SCRIPT, str(tmp_path_factory.mktemp("logs"))]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "retracing" not in done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_weights_without_a_gradient_stay(found):
+    scale, kernel, bias = found["behind"]
+    assert scale == kernel == 0 < bias
+
+
+def test_what_a_model_keeps_is_not_compressed(found):
+    assert found["table"] == [0]
+
+
+def test_what_a_model_keeps_is_not_rounded(found):
+    seen, added = np.ones((2, 3), np.float32), np.float32([[0.25, 1.0, 1e5], [1 / 3, 0.1, 0.0]])
+    for _ in range(8):
+        seen += (seen + added) - seen
+    assert found["counting"] == seen.tolist()
+
+
+@pytest.mark.parametrize("name", ["packed", "powersgd"])
+def test_a_call_tells_of_each_of_its_steps(name, found):
+    single, together = found["many"][name]
+    assert together == single
+    assert len({tuple(row) for row in single}) == 16
+
+
+@pytest.mark.parametrize("name", ["none", "packed", "twice", "powersgd"])
+def test_taken_apart_or_not_a_step_gives_the_same_weights_momentum_and_sums(name, found):
+    whole, apart = found[name]
+    assert apart["state"] == whole["state"]
+    assert (whole["state"] == found["none"][0]["state"]) == (name != "powersgd")
+    assert apart["rows"] == whole["rows"]
+    assert [row[0][1] for row in apart["rows"]] == [5.0, 5.0, 5.0, 2.0]
+    assert [row[0][3] for row in apart["rows"]] == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_of_fully_connected_layers_the_factors_are_taken_and_nobody_asks_for_the_product(found):
+    assert found["factors"] == {
+        "float32": [[[32, 128], [[None, 32], [None, 128]], 0], [[128, 3], [[None, 128], [None, 3]], 0]],
+        "mixed_bfloat16": [],
+    }
+
+
+@pytest.mark.parametrize("name", ["packed", "twice", "powersgd"])
+def test_the_first_step_taken_apart_traces_and_only_the_others_are_timed(name, found):
+    first, *others = found[name][1]["seconds"]
+    assert first is None
+    assert len(others) == 3
+    for seconds in others:
+        assert list(seconds) == ["forward_backward", "compression", "all_reduce", "apply"]
+        assert all(0 < value < 10 for value in seconds.values())
+
+
+def test_of_full_rank_powersgd_is_plain_sgd_with_and_without_clipping(found):
+    """The gradient of the one large tensor, over 5 images, has a rank of 5 at most."""
+    assert found["low_rank"] == [[4], []]
+    for name in ("loose", "clipped"):
+        assert max(found[name]) < 1e-5
+        assert found[name + "_moved"] > 1e-3
+
+
+def test_gradients_of_uneven_parts_add_up_to_that_of_the_union(found):
+    assert found["sums"] == [6, 1, 2]
+    assert max(found["uneven"]) < 1e-5
+
+
+def test_without_a_reduction_nothing_is_compressed_or_sent(found):
+    for seconds in found["none"][1]["seconds"][1:]:
+        assert (seconds["compression"], seconds["all_reduce"]) == (0.0, 0.0)
+        assert min(seconds["forward_backward"], seconds["apply"]) > 0
+
+
+def test_a_shorter_last_batch_is_not_traced_again(found):
+    assert found["packed"][1]["traces"] == [1, 1]
+
+
+def test_one_worker_alone_reduces_nothing(found):
+    assert found["alone"] == 0
+
+
+def test_tensorboard_gets_a_scalar_for_every_phase_and_none_without_samples(found):
+    assert found["events"] == [[4, "split/input", "scalars", 1.5], [4, "split/all_reduce", "scalars", 30.25]]

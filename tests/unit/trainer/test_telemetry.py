@@ -1,0 +1,207 @@
+"""What a worker writes: metrics.jsonl, history.csv, and files that are whole or absent."""
+
+import json
+
+import pytest
+
+from trainer import files
+from trainer.telemetry import HISTORY, PHASES, History, Metrics, ProgressLines, Splits, StepLines, read_history
+
+
+def row(epoch, val_accuracy=0.5, **more):
+    values = dict.fromkeys(HISTORY, 0.25)
+    return {**values, "epoch": epoch, "val_accuracy": val_accuracy, **more}
+
+
+def test_metrics_lines_are_json_objects(tmp_path):
+    path = tmp_path / "workers" / "a" / "metrics.jsonl"
+    metrics = Metrics(path)
+    metrics.phase("joining", 'waits for "b"\nand ö')
+    metrics.steps(epoch=1, step=8, images_per_s=100.0, loss=2.3, accuracy=0.1, input_wait=0.0, seconds=0.5)
+    metrics.heartbeat()
+    metrics.epoch(row(1))
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [line["kind"] for line in lines] == ["phase", "steps", "heartbeat", "epoch"]
+    assert all(line["t"] > 1e9 for line in lines)
+    assert (lines[0]["phase"], lines[0]["note"]) == ("joining", 'waits for "b"\nand ö')
+    assert (lines[1]["step"], lines[1]["loss"]) == (8, 2.3)
+    assert (lines[2]["phase"], lines[2]["step"]) == ("joining", 8)
+    assert {key: lines[3][key] for key in HISTORY} == row(1)
+
+
+def test_metrics_are_appended_after_a_restart(tmp_path):
+    for name in ("training", "ended"):
+        Metrics(tmp_path / "metrics.jsonl").phase(name)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["phase"] for line in lines] == ["training", "ended"]
+
+
+def test_a_worker_is_starting_until_it_says_otherwise(tmp_path):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.heartbeat()
+    assert metrics.phase_name == "starting"
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["phase"] == "starting"
+
+
+PARTS = {"forward_backward": 0.0231234567, "compression": 0.004, "all_reduce": 0.03, "apply": 0.0036}
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """Splits that write to a file, and a function that reads what is there."""
+    path = tmp_path / "metrics.jsonl"
+    return Splits(Metrics(path)), lambda: [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_step_taken_apart_is_recorded_with_the_mean_wait_since_the_one_before(recorded):
+    splits, lines = recorded
+    splits.waited(0.07, 7)
+    splits.waited(0.01, 1)
+    splits.sample(epoch=2, step=50, images=64, parts=PARTS, seconds=0.061)
+    splits.waited(0.002, 1)
+    splits.sample(epoch=2, step=51, images=3, parts=PARTS, seconds=0.05)
+    first, second = lines()
+    assert first.pop("t") > 1e9
+    assert list(first.items()) == [
+        ("kind", "split"),
+        ("epoch", 2),
+        ("step", 50),
+        ("input", 0.01),
+        ("forward_backward", 0.023123),
+        ("compression", 0.004),
+        ("all_reduce", 0.03),
+        ("apply", 0.0036),
+        ("step_seconds", 0.071),
+        ("images", 64),
+    ]
+    assert (second["step"], second["input"], second["step_seconds"], second["images"]) == (51, 0.002, 0.052, 3)
+
+
+def test_a_sample_that_traced_is_left_out_and_its_wait_with_it(recorded):
+    splits, lines = recorded
+    splits.waited(9.0, 1)
+    splits.sample(epoch=1, step=50, images=64, parts=None, seconds=3.0)
+    assert lines() == []
+    assert splits.epoch() == {}
+    splits.waited(0.5, 50)
+    splits.sample(epoch=1, step=100, images=64, parts=PARTS, seconds=0.06)
+    assert [(line["step"], line["input"]) for line in lines()] == [(100, 0.01)]
+
+
+def test_an_epoch_is_the_mean_of_its_own_samples_in_milliseconds(recorded):
+    splits, _ = recorded
+    for apply in (0.002, 0.004):
+        splits.waited(0.001, 1)
+        splits.sample(epoch=1, step=1, images=1, parts={**PARTS, "apply": apply}, seconds=0.1)
+    means = splits.epoch()
+    assert tuple(means) == PHASES
+    assert (means["input"], means["all_reduce"], means["apply"]) == pytest.approx((1.0, 30.0, 3.0))
+    assert splits.epoch() == {}
+
+
+def test_history_round_trips(tmp_path):
+    path = tmp_path / "history.csv"
+    history = History(path)
+    history.add(row(1, 0.1, loss=1 / 3, learning_rate=1e-4, ignored="not a column"))
+    history.add(row(2, 0.2))
+    assert path.read_text().splitlines()[0] == "epoch,loss,accuracy,val_loss,val_accuracy,learning_rate,seconds,images_per_s"
+    assert read_history(path) == history.rows == [row(1, 0.1, loss=1 / 3, learning_rate=1e-4), row(2, 0.2)]
+    assert isinstance(read_history(path)[0]["epoch"], int)
+    assert History(path).rows == history.rows
+
+
+def test_history_that_is_not_there(tmp_path):
+    assert read_history(tmp_path / "history.csv") == []
+    assert History(tmp_path / "history.csv").best() is None
+
+
+def test_an_epoch_trained_again_replaces_its_row_and_those_after(tmp_path):
+    history = History(tmp_path / "history.csv")
+    for epoch in (1, 2, 3):
+        history.add(row(epoch, 0.1))
+    history.add(row(2, 0.9))
+    assert [(one["epoch"], one["val_accuracy"]) for one in read_history(tmp_path / "history.csv")] == [(1, 0.1), (2, 0.9)]
+
+
+@pytest.mark.parametrize(("epochs", "left"), [(0, []), (2, [1, 2]), (9, [1, 2, 3])])
+def test_truncate_forgets_what_the_state_has_not_seen(epochs, left, tmp_path):
+    history = History(tmp_path / "history.csv")
+    for epoch in (1, 2, 3):
+        history.add(row(epoch))
+    history.truncate(epochs)
+    assert [one["epoch"] for one in history.rows] == left
+
+
+@pytest.mark.parametrize(("accuracies", "best"), [([0.1, 0.3, 0.2], 2), ([0.3, 0.3, 0.2], 1), ([0.1, 0.2, 0.2], 2), ([0.5], 1)])
+def test_best_is_the_earliest_of_equals(accuracies, best, tmp_path):
+    history = History(tmp_path / "history.csv")
+    for epoch, accuracy in enumerate(accuracies, 1):
+        history.add(row(epoch, accuracy))
+    assert history.best() == {"epoch": best, "val_accuracy": accuracies[best - 1]}
+
+
+def test_replacing_puts_the_file_into_place_when_the_block_ends_well(tmp_path):
+    path = tmp_path / "new" / "file.txt"
+    with files.replacing(path) as part:
+        part.write_text("whole")
+        assert not path.exists()
+        assert (part.parent, part.suffix) == (path.parent, ".txt")
+    assert path.read_text() == "whole"
+    assert [one.stat().st_mode & 0o777 for one in (path, path.parent)] == [0o640, 0o750]
+    assert [one.name for one in path.parent.iterdir()] == ["file.txt"]
+
+
+def half_written(path):
+    with files.replacing(path) as part:
+        part.write_text("half")
+        raise RuntimeError("disk full")
+
+
+@pytest.mark.parametrize("before", [None, "old"])
+def test_replacing_leaves_what_was_there_when_the_block_raises(before, tmp_path):
+    path = tmp_path / "file.txt"
+    if before is not None:
+        path.write_text(before)
+    with pytest.raises(RuntimeError, match="disk full"):
+        half_written(path)
+    assert [one.read_text() for one in tmp_path.iterdir()] == ([before] if before else [])
+
+
+def test_json_round_trips_and_keeps_letters(tmp_path):
+    path = tmp_path / "a.json"
+    files.write_json(path, {"name": "Käse", "counts": [1, 2]})
+    assert "Käse" in path.read_text(encoding="utf-8")
+    assert files.read_json(path) == {"name": "Käse", "counts": [1, 2]}
+
+
+def test_digest_of_a_file(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")
+    assert files.sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_lines_tell_of_late_and_on_average_and_ten_times_as_seldom_of_loss_and_rate():
+    lines = StepLines(10)
+    assert lines.add(8, 8, (16.0, 800), 2.0, 0.1) == []
+    assert lines.add(10, 2, (4.0, 200), 0.5, 0.1) == ["step 10: 400.0 images/s, on average 400.0"]
+    assert lines.add(20, 10, (20.0, 1000), 5.0, 0.1) == ["step 20: 200.0 images/s, on average 266.7"]
+    assert lines.add(99, 79, (79.0, 7900), 79.0, 0.1) == [f"step 99: 100.0 images/s, on average {9900 / 86.5:.1f}"]
+    assert lines.add(100, 1, (0.5, 100), 1.0, 0.05)[1:] == ["step 100: loss 0.0050, learning rate 0.05"]
+
+
+@pytest.mark.parametrize("detailed", [True, False])
+def test_a_workers_log_says_how_far_it_is(detailed):
+    now = [100.0]
+    lines = ProgressLines(3, 210, detailed, lambda: now[0])
+    assert lines.add(1, 10, 1000, 2.0, 0.51234, 0.8) == [
+        "epoch 1/3  step 10/210" + "  500 images/s  loss 0.5123  accuracy 0.8000" * detailed
+    ]
+    now[0] += 9
+    assert lines.add(1, 20, 1000, 1.0, 0.5, 0.8) == []
+    now[0] += 1
+    assert lines.add(1, 30, 1000, 3.0, 0.5, 0.9) == ["epoch 1/3  step 30/210" + "  500 images/s  loss 0.5000  accuracy 0.9000" * detailed]
+    done = "epoch 2/3 done" + "  loss 0.2500  accuracy 0.2500  val loss 0.2500  val accuracy 0.7000  0.2 s" * detailed
+    assert lines.epoch(row(2, 0.7)) == done
+
+
+def test_no_lines_where_none_are_wanted():
+    assert StepLines(0).add(10, 10, (1.0, 10), 1.0, 0.1) == []

@@ -1,1 +1,0 @@
-"""What the measurements of `benchmarks/` say: tables, sentences, pictures, files."""

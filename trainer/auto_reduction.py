@@ -1,0 +1,111 @@
+"""What `reduction.name: auto` resolves to on a cluster: measured once, before training, and kept."""
+
+import dataclasses
+import functools
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from trainer import step
+from trainer.cluster import Cluster
+from trainer.config import Reduction
+from trainer.kept import SENT, Kept, known
+from trainer.reduction.cost_model import Choice, choose, sent_bytes
+
+Shapes = Sequence[tuple[int, ...]]
+SMALL, LARGE = 2**14, 2**19
+"""Floats in the two timed sums; their difference gives the cost per float."""
+ROUNDS = 3
+STEPS = 8
+"""Steps over which a step's overhead is averaged."""
+
+
+def resolve(
+    asked: Reduction,
+    cluster: Cluster,
+    shapes: Shapes,
+    before: str | None,
+    own_seconds: Callable[[], float],
+    kept: Kept | None = None,
+) -> tuple[Reduction, Choice]:
+    """The reduction of a run, with a name other than `auto`, and why; the same on all workers.
+
+    Args:
+        asked: the section `reduction`.
+        cluster: connected as the run will be.
+        shapes: of the gradients.
+        before: the method that a resumed run began with.
+        own_seconds: measures a forward and backward pass on this worker.
+        kept: earlier measurements for this model on these hosts, the same on all workers.
+    """
+    at_once = known(asked, cluster.place.hosts, before, kept)
+    if cluster.place.workers == 1:
+        found = Choice("packed", "to nobody: one worker trains", 0)
+    elif at_once:
+        name, reason = at_once
+        found = Choice(name, f"{SENT[name]}: {reason}", sent_bytes(asked, name, shapes))
+    else:
+        found = choose(asked, shapes, _slowest(cluster, own_seconds()), _slowest(cluster, sending_seconds(cluster, shapes)))
+    return dataclasses.replace(asked, name=found.name), found
+
+
+def _slowest(cluster: Cluster, seconds: float) -> float:
+    microseconds = np.zeros((cluster.place.workers, 1), np.int32)
+    microseconds[cluster.place.rank] = max(1, round(seconds * 1e6))
+    return float(cluster.gather(microseconds).max()) / 1e6
+
+
+def own_seconds(cluster: Cluster, forward_backward_call: Callable[..., object], image: Sequence[int], batch: int) -> float:
+    """Seconds of one forward and backward pass on this worker: the shortest of a few rounds after the first, which traces."""
+    blank = step.blank(image, batch).at(0)
+
+    def work() -> None:
+        forward_backward_call(blank)
+        cluster.settle()
+
+    return _shortest(work)
+
+
+def overhead_seconds(profiled_call: Callable[..., Any], image: Sequence[int]) -> float:
+    """Seconds of a step on this worker that do not depend on its batch: compression and update, without waiting for others.
+
+    All workers call it at once. It runs steps on a blank image, so the caller must restore the weights.
+
+    Args:
+        profiled_call: a `step.ProfiledCall`; its first call traces.
+        image: height, width, channels.
+    """
+    batch = step.blank(image)
+    found = [profiled_call(batch, np.zeros(1, np.float32))[1] for _ in range(1 + STEPS)]
+    # The mean, not the shortest: a host with a fraction of a CPU computes in bursts.
+    return statistics.fmean(parts["compression"] + parts["apply"] for parts in found if parts is not None)
+
+
+def sending_seconds(cluster: Cluster, shapes: Shapes) -> float:
+    """Seconds of an all-reduce of all gradients in float32, extrapolated from two smaller ones."""
+    times = [_shortest(functools.partial(_send, cluster, size)) for size in (SMALL, LARGE)]
+    floats = sum(math.prod(shape) for shape in shapes)
+    a_float = max(0.0, times[1] - times[0]) / (LARGE - SMALL)
+    return times[0] + a_float * max(0, floats - SMALL)
+
+
+def _send(cluster: Cluster, size: int) -> None:
+    values = np.zeros(size, np.float32)
+    if cluster.direct is not None:
+        cluster.direct.all_reduce([values])
+    else:
+        cluster.sum(values)
+
+
+def _shortest(work: Callable[[], object]) -> float:
+    """Seconds of the fastest round after the first, which traces or opens the connection."""
+    seconds = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - begun)
+    return min(seconds[1:])

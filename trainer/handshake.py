@@ -1,0 +1,227 @@
+"""How each pair of workers gets a TCP connection of its own, even while strangers connect.
+
+Each worker listens on its own address and calls those of lower rank. The listener sends a nonce at once. The caller answers with its
+rank, its own nonce and an HMAC of both under the listener's secret, and the listener answers with another HMAC. So each has proved to
+the other that it knows the secret, which was shared through the existing cluster, and an eavesdropper can't replay it to open another
+connection. All callers are served concurrently, and one deadline covers everything.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import os
+import secrets
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from trainer.errors import ClusterError
+
+SECRET = 32
+"""Bytes of a secret, of a nonce and of an HMAC (SHA-256)."""
+CALL = struct.Struct(f"!i{SECRET}s{SECRET}s")
+"""Rank of the caller, its nonce, its HMAC."""
+DEADLINE_S = 60.0
+STRANGER_S = 10.0
+"""Seconds within which a caller must prove itself."""
+PENDING = 128
+"""Most unproved callers at once; beyond that, one from the address with the most callers is dropped."""
+BACKLOG = 1024
+"""Callers that the kernel queues until they are accepted."""
+AGAIN_S = 0.1
+
+Sockets = dict[int, socket.socket]
+
+
+def connect(rank: int, hosts: Sequence[str], share: Callable[[np.ndarray], np.ndarray], port: int = 0) -> Sockets:
+    """Connect every worker with every other; return a non-blocking socket for each peer, by rank.
+
+    Args:
+        rank: of this worker.
+        hosts: addresses of all workers, by rank, without ports.
+        share: sums an int32 array over all workers.
+        port: to listen on; 0: any free port.
+
+    Raises:
+        ClusterError: the port is taken, or a worker can't be reached or did not call in time.
+    """
+    secret = secrets.token_bytes(SECRET)
+    with _listen(rank, hosts[rank], port) as server:
+        table = np.zeros((len(hosts), 1 + SECRET // 4), np.int32)
+        table[rank] = [server.getsockname()[1], *np.frombuffer(secret, np.int32)]
+        table = share(table)
+        places = [(host, int(row[0]), row[1:].tobytes()) for host, row in zip(hosts, table, strict=True)]
+        sockets = asyncio.run(_meet(rank, server, places))
+    for connection in sockets.values():
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sockets
+
+
+Place = tuple[str, int, bytes]
+"""Where a worker listens, and its secret."""
+
+
+def _listen(rank: int, host: str, port: int) -> socket.socket:
+    try:
+        # It sets SO_REUSEADDR, so connections of an earlier launch that are still closing do not block the port.
+        server = socket.create_server((host, port), family=_family(host), backlog=BACKLOG)
+    except OSError as error:
+        raise ClusterError(
+            f"rank {rank} can't listen on {host} port {port} for the other workers ({os.strerror(error.errno) if error.errno else error}); "
+            "end the program that holds it, or set worker_direct_port in the inventory"
+        ) from None
+    server.setblocking(False)
+    return server
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+async def _meet(rank: int, server: socket.socket, places: Sequence[Place]) -> Sockets:
+    """Call the workers of lower rank and listen for those of higher rank, all at once."""
+    connected: Sockets = {}
+    listener = _Listener(rank, server, places[rank][2], range(rank + 1, len(places)), connected)
+    calls = [asyncio.ensure_future(_call(rank, peer, places[peer], connected)) for peer in range(rank)]
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(listener.complete.wait(), *calls)
+    except BaseException as error:
+        for connection in connected.values():
+            connection.close()
+        if isinstance(error, TimeoutError):
+            missing = [f"rank {peer} ({host} port {port})" for peer, (host, port, _) in enumerate(places) if peer not in {rank, *connected}]
+            raise ClusterError(f"rank {rank}: no connection within {DEADLINE_S:.0f} s with {', '.join(missing)}; {_mend()}") from None
+        raise
+    finally:
+        listener.close()  # pending tasks are cancelled with the loop
+    return connected
+
+
+def _mend() -> str:
+    return (
+        "workers connect to each other on the TCP ports worker_direct_port. Fix: let the firewall pass these between the cluster's "
+        "addresses (doctor.yml tries them), or send through TensorFlow's port alone with -e set=reduction.transport=tensorflow"
+    )
+
+
+async def _call(rank: int, peer: int, place: Place, connected: Sockets) -> None:
+    """Connect to a listener that proves to be `peer`; if it closes the connection before that, try again."""
+    host, port, secret = place
+    while peer not in connected:
+        connection = socket.socket(_family(host))
+        connection.setblocking(False)
+        try:
+            await _reach(connection, rank, peer, (host, port))
+            with contextlib.suppress(OSError):
+                if await _prove(connection, secret, rank, peer):
+                    connected[peer] = connection
+                    return
+        finally:
+            if connected.get(peer) is not connection:
+                connection.close()
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _reach(connection: socket.socket, rank: int, peer: int, address: tuple[str, int]) -> None:
+    try:
+        await asyncio.get_running_loop().sock_connect(connection, address)
+    except OSError as error:
+        where = f"{address[0]} port {address[1]}"
+        raise ClusterError(f"rank {rank} can't reach rank {peer} at {where} ({error.strerror or error}); {_mend()}") from None
+
+
+async def _prove(connection: socket.socket, secret: bytes, rank: int, peer: int) -> bool:
+    """Prove this caller's identity to a listener; return whether the listener proves its own."""
+    loop = asyncio.get_running_loop()
+    theirs, own = await _read(connection, SECRET), secrets.token_bytes(SECRET)
+    await loop.sock_sendall(connection, CALL.pack(rank, own, _hmac(secret, b"call", theirs, own, rank, peer)))
+    return hmac.compare_digest(await _read(connection, SECRET), _hmac(secret, b"answer", theirs, own, rank, peer))
+
+
+def _hmac(secret: bytes, side: bytes, theirs: bytes, own: bytes, caller: int, listener: int) -> bytes:
+    return hmac.digest(secret, side + theirs + own + struct.pack("!ii", caller, listener), "sha256")
+
+
+async def _read(connection: socket.socket, count: int) -> bytes:
+    """Read exactly `count` bytes.
+
+    Raises:
+        ConnectionError: the other side closed the connection first.
+    """
+    data = b""
+    while len(data) < count:
+        part = await asyncio.get_running_loop().sock_recv(connection, count - len(data))
+        if not part:
+            raise ConnectionResetError("closed by the other side")
+        data += part
+    return data
+
+
+class _Listener:
+    """Serves all callers concurrently until each expected one has proved itself."""
+
+    def __init__(self, rank: int, server: socket.socket, secret: bytes, expected: Sequence[int], connected: Sockets):
+        self._rank, self._server, self._secret = rank, server, secret
+        self._expected, self._connected = set(expected), connected
+        self._pending: dict[asyncio.Task[None], str] = {}
+        self.complete = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        if expected:
+            # One caller per turn of the loop, so that a flood does not block calls, proofs and the deadline.
+            self._loop.add_reader(server, self._accept)
+        else:
+            self.complete.set()
+
+    def _accept(self) -> None:
+        try:
+            connection, address = self._server.accept()
+        except OSError:
+            return  # the caller is already gone
+        connection.setblocking(False)
+        if len(self._pending) >= PENDING:
+            self._drop_one()
+        task = self._loop.create_task(self._hear(connection))
+        self._pending[task] = str(address[0])
+        task.add_done_callback(lambda done: self._end(done, connection))
+
+    def _drop_one(self) -> None:
+        """Drop the oldest caller from the address with the most, so that one host's flood does not crowd out the others."""
+        crowd = Counter(self._pending.values()).most_common(1)[0][0]
+        oldest = next(task for task, address in self._pending.items() if address == crowd)
+        del self._pending[oldest]
+        oldest.cancel()
+
+    async def _hear(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # a caller that left, or took too long
+            async with asyncio.timeout(STRANGER_S):
+                peer = await self._examine(connection)
+            if peer in self._expected:
+                if peer in self._connected:  # it missed the answer, and calls again
+                    self._connected[peer].close()
+                self._connected[peer] = connection
+
+    async def _examine(self, connection: socket.socket) -> int:
+        """Rank of a caller, or -1 for one that does not know this worker's secret."""
+        own = secrets.token_bytes(SECRET)
+        await self._loop.sock_sendall(connection, own)
+        rank, theirs, proof = CALL.unpack(await _read(connection, CALL.size))
+        if not hmac.compare_digest(proof, _hmac(self._secret, b"call", own, theirs, rank, self._rank)):
+            return -1
+        await self._loop.sock_sendall(connection, _hmac(self._secret, b"answer", own, theirs, rank, self._rank))
+        return int(rank)
+
+    def _end(self, task: "asyncio.Task[None]", connection: socket.socket) -> None:
+        """Clean up after a caller; this also runs for a task that was cancelled before it began."""
+        self._pending.pop(task, None)
+        if connection not in self._connected.values():
+            connection.close()
+        if self._expected <= self._connected.keys():
+            self.complete.set()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._loop.remove_reader(self._server)

@@ -1,0 +1,278 @@
+"""What a worker's small files may contain. Readers on other hosts do not trust them.
+
+A file is read through a schema: known kinds, types, finite numbers, bounded lengths. Its texts are made safe for a terminal. Code
+that uses the values need not check again whether they are present and of the right type.
+"""
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import LockstepError
+from trainer.terminal import printable, printable_lines
+
+HISTORY = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "learning_rate", "seconds", "images_per_s")
+PHASES = ("input", "forward_backward", "compression", "all_reduce", "apply")
+"""The parts of a step, in order."""
+HEADER = "=== launch "
+"""Prefix of the line that starts each launch's part of worker.log."""
+STATES = ("RUNNING", "SUCCEEDED", "FAILED", "FAILED_PREFLIGHT", "CANCELLED", "PREEMPTED")
+LINE = 20_000
+"""Longest line of metrics.jsonl, characters."""
+TEXT = 2_000
+FIELDS = 64
+LARGEST = 1e30
+COUNT = 10**15
+
+Check = Callable[[Any], bool]
+
+
+def count(value: Any) -> bool:
+    """Whether a value is a count: a whole number from 0."""
+    return type(value) is int and 0 <= value <= COUNT
+
+
+def number(value: Any) -> bool:
+    """Whether a value is a finite number small enough for a table."""
+    return type(value) in (int, float) and abs(value) <= LARGEST
+
+
+def text(value: Any) -> bool:
+    """Whether a value is a text of bounded length."""
+    return isinstance(value, str) and len(value) <= TEXT
+
+
+def digest(value: Any) -> bool:
+    """Whether a value is a SHA-256 in hexadecimal digits."""
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+
+
+def none_or(check: Check) -> Check:
+    """A check that a value is None or passes `check`."""
+    return lambda value: value is None or check(value)
+
+
+def each(check: Check, most: int) -> Check:
+    """A check that a value is a list of at most `most` items that all pass `check`."""
+    return lambda value: isinstance(value, list) and len(value) <= most and all(map(check, value))
+
+
+def holding(required: Mapping[str, Check]) -> Check:
+    """A check that a value is a dict with these fields; any others must be plain."""
+
+    def check(value: Any) -> bool:
+        if not isinstance(value, dict) or len(value) > FIELDS or not required.keys() <= value.keys():
+            return False
+        return all(required.get(name, plain)(one) for name, one in value.items())
+
+    return check
+
+
+def plain(value: Any, depth: int = 3) -> bool:
+    """Whether a value of unknown meaning is small: a number, a text, a boolean, None, or a few of them."""
+    if isinstance(value, (dict, list)):
+        inside = [*value, *value.values()] if isinstance(value, dict) else value
+        return depth > 0 and len(inside) <= TEXT and all(plain(one, depth - 1) for one in inside)
+    return value is None or isinstance(value, bool) or number(value) or text(value)
+
+
+_SECONDS = dict.fromkeys((*PHASES, "step_seconds"), number)
+_STEPS = dict.fromkeys(("images_per_s", "loss", "accuracy", "input_wait", "seconds"), number)
+KINDS: dict[str, dict[str, Check]] = {
+    "phase": {"phase": text, "note": text},
+    "heartbeat": {"phase": text, "step": count},
+    "steps": {"epoch": count, "step": count, **_STEPS},
+    "epoch": {**dict.fromkeys(HISTORY, number), "epoch": count},
+    "reduction": {"name": text, "why": text},
+    "shares": {"told": text},
+    "warning": {"text": text},
+    "split": {"epoch": count, "step": count, **_SECONDS, "images": count},
+}
+"""Records of metrics.jsonl by kind, with the fields that their readers rely on."""
+_RECORDS = {kind: holding({"t": number, **required}) for kind, required in KINDS.items()}
+_END: dict[str, Check] = {"exit_code": lambda value: count(value) and value < 256, "ended_at": number}
+_END_TYPES: dict[str, Check] = {"host": text, "rank": count, "nodes": count, "job": text, "step": text, "started_at": number}
+_SUMMARY: dict[str, Check] = {
+    "state": lambda value: value in STATES,
+    **dict.fromkeys(("workers", "epochs_done", "epochs", "steps"), count),
+    **dict.fromkeys(("seconds_total", "seconds_training"), number),
+}
+_SUMMARY_TYPES: dict[str, Check] = {
+    **dict.fromkeys(("total_steps", "restarts"), count),
+    "images_per_s": none_or(number),
+    "best": none_or(holding({"epoch": count, "val_accuracy": number})),
+    "reduction": none_or(holding({"name": text, "why": text})),
+    "shares": none_or(each(count, 10_000)),
+    "exact": lambda value: isinstance(value, bool),
+    "inexact_because": each(text, 1_000),
+    "unsaved": lambda value: isinstance(value, dict) and each(text, FIELDS)([*value, *value.values()]),
+    "weights_sha256": none_or(digest),
+    "weights_sha256_by_rank": none_or(each(digest, 10_000)),
+    # Written and shown by the control node only; no worker writes it.
+    "launch": lambda value: value is None,
+}
+_EVALUATION: dict[str, Check] = {
+    **dict.fromkeys(("epoch", "images"), count),
+    **dict.fromkeys(("loss", "accuracy", "seconds"), number),
+    **dict.fromkeys(("split", "evaluated_at"), text),
+    "classes": each(text, 100_000),
+}
+
+
+def parse(lines: str | bytes) -> Any:
+    """Untrusted JSON.
+
+    Raises:
+        ValueError: it is not JSON, contains NaN or infinity, or is nested too deeply.
+    """
+    try:
+        return json.loads(lines, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
+
+
+def doing(read: Iterable[dict[str, Any]], phase: str, step: int) -> tuple[str, int]:
+    """A worker's phase and last step, updated by these records."""
+    for record in read:
+        if record["kind"] in ("phase", "heartbeat"):
+            phase = record["phase"]
+        # Other kinds may have a field of that name, of any type.
+        if record["kind"] in ("heartbeat", "steps", "split"):
+            step = record["step"]
+    return phase, step
+
+
+def metrics(lines: Iterable[str]) -> tuple[list[dict[str, Any]], int]:
+    """Records of metrics.jsonl, and the number of invalid lines."""
+    read = [_record(line) for line in lines if line.strip()]
+    fitting = [record for record in read if record is not None]
+    return fitting, len(read) - len(fitting)
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    try:
+        value = parse(line) if len(line) <= LINE else None
+    except ValueError:
+        return None
+    kind = value.get("kind") if isinstance(value, dict) else None
+    fits = isinstance(kind, str) and kind in _RECORDS and _RECORDS[kind](value)
+    return _shown(value) if fits else None
+
+
+def _shown(value: Any, show: Callable[[str], str] = printable) -> Any:
+    """The value with every text made safe for a terminal."""
+    if isinstance(value, dict):
+        return {printable(name): _shown(one, show) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_shown(one, show) for one in value]
+    return show(value) if isinstance(value, str) else value
+
+
+def end(written: str) -> dict[str, Any]:
+    """The contents of exit.json.
+
+    Raises:
+        LockstepError: it is not what a worker writes.
+    """
+    return _read(written, "exit.json", _END, _END_TYPES)
+
+
+def summary(written: str) -> dict[str, Any]:
+    """The contents of a worker's summary.json.
+
+    Raises:
+        LockstepError: it is not a summary of a run.
+    """
+    return _read(written, "summary.json", _SUMMARY, _SUMMARY_TYPES)
+
+
+def evaluation(written: str) -> dict[str, Any]:
+    """The contents of an evaluation's `epoch-<n>.json`.
+
+    Raises:
+        LockstepError: it is not an evaluation, or its confusion matrix does not match its classes.
+    """
+    value = _read(written, "evaluation", _EVALUATION, {"confusion": _anything})
+    classes: int = len(value["classes"])
+    confusion: Any = value.get("confusion")
+    square = classes > 0 and each(each(count, classes), classes)(confusion) and {len(rows) for rows in [confusion, *confusion]} == {classes}
+    if not square or not all(map(sum, confusion)):
+        raise LockstepError(f"evaluation: {_quoted(written)} has no confusion matrix of its {classes} classes")
+    return value
+
+
+def prediction(written: str) -> list[dict[str, Any]]:
+    """The classes that `trainer predict` prints, most probable first.
+
+    Raises:
+        LockstepError: it prints something else.
+    """
+    try:
+        value = parse(written)
+    except ValueError:
+        value = None
+    if not value or not each(holding({"class": text, "probability": number}), 10)(value):
+        raise LockstepError(f"predict: {_quoted(written)} is no list of classes")
+    return list(_shown(value))
+
+
+def answer(written: str, name: str) -> dict[str, Any]:
+    """What a program on a host prints as JSON: a dict with finite numbers, its texts made safe for a terminal.
+
+    Raises:
+        LockstepError: it is not such a dict.
+    """
+    try:
+        value = parse(written)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise LockstepError(f"{name}: {_quoted(written)} is no answer")
+    return dict(_shown(value, printable_lines))
+
+
+def _read(written: str, name: str, required: Mapping[str, Check], types: Mapping[str, Check]) -> dict[str, Any]:
+    """A dict with the `required` fields; those in `types` are optional, and any others must be plain."""
+    try:
+        value = parse(written)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict) or not holding({**{key: types[key] for key in types if key in value}, **required})(value):
+        raise LockstepError(f"{name}: {_quoted(written)} is not what a worker writes")
+    return dict(_shown(value))
+
+
+def _anything(_: Any) -> bool:
+    return True
+
+
+def _quoted(written: str) -> str:
+    return printable(written.strip(), 80) or "(empty)"
+
+
+def history(path: Path) -> list[dict[str, Any]]:
+    """Rows of a history.csv as numbers.
+
+    Raises:
+        LockstepError: a row is invalid.
+    """
+    with path.open(encoding="utf-8", newline="", errors="replace") as stream:
+        try:
+            return [_row(row) for row in csv.DictReader(stream)]
+        except (ValueError, TypeError, csv.Error) as error:
+            raise LockstepError(f"{path.name}: not what a worker writes: {printable(error, 200)}") from None
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    values = {key: int(value) if key == "epoch" else float(value) for key, value in row.items()}
+    missing = [key for key in HISTORY if key not in values]
+    if missing or not all(math.isfinite(value) and abs(value) <= LARGEST for value in values.values()):
+        raise ValueError(f"a row without {missing[0]}" if missing else f"row of epoch {values['epoch']}: a value is no number")
+    return values

@@ -1,0 +1,130 @@
+"""Saving on a disk that may be full: unneeded files are deleted, training goes on without saving, and the user is warned once."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from trainer.errors import LockstepError
+from trainer.files import full, shortage
+
+BLOCK, RESERVE_BLOCKS = 4096, 32
+FIX = "Fix: free some space there (old runs: ansible-playbook playbooks/delete_run.yml -e run=NAME; fewer snapshots: checkpoint.snapshots)"
+
+
+class DiskFull(LockstepError):
+    """A file that the run needs can't be saved."""
+
+
+class Saver:
+    """Writes a worker's files as long as the disk has room."""
+
+    def __init__(self, warn: Callable[[str], None], make_room: Callable[[], bool]):
+        """Take a function for warnings, and one that frees space: true if it freed any."""
+        self._warn, self._make_room = warn, make_room
+        self.missing: dict[str, str] = {}
+        """What could not be saved, and why."""
+
+    def save(self, what: str, path: Path, needed: int | None, write: Callable[[], object]) -> bool:
+        """Write a file of `needed` bytes; return whether that succeeded.
+
+        Raises:
+            Exception: whatever `write` raises, unless the disk is full.
+        """
+        reason = self._attempt(path, needed, write)
+        if reason and self._make_room():
+            reason = self._attempt(path, needed, write)
+        if reason:
+            self.lacks(what, reason)
+        elif self.missing.pop(what, None) and not self.missing:
+            self._warn("there is room on the disk again: all is saved")
+        return not reason
+
+    def lacks(self, what: str, reason: str) -> None:
+        """Note what is not saved; warn about the first at once."""
+        if not self.missing:
+            self._warn(f"{what} is not saved: {reason}. Training goes on, and the next save tries again. {FIX}")
+        self.missing[what] = reason
+
+    def check(self, needed: Sequence[str], last: str) -> None:
+        """Refuse to succeed without the files that a run exists for.
+
+        Args:
+            needed: what must be saved.
+            last: where a resumed run starts.
+
+        Raises:
+            DiskFull: some of it is missing.
+        """
+        lacking = [f"{what} is not saved: {self.missing[what]}" for what in needed if what in self.missing]
+        if lacking:
+            raise DiskFull("\n".join([*lacking, f"{FIX}, then the same command again with run=NAME of this run: it continues {last}"]))
+
+    @staticmethod
+    def _attempt(path: Path, needed: int | None, write: Callable[[], object]) -> str:
+        try:
+            write()
+        except Exception as error:
+            if not full(error):
+                raise
+            return shortage(path, error, needed)
+        return ""
+
+
+class Reserve:
+    """A small file that reserves space for messages to the user when the disk is full."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._take()
+
+    def _take(self) -> None:
+        """Reserve as much as there is room for."""
+        with contextlib.suppress(OSError), self._path.open("wb", buffering=0) as stream:
+            for _ in range(RESERVE_BLOCKS):
+                stream.write(bytes(BLOCK))
+
+    def release(self) -> None:
+        """Give up the space for a worker's last messages."""
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """Give up the space while a warning is written."""
+        self.release()
+        try:
+            yield
+        finally:
+            self._take()
+
+
+class Log:
+    """Standard output to a file: on a full disk, output is silently dropped."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> object:
+        """Delegate everything else to the stream."""
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write as much as there is room for."""
+        with _unless_full():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush as far as there is room."""
+        with _unless_full():
+            self._stream.flush()
+
+
+@contextlib.contextmanager
+def _unless_full() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if not full(error):
+            raise
