@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from trainer import config as configs
 from trainer.data.cache import open_images
@@ -23,7 +22,7 @@ BATCH = 250
 
 def evaluate(run: Path, epochs: list[int], published: Published, caches: Path, out: Path, metrics: Metrics) -> None:
     """Evaluate snapshots and write `out/epoch-<n>.json` for each: loss, accuracy, confusion matrix."""
-    config = configs.build(yaml.safe_load((run / "config.yml").read_text(encoding="utf-8")))
+    config = configs.build(configs.load(run / "config.yml"))
     limit = config.data.cache_limit_mb
     metrics.phase("caching")
 
@@ -72,7 +71,7 @@ def predict(run: Path, epoch: int, published: Published, image: Path) -> list[di
     Raises:
         LockstepError: the file is not a readable image, or the dataset is not the published one.
     """
-    config = configs.build(yaml.safe_load((run / "config.yml").read_text(encoding="utf-8")))
+    config = configs.build(configs.load(run / "config.yml"))
     try:
         pixels = fit(decode(image.read_bytes()), config.data.image_size)
     except (OSError, ValueError) as error:

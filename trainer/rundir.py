@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from trainer.config import nearest
+from trainer.config import load, nearest
 from trainer.errors import LockstepError
 from trainer.files import read_json
 from trainer.telemetry import read_history
@@ -71,8 +69,8 @@ def prune(run: Path, policy: str | int, rows: Sequence[dict[str, Any]]) -> None:
 def snapshots_policy(run: Path) -> str | int:
     """`checkpoint.snapshots` of a run; `all` for a run from before this key existed."""
     path = run / "config.yml"
-    raw = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    policy: str | int = (raw or {}).get("checkpoint", {}).get("snapshots", "all")
+    raw = load(path) if path.is_file() else {}
+    policy: str | int = raw.get("checkpoint", {}).get("snapshots", "all")
     return policy
 
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 
 from trainer import config as configs
 from trainer import ports, sealed
@@ -157,7 +156,7 @@ def check_number(place: Place, nodes: int) -> None:
         ClusterError: the number differs and the learning rate depends on it.
     """
     planned = read_json(place.job / RUN)["workers"]
-    scaling = configs.build(yaml.safe_load((place.run / "config.yml").read_text(encoding="utf-8"))).schedule.scaling
+    scaling = configs.build(configs.load(place.run / "config.yml")).schedule.scaling
     if scaling != "none" and nodes != planned:
         raise ClusterError(
             f"{nodes} nodes: this run was planned for {planned}, and schedule.scaling={scaling} makes its learning rate depend on that; "

@@ -12,7 +12,6 @@ import time
 import traceback
 from pathlib import Path
 
-import yaml
 
 from trainer import config as configs
 from trainer import schedule
@@ -89,7 +88,7 @@ def _train(
 ) -> int:
     started = time.monotonic()
     threads, gpus, direct_port = share
-    config = configs.build(yaml.safe_load((run / "config.yml").read_text(encoding="utf-8")))
+    config = configs.build(configs.load(run / "config.yml"))
     metrics.phase("caching")
     data = config.data
 

@@ -1,6 +1,7 @@
 """Look at a worker and fetch a run's files over the host's connection (local or SSH)."""
 
 import contextlib
+import itertools
 import os
 import re
 import resource
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
@@ -330,18 +331,18 @@ def _same(path: Path, size: int, changed: float) -> bool:
 
 
 def clear_marks(folder: Path) -> None:
-    """Forget the failures of an earlier launch."""
-    for mark in folder.glob("failed-*"):
-        mark.unlink()
+    """Forget the ends of an earlier launch's workers."""
+    for path in itertools.chain(folder.glob("ended-*"), folder.glob("failed-*")):
+        path.unlink()
 
 
-def mark_failed(folder: Path, host: str) -> None:
-    """Tell the watchers of the other hosts that this one failed."""
+def mark(folder: Path, end: Literal["ended", "failed"], host: str) -> None:
+    """Tell the watchers of the other hosts how this host's worker came to its end."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"failed-{host}").touch()
+    (folder / f"{end}-{host}").touch()
 
 
-def other_failed(folder: Path, host: str) -> float | None:
-    """Seconds since another host failed, or None."""
-    ages = [time.time() - mark.stat().st_mtime for mark in folder.glob("failed-*") if mark.name != f"failed-{host}"]
+def since_mark(folder: Path, end: Literal["ended", "failed"], host: str) -> float | None:
+    """Seconds since another host's worker came to that end, or None."""
+    ages = [time.time() - path.stat().st_mtime for path in folder.glob(f"{end}-*") if path.name != f"{end}-{host}"]
     return max(ages, default=None)

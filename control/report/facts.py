@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 
 from control.runs.course import Course, judge
 from control.text import model_name
+from trainer import config as configs
 from trainer.errors import LockstepError
 from trainer.files import read_json
 from trainer.rundir import existing_epochs
@@ -103,7 +103,7 @@ def read(folder: Path) -> Run:
             f"run={name}: no epoch is finished, so there is nothing to report yet; "
             f"look: ansible-playbook status.yml -e run={name}; continue it: ansible-playbook train.yml -e run={name}"
         )
-    config = yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))
+    config = configs.load(folder / "config.yml")
     summary = folder / "summary.json"
     return Run(
         folder, config, read_json(cluster), read_json(summary) if summary.is_file() else {}, history, _tests(folder / "evaluations.csv")

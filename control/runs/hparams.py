@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
@@ -38,6 +37,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, Sessi
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from control.runs.evaluations import accuracy_by_epoch
+from trainer import config as configs
 from trainer.config import Config
 from trainer.errors import LockstepError
 from trainer.files import read_json, replacing
@@ -106,14 +106,14 @@ def row(run: Path) -> list[Event]:
     """
     try:
         return _row(run)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
-        what = f"{type(error).__name__}: {error}".splitlines()[0]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, LockstepError) as error:
+        what = (str(error) if isinstance(error, LockstepError) else f"{type(error).__name__}: {error}").splitlines()[0]
         message = f"{run.name}: no row in TensorBoard's HParams table, for its files can't be read ({what}); its curves are shown"
         raise LockstepError(message) from error
 
 
 def _row(run: Path) -> list[Event]:
-    config = yaml.safe_load((run / "config.yml").read_text(encoding="utf-8"))
+    config = configs.load(run / "config.yml")
     cluster = read_json(run / "cluster.json")
     summary = read_json(run / "summary.json") if (run / "summary.json").is_file() else {}
     at = datetime.datetime.fromisoformat(cluster["created_at"]).timestamp()

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 
 from control.datasets import fashion_mnist, idx, publish
 from control.datasets.sources import Listing, Source, detect, open_source
@@ -93,7 +92,7 @@ def make(request: Request) -> dict[str, Any]:
     check_scaling(config, len(hosts), started)
     sizes = schedule.counts(config, len(hosts), known["train"], known["held_out"])
     schedule.check_sizes(sizes, len(hosts))
-    size = parameters(config, len(listing.classes), request)
+    size, code = parameters(config, len(listing.classes), request), package.TRAINER.sha256()
     return {
         "run": name,
         "resume": started is not None,
@@ -107,8 +106,8 @@ def make(request: Request) -> dict[str, Any]:
         "parameters": size,
         "needs": needs(config, sum(len(files) for files in listing.files.values()), sizes.epochs, size, started is not None),
         "dataset": describe(listing, known),
-        "code": package.TRAINER.sha256()[:16],
-        "code_sha256": package.TRAINER.sha256(),
+        "code": code[:16],
+        "code_sha256": code,
         "expected_digest": recorded(started).get("dataset", {}).get("digest"),
         "complete": complete(started, sizes),
         "changes": changes(started, asked, config, len(hosts)),
@@ -271,7 +270,7 @@ def _may_change(key: str) -> bool:
 
 def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
     # Rebuilt, so that keys newer than the run have their defaults.
-    old = configs.to_dict(whole(configs.build(yaml.safe_load((existing / "config.yml").read_text(encoding="utf-8")))))
+    old = configs.to_dict(whole(configs.build(configs.load(existing / "config.yml"))))
     if "global_batch" not in str(options.get("set", "")):
         config = configs.build(configs.override(configs.to_dict(config), {"train.global_batch": old["train"]["global_batch"]}))
     changed = [key for key in configs.differences(old, configs.to_dict(config)) if not _may_change(key)]

@@ -27,6 +27,6 @@ class ActionModule(Normal):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run the module that the task names."""
-        if self._task.action in lean.modules():
+        if lean.sends(self._task.action):
             return lean.run(self, task_vars)
         return dict(super().run(tmp, task_vars))

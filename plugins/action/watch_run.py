@@ -12,13 +12,14 @@ from ansible.utils.display import Display
 from control import command_line, project, text
 from control.progress import Estimate, Line
 from control.remote import lean
-from control.remote.remote import HostUnreachable, Seen, Worker, mark_failed, other_failed
+from control.remote.remote import HostUnreachable, Seen, Worker, mark, since_mark
 from control.runs import choices, launches, outcome
 from trainer import records
 from trainer.watchdog import WAITING
 
 POLL_S = 1.0
 OTHERS_POLL_S = 3.0
+MOMENT_S = 0.2
 OTHERS_GRACE_S = 25.0
 
 
@@ -34,8 +35,6 @@ class ActionModule(ActionBase):
         result["launched_at"] = launches.launched_at(arguments["local"])
         watch = _Watch(self, arguments, task_vars)
         verdict = watch.until_end()
-        if verdict["state"] not in ("done", "preempted", "running", "unreachable"):
-            mark_failed(watch.marks, arguments["host"])
         result["verdict"] = verdict
         return result
 
@@ -68,10 +67,25 @@ class _Watch:
                 # The command was killed: the next watcher must not find a second one that writes.
                 return self._verdict("running")
             if verdict is None and not more:
-                time.sleep(POLL_S if self.rank == 0 else OTHERS_POLL_S)
+                self._pause()
+        self._tell_others(verdict["state"])
         self.line.end()
         self._collect(last=True)
         return verdict
+
+    def _tell_others(self, state: str) -> None:
+        if state in ("done", "preempted"):
+            mark(self.marks, "ended", self.host)
+        elif state not in ("running", "unreachable"):
+            mark(self.marks, "failed", self.host)
+
+    def _pause(self) -> None:
+        """Wait for the next poll; only a moment once another worker has ended, since all end at the same step."""
+        deadline = time.monotonic() + (POLL_S if self.rank == 0 else OTHERS_POLL_S)
+        while True:
+            time.sleep(MOMENT_S)
+            if time.monotonic() >= deadline or since_mark(self.marks, "ended", self.host) is not None:
+                return
 
     def _once(self) -> dict[str, Any] | None:
         try:
@@ -115,7 +129,7 @@ class _Watch:
         return self._abandoned()
 
     def _abandoned(self) -> dict[str, Any] | None:
-        age = other_failed(self.marks, self.host)
+        age = since_mark(self.marks, "failed", self.host)
         if age is not None and age > OTHERS_GRACE_S:
             return self._end_it("ended", "ended because another worker failed", by_us=True)
         return None

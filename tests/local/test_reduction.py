@@ -115,7 +115,8 @@ def test_other_ways_to_send_end_alike(project, pictures, reduction):
     if not project.run("way-plain").exists():
         train(project, pictures, "way-plain", "epochs=3", "workers=2", reduction="reduction.name=packed")
     assert len(set(project.summary(name)["weights_sha256_by_rank"])) == 1
-    tolerance = 0.25 if "powersgd" in reduction else 0.02
+    # BFloat16's products have 8 bits; of a loss that has fallen to a five-hundredth, few of them are left.
+    tolerance = 0.25 if "powersgd" in reduction else 0.1 if "bfloat16" in reduction else 0.02
     for mine, theirs in zip(rows(project, name), rows(project, "way-plain"), strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=tolerance)
 
@@ -138,9 +139,9 @@ def test_what_a_worker_lost_is_told_at_once_and_stays_in_the_result(project, pic
 
 
 def test_a_damaged_part_of_a_worker_is_taken_from_the_copy_here(project, pictures, straight):
-    train(project, pictures, "bitten", "epochs=24", "workers=3")
-    flip_a_bit(sorted((project.node(2, "bitten") / "workers/worker2/memory").glob("*.npz"))[-1])
-    resumed = project.play("train", "run=bitten", "epochs=25")
+    train(project, pictures, "gnawed", "epochs=24", "workers=3")
+    flip_a_bit(sorted((project.node(2, "gnawed") / "workers/worker2/memory").glob("*.npz"))[-1])
+    resumed = project.play("train", "run=gnawed", "epochs=25")
     assert "worker2's part of the state of step 192 on worker2 is damaged (its digest differs) and put aside" in resumed.stdout
-    assert project.summary("bitten")["exact"] is True
-    assert project.summary("bitten")["weights_sha256"] == project.summary("squeezed")["weights_sha256"]
+    assert project.summary("gnawed")["exact"] is True
+    assert project.summary("gnawed")["weights_sha256"] == project.summary("squeezed")["weights_sha256"]

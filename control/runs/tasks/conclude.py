@@ -4,13 +4,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import yaml
 from ansible.utils.display import Display
 
 from control import command_line, project, text
 from control.doctor import forecast
 from control.runs import choices, hparams, launches, outcome, run_results
 from control.task import Task
+from trainer import config as configs
 from trainer.files import read_json, write_json
 from trainer.rundir import recorded
 
@@ -87,7 +87,7 @@ def _trial(folder: Path, summary: dict[str, Any], verdicts: list[dict[str, Any]]
 
 def _forecast(folder: Path) -> dict[str, float]:
     """The doctor's prediction for this run, if any."""
-    config = yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))
+    config = configs.load(folder / "config.yml")
     expected = forecast.expected(config, read_json(folder / "cluster.json"))
     return {"predicted_images_per_s": expected} if expected is not None else {}
 

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
 
 from control import children, command_line, host_labels, project
 from control.operator_variables import boolean, integer
@@ -188,7 +187,7 @@ def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, An
     if not path.is_file() or not timings.any_measured(folder / "timings.csv"):
         return {}
     known = dict(read_json(path))
-    old = configs.to_dict(configs.build(yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))))
+    old = configs.to_dict(configs.build(configs.load(folder / "config.yml")))
     changed = [key for key in configs.differences(old, configs.to_dict(config)) if key not in FREE]
     places = [host_labels.place(host) for host in hosts]
     both = min(len(places), len(known["hosts"]))

@@ -253,8 +253,8 @@ def test_rows_only_for_what_has_begun(tmp_path):
 @pytest.mark.parametrize(
     ("file", "content", "what"),
     [
-        ("config.yml", "seed: [", "ParserError: while parsing a flow node"),
-        ("config.yml", "", "AttributeError: 'NoneType' object has no attribute 'items'"),
+        ("config.yml", "seed: [", "{folder}/config.yml: not YAML: while parsing a flow node"),
+        ("config.yml", "", "{folder}/config.yml: a configuration is a mapping of sections, this is NoneType"),
         ("summary.json", "{", "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
         ("cluster.json", "{}", "KeyError: 'created_at'"),
         ("evaluations.csv", "epoch,split,accuracy\n1,test,high\n", "ValueError: could not convert string to float: 'high'"),
@@ -263,6 +263,7 @@ def test_rows_only_for_what_has_begun(tmp_path):
 def test_a_run_whose_files_can_not_be_read_is_named_and_the_others_have_their_rows(tmp_path, file, content, what):
     bad, good = make_run(tmp_path / "bad"), make_run(tmp_path / "good")
     write_text(bad / file, content)
+    what = what.format(folder=bad)
     message = f"bad: no row in TensorBoard's HParams table, for its files can't be read ({what}); its curves are shown"
     assert hparams.write_all([bad, good]) == (1, [message])
     with pytest.raises(LockstepError) as caught:
