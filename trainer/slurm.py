@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-
 from trainer import config as configs
 from trainer import ports, sealed
 from trainer.errors import DONE, FAILED, PREEMPTED, RESTART, ClusterError

@@ -12,7 +12,6 @@ import time
 import traceback
 from pathlib import Path
 
-
 from trainer import config as configs
 from trainer import schedule
 from trainer.data.cache import open_images

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
 from control.runs.course import Course, judge
 from control.text import model_name
 from trainer import config as configs

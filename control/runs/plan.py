@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
 from control.datasets import fashion_mnist, idx, publish
 from control.datasets.sources import Listing, Source, detect, open_source
 from control.operator_variables import boolean, integer

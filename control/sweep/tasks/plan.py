@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-
 from control import children, command_line, host_labels, project
 from control.operator_variables import boolean, integer
 from control.runs import planning
