@@ -1,8 +1,7 @@
 # make train: from a fresh machine to a trained model. make help lists the rest.
 PYTHON ?= python3
 ARGS ?=
-LANES ?= 1
-IN_LANES = $(if $(filter-out 1,$(LANES)),-n $(LANES) --dist loadfile)
+LANES ?= 0
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
@@ -25,11 +24,11 @@ train: setup ## set up, prepare the example data, train, print what came out (AR
 
 test: unit local ## all tests that need no root
 
-unit: setup-dev ## tests of single functions (minutes; LANES=2: two at a time)
-	@$(BIN)/python -m pytest tests/unit -q $(IN_LANES)
+unit: setup-dev ## tests of single functions, two at a time (minutes)
+	@$(BIN)/python -m pytest tests/unit -q -n 2 --dist loadfile
 
 local: setup-dev ## real runs of two and more workers on this machine (half an hour; LANES=2: two at a time)
-	@$(BIN)/python -m pytest tests/local -q $(IN_LANES) --durations=10
+	@$(BIN)/python -m pytest tests/local -q -n $(LANES) --dist loadfile --durations=10
 
 lab: setup-dev ## five SSH hosts in containers, from bare to trained, and what goes wrong there (root; tens of minutes)
 	@$(BIN)/python -m pytest tests/lab -q --durations=10

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.local.conftest import CLASSES, LocalProject
-from tests.project import await_until
+from tests.project import EXHAUSTIVE, await_until
 
 SMALL = "set=train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.005,telemetry.profile_every=3,reduction.name=packed"
 
@@ -129,6 +129,7 @@ def test_more_epochs_continue_to_the_same_weights(project, pictures, whole):
     assert [row["loss"] for row in rows(project, "grown")] == [row["loss"] for row in rows(project, "whole")]
 
 
+@EXHAUSTIVE  # with compression: test_reduction.py
 def test_stopped_inside_an_epoch_and_continued_ends_with_the_same_weights(project, pictures):
     more = ("epochs=30",)
     train(project, pictures, "straight", *more)
@@ -160,7 +161,7 @@ def test_continues_from_the_control_node_when_the_chief_lost_its_disk(project, p
     assert [row["epoch"] for row in rows(project, "moved")] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("workers", [1, 5])
+@pytest.mark.parametrize("workers", [1, 3, pytest.param(5, marks=EXHAUSTIVE)])
 def test_loss_curve_does_not_depend_on_the_number_of_workers(project, pictures, whole, workers):
     name = f"with-{workers}"
     train(project, pictures, name, "epochs=4", f"workers={workers}")
@@ -172,7 +173,7 @@ def test_loss_curve_does_not_depend_on_the_number_of_workers(project, pictures, 
         assert mine["val_loss"] == pytest.approx(theirs["val_loss"], rel=2e-3)
 
 
-@pytest.mark.parametrize("sizes", ["[14,6]", "auto"])
+@pytest.mark.parametrize("sizes", ["[14,6]", pytest.param("auto", marks=EXHAUSTIVE)])
 def test_uneven_batches_give_the_same_loss_curve(project, pictures, whole, sizes):
     name = f"uneven-{sizes[0].strip('[')}"
     done = project.play(
