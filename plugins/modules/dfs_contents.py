@@ -12,60 +12,27 @@ module: dfs_contents
 short_description: Write, read and remove a token on the distributed file system; empty it
 description:
   - A token that one host wrote and another can't read shows that they do not share the folder.
-  - C(empty) removes the given folders, and refuses if there is anything else, or state of runs under Slurm.
+  - C(empty) removes the given folders. It refuses if there is anything else, or state of runs under Slurm.
   - C(wheels) removes folders of wheels that provisioning made in this folder, and the folder itself if nothing else is in it.
 options:
-  path:
-    description: The file system's folder.
-    type: path
-    required: true
-  action:
-    description: What to do.
-    type: str
-    choices: [write, read, forget, empty, wheels]
-    required: true
-  token:
-    description: Unique text; needed for C(write), C(read) and C(forget).
-    type: str
-    default: ""
-  writer:
-    description: Name of the host that writes the token, for messages.
-    type: str
-    default: ""
-  host:
-    description: Name of this host, for messages.
-    type: str
-    default: ""
-  kind:
-    description: Kind of the file system; C(glusterfs) must be mounted.
-    type: str
-    choices: [glusterfs, mounted, local]
-    default: mounted
-  folders:
-    description: Names of the folders that C(empty) removes.
-    type: list
-    elements: str
-    default: []
-  only:
-    description: Whether C(empty) refuses if there is anything except these folders.
-    type: bool
-    default: false
+  path: {type: path, required: true, description: The file system's folder.}
+  action: {type: str, choices: [write, read, forget, empty, wheels], required: true, description: What to do.}
+  token: {type: str, default: "", description: "Unique text; needed for C(write), C(read) and C(forget)."}
+  writer: {type: str, default: "", description: "Name of the host that writes the token, for messages."}
+  host: {type: str, default: "", description: "Name of this host, for messages."}
+  kind: {type: str, choices: [glusterfs, mounted, local], default: mounted, description: Its kind; C(glusterfs) must be mounted.}
+  folders: {type: list, elements: str, default: [], description: Names of the folders that C(empty) removes.}
+  only: {type: bool, default: false, description: Whether C(empty) refuses if there is anything except these folders.}
 author: Lockstep
 """
 
 EXAMPLES = """
 - name: Write on one host
-  dfs_contents:
-    path: /mnt/lockstep
-    action: write
-    token: 5c2e
+  dfs_contents: {path: /mnt/lockstep, action: write, token: 5c2e}
 """
 
 RETURN = """
-removed:
-  description: Folders that were removed.
-  returned: action=empty, action=wheels
-  type: list
+removed: {type: list, returned: "action=empty, action=wheels", description: Folders that were removed.}
 """
 
 # Clients of a network file system may cache a folder's listing for some seconds.

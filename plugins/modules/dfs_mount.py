@@ -16,62 +16,29 @@ short_description: Mount a GlusterFS volume now and at every boot
 description:
   - Keeps one line of /etc/fstab, the mount itself, and a systemd unit that mounts at boot. After a power cut the
     servers need each other before they serve, and a mount by /etc/fstab alone is tried only once; the unit keeps trying.
-  - A mount is made again if its process died, or was started before TLS was switched on.
-  - The empty folder below the mount belongs to root and is made immutable if its file system supports that,
+  - A mount is made again if its process died, or started before TLS was switched on.
+  - The empty folder below the mount belongs to root and is immutable where its file system supports that,
     so that nobody writes to it by mistake while nothing is mounted.
-  - The mounted folder is given to the user who trains.
 options:
-  path:
-    description: Where the volume is mounted.
-    type: path
-    required: true
-  source:
-    description: C(address:/volume).
-    type: str
-    required: true
-  backups:
-    description: Servers to ask for the volume if the first one is down.
-    type: list
-    elements: str
-    default: []
-  owner:
-    description: User to whom the mounted folder is given; needed for C(present).
-    type: str
-  access:
-    description: The file that switches TLS on; a mount older than it is made again.
-    type: path
-    default: /var/lib/glusterd/secure-access
-  fstab:
-    description: The table of file systems.
-    type: path
-    default: /etc/fstab
-  unit:
-    description: File of the systemd unit.
-    type: path
-    default: /etc/systemd/system/lockstep-dfs.service
-  state:
-    description: Whether the volume should be mounted.
-    type: str
-    choices: [present, absent]
-    default: present
+  path: {type: path, required: true, description: Where the volume is mounted.}
+  source: {type: str, required: true, description: "C(address:/volume)."}
+  backups: {type: list, elements: str, default: [], description: Servers to ask for the volume if the first one is down.}
+  owner: {type: str, description: User to whom the mounted folder is given; needed for C(present).}
+  access: {type: path, default: /var/lib/glusterd/secure-access, description: File that switches TLS on; an older mount is made again.}
+  fstab: {type: path, default: /etc/fstab, description: Table of file systems.}
+  unit: {type: path, default: /etc/systemd/system/lockstep-dfs.service, description: File of the systemd unit.}
+  state: {type: str, choices: [present, absent], default: present, description: Whether the volume should be mounted.}
 author: Lockstep
 """
 
 EXAMPLES = """
 - name: Mount the volume
-  dfs_mount:
-    path: /mnt/lockstep
-    source: 10.0.0.1:/lockstep
-    backups: [10.0.0.2, 10.0.0.3]
-    owner: pi
+  dfs_mount: {path: /mnt/lockstep, source: "10.0.0.1:/lockstep", backups: [10.0.0.2, 10.0.0.3], owner: pi}
   become: true
 """
 
 RETURN = """
-did:
-  description: What was changed.
-  returned: always
-  type: list
+did: {type: list, returned: always, description: What was changed.}
 """
 
 KIND = "fuse.glusterfs"

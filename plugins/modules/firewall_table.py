@@ -14,57 +14,27 @@ short_description: An nftables table, loaded now and at every boot
 description:
   - Loads a file that replaces one table in a single transaction, keeps it on disk, and a systemd unit that loads it at boot.
   - Rules changed by hand are detected and replaced. No other table and none of nftables' own files is touched.
-  - The ports in the rules are reserved in the kernel, so that no other program is assigned one by chance and then can't be reached.
-    Other reserved ports stay reserved.
+  - The kernel assigns the ports in the rules to no other program. Other reserved ports stay reserved.
 options:
-  rules:
-    description: Text for C(nft -f); needed for C(present).
-    type: str
-  ports:
-    description: Ports and ranges that the kernel must not assign.
-    type: list
-    elements: str
-    default: []
-  reserved:
-    description: The kernel's list of such ports.
-    type: path
-    default: /proc/sys/net/ipv4/ip_local_reserved_ports
-  sysctl:
-    description: Our own file that sets it at boot.
-    type: path
-    default: /etc/sysctl.d/90-lockstep.conf
-  table:
-    description: Name of the table, of family C(inet).
-    type: str
-    default: lockstep
-  folder:
-    description: Our own folder for the rules.
-    type: path
-    default: /etc/lockstep
-  unit:
-    description: File of the systemd unit.
-    type: path
-    default: /etc/systemd/system/lockstep-firewall.service
-  state:
-    description: Whether the table should exist.
-    type: str
-    choices: [present, absent]
-    default: present
+  rules: {type: str, description: Text for C(nft -f); needed for C(present).}
+  ports: {type: list, elements: str, default: [], description: Ports and ranges that the kernel must not assign.}
+  reserved: {type: path, default: /proc/sys/net/ipv4/ip_local_reserved_ports, description: The kernel's list of such ports.}
+  sysctl: {type: path, default: /etc/sysctl.d/90-lockstep.conf, description: Our own file that sets it at boot.}
+  table: {type: str, default: lockstep, description: "Name of the table, of family C(inet)."}
+  folder: {type: path, default: /etc/lockstep, description: Our own folder for the rules.}
+  unit: {type: path, default: /etc/systemd/system/lockstep-firewall.service, description: File of the systemd unit.}
+  state: {type: str, choices: [present, absent], default: present, description: Whether the table should exist.}
 author: Lockstep
 """
 
 EXAMPLES = """
 - name: Close the worker ports
-  firewall_table:
-    rules: "{{ addresses | firewall_rules(ports) }}"
+  firewall_table: {rules: "{{ addresses | firewall_rules(ports) }}"}
   become: true
 """
 
 RETURN = """
-did:
-  description: What was changed.
-  returned: always
-  type: list
+did: {type: list, returned: always, description: What was changed.}
 """
 
 UNIT = """# Made by Lockstep.

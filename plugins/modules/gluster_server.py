@@ -18,55 +18,31 @@ module: gluster_server
 short_description: The GlusterFS daemon on a host, and its brick
 description:
   - Limits the bricks' ports, starts the daemon now and at every boot, makes the brick's folder.
-  - Daemons that were started before TLS was switched on, or with certificates that have changed, are restarted.
-  - C(absent) removes the brick's folder if it was made here, restores the setting and stops the daemon
-    if it did not run before.
+  - Daemons that started before TLS was switched on, or with certificates that have changed, are restarted.
+  - C(absent) removes the brick's folder if it was made here, restores the setting, and stops the daemon if it did not run before.
 options:
-  brick:
-    description: Folder in which GlusterFS keeps this host's share of the files.
-    type: path
-    required: true
-  max_port:
-    description: Highest port of a brick, so that a firewall can name them all.
-    type: int
-    default: 49251
+  brick: {type: path, required: true, description: Folder in which GlusterFS keeps this host's share of the files.}
+  max_port: {type: int, default: 49251, description: "Highest port of a brick, so that a firewall can name them all."}
   folders:
-    description: Folders that Lockstep makes in the volume; C(absent) refuses to remove a brick that holds others.
     type: list
     elements: str
     default: [wheels, datasets, code]
-  settings:
-    description: The daemon's settings file.
-    type: path
-    default: /etc/glusterfs/glusterd.vol
-  access:
-    description: The file that switches TLS on; daemons older than it are restarted.
-    type: path
-    default: /var/lib/glusterd/secure-access
-  record:
-    description: File that records what was changed here.
-    type: path
-    default: /var/lib/lockstep/gluster.json
-  state:
-    description: Whether the server should exist.
-    type: str
-    choices: [present, absent]
-    default: present
+    description: Folders that Lockstep makes in the volume; C(absent) refuses to remove a brick that holds others.
+  settings: {type: path, default: /etc/glusterfs/glusterd.vol, description: The daemon's settings file.}
+  access: {type: path, default: /var/lib/glusterd/secure-access, description: File that switches TLS on; older daemons are restarted.}
+  record: {type: path, default: /var/lib/lockstep/gluster.json, description: File that records what was changed here.}
+  state: {type: str, choices: [present, absent], default: present, description: Whether the server should exist.}
 author: Lockstep
 """
 
 EXAMPLES = """
 - name: Serve a share of the volume
-  gluster_server:
-    brick: /srv/lockstep/dfs
+  gluster_server: {brick: /srv/lockstep/dfs}
   become: true
 """
 
 RETURN = """
-did:
-  description: What was changed.
-  returned: always
-  type: list
+did: {type: list, returned: always, description: What was changed.}
 """
 
 MAX_PORT = re.compile(r"^(\s*option\s+max-port\s+)(\d+)", re.MULTILINE)

@@ -19,67 +19,32 @@ description:
   - C(certificate) makes a key that never leaves the host and a self-signed certificate, and returns the certificate.
   - C(trusted) writes the certificates of all members; from then on GlusterFS accepts and makes connections with TLS only.
     Its processes read this when they start. The file O(access) is rewritten whenever running processes must be restarted.
-  - C(absent) removes what was made here.
-  - TLS files that are not Lockstep's are refused, and kept.
+  - C(absent) removes what was made here. TLS files that are not Lockstep's are refused, and kept.
 options:
-  name:
-    description: Name of the host in its certificate; needed for C(certificate).
-    type: str
-  volume:
-    description: The only volume that GlusterFS may serve here; clients of other volumes have no certificates.
-    type: str
-    default: lockstep
-  trusted:
-    description: Certificates of all members, each after a line C(# name); needed for C(trusted).
-    type: str
-  folder:
-    description: Folder of key and certificates, where GlusterFS looks for them.
-    type: path
-    default: /etc/ssl
-  links:
-    description: Folder where Debian's GlusterFS looks for them instead; links are made there.
-    type: path
-    default: /usr/lib/ssl
-  access:
-    description: The file whose presence makes GlusterFS use TLS between its daemons, too.
-    type: path
-    default: /var/lib/glusterd/secure-access
-  record:
-    description: File that records which certificates were made here.
-    type: path
-    default: /var/lib/lockstep/tls.json
-  state:
-    description: The wanted state.
-    type: str
-    choices: [certificate, trusted, absent]
-    required: true
+  name: {type: str, description: Name of the host in its certificate; needed for C(certificate).}
+  volume: {type: str, default: lockstep, description: The only volume that GlusterFS may serve here; others' clients have no certificates.}
+  trusted: {type: str, description: "Certificates of all members, each after a line C(# name); needed for C(trusted)."}
+  folder: {type: path, default: /etc/ssl, description: "Folder of key and certificates, where GlusterFS looks for them."}
+  links: {type: path, default: /usr/lib/ssl, description: Folder where Debian's GlusterFS looks for them; links are made there.}
+  access: {type: path, default: /var/lib/glusterd/secure-access, description: File that makes GlusterFS use TLS between its daemons.}
+  record: {type: path, default: /var/lib/lockstep/tls.json, description: File that records which certificates were made here.}
+  state: {type: str, choices: [certificate, trusted, absent], required: true, description: The wanted state.}
 author: Lockstep
 """
 
 EXAMPLES = """
 - name: Make the host's certificate
-  gluster_tls:
-    state: certificate
-    name: node01
+  gluster_tls: {state: certificate, name: node01}
   become: true
-  register: made
 
 - name: Trust the members
-  gluster_tls:
-    state: trusted
-    trusted: "{{ certificates | dfs_trusted }}"
+  gluster_tls: {state: trusted, trusted: "{{ certificates | dfs_trusted }}"}
   become: true
 """
 
 RETURN = """
-did:
-  description: What was changed.
-  returned: always
-  type: list
-certificate:
-  description: This host's certificate; empty in check mode if there is none yet.
-  returned: state=certificate
-  type: str
+did: {type: list, returned: always, description: What was changed.}
+certificate: {type: str, returned: state=certificate, description: This host's certificate; empty in check mode if there is none yet.}
 """
 
 KINDS = ("key", "pem", "ca")

@@ -15,66 +15,34 @@ module: gluster_volume
 short_description: A GlusterFS volume over several hosts
 description:
   - Adds the servers to this host's pool, creates and starts the volume, lets only the given addresses and certificates mount it.
-  - A volume that runs without TLS is restarted with it.
-  - An existing volume of that name keeps its bricks.
+  - An existing volume of that name keeps its bricks; if it runs without TLS, it is restarted with it.
   - C(absent) deletes the volume if it was created here; then the servers that were added here leave the pool.
     The bricks' contents stay.
 options:
-  name:
-    description: Name of the volume.
-    type: str
-    required: true
-  bricks:
-    description: C(address:folder) of every server, in order; needed for C(present).
-    type: list
-    elements: str
-    default: []
-  replica:
-    description: Number of servers that store every file; 0 for one.
-    type: int
-    default: 0
-  allow:
-    description: Addresses that may mount the volume; needed for C(present).
-    type: list
-    elements: str
-    default: []
-  names:
-    description: Names in the certificates that may mount the volume; needed for C(present).
-    type: list
-    elements: str
-    default: []
-  record:
-    description: File that records what was made here.
-    type: path
-    default: /var/lib/lockstep/volume.json
-  state:
-    description: Whether the volume should exist.
-    type: str
-    choices: [present, absent]
-    default: present
+  name: {type: str, required: true, description: Name of the volume.}
+  bricks: {type: list, elements: str, default: [], description: "C(address:folder) of every server, in order; needed for C(present)."}
+  replica: {type: int, default: 0, description: Number of servers that store every file; 0 for one.}
+  allow: {type: list, elements: str, default: [], description: Addresses that may mount the volume; needed for C(present).}
+  names: {type: list, elements: str, default: [], description: Names in the certificates that may mount it; needed for C(present).}
+  record: {type: path, default: /var/lib/lockstep/volume.json, description: File that records what was made here.}
+  state: {type: str, choices: [present, absent], default: present, description: Whether the volume should exist.}
 author: Lockstep
 """
 
 EXAMPLES = """
-- name: Three hosts that keep every file
+- name: Two hosts, of which each keeps every file
   gluster_volume:
     name: lockstep
-    replica: 3
-    bricks: ["10.0.0.1:/srv/lockstep/dfs", "10.0.0.2:/srv/lockstep/dfs", "10.0.0.3:/srv/lockstep/dfs"]
-    allow: [10.0.0.1, 10.0.0.2, 10.0.0.3]
-    names: [node01, node02, node03]
+    replica: 2
+    bricks: ["10.0.0.1:/srv/lockstep/dfs", "10.0.0.2:/srv/lockstep/dfs"]
+    allow: [10.0.0.1, 10.0.0.2]
+    names: [node01, node02]
   become: true
 """
 
 RETURN = """
-did:
-  description: What was changed.
-  returned: always
-  type: list
-bricks:
-  description: The volume's bricks.
-  returned: state=present
-  type: list
+did: {type: list, returned: always, description: What was changed.}
+bricks: {type: list, returned: state=present, description: The volume's bricks.}
 """
 
 JOIN_S = 90

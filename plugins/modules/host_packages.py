@@ -17,52 +17,23 @@ description:
   - C(absent) removes only recorded packages, and of these only those on which nothing else depends.
   - A killed installation is completed, as is its record.
 options:
-  packages:
-    description: Names of packages; needed for C(present).
-    type: list
-    elements: str
-    default: []
-  record:
-    description: File that records the packages installed here.
-    type: path
-    default: /var/lib/lockstep/packages.json
-  leftovers:
-    description: Files and folders that remain after a package's removal, by package.
-    type: dict
-    default: {}
-  state:
-    description: Whether the packages should be installed.
-    type: str
-    choices: [present, absent]
-    default: present
+  packages: {type: list, elements: str, default: [], description: Names of packages; needed for C(present).}
+  record: {type: path, default: /var/lib/lockstep/packages.json, description: File that records the packages installed here.}
+  leftovers: {type: dict, default: {}, description: "Files and folders that remain after a package's removal, by package."}
+  state: {type: str, choices: [present, absent], default: present, description: Whether the packages should be installed.}
 author: Lockstep
 """
 
 EXAMPLES = """
 - name: Install tmux
-  host_packages:
-    packages: [tmux]
-  become: true
-
-- name: Remove what was installed here
-  host_packages:
-    state: absent
+  host_packages: {packages: [tmux]}
   become: true
 """
 
 RETURN = """
-installed:
-  description: Packages that this call installed.
-  returned: state=present
-  type: list
-removed:
-  description: Packages that this call removed.
-  returned: state=absent
-  type: list
-kept:
-  description: Packages that were installed here and stay because others now depend on them.
-  returned: state=absent
-  type: list
+installed: {type: list, returned: state=present, description: Packages that this call installed.}
+removed: {type: list, returned: state=absent, description: Packages that this call removed.}
+kept: {type: list, returned: state=absent, description: Packages that were installed here and stay because others now depend on them.}
 """
 
 LISTS = "/var/lib/apt/lists"

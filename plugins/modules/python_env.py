@@ -22,41 +22,19 @@ description:
   - Installs every wheel in the folder's C(requirements.txt), with its hashes, using uv if the folder has it, otherwise pip.
   - A stamp written last records the environment's source; one that is incomplete, or from another source, is made again.
   - A non-empty folder that this module did not make is neither replaced nor removed.
-  - C(absent) removes the environment.
 options:
-  path:
-    description: The environment's folder.
-    type: path
-    required: true
-  wheels:
-    description: Folder of the wheels; needed for C(present).
-    type: path
-  digest:
-    description: Digest over the wheels, as in the folder's name; needed for C(present).
-    type: str
-  python:
-    description: Python that makes the environment.
-    type: path
-    default: /usr/bin/python3
-  need_mb:
-    description: Free megabytes that it needs.
-    type: int
-    default: 2800
+  path: {type: path, required: true, description: The environment's folder.}
+  wheels: {type: path, description: Folder of the wheels; needed for C(present).}
+  digest: {type: str, description: "Digest over the wheels, as in the folder's name; needed for C(present)."}
+  python: {type: path, default: /usr/bin/python3, description: Python that makes the environment.}
+  need_mb: {type: int, default: 2800, description: Free megabytes that it needs.}
   modules:
-    description: Modules that must import before the environment counts as complete.
     type: list
     elements: str
     default: [tensorflow, keras, numpy, PIL, yaml]
-  others:
-    description: Files and folders beside the environment that C(absent) removes, too.
-    type: list
-    elements: path
-    default: []
-  state:
-    description: Whether the environment should exist.
-    type: str
-    choices: [present, absent]
-    default: present
+    description: Modules that must import before the environment counts as complete.
+  others: {type: list, elements: path, default: [], description: Files and folders beside the environment that C(absent) removes.}
+  state: {type: str, choices: [present, absent], default: present, description: Whether the environment should exist.}
 author: Lockstep
 """
 
@@ -69,14 +47,8 @@ EXAMPLES = """
 """
 
 RETURN = """
-seconds:
-  description: How long it took.
-  returned: changed
-  type: float
-tool:
-  description: What installed the wheels, C(uv) or C(pip).
-  returned: changed
-  type: str
+seconds: {type: float, returned: changed, description: How long it took.}
+tool: {type: str, returned: changed, description: "What installed the wheels, C(uv) or C(pip)."}
 """
 
 LOCK = ".lockstep-env.lock"

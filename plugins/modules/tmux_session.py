@@ -10,48 +10,21 @@ description:
   - Starts a command in a detached tmux session, or ends a session and only its processes.
   - A session lives as long as its command. The tmux server's socket name is C(lockstep).
 options:
-  name:
-    description: Name of the session, matched exactly.
-    type: str
-    required: true
-  argv:
-    description: The command and its arguments; needed to start.
-    type: list
-    elements: str
-  chdir:
-    description: Working directory of the command.
-    type: path
-    default: /
-  state:
-    description: Whether the session should exist.
-    type: str
-    choices: [present, absent]
-    default: present
-  grace:
-    description: Seconds between SIGTERM and SIGKILL when a session is ended.
-    type: float
-    default: 10
+  name: {type: str, required: true, description: "Name of the session, matched exactly."}
+  argv: {type: list, elements: str, description: The command and its arguments; needed to start.}
+  chdir: {type: path, default: /, description: Working directory of the command.}
+  state: {type: str, choices: [present, absent], default: present, description: Whether the session should exist.}
+  grace: {type: float, default: 10, description: Seconds between SIGTERM and SIGKILL when a session is ended.}
 author: Lockstep
 """
 
 EXAMPLES = """
 - name: Start a worker
-  tmux_session:
-    name: my-run-w0
-    argv: [bash, run_worker.sh]
-    chdir: /srv/lockstep/runs/my-run/workers/node01
-
-- name: End it
-  tmux_session:
-    name: my-run-w0
-    state: absent
+  tmux_session: {name: my-run-w0, argv: [bash, run_worker.sh], chdir: /srv/lockstep/runs/my-run/workers/node01}
 """
 
 RETURN = """
-ended:
-  description: How the session ended; C(absent) if there was none.
-  returned: state=absent
-  type: str
+ended: {type: str, returned: state=absent, description: How the session ended; C(absent) if there was none.}
 """
 
 
