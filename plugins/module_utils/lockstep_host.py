@@ -22,11 +22,36 @@ def name():
     return os.uname().nodename
 
 
-def run(module, *argv):
-    """Run a command, or fail with its output."""
-    code, _, error = module.run_command(list(argv))
+def run(module, *argv, hint=""):
+    """Run a command, or fail with its output; `hint` says where more is."""
+    code, out, error = module.run_command(list(argv))
     if code != 0:
-        module.fail_json(msg=f"{name()}: `{' '.join(argv)}` failed: {error.strip()}")
+        module.fail_json(msg=f"{name()}: `{' '.join(argv)}` failed: {(error or out).strip()}{hint}")
+
+
+def enabled(module, unit):
+    """Whether systemd starts a unit, given by its name or file, at boot."""
+    return module.run_command(["systemctl", "is-enabled", "--quiet", os.path.basename(unit)])[0] == 0
+
+
+def enable(module, unit):
+    """Start a unit, given by its new file, at every boot."""
+    run(module, "systemctl", "daemon-reload")
+    run(module, "systemctl", "enable", os.path.basename(unit))
+
+
+def remove_unit(module, unit):
+    """Stop a unit and remove its file."""
+    run(module, "systemctl", "disable", "--now", os.path.basename(unit))
+    os.unlink(unit)
+    run(module, "systemctl", "daemon-reload")
+
+
+def existing(folder):
+    """The folder, or the nearest above it that exists."""
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return folder
 
 
 def text(path):

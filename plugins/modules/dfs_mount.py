@@ -99,8 +99,7 @@ def present(module):
             write_line(module, wanted_line(module))
         if "mount at boot" in todo:
             files.replace(module.params["unit"], unit_text(module))
-            host.run(module, "systemctl", "daemon-reload")
-            host.run(module, "systemctl", "enable", os.path.basename(module.params["unit"]))
+            host.enable(module, module.params["unit"])
         if stale:
             unmount(module)
         if stale or not there:
@@ -179,7 +178,7 @@ def wanted_line(module):
 
 def line_of(module):
     """The current line for the path; None if there is none."""
-    for line in lines(module):
+    for line in files.read(module.params["fstab"]).splitlines():
         if is_ours(module, line):
             return line
     return None
@@ -191,21 +190,11 @@ def is_ours(module, line):
     return len(words) >= 3 and not line.startswith("#") and unescaped(words[1]) == module.params["path"] and words[2] == "glusterfs"
 
 
-def lines(module):
-    """/etc/fstab."""
-    try:
-        with open(module.params["fstab"], encoding="utf-8") as stream:
-            return stream.read().splitlines()
-    except FileNotFoundError:
-        return []
-
-
 def write_line(module, line):
     """Replace the path's line, add it, or with None remove it; then reload systemd."""
     path = module.params["fstab"]
-    kept = [one for one in lines(module) if not is_ours(module, one)]
-    text = "".join(f"{one}\n" for one in [*kept, *([line] if line else [])])
-    files.replace(path, text)
+    kept = [other for other in files.read(path).splitlines() if not is_ours(module, other)]
+    files.replace(path, "".join(f"{each}\n" for each in [*kept, *([line] if line else [])]))
     host.run(module, "systemctl", "daemon-reload")
 
 
@@ -222,12 +211,8 @@ def mount_unit(module):
 
 def at_boot(module):
     """Whether the unit exists and starts at boot."""
-    try:
-        with open(module.params["unit"], encoding="utf-8") as stream:
-            same = stream.read() == unit_text(module)
-    except FileNotFoundError:
-        return False
-    return same and module.run_command(["systemctl", "is-enabled", "--quiet", os.path.basename(module.params["unit"])])[0] == 0
+    unit = module.params["unit"]
+    return files.read(unit) == unit_text(module) and host.enabled(module, unit)
 
 
 def guard(module):
@@ -277,7 +262,8 @@ def absent(module):
     todo += ["take the line out of /etc/fstab"] if line else []
     todo += ["mount no more at boot"] if os.path.exists(module.params["unit"]) else []
     if todo and not module.check_mode:
-        remove_unit(module)
+        if os.path.exists(module.params["unit"]):
+            host.remove_unit(module, module.params["unit"])
         if "unmount" in todo:
             unmount(module)
         if line:
@@ -286,21 +272,11 @@ def absent(module):
     module.exit_json(changed=bool(todo), did=todo)
 
 
-def remove_unit(module):
-    """Stop and remove the systemd unit."""
-    unit = module.params["unit"]
-    if os.path.exists(unit):
-        host.run(module, "systemctl", "disable", "--now", os.path.basename(unit))
-        os.unlink(unit)
-        host.run(module, "systemctl", "daemon-reload")
-
-
 def remove_place(path):
     """Remove the empty folder below the mount."""
     if os.path.isdir(path):
         immutable(path, False)
-        if not os.listdir(path):
-            os.rmdir(path)
+        files.remove_if_empty(path)
 
 
 def unmount(module):

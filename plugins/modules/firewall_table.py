@@ -86,9 +86,9 @@ def present(module):
         if module.check_mode:
             module.exit_json(changed=True, did=["load the rules"])
         module.fail_json(msg=f"{host.name()}: nft is missing; install it: sudo apt-get install nftables")
-    unit = UNIT.format(nft=nft, rules=rules_path(module), table=module.params["table"])
+    unit, unit_text = module.params["unit"], UNIT.format(nft=nft, rules=rules_path(module), table=module.params["table"])
     todo = [] if files.read(rules_path(module)) == module.params["rules"] else ["write the rules"]
-    todo += [] if files.read(module.params["unit"]) == unit and enabled(module) else ["load them at boot"]
+    todo += [] if files.read(unit) == unit_text and host.enabled(module, unit) else ["load them at boot"]
     todo += [] if holds(module) else ["reserve the ports"]
     todo += [] if not todo and loaded(module, nft) == files.read(seen_path(module)) else ["load the rules"]
     if todo and not module.check_mode:
@@ -98,11 +98,10 @@ def present(module):
         if "reserve the ports" in todo:
             reserve(module)
         if "load them at boot" in todo:
-            files.replace(module.params["unit"], unit)
-            host.run(module, "systemctl", "daemon-reload")
-            host.run(module, "systemctl", "enable", unit_name(module))
+            files.replace(unit, unit_text)
+            host.enable(module, unit)
         host.run(module, nft, "-f", rules_path(module))
-        host.run(module, "systemctl", "start", unit_name(module))
+        host.run(module, "systemctl", "start", os.path.basename(unit))
         files.replace(seen_path(module), loaded(module, nft))
     module.exit_json(changed=bool(todo), did=todo)
 
@@ -195,9 +194,7 @@ def absent(module):
 def remove(module, nft, todo):
     """Remove what is there."""
     if "remove the unit" in todo:
-        host.run(module, "systemctl", "disable", "--now", unit_name(module))
-        os.unlink(module.params["unit"])
-        host.run(module, "systemctl", "daemon-reload")
+        host.remove_unit(module, module.params["unit"])
     if nft and loaded(module, nft):
         host.run(module, nft, "delete", "table", "inet", module.params["table"])
     if "release the ports" in todo:
@@ -205,8 +202,7 @@ def remove(module, nft, todo):
     for path in (rules_path(module), seen_path(module)):
         if os.path.exists(path):
             os.unlink(path)
-    if os.path.isdir(module.params["folder"]) and not os.listdir(module.params["folder"]):
-        os.rmdir(module.params["folder"])
+    files.remove_if_empty(module.params["folder"])
 
 
 def rules_path(module):
@@ -217,16 +213,6 @@ def rules_path(module):
 def seen_path(module):
     """Digest of the table as it was right after loading."""
     return os.path.join(module.params["folder"], "firewall.loaded")
-
-
-def unit_name(module):
-    """Name of the systemd unit."""
-    return os.path.basename(module.params["unit"])
-
-
-def enabled(module):
-    """Whether the unit is loaded at boot."""
-    return module.run_command(["systemctl", "is-enabled", "--quiet", unit_name(module)])[0] == 0
 
 
 if __name__ == "__main__":

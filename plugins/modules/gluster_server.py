@@ -1,7 +1,6 @@
 """Ansible module: one host's GlusterFS daemon and its folder for a volume."""
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -93,7 +92,7 @@ def wanting(module):
     found = MAX_PORT.search(files.read(module.params["settings"]))
     if found and int(found.group(2)) != module.params["max_port"]:
         todo.append("limit ports")
-    if not active(module) or not enabled(module):
+    if not active(module) or not host.enabled(module, SERVICE):
         todo.append("start glusterd")
     if old(module):
         todo.append("start the daemons anew")
@@ -135,11 +134,10 @@ def note(module):
     found = MAX_PORT.search(files.read(module.params["settings"]))
     before = {
         "max_port": int(found.group(2)) if found else None,
-        "enabled": enabled(module),
+        "enabled": host.enabled(module, SERVICE),
         "made_brick": not os.path.isdir(module.params["brick"]),
     }
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    files.replace(path, json.dumps(before))
+    files.write_record(path, before)
 
 
 def limit_ports(module, needed, number=None):
@@ -183,10 +181,8 @@ def absent(module):
     if os.path.isdir(module.params["brick"]):
         refuse_foreign(module)
     if not module.check_mode:
-        undo(module, json.loads(files.read(path)))
-        os.unlink(path)
-        if not os.listdir(os.path.dirname(path)):
-            os.rmdir(os.path.dirname(path))
+        undo(module, files.record(path))
+        files.remove_record(path)
     module.exit_json(changed=True, did=["remove the brick", "give back glusterd"])
 
 
@@ -216,16 +212,9 @@ def active(module):
     return module.run_command(["systemctl", "is-active", "--quiet", SERVICE])[0] == 0
 
 
-def enabled(module):
-    """Whether it starts at boot."""
-    return module.run_command(["systemctl", "is-enabled", "--quiet", SERVICE])[0] == 0
-
-
 def systemctl(module, *arguments):
     """Run systemctl, or fail with its output."""
-    code, _, error = module.run_command(["systemctl", *arguments])
-    if code != 0:
-        module.fail_json(msg=f"{host.name()}: `systemctl {' '.join(arguments)}` failed: {error.strip()}; look at: journalctl -u {SERVICE}")
+    host.run(module, "systemctl", *arguments, hint=f"; look at: journalctl -u {SERVICE}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -148,8 +147,7 @@ def refuse_other_volumes(module):
 
 def recorded(module):
     """SHA-256 of the certificates made here; None before the first."""
-    text = files.read(module.params["record"])
-    return json.loads(text)["certificates"] if text else None
+    return files.record(module.params["record"]).get("certificates")
 
 
 def own_certificate(module, record):
@@ -205,9 +203,7 @@ def make(module):
 
 def remember(module, certificate_digest):
     """Add a certificate to the record."""
-    path = module.params["record"]
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    files.replace(path, json.dumps({"certificates": [*(recorded(module) or []), certificate_digest]}))
+    files.write_record(module.params["record"], {"certificates": [*(recorded(module) or []), certificate_digest]})
 
 
 def trusted(module):
@@ -240,28 +236,16 @@ def absent(module):
     if not own_certificate(module, record):
         kept = f"{host.name()}: {place(module, 'pem')} has been replaced since; GlusterFS's TLS files are kept"
         if not module.check_mode:
-            forget(module)
+            files.remove_record(module.params["record"])
         module.exit_json(changed=True, did=["keep what is not ours"], show=kept)
     if not module.check_mode:
         for path in (module.params["access"], *(path for kind in KINDS for path in (link(module, kind), place(module, kind)))):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-        remove_if_empty(os.path.dirname(module.params["access"]))
+        files.remove_if_empty(os.path.dirname(module.params["access"]))
         module.run_command(["systemctl", "try-restart", "glusterd"])
-        forget(module)
+        files.remove_record(module.params["record"])
     module.exit_json(changed=True, did=["remove key and certificates"])
-
-
-def forget(module):
-    """Remove the record."""
-    os.unlink(module.params["record"])
-    remove_if_empty(os.path.dirname(module.params["record"]))
-
-
-def remove_if_empty(folder):
-    """Remove an empty folder."""
-    if os.path.isdir(folder) and not os.listdir(folder):
-        os.rmdir(folder)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Ansible module: a GlusterFS volume and the pool of its servers, seen from one of them."""
 
-import json
-import os
 import socket
 import time
 from xml.etree import ElementTree
@@ -207,7 +205,7 @@ def create(module):
 
 def absent(module):
     """Delete a volume that was created here, and leave a pool that was made here."""
-    record = recorded(module)
+    record = files.record(module.params["record"])
     if not record:
         module.exit_json(changed=False, did=[])
     mine = module.params["name"] in record.get("volumes", [])
@@ -216,9 +214,7 @@ def absent(module):
     if not module.check_mode:
         if module.get_bin_path("gluster") is not None:
             dissolve(module, mine, record.get("peers", []))
-        os.unlink(module.params["record"])
-        if not os.listdir(os.path.dirname(module.params["record"])):
-            os.rmdir(os.path.dirname(module.params["record"]))
+        files.remove_record(module.params["record"])
     module.exit_json(changed=True, did=todo)
 
 
@@ -253,22 +249,13 @@ def gluster(module, *arguments):
 
 def must(module, *arguments):
     """Run gluster, or fail with its output."""
-    code, out, error = gluster(module, *arguments)
-    if code != 0:
-        module.fail_json(msg=f"{host.name()}: `gluster {' '.join(arguments)}` failed: {(error or out).strip()}")
-
-
-def recorded(module):
-    """The record, or an empty dict."""
-    return json.loads(files.read(module.params["record"]) or "{}")
+    host.run(module, "gluster", "--mode=script", *arguments)
 
 
 def remember(module, kind, name):
     """Add a name to the record."""
-    record, path = recorded(module), module.params["record"]
-    record[kind] = sorted({*record.get(kind, []), name})
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    files.replace(path, json.dumps(record))
+    record = files.record(module.params["record"])
+    files.write_record(module.params["record"], {**record, kind: sorted({*record.get(kind, []), name})})
 
 
 if __name__ == "__main__":

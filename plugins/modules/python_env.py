@@ -13,6 +13,7 @@ import zipfile
 
 from ansible.module_utils import lockstep_files as files
 from ansible.module_utils import lockstep_host as host
+from ansible.module_utils import lockstep_processes as processes
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -234,27 +235,16 @@ def refuse_while_used(module):
     """Refuse to replace an environment that is in use."""
     program = os.path.join(module.params["path"], "bin", "")
     for entry in filter(str.isdigit, os.listdir("/proc")):
-        if first_argument(entry).startswith(program):
+        if processes.words(entry)[0].startswith(program):
             module.fail_json(
                 msg=f"{host.name()}: process {entry} runs with {module.params['path']}, which is to be replaced or removed; "
                 "wait for the run to end or stop it (ansible-playbook status.yml, stop.yml), then try again"
             )
 
 
-def first_argument(pid):
-    """The command of a process; empty if it is gone or hidden from us."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as stream:
-            return stream.read().split(b"\0")[0].decode(errors="replace")
-    except OSError:
-        return ""
-
-
 def check_disk(module):
     """Refuse if the disk is too small, before anything is written."""
-    folder = os.path.dirname(module.params["path"])
-    while not os.path.isdir(folder):
-        folder = os.path.dirname(folder)
+    folder = host.existing(os.path.dirname(module.params["path"]))
     free = shutil.disk_usage(folder).free // 2**20
     if free < module.params["need_mb"]:
         module.fail_json(
@@ -279,11 +269,7 @@ def runs(module):
 
 def stamp(module):
     """What the environment was made from; None if it was never finished."""
-    try:
-        with open(stamp_path(module), encoding="utf-8") as stream:
-            return json.load(stream)
-    except (FileNotFoundError, ValueError):
-        return None
+    return files.parsed(stamp_path(module))
 
 
 def stamp_path(module):

@@ -227,11 +227,7 @@ def claims(module):
 
 def read(path):
     """The claim on disk, or None; a torn file counts as none."""
-    try:
-        with open(path, encoding="utf-8") as stream:
-            held = json.load(stream)
-    except (FileNotFoundError, ValueError):
-        return None
+    held = files.parsed(path)
     return held if isinstance(held, dict) and {"run", "session"} <= held.keys() else None
 
 
@@ -273,10 +269,7 @@ def worker_folder(module):
 
 def check_disk(module):
     """Refuse if the worker's disk is nearly full."""
-    folder = module.params["root"]
-    while not os.path.isdir(folder):
-        folder = os.path.dirname(folder)
-    free = shutil.disk_usage(folder).free // 2**20
+    free = shutil.disk_usage(kernel.existing(module.params["root"])).free // 2**20
     if free < module.params["need_mb"]:
         module.fail_json(
             msg=f"{module.params['host']}: {free:,} MB free under {module.params['root']}; at least {module.params['need_mb']:,} MB are "

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import lockstep_files
 import pytest
 import yaml
 from ansible.errors import AnsibleError
@@ -20,10 +21,8 @@ from control.provision.tasks import removed as provision_removed
 from control.provision.tasks import report as provision_report
 from plugins.action import provision_sudo
 from tests.unit.conftest import ROOT
-from tests.unit.fake_module import load
 from trainer.errors import ConfigError
 
-host_packages = load("host_packages")
 GOOD = {
     "os_PRETTY_NAME": '"Debian GNU/Linux 12 (bookworm)"',
     "machine": "aarch64",
@@ -312,11 +311,11 @@ def test_the_script_sees_whether_this_python_makes_environments(seen, tmp_path):
 
 
 def test_the_script_sees_an_installation_that_was_killed(seen, tmp_path):
-    record = SimpleNamespace(params={"record": str(tmp_path / "packages.json")})
+    record = str(tmp_path / "packages.json")
     assert "record" not in seen(tmp_path / "root").values
-    host_packages.write(record, {"installed": ["a"], "pending": ["b"]})
+    lockstep_files.write_record(record, {"installed": ["a"], "pending": ["b"]})
     assert seen(tmp_path / "root").values["record"] == "pending"
-    host_packages.write(record, {"installed": ["pending"]})
+    lockstep_files.write_record(record, {"installed": ["pending"]})
     assert seen(tmp_path / "root").values["record"] == "whole"
 
 
