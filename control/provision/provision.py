@@ -168,11 +168,11 @@ def check_members(hosts: list[dict[str, Any]]) -> None:
         )
 
 
-def check_apart(place: str, root: str, others: dict[str, str]) -> None:
+def check_apart(host: str, root: str, others: dict[str, str]) -> None:
     """Refuse nested folders: the worker's own folder changes owner and is emptied, the shared one is not.
 
     Args:
-        place: name of the host.
+        host: its name.
         root: its worker_root.
         others: name of a variable to its folder.
 
@@ -182,7 +182,7 @@ def check_apart(place: str, root: str, others: dict[str, str]) -> None:
     for name, folder in others.items():
         if inside(folder, root) or inside(root, folder):
             raise ConfigError(
-                f"{place}: worker_root={root} and {name}={folder}: one must not lie in the other; set one of them to a folder of its own"
+                f"{host}: worker_root={root} and {name}={folder}: one must not lie in the other; set one of them to a folder of its own"
             )
 
 

@@ -65,8 +65,8 @@ def text(path):
 
 def cpu_model():
     """The processor's name from the kernel."""
-    found = re.search(r"^(?:model name|Model)\s*:\s*(.*)", text("/proc/cpuinfo") or "", re.MULTILINE)
-    return found.group(1) if found else platform.machine()
+    match = re.search(r"^(?:model name|Model)\s*:\s*(.*)", text("/proc/cpuinfo") or "", re.MULTILINE)
+    return match.group(1) if match else platform.machine()
 
 
 def cgroups(controller, base="/sys/fs/cgroup", own="/proc/self/cgroup"):
@@ -84,14 +84,14 @@ def cgroups(controller, base="/sys/fs/cgroup", own="/proc/self/cgroup"):
 
 def cpu_quota(folders=None):
     """CPUs allowed by the tightest quota, or None."""
-    found = []
+    quotas = []
     for folder in cgroups("cpu") if folders is None else folders:
         quota, _, period = (text(f"{folder}/cpu.max") or "").partition(" ")
         if not quota:
             quota, period = text(f"{folder}/cpu.cfs_quota_us") or "max", text(f"{folder}/cpu.cfs_period_us")
         if quota not in ("max", "-1"):
-            found.append(int(quota) / int(period))
-    return min(found, default=None)
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
 
 
 def cpus():

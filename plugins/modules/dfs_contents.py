@@ -135,25 +135,25 @@ def forget(module):
 def empty(module):
     """Remove folders."""
     path, folders = module.params["path"], module.params["folders"]
-    there = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
     if module.params["kind"] == "glusterfs" and not os.path.ismount(path):
         module.exit_json(removed=[])
-    jobs = sorted(os.listdir(os.path.join(path, JOBS))) if JOBS in there else []
+    jobs = sorted(os.listdir(os.path.join(path, JOBS))) if JOBS in names else []
     if module.params["only"] and jobs:
         module.fail_json(
             msg=f"{module.params['host']}: dfs_path={path} holds in {JOBS}/ what runs under Slurm need to go on ({', '.join(jobs[:5])}), "
             f"and it would go with the volume; delete these runs (ansible-playbook playbooks/delete_run.yml -e run={jobs[0]}), "
             "or move it away first"
         )
-    if JOBS in there and not jobs:
+    if JOBS in names and not jobs:
         folders = [*folders, JOBS]
-    foreign = [name for name in there if name not in folders and not name.startswith((".lockstep-token-", ".part-", ".trashcan"))]
+    foreign = [name for name in names if name not in folders and not name.startswith((".lockstep-token-", ".part-", ".trashcan"))]
     if module.params["only"] and foreign:
         module.fail_json(
             msg=f"{module.params['host']}: dfs_path={path} also holds {', '.join(foreign[:5])}, which Lockstep did not put there and which "
             "would go with the volume; move that away first"
         )
-    mine = [name for name in there if name in folders]
+    mine = [name for name in names if name in folders]
     if not module.check_mode:
         for name in mine:
             shutil.rmtree(os.path.join(path, name))
@@ -163,12 +163,12 @@ def empty(module):
 def wheels(module):
     """Remove folders of wheels, and their parent if nothing else is in it."""
     path = module.params["path"]
-    there = sorted(os.listdir(path)) if os.path.isdir(path) else []
-    mine = [name for name in there if WHEELS.fullmatch(name) and not os.path.islink(os.path.join(path, name))]
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    mine = [name for name in names if WHEELS.fullmatch(name) and not os.path.islink(os.path.join(path, name))]
     if not module.check_mode:
         for name in mine:
             shutil.rmtree(os.path.join(path, name))
-        if mine and mine == there and os.access(os.path.dirname(path), os.W_OK):
+        if mine and mine == names and os.access(os.path.dirname(path), os.W_OK):
             os.rmdir(path)
     module.exit_json(changed=bool(mine), removed=mine)
 

@@ -86,13 +86,13 @@ def main():
 
 def present(module):
     """Bring line, mount and owner into place."""
-    path, there = module.params["path"], mounted(module.params["path"])
-    check_place(module, there)
-    stale = there is not None and (dead(path) or old(module))
+    path, current = module.params["path"], mounted(module.params["path"])
+    check_place(module, current)
+    stale = current is not None and (dead(path) or old(module))
     todo = [] if line_of(module) == wanted_line(module) else ["write the line of /etc/fstab"]
     todo += [] if at_boot(module) else ["mount at boot"]
-    todo += ["mount anew"] if stale else [] if there else ["mount"]
-    if there and not stale and not owned(module):
+    todo += ["mount anew"] if stale else [] if current else ["mount"]
+    if current and not stale and not owned(module):
         todo.append("give it to the user")
     if todo and not module.check_mode:
         if "write the line of /etc/fstab" in todo:
@@ -102,7 +102,7 @@ def present(module):
             host.enable(module, module.params["unit"])
         if stale:
             unmount(module)
-        if stale or not there:
+        if stale or not current:
             guard(module)
             mount(module)
         if not owned(module):
@@ -110,17 +110,19 @@ def present(module):
     module.exit_json(changed=bool(todo), did=todo)
 
 
-def check_place(module, there):
+def check_place(module, current):
     """Refuse to mount over something else."""
     path = module.params["path"]
-    if there is not None and there[0] != KIND:
+    if current is not None and current[0] != KIND:
         module.fail_json(
-            msg=f"{host.name()}: on dfs_path={path} {there[1]} ({there[0]}) is mounted, not a GlusterFS volume; "
+            msg=f"{host.name()}: on dfs_path={path} {current[1]} ({current[0]}) is mounted, not a GlusterFS volume; "
             "unmount it, or set dfs_kind: mounted to use it as it is"
         )
-    if there is not None and there[1].partition(":/")[2] != module.params["source"].partition(":/")[2]:
-        module.fail_json(msg=f"{host.name()}: on dfs_path={path} another volume is mounted: {there[1]}; set another dfs_path or dfs_volume")
-    if there is None and os.path.isdir(path) and os.listdir(path):
+    if current is not None and current[1].partition(":/")[2] != module.params["source"].partition(":/")[2]:
+        module.fail_json(
+            msg=f"{host.name()}: on dfs_path={path} another volume is mounted: {current[1]}; set another dfs_path or dfs_volume"
+        )
+    if current is None and os.path.isdir(path) and os.listdir(path):
         module.fail_json(
             msg=f"{host.name()}: dfs_path={path} holds {', '.join(sorted(os.listdir(path))[:3])}, which a mount would hide; "
             "move that away, or set another dfs_path"
@@ -129,13 +131,13 @@ def check_place(module, there):
 
 def mounted(path):
     """File system type and source of what is mounted on a path; None if nothing is."""
-    found = None
+    current = None
     with open("/proc/self/mountinfo", encoding="utf-8") as stream:
         for line in stream:
             before, _, after = line.partition(" - ")
             if unescaped(before.split()[4]) == os.path.normpath(path):
-                found = tuple(unescaped(word) for word in after.split()[:2])
-    return found
+                current = tuple(unescaped(word) for word in after.split()[:2])
+    return current
 
 
 def unescaped(word):
@@ -257,8 +259,8 @@ def give(module):
 
 def absent(module):
     """Unmount, remove the line, remove the empty folder."""
-    path, there, line = module.params["path"], mounted(module.params["path"]), line_of(module)
-    todo = ["unmount"] if line and there and there[0] == KIND else []
+    path, current, line = module.params["path"], mounted(module.params["path"]), line_of(module)
+    todo = ["unmount"] if line and current and current[0] == KIND else []
     todo += ["take the line out of /etc/fstab"] if line else []
     todo += ["mount no more at boot"] if os.path.exists(module.params["unit"]) else []
     if todo and not module.check_mode:

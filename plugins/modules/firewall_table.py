@@ -179,13 +179,13 @@ def loaded(module, nft):
 def absent(module):
     """Remove table, unit and files."""
     nft = module.get_bin_path("nft")
-    there = {
+    parts = {
         "remove the unit": os.path.exists(module.params["unit"]),
         "remove the table": bool(nft and loaded(module, nft)),
         "remove the rules": os.path.exists(rules_path(module)),
         "release the ports": os.path.exists(module.params["sysctl"]),
     }
-    todo = [what for what, is_there in there.items() if is_there]
+    todo = [what for what, exists in parts.items() if exists]
     if todo and not module.check_mode:
         remove(module, nft, todo)
     module.exit_json(changed=bool(todo), did=todo)

@@ -89,8 +89,8 @@ def present(module):
 def wanting(module):
     """What is not as it should be."""
     todo = []
-    found = MAX_PORT.search(files.read(module.params["settings"]))
-    if found and int(found.group(2)) != module.params["max_port"]:
+    setting = MAX_PORT.search(files.read(module.params["settings"]))
+    if setting and int(setting.group(2)) != module.params["max_port"]:
         todo.append("limit ports")
     if not active(module) or not host.enabled(module, SERVICE):
         todo.append("start glusterd")
@@ -131,9 +131,9 @@ def note(module):
     path = module.params["record"]
     if os.path.exists(path):
         return
-    found = MAX_PORT.search(files.read(module.params["settings"]))
+    setting = MAX_PORT.search(files.read(module.params["settings"]))
     before = {
-        "max_port": int(found.group(2)) if found else None,
+        "max_port": int(setting.group(2)) if setting else None,
         "enabled": host.enabled(module, SERVICE),
         "made_brick": not os.path.isdir(module.params["brick"]),
     }
@@ -145,7 +145,7 @@ def limit_ports(module, needed, number=None):
     if needed:
         path = module.params["settings"]
         text = files.read(path)
-        files.replace(path, MAX_PORT.sub(lambda found: f"{found.group(1)}{number or module.params['max_port']}", text))
+        files.replace(path, MAX_PORT.sub(lambda setting: f"{setting.group(1)}{number or module.params['max_port']}", text))
 
 
 def enable(module, start, restart):

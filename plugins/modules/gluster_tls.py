@@ -224,8 +224,8 @@ def trusted(module):
 
 def replaced(before, after):
     """Whether a host has another certificate than before."""
-    known, new = dict(ENTRY.findall(before)), dict(ENTRY.findall(after))
-    return any(name in known and known[name] != text for name, text in new.items())
+    old, new = dict(ENTRY.findall(before)), dict(ENTRY.findall(after))
+    return any(name in old and old[name] != text for name, text in new.items())
 
 
 def absent(module):

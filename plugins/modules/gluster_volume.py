@@ -72,37 +72,37 @@ def present(module):
     if module.check_mode and silent(module):
         module.exit_json(changed=True, did=["create the volume"], bricks=module.params["bricks"])
     strangers = missing_peers(module)
-    found = volume(module)
-    options = missing_options(module, found)
+    existing = volume(module)
+    options = missing_options(module, existing)
     todo = [f"take in {address}" for address in strangers]
-    todo += [] if found else ["create the volume"]
+    todo += [] if existing else ["create the volume"]
     todo += ["let the cluster's hosts in"] if not ENCRYPT.keys() >= options.keys() else []
     todo += ["encrypt the volume"] if not ENCRYPT.keys().isdisjoint(options) else []
-    todo += [] if found and found["started"] and "encrypt the volume" not in todo else ["start the volume"]
+    todo += [] if existing and existing["started"] and "encrypt the volume" not in todo else ["start the volume"]
     if todo and not module.check_mode:
         for address in strangers:
             probe(module, address)
         wait_for_peers(module)
-        if not found:
+        if not existing:
             create(module)
-        if found and found["started"] and "encrypt the volume" in todo:
+        if existing and existing["started"] and "encrypt the volume" in todo:
             must(module, "volume", "stop", module.params["name"], "force")
         if options:
             must(module, "volume", "set", module.params["name"], *(word for option in options.items() for word in option))
         if "start the volume" in todo:
             must(module, "volume", "start", module.params["name"])
-    bricks = found["bricks"] if found else module.params["bricks"]
+    bricks = existing["bricks"] if existing else module.params["bricks"]
     module.exit_json(changed=bool(todo), did=todo, bricks=bricks, **kept(module, bricks))
 
 
-def missing_options(module, found):
+def missing_options(module, existing):
     """Options of the volume that differ from the wanted ones."""
     wanted = {
         "auth.allow": ",".join([*module.params["allow"], "127.0.0.1"]),
         "auth.ssl-allow": ",".join(module.params["names"]),
         **ENCRYPT,
     }
-    return {name: value for name, value in wanted.items() if not found or found["options"].get(name) != value}
+    return {name: value for name, value in wanted.items() if not existing or existing["options"].get(name) != value}
 
 
 def silent(module):
@@ -123,9 +123,9 @@ def kept(module, bricks):
 
 def missing_peers(module):
     """Servers that are not in the pool yet; this host always is."""
-    known = {name for peer in peers(module) for name in peer["names"]}
+    pool = {name for peer in peers(module) for name in peer["names"]}
     addresses = [brick.partition(":/")[0] for brick in module.params["bricks"]]
-    return [address for address in addresses if address not in known and not own(module, address)]
+    return [address for address in addresses if address not in pool and not own(module, address)]
 
 
 def own(module, address):
@@ -187,11 +187,11 @@ def wait_for_peers(module):
 def volume(module):
     """Bricks, options and state of the volume; None if there is none."""
     tree = answer(module, "volume", "info")
-    for found in tree.iter("volume"):
-        if found.findtext("name") == module.params["name"]:
-            options = {option.findtext("name"): option.findtext("value") for option in found.iter("option")}
-            bricks = [brick.findtext("name") or brick.text for brick in found.iter("brick")]
-            return {"bricks": bricks, "options": options, "started": found.findtext("statusStr") == "Started"}
+    for entry in tree.iter("volume"):
+        if entry.findtext("name") == module.params["name"]:
+            options = {option.findtext("name"): option.findtext("value") for option in entry.iter("option")}
+            bricks = [brick.findtext("name") or brick.text for brick in entry.iter("brick")]
+            return {"bricks": bricks, "options": options, "started": entry.findtext("statusStr") == "Started"}
     return None
 
 
@@ -220,15 +220,15 @@ def absent(module):
 
 def dissolve(module, mine, members):
     """Stop and delete the volume; servers without any other volume leave the pool."""
-    found = volume(module) if mine else None
-    if found:
-        if found["started"]:
+    existing = volume(module) if mine else None
+    if existing:
+        if existing["started"]:
             must(module, "volume", "stop", module.params["name"], "force")
         must(module, "volume", "delete", module.params["name"])
-    known = {name for peer in peers(module) for name in peer["names"]}
+    pool = {name for peer in peers(module) for name in peer["names"]}
     if not answer(module, "volume", "info").findall(".//volume"):
         for address in members:
-            if address in known:
+            if address in pool:
                 must(module, "peer", "detach", address, "force")
 
 

@@ -225,9 +225,9 @@ def try_imports(module):
         os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_HOME": home})
         code, _, error = module.run_command([f"{module.params['path']}/bin/python", "-c", statements])
     if code != 0:
-        said = error.strip().splitlines() or [f"exit code {code}"]
+        messages = error.strip().splitlines() or [f"exit code {code}"]
         module.fail_json(
-            msg=f"{host.name()}: the new environment does not work: {said[-1]}; is this processor too old for TensorFlow's build?"
+            msg=f"{host.name()}: the new environment does not work: {messages[-1]}; is this processor too old for TensorFlow's build?"
         )
 
 
@@ -318,8 +318,10 @@ def run(module, *argv):
     """Run a command, or fail with its output."""
     code, out, error = module.run_command(list(argv))
     if code != 0:
-        said = [line.strip() for line in (error or out).splitlines() if line.strip()][-6:]
-        module.fail_json(msg=f"{host.name()}: `{' '.join(argv[:4])} ...` ended with exit code {code}: {' '.join(said) or 'nothing said'}")
+        messages = [line.strip() for line in (error or out).splitlines() if line.strip()][-6:]
+        module.fail_json(
+            msg=f"{host.name()}: `{' '.join(argv[:4])} ...` ended with exit code {code}: {' '.join(messages) or 'nothing said'}"
+        )
 
 
 if __name__ == "__main__":

@@ -42,9 +42,9 @@ def main():
         supports_check_mode=True,
     )
     wanted, name = module.params["state"] == "present", module.params["name"]
-    there = tmux.exists(module, name)
-    if wanted == there or module.check_mode:
-        module.exit_json(changed=wanted != there, ended="absent")
+    running = tmux.exists(module, name)
+    if wanted == running or module.check_mode:
+        module.exit_json(changed=wanted != running, ended="absent")
     if wanted:
         tmux.start(module, name, module.params["argv"], module.params["chdir"])
         module.exit_json(changed=True)

@@ -94,7 +94,7 @@ REVOKED_S = 86400
 
 def main():
     """Run the module."""
-    place = ["session", "folder", "host", "port"]
+    needed = ["session", "folder", "host", "port"]
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["query", "present", "held", "absent"], "default": "present"},
@@ -112,7 +112,7 @@ def main():
             "need_mb": {"type": "int", "default": 512},
             "grace": {"type": "float", "default": 5},
         },
-        required_if=[("state", "query", place), ("state", "present", place)],
+        required_if=[("state", "query", needed), ("state", "present", needed)],
         supports_check_mode=True,
     )
     {"query": query, "present": start, "held": report, "absent": give_back}[module.params["state"]](module)
@@ -125,8 +125,8 @@ def query(module):
     check_needs(module)
     other = None if running else holder(module)
     # Damaged files are moved only if this run may be launched now; never "changed": the recap of a checked launch says nothing is.
-    found = states(module, may_move=not running and other is None and not module.check_mode)
-    module.exit_json(changed=False, running=running, holder=other, facts=facts(module), **found)
+    state = states(module, may_move=not running and other is None and not module.check_mode)
+    module.exit_json(changed=False, running=running, holder=other, facts=facts(module), **state)
 
 
 def holder(module):
@@ -305,8 +305,8 @@ def denied(path):
 def states(module, may_move):
     """The newest intact files of the run's training state on this host; newer damaged ones are put aside, if permitted."""
     report = {"damaged": []}
-    for kind, place in (("state", module.params["folder"]), ("memory", worker_folder(module))):
-        folder = os.path.join(place, kind)
+    for kind, parent in (("state", module.params["folder"]), ("memory", worker_folder(module))):
+        folder = os.path.join(parent, kind)
         report[f"newest_{kind}"], broken = sealed.newest_whole(folder)
         for name, reason in broken.items():
             report["damaged"].append({"kind": kind, "name": name, "reason": reason})
@@ -329,12 +329,12 @@ def probe(module):
     code, out, error = module.run_command([python, "-c", kernel.VERSIONS, *PACKAGES])
     if code != 0:
         module.fail_json(msg=f"{host}: worker_python={python} does not run: {error.strip()[-300:]}")
-    found = json.loads(out)
-    if not SUPPORTED[0] <= tuple(int(part) for part in found["python"].split(".")[:2]) <= SUPPORTED[1]:
-        module.fail_json(msg=f"{host}: worker_python={python} is Python {found['python']}; 3.11 to 3.13 are supported")
-    if not any(name.startswith("tensorflow") for name in found["packages"]):
+    versions = json.loads(out)
+    if not SUPPORTED[0] <= tuple(int(part) for part in versions["python"].split(".")[:2]) <= SUPPORTED[1]:
+        module.fail_json(msg=f"{host}: worker_python={python} is Python {versions['python']}; 3.11 to 3.13 are supported")
+    if not any(name.startswith("tensorflow") for name in versions["packages"]):
         module.fail_json(msg=f"{host}: worker_python={python} has no TensorFlow; install requirements/node.txt into it")
-    return found
+    return versions
 
 
 if __name__ == "__main__":

@@ -18,16 +18,16 @@ class GatherWheels(Task):
         targets = wheels.merged(wheels.Target(**target) for target in self.arguments["targets"])
         locks = {name: _pins(name) for name in {target.lock for target in targets} | {"control"}}
         uv = next((pin for pin in locks["control"] if pin.name == "uv"), None)
-        line, found, changed = Line(Display(), command_line.terminal(), every=2.0), {}, False
+        line, by_kind, changed = Line(Display(), command_line.terminal(), every=2.0), {}, False
         for target in targets:
             gathering = wheels.Gathering(target, locks[target.lock], uv, project.PRIVATE / "wheels" / target.key, line.update)
             index = gathering.complete()
             if index is None and not self.check_mode:
                 index, changed = gathering.gather(), True
                 line.print(f"wheels for {target.key}: {len(index['wheels'])}, {_megabytes(index):,.0f} MB")
-            found[target.key] = _fact(gathering, index)
+            by_kind[target.key] = _fact(gathering, index)
         line.end()
-        return {"changed": changed, "ansible_facts": {"provision_wheels": found}}
+        return {"changed": changed, "ansible_facts": {"provision_wheels": by_kind}}
 
 
 def _pins(name: str) -> list[wheels.Pin]:

@@ -4,7 +4,6 @@ from typing import Any
 
 from control.provision import provisioning
 from control.task import Task
-from trainer.errors import LockstepError
 
 
 class Venv(Task):
@@ -13,8 +12,5 @@ class Venv(Task):
     def act(self) -> dict[str, Any]:
         """Judge."""
         problems = provisioning.venv_refusals(self.arguments["hosts"], self.arguments["wheels"])
-        if problems:
-            raise LockstepError(
-                "\n".join(["Nothing can be provisioned like this, and nothing was changed:", *(f"  {one}" for one in problems)])
-            )
+        provisioning.refuse(problems)
         return {}

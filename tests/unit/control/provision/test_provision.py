@@ -256,7 +256,7 @@ def test_without_uv_a_python_that_makes_no_environments_takes_root():
     good, wheels = {**look().fact(), "root_refused": "no sudo"}, {"aarch64-cp311": {"uv": False}}
     (said,) = provisioning.venv_refusals({"pi3": good}, wheels)
     assert said == (
-        "pi3: uv can't be had for it, and its Python 3.11.2 makes no environments without Debian's package python3.11-venv, "
+        "pi3: uv is not available for it, and its Python 3.11.2 makes no environments without Debian's package python3.11-venv, "
         "which takes root to install: no sudo"
     )
     able = {**look(python="/usr/bin/python3 3.11.2 True True").fact(), "root_refused": "no sudo"}
@@ -353,9 +353,9 @@ def test_names_are_resolved_here_and_loopback_is_refused(monkeypatch):
     monkeypatch.setattr(provision_plan.socket, "getaddrinfo", getaddrinfo)
     assert provision_plan.addresses(["pi1", "pi2"]) == ["10.0.0.1", "10.0.0.2", "fe80::2"]
     assert message(provision_plan.addresses, ["pi3"]) == (
-        "pi3 is 127.0.1.1 on this machine: no other host can reach that; set worker_address to its address"
+        "pi3 resolves to 127.0.1.1 on this machine, which no other host can reach; set worker_address to its address"
     )
-    assert message(provision_plan.addresses, ["pi9"]).startswith("pi9 has no address on this machine (Name or service not known); set")
+    assert message(provision_plan.addresses, ["pi9"]).startswith("pi9 does not resolve on this machine (Name or service not known); set")
 
 
 def test_two_hosts_with_one_address_are_refused():
