@@ -168,6 +168,16 @@ def check_members(hosts: list[dict[str, Any]]) -> None:
         )
 
 
+def check_workers(hosts: list[dict[str, Any]]) -> None:
+    """Refuse a port or a role that no worker can have: the firewall's rules are made of these ports.
+
+    Raises:
+        AnsibleFilterError: the first one.
+    """
+    for host in hosts:
+        cluster.check_hosts([host])
+
+
 def check_apart(host: str, root: str, others: dict[str, str]) -> None:
     """Refuse nested folders: the worker's own folder changes owner and is emptied, the shared one is not.
 

@@ -41,6 +41,8 @@ class Plan(Task):
         if here:
             return {"ansible_facts": {"provision": planned}, "show_last": _nothing(names)}
         provision.check_members(members)
+        if state == "present":
+            provision.check_workers(members)
         for name in names:
             check_paths(name, {path: str(hostvars[name][path]) for path in PATHS if path in hostvars[name]})
         planned["addresses"] = addresses(str(member["address"]) for member in members)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import lockstep_files
 import pytest
 import yaml
-from ansible.errors import AnsibleError
+from ansible.errors import AnsibleError, AnsibleFilterError
 
 from control.provision import provision, provisioning
 from control.provision.tasks import check as provision_check
@@ -364,6 +364,12 @@ def test_two_hosts_with_one_address_are_refused():
         "pi1, pi9 have one address, 10.0.0.1; every host needs its own: fix ansible_host or worker_address in the inventory"
     )
     assert message(provision.check_members, []).startswith("no hosts; put at least one")
+
+
+def test_a_port_that_is_no_number_is_refused_before_the_firewall_needs_it():
+    provision.check_workers(members(2))
+    with pytest.raises(AnsibleFilterError, match=r"pi2: port '12345x' is not a number from 1 to 65535; set worker_port"):
+        provision.check_workers([*members(1), {**members(2)[1], "port": "12345x", "direct_port": "12345x"}])
 
 
 @pytest.mark.parametrize(
