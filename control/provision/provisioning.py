@@ -77,7 +77,7 @@ class Look:
     """Paths of Pythons that can make environments with pip."""
     foreign: list[str] = field(default_factory=list)
     """Our files in worker_root that belong to another user."""
-    sudo_said: str = ""
+    sudo_reason: str = ""
     """Why sudo rejected the given password; empty if it did not, or was not asked."""
     sessions: list[str] = field(default_factory=list)
     """Live tmux sessions of Lockstep: workers in training."""
@@ -234,9 +234,9 @@ def sudo_refusal(look: Look, password: bool) -> str | None:
         return None
     if sudo == "missing":
         return f"there is no sudo, and {user} is not root; install sudo there, or log in as root: -e ansible_user=root"
-    if look.sudo_said:
+    if look.sudo_reason:
         return (
-            f"sudo does not take the password given for {user} ({look.sudo_said}); give the right one with -K; a user who may not "
+            f"sudo does not take the password given for {user} ({look.sudo_reason}); give the right one with -K; a user who may not "
             f"use sudo at all is let in by root: usermod -aG sudo {user}"
         )
     if password:

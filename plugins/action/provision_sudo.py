@@ -7,7 +7,7 @@ from ansible.plugins.action import ActionBase
 
 
 class ActionModule(ActionBase):
-    """Returns `said`: why it failed; empty if it worked. A finding, not a failure: all hosts are judged at once."""
+    """Returns `reason`: why it failed; empty if it worked. A finding, not a failure: all hosts are judged at once."""
 
     TRANSFERS_FILES = False
 
@@ -17,9 +17,9 @@ class ActionModule(ActionBase):
         try:
             completed = self._low_level_execute_command("true", executable="/bin/sh")
         except AnsibleError as error:
-            result["said"] = " ".join(str(error).split())
+            result["reason"] = " ".join(str(error).split())
             return result
-        result["said"] = "" if completed["rc"] == 0 else reason(completed)
+        result["reason"] = "" if completed["rc"] == 0 else reason(completed)
         return result
 
 

@@ -23,7 +23,6 @@ options:
   kind: {type: str, choices: [glusterfs, mounted, local], default: mounted, description: Its kind; C(glusterfs) must be mounted.}
   folders: {type: list, elements: str, default: [], description: Names of the folders that C(empty) removes.}
   only: {type: bool, default: false, description: Whether C(empty) refuses if there is anything except these folders.}
-author: Lockstep
 """
 
 EXAMPLES = """
@@ -81,8 +80,8 @@ def write(module):
             os.fsync(stream.fileno())
     except OSError as error:
         module.fail_json(
-            msg=f"{host}: dfs_path={path} can't be written to: {error.strerror}. It must be there and belong to the user who trains; "
-            f"mount it, make it (mkdir), or give it away (sudo chown USER {path})"
+            msg=f"{host}: dfs_path={path} can't be written to: {error.strerror}. It must exist and belong to the user who trains; "
+            f"mount it, create it (mkdir), or change its owner (sudo chown USER {path})"
         )
     module.exit_json()
 

@@ -28,7 +28,6 @@ options:
   fstab: {type: path, default: /etc/fstab, description: Table of file systems.}
   unit: {type: path, default: /etc/systemd/system/lockstep-dfs.service, description: File of the systemd unit.}
   state: {type: str, choices: [present, absent], default: present, description: Whether the volume should be mounted.}
-author: Lockstep
 """
 
 EXAMPLES = """

@@ -24,7 +24,6 @@ options:
   folder: {type: path, default: /etc/lockstep, description: Our own folder for the rules.}
   unit: {type: path, default: /etc/systemd/system/lockstep-firewall.service, description: File of the systemd unit.}
   state: {type: str, choices: [present, absent], default: present, description: Whether the table should exist.}
-author: Lockstep
 """
 
 EXAMPLES = """
@@ -114,7 +113,7 @@ def check(module, nft):
     os.unlink(candidate)
     if code != 0:
         module.fail_json(
-            msg=f"{host.name()}: nftables does not take the rules: {error.strip()}. The kernel may lack nf_tables "
+            msg=f"{host.name()}: nftables rejects the rules: {error.strip()}. The kernel may lack nf_tables "
             "or a part of it (modprobe nf_tables nft_reject_inet); without a firewall: -e firewall=false"
         )
 

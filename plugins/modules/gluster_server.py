@@ -31,7 +31,6 @@ options:
   access: {type: path, default: /var/lib/glusterd/secure-access, description: File that switches TLS on; older daemons are restarted.}
   record: {type: path, default: /var/lib/lockstep/gluster.json, description: File that records what was changed here.}
   state: {type: str, choices: [present, absent], default: present, description: Whether the server should exist.}
-author: Lockstep
 """
 
 EXAMPLES = """
@@ -156,7 +155,7 @@ def enable(module, start, restart):
     deadline = time.monotonic() + ANSWER_S
     while module.run_command(["gluster", "--mode=script", "pool", "list"])[0] != 0:
         if time.monotonic() > deadline:
-            module.fail_json(msg=f"{host.name()}: glusterd does not answer for {ANSWER_S} s; look at: journalctl -u glusterd")
+            module.fail_json(msg=f"{host.name()}: glusterd has not answered for {ANSWER_S} s; look at: journalctl -u glusterd")
         time.sleep(0.5)
 
 

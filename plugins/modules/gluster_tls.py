@@ -28,7 +28,6 @@ options:
   access: {type: path, default: /var/lib/glusterd/secure-access, description: File that makes GlusterFS use TLS between its daemons.}
   record: {type: path, default: /var/lib/lockstep/tls.json, description: File that records which certificates were made here.}
   state: {type: str, choices: [certificate, trusted, absent], required: true, description: The wanted state.}
-author: Lockstep
 """
 
 EXAMPLES = """

@@ -24,7 +24,6 @@ options:
   names: {type: list, elements: str, default: [], description: Names in the certificates that may mount it; needed for C(present).}
   record: {type: path, default: /var/lib/lockstep/volume.json, description: File that records what was made here.}
   state: {type: str, choices: [present, absent], default: present, description: Whether the volume should exist.}
-author: Lockstep
 """
 
 EXAMPLES = """
@@ -178,7 +177,7 @@ def wait_for_peers(module):
             return
         if time.monotonic() > deadline:
             module.fail_json(
-                msg=f"{host.name()}: GlusterFS on {', '.join(late)} does not join within {JOIN_S} s; "
+                msg=f"{host.name()}: GlusterFS on {', '.join(late)} has not joined within {JOIN_S} s; "
                 "look there at: journalctl -u glusterd; then run provision.yml again"
             )
         time.sleep(0.5)

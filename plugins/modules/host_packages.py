@@ -20,7 +20,6 @@ options:
   record: {type: path, default: /var/lib/lockstep/packages.json, description: File that records the packages installed here.}
   leftovers: {type: dict, default: {}, description: "Files and folders that remain after a package's removal, by package."}
   state: {type: str, choices: [present, absent], default: present, description: Whether the packages should be installed.}
-author: Lockstep
 """
 
 EXAMPLES = """

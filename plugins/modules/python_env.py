@@ -36,7 +36,6 @@ options:
     description: Modules that must import before the environment counts as complete.
   others: {type: list, elements: path, default: [], description: Files and folders beside the environment that C(absent) removes.}
   state: {type: str, choices: [present, absent], default: present, description: Whether the environment should exist.}
-author: Lockstep
 """
 
 EXAMPLES = """
@@ -154,7 +153,7 @@ def refuse_foreign(module):
     bare = os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path)
     if os.path.lexists(path) and not ours and not bare:
         module.fail_json(
-            msg=f"{host.name()}: python_env_path={path} is there, and Lockstep did not make it; what is there would be lost. "
+            msg=f"{host.name()}: python_env_path={path} exists, and Lockstep did not make it; its contents would be lost. "
             "Move it away, or set python_env_path to a folder of its own"
         )
 
@@ -169,7 +168,7 @@ def install(module):
     wheels = module.params["wheels"]
     wish = os.path.join(wheels, "requirements.txt")
     if not os.path.isfile(wish):
-        module.fail_json(msg=f"{host.name()}: {wish} is not there; is dfs_path mounted? Run provision.yml again")
+        module.fail_json(msg=f"{host.name()}: {wish} is missing; is dfs_path mounted? Run provision.yml again")
     # Next to the environment: files are moved there instead of copied from another disk.
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=os.path.dirname(module.params["path"])) as scratch:
         os.environ.update({"UV_CACHE_DIR": f"{scratch}/cache", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_CONFIG": "1", "TMPDIR": scratch})
@@ -319,9 +318,7 @@ def run(module, *argv):
     code, out, error = module.run_command(list(argv))
     if code != 0:
         messages = [line.strip() for line in (error or out).splitlines() if line.strip()][-6:]
-        module.fail_json(
-            msg=f"{host.name()}: `{' '.join(argv[:4])} ...` ended with exit code {code}: {' '.join(messages) or 'nothing said'}"
-        )
+        module.fail_json(msg=f"{host.name()}: `{' '.join(argv[:4])} ...` ended with exit code {code}: {' '.join(messages) or 'no output'}")
 
 
 if __name__ == "__main__":

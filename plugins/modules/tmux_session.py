@@ -15,7 +15,6 @@ options:
   chdir: {type: path, default: /, description: Working directory of the command.}
   state: {type: str, choices: [present, absent], default: present, description: Whether the session should exist.}
   grace: {type: float, default: 10, description: Seconds between SIGTERM and SIGKILL when a session is ended.}
-author: Lockstep
 """
 
 EXAMPLES = """

@@ -49,7 +49,6 @@ options:
   needs: {type: list, elements: path, default: [], description: Published files that this host must be able to read.}
   need_mb: {type: int, default: 512, description: "Disk space that must be free, MB."}
   grace: {type: float, default: 5, description: Seconds between SIGTERM and SIGKILL to end a worker.}
-author: Lockstep
 """
 
 EXAMPLES = """
@@ -325,7 +324,7 @@ def probe(module):
     """Versions of the worker's Python and packages; refuses a Python that can't train."""
     python, host = module.params["python"], module.params["host"]
     if not os.access(python, os.X_OK):
-        module.fail_json(msg=f"{host}: worker_python={python} is no program; set worker_python to a Python with requirements/node.txt")
+        module.fail_json(msg=f"{host}: worker_python={python} is not a program; set worker_python to a Python with requirements/node.txt")
     code, out, error = module.run_command([python, "-c", kernel.VERSIONS, *PACKAGES])
     if code != 0:
         module.fail_json(msg=f"{host}: worker_python={python} does not run: {error.strip()[-300:]}")

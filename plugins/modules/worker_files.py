@@ -15,7 +15,6 @@ options:
     elements: dict
     required: true
     description: A list of dicts with C(path) (absolute), C(content), and optionally C(mode) (octal digits, 0640 by default).
-author: Lockstep
 """
 
 EXAMPLES = """

@@ -12,7 +12,6 @@ options:
   session: {type: str, required: true, description: tmux session of the worker.}
   folder: {type: path, required: true, description: The worker's folder in the run directory; a marker there says that a user asked.}
   grace: {type: float, default: 120, description: Seconds between SIGTERM and SIGKILL.}
-author: Lockstep
 """
 
 EXAMPLES = """

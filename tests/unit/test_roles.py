@@ -30,7 +30,7 @@ def test_there_are_roles():
 
 @pytest.mark.parametrize("role", ROLES, ids=name)
 def test_defaults_are_those_of_the_argument_specification(role):
-    optional = {key: option["default"] for key, option in options(role).items() if not option["required"]}
+    optional = {key: option["default"] for key, option in options(role).items() if not option.get("required")}
     assert read(role / "defaults" / "main.yml") == optional
 
 

@@ -17,7 +17,7 @@ class Check(Task):
         members = {member["name"]: member for member in plan["members"]}
         looks = {host: provisioning.parse(one["output"]) for host, one in seen.items() if "output" in one}
         for host, look in looks.items():
-            look.sudo_said = self.arguments["sudo"][host].get("said", "")
+            look.sudo_reason = self.arguments["sudo"][host].get("reason", "")
             look.gpus = members[host].get("gpus", 0)
         problems = lost
         for host, look in looks.items():

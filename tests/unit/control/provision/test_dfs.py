@@ -579,7 +579,7 @@ def test_a_server_that_does_not_answer_is_named(pool):
 
 def test_a_server_that_does_not_join_is_named(pool):
     pool.connected = "0"
-    assert "GlusterFS on 10.0.0.2, 10.0.0.3 does not join within 0 s" in failed(gluster_volume.present, pool.module())
+    assert "GlusterFS on 10.0.0.2, 10.0.0.3 has not joined within 0 s" in failed(gluster_volume.present, pool.module())
 
 
 def test_only_a_volume_and_a_pool_that_were_made_here_are_dissolved(pool):

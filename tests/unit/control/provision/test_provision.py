@@ -215,7 +215,7 @@ def test_what_takes_root(changed, kind, firewall, needed):
 @pytest.mark.parametrize("sudo", ["yes", "root"])
 def test_a_password_that_sudo_does_not_take_is_told_where_one_is_needed(sudo):
     found = look(sudo="password")
-    found.sudo_said = "Incorrect sudo password"
+    found.sudo_reason = "Incorrect sudo password"
     assert refused(found, password=True) == [
         "pi3: sudo does not take the password given for pi (Incorrect sudo password); give the right one with -K; "
         "a user who may not use sudo at all is let in by root: usermod -aG sudo pi"
@@ -249,7 +249,7 @@ class Sudo(provision_sudo.ActionModule):
 )
 def test_what_sudo_says_is_a_finding(answer, said, monkeypatch):
     monkeypatch.setattr(provision_sudo.ActionBase, "run", lambda *_: {})
-    assert Sudo(answer).run() == {"said": said}
+    assert Sudo(answer).run() == {"reason": said}
 
 
 def test_without_uv_a_python_that_makes_no_environments_takes_root():
