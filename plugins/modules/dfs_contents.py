@@ -22,7 +22,6 @@ options:
   host: {type: str, default: "", description: "Name of this host, for messages."}
   kind: {type: str, choices: [glusterfs, mounted, local], default: mounted, description: Its kind; C(glusterfs) must be mounted.}
   folders: {type: list, elements: str, default: [], description: Names of the folders that C(empty) removes.}
-  only: {type: bool, default: false, description: Whether C(empty) refuses if there is anything except these folders.}
 """
 
 EXAMPLES = """
@@ -53,7 +52,6 @@ def main():
             "host": {"type": "str", "default": ""},
             "kind": {"type": "str", "choices": ["glusterfs", "mounted", "local"], "default": "mounted"},
             "folders": {"type": "list", "elements": "str", "default": []},
-            "only": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -138,16 +136,16 @@ def empty(module):
     if module.params["kind"] == "glusterfs" and not os.path.ismount(path):
         module.exit_json(removed=[])
     jobs = sorted(os.listdir(os.path.join(path, JOBS))) if JOBS in names else []
-    if module.params["only"] and jobs:
+    if jobs:
         module.fail_json(
             msg=f"{module.params['host']}: dfs_path={path} holds in {JOBS}/ what runs under Slurm need to go on ({', '.join(jobs[:5])}), "
             f"and it would go with the volume; delete these runs (ansible-playbook playbooks/delete_run.yml -e run={jobs[0]}), "
             "or move it away first"
         )
-    if JOBS in names and not jobs:
+    if JOBS in names:
         folders = [*folders, JOBS]
     foreign = [name for name in names if name not in folders and not name.startswith((".lockstep-token-", ".part-", ".trashcan"))]
-    if module.params["only"] and foreign:
+    if foreign:
         module.fail_json(
             msg=f"{module.params['host']}: dfs_path={path} also holds {', '.join(foreign[:5])}, which Lockstep did not put there and which "
             "would go with the volume; move that away first"

@@ -86,7 +86,7 @@ def main():
 def present(module):
     """Bring line, mount and owner into place."""
     path, current = module.params["path"], mounted(module.params["path"])
-    check_place(module, current)
+    check_path(module, current)
     stale = current is not None and (dead(path) or old(module))
     todo = [] if line_of(module) == wanted_line(module) else ["write the line of /etc/fstab"]
     todo += [] if at_boot(module) else ["mount at boot"]
@@ -109,7 +109,7 @@ def present(module):
     module.exit_json(changed=bool(todo), did=todo)
 
 
-def check_place(module, current):
+def check_path(module, current):
     """Refuse to mount over something else."""
     path = module.params["path"]
     if current is not None and current[0] != KIND:
@@ -269,11 +269,11 @@ def absent(module):
             unmount(module)
         if line:
             write_line(module, None)
-            remove_place(path)
+            remove_folder(path)
     module.exit_json(changed=bool(todo), did=todo)
 
 
-def remove_place(path):
+def remove_folder(path):
     """Remove the empty folder below the mount."""
     if os.path.isdir(path):
         immutable(path, False)

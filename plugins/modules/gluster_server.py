@@ -21,12 +21,6 @@ description:
   - C(absent) removes the brick's folder if it was made here, restores the setting, and stops the daemon if it did not run before.
 options:
   brick: {type: path, required: true, description: Folder in which GlusterFS keeps this host's share of the files.}
-  max_port: {type: int, default: 49251, description: "Highest port of a brick, so that a firewall can name them all."}
-  folders:
-    type: list
-    elements: str
-    default: [wheels, datasets, code]
-    description: Folders that Lockstep makes in the volume; C(absent) refuses to remove a brick that holds others.
   settings: {type: path, default: /etc/glusterfs/glusterd.vol, description: The daemon's settings file.}
   access: {type: path, default: /var/lib/glusterd/secure-access, description: File that switches TLS on; older daemons are restarted.}
   record: {type: path, default: /var/lib/lockstep/gluster.json, description: File that records what was changed here.}
@@ -44,6 +38,10 @@ did: {type: list, returned: always, description: What was changed.}
 """
 
 MAX_PORT = re.compile(r"^(\s*option\s+max-port\s+)(\d+)", re.MULTILINE)
+HIGHEST_PORT = 49251
+"""Of a brick, so that a firewall can name them all."""
+FOLDERS = ("wheels", "datasets", "code")
+"""What Lockstep makes in the volume: a brick that holds anything else is not removed."""
 SERVICE = "glusterd"
 ANSWER_S = 60
 END_S = 30
@@ -54,8 +52,6 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "brick": {"type": "path", "required": True},
-            "max_port": {"type": "int", "default": 49251},
-            "folders": {"type": "list", "elements": "str", "default": ["wheels", "datasets", "code"]},
             "settings": {"type": "path", "default": "/etc/glusterfs/glusterd.vol"},
             "access": {"type": "path", "default": "/var/lib/glusterd/secure-access"},
             "record": {"type": "path", "default": "/var/lib/lockstep/gluster.json"},
@@ -77,7 +73,8 @@ def present(module):
     todo = wanting(module)
     if todo and not module.check_mode:
         note(module)
-        limit_ports(module, "limit ports" in todo)
+        if "limit ports" in todo:
+            limit_ports(module, HIGHEST_PORT)
         if "start the daemons anew" in todo:
             end_old(module)
         enable(module, "start glusterd" in todo, not {"limit ports", "start the daemons anew"}.isdisjoint(todo))
@@ -89,7 +86,7 @@ def wanting(module):
     """What is not as it should be."""
     todo = []
     setting = MAX_PORT.search(files.read(module.params["settings"]))
-    if setting and int(setting.group(2)) != module.params["max_port"]:
+    if setting and int(setting.group(2)) != HIGHEST_PORT:
         todo.append("limit ports")
     if not active(module) or not host.enabled(module, SERVICE):
         todo.append("start glusterd")
@@ -139,12 +136,10 @@ def note(module):
     files.write_record(path, before)
 
 
-def limit_ports(module, needed, number=None):
+def limit_ports(module, number):
     """Write the bricks' highest port into the daemon's settings."""
-    if needed:
-        path = module.params["settings"]
-        text = files.read(path)
-        files.replace(path, MAX_PORT.sub(lambda setting: f"{setting.group(1)}{number or module.params['max_port']}", text))
+    path = module.params["settings"]
+    files.replace(path, MAX_PORT.sub(lambda setting: f"{setting.group(1)}{number}", files.read(path)))
 
 
 def enable(module, start, restart):
@@ -188,7 +183,7 @@ def absent(module):
 def refuse_foreign(module):
     """Refuse to remove a brick with files that Lockstep did not put there."""
     brick = module.params["brick"]
-    foreign = [name for name in sorted(os.listdir(brick)) if name not in module.params["folders"] and not name.startswith(".")]
+    foreign = [name for name in sorted(os.listdir(brick)) if name not in FOLDERS and not name.startswith(".")]
     if foreign:
         module.fail_json(
             msg=f"{host.name()}: {brick} also holds {', '.join(foreign[:5])}, which Lockstep did not put there; move that away first"
@@ -200,8 +195,8 @@ def undo(module, before):
     brick = module.params["brick"]
     if before["made_brick"] and os.path.isdir(brick):
         shutil.rmtree(brick)
-    if os.path.exists(module.params["settings"]):
-        limit_ports(module, before["max_port"] is not None, before["max_port"])
+    if os.path.exists(module.params["settings"]) and before["max_port"] is not None:
+        limit_ports(module, before["max_port"])
     if module.get_bin_path("glusterd") and not before["enabled"]:
         systemctl(module, "disable", "--now", SERVICE)
 

@@ -91,11 +91,11 @@ def certificate(module):
     todo = [] if usable(module) else ["make a certificate"]
     if todo and not module.check_mode:
         make(module)
-    text = "" if todo and module.check_mode else files.read(place(module, "pem"))
+    text = "" if todo and module.check_mode else files.read(tls_path(module, "pem"))
     module.exit_json(changed=bool(todo), did=todo, certificate=text)
 
 
-def place(module, kind):
+def tls_path(module, kind):
     """GlusterFS's own names: pem (certificate), key, ca (trusted certificates)."""
     return os.path.join(module.params["folder"], f"glusterfs.{kind}")
 
@@ -107,7 +107,7 @@ def link(module, kind):
 
 def linked(module):
     """Whether all links are there."""
-    return all(os.path.islink(link(module, kind)) and os.readlink(link(module, kind)) == place(module, kind) for kind in KINDS)
+    return all(os.path.islink(link(module, kind)) and os.readlink(link(module, kind)) == tls_path(module, kind) for kind in KINDS)
 
 
 def make_links(module):
@@ -116,16 +116,16 @@ def make_links(module):
     for kind in KINDS:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(link(module, kind))
-        os.symlink(place(module, kind), link(module, kind))
+        os.symlink(tls_path(module, kind), link(module, kind))
 
 
 def refuse_foreign(module):
     """Refuse TLS files that somebody else put there: their owner's clients rely on them."""
     record = recorded(module)
-    paths = [module.params["access"], *(path for kind in KINDS for path in (place(module, kind), link(module, kind)))]
+    paths = [module.params["access"], *(path for kind in KINDS for path in (tls_path(module, kind), link(module, kind)))]
     foreign = [path for path in paths if os.path.lexists(path)] if record is None else []
     if record is not None and not own_certificate(module, record):
-        foreign = [place(module, "pem")]
+        foreign = [tls_path(module, "pem")]
     if foreign:
         module.fail_json(
             msg=f"{host.name()}: {', '.join(foreign)} for GlusterFS's TLS is not Lockstep's, and is not replaced; move it away, "
@@ -151,7 +151,7 @@ def recorded(module):
 
 def own_certificate(module, record):
     """Whether the existing certificate, if any, was made here."""
-    text = files.read(place(module, "pem"))
+    text = files.read(tls_path(module, "pem"))
     return not text or digest(text) in record
 
 
@@ -162,7 +162,7 @@ def digest(text):
 
 def usable(module):
     """Whether the key is root's alone, and the certificate matches it, has the host's name, and is valid for another year."""
-    key, pem = place(module, "key"), place(module, "pem")
+    key, pem = tls_path(module, "key"), tls_path(module, "pem")
     if not os.path.isfile(key) or not os.path.isfile(pem):
         return False
     status = os.stat(key)
@@ -194,8 +194,8 @@ def make(module):
         os.chmod(key, 0o600)
         os.chmod(pem, 0o644)
         remember(module, digest(files.read(pem)))
-        os.replace(key, place(module, "key"))
-        os.replace(pem, place(module, "pem"))
+        os.replace(key, tls_path(module, "key"))
+        os.replace(pem, tls_path(module, "pem"))
     finally:
         shutil.rmtree(work)
 
@@ -207,7 +207,7 @@ def remember(module, certificate_digest):
 
 def trusted(module):
     """Trust the members, and make GlusterFS use TLS."""
-    path, access = place(module, "ca"), module.params["access"]
+    path, access = tls_path(module, "ca"), module.params["access"]
     before, after = files.read(path), module.params["trusted"]
     todo = [] if before == after else ["trust the members' certificates"]
     todo += [] if os.path.exists(access) and linked(module) else ["switch TLS on"]
@@ -233,12 +233,12 @@ def absent(module):
     if record is None:
         module.exit_json(changed=False, did=[])
     if not own_certificate(module, record):
-        kept = f"{host.name()}: {place(module, 'pem')} has been replaced since; GlusterFS's TLS files are kept"
+        kept = f"{host.name()}: {tls_path(module, 'pem')} has been replaced since; GlusterFS's TLS files are kept"
         if not module.check_mode:
             files.remove_record(module.params["record"])
         module.exit_json(changed=True, did=["keep what is not ours"], show=kept)
     if not module.check_mode:
-        for path in (module.params["access"], *(path for kind in KINDS for path in (link(module, kind), place(module, kind)))):
+        for path in (module.params["access"], *(path for kind in KINDS for path in (link(module, kind), tls_path(module, kind)))):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         files.remove_if_empty(os.path.dirname(module.params["access"]))

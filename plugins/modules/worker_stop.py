@@ -7,7 +7,8 @@ from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
 module: worker_stop
-short_description: Ask a worker to save its state and end, and end only its processes if it does not
+short_description: Stop one run's worker
+description: Asks a worker to save its state and end, and ends only its processes if it does not.
 options:
   session: {type: str, required: true, description: tmux session of the worker.}
   folder: {type: path, required: true, description: The worker's folder in the run directory; a marker there says that a user asked.}

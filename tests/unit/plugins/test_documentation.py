@@ -30,6 +30,7 @@ def literal(node):
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
 def test_every_option_is_described_as_it_is_specified(path):
     blocks, options = read(path)
+    assert {"module", "short_description", "description"} <= blocks["DOCUMENTATION"].keys()
     documented = blocks["DOCUMENTATION"]["options"]
     assert documented.keys() == options.keys()
     for name, option in options.items():
