@@ -52,9 +52,9 @@ def default_share(nodes: int, cores: int) -> float:
     return max(SMALLEST_SHARE, math.floor(cores * SHARED_OUT / nodes * 100) / 100)
 
 
-def _choice(name: str, value: Any, known: Sequence[str]) -> str:
-    if str(value) not in known:
-        raise ConfigError(f"{name}={value}: it must be {' or '.join(known)}")
+def _choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    if str(value) not in choices:
+        raise ConfigError(f"{name}={value}: it must be {' or '.join(choices)}")
     return str(value)
 
 
@@ -84,8 +84,8 @@ def _share(value: Any, part: str, cores: int) -> float:
 
 def memory_bytes(value: Any) -> int:
     """Bytes of `3g`, `512m` or a plain number of bytes, in whole megabytes: the kernel rounds to pages."""
-    found = re.fullmatch(r"(\d+)([bkmg]?)", str(value).lower())
-    size = int(found[1]) * UNITS[found[2]] if found else 0
+    parts = re.fullmatch(r"(\d+)([bkmg]?)", str(value).lower())
+    size = int(parts[1]) * UNITS[parts[2]] if parts else 0
     if size < SMALLEST_MEMORY:
         raise ConfigError(f"memory={value}: it must be a number with k, m or g, at least 256m, as in -e memory=3g")
     return size // 2**20 * 2**20
@@ -194,7 +194,7 @@ def check_network(name: str, subnet: str, mine: str, networks: Sequence[Mapping[
             if network["name"] != name or subnet not in network["subnets"]:
                 where = ", ".join(network["subnets"])
                 raise ConfigError(
-                    f"this project's lab is on network {network['name']} ({where}), not {name} ({subnet}); say so again, as in "
+                    f"this project's lab is on network {network['name']} ({where}), not {name} ({subnet}); give these again, as in "
                     f"-e lab_prefix={network['name']} -e lab_subnet={where}, or remove it first: ansible-playbook lab.yml -e state=absent"
                 )
             return True
@@ -221,7 +221,7 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def changes(
-    wanted: Sequence[Mapping[str, Any]], memory: int, mine: str, found: Sequence[Mapping[str, Any]], names: Iterable[str]
+    wanted: Sequence[Mapping[str, Any]], memory: int, mine: str, containers: Sequence[Mapping[str, Any]], names: Iterable[str]
 ) -> dict[str, list[str]]:
     """Containers to create, start, adjust (CPU and memory limits) and remove.
 
@@ -229,29 +229,29 @@ def changes(
         wanted: nodes, from `nodes`.
         memory: bytes of each.
         mine: this project's owner digest.
-        found: containers of any lab, from `container_facts`.
+        containers: of any lab, from `container_facts`.
         names: of all containers of the engine.
 
     Raises:
         ConfigError: a node's name is taken by a container that this project did not make.
     """
-    own = {each["container"]: each for each in found if each["labels"].get(OWNER_LABEL) == mine}
-    places = {node["container"]: [CPU_PERIOD_US, node["quota"], memory] for node in wanted}
-    _refuse_foreign(places, own, found, names)
+    own = {each["container"]: each for each in containers if each["labels"].get(OWNER_LABEL) == mine}
+    limits = {node["container"]: [CPU_PERIOD_US, node["quota"], memory] for node in wanted}
+    _refuse_foreign(limits, own, containers, names)
     # A container that never ran may have bad settings: create it again. After a machine was cut off, the engine believes its
     # containers are running and does not start them.
-    kept = [name for name in places if name in own and not own[name]["never_ran"] and not own[name]["cut_off"]]
+    kept = [name for name in limits if name in own and not own[name]["never_ran"] and not own[name]["cut_off"]]
     return {
-        "create": [name for name in places if name not in kept],
+        "create": [name for name in limits if name not in kept],
         "start": [name for name in kept if not own[name]["running"]],
-        "adjust": [name for name in kept if own[name]["limits"] != places[name]],
+        "adjust": [name for name in kept if own[name]["limits"] != limits[name]],
         "remove": sorted(own.keys() - set(kept)),
     }
 
 
-def _refuse_foreign(places: Iterable[str], own: Mapping[str, Any], found: Sequence[Mapping[str, Any]], names: Iterable[str]) -> None:
-    projects = {each["container"]: each["labels"].get(PROJECT_LABEL) for each in found}
-    for name in sorted(set(places) & set(names) - own.keys()):
+def _refuse_foreign(wanted: Iterable[str], own: Mapping[str, Any], containers: Sequence[Mapping[str, Any]], names: Iterable[str]) -> None:
+    projects = {each["container"]: each["labels"].get(PROJECT_LABEL) for each in containers}
+    for name in sorted(set(wanted) & set(names) - own.keys()):
         holder = f"the lab of {projects[name]}" if projects.get(name) else "something else"
         raise ConfigError(f"the container name {name} belongs to {holder} on this machine; {ELSEWHERE}")
 
@@ -286,8 +286,8 @@ def apt_settings(dump: str) -> list[str]:
 
 def proxy_environment(lines: Iterable[str]) -> dict[str, str]:
     """`http_proxy` and `https_proxy` for debootstrap, from apt's proxy settings."""
-    found = [re.match(r'Acquire::(http|https)::Proxy "(.+)";$', line) for line in lines]
-    return {f"{each[1]}_proxy": each[2] for each in found if each and each[2] != "DIRECT"}
+    matches = [re.match(r'Acquire::(http|https)::Proxy "(.+)";$', line) for line in lines]
+    return {f"{each[1]}_proxy": each[2] for each in matches if each and each[2] != "DIRECT"}
 
 
 def containers_conf(nofile: int, nproc: int, may_raise: bool, needs_runc: bool) -> str:
@@ -309,10 +309,10 @@ def containers_conf(nofile: int, nproc: int, may_raise: bool, needs_runc: bool) 
 
 def recipe_digest(contents: Sequence[bytes]) -> str:
     """Tag of the image: a digest of all its sources."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for content in contents:
-        whole.update(len(content).to_bytes(8) + content)
-    return whole.hexdigest()[:12]
+        digest.update(len(content).to_bytes(8) + content)
+    return digest.hexdigest()[:12]
 
 
 def hosts_file(wanted: Sequence[Mapping[str, Any]]) -> str:
@@ -334,6 +334,6 @@ def failures(results: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def telling_line(lines: Iterable[str]) -> str:
     """The line of an output that says what went wrong: the last that mentions an error, otherwise the last."""
-    said = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in said if "error" in line.lower()]
-    return (errors or said or ["no message"])[-1]
+    messages = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in messages if "error" in line.lower()]
+    return (errors or messages or ["no message"])[-1]

@@ -32,15 +32,15 @@ class Engine:
         Raises:
             LockstepError: the command failed; with its last line.
         """
-        done = _run([self.name, *arguments])
-        if done.returncode != 0:
-            raise LockstepError(f"{self.name} {' '.join(arguments[:2])}: {lab.telling_line(done.stderr.splitlines())}")
-        return done.stdout
+        completed = _run([self.name, *arguments])
+        if completed.returncode != 0:
+            raise LockstepError(f"{self.name} {' '.join(arguments[:2])}: {lab.telling_line(completed.stderr.splitlines())}")
+        return completed.stdout
 
     def labs(self) -> list[dict[str, Any]]:
         """Containers of all labs on this machine, including other clones of the project."""
-        found = self.ask("ps", "--all", "--quiet", "--filter", f"label={lab.OWNER_LABEL}").split()
-        inspected = json.loads(self.ask("container", "inspect", *found)) if found else []
+        ids = self.ask("ps", "--all", "--quiet", "--filter", f"label={lab.OWNER_LABEL}").split()
+        inspected = json.loads(self.ask("container", "inspect", *ids)) if ids else []
         return [as_it_is(lab.container_facts(each)) for each in inspected]
 
     def names(self) -> list[str]:
@@ -115,10 +115,10 @@ def find() -> Engine | None:
     refused = ""
     for name in ("podman", "docker"):
         if shutil.which(name):
-            done = _run([name, "info"])
-            if done.returncode == 0:
+            completed = _run([name, "info"])
+            if completed.returncode == 0:
                 return Engine(name)
-            refused = refused or (f"podman info: {lab.telling_line(done.stderr.splitlines())}" if name == "podman" else "")
+            refused = refused or (f"podman info: {lab.telling_line(completed.stderr.splitlines())}" if name == "podman" else "")
     if refused:
         raise LockstepError(f"the lab needs containers, and podman does not work here: {refused}")
     return None
@@ -173,8 +173,8 @@ def routes() -> list[dict[str, Any]]:
     """This machine's routes; empty if `ip` is missing."""
     if not shutil.which("ip"):
         return []
-    done = _run(["ip", "-4", "-j", "route"])
-    return list(json.loads(done.stdout)) if done.returncode == 0 else []
+    completed = _run(["ip", "-4", "-j", "route"])
+    return list(json.loads(completed.stdout)) if completed.returncode == 0 else []
 
 
 def apt_answer(*argv: str) -> str:

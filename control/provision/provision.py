@@ -168,11 +168,21 @@ def check_members(hosts: list[dict[str, Any]]) -> None:
         )
 
 
-def check_apart(place: str, root: str, others: dict[str, str]) -> None:
+def check_workers(hosts: list[dict[str, Any]]) -> None:
+    """Refuse a port or a role that no worker can have: the firewall's rules are made of these ports.
+
+    Raises:
+        AnsibleFilterError: the first one.
+    """
+    for host in hosts:
+        cluster.check_hosts([host])
+
+
+def check_apart(host: str, root: str, others: dict[str, str]) -> None:
     """Refuse nested folders: the worker's own folder changes owner and is emptied, the shared one is not.
 
     Args:
-        place: name of the host.
+        host: its name.
         root: its worker_root.
         others: name of a variable to its folder.
 
@@ -182,7 +192,7 @@ def check_apart(place: str, root: str, others: dict[str, str]) -> None:
     for name, folder in others.items():
         if inside(folder, root) or inside(root, folder):
             raise ConfigError(
-                f"{place}: worker_root={root} and {name}={folder}: one must not lie in the other; set one of them to a folder of its own"
+                f"{host}: worker_root={root} and {name}={folder}: one must not lie in the other; set one of them to a folder of its own"
             )
 
 

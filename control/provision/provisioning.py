@@ -7,6 +7,7 @@ from typing import Any
 
 from control.doctor.checks import one_folder
 from control.provision.wheels import Target
+from trainer.errors import LockstepError
 
 PYTHONS = ("python3", "python3.13", "python3.12", "python3.11")
 OLDEST, NEWEST = (3, 11), (3, 13)
@@ -76,7 +77,7 @@ class Look:
     """Paths of Pythons that can make environments with pip."""
     foreign: list[str] = field(default_factory=list)
     """Our files in worker_root that belong to another user."""
-    sudo_said: str = ""
+    sudo_reason: str = ""
     """Why sudo rejected the given password; empty if it did not, or was not asked."""
     sessions: list[str] = field(default_factory=list)
     """Live tmux sessions of Lockstep: workers in training."""
@@ -162,11 +163,21 @@ def removal_needs_root(look: Look, kind: str) -> bool:
 def venv_refusals(hosts: Mapping[str, Mapping[str, Any]], wheels: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Why hosts can't make an environment without uv: Debian's package is missing, and nobody there may install it."""
     return [
-        f"{name}: uv can't be had for it, and its Python {host['python_version']} makes no environments without Debian's package "
+        f"{name}: uv is not available for it, and its Python {host['python_version']} makes no environments without Debian's package "
         f"python{host['python_version'].rpartition('.')[0]}-venv, which takes root to install: {host['root_refused']}"
         for name, host in hosts.items()
         if not (wheels[host["wheels"]]["uv"] or host["makes_venvs"]) and host["root_refused"]
     ]
+
+
+def refuse(problems: list[str], action: str = "provisioned like this") -> None:
+    """Fail before the first change, if there is a problem.
+
+    Raises:
+        LockstepError: all problems, one per line.
+    """
+    if problems:
+        raise LockstepError("\n".join([f"Nothing can be {action}, and nothing was changed:", *(f"  {problem}" for problem in problems)]))
 
 
 def refusals(host: str, look: Look, needs_root: bool, password: bool, brick: bool, need_mb: int) -> list[str]:
@@ -180,11 +191,11 @@ def refusals(host: str, look: Look, needs_root: bool, password: bool, brick: boo
         brick: whether it is to run services of the distributed file system.
         need_mb: megabytes of the Python environment.
     """
-    found = [_system(look), _python(look)]
-    found += [sudo_refusal(look, password)] if needs_root else []
-    found += [_disk(look, need_mb)]
-    found += [_systemd(look), _open(look)] if brick else []
-    return [f"{host}: {problem}" for problem in found if problem]
+    problems = [_system(look), _python(look)]
+    problems += [sudo_refusal(look, password)] if needs_root else []
+    problems += [_disk(look, need_mb)]
+    problems += [_systemd(look), _open(look)] if brick else []
+    return [f"{host}: {problem}" for problem in problems if problem]
 
 
 def _system(look: Look) -> str | None:
@@ -223,9 +234,9 @@ def sudo_refusal(look: Look, password: bool) -> str | None:
         return None
     if sudo == "missing":
         return f"there is no sudo, and {user} is not root; install sudo there, or log in as root: -e ansible_user=root"
-    if look.sudo_said:
+    if look.sudo_reason:
         return (
-            f"sudo does not take the password given for {user} ({look.sudo_said}); give the right one with -K; a user who may not "
+            f"sudo does not take the password given for {user} ({look.sudo_reason}); give the right one with -K; a user who may not "
             f"use sudo at all is let in by root: usermod -aG sudo {user}"
         )
     if password:
@@ -278,11 +289,11 @@ def folder_refusals(looks: Mapping[str, Look]) -> list[str]:
     for host, look in looks.items():
         fs_type, _, source = look.values.get("root_on", "").partition(" ")
         places[host] = (look.values.get("root_path", ""), fs_type, source.strip())
-    told = []
+    problems = []
     for names in one_folder(places):
         path, fs_type, source = places[names[0]]
-        told.append(
+        problems.append(
             f"{', '.join(names)} would keep their workers in one folder, {path} ({fs_type} of {source}); "
             "set worker_root to a local disk, or to a folder that has {{ inventory_hostname }} in its path"
         )
-    return told
+    return problems

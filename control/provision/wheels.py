@@ -17,6 +17,7 @@ from typing import Any
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from trainer.errors import LockstepError
 from trainer.files import read_json, sha256_file, write_json, write_text
@@ -57,20 +58,9 @@ class Target:
         return "node-gpu" if self.gpu else "node"
 
     def environment(self) -> dict[str, str]:
-        """Values of PEP 508 markers on such a host."""
-        return {
-            "implementation_name": "cpython",
-            "implementation_version": self.python,
-            "os_name": "posix",
-            "platform_machine": self.machine,
-            "platform_python_implementation": "CPython",
-            "platform_release": "",
-            "platform_system": "Linux",
-            "platform_version": "",
-            "python_full_version": self.python,
-            "python_version": self.short,
-            "sys_platform": "linux",
-        }
+        """Values of PEP 508 markers that differ between such a host and the control node; both run CPython on Linux."""
+        versions = {"implementation_version": self.python, "python_full_version": self.python, "python_version": self.short}
+        return {"platform_machine": self.machine, **versions}
 
 
 @dataclass(frozen=True)
@@ -103,7 +93,7 @@ def _pin(line: str) -> Pin:
     exact = [part.version for part in requirement.specifier if part.operator == "=="]
     hashes = frozenset(HASH.findall(line))
     if len(exact) != 1 or not hashes:
-        raise LockstepError(f"requirements: {line[:60]}: expected name==version with hashes; make the lock anew: make lock")
+        raise LockstepError(f"requirements: {line[:60]}: expected name==version with hashes; lock again: make lock")
     return Pin(canonicalize_name(requirement.name), exact[0], requirement.marker, hashes)
 
 
@@ -118,7 +108,7 @@ def merged(targets: Iterable[Target]) -> list[Target]:
     oldest: dict[str, Target] = {}
     for target in targets:
         other = oldest.setdefault(target.key, target)
-        python = min(target.python, other.python, key=lambda version: [int(part) for part in version.split(".")])
+        python = min(target.python, other.python, key=Version)
         oldest[target.key] = replace(target, python=python, glibc=min(target.glibc, other.glibc))
     return sorted(oldest.values())
 
@@ -146,7 +136,7 @@ class Gathering:
     tool: Pin | None
     """uv: faster than pip on a slow host, and independent of its python3-venv."""
     folder: Path
-    told: Callable[[str], None] = lambda _: None
+    report: Callable[[str], None] = lambda _: None
 
     def complete(self) -> dict[str, Any] | None:
         """The index if everything in it is there for this very lock; otherwise None."""
@@ -155,8 +145,8 @@ class Gathering:
         if index.get("lock") != self._lock_digest():
             return None
         files = {**index["wheels"], **({index["uv"]["file"]: index["uv"]} if index["uv"] else {})}
-        whole = all(_size(self.folder / name) == entry["size"] for name, entry in files.items())
-        return index if whole and (self.folder / REQUIREMENTS).is_file() else None
+        present = all(_size(self.folder / name) == entry["size"] for name, entry in files.items())
+        return index if present and (self.folder / REQUIREMENTS).is_file() else None
 
     def gather(self) -> dict[str, Any]:
         """Download what is missing, verify all, remove files of an older lock; returns the index.
@@ -194,7 +184,7 @@ class Gathering:
         write_text(wish, f"{self.tool.line()}\n")
         problem = self._download(wish, 1)
         if problem:
-            self.told(f"uv {self.tool.version} can't be had for {self.target.key} ({problem}); the hosts use pip, which takes longer")
+            self.report(f"uv {self.tool.version} is not available for {self.target.key} ({problem}); the hosts use pip, which takes longer")
             return None
         ((name, entry),) = self._verified([self.tool]).items()
         return {"file": name, **entry}
@@ -213,15 +203,15 @@ class Gathering:
                 lines.append(line.strip())
                 if line.startswith(("Collecting", "Processing")):
                     seen = sum(one.startswith(("Collecting", "Processing")) for one in lines)
-                    self.told(f"gathering wheels for {self.target.key}: {seen} of {count}")
+                    self.report(f"gathering wheels for {self.target.key}: {seen} of {count}")
         errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")]
-        return None if process.returncode == 0 else (errors or lines or ["pip said nothing"])[-1].rstrip(".")
+        return None if process.returncode == 0 else (errors or lines or ["pip printed nothing"])[-1].rstrip(".")
 
     def _verified(self, wanted: list[Pin]) -> dict[str, dict[str, Any]]:
         """File name to size and digest of the wanted wheels, each verified against the lock."""
         hashes = {(pin.name, pin.version): pin.hashes for pin in wanted}
-        found = {path.name: sha256_file(path) for path in self.folder.glob("*.whl") if _identity(path.name) in hashes}
-        good = {name: digest for name, digest in sorted(found.items()) if digest in hashes[_identity(name)]}
+        digests = {path.name: sha256_file(path) for path in self.folder.glob("*.whl") if _identity(path.name) in hashes}
+        good = {name: digest for name, digest in sorted(digests.items()) if digest in hashes[_identity(name)]}
         missing = [name for name, version in hashes if (name, version) not in map(_identity, good)]
         if missing:
             raise LockstepError(f"{self.folder}: no wheel of {missing[0]} has a digest of the lock; remove that folder and try again")

@@ -1,6 +1,7 @@
 """Small text files on a host, replaced whole or not at all. Standard library only."""
 
 import contextlib
+import json
 import os
 import tempfile
 
@@ -26,6 +27,37 @@ def replace(path, text, new=0o644):
         os.fsync(stream.fileno())
     os.chmod(f"{path}.part", mode)
     os.replace(f"{path}.part", path)
+
+
+def parsed(path):
+    """What a JSON file holds; None if it is missing or torn."""
+    try:
+        return json.loads(read(path))
+    except ValueError:
+        return None
+
+
+def record(path):
+    """What a module recorded in a JSON file; an empty dict if there is none."""
+    return json.loads(read(path) or "{}")
+
+
+def write_record(path, content):
+    """Replace a record, whole or not at all."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    replace(path, json.dumps(content, indent=1))
+
+
+def remove_record(path):
+    """Remove a record, and its folder if nothing else is in it."""
+    os.unlink(path)
+    remove_if_empty(os.path.dirname(path))
+
+
+def remove_if_empty(folder):
+    """Remove a folder that is there and empty."""
+    if os.path.isdir(folder) and not os.listdir(folder):
+        os.rmdir(folder)
 
 
 def differs(file):

@@ -22,11 +22,36 @@ def name():
     return os.uname().nodename
 
 
-def run(module, *argv):
-    """Run a command, or fail with its output."""
-    code, _, error = module.run_command(list(argv))
+def run(module, *argv, hint=""):
+    """Run a command, or fail with its output; `hint` says where more is."""
+    code, out, error = module.run_command(list(argv))
     if code != 0:
-        module.fail_json(msg=f"{name()}: `{' '.join(argv)}` failed: {error.strip()}")
+        module.fail_json(msg=f"{name()}: `{' '.join(argv)}` failed: {(error or out).strip()}{hint}")
+
+
+def enabled(module, unit):
+    """Whether systemd starts a unit, given by its name or file, at boot."""
+    return module.run_command(["systemctl", "is-enabled", "--quiet", os.path.basename(unit)])[0] == 0
+
+
+def enable(module, unit):
+    """Start a unit, given by its new file, at every boot."""
+    run(module, "systemctl", "daemon-reload")
+    run(module, "systemctl", "enable", os.path.basename(unit))
+
+
+def remove_unit(module, unit):
+    """Stop a unit and remove its file."""
+    run(module, "systemctl", "disable", "--now", os.path.basename(unit))
+    os.unlink(unit)
+    run(module, "systemctl", "daemon-reload")
+
+
+def existing(folder):
+    """The folder, or the nearest above it that exists."""
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return folder
 
 
 def text(path):
@@ -40,8 +65,8 @@ def text(path):
 
 def cpu_model():
     """The processor's name from the kernel."""
-    found = re.search(r"^(?:model name|Model)\s*:\s*(.*)", text("/proc/cpuinfo") or "", re.MULTILINE)
-    return found.group(1) if found else platform.machine()
+    match = re.search(r"^(?:model name|Model)\s*:\s*(.*)", text("/proc/cpuinfo") or "", re.MULTILINE)
+    return match.group(1) if match else platform.machine()
 
 
 def cgroups(controller, base="/sys/fs/cgroup", own="/proc/self/cgroup"):
@@ -59,14 +84,14 @@ def cgroups(controller, base="/sys/fs/cgroup", own="/proc/self/cgroup"):
 
 def cpu_quota(folders=None):
     """CPUs allowed by the tightest quota, or None."""
-    found = []
+    quotas = []
     for folder in cgroups("cpu") if folders is None else folders:
         quota, _, period = (text(f"{folder}/cpu.max") or "").partition(" ")
         if not quota:
             quota, period = text(f"{folder}/cpu.cfs_quota_us") or "max", text(f"{folder}/cpu.cfs_period_us")
         if quota not in ("max", "-1"):
-            found.append(int(quota) / int(period))
-    return min(found, default=None)
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
 
 
 def cpus():

@@ -6,7 +6,7 @@ import time
 
 def running(chosen):
     """Ids of this host's own processes, not those in containers, whose command line satisfies `chosen`, a function of its words."""
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _own(entry) and chosen(_words(entry))]
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _own(entry) and chosen(words(entry))]
 
 
 def _own(pid):
@@ -16,7 +16,8 @@ def _own(pid):
         return False
 
 
-def _words(pid):
+def words(pid):
+    """The command line of a process; one empty word if it is gone or hidden from us."""
     return _text(f"/proc/{pid}/cmdline").split("\0")
 
 

@@ -12,60 +12,25 @@ module: dfs_contents
 short_description: Write, read and remove a token on the distributed file system; empty it
 description:
   - A token that one host wrote and another can't read shows that they do not share the folder.
-  - C(empty) removes the given folders, and refuses if there is anything else, or state of runs under Slurm.
+  - C(empty) removes the given folders. It refuses if there is anything else, or state of runs under Slurm.
   - C(wheels) removes folders of wheels that provisioning made in this folder, and the folder itself if nothing else is in it.
 options:
-  path:
-    description: The file system's folder.
-    type: path
-    required: true
-  action:
-    description: What to do.
-    type: str
-    choices: [write, read, forget, empty, wheels]
-    required: true
-  token:
-    description: Unique text; needed for C(write), C(read) and C(forget).
-    type: str
-    default: ""
-  writer:
-    description: Name of the host that writes the token, for messages.
-    type: str
-    default: ""
-  host:
-    description: Name of this host, for messages.
-    type: str
-    default: ""
-  kind:
-    description: Kind of the file system; C(glusterfs) must be mounted.
-    type: str
-    choices: [glusterfs, mounted, local]
-    default: mounted
-  folders:
-    description: Names of the folders that C(empty) removes.
-    type: list
-    elements: str
-    default: []
-  only:
-    description: Whether C(empty) refuses if there is anything except these folders.
-    type: bool
-    default: false
-author: Lockstep
+  path: {type: path, required: true, description: The file system's folder.}
+  action: {type: str, choices: [write, read, forget, empty, wheels], required: true, description: What to do.}
+  token: {type: str, default: "", description: "Unique text; needed for C(write), C(read) and C(forget)."}
+  writer: {type: str, default: "", description: "Name of the host that writes the token, for messages."}
+  host: {type: str, default: "", description: "Name of this host, for messages."}
+  kind: {type: str, choices: [glusterfs, mounted, local], default: mounted, description: Its kind; C(glusterfs) must be mounted.}
+  folders: {type: list, elements: str, default: [], description: Names of the folders that C(empty) removes.}
 """
 
 EXAMPLES = """
 - name: Write on one host
-  dfs_contents:
-    path: /mnt/lockstep
-    action: write
-    token: 5c2e
+  dfs_contents: {path: /mnt/lockstep, action: write, token: 5c2e}
 """
 
 RETURN = """
-removed:
-  description: Folders that were removed.
-  returned: action=empty, action=wheels
-  type: list
+removed: {type: list, returned: "action=empty, action=wheels", description: Folders that were removed.}
 """
 
 # Clients of a network file system may cache a folder's listing for some seconds.
@@ -87,7 +52,6 @@ def main():
             "host": {"type": "str", "default": ""},
             "kind": {"type": "str", "choices": ["glusterfs", "mounted", "local"], "default": "mounted"},
             "folders": {"type": "list", "elements": "str", "default": []},
-            "only": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -114,8 +78,8 @@ def write(module):
             os.fsync(stream.fileno())
     except OSError as error:
         module.fail_json(
-            msg=f"{host}: dfs_path={path} can't be written to: {error.strerror}. It must be there and belong to the user who trains; "
-            f"mount it, make it (mkdir), or give it away (sudo chown USER {path})"
+            msg=f"{host}: dfs_path={path} can't be written to: {error.strerror}. It must exist and belong to the user who trains; "
+            f"mount it, create it (mkdir), or change its owner (sudo chown USER {path})"
         )
     module.exit_json()
 
@@ -168,25 +132,25 @@ def forget(module):
 def empty(module):
     """Remove folders."""
     path, folders = module.params["path"], module.params["folders"]
-    there = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
     if module.params["kind"] == "glusterfs" and not os.path.ismount(path):
         module.exit_json(removed=[])
-    jobs = sorted(os.listdir(os.path.join(path, JOBS))) if JOBS in there else []
-    if module.params["only"] and jobs:
+    jobs = sorted(os.listdir(os.path.join(path, JOBS))) if JOBS in names else []
+    if jobs:
         module.fail_json(
             msg=f"{module.params['host']}: dfs_path={path} holds in {JOBS}/ what runs under Slurm need to go on ({', '.join(jobs[:5])}), "
             f"and it would go with the volume; delete these runs (ansible-playbook playbooks/delete_run.yml -e run={jobs[0]}), "
             "or move it away first"
         )
-    if JOBS in there and not jobs:
+    if JOBS in names:
         folders = [*folders, JOBS]
-    foreign = [name for name in there if name not in folders and not name.startswith((".lockstep-token-", ".part-", ".trashcan"))]
-    if module.params["only"] and foreign:
+    foreign = [name for name in names if name not in folders and not name.startswith((".lockstep-token-", ".part-", ".trashcan"))]
+    if foreign:
         module.fail_json(
             msg=f"{module.params['host']}: dfs_path={path} also holds {', '.join(foreign[:5])}, which Lockstep did not put there and which "
             "would go with the volume; move that away first"
         )
-    mine = [name for name in there if name in folders]
+    mine = [name for name in names if name in folders]
     if not module.check_mode:
         for name in mine:
             shutil.rmtree(os.path.join(path, name))
@@ -196,12 +160,12 @@ def empty(module):
 def wheels(module):
     """Remove folders of wheels, and their parent if nothing else is in it."""
     path = module.params["path"]
-    there = sorted(os.listdir(path)) if os.path.isdir(path) else []
-    mine = [name for name in there if WHEELS.fullmatch(name) and not os.path.islink(os.path.join(path, name))]
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    mine = [name for name in names if WHEELS.fullmatch(name) and not os.path.islink(os.path.join(path, name))]
     if not module.check_mode:
         for name in mine:
             shutil.rmtree(os.path.join(path, name))
-        if mine and mine == there and os.access(os.path.dirname(path), os.W_OK):
+        if mine and mine == names and os.access(os.path.dirname(path), os.W_OK):
             os.rmdir(path)
     module.exit_json(changed=bool(mine), removed=mine)
 

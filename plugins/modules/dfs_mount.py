@@ -16,62 +16,28 @@ short_description: Mount a GlusterFS volume now and at every boot
 description:
   - Keeps one line of /etc/fstab, the mount itself, and a systemd unit that mounts at boot. After a power cut the
     servers need each other before they serve, and a mount by /etc/fstab alone is tried only once; the unit keeps trying.
-  - A mount is made again if its process died, or was started before TLS was switched on.
-  - The empty folder below the mount belongs to root and is made immutable if its file system supports that,
+  - A mount is made again if its process died, or started before TLS was switched on.
+  - The empty folder below the mount belongs to root and is immutable where its file system supports that,
     so that nobody writes to it by mistake while nothing is mounted.
-  - The mounted folder is given to the user who trains.
 options:
-  path:
-    description: Where the volume is mounted.
-    type: path
-    required: true
-  source:
-    description: C(address:/volume).
-    type: str
-    required: true
-  backups:
-    description: Servers to ask for the volume if the first one is down.
-    type: list
-    elements: str
-    default: []
-  owner:
-    description: User to whom the mounted folder is given; needed for C(present).
-    type: str
-  access:
-    description: The file that switches TLS on; a mount older than it is made again.
-    type: path
-    default: /var/lib/glusterd/secure-access
-  fstab:
-    description: The table of file systems.
-    type: path
-    default: /etc/fstab
-  unit:
-    description: File of the systemd unit.
-    type: path
-    default: /etc/systemd/system/lockstep-dfs.service
-  state:
-    description: Whether the volume should be mounted.
-    type: str
-    choices: [present, absent]
-    default: present
-author: Lockstep
+  path: {type: path, required: true, description: Where the volume is mounted.}
+  source: {type: str, required: true, description: "C(address:/volume)."}
+  backups: {type: list, elements: str, default: [], description: Servers to ask for the volume if the first one is down.}
+  owner: {type: str, description: User to whom the mounted folder is given; needed for C(present).}
+  access: {type: path, default: /var/lib/glusterd/secure-access, description: File that switches TLS on; an older mount is made again.}
+  fstab: {type: path, default: /etc/fstab, description: Table of file systems.}
+  unit: {type: path, default: /etc/systemd/system/lockstep-dfs.service, description: File of the systemd unit.}
+  state: {type: str, choices: [present, absent], default: present, description: Whether the volume should be mounted.}
 """
 
 EXAMPLES = """
 - name: Mount the volume
-  dfs_mount:
-    path: /mnt/lockstep
-    source: 10.0.0.1:/lockstep
-    backups: [10.0.0.2, 10.0.0.3]
-    owner: pi
+  dfs_mount: {path: /mnt/lockstep, source: "10.0.0.1:/lockstep", backups: [10.0.0.2, 10.0.0.3], owner: pi}
   become: true
 """
 
 RETURN = """
-did:
-  description: What was changed.
-  returned: always
-  type: list
+did: {type: list, returned: always, description: What was changed.}
 """
 
 KIND = "fuse.glusterfs"
@@ -119,24 +85,23 @@ def main():
 
 def present(module):
     """Bring line, mount and owner into place."""
-    path, there = module.params["path"], mounted(module.params["path"])
-    check_place(module, there)
-    stale = there is not None and (dead(path) or old(module))
+    path, current = module.params["path"], mounted(module.params["path"])
+    check_path(module, current)
+    stale = current is not None and (dead(path) or old(module))
     todo = [] if line_of(module) == wanted_line(module) else ["write the line of /etc/fstab"]
     todo += [] if at_boot(module) else ["mount at boot"]
-    todo += ["mount anew"] if stale else [] if there else ["mount"]
-    if there and not stale and not owned(module):
+    todo += ["mount anew"] if stale else [] if current else ["mount"]
+    if current and not stale and not owned(module):
         todo.append("give it to the user")
     if todo and not module.check_mode:
         if "write the line of /etc/fstab" in todo:
             write_line(module, wanted_line(module))
         if "mount at boot" in todo:
             files.replace(module.params["unit"], unit_text(module))
-            host.run(module, "systemctl", "daemon-reload")
-            host.run(module, "systemctl", "enable", os.path.basename(module.params["unit"]))
+            host.enable(module, module.params["unit"])
         if stale:
             unmount(module)
-        if stale or not there:
+        if stale or not current:
             guard(module)
             mount(module)
         if not owned(module):
@@ -144,17 +109,19 @@ def present(module):
     module.exit_json(changed=bool(todo), did=todo)
 
 
-def check_place(module, there):
+def check_path(module, current):
     """Refuse to mount over something else."""
     path = module.params["path"]
-    if there is not None and there[0] != KIND:
+    if current is not None and current[0] != KIND:
         module.fail_json(
-            msg=f"{host.name()}: on dfs_path={path} {there[1]} ({there[0]}) is mounted, not a GlusterFS volume; "
+            msg=f"{host.name()}: on dfs_path={path} {current[1]} ({current[0]}) is mounted, not a GlusterFS volume; "
             "unmount it, or set dfs_kind: mounted to use it as it is"
         )
-    if there is not None and there[1].partition(":/")[2] != module.params["source"].partition(":/")[2]:
-        module.fail_json(msg=f"{host.name()}: on dfs_path={path} another volume is mounted: {there[1]}; set another dfs_path or dfs_volume")
-    if there is None and os.path.isdir(path) and os.listdir(path):
+    if current is not None and current[1].partition(":/")[2] != module.params["source"].partition(":/")[2]:
+        module.fail_json(
+            msg=f"{host.name()}: on dfs_path={path} another volume is mounted: {current[1]}; set another dfs_path or dfs_volume"
+        )
+    if current is None and os.path.isdir(path) and os.listdir(path):
         module.fail_json(
             msg=f"{host.name()}: dfs_path={path} holds {', '.join(sorted(os.listdir(path))[:3])}, which a mount would hide; "
             "move that away, or set another dfs_path"
@@ -163,13 +130,13 @@ def check_place(module, there):
 
 def mounted(path):
     """File system type and source of what is mounted on a path; None if nothing is."""
-    found = None
+    current = None
     with open("/proc/self/mountinfo", encoding="utf-8") as stream:
         for line in stream:
             before, _, after = line.partition(" - ")
             if unescaped(before.split()[4]) == os.path.normpath(path):
-                found = tuple(unescaped(word) for word in after.split()[:2])
-    return found
+                current = tuple(unescaped(word) for word in after.split()[:2])
+    return current
 
 
 def unescaped(word):
@@ -212,7 +179,7 @@ def wanted_line(module):
 
 def line_of(module):
     """The current line for the path; None if there is none."""
-    for line in lines(module):
+    for line in files.read(module.params["fstab"]).splitlines():
         if is_ours(module, line):
             return line
     return None
@@ -224,21 +191,11 @@ def is_ours(module, line):
     return len(words) >= 3 and not line.startswith("#") and unescaped(words[1]) == module.params["path"] and words[2] == "glusterfs"
 
 
-def lines(module):
-    """/etc/fstab."""
-    try:
-        with open(module.params["fstab"], encoding="utf-8") as stream:
-            return stream.read().splitlines()
-    except FileNotFoundError:
-        return []
-
-
 def write_line(module, line):
     """Replace the path's line, add it, or with None remove it; then reload systemd."""
     path = module.params["fstab"]
-    kept = [one for one in lines(module) if not is_ours(module, one)]
-    text = "".join(f"{one}\n" for one in [*kept, *([line] if line else [])])
-    files.replace(path, text)
+    kept = [other for other in files.read(path).splitlines() if not is_ours(module, other)]
+    files.replace(path, "".join(f"{each}\n" for each in [*kept, *([line] if line else [])]))
     host.run(module, "systemctl", "daemon-reload")
 
 
@@ -255,12 +212,8 @@ def mount_unit(module):
 
 def at_boot(module):
     """Whether the unit exists and starts at boot."""
-    try:
-        with open(module.params["unit"], encoding="utf-8") as stream:
-            same = stream.read() == unit_text(module)
-    except FileNotFoundError:
-        return False
-    return same and module.run_command(["systemctl", "is-enabled", "--quiet", os.path.basename(module.params["unit"])])[0] == 0
+    unit = module.params["unit"]
+    return files.read(unit) == unit_text(module) and host.enabled(module, unit)
 
 
 def guard(module):
@@ -305,35 +258,26 @@ def give(module):
 
 def absent(module):
     """Unmount, remove the line, remove the empty folder."""
-    path, there, line = module.params["path"], mounted(module.params["path"]), line_of(module)
-    todo = ["unmount"] if line and there and there[0] == KIND else []
+    path, current, line = module.params["path"], mounted(module.params["path"]), line_of(module)
+    todo = ["unmount"] if line and current and current[0] == KIND else []
     todo += ["take the line out of /etc/fstab"] if line else []
     todo += ["mount no more at boot"] if os.path.exists(module.params["unit"]) else []
     if todo and not module.check_mode:
-        remove_unit(module)
+        if os.path.exists(module.params["unit"]):
+            host.remove_unit(module, module.params["unit"])
         if "unmount" in todo:
             unmount(module)
         if line:
             write_line(module, None)
-            remove_place(path)
+            remove_folder(path)
     module.exit_json(changed=bool(todo), did=todo)
 
 
-def remove_unit(module):
-    """Stop and remove the systemd unit."""
-    unit = module.params["unit"]
-    if os.path.exists(unit):
-        host.run(module, "systemctl", "disable", "--now", os.path.basename(unit))
-        os.unlink(unit)
-        host.run(module, "systemctl", "daemon-reload")
-
-
-def remove_place(path):
+def remove_folder(path):
     """Remove the empty folder below the mount."""
     if os.path.isdir(path):
         immutable(path, False)
-        if not os.listdir(path):
-            os.rmdir(path)
+        files.remove_if_empty(path)
 
 
 def unmount(module):

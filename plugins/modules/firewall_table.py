@@ -14,57 +14,26 @@ short_description: An nftables table, loaded now and at every boot
 description:
   - Loads a file that replaces one table in a single transaction, keeps it on disk, and a systemd unit that loads it at boot.
   - Rules changed by hand are detected and replaced. No other table and none of nftables' own files is touched.
-  - The ports in the rules are reserved in the kernel, so that no other program is assigned one by chance and then can't be reached.
-    Other reserved ports stay reserved.
+  - The kernel assigns the ports in the rules to no other program. Other reserved ports stay reserved.
 options:
-  rules:
-    description: Text for C(nft -f); needed for C(present).
-    type: str
-  ports:
-    description: Ports and ranges that the kernel must not assign.
-    type: list
-    elements: str
-    default: []
-  reserved:
-    description: The kernel's list of such ports.
-    type: path
-    default: /proc/sys/net/ipv4/ip_local_reserved_ports
-  sysctl:
-    description: Our own file that sets it at boot.
-    type: path
-    default: /etc/sysctl.d/90-lockstep.conf
-  table:
-    description: Name of the table, of family C(inet).
-    type: str
-    default: lockstep
-  folder:
-    description: Our own folder for the rules.
-    type: path
-    default: /etc/lockstep
-  unit:
-    description: File of the systemd unit.
-    type: path
-    default: /etc/systemd/system/lockstep-firewall.service
-  state:
-    description: Whether the table should exist.
-    type: str
-    choices: [present, absent]
-    default: present
-author: Lockstep
+  rules: {type: str, description: Text for C(nft -f); needed for C(present).}
+  ports: {type: list, elements: str, default: [], description: Ports and ranges that the kernel must not assign.}
+  reserved: {type: path, default: /proc/sys/net/ipv4/ip_local_reserved_ports, description: The kernel's list of such ports.}
+  sysctl: {type: path, default: /etc/sysctl.d/90-lockstep.conf, description: Our own file that sets it at boot.}
+  table: {type: str, default: lockstep, description: "Name of the table, of family C(inet)."}
+  folder: {type: path, default: /etc/lockstep, description: Our own folder for the rules.}
+  unit: {type: path, default: /etc/systemd/system/lockstep-firewall.service, description: File of the systemd unit.}
+  state: {type: str, choices: [present, absent], default: present, description: Whether the table should exist.}
 """
 
 EXAMPLES = """
 - name: Close the worker ports
-  firewall_table:
-    rules: "{{ addresses | firewall_rules(ports) }}"
+  firewall_table: {rules: "{{ addresses | firewall_rules(ports) }}"}
   become: true
 """
 
 RETURN = """
-did:
-  description: What was changed.
-  returned: always
-  type: list
+did: {type: list, returned: always, description: What was changed.}
 """
 
 UNIT = """# Made by Lockstep.
@@ -116,9 +85,9 @@ def present(module):
         if module.check_mode:
             module.exit_json(changed=True, did=["load the rules"])
         module.fail_json(msg=f"{host.name()}: nft is missing; install it: sudo apt-get install nftables")
-    unit = UNIT.format(nft=nft, rules=rules_path(module), table=module.params["table"])
+    unit, unit_text = module.params["unit"], UNIT.format(nft=nft, rules=rules_path(module), table=module.params["table"])
     todo = [] if files.read(rules_path(module)) == module.params["rules"] else ["write the rules"]
-    todo += [] if files.read(module.params["unit"]) == unit and enabled(module) else ["load them at boot"]
+    todo += [] if files.read(unit) == unit_text and host.enabled(module, unit) else ["load them at boot"]
     todo += [] if holds(module) else ["reserve the ports"]
     todo += [] if not todo and loaded(module, nft) == files.read(seen_path(module)) else ["load the rules"]
     if todo and not module.check_mode:
@@ -128,11 +97,10 @@ def present(module):
         if "reserve the ports" in todo:
             reserve(module)
         if "load them at boot" in todo:
-            files.replace(module.params["unit"], unit)
-            host.run(module, "systemctl", "daemon-reload")
-            host.run(module, "systemctl", "enable", unit_name(module))
+            files.replace(unit, unit_text)
+            host.enable(module, unit)
         host.run(module, nft, "-f", rules_path(module))
-        host.run(module, "systemctl", "start", unit_name(module))
+        host.run(module, "systemctl", "start", os.path.basename(unit))
         files.replace(seen_path(module), loaded(module, nft))
     module.exit_json(changed=bool(todo), did=todo)
 
@@ -145,7 +113,7 @@ def check(module, nft):
     os.unlink(candidate)
     if code != 0:
         module.fail_json(
-            msg=f"{host.name()}: nftables does not take the rules: {error.strip()}. The kernel may lack nf_tables "
+            msg=f"{host.name()}: nftables rejects the rules: {error.strip()}. The kernel may lack nf_tables "
             "or a part of it (modprobe nf_tables nft_reject_inet); without a firewall: -e firewall=false"
         )
 
@@ -210,13 +178,13 @@ def loaded(module, nft):
 def absent(module):
     """Remove table, unit and files."""
     nft = module.get_bin_path("nft")
-    there = {
+    parts = {
         "remove the unit": os.path.exists(module.params["unit"]),
         "remove the table": bool(nft and loaded(module, nft)),
         "remove the rules": os.path.exists(rules_path(module)),
         "release the ports": os.path.exists(module.params["sysctl"]),
     }
-    todo = [what for what, is_there in there.items() if is_there]
+    todo = [what for what, exists in parts.items() if exists]
     if todo and not module.check_mode:
         remove(module, nft, todo)
     module.exit_json(changed=bool(todo), did=todo)
@@ -225,9 +193,7 @@ def absent(module):
 def remove(module, nft, todo):
     """Remove what is there."""
     if "remove the unit" in todo:
-        host.run(module, "systemctl", "disable", "--now", unit_name(module))
-        os.unlink(module.params["unit"])
-        host.run(module, "systemctl", "daemon-reload")
+        host.remove_unit(module, module.params["unit"])
     if nft and loaded(module, nft):
         host.run(module, nft, "delete", "table", "inet", module.params["table"])
     if "release the ports" in todo:
@@ -235,8 +201,7 @@ def remove(module, nft, todo):
     for path in (rules_path(module), seen_path(module)):
         if os.path.exists(path):
             os.unlink(path)
-    if os.path.isdir(module.params["folder"]) and not os.listdir(module.params["folder"]):
-        os.rmdir(module.params["folder"])
+    files.remove_if_empty(module.params["folder"])
 
 
 def rules_path(module):
@@ -247,16 +212,6 @@ def rules_path(module):
 def seen_path(module):
     """Digest of the table as it was right after loading."""
     return os.path.join(module.params["folder"], "firewall.loaded")
-
-
-def unit_name(module):
-    """Name of the systemd unit."""
-    return os.path.basename(module.params["unit"])
-
-
-def enabled(module):
-    """Whether the unit is loaded at boot."""
-    return module.run_command(["systemctl", "is-enabled", "--quiet", unit_name(module)])[0] == 0
 
 
 if __name__ == "__main__":

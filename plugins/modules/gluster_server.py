@@ -1,7 +1,6 @@
 """Ansible module: one host's GlusterFS daemon and its folder for a volume."""
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -18,58 +17,31 @@ module: gluster_server
 short_description: The GlusterFS daemon on a host, and its brick
 description:
   - Limits the bricks' ports, starts the daemon now and at every boot, makes the brick's folder.
-  - Daemons that were started before TLS was switched on, or with certificates that have changed, are restarted.
-  - C(absent) removes the brick's folder if it was made here, restores the setting and stops the daemon
-    if it did not run before.
+  - Daemons that started before TLS was switched on, or with certificates that have changed, are restarted.
+  - C(absent) removes the brick's folder if it was made here, restores the setting, and stops the daemon if it did not run before.
 options:
-  brick:
-    description: Folder in which GlusterFS keeps this host's share of the files.
-    type: path
-    required: true
-  max_port:
-    description: Highest port of a brick, so that a firewall can name them all.
-    type: int
-    default: 49251
-  folders:
-    description: Folders that Lockstep makes in the volume; C(absent) refuses to remove a brick that holds others.
-    type: list
-    elements: str
-    default: [wheels, datasets, code]
-  settings:
-    description: The daemon's settings file.
-    type: path
-    default: /etc/glusterfs/glusterd.vol
-  access:
-    description: The file that switches TLS on; daemons older than it are restarted.
-    type: path
-    default: /var/lib/glusterd/secure-access
-  record:
-    description: File that records what was changed here.
-    type: path
-    default: /var/lib/lockstep/gluster.json
-  state:
-    description: Whether the server should exist.
-    type: str
-    choices: [present, absent]
-    default: present
-author: Lockstep
+  brick: {type: path, required: true, description: Folder in which GlusterFS keeps this host's share of the files.}
+  settings: {type: path, default: /etc/glusterfs/glusterd.vol, description: The daemon's settings file.}
+  access: {type: path, default: /var/lib/glusterd/secure-access, description: File that switches TLS on; older daemons are restarted.}
+  record: {type: path, default: /var/lib/lockstep/gluster.json, description: File that records what was changed here.}
+  state: {type: str, choices: [present, absent], default: present, description: Whether the server should exist.}
 """
 
 EXAMPLES = """
 - name: Serve a share of the volume
-  gluster_server:
-    brick: /srv/lockstep/dfs
+  gluster_server: {brick: /srv/lockstep/dfs}
   become: true
 """
 
 RETURN = """
-did:
-  description: What was changed.
-  returned: always
-  type: list
+did: {type: list, returned: always, description: What was changed.}
 """
 
 MAX_PORT = re.compile(r"^(\s*option\s+max-port\s+)(\d+)", re.MULTILINE)
+HIGHEST_PORT = 49251
+"""Of a brick, so that a firewall can name them all."""
+FOLDERS = ("wheels", "datasets", "code")
+"""What Lockstep makes in the volume: a brick that holds anything else is not removed."""
 SERVICE = "glusterd"
 ANSWER_S = 60
 END_S = 30
@@ -80,8 +52,6 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "brick": {"type": "path", "required": True},
-            "max_port": {"type": "int", "default": 49251},
-            "folders": {"type": "list", "elements": "str", "default": ["wheels", "datasets", "code"]},
             "settings": {"type": "path", "default": "/etc/glusterfs/glusterd.vol"},
             "access": {"type": "path", "default": "/var/lib/glusterd/secure-access"},
             "record": {"type": "path", "default": "/var/lib/lockstep/gluster.json"},
@@ -103,7 +73,8 @@ def present(module):
     todo = wanting(module)
     if todo and not module.check_mode:
         note(module)
-        limit_ports(module, "limit ports" in todo)
+        if "limit ports" in todo:
+            limit_ports(module, HIGHEST_PORT)
         if "start the daemons anew" in todo:
             end_old(module)
         enable(module, "start glusterd" in todo, not {"limit ports", "start the daemons anew"}.isdisjoint(todo))
@@ -114,10 +85,10 @@ def present(module):
 def wanting(module):
     """What is not as it should be."""
     todo = []
-    found = MAX_PORT.search(files.read(module.params["settings"]))
-    if found and int(found.group(2)) != module.params["max_port"]:
+    setting = MAX_PORT.search(files.read(module.params["settings"]))
+    if setting and int(setting.group(2)) != HIGHEST_PORT:
         todo.append("limit ports")
-    if not active(module) or not enabled(module):
+    if not active(module) or not host.enabled(module, SERVICE):
         todo.append("start glusterd")
     if old(module):
         todo.append("start the daemons anew")
@@ -156,22 +127,19 @@ def note(module):
     path = module.params["record"]
     if os.path.exists(path):
         return
-    found = MAX_PORT.search(files.read(module.params["settings"]))
+    setting = MAX_PORT.search(files.read(module.params["settings"]))
     before = {
-        "max_port": int(found.group(2)) if found else None,
-        "enabled": enabled(module),
+        "max_port": int(setting.group(2)) if setting else None,
+        "enabled": host.enabled(module, SERVICE),
         "made_brick": not os.path.isdir(module.params["brick"]),
     }
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    files.replace(path, json.dumps(before))
+    files.write_record(path, before)
 
 
-def limit_ports(module, needed, number=None):
+def limit_ports(module, number):
     """Write the bricks' highest port into the daemon's settings."""
-    if needed:
-        path = module.params["settings"]
-        text = files.read(path)
-        files.replace(path, MAX_PORT.sub(lambda found: f"{found.group(1)}{number or module.params['max_port']}", text))
+    path = module.params["settings"]
+    files.replace(path, MAX_PORT.sub(lambda setting: f"{setting.group(1)}{number}", files.read(path)))
 
 
 def enable(module, start, restart):
@@ -182,7 +150,7 @@ def enable(module, start, restart):
     deadline = time.monotonic() + ANSWER_S
     while module.run_command(["gluster", "--mode=script", "pool", "list"])[0] != 0:
         if time.monotonic() > deadline:
-            module.fail_json(msg=f"{host.name()}: glusterd does not answer for {ANSWER_S} s; look at: journalctl -u glusterd")
+            module.fail_json(msg=f"{host.name()}: glusterd has not answered for {ANSWER_S} s; look at: journalctl -u glusterd")
         time.sleep(0.5)
 
 
@@ -207,17 +175,15 @@ def absent(module):
     if os.path.isdir(module.params["brick"]):
         refuse_foreign(module)
     if not module.check_mode:
-        undo(module, json.loads(files.read(path)))
-        os.unlink(path)
-        if not os.listdir(os.path.dirname(path)):
-            os.rmdir(os.path.dirname(path))
+        undo(module, files.record(path))
+        files.remove_record(path)
     module.exit_json(changed=True, did=["remove the brick", "give back glusterd"])
 
 
 def refuse_foreign(module):
     """Refuse to remove a brick with files that Lockstep did not put there."""
     brick = module.params["brick"]
-    foreign = [name for name in sorted(os.listdir(brick)) if name not in module.params["folders"] and not name.startswith(".")]
+    foreign = [name for name in sorted(os.listdir(brick)) if name not in FOLDERS and not name.startswith(".")]
     if foreign:
         module.fail_json(
             msg=f"{host.name()}: {brick} also holds {', '.join(foreign[:5])}, which Lockstep did not put there; move that away first"
@@ -229,8 +195,8 @@ def undo(module, before):
     brick = module.params["brick"]
     if before["made_brick"] and os.path.isdir(brick):
         shutil.rmtree(brick)
-    if os.path.exists(module.params["settings"]):
-        limit_ports(module, before["max_port"] is not None, before["max_port"])
+    if os.path.exists(module.params["settings"]) and before["max_port"] is not None:
+        limit_ports(module, before["max_port"])
     if module.get_bin_path("glusterd") and not before["enabled"]:
         systemctl(module, "disable", "--now", SERVICE)
 
@@ -240,16 +206,9 @@ def active(module):
     return module.run_command(["systemctl", "is-active", "--quiet", SERVICE])[0] == 0
 
 
-def enabled(module):
-    """Whether it starts at boot."""
-    return module.run_command(["systemctl", "is-enabled", "--quiet", SERVICE])[0] == 0
-
-
 def systemctl(module, *arguments):
     """Run systemctl, or fail with its output."""
-    code, _, error = module.run_command(["systemctl", *arguments])
-    if code != 0:
-        module.fail_json(msg=f"{host.name()}: `systemctl {' '.join(arguments)}` failed: {error.strip()}; look at: journalctl -u {SERVICE}")
+    host.run(module, "systemctl", *arguments, hint=f"; look at: journalctl -u {SERVICE}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -19,67 +18,31 @@ description:
   - C(certificate) makes a key that never leaves the host and a self-signed certificate, and returns the certificate.
   - C(trusted) writes the certificates of all members; from then on GlusterFS accepts and makes connections with TLS only.
     Its processes read this when they start. The file O(access) is rewritten whenever running processes must be restarted.
-  - C(absent) removes what was made here.
-  - TLS files that are not Lockstep's are refused, and kept.
+  - C(absent) removes what was made here. TLS files that are not Lockstep's are refused, and kept.
 options:
-  name:
-    description: Name of the host in its certificate; needed for C(certificate).
-    type: str
-  volume:
-    description: The only volume that GlusterFS may serve here; clients of other volumes have no certificates.
-    type: str
-    default: lockstep
-  trusted:
-    description: Certificates of all members, each after a line C(# name); needed for C(trusted).
-    type: str
-  folder:
-    description: Folder of key and certificates, where GlusterFS looks for them.
-    type: path
-    default: /etc/ssl
-  links:
-    description: Folder where Debian's GlusterFS looks for them instead; links are made there.
-    type: path
-    default: /usr/lib/ssl
-  access:
-    description: The file whose presence makes GlusterFS use TLS between its daemons, too.
-    type: path
-    default: /var/lib/glusterd/secure-access
-  record:
-    description: File that records which certificates were made here.
-    type: path
-    default: /var/lib/lockstep/tls.json
-  state:
-    description: The wanted state.
-    type: str
-    choices: [certificate, trusted, absent]
-    required: true
-author: Lockstep
+  name: {type: str, description: Name of the host in its certificate; needed for C(certificate).}
+  volume: {type: str, default: lockstep, description: The only volume that GlusterFS may serve here; others' clients have no certificates.}
+  trusted: {type: str, description: "Certificates of all members, each after a line C(# name); needed for C(trusted)."}
+  folder: {type: path, default: /etc/ssl, description: "Folder of key and certificates, where GlusterFS looks for them."}
+  links: {type: path, default: /usr/lib/ssl, description: Folder where Debian's GlusterFS looks for them; links are made there.}
+  access: {type: path, default: /var/lib/glusterd/secure-access, description: File that makes GlusterFS use TLS between its daemons.}
+  record: {type: path, default: /var/lib/lockstep/tls.json, description: File that records which certificates were made here.}
+  state: {type: str, choices: [certificate, trusted, absent], required: true, description: The wanted state.}
 """
 
 EXAMPLES = """
 - name: Make the host's certificate
-  gluster_tls:
-    state: certificate
-    name: node01
+  gluster_tls: {state: certificate, name: node01}
   become: true
-  register: made
 
 - name: Trust the members
-  gluster_tls:
-    state: trusted
-    trusted: "{{ certificates | dfs_trusted }}"
+  gluster_tls: {state: trusted, trusted: "{{ certificates | dfs_trusted }}"}
   become: true
 """
 
 RETURN = """
-did:
-  description: What was changed.
-  returned: always
-  type: list
-certificate:
-  description: This host's certificate; empty in check mode if there is none yet.
-  returned: state=certificate
-  type: str
+did: {type: list, returned: always, description: What was changed.}
+certificate: {type: str, returned: state=certificate, description: This host's certificate; empty in check mode if there is none yet.}
 """
 
 KINDS = ("key", "pem", "ca")
@@ -128,11 +91,11 @@ def certificate(module):
     todo = [] if usable(module) else ["make a certificate"]
     if todo and not module.check_mode:
         make(module)
-    text = "" if todo and module.check_mode else files.read(place(module, "pem"))
+    text = "" if todo and module.check_mode else files.read(tls_path(module, "pem"))
     module.exit_json(changed=bool(todo), did=todo, certificate=text)
 
 
-def place(module, kind):
+def tls_path(module, kind):
     """GlusterFS's own names: pem (certificate), key, ca (trusted certificates)."""
     return os.path.join(module.params["folder"], f"glusterfs.{kind}")
 
@@ -144,7 +107,7 @@ def link(module, kind):
 
 def linked(module):
     """Whether all links are there."""
-    return all(os.path.islink(link(module, kind)) and os.readlink(link(module, kind)) == place(module, kind) for kind in KINDS)
+    return all(os.path.islink(link(module, kind)) and os.readlink(link(module, kind)) == tls_path(module, kind) for kind in KINDS)
 
 
 def make_links(module):
@@ -153,16 +116,16 @@ def make_links(module):
     for kind in KINDS:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(link(module, kind))
-        os.symlink(place(module, kind), link(module, kind))
+        os.symlink(tls_path(module, kind), link(module, kind))
 
 
 def refuse_foreign(module):
     """Refuse TLS files that somebody else put there: their owner's clients rely on them."""
     record = recorded(module)
-    paths = [module.params["access"], *(path for kind in KINDS for path in (place(module, kind), link(module, kind)))]
+    paths = [module.params["access"], *(path for kind in KINDS for path in (tls_path(module, kind), link(module, kind)))]
     foreign = [path for path in paths if os.path.lexists(path)] if record is None else []
     if record is not None and not own_certificate(module, record):
-        foreign = [place(module, "pem")]
+        foreign = [tls_path(module, "pem")]
     if foreign:
         module.fail_json(
             msg=f"{host.name()}: {', '.join(foreign)} for GlusterFS's TLS is not Lockstep's, and is not replaced; move it away, "
@@ -183,13 +146,12 @@ def refuse_other_volumes(module):
 
 def recorded(module):
     """SHA-256 of the certificates made here; None before the first."""
-    text = files.read(module.params["record"])
-    return json.loads(text)["certificates"] if text else None
+    return files.record(module.params["record"]).get("certificates")
 
 
 def own_certificate(module, record):
     """Whether the existing certificate, if any, was made here."""
-    text = files.read(place(module, "pem"))
+    text = files.read(tls_path(module, "pem"))
     return not text or digest(text) in record
 
 
@@ -200,7 +162,7 @@ def digest(text):
 
 def usable(module):
     """Whether the key is root's alone, and the certificate matches it, has the host's name, and is valid for another year."""
-    key, pem = place(module, "key"), place(module, "pem")
+    key, pem = tls_path(module, "key"), tls_path(module, "pem")
     if not os.path.isfile(key) or not os.path.isfile(pem):
         return False
     status = os.stat(key)
@@ -232,22 +194,20 @@ def make(module):
         os.chmod(key, 0o600)
         os.chmod(pem, 0o644)
         remember(module, digest(files.read(pem)))
-        os.replace(key, place(module, "key"))
-        os.replace(pem, place(module, "pem"))
+        os.replace(key, tls_path(module, "key"))
+        os.replace(pem, tls_path(module, "pem"))
     finally:
         shutil.rmtree(work)
 
 
 def remember(module, certificate_digest):
     """Add a certificate to the record."""
-    path = module.params["record"]
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    files.replace(path, json.dumps({"certificates": [*(recorded(module) or []), certificate_digest]}))
+    files.write_record(module.params["record"], {"certificates": [*(recorded(module) or []), certificate_digest]})
 
 
 def trusted(module):
     """Trust the members, and make GlusterFS use TLS."""
-    path, access = place(module, "ca"), module.params["access"]
+    path, access = tls_path(module, "ca"), module.params["access"]
     before, after = files.read(path), module.params["trusted"]
     todo = [] if before == after else ["trust the members' certificates"]
     todo += [] if os.path.exists(access) and linked(module) else ["switch TLS on"]
@@ -263,8 +223,8 @@ def trusted(module):
 
 def replaced(before, after):
     """Whether a host has another certificate than before."""
-    known, new = dict(ENTRY.findall(before)), dict(ENTRY.findall(after))
-    return any(name in known and known[name] != text for name, text in new.items())
+    old, new = dict(ENTRY.findall(before)), dict(ENTRY.findall(after))
+    return any(name in old and old[name] != text for name, text in new.items())
 
 
 def absent(module):
@@ -273,30 +233,18 @@ def absent(module):
     if record is None:
         module.exit_json(changed=False, did=[])
     if not own_certificate(module, record):
-        kept = f"{host.name()}: {place(module, 'pem')} has been replaced since; GlusterFS's TLS files are kept"
+        kept = f"{host.name()}: {tls_path(module, 'pem')} has been replaced since; GlusterFS's TLS files are kept"
         if not module.check_mode:
-            forget(module)
+            files.remove_record(module.params["record"])
         module.exit_json(changed=True, did=["keep what is not ours"], show=kept)
     if not module.check_mode:
-        for path in (module.params["access"], *(path for kind in KINDS for path in (link(module, kind), place(module, kind)))):
+        for path in (module.params["access"], *(path for kind in KINDS for path in (link(module, kind), tls_path(module, kind)))):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-        remove_if_empty(os.path.dirname(module.params["access"]))
+        files.remove_if_empty(os.path.dirname(module.params["access"]))
         module.run_command(["systemctl", "try-restart", "glusterd"])
-        forget(module)
+        files.remove_record(module.params["record"])
     module.exit_json(changed=True, did=["remove key and certificates"])
-
-
-def forget(module):
-    """Remove the record."""
-    os.unlink(module.params["record"])
-    remove_if_empty(os.path.dirname(module.params["record"]))
-
-
-def remove_if_empty(folder):
-    """Remove an empty folder."""
-    if os.path.isdir(folder) and not os.listdir(folder):
-        os.rmdir(folder)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Ansible module: a GlusterFS volume and the pool of its servers, seen from one of them."""
 
-import json
-import os
 import socket
 import time
 from xml.etree import ElementTree
@@ -15,66 +13,33 @@ module: gluster_volume
 short_description: A GlusterFS volume over several hosts
 description:
   - Adds the servers to this host's pool, creates and starts the volume, lets only the given addresses and certificates mount it.
-  - A volume that runs without TLS is restarted with it.
-  - An existing volume of that name keeps its bricks.
+  - An existing volume of that name keeps its bricks; if it runs without TLS, it is restarted with it.
   - C(absent) deletes the volume if it was created here; then the servers that were added here leave the pool.
     The bricks' contents stay.
 options:
-  name:
-    description: Name of the volume.
-    type: str
-    required: true
-  bricks:
-    description: C(address:folder) of every server, in order; needed for C(present).
-    type: list
-    elements: str
-    default: []
-  replica:
-    description: Number of servers that store every file; 0 for one.
-    type: int
-    default: 0
-  allow:
-    description: Addresses that may mount the volume; needed for C(present).
-    type: list
-    elements: str
-    default: []
-  names:
-    description: Names in the certificates that may mount the volume; needed for C(present).
-    type: list
-    elements: str
-    default: []
-  record:
-    description: File that records what was made here.
-    type: path
-    default: /var/lib/lockstep/volume.json
-  state:
-    description: Whether the volume should exist.
-    type: str
-    choices: [present, absent]
-    default: present
-author: Lockstep
+  name: {type: str, required: true, description: Name of the volume.}
+  bricks: {type: list, elements: str, default: [], description: "C(address:folder) of every server, in order; needed for C(present)."}
+  replica: {type: int, default: 0, description: Number of servers that store every file; 0 for one.}
+  allow: {type: list, elements: str, default: [], description: Addresses that may mount the volume; needed for C(present).}
+  names: {type: list, elements: str, default: [], description: Names in the certificates that may mount it; needed for C(present).}
+  record: {type: path, default: /var/lib/lockstep/volume.json, description: File that records what was made here.}
+  state: {type: str, choices: [present, absent], default: present, description: Whether the volume should exist.}
 """
 
 EXAMPLES = """
-- name: Three hosts that keep every file
+- name: Two hosts, of which each keeps every file
   gluster_volume:
     name: lockstep
-    replica: 3
-    bricks: ["10.0.0.1:/srv/lockstep/dfs", "10.0.0.2:/srv/lockstep/dfs", "10.0.0.3:/srv/lockstep/dfs"]
-    allow: [10.0.0.1, 10.0.0.2, 10.0.0.3]
-    names: [node01, node02, node03]
+    replica: 2
+    bricks: ["10.0.0.1:/srv/lockstep/dfs", "10.0.0.2:/srv/lockstep/dfs"]
+    allow: [10.0.0.1, 10.0.0.2]
+    names: [node01, node02]
   become: true
 """
 
 RETURN = """
-did:
-  description: What was changed.
-  returned: always
-  type: list
-bricks:
-  description: The volume's bricks.
-  returned: state=present
-  type: list
+did: {type: list, returned: always, description: What was changed.}
+bricks: {type: list, returned: state=present, description: The volume's bricks.}
 """
 
 JOIN_S = 90
@@ -106,37 +71,37 @@ def present(module):
     if module.check_mode and silent(module):
         module.exit_json(changed=True, did=["create the volume"], bricks=module.params["bricks"])
     strangers = missing_peers(module)
-    found = volume(module)
-    options = missing_options(module, found)
+    existing = volume(module)
+    options = missing_options(module, existing)
     todo = [f"take in {address}" for address in strangers]
-    todo += [] if found else ["create the volume"]
+    todo += [] if existing else ["create the volume"]
     todo += ["let the cluster's hosts in"] if not ENCRYPT.keys() >= options.keys() else []
     todo += ["encrypt the volume"] if not ENCRYPT.keys().isdisjoint(options) else []
-    todo += [] if found and found["started"] and "encrypt the volume" not in todo else ["start the volume"]
+    todo += [] if existing and existing["started"] and "encrypt the volume" not in todo else ["start the volume"]
     if todo and not module.check_mode:
         for address in strangers:
             probe(module, address)
         wait_for_peers(module)
-        if not found:
+        if not existing:
             create(module)
-        if found and found["started"] and "encrypt the volume" in todo:
+        if existing and existing["started"] and "encrypt the volume" in todo:
             must(module, "volume", "stop", module.params["name"], "force")
         if options:
             must(module, "volume", "set", module.params["name"], *(word for option in options.items() for word in option))
         if "start the volume" in todo:
             must(module, "volume", "start", module.params["name"])
-    bricks = found["bricks"] if found else module.params["bricks"]
+    bricks = existing["bricks"] if existing else module.params["bricks"]
     module.exit_json(changed=bool(todo), did=todo, bricks=bricks, **kept(module, bricks))
 
 
-def missing_options(module, found):
+def missing_options(module, existing):
     """Options of the volume that differ from the wanted ones."""
     wanted = {
         "auth.allow": ",".join([*module.params["allow"], "127.0.0.1"]),
         "auth.ssl-allow": ",".join(module.params["names"]),
         **ENCRYPT,
     }
-    return {name: value for name, value in wanted.items() if not found or found["options"].get(name) != value}
+    return {name: value for name, value in wanted.items() if not existing or existing["options"].get(name) != value}
 
 
 def silent(module):
@@ -157,9 +122,9 @@ def kept(module, bricks):
 
 def missing_peers(module):
     """Servers that are not in the pool yet; this host always is."""
-    known = {name for peer in peers(module) for name in peer["names"]}
+    pool = {name for peer in peers(module) for name in peer["names"]}
     addresses = [brick.partition(":/")[0] for brick in module.params["bricks"]]
-    return [address for address in addresses if address not in known and not own(module, address)]
+    return [address for address in addresses if address not in pool and not own(module, address)]
 
 
 def own(module, address):
@@ -212,7 +177,7 @@ def wait_for_peers(module):
             return
         if time.monotonic() > deadline:
             module.fail_json(
-                msg=f"{host.name()}: GlusterFS on {', '.join(late)} does not join within {JOIN_S} s; "
+                msg=f"{host.name()}: GlusterFS on {', '.join(late)} has not joined within {JOIN_S} s; "
                 "look there at: journalctl -u glusterd; then run provision.yml again"
             )
         time.sleep(0.5)
@@ -221,11 +186,11 @@ def wait_for_peers(module):
 def volume(module):
     """Bricks, options and state of the volume; None if there is none."""
     tree = answer(module, "volume", "info")
-    for found in tree.iter("volume"):
-        if found.findtext("name") == module.params["name"]:
-            options = {option.findtext("name"): option.findtext("value") for option in found.iter("option")}
-            bricks = [brick.findtext("name") or brick.text for brick in found.iter("brick")]
-            return {"bricks": bricks, "options": options, "started": found.findtext("statusStr") == "Started"}
+    for entry in tree.iter("volume"):
+        if entry.findtext("name") == module.params["name"]:
+            options = {option.findtext("name"): option.findtext("value") for option in entry.iter("option")}
+            bricks = [brick.findtext("name") or brick.text for brick in entry.iter("brick")]
+            return {"bricks": bricks, "options": options, "started": entry.findtext("statusStr") == "Started"}
     return None
 
 
@@ -239,7 +204,7 @@ def create(module):
 
 def absent(module):
     """Delete a volume that was created here, and leave a pool that was made here."""
-    record = recorded(module)
+    record = files.record(module.params["record"])
     if not record:
         module.exit_json(changed=False, did=[])
     mine = module.params["name"] in record.get("volumes", [])
@@ -248,23 +213,21 @@ def absent(module):
     if not module.check_mode:
         if module.get_bin_path("gluster") is not None:
             dissolve(module, mine, record.get("peers", []))
-        os.unlink(module.params["record"])
-        if not os.listdir(os.path.dirname(module.params["record"])):
-            os.rmdir(os.path.dirname(module.params["record"]))
+        files.remove_record(module.params["record"])
     module.exit_json(changed=True, did=todo)
 
 
 def dissolve(module, mine, members):
     """Stop and delete the volume; servers without any other volume leave the pool."""
-    found = volume(module) if mine else None
-    if found:
-        if found["started"]:
+    existing = volume(module) if mine else None
+    if existing:
+        if existing["started"]:
             must(module, "volume", "stop", module.params["name"], "force")
         must(module, "volume", "delete", module.params["name"])
-    known = {name for peer in peers(module) for name in peer["names"]}
+    pool = {name for peer in peers(module) for name in peer["names"]}
     if not answer(module, "volume", "info").findall(".//volume"):
         for address in members:
-            if address in known:
+            if address in pool:
                 must(module, "peer", "detach", address, "force")
 
 
@@ -285,22 +248,13 @@ def gluster(module, *arguments):
 
 def must(module, *arguments):
     """Run gluster, or fail with its output."""
-    code, out, error = gluster(module, *arguments)
-    if code != 0:
-        module.fail_json(msg=f"{host.name()}: `gluster {' '.join(arguments)}` failed: {(error or out).strip()}")
-
-
-def recorded(module):
-    """The record, or an empty dict."""
-    return json.loads(files.read(module.params["record"]) or "{}")
+    host.run(module, "gluster", "--mode=script", *arguments)
 
 
 def remember(module, kind, name):
     """Add a name to the record."""
-    record, path = recorded(module), module.params["record"]
-    record[kind] = sorted({*record.get(kind, []), name})
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    files.replace(path, json.dumps(record))
+    record = files.record(module.params["record"])
+    files.write_record(module.params["record"], {**record, kind: sorted({*record.get(kind, []), name})})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Ansible module: Debian packages, with a record of newly installed ones."""
 
-import json
 import os
 import shutil
 import time
@@ -17,52 +16,22 @@ description:
   - C(absent) removes only recorded packages, and of these only those on which nothing else depends.
   - A killed installation is completed, as is its record.
 options:
-  packages:
-    description: Names of packages; needed for C(present).
-    type: list
-    elements: str
-    default: []
-  record:
-    description: File that records the packages installed here.
-    type: path
-    default: /var/lib/lockstep/packages.json
-  leftovers:
-    description: Files and folders that remain after a package's removal, by package.
-    type: dict
-    default: {}
-  state:
-    description: Whether the packages should be installed.
-    type: str
-    choices: [present, absent]
-    default: present
-author: Lockstep
+  packages: {type: list, elements: str, default: [], description: Names of packages; needed for C(present).}
+  record: {type: path, default: /var/lib/lockstep/packages.json, description: File that records the packages installed here.}
+  leftovers: {type: dict, default: {}, description: "Files and folders that remain after a package's removal, by package."}
+  state: {type: str, choices: [present, absent], default: present, description: Whether the packages should be installed.}
 """
 
 EXAMPLES = """
 - name: Install tmux
-  host_packages:
-    packages: [tmux]
-  become: true
-
-- name: Remove what was installed here
-  host_packages:
-    state: absent
+  host_packages: {packages: [tmux]}
   become: true
 """
 
 RETURN = """
-installed:
-  description: Packages that this call installed.
-  returned: state=present
-  type: list
-removed:
-  description: Packages that this call removed.
-  returned: state=absent
-  type: list
-kept:
-  description: Packages that were installed here and stay because others now depend on them.
-  returned: state=absent
-  type: list
+installed: {type: list, returned: state=present, description: Packages that this call installed.}
+removed: {type: list, returned: state=absent, description: Packages that this call removed.}
+kept: {type: list, returned: state=absent, description: Packages that were installed here and stay because others now depend on them.}
 """
 
 LISTS = "/var/lib/apt/lists"
@@ -89,22 +58,22 @@ def main():
 
 def present(module):
     """Install what is missing."""
-    record, there = read(module), installed(module)
-    missing = [name for name in module.params["packages"] if name not in there]
+    record, before = files.record(module.params["record"]), installed(module)
+    missing = [name for name in module.params["packages"] if name not in before]
     pending = record.get("pending")
     if not missing and pending is None:
         module.exit_json(changed=False, installed=[])
     if module.check_mode:
         module.exit_json(changed=True, installed=missing)
     # Recorded beforehand: if this is killed, the next call still knows what was there.
-    before = set(pending if pending is not None else there)
-    write(module, {"installed": record.get("installed", []), "pending": sorted(before)})
+    before = before if pending is None else set(pending)
+    files.write_record(module.params["record"], {"installed": record.get("installed", []), "pending": sorted(before)})
     if pending is not None:
         apt(module, ["dpkg", "--configure", "-a"])
     if missing:
         install(module, missing)
     new = sorted(installed(module) - before)
-    write(module, {"installed": sorted({*record.get("installed", []), *new})})
+    files.write_record(module.params["record"], {"installed": sorted({*record.get("installed", []), *new})})
     shown = f"{len(new)} packages installed: {', '.join(missing)} and what they need"
     module.exit_json(changed=True, installed=new, show=f"{host.name()}: {shown}")
 
@@ -123,20 +92,18 @@ def apt(module, argv):
     """Run a command of apt or dpkg, or fail with its output."""
     code, out, error = module.run_command(argv)
     if code != 0:
-        said = (
-            [line for line in (out + error).splitlines() if line.startswith(("E:", "Err:", "dpkg:"))] or error.splitlines() or ["nothing"]
-        )
+        errors = [line for line in (out + error).splitlines() if line.startswith(("E:", "Err:", "dpkg:"))]
+        reason = " ".join((errors or error.splitlines() or ["nothing"])[-3:])
         module.fail_json(
-            msg=f"{host.name()}: `{' '.join(argv)}` ended with exit code {code}: {' '.join(said[-3:])}. "
+            msg=f"{host.name()}: `{' '.join(argv)}` ended with exit code {code}: {reason}. "
             "Fix that on the host (network, package sources, disk), then run provision.yml again."
         )
 
 
 def absent(module):
     """Remove what is recorded and not needed by others."""
-    record = read(module)
-    there = installed(module)
-    mine = [name for name in record.get("installed", []) if name in there]
+    record, present_now = files.record(module.params["record"]), installed(module)
+    mine = [name for name in record.get("installed", []) if name in present_now]
     if not record:
         module.exit_json(changed=False, removed=[], kept=[])
     removable = free(module, mine)
@@ -144,7 +111,7 @@ def absent(module):
         if removable:
             apt(module, ["apt-get", "-q", "-y", "-o", LOCK_WAIT, "purge", *removable])
         clear(module, removable)
-        forget(module)
+        files.remove_record(module.params["record"])
     module.exit_json(changed=True, removed=removable, kept=sorted(set(mine) - set(removable)))
 
 
@@ -176,26 +143,6 @@ def installed(module):
     if code != 0:
         module.fail_json(msg=f"{host.name()}: dpkg-query failed: {error.strip()}")
     return {line.split()[0] for line in out.splitlines() if line.endswith(" installed")}
-
-
-def read(module):
-    """The record, or an empty dict."""
-    return json.loads(files.read(module.params["record"]) or "{}")
-
-
-def write(module, record):
-    """Replace the record, whole or not at all."""
-    path = module.params["record"]
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    files.replace(path, json.dumps(record, indent=1))
-
-
-def forget(module):
-    """Remove the record, and its folder if nothing else is in it."""
-    path = module.params["record"]
-    os.unlink(path)
-    if not os.listdir(os.path.dirname(path)):
-        os.rmdir(os.path.dirname(path))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import zipfile
 
 from ansible.module_utils import lockstep_files as files
 from ansible.module_utils import lockstep_host as host
+from ansible.module_utils import lockstep_processes as processes
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -22,42 +23,19 @@ description:
   - Installs every wheel in the folder's C(requirements.txt), with its hashes, using uv if the folder has it, otherwise pip.
   - A stamp written last records the environment's source; one that is incomplete, or from another source, is made again.
   - A non-empty folder that this module did not make is neither replaced nor removed.
-  - C(absent) removes the environment.
 options:
-  path:
-    description: The environment's folder.
-    type: path
-    required: true
-  wheels:
-    description: Folder of the wheels; needed for C(present).
-    type: path
-  digest:
-    description: Digest over the wheels, as in the folder's name; needed for C(present).
-    type: str
-  python:
-    description: Python that makes the environment.
-    type: path
-    default: /usr/bin/python3
-  need_mb:
-    description: Free megabytes that it needs.
-    type: int
-    default: 2800
+  path: {type: path, required: true, description: The environment's folder.}
+  wheels: {type: path, description: Folder of the wheels; needed for C(present).}
+  digest: {type: str, description: "Digest over the wheels, as in the folder's name; needed for C(present)."}
+  python: {type: path, default: /usr/bin/python3, description: Python that makes the environment.}
+  need_mb: {type: int, default: 2800, description: Free megabytes that it needs.}
   modules:
-    description: Modules that must import before the environment counts as complete.
     type: list
     elements: str
     default: [tensorflow, keras, numpy, PIL, yaml]
-  others:
-    description: Files and folders beside the environment that C(absent) removes, too.
-    type: list
-    elements: path
-    default: []
-  state:
-    description: Whether the environment should exist.
-    type: str
-    choices: [present, absent]
-    default: present
-author: Lockstep
+    description: Modules that must import before the environment counts as complete.
+  others: {type: list, elements: path, default: [], description: Files and folders beside the environment that C(absent) removes.}
+  state: {type: str, choices: [present, absent], default: present, description: Whether the environment should exist.}
 """
 
 EXAMPLES = """
@@ -69,14 +47,8 @@ EXAMPLES = """
 """
 
 RETURN = """
-seconds:
-  description: How long it took.
-  returned: changed
-  type: float
-tool:
-  description: What installed the wheels, C(uv) or C(pip).
-  returned: changed
-  type: str
+seconds: {type: float, returned: changed, description: How long it took.}
+tool: {type: str, returned: changed, description: "What installed the wheels, C(uv) or C(pip)."}
 """
 
 LOCK = ".lockstep-env.lock"
@@ -181,7 +153,7 @@ def refuse_foreign(module):
     bare = os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path)
     if os.path.lexists(path) and not ours and not bare:
         module.fail_json(
-            msg=f"{host.name()}: python_env_path={path} is there, and Lockstep did not make it; what is there would be lost. "
+            msg=f"{host.name()}: python_env_path={path} exists, and Lockstep did not make it; its contents would be lost. "
             "Move it away, or set python_env_path to a folder of its own"
         )
 
@@ -196,7 +168,7 @@ def install(module):
     wheels = module.params["wheels"]
     wish = os.path.join(wheels, "requirements.txt")
     if not os.path.isfile(wish):
-        module.fail_json(msg=f"{host.name()}: {wish} is not there; is dfs_path mounted? Run provision.yml again")
+        module.fail_json(msg=f"{host.name()}: {wish} is missing; is dfs_path mounted? Run provision.yml again")
     # Next to the environment: files are moved there instead of copied from another disk.
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=os.path.dirname(module.params["path"])) as scratch:
         os.environ.update({"UV_CACHE_DIR": f"{scratch}/cache", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_CONFIG": "1", "TMPDIR": scratch})
@@ -252,9 +224,9 @@ def try_imports(module):
         os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_HOME": home})
         code, _, error = module.run_command([f"{module.params['path']}/bin/python", "-c", statements])
     if code != 0:
-        said = error.strip().splitlines() or [f"exit code {code}"]
+        messages = error.strip().splitlines() or [f"exit code {code}"]
         module.fail_json(
-            msg=f"{host.name()}: the new environment does not work: {said[-1]}; is this processor too old for TensorFlow's build?"
+            msg=f"{host.name()}: the new environment does not work: {messages[-1]}; is this processor too old for TensorFlow's build?"
         )
 
 
@@ -262,27 +234,16 @@ def refuse_while_used(module):
     """Refuse to replace an environment that is in use."""
     program = os.path.join(module.params["path"], "bin", "")
     for entry in filter(str.isdigit, os.listdir("/proc")):
-        if first_argument(entry).startswith(program):
+        if processes.words(entry)[0].startswith(program):
             module.fail_json(
                 msg=f"{host.name()}: process {entry} runs with {module.params['path']}, which is to be replaced or removed; "
                 "wait for the run to end or stop it (ansible-playbook status.yml, stop.yml), then try again"
             )
 
 
-def first_argument(pid):
-    """The command of a process; empty if it is gone or hidden from us."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as stream:
-            return stream.read().split(b"\0")[0].decode(errors="replace")
-    except OSError:
-        return ""
-
-
 def check_disk(module):
     """Refuse if the disk is too small, before anything is written."""
-    folder = os.path.dirname(module.params["path"])
-    while not os.path.isdir(folder):
-        folder = os.path.dirname(folder)
+    folder = host.existing(os.path.dirname(module.params["path"]))
     free = shutil.disk_usage(folder).free // 2**20
     if free < module.params["need_mb"]:
         module.fail_json(
@@ -307,11 +268,7 @@ def runs(module):
 
 def stamp(module):
     """What the environment was made from; None if it was never finished."""
-    try:
-        with open(stamp_path(module), encoding="utf-8") as stream:
-            return json.load(stream)
-    except (FileNotFoundError, ValueError):
-        return None
+    return files.parsed(stamp_path(module))
 
 
 def stamp_path(module):
@@ -360,8 +317,8 @@ def run(module, *argv):
     """Run a command, or fail with its output."""
     code, out, error = module.run_command(list(argv))
     if code != 0:
-        said = [line.strip() for line in (error or out).splitlines() if line.strip()][-6:]
-        module.fail_json(msg=f"{host.name()}: `{' '.join(argv[:4])} ...` ended with exit code {code}: {' '.join(said) or 'nothing said'}")
+        messages = [line.strip() for line in (error or out).splitlines() if line.strip()][-6:]
+        module.fail_json(msg=f"{host.name()}: `{' '.join(argv[:4])} ...` ended with exit code {code}: {' '.join(messages) or 'no output'}")
 
 
 if __name__ == "__main__":

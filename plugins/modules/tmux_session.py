@@ -10,48 +10,20 @@ description:
   - Starts a command in a detached tmux session, or ends a session and only its processes.
   - A session lives as long as its command. The tmux server's socket name is C(lockstep).
 options:
-  name:
-    description: Name of the session, matched exactly.
-    type: str
-    required: true
-  argv:
-    description: The command and its arguments; needed to start.
-    type: list
-    elements: str
-  chdir:
-    description: Working directory of the command.
-    type: path
-    default: /
-  state:
-    description: Whether the session should exist.
-    type: str
-    choices: [present, absent]
-    default: present
-  grace:
-    description: Seconds between SIGTERM and SIGKILL when a session is ended.
-    type: float
-    default: 10
-author: Lockstep
+  name: {type: str, required: true, description: "Name of the session, matched exactly."}
+  argv: {type: list, elements: str, description: The command and its arguments; needed to start.}
+  chdir: {type: path, default: /, description: Working directory of the command.}
+  state: {type: str, choices: [present, absent], default: present, description: Whether the session should exist.}
+  grace: {type: float, default: 10, description: Seconds between SIGTERM and SIGKILL when a session is ended.}
 """
 
 EXAMPLES = """
 - name: Start a worker
-  tmux_session:
-    name: my-run-w0
-    argv: [bash, run_worker.sh]
-    chdir: /srv/lockstep/runs/my-run/workers/node01
-
-- name: End it
-  tmux_session:
-    name: my-run-w0
-    state: absent
+  tmux_session: {name: my-run-w0, argv: [bash, run_worker.sh], chdir: /srv/lockstep/runs/my-run/workers/node01}
 """
 
 RETURN = """
-ended:
-  description: How the session ended; C(absent) if there was none.
-  returned: state=absent
-  type: str
+ended: {type: str, returned: state=absent, description: How the session ended; C(absent) if there was none.}
 """
 
 
@@ -69,9 +41,9 @@ def main():
         supports_check_mode=True,
     )
     wanted, name = module.params["state"] == "present", module.params["name"]
-    there = tmux.exists(module, name)
-    if wanted == there or module.check_mode:
-        module.exit_json(changed=wanted != there, ended="absent")
+    running = tmux.exists(module, name)
+    if wanted == running or module.check_mode:
+        module.exit_json(changed=wanted != running, ended="absent")
     if wanted:
         tmux.start(module, name, module.params["argv"], module.params["chdir"])
         module.exit_json(changed=True)

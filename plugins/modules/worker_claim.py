@@ -27,64 +27,28 @@ description:
   - Before that, damaged files of the run's training state are put aside, so that it resumes from an intact one.
 options:
   state:
+    type: str
+    choices: [query, present, held, absent]
+    default: present
     description:
       - C(query) reports on the place and the host's facts for the run's records (versions, CPU, disk); a host that can't train fails.
       - C(present) claims the port, writes the run's files and starts C(run_worker.sh) in a tmux session.
       - C(held) reports whether the worker of O(launch) is alive.
       - C(absent) ends the run's worker and removes its claims; with O(launch), only those of that launch, which then can no longer
         start here.
-    type: str
-    choices: [query, present, held, absent]
-    default: present
-  root:
-    description: The worker's own directory.
-    type: path
-    required: true
-  run:
-    description: Name of the run.
-    type: str
-    required: true
-  launch:
-    description: Identifies one launch of a run.
-    type: str
-    default: ""
-  session:
-    description: tmux session of the run's worker; not needed to remove a launch's claims.
-    type: str
-  folder:
-    description: The run directory on this host; needed for C(query) and C(present).
-    type: path
-  host:
-    description: Inventory name of the worker; needed for C(query) and C(present).
-    type: str
-  port:
-    description: The worker's TCP port; needed for C(query) and C(present).
-    type: int
-  direct_port:
-    description: TCP port to which other workers connect.
-    type: int
-  files:
-    description: Files to write before the start, a list of dicts as in M(worker_files).
-    type: list
-    elements: dict
-    default: []
-  python:
-    description: The worker's Python, which must be able to train.
-    type: path
-  needs:
-    description: Published files on the distributed file system that this host must be able to read.
-    type: list
-    elements: path
-    default: []
-  need_mb:
-    description: Disk space that must be free, MB.
-    type: int
-    default: 512
-  grace:
-    description: Seconds between SIGTERM and SIGKILL to end a worker.
-    type: float
-    default: 5
-author: Lockstep
+  root: {type: path, required: true, description: The worker's own directory.}
+  run: {type: str, required: true, description: Name of the run.}
+  launch: {type: str, default: "", description: Identifies one launch of a run.}
+  session: {type: str, description: tmux session of the run's worker; not needed to remove a launch's claims.}
+  folder: {type: path, description: The run directory on this host; needed for C(query) and C(present).}
+  host: {type: str, description: Inventory name of the worker; needed for C(query) and C(present).}
+  port: {type: int, description: The worker's TCP port; needed for C(query) and C(present).}
+  direct_port: {type: int, description: TCP port to which other workers connect.}
+  files: {type: list, elements: dict, default: [], description: "Files to write before the start, as in M(worker_files)."}
+  python: {type: path, description: "The worker's Python, which must be able to train; by default the one that runs this module."}
+  needs: {type: list, elements: path, default: [], description: Published files that this host must be able to read.}
+  need_mb: {type: int, default: 512, description: "Disk space that must be free, MB."}
+  grace: {type: float, default: 5, description: Seconds between SIGTERM and SIGKILL to end a worker.}
 """
 
 EXAMPLES = """
@@ -97,52 +61,28 @@ EXAMPLES = """
     host: node01
     port: 12345
     session: my-run-w0
-    files:
-      - {path: /home/pi/lockstep/runs/my-run/workers/node01/run_worker.sh, content: "#!/bin/sh\\n", mode: "0755"}
 
 - name: Take that launch back
-  worker_claim:
-    root: /home/pi/lockstep
-    run: my-run
-    launch: 5eab81
-    state: absent
+  worker_claim: {root: /home/pi/lockstep, run: my-run, launch: 5eab81, state: absent}
 """
 
 RETURN = """
-running:
-  description: Whether this run's worker is already alive.
-  returned: state=query
-  type: bool
+running: {type: bool, returned: state=query, description: Whether this run's worker is already alive.}
 holder:
+  type: dict
+  returned: state=query
   description: >-
     Who else holds a port, or null: C(kind) (port or direct_port) and C(number), with C(run) and C(session) of another run, or C(process) of
     another program (empty if it is hidden).
-  returned: state=query
-  type: dict
-facts:
-  description: Versions, CPU model, cores, free disk of the host.
-  returned: state=query
-  type: dict
-newest_state:
-  description: Name of the newest intact training state on this host, or an empty string.
-  returned: state=query
-  type: str
-newest_memory:
-  description: Name of the newest intact memory of this worker's reduction, or an empty string.
-  returned: state=query
-  type: str
-held:
-  description: Whether the worker of that launch is alive.
-  returned: state=held
-  type: bool
-ended:
-  description: How the worker ended, as of M(tmux_session).
-  returned: state=absent
-  type: str
+facts: {type: dict, returned: state=query, description: "Versions, CPU model and cores of the host."}
+newest_state: {type: str, returned: state=query, description: Name of the newest intact training state on this host; may be empty.}
+newest_memory: {type: str, returned: state=query, description: Name of the newest intact memory of this worker's reduction; may be empty.}
 damaged:
-  description: Newer damaged files of both, each with C(kind) (state or memory), C(name) and C(reason).
-  returned: state=query
   type: list
+  returned: state=query
+  description: Newer damaged files of both, each with C(kind) (state or memory), C(name) and C(reason).
+held: {type: bool, returned: state=held, description: Whether the worker of that launch is alive.}
+ended: {type: str, returned: state=absent, description: "How the worker ended, as of M(tmux_session)."}
 """
 
 PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "pillow")
@@ -153,7 +93,7 @@ REVOKED_S = 86400
 
 def main():
     """Run the module."""
-    place = ["session", "folder", "host", "port"]
+    needed = ["session", "folder", "host", "port"]
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["query", "present", "held", "absent"], "default": "present"},
@@ -171,7 +111,7 @@ def main():
             "need_mb": {"type": "int", "default": 512},
             "grace": {"type": "float", "default": 5},
         },
-        required_if=[("state", "query", place), ("state", "present", place)],
+        required_if=[("state", "query", needed), ("state", "present", needed)],
         supports_check_mode=True,
     )
     {"query": query, "present": start, "held": report, "absent": give_back}[module.params["state"]](module)
@@ -184,8 +124,8 @@ def query(module):
     check_needs(module)
     other = None if running else holder(module)
     # Damaged files are moved only if this run may be launched now; never "changed": the recap of a checked launch says nothing is.
-    found = states(module, may_move=not running and other is None and not module.check_mode)
-    module.exit_json(changed=False, running=running, holder=other, facts=facts(module), **found)
+    state = states(module, may_move=not running and other is None and not module.check_mode)
+    module.exit_json(changed=False, running=running, holder=other, facts=facts(module), **state)
 
 
 def holder(module):
@@ -286,11 +226,7 @@ def claims(module):
 
 def read(path):
     """The claim on disk, or None; a torn file counts as none."""
-    try:
-        with open(path, encoding="utf-8") as stream:
-            held = json.load(stream)
-    except (FileNotFoundError, ValueError):
-        return None
+    held = files.parsed(path)
     return held if isinstance(held, dict) and {"run", "session"} <= held.keys() else None
 
 
@@ -332,10 +268,7 @@ def worker_folder(module):
 
 def check_disk(module):
     """Refuse if the worker's disk is nearly full."""
-    folder = module.params["root"]
-    while not os.path.isdir(folder):
-        folder = os.path.dirname(folder)
-    free = shutil.disk_usage(folder).free // 2**20
+    free = shutil.disk_usage(kernel.existing(module.params["root"])).free // 2**20
     if free < module.params["need_mb"]:
         module.fail_json(
             msg=f"{module.params['host']}: {free:,} MB free under {module.params['root']}; at least {module.params['need_mb']:,} MB are "
@@ -371,8 +304,8 @@ def denied(path):
 def states(module, may_move):
     """The newest intact files of the run's training state on this host; newer damaged ones are put aside, if permitted."""
     report = {"damaged": []}
-    for kind, place in (("state", module.params["folder"]), ("memory", worker_folder(module))):
-        folder = os.path.join(place, kind)
+    for kind, parent in (("state", module.params["folder"]), ("memory", worker_folder(module))):
+        folder = os.path.join(parent, kind)
         report[f"newest_{kind}"], broken = sealed.newest_whole(folder)
         for name, reason in broken.items():
             report["damaged"].append({"kind": kind, "name": name, "reason": reason})
@@ -391,16 +324,16 @@ def probe(module):
     """Versions of the worker's Python and packages; refuses a Python that can't train."""
     python, host = module.params["python"], module.params["host"]
     if not os.access(python, os.X_OK):
-        module.fail_json(msg=f"{host}: worker_python={python} is no program; set worker_python to a Python with requirements/node.txt")
+        module.fail_json(msg=f"{host}: worker_python={python} is not a program; set worker_python to a Python with requirements/node.txt")
     code, out, error = module.run_command([python, "-c", kernel.VERSIONS, *PACKAGES])
     if code != 0:
         module.fail_json(msg=f"{host}: worker_python={python} does not run: {error.strip()[-300:]}")
-    found = json.loads(out)
-    if not SUPPORTED[0] <= tuple(int(part) for part in found["python"].split(".")[:2]) <= SUPPORTED[1]:
-        module.fail_json(msg=f"{host}: worker_python={python} is Python {found['python']}; 3.11 to 3.13 are supported")
-    if not any(name.startswith("tensorflow") for name in found["packages"]):
+    versions = json.loads(out)
+    if not SUPPORTED[0] <= tuple(int(part) for part in versions["python"].split(".")[:2]) <= SUPPORTED[1]:
+        module.fail_json(msg=f"{host}: worker_python={python} is Python {versions['python']}; 3.11 to 3.13 are supported")
+    if not any(name.startswith("tensorflow") for name in versions["packages"]):
         module.fail_json(msg=f"{host}: worker_python={python} has no TensorFlow; install requirements/node.txt into it")
-    return found
+    return versions
 
 
 if __name__ == "__main__":

@@ -8,31 +8,24 @@ from ansible.module_utils.basic import AnsibleModule
 DOCUMENTATION = """
 module: worker_files
 short_description: Write several small files in one call
-description:
-  - Each file is complete or absent: it is written beside its place and renamed.
-  - A file that already has its content is left alone.
+description: Each file is complete or absent. A file that already has its content is left alone.
 options:
   files:
-    description: A list of dicts with C(path) (absolute), C(content), and optionally C(mode) (octal digits, 0640 by default).
     type: list
     elements: dict
     required: true
-author: Lockstep
+    description: A list of dicts with C(path) (absolute), C(content), and optionally C(mode) (octal digits, 0640 by default).
 """
 
 EXAMPLES = """
-- name: Write a worker's files
+- name: Write a worker's configuration
   worker_files:
     files:
-      - {path: /home/pi/lockstep/runs/my-run/config.yml, content: "seed: 1\\n"}
-      - {path: /home/pi/lockstep/runs/my-run/run_worker.sh, content: "#!/bin/sh\\n", mode: "0750"}
+      - {path: /home/pi/lockstep/runs/my-run/config.yml, content: "seed: 1\\n", mode: "0640"}
 """
 
 RETURN = """
-written:
-  description: Paths of the files that were new or had other content.
-  returned: always
-  type: list
+written: {type: list, returned: always, description: Paths of the files that were new or had other content.}
 """
 
 

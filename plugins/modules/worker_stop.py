@@ -7,35 +7,21 @@ from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
 module: worker_stop
-short_description: Ask a worker to save its state and end, and end only its processes if it does not
+short_description: Stop one run's worker
+description: Asks a worker to save its state and end, and ends only its processes if it does not.
 options:
-  session:
-    description: tmux session of the worker.
-    type: str
-    required: true
-  folder:
-    description: The worker's folder in the run directory; a marker there says that a user asked.
-    type: path
-    required: true
-  grace:
-    description: Seconds between SIGTERM and SIGKILL.
-    type: float
-    default: 120
-author: Lockstep
+  session: {type: str, required: true, description: tmux session of the worker.}
+  folder: {type: path, required: true, description: The worker's folder in the run directory; a marker there says that a user asked.}
+  grace: {type: float, default: 120, description: Seconds between SIGTERM and SIGKILL.}
 """
 
 EXAMPLES = """
 - name: Stop
-  worker_stop:
-    session: my-run-w0
-    folder: /home/pi/lockstep/runs/my-run/workers/node01
+  worker_stop: {session: my-run-w0, folder: /home/pi/lockstep/runs/my-run/workers/node01}
 """
 
 RETURN = """
-ended:
-  description: C(ended) by itself, C(killed), or C(absent) if it was not running.
-  returned: always
-  type: str
+ended: {type: str, returned: always, description: "C(ended) by itself, C(killed), or C(absent) if it was not running."}
 """
 
 

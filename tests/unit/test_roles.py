@@ -1,4 +1,4 @@
-"""The roles' variables: the same in defaults, argument specification and README."""
+"""The roles' variables: the same in defaults and argument specification, and to be found from the README."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_there_are_roles():
 
 @pytest.mark.parametrize("role", ROLES, ids=name)
 def test_defaults_are_those_of_the_argument_specification(role):
-    optional = {key: option["default"] for key, option in options(role).items() if not option["required"]}
+    optional = {key: option["default"] for key, option in options(role).items() if not option.get("required")}
     assert read(role / "defaults" / "main.yml") == optional
 
 
@@ -51,11 +51,11 @@ def test_defaults_are_of_the_specified_type(role):
 
 
 @pytest.mark.parametrize("role", WITH_README, ids=name)
-def test_readme_names_every_variable_and_no_other(role):
+def test_readme_leads_to_the_variables_or_names_them_all(role):
     text = (role / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\|\s*`(\w+)`", text, re.MULTILINE)
     mentioned = {row for row in rows if row.startswith(f"{role.name}_")}
-    assert mentioned == set(options(role))
+    assert mentioned == (set() if "(defaults/main.yml)" in text else set(options(role)))
 
 
 @pytest.mark.parametrize("role", ROLES, ids=name)

@@ -30,10 +30,10 @@ class Command(Task):
         """Run it."""
         self.doing, self.argv = str(self.arguments["doing"]), [str(part) for part in self.arguments["argv"]]
         if "each" not in self.arguments:
-            done = [self._run_shown(Line(Display(), command_line.terminal()))]
+            results = [self._run_shown(Line(Display(), command_line.terminal()))]
         else:
-            done = self._run_each([str(name) for name in self.arguments["each"]])
-        return {"changed": done[0][0] == 0, "code": done[0][0], "lines": [line for _, lines in done for line in lines]}
+            results = self._run_each([str(name) for name in self.arguments["each"]])
+        return {"changed": results[0][0] == 0, "code": results[0][0], "lines": [line for _, lines in results for line in lines]}
 
     def _run_shown(self, line: Line) -> tuple[int, list[str]]:
         try:

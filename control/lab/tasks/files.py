@@ -23,26 +23,26 @@ class Files(Task):
 
     def act(self) -> dict[str, Any]:
         """Write what is missing or different."""
-        made = self.arguments["lab"]
-        place, inventory = Path(made["place"]) / "nodes", Path(made["inventory"])
+        plan = self.arguments["lab"]
+        nodes_folder, inventory = Path(plan["place"]) / "nodes", Path(plan["inventory"])
         (inventory / "group_vars").mkdir(parents=True, exist_ok=True)
         keys_folder = inventory / KEYS
         changed = [_key_pair(keys_folder / "key", "lockstep-lab"), _give(keys_folder / "key", int(os.environ.get("SUDO_UID", os.getuid())))]
-        changed += [self._node(place / node["name"], node, made, keys_folder) for node in made["nodes"]]
-        keys = {node["name"]: _read(place / node["name"] / "settings" / f"{HOST_KEY}.pub") for node in made["nodes"]}
-        changed.append(_write(keys_folder / "known_hosts", lab.known_hosts(made["nodes"], keys)))
+        changed += [self._node(nodes_folder / node["name"], node, plan, keys_folder) for node in plan["nodes"]]
+        keys = {node["name"]: _read(nodes_folder / node["name"] / "settings" / f"{HOST_KEY}.pub") for node in plan["nodes"]}
+        changed.append(_write(keys_folder / "known_hosts", lab.known_hosts(plan["nodes"], keys)))
         return {"changed": any(changed)}
 
-    def _node(self, folder: Path, node: dict[str, Any], made: dict[str, Any], keys: Path) -> bool:
-        if node["container"] in made["create"] and (folder / "brick").exists():
+    def _node(self, folder: Path, node: dict[str, Any], plan: dict[str, Any], keys: Path) -> bool:
+        if node["container"] in plan["create"] and (folder / "brick").exists():
             shutil.rmtree(folder / "brick")  # of a container that is gone: a new one's volume must not find it
         new = not (folder / "brick").is_dir()
         (folder / "brick").mkdir(parents=True, exist_ok=True)
         settings = folder / "settings"
         written = [
             _key_pair(settings / HOST_KEY, node["name"]),
-            _write(settings / "hosts", lab.hosts_file(made["nodes"])),
-            _write(settings / "link", made["settings"]["link"] + "\n"),
+            _write(settings / "hosts", lab.hosts_file(plan["nodes"])),
+            _write(settings / "link", plan["settings"]["link"] + "\n"),
             _write(settings / "authorized_keys", _read(keys / "key.pub")),
         ]
         return new or any(written)
@@ -66,9 +66,9 @@ def _key_pair(path: Path, comment: str) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", f"{folder}/key"]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise LockstepError(f"ssh-keygen for {path}: {done.stderr.strip()}")
+        completed = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if completed.returncode != 0:
+            raise LockstepError(f"ssh-keygen for {path}: {completed.stderr.strip()}")
         os.replace(f"{folder}/key.pub", f"{path}.pub")
         os.replace(f"{folder}/key", path)
     return True

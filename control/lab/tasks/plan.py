@@ -31,14 +31,14 @@ class Plan(Task):
         """Check, look, compare."""
         _refuse_other_project(Path(self.arguments["project"]))
         wanted = lab.settings(command_line.operator_options("lab", self.task_vars), len(os.sched_getaffinity(0)))
-        place = {name: str(self.arguments[name]) for name in ("prefix", "subnet", "base_image")}
-        nodes = lab.nodes(wanted["cpus"], place["prefix"], place["subnet"])
+        options = {name: str(self.arguments[name]) for name in ("prefix", "subnet", "base_image")}
+        nodes = lab.nodes(wanted["cpus"], options["prefix"], options["subnet"])
         if os.geteuid() != 0:
             raise LockstepError(NOT_ROOT)
         engine = lab_engine.find()
         seen = Seen(engine, *((engine.labs(), engine.names(), engine.networks(), engine.images()) if engine else ([], [], [], [])))
-        changes = _present(seen, wanted, place, nodes) if wanted["state"] == "present" else _absent(seen, wanted["image"] == "absent")
-        made = {
+        changes = _present(seen, wanted, options, nodes) if wanted["state"] == "present" else _absent(seen, wanted["image"] == "absent")
+        plan = {
             "settings": wanted,
             "engine": engine.name if engine else "podman",
             "owner": lab.owner(str(project.ROOT)),
@@ -48,7 +48,7 @@ class Plan(Task):
             "inventory": str(INVENTORY),
             **changes,
         }
-        return {"changed": False, "show": shown(made), "ansible_facts": {"lab": made}}
+        return {"changed": False, "show": shown(plan), "ansible_facts": {"lab": plan}}
 
 
 def _refuse_other_project(called: Path) -> None:
@@ -74,12 +74,12 @@ class Seen:
         return [each for each in self.labs if each["labels"][lab.OWNER_LABEL] == lab.owner(str(project.ROOT))]
 
 
-def _present(seen: Seen, wanted: Mapping[str, Any], place: Mapping[str, str], nodes: list[dict[str, Any]]) -> dict[str, Any]:
+def _present(seen: Seen, wanted: Mapping[str, Any], options: Mapping[str, str], nodes: list[dict[str, Any]]) -> dict[str, Any]:
     mine = lab.owner(str(project.ROOT))
-    image = f"{lab_engine.IMAGE}:{lab.recipe_digest([place['base_image'].encode(), *_recipe()])}"
+    image = f"{lab_engine.IMAGE}:{lab.recipe_digest([options['base_image'].encode(), *_recipe()])}"
     builds = image not in seen.images
     conf = lab_engine.needed_conf()
-    exists = lab.check_network(place["prefix"], place["subnet"], mine, seen.networks, lab_engine.routes())
+    exists = lab.check_network(options["prefix"], options["subnet"], mine, seen.networks, lab_engine.routes())
     return {
         **lab.changes(nodes, wanted["memory"], mine, seen.labs, seen.names),
         "nodes": nodes,
@@ -87,7 +87,7 @@ def _present(seen: Seen, wanted: Mapping[str, Any], place: Mapping[str, str], no
         "packages": _packages(seen.engine, builds),
         "conf": conf,
         "environment": {"CONTAINERS_CONF": str(PLACE / "containers.conf")} if conf else {},
-        "network": {"name": place["prefix"], "subnet": place["subnet"], "exists": exists},
+        "network": {"name": options["prefix"], "subnet": options["subnet"], "exists": exists},
         "image": {"name": image, "builds": builds, **(_archives(seen.images) if builds else {})},
         "older": [each["container"] for each in seen.own() if each["image"] != image],
         "stale_folders": _stale([node["name"] for node in nodes], mine),
@@ -153,13 +153,13 @@ def _stale(names: list[str], mine: str) -> list[str]:
     return sorted(str(each) for each in [*gone, *scratch])
 
 
-def shown(made: dict[str, Any]) -> str:
+def shown(plan: dict[str, Any]) -> str:
     """The planned changes for the user; with `--check` this is all."""
-    if made["settings"]["state"] == "absent":
-        names = made["remove"] + made["networks"] + made["images"]
+    if plan["settings"]["state"] == "absent":
+        names = plan["remove"] + plan["networks"] + plan["images"]
         return "Lab: to remove\n" + text.fields([("engine", ", ".join(names) or "nothing"), ("files", f"{PLACE}, {INVENTORY}")])
-    steps = [("install", made["packages"])] + [(verb, made[verb]) for verb in ("create", "start", "adjust", "remove")]
+    steps = [("install", plan["packages"])] + [(verb, plan[verb]) for verb in ("create", "start", "adjust", "remove")]
     pairs = [(verb, ", ".join(names)) for verb, names in steps if names]
-    if made["image"]["builds"]:
-        pairs.append(("build", f"{made['image']['name']}, once: about a minute"))
+    if plan["image"]["builds"]:
+        pairs.append(("build", f"{plan['image']['name']}, once: about a minute"))
     return "Lab: what has to change\n" + text.fields(pairs) if pairs else "Lab: all nodes are there"

@@ -21,19 +21,19 @@ class Ready(Task):
 
     def act(self) -> dict[str, Any]:
         """Wait, then show."""
-        made, user, deadline = self.arguments["lab"], str(self.arguments["user"]), float(self.arguments["deadline"])
+        plan, user, deadline = self.arguments["lab"], str(self.arguments["user"]), float(self.arguments["deadline"])
         until = time.monotonic() + deadline
-        with ThreadPoolExecutor(len(made["nodes"])) as pool:
-            answers = list(pool.map(lambda node: _wait(node, user, Path(made["inventory"]), until), made["nodes"]))
-        silent = [(node, answer) for node, answer in zip(made["nodes"], answers, strict=True) if answer]
+        with ThreadPoolExecutor(len(plan["nodes"])) as pool:
+            answers = list(pool.map(lambda node: _wait(node, user, Path(plan["inventory"]), until), plan["nodes"]))
+        silent = [(node, answer) for node, answer in zip(plan["nodes"], answers, strict=True) if answer]
         if silent:
             node, answer = silent[0]
             names = ", ".join(each["name"] for each, _ in silent)
             raise LockstepError(
                 f"no SSH on {names} within {deadline:.0f} s; {node['name']} ({node['address']}): {answer}. "
-                f"Look inside: {made['engine']} logs {node['container']}; {made['engine']} exec -it {node['container']} bash"
+                f"Look inside: {plan['engine']} logs {node['container']}; {plan['engine']} exec -it {node['container']} bash"
             )
-        return {"changed": False, "show_last": shown(made)}
+        return {"changed": False, "show_last": shown(plan)}
 
 
 def _wait(node: dict[str, Any], user: str, inventory: Path, until: float) -> str:
@@ -46,25 +46,25 @@ def _wait(node: dict[str, Any], user: str, inventory: Path, until: float) -> str
 
 
 def _try(node: dict[str, Any], user: str, inventory: Path) -> str:
-    known = f'UserKnownHostsFile="{inventory / ".ssh" / "known_hosts"}"'
-    options = ["BatchMode=yes", "IdentitiesOnly=yes", "StrictHostKeyChecking=yes", f"ConnectTimeout={ATTEMPT_S}", known]
+    known_hosts = f'UserKnownHostsFile="{inventory / ".ssh" / "known_hosts"}"'
+    options = ["BatchMode=yes", "IdentitiesOnly=yes", "StrictHostKeyChecking=yes", f"ConnectTimeout={ATTEMPT_S}", known_hosts]
     argv = ["ssh", "-F", "none", "-i", str(inventory / ".ssh" / "key"), *(part for option in options for part in ("-o", option))]
     argv += [f"{user}@{node['address']}", "true"]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=2 * ATTEMPT_S, check=False)
+        completed = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=2 * ATTEMPT_S, check=False)
     except subprocess.TimeoutExpired:
         return f"no answer in {2 * ATTEMPT_S} s"
-    return lab.telling_line(done.stderr.splitlines()) if done.returncode != 0 else ""
+    return lab.telling_line(completed.stderr.splitlines()) if completed.returncode != 0 else ""
 
 
-def shown(made: dict[str, Any]) -> str:
+def shown(plan: dict[str, Any]) -> str:
     """The lab as a table, and the next commands."""
-    asked, cli, where = made["settings"], "ansible-playbook", shlex.quote(project.relative(Path(made["inventory"])))
+    asked, cli, where = plan["settings"], "ansible-playbook", shlex.quote(project.relative(Path(plan["inventory"])))
     limits = (lab.memory_text(asked["memory"]), asked["link"])
-    rows = [(node["name"], node["address"], f"{share:g}", *limits) for node, share in zip(made["nodes"], asked["cpus"], strict=True)]
+    rows = [(node["name"], node["address"], f"{share:g}", *limits) for node, share in zip(plan["nodes"], asked["cpus"], strict=True)]
     note = ""
-    if made["older"]:
-        note = f"\n  {', '.join(made['older'])}: made from an older image; to make them anew, remove the lab first\n"
+    if plan["older"]:
+        note = f"\n  {', '.join(plan['older'])}: made from an older image; to make them anew, remove the lab first\n"
     following = [
         ("provision it", f"{cli} -i {where} provision.yml"),
         ("check it", f"{cli} -i {where} doctor.yml"),

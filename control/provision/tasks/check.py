@@ -5,7 +5,6 @@ from typing import Any
 from control.provision import provisioning
 from control.provision.provisioning import Look
 from control.task import Task
-from trainer.errors import LockstepError
 
 
 class Check(Task):
@@ -18,7 +17,7 @@ class Check(Task):
         members = {member["name"]: member for member in plan["members"]}
         looks = {host: provisioning.parse(one["output"]) for host, one in seen.items() if "output" in one}
         for host, look in looks.items():
-            look.sudo_said = self.arguments["sudo"][host].get("said", "")
+            look.sudo_reason = self.arguments["sudo"][host].get("reason", "")
             look.gpus = members[host].get("gpus", 0)
         problems = lost
         for host, look in looks.items():
@@ -27,10 +26,8 @@ class Check(Task):
             problems += provisioning.shared_refusals(looks)
         if plan["state"] == "present":
             problems += provisioning.folder_refusals(looks)
-        if problems:
-            what = "can be removed now" if plan["state"] == "absent" else "can be provisioned like this"
-            raise LockstepError("\n".join([f"Nothing {what}, and nothing was changed:", *(f"  {one}" for one in problems)]))
-        found = {
+        provisioning.refuse(problems, "removed now" if plan["state"] == "absent" else "provisioned like this")
+        facts = {
             host: {
                 **look.fact(),
                 "wanted": seen[host]["wanted"],
@@ -38,7 +35,7 @@ class Check(Task):
             }
             for host, look in looks.items()
         }
-        return {"ansible_facts": {"provision_hosts": found}}
+        return {"ansible_facts": {"provision_hosts": facts}}
 
     def _judge(self, host: str, look: Look, password: bool, plan: dict[str, Any]) -> list[str]:
         if plan["state"] == "absent":
@@ -51,10 +48,10 @@ class Check(Task):
 def removal_refusals(host: str, look: Look, password: bool, kind: str) -> list[str]:
     """Why nothing can be removed from a host now."""
     problem = provisioning.sudo_refusal(look, password) if provisioning.removal_needs_root(look, kind) else None
-    found = [f"{host}: {problem}"] if problem else []
+    problems = [f"{host}: {problem}"] if problem else []
     if look.sessions:
-        found.append(f"{host}: {', '.join(look.sessions)} is running there; stop it first: ansible-playbook stop.yml")
-    return found
+        problems.append(f"{host}: {', '.join(look.sessions)} is running there; stop it first: ansible-playbook stop.yml")
+    return problems
 
 
 def unreachable(host: str, why: str) -> str:

@@ -1,4 +1,4 @@
-"""Gather the wheels that the hosts will install, on the control node, with progress."""
+"""Gather the wheels that the hosts will install, on the control node, with progress; refuse hosts that could not install them."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from ansible.utils.display import Display
 
 from control import command_line, project
 from control.progress import Line
-from control.provision import wheels
+from control.provision import provisioning, wheels
 from control.task import Task
 
 
@@ -15,19 +15,21 @@ class GatherWheels(Task):
 
     def act(self) -> dict[str, Any]:
         """Gather what is missing."""
-        targets = wheels.merged(wheels.Target(**target) for target in self.arguments["targets"])
+        hosts = self.arguments["hosts"]
+        targets = wheels.merged(wheels.Target(**host["target"]) for host in hosts.values())
         locks = {name: _pins(name) for name in {target.lock for target in targets} | {"control"}}
         uv = next((pin for pin in locks["control"] if pin.name == "uv"), None)
-        line, found, changed = Line(Display(), command_line.terminal(), every=2.0), {}, False
+        line, by_kind, changed = Line(Display(), command_line.terminal(), every=2.0), {}, False
         for target in targets:
             gathering = wheels.Gathering(target, locks[target.lock], uv, project.PRIVATE / "wheels" / target.key, line.update)
             index = gathering.complete()
             if index is None and not self.check_mode:
                 index, changed = gathering.gather(), True
                 line.print(f"wheels for {target.key}: {len(index['wheels'])}, {_megabytes(index):,.0f} MB")
-            found[target.key] = _fact(gathering, index)
+            by_kind[target.key] = _fact(gathering, index)
         line.end()
-        return {"changed": changed, "ansible_facts": {"provision_wheels": found}}
+        provisioning.refuse(provisioning.venv_refusals(hosts, by_kind))
+        return {"changed": changed, "ansible_facts": {"provision_wheels": by_kind}}
 
 
 def _pins(name: str) -> list[wheels.Pin]:

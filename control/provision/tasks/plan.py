@@ -9,6 +9,7 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 from control import command_line, text
+from control.doctor.checks.addresses import loopback
 from control.operator_variables import boolean
 from control.provision import provision
 from control.runs.cluster import check_absolute, cluster_hosts
@@ -40,6 +41,8 @@ class Plan(Task):
         if here:
             return {"ansible_facts": {"provision": planned}, "show_last": _nothing(names)}
         provision.check_members(members)
+        if state == "present":
+            provision.check_workers(members)
         for name in names:
             check_paths(name, {path: str(hostvars[name][path]) for path in PATHS if path in hostvars[name]})
         planned["addresses"] = addresses(str(member["address"]) for member in members)
@@ -65,10 +68,10 @@ def check_paths(host: str, paths: dict[str, str]) -> None:
         )
 
 
-def choice(name: str, value: Any, known: Iterable[str]) -> str:
+def choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """A value that must be one of the known ones."""
-    if str(value) not in known:
-        raise ConfigError(f"-e {name}={value}: expected {' or '.join(known)}")
+    if str(value) not in choices:
+        raise ConfigError(f"-e {name}={value}: expected {' or '.join(choices)}")
     return str(value)
 
 
@@ -78,18 +81,18 @@ def addresses(names: Iterable[str]) -> list[str]:
     Raises:
         ConfigError: a name that does not resolve, or resolves to loopback.
     """
-    found: list[str] = []
+    resolved: list[str] = []
     for name in names:
         try:
-            here = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})
+            own = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})
         except OSError as error:
-            raise ConfigError(f"{name} has no address on this machine ({error}); set worker_address or ansible_host to one") from None
-        if any(address.startswith("127.") or address == "::1" for address in here):
+            raise ConfigError(f"{name} does not resolve on this machine ({error}); set worker_address or ansible_host to one") from None
+        if any(map(loopback, own)):
             raise ConfigError(
-                f"{name} is {', '.join(here)} on this machine: no other host can reach that; set worker_address to its address"
+                f"{name} resolves to {', '.join(own)} on this machine, which no other host can reach; set worker_address to its address"
             )
-        found += here
-    return found
+        resolved += own
+    return resolved
 
 
 def _nothing(names: list[str]) -> str:

@@ -29,13 +29,13 @@ def row(name: str, host: dict[str, Any], plan: dict[str, Any], arguments: dict[s
     """One host: what it is, and what was done there, or would be."""
     new = len(arguments["packages"][name].get("installed", []))
     environment = arguments["environments"][name]
-    made = f"made in {environment['seconds']:.0f} s" if environment.get("seconds") else "in place"
+    state = f"made in {environment['seconds']:.0f} s" if environment.get("seconds") else "in place"
     return [
         name,
         host["machine"],
         host["python_version"],
         f"{new} {'to install' if check else 'installed'}" if new else "in place",
-        "to be made" if check and environment.get("changed") else made,
+        "to be made" if check and environment.get("changed") else state,
         f"{plan['kind']} on {arguments['path']}",
         f"{len(plan['addresses'])} addresses" if plan["firewall"] else "off",
     ]

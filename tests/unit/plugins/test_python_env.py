@@ -149,7 +149,7 @@ def test_nothing_is_written_on_a_disk_that_is_too_small(place, monkeypatch):
 
 def test_wheels_that_are_not_there_are_named(place):
     (place.wheels / "requirements.txt").unlink()
-    assert f"{place.wheels}/requirements.txt is not there; is dfs_path mounted?" in failed(python_env.present, place.module())
+    assert f"{place.wheels}/requirements.txt is missing; is dfs_path mounted?" in failed(python_env.present, place.module())
 
 
 def test_a_python_that_does_not_run_is_named(place):
@@ -170,7 +170,7 @@ def running(place):
     program.symlink_to(shutil.which("sleep"))
     process = subprocess.Popen([str(program), "60"])
     # The kernel writes the command line a moment after the program counts as started.
-    await_until(lambda: python_env.first_argument(process.pid) == str(program), 10, "started")
+    await_until(lambda: python_env.processes.words(process.pid)[0] == str(program), 10, "started")
     yield process.pid
     process.kill()
     process.wait()
@@ -221,7 +221,7 @@ def test_what_others_made_is_neither_replaced_nor_removed(state, check_mode, pla
     act = {"present": python_env.present, "absent": python_env.absent}[state]
     message = failed(act, place.module(state=state, check_mode=check_mode))
     assert message.endswith(
-        f"python_env_path={place.venv} is there, and Lockstep did not make it; what is there would be lost. "
+        f"python_env_path={place.venv} exists, and Lockstep did not make it; its contents would be lost. "
         "Move it away, or set python_env_path to a folder of its own"
     )
     assert sorted(os.listdir(place.root)) == ["caches", "venv"]

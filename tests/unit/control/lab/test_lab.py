@@ -151,7 +151,7 @@ def test_a_network_of_others_is_refused(networks, routes, message):
 def test_a_lab_does_not_move():
     said = refusal(lab.check_network, "lab", "10.1.0.0/24", MINE, [network("lab2", "10.2.0.0/24", MINE)], [])
     assert said == (
-        "this project's lab is on network lab2 (10.2.0.0/24), not lab (10.1.0.0/24); say so again, as in "
+        "this project's lab is on network lab2 (10.2.0.0/24), not lab (10.1.0.0/24); give these again, as in "
         "-e lab_prefix=lab2 -e lab_subnet=10.2.0.0/24, or remove it first: ansible-playbook lab.yml -e state=absent"
     )
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 import sys
@@ -225,7 +226,7 @@ def test_mounts_of_this_machine_are_read():
 
 
 def contents(action, path, **options):
-    defaults = {"token": "t1", "writer": "pi1", "host": "pi2", "kind": "mounted", "folders": ["wheels", "code"], "only": False}
+    defaults = {"token": "t1", "writer": "pi1", "host": "pi2", "kind": "mounted", "folders": ["wheels", "code"]}
     return Module(path=str(path), action=action, **{**defaults, **options})
 
 
@@ -280,22 +281,22 @@ def test_only_our_folders_are_emptied(tmp_path):
     for name in ("wheels", "thesis"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
-    refusing = contents("empty", tmp_path, only=True)
-    assert "also holds thesis, which Lockstep did not put there" in failed(dfs_contents.empty, refusing)
+    assert "also holds thesis, which Lockstep did not put there" in failed(dfs_contents.empty, contents("empty", tmp_path))
+    shutil.rmtree(tmp_path / "thesis")
     assert ended(dfs_contents.empty, contents("empty", tmp_path, check_mode=True)) == {"changed": True, "removed": ["wheels"]}
     assert ended(dfs_contents.empty, contents("empty", tmp_path)) == {"changed": True, "removed": ["wheels"]}
-    assert os.listdir(tmp_path) == ["thesis"]
+    assert os.listdir(tmp_path) == []
     assert ended(dfs_contents.empty, contents("empty", tmp_path)) == {"changed": False, "removed": []}
 
 
 def test_state_of_runs_under_slurm_is_kept_and_an_empty_folder_of_it_is_not(tmp_path):
     (tmp_path / "slurm" / "my-run").mkdir(parents=True)
-    message = failed(dfs_contents.empty, contents("empty", tmp_path, only=True))
+    message = failed(dfs_contents.empty, contents("empty", tmp_path))
     assert "holds in slurm/ what runs under Slurm need to go on (my-run)" in message
     assert "playbooks/delete_run.yml -e run=my-run" in message
     assert (tmp_path / "slurm" / "my-run").is_dir()
     (tmp_path / "slurm" / "my-run").rmdir()
-    assert ended(dfs_contents.empty, contents("empty", tmp_path, only=True))["removed"] == ["slurm"]
+    assert ended(dfs_contents.empty, contents("empty", tmp_path))["removed"] == ["slurm"]
     assert not (tmp_path / "slurm").exists()
 
 
@@ -337,8 +338,6 @@ class Daemon:
 
         parameters = {
             "brick": str(self.brick),
-            "max_port": 49251,
-            "folders": ["wheels"],
             "settings": str(self.settings),
             "access": str(self.folder / "secure-access"),
             "record": str(self.folder / "lib" / "gluster.json"),
@@ -359,6 +358,10 @@ def serve(daemon, **options):
 
 def serve_no_more(daemon, **options):
     return ended(gluster_server.absent, daemon.module(state="absent", **options))["did"]
+
+
+def test_the_bricks_ports_are_those_that_the_firewall_names():
+    assert provision.BRICK_PORTS[1] == gluster_server.HIGHEST_PORT
 
 
 def test_a_server_is_brought_up_once_and_taken_down_to_what_it_was(daemon):
@@ -579,7 +582,7 @@ def test_a_server_that_does_not_answer_is_named(pool):
 
 def test_a_server_that_does_not_join_is_named(pool):
     pool.connected = "0"
-    assert "GlusterFS on 10.0.0.2, 10.0.0.3 does not join within 0 s" in failed(gluster_volume.present, pool.module())
+    assert "GlusterFS on 10.0.0.2, 10.0.0.3 has not joined within 0 s" in failed(gluster_volume.present, pool.module())
 
 
 def test_only_a_volume_and_a_pool_that_were_made_here_are_dissolved(pool):

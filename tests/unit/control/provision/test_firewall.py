@@ -159,7 +159,7 @@ def test_rules_that_nft_does_not_take_replace_nothing(kernel, tmp_path):
     present(kernel, tmp_path, "a")
     kernel.takes = False
     message = failed(firewall_table.present, kernel.module(tmp_path, "b"))
-    assert "nftables does not take the rules: syntax error. The kernel may lack nf_tables" in message
+    assert "nftables rejects the rules: syntax error. The kernel may lack nf_tables" in message
     assert message.endswith("without a firewall: -e firewall=false")
     assert (kernel.table, (tmp_path / "etc" / "firewall.nft").read_text()) == ("as loaded: a", "a")
 

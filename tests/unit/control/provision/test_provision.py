@@ -7,9 +7,10 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import lockstep_files
 import pytest
 import yaml
-from ansible.errors import AnsibleError
+from ansible.errors import AnsibleError, AnsibleFilterError
 
 from control.provision import provision, provisioning
 from control.provision.tasks import check as provision_check
@@ -20,10 +21,8 @@ from control.provision.tasks import removed as provision_removed
 from control.provision.tasks import report as provision_report
 from plugins.action import provision_sudo
 from tests.unit.conftest import ROOT
-from tests.unit.fake_module import load
 from trainer.errors import ConfigError
 
-host_packages = load("host_packages")
 GOOD = {
     "os_PRETTY_NAME": '"Debian GNU/Linux 12 (bookworm)"',
     "machine": "aarch64",
@@ -216,7 +215,7 @@ def test_what_takes_root(changed, kind, firewall, needed):
 @pytest.mark.parametrize("sudo", ["yes", "root"])
 def test_a_password_that_sudo_does_not_take_is_told_where_one_is_needed(sudo):
     found = look(sudo="password")
-    found.sudo_said = "Incorrect sudo password"
+    found.sudo_reason = "Incorrect sudo password"
     assert refused(found, password=True) == [
         "pi3: sudo does not take the password given for pi (Incorrect sudo password); give the right one with -K; "
         "a user who may not use sudo at all is let in by root: usermod -aG sudo pi"
@@ -250,14 +249,14 @@ class Sudo(provision_sudo.ActionModule):
 )
 def test_what_sudo_says_is_a_finding(answer, said, monkeypatch):
     monkeypatch.setattr(provision_sudo.ActionBase, "run", lambda *_: {})
-    assert Sudo(answer).run() == {"said": said}
+    assert Sudo(answer).run() == {"reason": said}
 
 
 def test_without_uv_a_python_that_makes_no_environments_takes_root():
     good, wheels = {**look().fact(), "root_refused": "no sudo"}, {"aarch64-cp311": {"uv": False}}
     (said,) = provisioning.venv_refusals({"pi3": good}, wheels)
     assert said == (
-        "pi3: uv can't be had for it, and its Python 3.11.2 makes no environments without Debian's package python3.11-venv, "
+        "pi3: uv is not available for it, and its Python 3.11.2 makes no environments without Debian's package python3.11-venv, "
         "which takes root to install: no sudo"
     )
     able = {**look(python="/usr/bin/python3 3.11.2 True True").fact(), "root_refused": "no sudo"}
@@ -312,11 +311,11 @@ def test_the_script_sees_whether_this_python_makes_environments(seen, tmp_path):
 
 
 def test_the_script_sees_an_installation_that_was_killed(seen, tmp_path):
-    record = SimpleNamespace(params={"record": str(tmp_path / "packages.json")})
+    record = str(tmp_path / "packages.json")
     assert "record" not in seen(tmp_path / "root").values
-    host_packages.write(record, {"installed": ["a"], "pending": ["b"]})
+    lockstep_files.write_record(record, {"installed": ["a"], "pending": ["b"]})
     assert seen(tmp_path / "root").values["record"] == "pending"
-    host_packages.write(record, {"installed": ["pending"]})
+    lockstep_files.write_record(record, {"installed": ["pending"]})
     assert seen(tmp_path / "root").values["record"] == "whole"
 
 
@@ -354,9 +353,9 @@ def test_names_are_resolved_here_and_loopback_is_refused(monkeypatch):
     monkeypatch.setattr(provision_plan.socket, "getaddrinfo", getaddrinfo)
     assert provision_plan.addresses(["pi1", "pi2"]) == ["10.0.0.1", "10.0.0.2", "fe80::2"]
     assert message(provision_plan.addresses, ["pi3"]) == (
-        "pi3 is 127.0.1.1 on this machine: no other host can reach that; set worker_address to its address"
+        "pi3 resolves to 127.0.1.1 on this machine, which no other host can reach; set worker_address to its address"
     )
-    assert message(provision_plan.addresses, ["pi9"]).startswith("pi9 has no address on this machine (Name or service not known); set")
+    assert message(provision_plan.addresses, ["pi9"]).startswith("pi9 does not resolve on this machine (Name or service not known); set")
 
 
 def test_two_hosts_with_one_address_are_refused():
@@ -365,6 +364,12 @@ def test_two_hosts_with_one_address_are_refused():
         "pi1, pi9 have one address, 10.0.0.1; every host needs its own: fix ansible_host or worker_address in the inventory"
     )
     assert message(provision.check_members, []).startswith("no hosts; put at least one")
+
+
+def test_a_port_that_is_no_number_is_refused_before_the_firewall_needs_it():
+    provision.check_workers(members(2))
+    with pytest.raises(AnsibleFilterError, match=r"pi2: port '12345x' is not a number from 1 to 65535; set worker_port"):
+        provision.check_workers([*members(1), {**members(2)[1], "port": "12345x", "direct_port": "12345x"}])
 
 
 @pytest.mark.parametrize(

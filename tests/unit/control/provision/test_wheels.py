@@ -56,7 +56,7 @@ def test_a_lock_is_read_with_comments_markers_and_several_hashes():
 
 @pytest.mark.parametrize("line", ["one==1.0", f"one>=1.0 --hash=sha256:{A}", f"one --hash=sha256:{A}"])
 def test_a_line_that_pins_nothing_is_refused(line):
-    with pytest.raises(LockstepError, match=r"^requirements: one.*expected name==version with hashes; make the lock anew: make lock$"):
+    with pytest.raises(LockstepError, match=r"^requirements: one.*expected name==version with hashes; lock again: make lock$"):
         wheels.pins(line)
 
 
@@ -119,8 +119,8 @@ def index(tmp_path, monkeypatch):
     return folder
 
 
-def gathering(tmp_path, lock, target=X86, uv=None, told=None):
-    lines = told if told is not None else []
+def gathering(tmp_path, lock, target=X86, uv=None, report=None):
+    lines = report if report is not None else []
     return Gathering(target, wheels.pins(lock), wheels.pins(uv)[0] if uv else None, tmp_path / "cache" / target.key, lines.append)
 
 
@@ -185,9 +185,9 @@ def test_uv_comes_along_when_it_is_to_be_had_and_is_no_part_of_the_digest(index,
 
 
 def test_without_uv_it_goes_on_and_says_so(index, tmp_path):
-    told = []
-    found = gathering(tmp_path, pin("one", make_wheel(index, "one")), uv=pin("uv", A), told=told)
+    report = []
+    found = gathering(tmp_path, pin("one", make_wheel(index, "one")), uv=pin("uv", A), report=report)
     assert found.gather()["uv"] is None
-    assert "the hosts use pip, which takes longer" in told[-1]
+    assert "the hosts use pip, which takes longer" in report[-1]
     assert json.loads((found.folder / "index.json").read_text())["uv"] is None
     assert found.complete() is not None
