@@ -131,9 +131,9 @@ def test_penalties_and_normalisation_are_those_of_the_course(built):
         ("resnet_cifar 2", "model.layers: 2 is not allowed; it must be 6n+2, from 8: 8, 14, 20, ... 44 (the nearest: 8)"),
         ("resnet_cifar at 30x30", "data.image_size: 30x30 is not allowed; resnet_cifar halves the image twice"),
         ("resnet_cifar growing", "model.weight_decay: -1.0 is not allowed; it must be at least 0"),
-        ("cnn too small", "data.image_size: 7x8 is not allowed; cnn halves the image three times"),
+        ("cnn too small", "data.image_size: 7x8 is not allowed; cnn needs sides of at least 8"),
         ("cnn of nothing", "model.dropout: 1.0 is not allowed; it must be from 0 to below 1"),
-        ("fashion_cnn too small", "data.image_size: 28x7 is not allowed"),
+        ("fashion_cnn too small", "data.image_size: 28x7 is not allowed; fashion_cnn needs sides of at least 8"),
         ("resnet50 in grey", "data.image_size: [224, 224, 1] is not allowed; resnet50 takes colour images from 32x32"),
     ],
 )

@@ -136,7 +136,7 @@ def test_a_truncated_archive_is_refused(archives, tmp_path):
         (
             "data_batch_2.bin",
             lambda data: data[:-7],
-            "data_batch_2.bin: truncated or damaged: 307,293 bytes are no whole number of records of 3,073",
+            "data_batch_2.bin: truncated or damaged: 307,293 bytes are not a multiple of the record size, 3,073",
         ),
         ("data_batch_2.bin", lambda data: data[:-3073], "data_batch_2.bin: truncated or damaged: 99 images and 99 labels, not 100"),
         ("test_batch.bin", lambda data: b"\x0a" + data[1:], "eval has the label 10; labels are 0 to 9"),
@@ -225,7 +225,7 @@ def test_an_unpacked_batch_that_is_a_device_or_pipe_is_refused(other, archives, 
     victim = tmp_path / "cifar-10-batches-bin" / "data_batch_2.bin"
     victim.unlink()
     victim.symlink_to(tmp_path / other)
-    assert refused(tmp_path) == f"{victim}: can't be read: it is no file"
+    assert refused(tmp_path) == f"{victim}: can't be read: not a regular file"
 
 
 def test_other_places_are_refused(tmp_path):
@@ -253,7 +253,7 @@ import tensorflow as tf
 cifar10.BATCH = 100
 binary, python, out = map(Path, sys.argv[1:])
 told, found = [], {}
-changed = convert.looked_at("cifar10", binary, "any", out, told.append)["changed"]
+changed = convert.convert("cifar10", binary, "any", out, told.append, check=True)["changed"]
 found["looked"] = changed, sorted(path.name for path in out.parent.iterdir())
 def refused(archive, digest):
     try:
@@ -267,17 +267,17 @@ first = next(tf.data.TFRecordDataset(str(out / "eval.tfrecords")).as_numpy_itera
 feature = tf.train.Example.FromString(first).features.feature
 found["features"] = {key: feature[key].WhichOneof("kind") for key in sorted(feature)}
 found["image"], found["label"] = feature["image"].bytes_list.value[0].hex(), feature["label"].int64_list.value[0]
-found["again"] = [work("cifar10", binary, "any", out, told.append)["changed"] for work in (convert.convert, convert.looked_at)]
+found["again"] = [convert.convert("cifar10", binary, "any", out, told.append, check)["changed"] for check in (False, True)]
 found["other"] = refused(python, "any")[0]
 folder = out.parent / "unpacked"
 with tarfile.open(binary) as archive:
     archive.extractall(folder, filter="data")
 one = out.parent / "from_folder"
-found["folder"] = [work("cifar10", folder, None, one, told.append)["changed"] for work in (convert.convert, convert.looked_at)]
+found["folder"] = [convert.convert("cifar10", folder, None, one, told.append, check)["changed"] for check in (False, True)]
 (inside,) = folder.rglob("data_batch_2.bin")
 os.utime(inside, (1, 1))
 try:
-    convert.looked_at("cifar10", folder, None, one, told.append)
+    convert.convert("cifar10", folder, None, one, told.append, check=True)
 except DatasetError as error:
     found["folder"].append(str(error))
 (out / "eval.tfrecords").unlink()
@@ -308,11 +308,11 @@ def test_an_archive_becomes_tfrecords_once_and_looking_writes_nothing(archives, 
     assert found["features"] == {"image": "bytes_list", "label": "int64_list"}
     assert (found["image"], found["label"]) == (images[0].tobytes().hex(), labels[0])
     assert found["again"] == [False, False]
-    assert "it is there already, made from another source" in found["other"]
+    assert "already exists, converted from another source" in found["other"]
     changed, again, message = found["folder"]
     assert (changed, again) == (True, False)
-    assert "it is there already, made from another source" in message
-    assert "it is there already, and not made by this command" in found["incomplete"]
+    assert "already exists, converted from another source" in message
+    assert "already exists, and not written by this command" in found["incomplete"]
 
 
 def test_what_cant_be_converted_is_refused():
@@ -500,18 +500,18 @@ def test_what_was_found_is_kept_until_a_file_changes(place, records, monkeypatch
         (
             [{"image": b"xyz", "label": 0}, {"image": b"xy", "label": 1}],
             None,
-            "record 1 has an image of 2 bytes, the first one 3 raw ones; they must be alike",
+            "record 1 has an image of 2 bytes, the first one 3 raw ones; all must be alike",
         ),
         ([{"image": png(1), "label": 0}, {"image": b"xy", "label": 1}], None, "record 1 is no JPEG, PNG, BMP or GIF, as the first one is"),
         (
             [{"image": b"xyz", "label": 0}, {"image": b"xyz", "label": 1}],
             None,
-            "its images are 3 raw bytes, with nothing that tells their shape; say it in",
+            "its images are 3 raw bytes, of unknown shape; give shape and layout in",
         ),
         (
             [{"image": b"xyz", "label": 0}, {"image": b"xyz", "label": 1}],
             {"shape": [2, 2, 3]},
-            "with shape [2, 2, 3] and layout HWC; say it in",
+            "with shape [2, 2, 3] and layout HWC; give shape and layout in",
         ),
         (
             [{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 2}],
@@ -527,7 +527,7 @@ def test_what_was_found_is_kept_until_a_file_changes(place, records, monkeypatch
         (
             [{"image": bytes(16), "label": label, "height": 2, "width": 2, "depth": 4} for label in (0, 1)],
             None,
-            "its raw images have 4 channels ([2, 2, 4], HWC); 1 (grey) or 3 are taken",
+            "its raw images have 4 channels ([2, 2, 4], HWC); it must be 1 (grey) or 3",
         ),
         (
             [{"image": bytes(12), "label": label} for label in (0, 1)],
@@ -539,12 +539,12 @@ def test_what_was_found_is_kept_until_a_file_changes(place, records, monkeypatch
         (
             [{"image": bytes(24), "label": number, "height": 2 + 2 * number, "width": 4 - 2 * number, "depth": 3} for number in (0, 1)],
             None,
-            "record 1 has sides [4, 2, 3], the first one [2, 4, 3]; they must be alike",
+            "record 1 has sides [4, 2, 3], the first one [2, 4, 3]; all must be alike",
         ),
         (
             [{"image": bytes(24), "label": number, "height": b"2", "width": b"4", "depth": b"3"} for number in (0, 1)],
             None,
-            "its images are 24 raw bytes, with nothing that tells their shape",
+            "its images are 24 raw bytes, of unknown shape",
         ),
     ],
 )
