@@ -175,7 +175,7 @@ def test_a_batch_is_drawn_as_it_is_and_as_training_sees_it(project, pictures):
     project.play("playbooks/visualize", *given, "--check")
     assert not (project.root / "pictures").exists()
     shown = project.play("playbooks/visualize", *given)
-    assert "12 images of step 1, as they are and as training sees them" in shown.stdout
+    assert "12 images of step 1, original and as training sees them" in shown.stdout
     (picture,) = (project.root / "pictures").iterdir()
     first = picture.read_bytes()
     with Image.open(picture) as image:
