@@ -60,7 +60,7 @@ def publish(arguments: argparse.Namespace) -> int:
 
     source = open_source(arguments.source, arguments.path)
     manifest = publishing.publish(source, arguments.packs, arguments.allow_bad_images, progress)
-    print(json.dumps({**publishing.known_of(manifest), "bytes": sum(manifest.shards)}))
+    print(json.dumps({**publishing.record_of(manifest), "bytes": sum(manifest.shards)}))
     return DONE
 
 

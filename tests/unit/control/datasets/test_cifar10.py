@@ -101,7 +101,7 @@ def test_an_unpacked_archive_is_read(inside, archives, tmp_path):
     assert (splits["eval"].labels == batch(5)[1]).all()
 
 
-def test_progress_is_told(archives):
+def test_progress_is_reported(archives):
     seen = []
     cifar10.read(archives["binary"], "any", lambda done, total: seen.append((done, total)))
     assert seen == [(number * SIZE, 6 * SIZE) for number in range(1, 7)]
@@ -113,7 +113,7 @@ def refused(path, digest=None):
     return str(caught.value)
 
 
-def test_another_digest_is_refused_with_the_mend(archives):
+def test_another_digest_is_refused_with_the_fix(archives):
     found = hashlib.md5(archives["python"].read_bytes()).hexdigest()
     message = refused(archives["python"])
     assert message.startswith(f"{archives['python']}: its digest is md5:{found}, not one of the official archives':")
@@ -471,7 +471,7 @@ def test_sides_and_classes_are_taken_from_records_and_from_the_file_beside_them(
         ({"height": 32, "width": 32, "depth": 3}, {}),
     ],
 )
-def test_how_raw_pixels_lie_is_as_it_is_said(sides, about, place, records):
+def test_the_layout_of_raw_pixels_is_the_given_one(sides, about, place, records):
     pixels = np.random.default_rng(0).integers(0, 256, 3072, dtype=np.uint8)
     rows = [{"image": pixels.tobytes(), "label": label, **sides} for label in (0, 1)]
     records(dict.fromkeys((place / "train.tfrecord", place / "test.tfrecord"), rows))
@@ -483,7 +483,7 @@ def test_how_raw_pixels_lie_is_as_it_is_said(sides, about, place, records):
     assert source.read("test", 1) == image.tobytes()
 
 
-def test_what_was_found_is_kept_until_a_file_changes(place, records, monkeypatch):
+def test_the_index_is_kept_until_a_file_changes(place, records, monkeypatch):
     records(dict.fromkeys((place / "train.tfrecord", place / "test.tfrecord"), raw(np.zeros((2, 3072), np.uint8), (0, 1))))
     before = tfrecords.TFRecords(str(place)).scan()
     with monkeypatch.context() as patched:
@@ -491,6 +491,11 @@ def test_what_was_found_is_kept_until_a_file_changes(place, records, monkeypatch
         assert tfrecords.TFRecords(str(place)).scan() == before
     records({place / "train.tfrecord": raw(np.zeros((3, 3072), np.uint8), (0, 1, 1))})
     assert len(tfrecords.TFRecords(str(place)).scan().files["train"]) == 3
+
+
+def blank(size, labels=(0, 1), **sides):
+    """Raw images of that many bytes."""
+    return [{"image": bytes(size), "label": label, **sides} for label in labels]
 
 
 @pytest.mark.parametrize(
@@ -503,49 +508,21 @@ def test_what_was_found_is_kept_until_a_file_changes(place, records, monkeypatch
             "record 1 has an image of 2 bytes, the first one 3 raw ones; all must be alike",
         ),
         ([{"image": png(1), "label": 0}, {"image": b"xy", "label": 1}], None, "record 1 is no JPEG, PNG, BMP or GIF, as the first one is"),
-        (
-            [{"image": b"xyz", "label": 0}, {"image": b"xyz", "label": 1}],
-            None,
-            "its images are 3 raw bytes, of unknown shape; give shape and layout in",
-        ),
-        (
-            [{"image": b"xyz", "label": 0}, {"image": b"xyz", "label": 1}],
-            {"shape": [2, 2, 3]},
-            "with shape [2, 2, 3] and layout HWC; give shape and layout in",
-        ),
-        (
-            [{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 2}],
-            None,
-            "labels must run from 0 to 2 without gaps, and be at least two; found 0, 2",
-        ),
-        ([{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 1}], {"classes": ["only"]}, "labels must run from 0 to 0"),
-        (
-            [{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 10**9 + 7}],
-            None,
-            "labels must run from 0 to 1000000007 without gaps, and be at least two; found 0, 1000000007",
-        ),
-        (
-            [{"image": bytes(16), "label": label, "height": 2, "width": 2, "depth": 4} for label in (0, 1)],
-            None,
-            "its raw images have 4 channels ([2, 2, 4], HWC); it must be 1 (grey) or 3",
-        ),
-        (
-            [{"image": bytes(12), "label": label} for label in (0, 1)],
-            {"shape": [2, 3, 2], "layout": "CHW"},
-            "its raw images have 2 channels ([2, 3, 2], CHW)",
-        ),
-        ([{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 1}], {"layout": "WHC"}, "dataset.json: layout WHC; raw pixels"),
+        (blank(3), None, "its images are 3 raw bytes, of unknown shape; give shape and layout in"),
+        (blank(3), {"shape": [2, 2, 3]}, "with shape [2, 2, 3] and layout HWC; give shape and layout in"),
+        (blank(784, (0, 2)), None, "labels must run from 0 to 2 without gaps, and be at least two; found 0, 2"),
+        (blank(784), {"classes": ["only"]}, "labels must run from 0 to 0"),
+        (blank(784, (0, 10**9 + 7)), None, "labels must run from 0 to 1000000007 without gaps, and be at least two; found 0, 1000000007"),
+        (blank(16, height=2, width=2, depth=4), None, "its raw images have 4 channels ([2, 2, 4], HWC); it must be 1 (grey) or 3"),
+        (blank(12), {"shape": [2, 3, 2], "layout": "CHW"}, "its raw images have 2 channels ([2, 3, 2], CHW)"),
+        (blank(784), {"layout": "WHC"}, "dataset.json: layout WHC; raw pixels"),
         ([], None, "train.tfrecord: there is no record in it"),
         (
             [{"image": bytes(24), "label": number, "height": 2 + 2 * number, "width": 4 - 2 * number, "depth": 3} for number in (0, 1)],
             None,
             "record 1 has sides [4, 2, 3], the first one [2, 4, 3]; all must be alike",
         ),
-        (
-            [{"image": bytes(24), "label": number, "height": b"2", "width": b"4", "depth": b"3"} for number in (0, 1)],
-            None,
-            "its images are 24 raw bytes, of unknown shape",
-        ),
+        (blank(24, height=b"2", width=b"4", depth=b"3"), None, "its images are 24 raw bytes, of unknown shape"),
     ],
 )
 def test_records_that_cant_be_used_are_refused(rows, about, wrong, place, records):
