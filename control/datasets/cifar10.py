@@ -67,7 +67,7 @@ class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         plain = module.replace("numpy._core", "numpy.core")
         if (plain, name) not in self.ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of CIFAR-10 holds")
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR-10 batch contains")
         return super().find_class(module, name)
 
 
@@ -162,7 +162,7 @@ def check_digest(path: Path, digest: str | None) -> None:
     if actual not in wanted:
         expected = digest or "one of the official archives'"
         raise DatasetError(
-            f"{path}: its digest is {actual}, not {expected}: it is truncated, or another file. "
+            f"{path}: its digest is {actual}, not {expected}: it is truncated or another file. "
             f"Fetch it again, or, if it is the right file: -e digest={actual}"
         )
 
@@ -181,12 +181,12 @@ def _packed(path: Path, digest: str | None, progress: Progress) -> list[Split]:
             def member(name: str) -> bytes:
                 stream = archive.extractfile(f"{layout.folder}/{name}") if f"{layout.folder}/{name}" in names else None
                 if stream is None:
-                    raise DatasetError(f"{path}: {layout.folder}/{name} is missing: the archive is truncated, or no CIFAR-10")
+                    raise DatasetError(f"{path}: {layout.folder}/{name} is missing: the archive is truncated or not CIFAR-10")
                 return stream.read()
 
             return _batches(layout, member, str(path), progress)
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise DatasetError(f"{path}: truncated, or no archive: {error}") from None
+        raise DatasetError(f"{path}: truncated or not an archive: {error}") from None
 
 
 def _check_member(member: tarfile.TarInfo, path: Path) -> None:
@@ -201,9 +201,7 @@ def _check_member(member: tarfile.TarInfo, path: Path) -> None:
         wrong = f"has {member.size:,} bytes"
     else:
         return
-    raise DatasetError(
-        f"{path}: {printable(member.name)} {wrong}; no archive of CIFAR-10 has such a member. Fix: fetch the archive again, and give that"
-    )
+    raise DatasetError(f"{path}: {printable(member.name)} {wrong}; CIFAR-10 archives have no such member. Fix: fetch the archive again")
 
 
 def _unpacked(path: Path, progress: Progress) -> list[Split]:
@@ -223,12 +221,12 @@ def _file(folder: Path, name: str) -> bytes:
         raise DatasetError(f"{folder / name}: can't be read: {error.strerror}") from None
 
 
-def _batches(layout: Archive, member: Callable[[str], bytes], place: str, progress: Progress) -> list[Split]:
+def _batches(layout: Archive, member: Callable[[str], bytes], origin: str, progress: Progress) -> list[Split]:
     batches = []
     for number, name in enumerate(layout.batches, 1):
-        images, labels = layout.read(member(name), f"{place}: {name}")
+        images, labels = layout.read(member(name), f"{origin}: {name}")
         if len(images) != BATCH or len(labels) != BATCH:
-            raise DatasetError(f"{place}: {name}: truncated or damaged: {len(images):,} images and {len(labels):,} labels, not {BATCH:,}")
+            raise DatasetError(f"{origin}: {name}: truncated or damaged: {len(images):,} images and {len(labels):,} labels, not {BATCH:,}")
         batches.append(Split(images, labels))
         progress(number * BATCH, len(layout.batches) * BATCH)
     return batches

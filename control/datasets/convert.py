@@ -1,4 +1,4 @@
-"""Distributed datasets, rewritten as TFRecords."""
+"""Datasets as distributed, rewritten as TFRecords."""
 
 import shutil
 import tempfile

@@ -36,13 +36,13 @@ class Own:
         # A copy of the file beside other images is another dataset.
         given = (self._function.path, self._function.name, self._function.source)
         self._digest = hashlib.sha256("\0".join(map(str, given)).encode()).hexdigest()
-        self._place = KEPT.resolve() / self._digest[:16]
+        self._kept = KEPT.resolve() / self._digest[:16]
 
     def scan(self) -> Listing:
         """Run the function once, and list its result."""
-        if not (self._place / "index.json").is_file():
+        if not (self._kept / "index.json").is_file():
             self._run()
-        index = read_json(self._place / "index.json")
+        index = read_json(self._kept / "index.json")
         self._records = index["records"]
         classes = _in_order({record[0] for split in SPLITS for record in self._records[split]})
         labels = {split: [classes.index(record[0]) for record in self._records[split]] for split in SPLITS}
@@ -53,7 +53,7 @@ class Own:
     def read(self, split: str, index: int) -> bytes:
         """Bytes of an image file."""
         _, first, last = self._records[split][index]
-        with (self._place / "images").open("rb") as stream:
+        with (self._kept / "images").open("rb") as stream:
             stream.seek(first)
             return stream.read(last - first)
 
@@ -71,8 +71,8 @@ class Own:
                         stream.write(data)
             sync(part / "images")
             write_json(part / "index.json", {"records": records})
-            shutil.rmtree(self._place, ignore_errors=True)
-            part.rename(self._place)
+            shutil.rmtree(self._kept, ignore_errors=True)
+            part.rename(self._kept)
         finally:
             shutil.rmtree(part, ignore_errors=True)
 
@@ -102,7 +102,7 @@ def _in_order(classes: set[str]) -> list[str]:
     return sorted(classes, key=lambda name: (int(name), name) if numbers else (0, name))
 
 
-def _class(label: Any, place: str) -> str:
+def _class(label: Any, where: str) -> str:
     if isinstance(label, str):
         return label
     try:
@@ -110,21 +110,21 @@ def _class(label: Any, place: str) -> str:
     except ValueError:  # lists of different lengths
         number = np.asarray(None)
     if number.dtype.kind not in "iu" or number.size != 1:
-        raise DatasetError(f"{place} is {_shown(label)} ({type(label).__name__}); {HOW}")
+        raise DatasetError(f"{where} is {_shown(label)} ({type(label).__name__}); {HOW}")
     return str(number.item())
 
 
-def _bytes(image: Any, place: str) -> bytes:
+def _bytes(image: Any, where: str) -> bytes:
     if isinstance(image, bytes):
         return image
     if isinstance(image, str | Path):
         try:
             return Path(image).expanduser().read_bytes()
         except OSError as error:
-            raise DatasetError(f"{place}: {image}: {error.strerror}") from None
+            raise DatasetError(f"{where}: {image}: {error.strerror}") from None
     pixels = np.asarray(image)
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] not in (1, 3)):
-        raise DatasetError(f"{place} is an array {list(pixels.shape)} of {pixels.dtype}; {HOW}")
+        raise DatasetError(f"{where} is an array {list(pixels.shape)} of {pixels.dtype}; {HOW}")
     stream = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels).save(stream, "PNG", compress_level=1)
     return stream.getvalue()

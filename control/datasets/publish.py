@@ -177,13 +177,13 @@ def _keep_reader(source: Source) -> None:
 
 def _check_chunk(chunk: tuple[str, int, int]) -> list[Checked]:
     split, start, stop = chunk
+    return [_check(split, index) for index in range(start, stop)]
+
+
+def _check(split: str, index: int) -> Checked:
     assert _reader is not None
-    return [_check(_reader, split, index) for index in range(start, stop)]
-
-
-def _check(source: Source, split: str, index: int) -> Checked:
     try:
-        data = source.read(split, index)
+        data = _reader.read(split, index)
         decode(data)
         return data, None
     except OSError as error:

@@ -34,11 +34,11 @@ class Listing:
     held_out: int | None = None
     """How many images, the first of `train`, the dataset itself sets aside for validation; None: `data.validation_split` decides."""
     note: str = ""
-    """What the user should know of its splits; empty for the usual ones."""
+    """A note for the user about its splits; empty for the usual ones."""
 
 
 class Source(Protocol):
-    """A place from which images can be published."""
+    """Images that can be published."""
 
     def scan(self) -> Listing:
         """List the records; raises DatasetError if the source can't be used."""

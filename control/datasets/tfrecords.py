@@ -43,18 +43,11 @@ def write(path: Path, images: np.ndarray, labels: np.ndarray) -> None:
 
     with replacing(path) as part, tf.io.TFRecordWriter(str(part)) as stream:
         for image, label in zip(images, labels, strict=True):
-            stream.write(example(image.tobytes(), int(label)))
-
-
-def example(image: bytes, label: int) -> bytes:
-    """A record."""
-    import tensorflow as tf
-
-    feature = {
-        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
-        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-    }
-    return bytes(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+            feature = {
+                "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image.tobytes()])),
+                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[int(label)])),
+            }
+            stream.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
 
 
 def count(path: Path) -> int:
@@ -74,7 +67,7 @@ class TFRecords:
 
     def __init__(self, path: str):
         self.path = folder_of(path)
-        self._places: dict[str, tuple[list[Path], np.ndarray]] = {}
+        self._records: dict[str, tuple[list[Path], np.ndarray]] = {}
         self._shape: tuple[int, ...] | None = None
         self._layout = "HWC"
 
@@ -92,8 +85,8 @@ class TFRecords:
 
     def read(self, split: str, index: int) -> bytes:
         """Bytes of one record's image: an image file, or raw pixels by rows, columns and channels."""
-        files, places = self._places[split]
-        shard, offset, length, _ = places[index]
+        files, rows = self._records[split]
+        shard, offset, length, _ = rows[index]
         with files[shard].open("rb") as stream:
             stream.seek(offset)
             image = stream.read(length)
@@ -125,22 +118,16 @@ class TFRecords:
         # Validation records are held-out training images: they come first.
         held, rest = index["validation"], index["train"]
         shifted = rest + np.array([len(shards["validation"]), 0, 0, 0])
-        self._places = {
+        self._records = {
             "train": ([*shards["validation"], *shards["train"]], np.concatenate([held, shifted])),
             "test": (shards["test"], index["test"]),
         }
-        labels = {split: places[:, 3].tolist() for split, (_, places) in self._places.items()}
+        labels = {split: rows[:, 3].tolist() for split, (_, rows) in self._records.items()}
         classes = class_names(f"dataset {self.path}", labels, [str(name) for name in about.get("classes", [])])
-        files = {
-            "train": [*_names("validation", len(held)), *_names("train", len(rest))],
-            "test": _names("test", len(index["test"])),
-        }
+        names = {split: [f"{split}/{number:07d}" for number in range(len(index[split]))] for split in SPLITS}
+        files = {"train": names["validation"] + names["train"], "test": names["test"]}
         shape = self._shape if self._shape is None or self._layout == "HWC" else (*self._shape[1:], self._shape[0])
         return Listing(self.path.name, classes, files, labels, stamp, shape, held_out=len(held) or None)
-
-
-def _names(split: str, count: int) -> list[str]:
-    return [f"{split}/{number:07d}" for number in range(count)]
 
 
 def write_index(folder: Path, out: Path) -> None:
@@ -163,7 +150,7 @@ def write_index(folder: Path, out: Path) -> None:
                 _check_like_first(image, own, size, f"{path}: record {len(rows)}")
                 rows.append((number, offset + record.index(image), len(image), label))
         if not rows and split != "validation":
-            raise DatasetError(f"{files[0]}: there is no record in it{' or in the others of its split' if len(files) > 1 else ''}")
+            raise DatasetError(f"{files[0]}: no records{', nor in the other files of its split' if len(files) > 1 else ''}")
         index[split] = np.asarray(rows, np.int64).reshape(-1, 4)
     with replacing(out) as part, part.open("wb") as stream:
         np.savez(stream, allow_pickle=False, size=np.asarray(size, np.int64), **index)
@@ -200,14 +187,14 @@ def _is_file(image: bytes) -> bool:
     return bitmap or image.startswith(FILES)
 
 
-def _check_like_first(image: bytes, own: tuple[int, ...], first: tuple[int, ...], place: str) -> None:
+def _check_like_first(image: bytes, own: tuple[int, ...], first: tuple[int, ...], where: str) -> None:
     """Refuse raw pixels among files, and pixels of another size or shape; sizes are those of `_size`."""
     if first[0] and len(image) != first[0]:
-        raise DatasetError(f"{place} has an image of {len(image):,} bytes, the first one {first[0]:,} raw ones; all must be alike")
+        raise DatasetError(f"{where} has an image of {len(image):,} bytes, the first one {first[0]:,} raw ones; all must be alike")
     if not first[0] and not _is_file(image):
-        raise DatasetError(f"{place} is no JPEG, PNG, BMP or GIF, as the first one is; all must be alike")
+        raise DatasetError(f"{where} is not a JPEG, PNG, BMP or GIF, but the first one is; all must be alike")
     if first[0] and own[0] and own != first:
-        raise DatasetError(f"{place} has sides {list(own[1:])}, the first one {list(first[1:])}; all must be alike")
+        raise DatasetError(f"{where} has sides {list(own[1:])}, the first one {list(first[1:])}; all must be alike")
 
 
 def _size(image: bytes, features: Any) -> tuple[int, ...]:
@@ -233,7 +220,7 @@ def _shape(index: dict[str, np.ndarray], about: dict[str, Any], path: Path) -> t
     if layout not in LAYOUTS:
         raise DatasetError(f"{path / ABOUT}: layout {layout}; raw pixels are HWC (rows, columns, channels) or CHW (channels first)")
     order = LAYOUTS[layout]
-    shape = tuple(about.get("shape", [(sides or guessed)[place] for place in order] if sides or guessed else []))
+    shape = tuple(about.get("shape", [(sides or guessed)[axis] for axis in order] if sides or guessed else []))
     if len(shape) != 3 or int(np.prod(shape)) != size:
         known = f"with shape {list(shape)} and layout {layout}" if shape else "of unknown shape"
         raise DatasetError(

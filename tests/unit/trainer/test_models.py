@@ -63,11 +63,10 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def built():
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(CASES)], capture_output=True, text=True, check=False, env=environment, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    argv = [sys.executable, "-c", SCRIPT, json.dumps(CASES)]
+    completed = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
@@ -212,7 +211,5 @@ def test_numbers_in_scientific_form_are_numbers():
 
 def test_options_are_checked_without_keras():
     script = "import sys; from trainer import models; models.options_of({'name': 'deep_cnn', 'stages': 2}); print('keras' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path(__file__).resolve().parents[3]
-    )
-    assert done.stdout.strip() == "False"
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert completed.stdout.strip() == "False"

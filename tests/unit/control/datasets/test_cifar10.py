@@ -126,8 +126,8 @@ def test_another_digest_is_refused_with_the_fix(archives):
 def test_a_truncated_archive_is_refused(archives, tmp_path):
     short = tmp_path / "short.tar.gz"
     short.write_bytes(archives["python"].read_bytes()[:-50_000])
-    assert "it is truncated, or another file" in refused(short)
-    assert refused(short, "any").startswith(f"{short}: truncated, or no archive:")
+    assert "it is truncated or another file" in refused(short)
+    assert refused(short, "any").startswith(f"{short}: truncated or not an archive:")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_truncated_archive_is_refused(archives, tmp_path):
         (
             "data_batch_5.bin",
             lambda data: None,
-            "cifar-10-batches-bin/data_batch_5.bin is missing: the archive is truncated, or no CIFAR-10",
+            "cifar-10-batches-bin/data_batch_5.bin is missing: the archive is truncated or not CIFAR-10",
         ),
     ],
 )
@@ -163,7 +163,7 @@ class Harmful:
 def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     members = [("cifar-10-batches-py/data_batch_1", pickle.dumps({b"data": Harmful(), b"labels": []}, protocol=2))]
     message = refused(packed(tmp_path / "harm.tar.gz", members), "any")
-    assert "data_batch_1: truncated or damaged: it asks for posix.system, which no batch of CIFAR-10 holds" in message
+    assert "data_batch_1: truncated or damaged: it asks for posix.system, which no CIFAR-10 batch contains" in message
 
 
 def hostile(path, **attributes):
@@ -202,7 +202,7 @@ def test_an_archive_with_links_or_devices_is_refused_in_a_line(member, what, tmp
     message = refused(path, "any")
     assert what in message
     assert message.startswith(f"{path}: ")
-    assert message.endswith("no archive of CIFAR-10 has such a member. Fix: fetch the archive again, and give that")
+    assert message.endswith("CIFAR-10 archives have no such member. Fix: fetch the archive again")
     assert "\n" not in message
 
 
@@ -507,7 +507,11 @@ def blank(size, labels=(0, 1), **sides):
             None,
             "record 1 has an image of 2 bytes, the first one 3 raw ones; all must be alike",
         ),
-        ([{"image": png(1), "label": 0}, {"image": b"xy", "label": 1}], None, "record 1 is no JPEG, PNG, BMP or GIF, as the first one is"),
+        (
+            [{"image": png(1), "label": 0}, {"image": b"xy", "label": 1}],
+            None,
+            "record 1 is not a JPEG, PNG, BMP or GIF, but the first one is",
+        ),
         (blank(3), None, "its images are 3 raw bytes, of unknown shape; give shape and layout in"),
         (blank(3), {"shape": [2, 2, 3]}, "with shape [2, 2, 3] and layout HWC; give shape and layout in"),
         (blank(784, (0, 2)), None, "labels must run from 0 to 2 without gaps, and be at least two; found 0, 2"),
@@ -516,7 +520,7 @@ def blank(size, labels=(0, 1), **sides):
         (blank(16, height=2, width=2, depth=4), None, "its raw images have 4 channels ([2, 2, 4], HWC); it must be 1 (grey) or 3"),
         (blank(12), {"shape": [2, 3, 2], "layout": "CHW"}, "its raw images have 2 channels ([2, 3, 2], CHW)"),
         (blank(784), {"layout": "WHC"}, "dataset.json: layout WHC; raw pixels"),
-        ([], None, "train.tfrecord: there is no record in it"),
+        ([], None, "train.tfrecord: no records"),
         (
             [{"image": bytes(24), "label": number, "height": 2 + 2 * number, "width": 4 - 2 * number, "depth": 3} for number in (0, 1)],
             None,

@@ -239,21 +239,14 @@ def test_several_shards_hold_whole_records(make_folder, packs, monkeypatch):
     assert_pixels(root, made, images, (6, 6, 3))
 
 
-def test_load_where_nothing_is_published(tmp_path):
-    sha256 = "0" * 64
+def test_a_folder_without_a_usable_manifest_is_refused(tmp_path):
     with pytest.raises(DatasetError) as caught:
-        manifest.load(manifest.Published(tmp_path, sha256))
-    assert str(caught.value) == (
-        f"{tmp_path}: no dataset is published there (no manifest.json); run ansible-playbook train.yml to publish it"
-    )
-
-
-def test_load_another_versions_manifest(tmp_path):
+        manifest.load(manifest.Published(tmp_path, "0" * 64))
+    reason = "no dataset is published there (no manifest.json); run ansible-playbook train.yml to publish it"
+    assert str(caught.value) == f"{tmp_path}: {reason}"
     write_json(tmp_path / "manifest.json", {"format": 0})
-    sha256 = sha256_file(tmp_path / "manifest.json")
-    with pytest.raises(DatasetError) as caught:
-        manifest.load(manifest.Published(tmp_path, sha256))
-    assert "written by another version; remove" in str(caught.value)
+    with pytest.raises(DatasetError, match="written by another version; remove"):
+        manifest.load(manifest.Published(tmp_path, sha256_file(tmp_path / "manifest.json")))
 
 
 # --- opening
