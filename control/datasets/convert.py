@@ -47,7 +47,7 @@ def convert(kind: str, path: Path, digest: str | None, out: Path, progress: Prog
     Raises:
         DatasetError: nothing is written.
     """
-    earlier = _same(path, out)
+    earlier = _earlier(path, out)
     if earlier is not None:
         return earlier
     splits = cifar10.read(path, digest, lambda images, total: progress(f"read {images:,} of {total:,} images"))
@@ -76,17 +76,21 @@ def convert(kind: str, path: Path, digest: str | None, out: Path, progress: Prog
     return {**about, "changed": True}
 
 
-def _same(path: Path, out: Path) -> dict[str, Any] | None:
-    """An earlier conversion of this very source, with `changed`: false.
+def _earlier(path: Path, out: Path) -> dict[str, Any] | None:
+    """A complete earlier conversion of this very source, with `changed`: false.
 
     Raises:
         DatasetError: no such source, or the folder holds something else.
     """
-    earlier, origin = _earlier(out), _origin(path)
-    if earlier is not None and earlier["origin"] == origin:
-        return {**earlier, "changed": False}
+    origin, file = _origin(path), out / tfrecords.ABOUT
+    about = dict(read_json(file)) if file.is_file() else {}
+    files = about.get("files", {})
+    complete = files and all((out / name).is_file() and (out / name).stat().st_size == known["bytes"] for name, known in files.items())
+    if complete and about.get("origin") == origin:
+        return {**about, "changed": False}
     if out.exists():
-        why = "converted from another source, or that one has changed" if earlier else "and not written by this command"
+        ours = complete and "origin" in about
+        why = "converted from another source, or that one has changed" if ours else "and not written by this command"
         raise DatasetError(f"out={out}: already exists, {why}; remove it, or give another folder: -e out=FOLDER")
     return None
 
@@ -105,14 +109,3 @@ def _origin(path: Path) -> dict[str, Any]:
         raise DatasetError(f"path={path}: no such file or folder; give {cifar10.LAYOUTS}")
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     return {"path": str(path.resolve()), "fingerprint": fingerprint(files)}
-
-
-def _earlier(out: Path) -> dict[str, Any] | None:
-    """An earlier conversion in that folder, if all of its files still exist."""
-    path = out / tfrecords.ABOUT
-    if not path.is_file():
-        return None
-    about = dict(read_json(path))
-    files = about.get("files", {})
-    complete = files and all((out / name).is_file() and (out / name).stat().st_size == file["bytes"] for name, file in files.items())
-    return about if complete and "origin" in about else None

@@ -9,6 +9,7 @@ checked bytes, and reused as long as its files are untouched.
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
@@ -207,13 +208,14 @@ def _jobs(manifest: Manifest, published: Published, part: Path, size: tuple[int,
             yield published, part, split, size, start, min(start + step, count)
 
 
-_readers: dict[tuple[Published, str], PackReader] = {}
+@functools.cache
+def _reader(published: Published, split: str) -> PackReader:
+    return PackReader(published.folder, manifests.load(published), split)
 
 
 def _decode_chunk(job: Job) -> None:
     published, part, split, size, start, stop = job
-    reader = _readers.get((published, split)) or PackReader(published.folder, manifests.load(published), split)
-    _readers[published, split] = reader
+    reader = _reader(published, split)
     pixels = np.lib.format.open_memmap(part / f"{split}-images.npy", "r+")
     images = [reader.image(index) for index in range(start, stop)]
     if len({image.shape for image in images}) == 1:
