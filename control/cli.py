@@ -60,7 +60,7 @@ def publish(arguments: argparse.Namespace) -> int:
 
     source = open_source(arguments.source, arguments.path)
     manifest = publishing.publish(source, arguments.packs, arguments.allow_bad_images, progress)
-    print(json.dumps({**publishing.known_of(manifest), "bytes": sum(manifest.shards)}))
+    print(json.dumps({**publishing.record_of(manifest), "bytes": sum(manifest.shards)}))
     return DONE
 
 
@@ -71,11 +71,11 @@ def convert(arguments: argparse.Namespace) -> int:
 
     worker.quiet_tensorflow()
 
-    def told(line: str) -> None:
+    def progress(line: str) -> None:
         print(line, flush=True)
 
-    work = converting.looked_at if arguments.check else converting.convert
-    print(json.dumps(work(arguments.source, arguments.path, arguments.digest, arguments.out, told)))
+    given = (arguments.source, arguments.path, arguments.digest, arguments.out)
+    print(json.dumps(converting.convert(*given, progress, arguments.check)))
     return DONE
 
 

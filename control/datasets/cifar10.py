@@ -22,6 +22,7 @@ from trainer.data.images import decode
 from trainer.data.manifest import SPLIT_SEED
 from trainer.data.partition import stratified_order
 from trainer.errors import DatasetError
+from trainer.terminal import printable
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 SHAPE = (3, 32, 32)
@@ -29,10 +30,10 @@ BATCH = 10_000
 BATCHES = {"train": 4, "validation": 1, "eval": 1}
 MEMBER_BYTES = 100 * 2**20
 """More than three times an official batch; a packed file can claim any size, and a sparse one costs its maker nothing."""
-KNOWN = (
-    "a python or binary archive of CIFAR-10 (cifar-10-python.tar.gz, cifar-10-binary.tar.gz), such an archive unpacked, or a folder with"
+LAYOUTS = (
+    "a python or binary archive of CIFAR-10 (cifar-10-python.tar.gz, cifar-10-binary.tar.gz), such an archive unpacked, or a folder with "
+    "train/<class>/ and test/<class>/"
 )
-LAYOUTS = f"{KNOWN} train/<class>/ and test/<class>/"
 Progress = Callable[[int, int], None]
 
 
@@ -66,23 +67,22 @@ class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         plain = module.replace("numpy._core", "numpy.core")
         if (plain, name) not in self.ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of CIFAR-10 holds")
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR-10 batch contains")
         return super().find_class(module, name)
 
 
 def _pickled(data: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
     try:
-        found = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()
-        images, labels = np.asarray(found[b"data"], np.uint8).reshape(-1, *SHAPE), np.asarray(found[b"labels"], np.int64)
+        batch = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()
+        return np.asarray(batch[b"data"], np.uint8).reshape(-1, *SHAPE), np.asarray(batch[b"labels"], np.int64)
     except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise DatasetError(f"{name}: truncated or damaged: {error or type(error).__name__}") from None
-    return images, labels
 
 
 def _binary(data: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
     record = 1 + int(np.prod(SHAPE))
     if len(data) % record:
-        raise DatasetError(f"{name}: truncated or damaged: {len(data):,} bytes are no whole number of records of {record:,}")
+        raise DatasetError(f"{name}: truncated or damaged: {len(data):,} bytes are not a multiple of the record size, {record:,}")
     rows = np.frombuffer(data, np.uint8).reshape(-1, record)
     return rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0].astype(np.int64)
 
@@ -158,12 +158,12 @@ def check_digest(path: Path, digest: str | None) -> None:
     if method not in ("md5", "sha256"):
         raise DatasetError(f"digest={digest}: expected md5:HEX, sha256:HEX or any")
     with path.open("rb") as stream:
-        found = f"{method}:{hashlib.file_digest(stream, method).hexdigest()}"
-    if found not in wanted:
+        actual = f"{method}:{hashlib.file_digest(stream, method).hexdigest()}"
+    if actual not in wanted:
         expected = digest or "one of the official archives'"
         raise DatasetError(
-            f"{path}: its digest is {found}, not {expected}: it is truncated, or another file. "
-            f"Fetch it again, or, if it is the one you mean: -e digest={found}"
+            f"{path}: its digest is {actual}, not {expected}: it is truncated or another file. "
+            f"Fetch it again, or, if it is the right file: -e digest={actual}"
         )
 
 
@@ -171,28 +171,28 @@ def _packed(path: Path, digest: str | None, progress: Progress) -> list[Split]:
     check_digest(path, digest)
     try:
         with tarfile.open(path, "r:*") as archive:
-            for one in archive:
-                _check_member(one, path)
+            for entry in archive:
+                _check_member(entry, path)
             names = archive.getnames()
-            layout = next((one for one in ARCHIVES.values() if any(name.startswith(one.folder) for name in names)), None)
+            layout = next((kind for kind in ARCHIVES.values() if any(name.startswith(kind.folder) for name in names)), None)
             if layout is None:
                 raise DatasetError(f"{path}: not CIFAR-10; give {LAYOUTS}")
 
             def member(name: str) -> bytes:
                 stream = archive.extractfile(f"{layout.folder}/{name}") if f"{layout.folder}/{name}" in names else None
                 if stream is None:
-                    raise DatasetError(f"{path}: {layout.folder}/{name} is missing: the archive is truncated, or no CIFAR-10")
+                    raise DatasetError(f"{path}: {layout.folder}/{name} is missing: the archive is truncated or not CIFAR-10")
                 return stream.read()
 
             return _batches(layout, member, str(path), progress)
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise DatasetError(f"{path}: truncated, or no archive: {error}") from None
+        raise DatasetError(f"{path}: truncated or not an archive: {error}") from None
 
 
 def _check_member(member: tarfile.TarInfo, path: Path) -> None:
     """Refuse members that no CIFAR-10 archive has: `tarfile` follows links, and reads a member of any size into memory."""
     if member.issym() or member.islnk():
-        wrong = f"is a link to {_printable(member.linkname)}"
+        wrong = f"is a link to {printable(member.linkname)}"
     elif not (member.isreg() or member.isdir()):
         wrong = "is a device or pipe"
     elif member.name.startswith("/") or ".." in PurePosixPath(member.name).parts:
@@ -201,14 +201,7 @@ def _check_member(member: tarfile.TarInfo, path: Path) -> None:
         wrong = f"has {member.size:,} bytes"
     else:
         return
-    raise DatasetError(
-        f"{path}: {_printable(member.name)} {wrong}; no archive of CIFAR-10 has such a member. Fix: fetch the archive again, and give that"
-    )
-
-
-def _printable(name: str) -> str:
-    """An untrusted name on one line, without terminal control characters."""
-    return name if name.isprintable() else repr(name)[1:-1]
+    raise DatasetError(f"{path}: {printable(member.name)} {wrong}; CIFAR-10 archives have no such member. Fix: fetch the archive again")
 
 
 def _unpacked(path: Path, progress: Progress) -> list[Split]:
@@ -222,21 +215,21 @@ def _unpacked(path: Path, progress: Progress) -> list[Split]:
 def _file(folder: Path, name: str) -> bytes:
     try:
         if (folder / name).exists() and not (folder / name).is_file():
-            raise DatasetError(f"{folder / name}: can't be read: it is no file")
+            raise DatasetError(f"{folder / name}: can't be read: not a regular file")
         return (folder / name).read_bytes()
     except OSError as error:
         raise DatasetError(f"{folder / name}: can't be read: {error.strerror}") from None
 
 
-def _batches(layout: Archive, member: Callable[[str], bytes], place: str, progress: Progress) -> list[Split]:
-    found = []
+def _batches(layout: Archive, member: Callable[[str], bytes], origin: str, progress: Progress) -> list[Split]:
+    batches = []
     for number, name in enumerate(layout.batches, 1):
-        images, labels = layout.read(member(name), f"{place}: {name}")
+        images, labels = layout.read(member(name), f"{origin}: {name}")
         if len(images) != BATCH or len(labels) != BATCH:
-            raise DatasetError(f"{place}: {name}: truncated or damaged: {len(images):,} images and {len(labels):,} labels, not {BATCH:,}")
-        found.append(Split(images, labels))
+            raise DatasetError(f"{origin}: {name}: truncated or damaged: {len(images):,} images and {len(labels):,} labels, not {BATCH:,}")
+        batches.append(Split(images, labels))
         progress(number * BATCH, len(layout.batches) * BATCH)
-    return found
+    return batches
 
 
 def _folders(path: Path, progress: Progress) -> dict[str, Split]:

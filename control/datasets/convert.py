@@ -1,7 +1,5 @@
-"""Distributed datasets, rewritten as TFRecords."""
+"""Datasets as distributed, rewritten as TFRecords."""
 
-import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -9,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from control.datasets import cifar10, tfrecords
+from control.datasets.sources import fingerprint
 from trainer.config import nearest
 from trainer.errors import DatasetError
 from trainer.files import FOLDER, read_json, sha256_file, write_json
@@ -19,7 +18,7 @@ Progress = Callable[[str], None]
 
 
 def check_kind(kind: str) -> None:
-    """Refuse what can't be converted.
+    """Refuse a source that can't be converted.
 
     Raises:
         DatasetError: names what can be.
@@ -28,7 +27,7 @@ def check_kind(kind: str) -> None:
         raise DatasetError(f"source={kind}: can't be converted{nearest(kind, KINDS)}; it must be one of: {', '.join(KINDS)}")
 
 
-def convert(kind: str, path: Path, digest: str | None, out: Path, told: Progress) -> dict[str, Any]:
+def convert(kind: str, path: Path, digest: str | None, out: Path, progress: Progress, check: bool = False) -> dict[str, Any]:
     """Write `train`, `validation` and `eval` as TFRecords, and `dataset.json`, into a folder that is complete or absent.
 
     Features: `image`, 3,072 bytes by channels, rows and columns; `label`, an index into the classes. The training images are in
@@ -39,7 +38,8 @@ def convert(kind: str, path: Path, digest: str | None, out: Path, told: Progress
         path: of an archive or a folder.
         digest: expected digest of the archive, as in `cifar10.read`.
         out: folder to write.
-        told: receives the progress.
+        progress: called with a line of progress.
+        check: only read the source, and refuse what a conversion would refuse.
 
     Returns:
         Content of `dataset.json`, with `changed`: false if the same was converted before.
@@ -47,10 +47,12 @@ def convert(kind: str, path: Path, digest: str | None, out: Path, told: Progress
     Raises:
         DatasetError: nothing is written.
     """
-    known = _same(kind, path, out)
-    if known is not None:
-        return known
-    splits = cifar10.read(path, digest, lambda done, total: told(f"read {done:,} of {total:,} images"))
+    earlier = _earlier(path, out)
+    if earlier is not None:
+        return earlier
+    splits = cifar10.read(path, digest, lambda images, total: progress(f"read {images:,} of {total:,} images"))
+    if check:
+        return {"files": {FILES[name]: {"records": len(split.labels)} for name, split in splits.items()}, "changed": True}
     out.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(dir=out.parent, prefix=".part-"))
     try:
@@ -63,7 +65,7 @@ def convert(kind: str, path: Path, digest: str | None, out: Path, told: Progress
             "files": {},
         }
         for name, split in splits.items():
-            told(f"writing {FILES[name]}")
+            progress(f"writing {FILES[name]}")
             tfrecords.write(part / FILES[name], split.images, split.labels)
             about["files"][FILES[name]] = _verified(part / FILES[name], len(split.labels))
         write_json(part / tfrecords.ABOUT, about)
@@ -74,36 +76,30 @@ def convert(kind: str, path: Path, digest: str | None, out: Path, told: Progress
     return {**about, "changed": True}
 
 
-def looked_at(kind: str, path: Path, digest: str | None, out: Path, told: Progress) -> dict[str, Any]:
-    """Like `convert`, without writing: the source is read, and refused if `convert` would refuse it."""
-    known = _same(kind, path, out)
-    if known is not None:
-        return known
-    splits = cifar10.read(path, digest, lambda done, total: told(f"read {done:,} of {total:,} images"))
-    return {"files": {FILES[name]: {"records": len(split.labels)} for name, split in splits.items()}, "changed": True}
-
-
-def _same(kind: str, path: Path, out: Path) -> dict[str, Any] | None:
-    """An earlier conversion of this very source, with `changed`: false.
+def _earlier(path: Path, out: Path) -> dict[str, Any] | None:
+    """A complete earlier conversion of this very source, with `changed`: false.
 
     Raises:
         DatasetError: no such source, or the folder holds something else.
     """
-    check_kind(kind)
-    known, origin = _known(out), _origin(path)
-    if known is not None and known["origin"] == origin:
-        return {**known, "changed": False}
+    origin, file = _origin(path), out / tfrecords.ABOUT
+    about = dict(read_json(file)) if file.is_file() else {}
+    files = about.get("files", {})
+    complete = files and all((out / name).is_file() and (out / name).stat().st_size == known["bytes"] for name, known in files.items())
+    if complete and about.get("origin") == origin:
+        return {**about, "changed": False}
     if out.exists():
-        why = "made from another source, or that one has changed" if known else "and not made by this command"
-        raise DatasetError(f"out={out}: it is there already, {why}; remove it, or give another folder: -e out=FOLDER")
+        ours = complete and "origin" in about
+        why = "converted from another source, or that one has changed" if ours else "and not written by this command"
+        raise DatasetError(f"out={out}: already exists, {why}; remove it, or give another folder: -e out=FOLDER")
     return None
 
 
 def _verified(path: Path, records: int) -> dict[str, Any]:
     """The record of a file, after reading it back."""
-    found = tfrecords.count(path)
-    if found != records:
-        raise DatasetError(f"{path.name}: {found:,} records were read back, {records:,} were written; is the disk full?")
+    count = tfrecords.count(path)
+    if count != records:
+        raise DatasetError(f"{path.name}: {count:,} records were read back, {records:,} were written; is the disk full?")
     return {"records": records, "bytes": path.stat().st_size, "sha256": sha256_file(path)}
 
 
@@ -112,19 +108,4 @@ def _origin(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise DatasetError(f"path={path}: no such file or folder; give {cifar10.LAYOUTS}")
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    stamp = hashlib.sha256()
-    for file in files:
-        stat = file.stat()
-        stamp.update(os.fsencode(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\n"))
-    return {"path": str(path.resolve()), "fingerprint": stamp.hexdigest()}
-
-
-def _known(out: Path) -> dict[str, Any] | None:
-    """An earlier conversion in that folder, if all of it is still there."""
-    path = out / tfrecords.ABOUT
-    if not path.is_file():
-        return None
-    about = dict(read_json(path))
-    files = about.get("files", {})
-    whole = files and all((out / name).is_file() and (out / name).stat().st_size == file["bytes"] for name, file in files.items())
-    return about if whole and "origin" in about else None
+    return {"path": str(path.resolve()), "fingerprint": fingerprint(files)}

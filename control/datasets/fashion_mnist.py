@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from control.datasets.idx import Idx
+from control.datasets.idx import Idx, listing
 from control.datasets.sources import Listing, source
 from trainer.errors import DatasetError
 
@@ -21,7 +21,7 @@ KEPT = Path(".lockstep/sources") / PACKAGE
 CLASSES = ["T-shirt_top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle_boot"]
 
 
-@source("fashion_mnist", alone=True)
+@source("fashion_mnist")
 def fashion_mnist(path: str | None) -> Idx:
     """The example dataset; `path` names a folder that already holds its files."""
     folder = Path(path) if path else locate(Path("/"), KEPT)
@@ -30,18 +30,16 @@ def fashion_mnist(path: str | None) -> Idx:
 
 def expected() -> Listing:
     """The dataset's contents after fetching, for a plan that may not fetch it."""
-    counts = {"train": 6000, "test": 1000}
-    files = {split: [f"{split}/{index:05d}" for index in range(each * len(CLASSES))] for split, each in counts.items()}
-    labels = {split: [label for label in range(len(CLASSES)) for _ in range(each)] for split, each in counts.items()}
-    return Listing("fashion_mnist", CLASSES, files, labels, "", (28, 28, 1))
+    labels = {split: [*range(len(CLASSES))] * each for split, each in (("train", 6000), ("test", 1000))}
+    return listing("fashion_mnist", CLASSES, labels, "", (28, 28, 1))
 
 
 def is_here() -> bool:
     """Whether the files are already on this machine."""
-    return _found(Path("/"), KEPT) is not None
+    return _existing(Path("/"), KEPT) is not None
 
 
-def _found(system: Path, kept: Path) -> Path | None:
+def _existing(system: Path, kept: Path) -> Path | None:
     return next((folder for folder in (system / FOLDER, kept) if folder.is_dir() and any(folder.iterdir())), None)
 
 
@@ -51,9 +49,9 @@ def locate(system: Path, kept: Path) -> Path:
     Raises:
         DatasetError: every way failed; gives each way's reason.
     """
-    found, reasons = _found(system, kept), []
-    if found is not None:
-        return found
+    existing, reasons = _existing(system, kept), []
+    if existing is not None:
+        return existing
     for fetch in (_from_debian, _from_keras):
         try:
             return fetch(kept)

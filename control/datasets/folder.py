@@ -11,10 +11,10 @@ from pathlib import Path
 
 from control.datasets.sources import Listing, source
 from trainer.data.images import EXTENSIONS
+from trainer.data.manifest import SPLITS
 from trainer.errors import DatasetError
 from trainer.terminal import printable
 
-SPLITS = ("train", "test")
 VALIDATION = ("val", "validation", "valid")
 OTHERS = ("test", "testing", "eval", "training", *VALIDATION)
 """Folders beside `train/` that are not classes."""
@@ -25,46 +25,45 @@ Entry = tuple[str, int, int]
 """Name, bytes, modification time."""
 
 
-@source("folder")
+@source("folder", f"a folder; {LAYOUT}")
 class Folder:
     """Images in class folders."""
 
-    def __init__(self, path: str | None):
-        if path is None:
-            raise DatasetError(f"data.path: the source `folder` needs a folder; {LAYOUT}")
+    def __init__(self, path: str):
         self.path = Path(path).expanduser().resolve()
         self._files: dict[str, list[str]] = {}
 
     def scan(self) -> Listing:
         """List classes and files, sorted by name; raises DatasetError with the broken rule."""
-        places = self._places()
-        classes = self._classes(places)
+        split_folders = self._split_folders()
+        classes = self._classes(split_folders)
         ignored: list[str] = []
-        there = {split: self._entries(place, classes, ignored) for split, place in places.items()}
-        if "test" not in there:
-            there["test"] = {name: _held_out(entries) for name, entries in there["train"].items()}
-            there["train"] = {name: sorted(set(entries) - set(there["test"][name])) for name, entries in there["train"].items()}
-            self._check_enough(there["train"])
+        images = {split: self._entries(folder, classes, ignored) for split, folder in split_folders.items()}
+        if "test" not in images:
+            images["test"] = {name: _held_out(entries) for name, entries in images["train"].items()}
+            images["train"] = {name: sorted(set(entries) - set(images["test"][name])) for name, entries in images["train"].items()}
+            self._check_enough(images["train"])
         stamp = hashlib.sha256()
         files: dict[str, list[str]] = {split: [] for split in SPLITS}
         labels: dict[str, list[int]] = {split: [] for split in SPLITS}
         # Validation images are held-out training images: they come first.
         for split in ("validation", *SPLITS):
-            for name, entries in there.get(split, {}).items():
+            listed_as = "train" if split == "validation" else split
+            for name, entries in images.get(split, {}).items():
                 for entry, size, changed in entries:
                     stamp.update(os.fsencode(f"{split}\0{entry}\0{size}\0{changed}\n"))
-                    files["test" if split == "test" else "train"].append(entry)
-                    labels["test" if split == "test" else "train"].append(classes.index(name))
+                    files[listed_as].append(entry)
+                    labels[listed_as].append(classes.index(name))
         self._files = files
-        held = sum(len(entries) for entries in there.get("validation", {}).values())
-        note = "; ".join(_notes(places, held, len(files["test"])))
+        held = sum(len(entries) for entries in images.get("validation", {}).values())
+        note = "; ".join(_notes(split_folders, held, len(files["test"])))
         return Listing(self.path.name, classes, files, labels, stamp.hexdigest(), None, ignored, held or None, note)
 
     def read(self, split: str, index: int) -> bytes:
         """Bytes of an image file."""
         return (self.path / self._files[split][index]).read_bytes()
 
-    def _places(self) -> dict[str, str]:
+    def _split_folders(self) -> dict[str, str]:
         """The folder of each existing split; class folders alone are in the dataset's own folder."""
         self._check_name(str(self.path))
         if not self.path.is_dir():
@@ -80,30 +79,30 @@ class Folder:
             raise DatasetError(f"dataset {self.path}: there is no train/ in it; {LAYOUT}")
         return {"train": ""}
 
-    def _classes(self, places: dict[str, str]) -> list[str]:
-        names = {place: self._subfolders(place) for place in places.values()}
-        train = names[places["train"]]
-        for split, place in places.items():
-            missing = train - names[place] if split == "test" else set()
-            if names[place] - train or missing:
+    def _classes(self, split_folders: dict[str, str]) -> list[str]:
+        names = {folder: self._subfolders(folder) for folder in split_folders.values()}
+        train = names[split_folders["train"]]
+        for split, folder in split_folders.items():
+            missing = train - names[folder] if split == "test" else set()
+            if names[folder] - train or missing:
                 only = [f"only in train/: {', '.join(map(printable, sorted(missing)))}"] if missing else []
-                only += [f"only in {place}/: {', '.join(map(printable, sorted(names[place] - train)))}"] if names[place] - train else []
-                raise DatasetError(f"dataset {self.path}: train/ and {place}/ must hold the same classes; {'; '.join(only)}")
+                only += [f"only in {folder}/: {', '.join(map(printable, sorted(names[folder] - train)))}"] if names[folder] - train else []
+                raise DatasetError(f"dataset {self.path}: train/ and {folder}/ must hold the same classes; {'; '.join(only)}")
         if len(train) < 2:
-            found = ", ".join(map(printable, sorted(train))) or "none"
-            raise DatasetError(f"dataset {self.path}: at least two classes are needed, found: {found}; {LAYOUT}")
+            listed = ", ".join(map(printable, sorted(train))) or "none"
+            raise DatasetError(f"dataset {self.path}: at least two classes are needed, found: {listed}; {LAYOUT}")
         return sorted(train)
 
-    def _entries(self, place: str, classes: list[str], ignored: list[str]) -> dict[str, list[Entry]]:
+    def _entries(self, folder: str, classes: list[str], ignored: list[str]) -> dict[str, list[Entry]]:
         """Entries by class; a validation folder need not have all classes."""
-        return {name: self._images(f"{place}/{name}".lstrip("/"), ignored) for name in classes if (self.path / place / name).is_dir()}
+        return {name: self._images(f"{folder}/{name}".lstrip("/"), ignored) for name in classes if (self.path / folder / name).is_dir()}
 
     def _check_enough(self, train: dict[str, list[Entry]]) -> None:
         for name, entries in train.items():
             if not entries:
                 raise DatasetError(
                     f"dataset {self.path}: class {name} has 1 image, and as there is no test/, at least one of each class is held out for "
-                    "testing; put 2 or more in it"
+                    "testing; add at least one more"
                 )
 
     def _subfolders(self, split: str) -> set[str]:
@@ -121,7 +120,7 @@ class Folder:
             raise DatasetError(f"dataset {str(self.path)!r}: the name {name!r} is not UTF-8; rename it") from None
 
     def _images(self, folder: str, ignored: list[str]) -> list[Entry]:
-        found = []
+        images = []
         with os.scandir(self.path / folder) as entries:
             for entry in entries:
                 relative = f"{folder}/{entry.name}"
@@ -132,12 +131,12 @@ class Folder:
                     continue
                 self._check_name(relative)
                 stat = entry.stat()
-                found.append((relative, stat.st_size, stat.st_mtime_ns))
-        if not found:
+                images.append((relative, stat.st_size, stat.st_mtime_ns))
+        if not images:
             raise DatasetError(
                 f"dataset {self.path}: class {printable(folder)} is empty; put images (JPEG, PNG, BMP, GIF) in it or remove the class"
             )
-        return sorted(found)
+        return sorted(images)
 
 
 def _held_out(entries: list[Entry]) -> list[Entry]:
@@ -146,9 +145,9 @@ def _held_out(entries: list[Entry]) -> list[Entry]:
     return sorted(drawn[: max(1, round(len(entries) / HELD_OUT))])
 
 
-def _notes(places: dict[str, str], held: int, test: int) -> Iterator[str]:
-    """What the user should know of unusual splits."""
+def _notes(split_folders: dict[str, str], held: int, test: int) -> Iterator[str]:
+    """Notes for the user about unusual splits."""
     if held:
-        yield f"{held:,} images of {places['validation']}/ validate"
-    if "test" not in places:
+        yield f"{held:,} images in {split_folders['validation']}/ are for validation"
+    if "test" not in split_folders:
         yield f"there is no test/, so 1 in {HELD_OUT} of each class is held out for testing ({test:,} images, chosen by their names)"

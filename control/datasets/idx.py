@@ -1,14 +1,14 @@
 """Source `idx`: the four files of MNIST's format (LeCun, Cortes, Burges), plain or gzipped."""
 
 import gzip
-import hashlib
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from control.datasets.sources import Listing, source
+from control.datasets.sources import Listing, class_names, fingerprint, folder_of, source
 from trainer.errors import DatasetError
 
 STEMS = {"train": "train", "test": "t10k"}
@@ -34,34 +34,26 @@ def parse(data: bytes, name: str) -> np.ndarray:
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
 
-@source("idx")
+@source("idx", f"a folder with {WANTED}")
 class Idx:
     """MNIST-format files in one folder."""
 
-    def __init__(self, path: str | None, name: str | None = None, classes: list[str] | None = None):
-        if path is None:
-            raise DatasetError(f"data.path: the source `idx` needs a folder with {WANTED}")
-        folder = Path(path).expanduser().resolve()
-        self.path = folder.parent if folder.is_file() else folder
+    def __init__(self, path: str, name: str | None = None, classes: Sequence[str] = ()):
+        self.path = folder_of(path)
         self._name, self._classes = name or self.path.name, classes
         self._images: dict[str, np.ndarray] = {}
 
     def scan(self) -> Listing:
         """Read the files and list their records."""
-        arrays, stamp = {}, hashlib.sha256()
+        files, labels = [], {}
         for split, stem in STEMS.items():
-            for kind in ("images-idx3", "labels-idx1"):
-                file = self._find(stem, kind)
-                stat = file.stat()
-                stamp.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
-                arrays[split, kind] = parse(_bytes(file), str(file))
-            self._check(split, arrays[split, "images-idx3"], arrays[split, "labels-idx1"])
-            self._images[split] = arrays[split, "images-idx3"]
-        labels = {split: arrays[split, "labels-idx1"].astype(int).tolist() for split in STEMS}
-        classes = self._class_names(labels)
-        files = {split: [f"{split}/{index:05d}" for index in range(len(labels[split]))] for split in STEMS}
-        shape = (*self._images["train"].shape[1:], 1)
-        return Listing(self._name, classes, files, labels, stamp.hexdigest(), shape)
+            pair = [self._find(stem, kind) for kind in ("images-idx3", "labels-idx1")]
+            files += pair
+            images, numbers = (parse(_bytes(file), str(file)) for file in pair)
+            self._check(split, images, numbers)
+            self._images[split], labels[split] = images, numbers.tolist()
+        classes = class_names(f"dataset {self.path}", labels, self._classes)
+        return listing(self._name, classes, labels, fingerprint(files), (*self._images["train"].shape[1:], 1))
 
     def read(self, split: str, index: int) -> bytes:
         """Raw pixels of one image, row by row."""
@@ -86,16 +78,11 @@ class Idx:
         if first is not None and first.shape[1:] != images.shape[1:]:
             raise DatasetError(f"dataset {self.path}: train images are {first.shape[1:]}, test images {images.shape[1:]}; they must agree")
 
-    def _class_names(self, labels: dict[str, list[int]]) -> list[str]:
-        train, test = set(labels["train"]), set(labels["test"])
-        if train != test:
-            raise DatasetError(f"dataset {self.path}: train/ and test/ must hold the same classes; differing: {sorted(train ^ test)}")
-        if len(train) < 2:
-            raise DatasetError(f"dataset {self.path}: at least two classes are needed, found: {sorted(train)}")
-        names = self._classes or [str(label) for label in range(max(train) + 1)]
-        if train != set(range(len(names))):
-            raise DatasetError(f"dataset {self.path}: labels must run from 0 to {len(names) - 1} without gaps, found {sorted(train)}")
-        return names
+
+def listing(name: str, classes: list[str], labels: dict[str, list[int]], stamp: str, shape: tuple[int, ...]) -> Listing:
+    """The listing of images that are numbered within their split."""
+    files = {split: [f"{split}/{index:05d}" for index in range(len(numbers))] for split, numbers in labels.items()}
+    return Listing(name, classes, files, labels, stamp, shape)
 
 
 def _bytes(file: Path) -> bytes:

@@ -21,7 +21,7 @@ import numpy as np
 from control.datasets.sources import Listing, Source
 from trainer.data import manifest
 from trainer.data.images import decode
-from trainer.data.manifest import Manifest, Records
+from trainer.data.manifest import SPLITS, Manifest, Records
 from trainer.data.partition import stratified_order
 from trainer.errors import DatasetError
 from trainer.files import FOLDER, read_json, sha256_file, stamp, sync, write_json
@@ -30,10 +30,10 @@ from trainer.terminal import printable
 SHARD_BYTES = 256 * 2**20
 CHUNK = 256
 AHEAD = 4
-"""Chunks per core that are being read, or waiting to be written: a slow disk must not fill the memory."""
+"""Chunks per core that are being read or waiting to be written: a slow disk must not fill the memory."""
 STALE_S = 86_400.0
 READING = 2
-"""Raised when a source is read differently: datasets published before are then published again."""
+"""Increased when a source is read differently: datasets published before are then published again."""
 SHOWN = 20
 Progress = Callable[[int, int], None]
 Checked = tuple[bytes, str | None]
@@ -48,17 +48,17 @@ def published(listing: Listing, packs: Path, allow_bad: bool) -> dict[str, Any] 
     or null); `excluded`, images that were left out.
     """
     entry = _index(listing, packs, allow_bad)
-    known: dict[str, Any] = read_json(entry) if entry.is_file() else {}
-    if not known:
+    if not entry.is_file():
         return None
-    before, place = known.pop("stamps"), place_of(packs, known["manifest"])
-    now = stamps(place.folder)
-    if now != before:
-        if wrong(place):
+    record: dict[str, Any] = read_json(entry)
+    earlier, dataset = record.pop("stamps"), place_of(packs, record["manifest"])
+    current = stamps(dataset.folder)
+    if current != earlier:
+        if damaged_files(dataset):
             return None
         with contextlib.suppress(OSError):
-            write_json(entry, {**known, "stamps": now})
-    return known
+            write_json(entry, {**record, "stamps": current})
+    return record
 
 
 def short(digest: str) -> str:
@@ -71,22 +71,22 @@ def place_of(packs: Path, sha256: str) -> manifest.Published:
     return manifest.Published(packs / short(sha256), sha256)
 
 
-def stamps(place: Path) -> dict[str, list[int]]:
+def stamps(folder: Path) -> dict[str, list[int]]:
     """Stamps by file name that show whether files are untouched, without reading them."""
-    return {path.name: stamp(path) for path in sorted(place.iterdir())} if place.is_dir() else {}
+    return {path.name: stamp(path) for path in sorted(folder.iterdir())} if folder.is_dir() else {}
 
 
-def wrong(place: manifest.Published) -> list[str]:
+def damaged_files(dataset: manifest.Published) -> list[str]:
     """Files of a published dataset that are missing or changed; reads all of them."""
     try:
-        sums = manifest.load(place).sums
+        sums = manifest.load(dataset).sums
     except (DatasetError, ValueError):
         return [manifest.FILE]
-    return [name for name, sha256 in sums.items() if not (place.folder / name).is_file() or sha256_file(place.folder / name) != sha256]
+    return [name for name, sha256 in sums.items() if not (dataset.folder / name).is_file() or sha256_file(dataset.folder / name) != sha256]
 
 
 def publish(source: Source, packs: Path, allow_bad: bool, progress: Progress) -> Manifest:
-    """Write `source` under `packs/<digest of the manifest>/`, unless it is there already.
+    """Write `source` under `packs/<digest of the manifest>/`, unless it already exists there.
 
     Excluded images are recorded per source: two sources that differ in nothing else share a digest.
 
@@ -97,21 +97,20 @@ def publish(source: Source, packs: Path, allow_bad: bool, progress: Progress) ->
     entry = _index(listing, packs, allow_bad)
     if published(listing, packs, allow_bad) is None:
         packed = _pack(source, listing, packs, allow_bad, progress)
-        write_json(entry, {**known_of(packed), "stamps": stamps(packs / short(packed.sha256))})
-    known = read_json(entry)
-    found = manifest.load(place_of(packs, known["manifest"]))
-    return dataclasses.replace(found, excluded=known["excluded"])
+        write_json(entry, {**record_of(packed), "stamps": stamps(packs / short(packed.sha256))})
+    record = read_json(entry)
+    return dataclasses.replace(manifest.load(place_of(packs, record["manifest"])), excluded=record["excluded"])
 
 
-def known_of(packed: Manifest) -> dict[str, Any]:
+def record_of(packed: Manifest) -> dict[str, Any]:
     """The record of a dataset that `published` returns."""
-    counts = {split: len(packed.records(split).files) for split in ("train", "test")}
+    counts = {split: len(packed.records(split).files) for split in SPLITS}
     return {"digest": packed.digest, "manifest": packed.sha256, **counts, "held_out": packed.held_out, "excluded": packed.excluded}
 
 
 def _index(listing: Listing, packs: Path, allow_bad: bool) -> Path:
-    read = f"{READING}\0{listing.shape}\0{chr(0).join(listing.classes)}"
-    key = hashlib.sha256(f"{listing.name}\0{listing.fingerprint}\0{allow_bad}\0{read}".encode()).hexdigest()
+    reading = f"{READING}\0{listing.shape}\0{chr(0).join(listing.classes)}"
+    key = hashlib.sha256(f"{listing.name}\0{listing.fingerprint}\0{allow_bad}\0{reading}".encode()).hexdigest()
     return packs / "index" / f"{short(key)}.json"
 
 
@@ -128,7 +127,10 @@ def _pack(source: Source, listing: Listing, packs: Path, allow_bad: bool, progre
         progress(writer.total, writer.total)
         result = writer.finish(allow_bad)
         part.chmod(FOLDER)
-        _into_place(part, place_of(packs, result.sha256))
+        dataset = place_of(packs, result.sha256)
+        if damaged_files(dataset):
+            shutil.rmtree(dataset.folder, ignore_errors=True)
+            part.rename(dataset.folder)
         return result
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -143,16 +145,9 @@ def remove_stale(packs: Path) -> None:
                 shutil.rmtree(part, ignore_errors=True)
 
 
-def _into_place(part: Path, place: manifest.Published) -> None:
-    if not wrong(place):
-        return
-    shutil.rmtree(place.folder, ignore_errors=True)
-    part.rename(place.folder)
-
-
 def _checked(source: Source, listing: Listing) -> Iterator[tuple[str, int, Checked]]:
-    """Each record's bytes and what is wrong with it, in order; image files are decoded on all cores."""
-    for split in ("train", "test"):
+    """Each record's bytes and its error, in order; image files are decoded on all cores."""
+    for split in SPLITS:
         total = len(listing.files[split])
         if listing.shape is not None:
             for number in range(total):
@@ -169,10 +164,10 @@ def in_order(pool: Executor, work: Callable[[Any], Any], items: Iterable[Any], a
     under_way: collections.deque[tuple[Any, Future[Any]]] = collections.deque()
     for item in items:
         if len(under_way) >= ahead:
-            first, made = under_way.popleft()
-            yield first, made.result()
+            first, future = under_way.popleft()
+            yield first, future.result()
         under_way.append((item, pool.submit(work, item)))
-    yield from ((item, made.result()) for item, made in under_way)
+    yield from ((item, future.result()) for item, future in under_way)
 
 
 def _keep_reader(source: Source) -> None:
@@ -182,13 +177,13 @@ def _keep_reader(source: Source) -> None:
 
 def _check_chunk(chunk: tuple[str, int, int]) -> list[Checked]:
     split, start, stop = chunk
+    return [_check(split, index) for index in range(start, stop)]
+
+
+def _check(split: str, index: int) -> Checked:
     assert _reader is not None
-    return [_check(_reader, split, index) for index in range(start, stop)]
-
-
-def _check(source: Source, split: str, index: int) -> Checked:
     try:
-        data = source.read(split, index)
+        data = _reader.read(split, index)
         decode(data)
         return data, None
     except OSError as error:
@@ -203,21 +198,21 @@ class _Writer:
     def __init__(self, part: Path, listing: Listing):
         self.part, self.listing = part, listing
         self.total = sum(len(files) for files in listing.files.values())
-        self._records = {split: Records([], [], []) for split in ("train", "test")}
+        self._records = {split: Records([], [], []) for split in SPLITS}
         self._bad: list[list[str]] = []
         self._shards: list[int] = []
         self._sums: dict[str, str] = {}
         self._sum = hashlib.sha256()
-        self._digests = {split: bytearray() for split in ("train", "test")}
+        self._digests = {split: bytearray() for split in SPLITS}
         self._offset = 0
         self._stream: BinaryIO | None = None
         self._digest = hashlib.sha256("\0".join(listing.classes).encode() + repr(listing.shape).encode())
 
     def add(self, split: str, number: int, record: Checked) -> None:
-        data, wrong = record
+        data, error = record
         name, label = self.listing.files[split][number], self.listing.labels[split][number]
-        if wrong is not None:
-            self._bad.append([name, wrong])
+        if error is not None:
+            self._bad.append([name, error])
             return
         content = hashlib.sha256(data)
         self._digest.update(os.fsencode(f"{split}\0{label}\0{name}\0{content.hexdigest()}\n"))

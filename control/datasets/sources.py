@@ -3,12 +3,15 @@
 A source lists its records without decoding them (`scan`) and reads one record's bytes (`read`).
 """
 
-from collections.abc import Callable
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from trainer.config import nearest
+from trainer.data.manifest import SPLITS
 from trainer.errors import DatasetError
 
 
@@ -31,18 +34,11 @@ class Listing:
     held_out: int | None = None
     """How many images, the first of `train`, the dataset itself sets aside for validation; None: `data.validation_split` decides."""
     note: str = ""
-    """What the user should know of its splits; empty for the usual ones."""
-
-    def counts(self, split: str) -> dict[str, int]:
-        """Images of each class in a split."""
-        totals = dict.fromkeys(self.classes, 0)
-        for label in self.labels[split]:
-            totals[self.classes[label]] += 1
-        return totals
+    """A note for the user about its splits; empty for the usual ones."""
 
 
 class Source(Protocol):
-    """A place from which images can be published."""
+    """Images that can be published."""
 
     def scan(self) -> Listing:
         """List the records; raises DatasetError if the source can't be used."""
@@ -51,16 +47,15 @@ class Source(Protocol):
         """Bytes of one record: an image file, or raw pixels."""
 
 
-_ALONE: set[str] = set()
-_SOURCES: dict[str, Callable[[str | None], Source]] = {}
+Factory = Callable[[Any], Source]
+_SOURCES: dict[str, tuple[Factory, str]] = {}
 
 
-def source(name: str, alone: bool = False) -> Callable[[Callable[[str | None], Source]], Callable[[str | None], Source]]:
-    """Register a factory `path -> Source` under a name; `alone`: it needs no path."""
+def source(name: str, needs: str = "") -> Callable[[Factory], Factory]:
+    """Register a factory `path -> Source` under a name; `needs`: what the path must be, empty if the source also works without one."""
 
-    def register(factory: Callable[[str | None], Source]) -> Callable[[str | None], Source]:
-        _SOURCES[name] = factory
-        _ALONE.update({name} if alone else ())
+    def register(factory: Factory) -> Factory:
+        _SOURCES[name] = factory, needs
         return factory
 
     return register
@@ -75,11 +70,14 @@ def open_source(name: str, path: str | None) -> Source:
     """The source of that name at that path.
 
     Raises:
-        DatasetError: no such source.
+        DatasetError: no such source, or it needs a path.
     """
     if name not in _SOURCES:
         raise DatasetError(f"data.source: {name} is unknown{nearest(name, _SOURCES)}; it must be one of: {', '.join(names())}")
-    return _SOURCES[name](path)
+    factory, needs = _SOURCES[name]
+    if path is None and needs:
+        raise DatasetError(f"data.path: the source `{name}` needs {needs}")
+    return factory(path)
 
 
 def detect(dataset: str) -> dict[str, str | None]:
@@ -88,14 +86,14 @@ def detect(dataset: str) -> dict[str, str | None]:
     Raises:
         DatasetError: neither a source's name nor an existing path, or of an unknown kind.
     """
-    if dataset in _ALONE and not Path(dataset).exists():
+    alone = sorted(name for name, (_, needs) in _SOURCES.items() if not needs)
+    if dataset in alone and not Path(dataset).exists():
         return {"source": dataset, "path": None}
     if ".py:" in dataset:
         file, _, function = dataset.rpartition(":")
         return {"source": "own", "path": f"{Path(file).expanduser().resolve()}:{function}"}
     path = Path(dataset).expanduser()
     if not path.exists():
-        alone = sorted(_ALONE)
         raise DatasetError(
             f"dataset={dataset}: no such folder or file{nearest(dataset, alone)}; "
             "give a folder with train/<class>/ and test/<class>/, MNIST-format files, TFRecords, FILE.py:FUNCTION, "
@@ -109,3 +107,48 @@ def _kind(path: Path) -> str:
     if any("idx" in name and "ubyte" in name for name in names):
         return "idx"
     return "tfrecords" if any(".tfrecord" in name for name in names) else "folder"
+
+
+def folder_of(path: str) -> Path:
+    """The dataset's folder; one of its files stands for it."""
+    given = Path(path).expanduser().resolve()
+    return given.parent if given.is_file() else given
+
+
+def fingerprint(files: Iterable[Path]) -> str:
+    """Digest of the files' paths, sizes and times; a missing file has size and time 0."""
+    digest = hashlib.sha256()
+    for file in files:
+        stat = file.stat() if file.exists() else None
+        digest.update(os.fsencode(f"{file}\0{stat.st_size if stat else 0}\0{stat.st_mtime_ns if stat else 0}\n"))
+    return digest.hexdigest()
+
+
+def class_names(dataset: str, labels: Mapping[str, Sequence[int]], names: Sequence[str] = ()) -> list[str]:
+    """The classes behind integer labels: `names`, or the numbers themselves.
+
+    Raises:
+        DatasetError: the labels have gaps or do not fit the names, or a split lacks a class.
+    """
+    used = sorted({*labels["train"], *labels["test"]})
+    last = len(names) - 1 if names else used[-1]
+    if used != list(range(len(used))) or used[-1] != last or last < 1:
+        listed = ", ".join(map(str, used[:20])) + (", ..." if len(used) > 20 else "")
+        raise DatasetError(f"{dataset}: labels must run from 0 to {last} without gaps, and be at least two; found {listed}")
+    classes = list(names) or [str(label) for label in used]
+    check_classes(dataset, labels, classes)
+    return classes
+
+
+def check_classes(dataset: str, labels: Mapping[str, Sequence[int]], classes: Sequence[str]) -> None:
+    """Refuse a split that lacks a class, and a dataset with fewer than two.
+
+    Raises:
+        DatasetError: names the split and the class.
+    """
+    for split in SPLITS:
+        missing = sorted(set(range(len(classes))) - set(labels[split]))
+        if missing:
+            raise DatasetError(f"{dataset}: {split} has no image of class {classes[missing[0]]}; train and test must hold the same classes")
+    if len(classes) < 2:
+        raise DatasetError(f"{dataset}: at least two classes are needed, found: {', '.join(classes) or 'none'}")

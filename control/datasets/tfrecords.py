@@ -5,18 +5,17 @@ TensorFlow's own examples also work. A file `dataset.json` beside the shards may
 `{"classes": [...], "shape": [3, 32, 32], "layout": "CHW"}`.
 """
 
-import hashlib
 import json
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from control.datasets.sources import Listing, source
+from control.datasets.sources import Listing, class_names, fingerprint, folder_of, source
 from control.project import ROOT
 from trainer.errors import DatasetError, refusal
 from trainer.files import read_json, replacing
@@ -44,18 +43,11 @@ def write(path: Path, images: np.ndarray, labels: np.ndarray) -> None:
 
     with replacing(path) as part, tf.io.TFRecordWriter(str(part)) as stream:
         for image, label in zip(images, labels, strict=True):
-            stream.write(example(image.tobytes(), int(label)))
-
-
-def example(image: bytes, label: int) -> bytes:
-    """A record."""
-    import tensorflow as tf
-
-    feature = {
-        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
-        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-    }
-    return bytes(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+            feature = {
+                "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image.tobytes()])),
+                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[int(label)])),
+            }
+            stream.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
 
 
 def count(path: Path) -> int:
@@ -69,43 +61,32 @@ def shards(folder: Path) -> dict[str, list[Path]]:
     return {split: [path for path in files if path.name.lower().startswith(names)] for split, names in SPLITS.items()}
 
 
-def holds_tfrecords(folder: Path) -> bool:
-    """Whether a folder is a TFRecord dataset."""
-    return any(shards(folder).values())
-
-
-@source("tfrecords")
+@source("tfrecords", f"a folder with {LAYOUT}")
 class TFRecords:
     """Shards in one folder."""
 
-    def __init__(self, path: str | None):
-        if path is None:
-            raise DatasetError(f"data.path: the source `tfrecords` needs a folder with {LAYOUT}")
-        given = Path(path).expanduser().resolve()
-        self.path = given.parent if given.is_file() else given
-        self._places: dict[str, tuple[list[Path], np.ndarray]] = {}
+    def __init__(self, path: str):
+        self.path = folder_of(path)
+        self._records: dict[str, tuple[list[Path], np.ndarray]] = {}
         self._shape: tuple[int, ...] | None = None
         self._layout = "HWC"
 
     def scan(self) -> Listing:
         """Count the records and read their labels: every record is read once, and the result is kept while files are untouched."""
-        found = shards(self.path)
+        files = shards(self.path)
         for split in ("train", "test"):
-            if not found[split]:
+            if not files[split]:
                 raise DatasetError(f"dataset {self.path}: there is no {split} in it; it needs {LAYOUT}")
-        stamp = hashlib.sha256()
-        for path in sorted({path for paths in found.values() for path in paths} | {self.path / ABOUT}):
-            stat = path.stat() if path.exists() else None
-            stamp.update(f"{path}\0{stat.st_size if stat else 0}\0{stat.st_mtime_ns if stat else 0}\n".encode())
-        index = self._index(stamp.hexdigest())
+        stamp = fingerprint(sorted({path for paths in files.values() for path in paths} | {self.path / ABOUT}))
+        index = self._index(stamp)
         about = self._about()
         self._shape, self._layout = _shape(index, about, self.path)
-        return self._listing(found, index, about, stamp.hexdigest())
+        return self._listing(files, index, about, stamp)
 
     def read(self, split: str, index: int) -> bytes:
         """Bytes of one record's image: an image file, or raw pixels by rows, columns and channels."""
-        files, places = self._places[split]
-        shard, offset, length, _ = places[index]
+        files, rows = self._records[split]
+        shard, offset, length, _ = rows[index]
         with files[shard].open("rb") as stream:
             stream.seek(offset)
             image = stream.read(length)
@@ -127,32 +108,26 @@ class TFRecords:
         if not kept.is_file():
             # In its own process: publishing forks, and a process with TensorFlow must not.
             argv = [sys.executable, "-m", "control", "index-records", "--folder", str(self.path), "--out", str(kept)]
-            done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
-            if done.returncode != 0:
-                raise DatasetError(refusal(done.stderr) or done.stderr.strip())
+            completed = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+            if completed.returncode != 0:
+                raise DatasetError(refusal(completed.stderr) or completed.stderr.strip())
         with np.load(kept) as stored:
             return dict(stored)
 
-    def _listing(self, found: dict[str, list[Path]], index: dict[str, np.ndarray], about: dict[str, Any], stamp: str) -> Listing:
+    def _listing(self, shards: dict[str, list[Path]], index: dict[str, np.ndarray], about: dict[str, Any], stamp: str) -> Listing:
         # Validation records are held-out training images: they come first.
         held, rest = index["validation"], index["train"]
-        shifted = rest + np.array([len(found["validation"]), 0, 0, 0])
-        self._places = {
-            "train": ([*found["validation"], *found["train"]], np.concatenate([held, shifted])),
-            "test": (found["test"], index["test"]),
+        shifted = rest + np.array([len(shards["validation"]), 0, 0, 0])
+        self._records = {
+            "train": ([*shards["validation"], *shards["train"]], np.concatenate([held, shifted])),
+            "test": (shards["test"], index["test"]),
         }
-        labels = {split: places[:, 3].tolist() for split, (_, places) in self._places.items()}
-        classes = _classes(labels, about, self.path)
-        files = {
-            "train": [*_names("validation", len(held)), *_names("train", len(rest))],
-            "test": _names("test", len(index["test"])),
-        }
+        labels = {split: rows[:, 3].tolist() for split, (_, rows) in self._records.items()}
+        classes = class_names(f"dataset {self.path}", labels, [str(name) for name in about.get("classes", [])])
+        names = {split: [f"{split}/{number:07d}" for number in range(len(index[split]))] for split in SPLITS}
+        files = {"train": names["validation"] + names["train"], "test": names["test"]}
         shape = self._shape if self._shape is None or self._layout == "HWC" else (*self._shape[1:], self._shape[0])
         return Listing(self.path.name, classes, files, labels, stamp, shape, held_out=len(held) or None)
-
-
-def _names(split: str, count: int) -> list[str]:
-    return [f"{split}/{number:07d}" for number in range(count)]
 
 
 def write_index(folder: Path, out: Path) -> None:
@@ -164,14 +139,8 @@ def write_index(folder: Path, out: Path) -> None:
     Raises:
         DatasetError: a file is damaged, or records can't be used.
     """
-    made = _made_index(shards(folder))
-    with replacing(out) as part, part.open("wb") as stream:
-        np.savez(stream, allow_pickle=False, **made)
-
-
-def _made_index(found: dict[str, list[Path]]) -> dict[str, np.ndarray]:
-    made, size = {}, None
-    for split, files in found.items():
+    index, size = {}, None
+    for split, files in shards(folder).items():
         rows: list[tuple[int, int, int, int]] = []
         for number, path in enumerate(files):
             for offset, record, features in _records(path):
@@ -181,9 +150,10 @@ def _made_index(found: dict[str, list[Path]]) -> dict[str, np.ndarray]:
                 _check_like_first(image, own, size, f"{path}: record {len(rows)}")
                 rows.append((number, offset + record.index(image), len(image), label))
         if not rows and split != "validation":
-            raise DatasetError(f"{files[0]}: there is no record in it{' or in the others of its split' if len(files) > 1 else ''}")
-        made[split] = np.asarray(rows, np.int64).reshape(-1, 4)
-    return {**made, "size": np.asarray(size, np.int64)}
+            raise DatasetError(f"{files[0]}: no records{', nor in the other files of its split' if len(files) > 1 else ''}")
+        index[split] = np.asarray(rows, np.int64).reshape(-1, 4)
+    with replacing(out) as part, part.open("wb") as stream:
+        np.savez(stream, allow_pickle=False, size=np.asarray(size, np.int64), **index)
 
 
 def _records(path: Path) -> Iterator[tuple[int, bytes, Any]]:
@@ -206,8 +176,8 @@ def _fields(features: Any, path: Path, number: int) -> tuple[bytes, int]:
     image = next((features[key].bytes_list.value for key in IMAGE if key in features), None)
     label = next((features[key].int64_list.value for key in LABEL if key in features), None)
     if not image or not label:
-        there = ", ".join(sorted(features)) or "none"
-        raise DatasetError(f"{path}: record {number} has no feature `image` (bytes) or `label` (int64); it has: {there}")
+        names = ", ".join(sorted(features)) or "none"
+        raise DatasetError(f"{path}: record {number} has no feature `image` (bytes) or `label` (int64); it has: {names}")
     return image[0], int(label[0])
 
 
@@ -217,14 +187,14 @@ def _is_file(image: bytes) -> bool:
     return bitmap or image.startswith(FILES)
 
 
-def _check_like_first(image: bytes, own: tuple[int, ...], first: tuple[int, ...], place: str) -> None:
+def _check_like_first(image: bytes, own: tuple[int, ...], first: tuple[int, ...], where: str) -> None:
     """Refuse raw pixels among files, and pixels of another size or shape; sizes are those of `_size`."""
     if first[0] and len(image) != first[0]:
-        raise DatasetError(f"{place} has an image of {len(image):,} bytes, the first one {first[0]:,} raw ones; they must be alike")
+        raise DatasetError(f"{where} has an image of {len(image):,} bytes, the first one {first[0]:,} raw ones; all must be alike")
     if not first[0] and not _is_file(image):
-        raise DatasetError(f"{place} is no JPEG, PNG, BMP or GIF, as the first one is; they must be alike")
+        raise DatasetError(f"{where} is not a JPEG, PNG, BMP or GIF, but the first one is; all must be alike")
     if first[0] and own[0] and own != first:
-        raise DatasetError(f"{place} has sides {list(own[1:])}, the first one {list(first[1:])}; they must be alike")
+        raise DatasetError(f"{where} has sides {list(own[1:])}, the first one {list(first[1:])}; all must be alike")
 
 
 def _size(image: bytes, features: Any) -> tuple[int, ...]:
@@ -248,28 +218,15 @@ def _shape(index: dict[str, np.ndarray], about: dict[str, Any], path: Path) -> t
     guessed, usual = GUESSED.get(size, ((), "HWC"))
     layout = str(about.get("layout", "HWC" if sides or "shape" in about else usual))
     if layout not in LAYOUTS:
-        raise DatasetError(f"{path / ABOUT}: layout {layout}; raw pixels lie as HWC (rows, columns, channels) or CHW (channels first)")
+        raise DatasetError(f"{path / ABOUT}: layout {layout}; raw pixels are HWC (rows, columns, channels) or CHW (channels first)")
     order = LAYOUTS[layout]
-    shape = tuple(about.get("shape", [(sides or guessed)[place] for place in order] if sides or guessed else []))
+    shape = tuple(about.get("shape", [(sides or guessed)[axis] for axis in order] if sides or guessed else []))
     if len(shape) != 3 or int(np.prod(shape)) != size:
-        told = f"shape {list(shape)} and layout {layout}" if shape else "nothing that tells their shape"
+        known = f"with shape {list(shape)} and layout {layout}" if shape else "of unknown shape"
         raise DatasetError(
-            f"dataset {path}: its images are {size:,} raw bytes, with {told}; say it in {path / ABOUT}: "
+            f"dataset {path}: its images are {size:,} raw bytes, {known}; give shape and layout in {path / ABOUT}: "
             + json.dumps({"shape": [3, 32, 32], "layout": "CHW"})
         )
     if (channels := shape[order.index(2)]) not in (1, 3):
-        raise DatasetError(f"dataset {path}: its raw images have {channels} channels ({list(shape)}, {layout}); 1 (grey) or 3 are taken")
+        raise DatasetError(f"dataset {path}: its raw images have {channels} channels ({list(shape)}, {layout}); it must be 1 (grey) or 3")
     return shape, layout
-
-
-def _classes(labels: dict[str, list[int]], about: dict[str, Any], path: Path) -> list[str]:
-    found = sorted({*labels["train"], *labels["test"]})
-    names = [str(name) for name in about.get("classes", [])]
-    last = len(names) - 1 if names else found[-1]
-    if found != list(range(len(found))) or found[-1] != last or last < 1:
-        raise DatasetError(f"dataset {path}: labels must run from 0 to {last} without gaps, and be at least two; found {_shown(found)}")
-    return names or [str(label) for label in found]
-
-
-def _shown(labels: Sequence[int]) -> str:
-    return ", ".join(map(str, labels[:20])) + (", ..." if len(labels) > 20 else "")

@@ -101,7 +101,7 @@ def test_a_changed_cache_is_made_anew(project, pictures, weights):
         cache.write_bytes(data)
     project.play("train", "run=cached", f"dataset={pictures}", *SMALL)
     logs = "".join((project.run("cached") / "workers" / f"worker{number}" / "worker.log").read_text() for number in (1, 2))
-    assert "was changed since it was made; it is made anew" in logs
+    assert "was changed since it was built; it is built again" in logs
     assert project.summary("cached")["weights_sha256"] == weights
 
 

@@ -1,1 +1,1 @@
-"""Datasets: sources, a published manifest and pack, a cache on each node, an exact partition."""
+"""Data on a node: a published dataset's manifest and packs, a cache, an exact partition, batches for the inner loop."""

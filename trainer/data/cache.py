@@ -9,6 +9,7 @@ checked bytes, and reused as long as its files are untouched.
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
@@ -22,14 +23,13 @@ import numpy as np
 
 from trainer.data import manifest as manifests
 from trainer.data.images import decode, fit, fit_batch
-from trainer.data.manifest import Manifest, Published
+from trainer.data.manifest import SPLITS, Manifest, Published
 from trainer.errors import DatasetError
 from trainer.files import FOLDER, read_json, stamp, sync, write_json
 
 CHUNK = 512
 TASKS = 4
 """Tasks per loader and call: more than one, because images differ in size."""
-SPLITS = ("train", "test")
 RECORD = "cache.json"
 """What a cache was built from, and its files' stamps."""
 Progress = Callable[[int, int], None]
@@ -74,9 +74,9 @@ class Decoded:
         """Read, decode and fit each image."""
         images = np.empty((len(indices), *self._size), np.uint8)
 
-        def load(places: np.ndarray) -> None:
-            for place in places:
-                images[place] = fit(self._reader.image(int(indices[place])), self._size)
+        def load(positions: np.ndarray) -> None:
+            for position in positions:
+                images[position] = fit(self._reader.image(int(indices[position])), self._size)
 
         # Several images per task: the executor's overhead per task is as large as decoding a tiny image.
         tasks = np.array_split(np.arange(len(indices)), min(len(indices), TASKS * self._loaders) or 1)
@@ -100,7 +100,7 @@ class PackReader:
             self._files = [os.open(path, os.O_RDONLY) for path in self._paths]
             digests = (packs / manifests.DIGESTS).read_bytes()
         except OSError as error:
-            raise DatasetError(f"{error.filename}: can't be read: {error.strerror}. {manifests.MEND}") from None
+            raise DatasetError(f"{error.filename}: can't be read: {error.strerror}. {manifests.REMEDY}") from None
         manifests.check(packs / manifests.DIGESTS, hashlib.sha256(digests).hexdigest(), manifest.sums[manifests.DIGESTS])
         first = 0 if split == "train" else len(manifest.train.files)
         self._digests = digests[32 * first : 32 * (first + len(self._records.files))]
@@ -141,7 +141,7 @@ def open_images(
     folder = caches / f"{manifest.sha256[:16]}-{'x'.join(map(str, size))}"
     with _locked(folder):
         if folder.is_dir() and not untouched(folder, manifest):
-            print(f"{folder} was changed since it was made; it is made anew", flush=True)
+            print(f"{folder} was changed since it was built; it is built again", flush=True)
             shutil.rmtree(folder)
         if not folder.is_dir():
             _build(manifest, published, folder, size, progress)
@@ -151,8 +151,7 @@ def open_images(
 def untouched(folder: Path, manifest: Manifest) -> bool:
     """Whether a cache was built from this dataset and is unchanged, by its files' sizes and times."""
     try:
-        known = read_json(folder / RECORD)
-        return bool(known == _record(folder, manifest))
+        return bool(read_json(folder / RECORD) == _record(folder, manifest))
     except (OSError, ValueError):
         return False
 
@@ -209,13 +208,14 @@ def _jobs(manifest: Manifest, published: Published, part: Path, size: tuple[int,
             yield published, part, split, size, start, min(start + step, count)
 
 
-_readers: dict[tuple[Published, str], PackReader] = {}
+@functools.cache
+def _reader(published: Published, split: str) -> PackReader:
+    return PackReader(published.folder, manifests.load(published), split)
 
 
 def _decode_chunk(job: Job) -> None:
     published, part, split, size, start, stop = job
-    reader = _readers.get((published, split)) or PackReader(published.folder, manifests.load(published), split)
-    _readers[published, split] = reader
+    reader = _reader(published, split)
     pixels = np.lib.format.open_memmap(part / f"{split}-images.npy", "r+")
     images = [reader.image(index) for index in range(start, stop)]
     if len({image.shape for image in images}) == 1:

@@ -59,49 +59,40 @@ def _to_array(image: Image.Image) -> np.ndarray:
 
 
 def fit(image: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """Fit `[h, w, c]` uint8 to `size` `(height, width, channels)`.
+    """Fit `[h, w, c]` uint8 to `size` `(height, width, channels)`."""
+    return fit_batch(image[None], size)[0]
+
+
+def fit_batch(images: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+    """Fit `[n, h, w, c]` uint8, all of one shape, to `[n, *size]`.
 
     Grey is repeated to colour, and colour is converted to grey (ITU-R 601 luma). An image smaller
     by less than half is padded with zeros around it; any other is resized (bilinear with
     antialiasing, aspect ratio not kept).
     """
     height, width, channels = size
-    image = _channels(image, channels)
-    if image.shape[:2] == (height, width):
-        return image
-    if _pads(image.shape, size):
-        return pad(image[None], size)[0]
-    mode_image = Image.fromarray(image[..., 0] if channels == 1 else image)
-    resized = np.asarray(mode_image.resize((width, height), Image.Resampling.BILINEAR))
-    return resized.reshape(height, width, channels)
-
-
-def fit_batch(images: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """Fit `[n, h, w, c]` uint8, all of one shape, to `[n, *size]`, by the rules of `fit`."""
-    channels = size[-1]
-    if images.shape[-1] == 1 and channels == 3:
-        images = np.repeat(images, 3, axis=-1)
+    if images.shape[-1] != channels:
+        grey_to_colour = channels == 3
+        images = np.repeat(images, 3, axis=-1) if grey_to_colour else np.stack([_luma(image) for image in images])
     if images.shape[1:] == size:
         return images
-    if images.shape[-1] == channels and _pads(images.shape[1:], size):
-        return pad(images, size)
-    return np.stack([fit(image, size) for image in images]) if len(images) else np.zeros((0, *size), np.uint8)
+    if all(wanted / 2 < side <= wanted for side, wanted in zip(images.shape[1:3], size[:2], strict=True)):
+        return _pad(images, size)
+    return np.stack([_resize(image, width, height) for image in images])
 
 
-def _pads(shape: tuple[int, ...], size: tuple[int, ...]) -> bool:
-    return all(wanted / 2 < have <= wanted for have, wanted in zip(shape[:2], size[:2], strict=True))
+def _luma(image: np.ndarray) -> np.ndarray:
+    return np.asarray(Image.fromarray(image).convert("L"))[..., None]
 
 
-def pad(images: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+def _pad(images: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """Pad `[n, h, w, c]` with zeros to `[n, *size]`, the image in the middle."""
-    rows, columns = (want - have for want, have in zip(size[:2], images.shape[1:3], strict=True))
+    rows, columns = (wanted - side for wanted, side in zip(size[:2], images.shape[1:3], strict=True))
     margins = ((0, 0), (rows // 2, rows - rows // 2), (columns // 2, columns - columns // 2), (0, 0))
     return np.pad(images, margins)
 
 
-def _channels(image: np.ndarray, channels: int) -> np.ndarray:
-    if image.shape[-1] == channels:
-        return image
-    if channels == 3:
-        return np.repeat(image, 3, axis=-1)
-    return np.asarray(Image.fromarray(image).convert("L"))[..., None]
+def _resize(image: np.ndarray, width: int, height: int) -> np.ndarray:
+    channels = image.shape[-1]
+    resized = Image.fromarray(image[..., 0] if channels == 1 else image).resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(resized).reshape(height, width, channels)

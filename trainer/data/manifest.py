@@ -14,12 +14,13 @@ import numpy as np
 from trainer.errors import DatasetError
 from trainer.files import write_json
 
+SPLITS = ("train", "test")
 FILE = "manifest.json"
 DIGESTS = "records.sha256"
 """The SHA-256 of each record, 32 bytes; those of `train` come first."""
 FORMAT = 2
 SPLIT_SEED = 0
-MEND = (
+REMEDY = (
     "The shared folder was written by somebody else, or its disk is damaged. Fix: run the same command again, it sends anew what was "
     "changed; if it stays: ansible-playbook doctor.yml compares every byte"
 )
@@ -73,11 +74,6 @@ class Manifest:
         """The records of `train` or `test`."""
         return self.train if split == "train" else self.test
 
-    def counts(self, split: str) -> dict[str, int]:
-        """Images of each class."""
-        totals = np.bincount(self.records(split).labels, minlength=len(self.classes))
-        return dict(zip(self.classes, totals.tolist(), strict=True))
-
     @cached_property
     def shard_starts(self) -> list[int]:
         """Where each pack file starts in the concatenated shards."""
@@ -96,8 +92,8 @@ def shard_name(number: int) -> str:
 
 def save(manifest: Manifest, folder: Path) -> Manifest:
     """Write the manifest into its folder, last: a folder with a manifest is complete. Return it with its digest."""
-    told = {key: value for key, value in dataclasses.asdict(manifest).items() if key not in ("excluded", "sha256")}
-    write_json(folder / FILE, {"format": FORMAT, **told})
+    content = {key: value for key, value in dataclasses.asdict(manifest).items() if key not in ("excluded", "sha256")}
+    write_json(folder / FILE, {"format": FORMAT, **content})
     return dataclasses.replace(manifest, sha256=hashlib.sha256((folder / FILE).read_bytes()).hexdigest())
 
 
@@ -125,4 +121,4 @@ def check(what: Path | str, found: str, wanted: str) -> None:
         DatasetError: names the file or record and both digests.
     """
     if found != wanted:
-        raise DatasetError(f"{what} has SHA-256 {found[:16]}..., and {wanted[:16]}... was published. {MEND}")
+        raise DatasetError(f"{what} has SHA-256 {found[:16]}..., and {wanted[:16]}... was published. {REMEDY}")

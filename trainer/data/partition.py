@@ -16,11 +16,11 @@ def stratified_order(labels: np.ndarray, seed: int) -> np.ndarray:
     at (k + 0.5) / m, so the first fraction f of the list holds f of each class, to within one.
     """
     rng = np.random.Generator(np.random.Philox(key=[seed, 0]))
-    place = np.empty(len(labels))
+    position = np.empty(len(labels))
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
-        place[rng.permutation(members)] = (np.arange(len(members)) + 0.5) / len(members)
-    return np.lexsort((labels, place))
+        position[rng.permutation(members)] = (np.arange(len(members)) + 0.5) / len(members)
+    return np.lexsort((labels, position))
 
 
 def epoch_order(images: int, seed: int, epoch: int, lap: int = 0) -> np.ndarray:

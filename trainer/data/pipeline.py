@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -18,7 +17,7 @@ class Call:
     first: int
     steps: int
     taken_apart: bool = False
-    """Whether this is a single step that is profiled: its parts are timed separately."""
+    """Whether this is a single profiled step: its parts are timed separately."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,6 @@ class Batches:
     """`[steps, batch]` int32: position of each image in the global batch."""
     totals: np.ndarray
     """`[steps]` float32: size of the global batch."""
-
-
-class Partition(Protocol):
-    """The indices of the images that a worker sees."""
-
-    def part(self, step: int, shares: Sequence[int], rank: int) -> np.ndarray:
-        """Positions in the training set."""
 
 
 def calls(

@@ -13,40 +13,24 @@ if TYPE_CHECKING:
 @model("lecture_cnn")
 def lecture_cnn(options: NoOptions, size: Size, classes: int) -> "keras.Model":
     """The lecture's MNIST model: 2,770,634 parameters at 28x28x1 and ten classes."""
-    import keras
     from keras import layers
 
-    return keras.Sequential(
-        [
-            keras.Input(size),
-            layers.Rescaling(1 / 255),
-            layers.Reshape(size),
-            layers.Conv2D(32, 3, activation="relu"),
-            layers.Flatten(),
-            layers.Dense(128, activation="relu"),
-            layers.Dense(classes),
-        ],
-        name="lecture_cnn",
-    )
+    return _one_convolution("lecture_cnn", size, classes, layers.Reshape(size))
 
 
 @model("task_cnn")
 def task_cnn(options: NoOptions, size: Size, classes: int) -> "keras.Model":
     """The task's model: 3,688,714 parameters at 32x32x3 and ten classes."""
+    return _one_convolution("task_cnn", size, classes)
+
+
+def _one_convolution(name: str, size: Size, classes: int, *first: "keras.Layer") -> "keras.Model":
     import keras
     from keras import layers
 
-    return keras.Sequential(
-        [
-            keras.Input(size),
-            layers.Rescaling(1 / 255),
-            layers.Conv2D(32, 3, activation="relu"),
-            layers.Flatten(),
-            layers.Dense(128, activation="relu"),
-            layers.Dense(classes),
-        ],
-        name="task_cnn",
-    )
+    convolution = layers.Conv2D(32, 3, activation="relu")
+    network = [keras.Input(size), layers.Rescaling(1 / 255), *first, convolution, layers.Flatten()]
+    return keras.Sequential([*network, layers.Dense(128, activation="relu"), layers.Dense(classes)], name=name)
 
 
 @dataclass(frozen=True)
@@ -63,9 +47,7 @@ def cnn(options: CnnOptions, size: Size, classes: int) -> "keras.Model":
     import keras
     from keras import layers
 
-    check_dropout(options.dropout)
-    if min(size[:2]) < 8:
-        raise ConfigError(f"data.image_size: {size[0]}x{size[1]} is not allowed; cnn halves the image three times, so sides are at least 8")
+    _check("cnn", options.dropout, size)
     network = [keras.Input(size), layers.Rescaling(1 / 255)]
     for filters in (16, 32, 64):
         network += [layers.Conv2D(filters, 3, padding="same", activation="relu"), layers.MaxPooling2D()]
@@ -87,9 +69,7 @@ def fashion_cnn(options: FashionOptions, size: Size, classes: int) -> "keras.Mod
     import keras
     from keras import layers
 
-    check_dropout(options.dropout)
-    if min(size[:2]) < 8:
-        raise ConfigError(f"data.image_size: {size[0]}x{size[1]} is not allowed; fashion_cnn needs sides of at least 8")
+    _check("fashion_cnn", options.dropout, size)
     network = [keras.Input(size), layers.Rescaling(1 / 255)]
     for filters, padding in ((32, "same"), (64, "valid")):
         normalise = layers.BatchNormalization(momentum=0.9, epsilon=1e-5)
@@ -98,14 +78,16 @@ def fashion_cnn(options: FashionOptions, size: Size, classes: int) -> "keras.Mod
     return keras.Sequential(network, name="fashion_cnn")
 
 
-def check_dropout(share: float) -> None:
-    """Refuse an invalid dropout.
+def _check(name: str, dropout: float, size: Size) -> None:
+    """Refuse an invalid dropout, and images that can't be halved often enough.
 
     Raises:
-        ConfigError: it is not from 0 to below 1.
+        ConfigError: names the value and the rule.
     """
-    if not 0 <= share < 1:
-        raise ConfigError(f"model.dropout: {share} is not allowed; it must be from 0 to below 1")
+    if not 0 <= dropout < 1:
+        raise ConfigError(f"model.dropout: {dropout} is not allowed; it must be from 0 to below 1")
+    if min(size[:2]) < 8:
+        raise ConfigError(f"data.image_size: {size[0]}x{size[1]} is not allowed; {name} needs sides of at least 8")
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,13 @@ def _fits(layer: keras.layers.Layer) -> bool:
 def _normalised(layer: Any, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
     scale, offset = tf.convert_to_tensor(layer.gamma), tf.convert_to_tensor(layer.beta)
     means = (layer.moving_mean, layer.moving_variance)
-    given = [tf.zeros([0])] * 2 if training else [tf.convert_to_tensor(one) for one in means]
-    found = tf.raw_ops.FusedBatchNormV3(
-        x=inputs, scale=scale, offset=offset, mean=given[0], variance=given[1], epsilon=layer.epsilon, is_training=bool(training)
+    moments = [tf.zeros([0])] * 2 if training else [tf.convert_to_tensor(variable) for variable in means]
+    fused = tf.raw_ops.FusedBatchNormV3(
+        x=inputs, scale=scale, offset=offset, mean=moments[0], variance=moments[1], epsilon=layer.epsilon, is_training=bool(training)
     )
     if training:
         # The op returns the unbiased estimate of the population variance; Keras keeps the batch's own variance.
         count = tf.cast(tf.size(inputs) // tf.shape(inputs)[-1], tf.float32)
-        for kept, value in zip(means, (found.batch_mean, found.batch_variance * ((count - 1) / count)), strict=True):
+        for kept, value in zip(means, (fused.batch_mean, fused.batch_variance * ((count - 1) / count)), strict=True):
             kept.assign(kept * layer.momentum + value * (1 - layer.momentum))
-    return found.y
+    return fused.y

@@ -23,8 +23,8 @@ def section(given: str) -> dict[str, str]:
     Raises:
         ConfigError: there is no such function.
     """
-    found = own.find("model", given)
-    return {"name": NAME, "file": found.file, "function": found.name, "source": found.source}
+    function = own.find("model", given)
+    return {"name": NAME, "file": function.file, "function": function.name, "source": function.source}
 
 
 def options_of(given: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def options_of(given: dict[str, Any]) -> dict[str, Any]:
     """
     missing = [key for key in KEYS if not isinstance(given.get(key), str)]
     if missing:
-        raise ConfigError(f"model.{missing[0]}: missing; a model of one's own is given as -e model=FILE.py:FUNCTION")
+        raise ConfigError(f"model.{missing[0]}: missing; give your own model as -e model=FILE.py:FUNCTION")
     function = _function(given)
     arguments = own.parameters("model", function)
     names = [argument.arg for argument in [*arguments.posonlyargs, *arguments.args]]
@@ -57,9 +57,9 @@ def build(given: dict[str, Any], size: tuple[int, ...], classes: int) -> "keras.
         ConfigError: its code raised an error, or did not return a model for these images and classes.
     """
     function, options = _function(given), options_of(given)
-    made = own.load("model", function)
+    builder = own.load("model", function)
     with own.telling("model", function):
-        model = made(size, classes, **options)
+        model = builder(size, classes, **options)
     return _checked(model, function, size, classes)
 
 
@@ -78,19 +78,19 @@ def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int
 
     called = f"model={function.called}"
     if not isinstance(model, keras.Model):
-        raise ConfigError(f"{called}: it gave {type(model).__name__}; it must return a keras.Model")
+        raise ConfigError(f"{called}: it returns {type(model).__name__}; it must return a keras.Model")
     # A subclassed model that builds itself is built, but has neither shape.
     if not model.built or not hasattr(model, "input_shape") or not hasattr(model, "output_shape"):
         raise ConfigError(f"{called}: the model has no input shape; begin it with keras.Input(size)")
     if model.input_shape != (None, *size):
         raise ConfigError(
-            f"{called}: its input is {model.input_shape}; it must be (None, {', '.join(map(str, size))}), as data.image_size says"
+            f"{called}: its input is {model.input_shape}; it must be (None, {', '.join(map(str, size))}), as set by data.image_size"
         )
     if model.output_shape != (None, classes):
-        raise ConfigError(f"{called}: its output is {model.output_shape}; it must be (None, {classes}), a number for each class")
+        raise ConfigError(f"{called}: its output is {model.output_shape}; it must be (None, {classes}), one number per class")
     constrained = [variable.path for variable in model.trainable_variables if variable.constraint is not None]
     if constrained:
-        raise ConfigError(f"{called}: {constrained[0]} has a constraint, which updates here do not heed; leave it out")
+        raise ConfigError(f"{called}: {constrained[0]} has a constraint, which the optimizers here ignore; leave it out")
     last = model.layers[-1]
     if isinstance(last, keras.layers.Softmax) or getattr(last, "activation", None) is keras.activations.softmax:
         raise ConfigError(f"{called}: it ends with softmax; leave that out: the loss takes logits")
@@ -115,6 +115,6 @@ def check_reopens(given: dict[str, Any], model: "keras.Model") -> None:
         unknown = re.search(r"Could not locate (?:class|function) '[^']+'", str(error))
         why = f"model={function.called}: {unknown[0]}" if unknown else str(error).splitlines()[0]
         raise ConfigError(
-            f"{why}\nSnapshots of it could not be opened again: give each class of your own the line "
-            "@keras.saving.register_keras_serializable() (and get_config, where it takes arguments), and take a layer in place of Lambda"
+            f"{why}\nIts snapshots could not be opened again: decorate each class of your own with "
+            "@keras.saving.register_keras_serializable() (and get_config, where it takes arguments), and use a layer instead of Lambda"
         ) from None

@@ -20,7 +20,7 @@ class Convert(Task):
         options = command_line.operator_options(COMMAND, self.task_vars)
         for name, example in (("source", "cifar10"), ("path", "cifar-10-python.tar.gz")):
             if name not in options:
-                raise ConfigError(f"{name}: missing; say it with -e {name}=..., as in -e {name}={example}")
+                raise ConfigError(f"{name}: missing; give it with -e {name}=..., as in -e {name}={example}")
         kind = str(options["source"])
         convert.check_kind(kind)
         path = Path(str(options["path"])).expanduser().resolve()
@@ -28,16 +28,16 @@ class Convert(Task):
         argv = ["convert", "--source", kind, "--path", str(path), "--out", str(out)]
         argv += ["--digest", str(options["digest"])] if "digest" in options else []
         argv += ["--check"] if self.check_mode else []
-        found = trainer_process.run(argv, f"converting {kind}")
-        return {"changed": found["changed"], "show_last": shown(kind, path, out, found, self.check_mode)}
+        result = trainer_process.run(argv, f"converting {kind}")
+        return {"changed": result["changed"], "show_last": shown(kind, path, out, result, self.check_mode)}
 
 
-def shown(kind: str, path: Path, out: Path, found: dict[str, Any], check: bool) -> str:
+def shown(kind: str, path: Path, out: Path, result: dict[str, Any], check: bool) -> str:
     """A table of the files, and the next commands."""
-    said = "would be written" if check and found["changed"] else "written" if found["changed"] else "there already: nothing to do"
+    state = "already converted to" if not result["changed"] else "would be written to" if check else "written to"
     rows = [
-        [name, f"{file['records']:,}", f"{file['bytes'] / 1e6:,.1f}" if "bytes" in file else "-"] for name, file in found["files"].items()
+        [name, f"{file['records']:,}", f"{file['bytes'] / 1e6:,.1f}" if "bytes" in file else "-"] for name, file in result["files"].items()
     ]
-    place = project.relative(out)
-    nexts = [("train on it", f"ansible-playbook train.yml -e config=resnet_cifar -e dataset={place}")]
-    return f"{kind} from {path}: {said} in {place}\n{text.table(['file', 'records', 'MB'], rows)}\n\nNext\n{text.fields(nexts)}"
+    folder = project.relative(out)
+    commands = text.next_commands([("train on it", f"ansible-playbook train.yml -e config=resnet_cifar -e dataset={folder}")])
+    return f"{kind} from {path}: {state} {folder}\n{text.table(['file', 'records', 'MB'], rows)}\n\n{commands}"

@@ -30,5 +30,5 @@ class DrawBatch(Task):
                 title = f"{plan['dataset']['name']}, step {wanted['step']}"
                 batch_picture.draw(path, title, batch["original"], batch["seen"], batch["labels"], batch["classes"].tolist())
                 count = len(batch["labels"])
-        shown = f"{count} images of step {wanted['step']}, as they are and as training sees them\n  picture  {project.relative(path)}"
+        shown = f"{count} images of step {wanted['step']}, original and as training sees them\n  picture  {project.relative(path)}"
         return {"changed": True, "show_last": shown}

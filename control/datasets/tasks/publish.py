@@ -20,28 +20,29 @@ class Publish(Task):
     def act(self) -> dict[str, Any]:
         """Publish what is not published yet."""
         plan, packs = self.arguments["plan"], Path(self.arguments["packs"])
-        known = plan["dataset"]["digest"]
-        found: dict[str, Any] = plan["dataset"] | {"excluded": []} if known else self._publish(plan["config"]["data"], packs)
-        replanned = {"plan": without(plan, found)} if found["excluded"] else {}
-        if plan["expected_digest"] not in (None, found["digest"]):
+        already_published = plan["dataset"]["digest"]
+        data = plan["config"]["data"]
+        record: dict[str, Any] = plan["dataset"] | {"excluded": []} if already_published else self._publish(data, packs)
+        replanned = {"plan": without(plan, record)} if record["excluded"] else {}
+        if plan["expected_digest"] not in (None, record["digest"]):
             raise LockstepError(
-                f"run={plan['run']}: its dataset was {plan['expected_digest'][:16]}, the one given now is {found['digest'][:16]}: "
+                f"run={plan['run']}: its dataset was {plan['expected_digest'][:16]}, the one given now is {record['digest'][:16]}: "
                 "images were added, removed or changed. Restore them, or give a new run name."
             )
         archive = package.TRAINER.build(packs.parent / "code")
-        left_out = [printable(name) for name, _ in found["excluded"]]
+        left_out = [printable(name) for name, _ in record["excluded"]]
         shown = {"show": f"left out {len(left_out)} images that can't be read: {', '.join(left_out[:5])}"} if left_out else {}
-        place = place_of(packs, found["manifest"])
+        dataset = place_of(packs, record["manifest"])
         published = {
-            "digest": found["digest"],
-            "folder": str(place.folder),
-            "name": place.folder.name,
-            "manifest": place.sha256,
+            "digest": record["digest"],
+            "folder": str(dataset.folder),
+            "name": dataset.folder.name,
+            "manifest": dataset.sha256,
             "code": str(archive),
             "code_name": archive.name,
             "code_sha256": sha256_file(archive),
         }
-        return {"changed": not known, "ansible_facts": {"published": published, **replanned}, **shown}
+        return {"changed": not already_published, "ansible_facts": {"published": published, **replanned}, **shown}
 
     def _publish(self, data: dict[str, Any], packs: Path) -> dict[str, Any]:
         argv = ["publish", "--source", data["source"], "--packs", str(packs)]
@@ -50,13 +51,13 @@ class Publish(Task):
         return trainer_process.run(argv, "publishing the dataset")
 
 
-def without(plan: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """The plan, adjusted to the readable images if some were found unreadable later.
+def without(plan: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+    """The plan, adjusted to the readable images if others turned out to be unreadable.
 
     Raises:
         LockstepError: too few are left.
     """
-    sizes = schedule.counts(configs.build(plan["config"]), len(plan["hosts"]), found["train"], found["held_out"])
+    sizes = schedule.counts(configs.build(plan["config"]), len(plan["hosts"]), record["train"], record["held_out"])
     schedule.check_sizes(sizes, len(plan["hosts"]))
-    kept = {"train": found["train"], "test": found["test"], "left_out": len(found["excluded"])}
+    kept = {"train": record["train"], "test": record["test"], "left_out": len(record["excluded"])}
     return {**plan, "counts": vars(sizes), "dataset": {**plan["dataset"], **kept}}

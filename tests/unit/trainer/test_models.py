@@ -63,11 +63,10 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def built():
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(CASES)], capture_output=True, text=True, check=False, env=environment, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    argv = [sys.executable, "-c", SCRIPT, json.dumps(CASES)]
+    completed = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
@@ -131,9 +130,9 @@ def test_penalties_and_normalisation_are_those_of_the_course(built):
         ("resnet_cifar 2", "model.layers: 2 is not allowed; it must be 6n+2, from 8: 8, 14, 20, ... 44 (the nearest: 8)"),
         ("resnet_cifar at 30x30", "data.image_size: 30x30 is not allowed; resnet_cifar halves the image twice"),
         ("resnet_cifar growing", "model.weight_decay: -1.0 is not allowed; it must be at least 0"),
-        ("cnn too small", "data.image_size: 7x8 is not allowed; cnn halves the image three times"),
+        ("cnn too small", "data.image_size: 7x8 is not allowed; cnn needs sides of at least 8"),
         ("cnn of nothing", "model.dropout: 1.0 is not allowed; it must be from 0 to below 1"),
-        ("fashion_cnn too small", "data.image_size: 28x7 is not allowed"),
+        ("fashion_cnn too small", "data.image_size: 28x7 is not allowed; fashion_cnn needs sides of at least 8"),
         ("resnet50 in grey", "data.image_size: [224, 224, 1] is not allowed; resnet50 takes colour images from 32x32"),
     ],
 )
@@ -212,7 +211,5 @@ def test_numbers_in_scientific_form_are_numbers():
 
 def test_options_are_checked_without_keras():
     script = "import sys; from trainer import models; models.options_of({'name': 'deep_cnn', 'stages': 2}); print('keras' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path(__file__).resolve().parents[3]
-    )
-    assert done.stdout.strip() == "False"
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert completed.stdout.strip() == "False"

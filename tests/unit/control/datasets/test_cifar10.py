@@ -101,7 +101,7 @@ def test_an_unpacked_archive_is_read(inside, archives, tmp_path):
     assert (splits["eval"].labels == batch(5)[1]).all()
 
 
-def test_progress_is_told(archives):
+def test_progress_is_reported(archives):
     seen = []
     cifar10.read(archives["binary"], "any", lambda done, total: seen.append((done, total)))
     assert seen == [(number * SIZE, 6 * SIZE) for number in range(1, 7)]
@@ -113,7 +113,7 @@ def refused(path, digest=None):
     return str(caught.value)
 
 
-def test_another_digest_is_refused_with_the_mend(archives):
+def test_another_digest_is_refused_with_the_fix(archives):
     found = hashlib.md5(archives["python"].read_bytes()).hexdigest()
     message = refused(archives["python"])
     assert message.startswith(f"{archives['python']}: its digest is md5:{found}, not one of the official archives':")
@@ -126,8 +126,8 @@ def test_another_digest_is_refused_with_the_mend(archives):
 def test_a_truncated_archive_is_refused(archives, tmp_path):
     short = tmp_path / "short.tar.gz"
     short.write_bytes(archives["python"].read_bytes()[:-50_000])
-    assert "it is truncated, or another file" in refused(short)
-    assert refused(short, "any").startswith(f"{short}: truncated, or no archive:")
+    assert "it is truncated or another file" in refused(short)
+    assert refused(short, "any").startswith(f"{short}: truncated or not an archive:")
 
 
 @pytest.mark.parametrize(
@@ -136,14 +136,14 @@ def test_a_truncated_archive_is_refused(archives, tmp_path):
         (
             "data_batch_2.bin",
             lambda data: data[:-7],
-            "data_batch_2.bin: truncated or damaged: 307,293 bytes are no whole number of records of 3,073",
+            "data_batch_2.bin: truncated or damaged: 307,293 bytes are not a multiple of the record size, 3,073",
         ),
         ("data_batch_2.bin", lambda data: data[:-3073], "data_batch_2.bin: truncated or damaged: 99 images and 99 labels, not 100"),
         ("test_batch.bin", lambda data: b"\x0a" + data[1:], "eval has the label 10; labels are 0 to 9"),
         (
             "data_batch_5.bin",
             lambda data: None,
-            "cifar-10-batches-bin/data_batch_5.bin is missing: the archive is truncated, or no CIFAR-10",
+            "cifar-10-batches-bin/data_batch_5.bin is missing: the archive is truncated or not CIFAR-10",
         ),
     ],
 )
@@ -163,7 +163,7 @@ class Harmful:
 def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     members = [("cifar-10-batches-py/data_batch_1", pickle.dumps({b"data": Harmful(), b"labels": []}, protocol=2))]
     message = refused(packed(tmp_path / "harm.tar.gz", members), "any")
-    assert "data_batch_1: truncated or damaged: it asks for posix.system, which no batch of CIFAR-10 holds" in message
+    assert "data_batch_1: truncated or damaged: it asks for posix.system, which no CIFAR-10 batch contains" in message
 
 
 def hostile(path, **attributes):
@@ -202,7 +202,7 @@ def test_an_archive_with_links_or_devices_is_refused_in_a_line(member, what, tmp
     message = refused(path, "any")
     assert what in message
     assert message.startswith(f"{path}: ")
-    assert message.endswith("no archive of CIFAR-10 has such a member. Fix: fetch the archive again, and give that")
+    assert message.endswith("CIFAR-10 archives have no such member. Fix: fetch the archive again")
     assert "\n" not in message
 
 
@@ -225,7 +225,7 @@ def test_an_unpacked_batch_that_is_a_device_or_pipe_is_refused(other, archives, 
     victim = tmp_path / "cifar-10-batches-bin" / "data_batch_2.bin"
     victim.unlink()
     victim.symlink_to(tmp_path / other)
-    assert refused(tmp_path) == f"{victim}: can't be read: it is no file"
+    assert refused(tmp_path) == f"{victim}: can't be read: not a regular file"
 
 
 def test_other_places_are_refused(tmp_path):
@@ -253,7 +253,7 @@ import tensorflow as tf
 cifar10.BATCH = 100
 binary, python, out = map(Path, sys.argv[1:])
 told, found = [], {}
-changed = convert.looked_at("cifar10", binary, "any", out, told.append)["changed"]
+changed = convert.convert("cifar10", binary, "any", out, told.append, check=True)["changed"]
 found["looked"] = changed, sorted(path.name for path in out.parent.iterdir())
 def refused(archive, digest):
     try:
@@ -267,17 +267,17 @@ first = next(tf.data.TFRecordDataset(str(out / "eval.tfrecords")).as_numpy_itera
 feature = tf.train.Example.FromString(first).features.feature
 found["features"] = {key: feature[key].WhichOneof("kind") for key in sorted(feature)}
 found["image"], found["label"] = feature["image"].bytes_list.value[0].hex(), feature["label"].int64_list.value[0]
-found["again"] = [work("cifar10", binary, "any", out, told.append)["changed"] for work in (convert.convert, convert.looked_at)]
+found["again"] = [convert.convert("cifar10", binary, "any", out, told.append, check)["changed"] for check in (False, True)]
 found["other"] = refused(python, "any")[0]
 folder = out.parent / "unpacked"
 with tarfile.open(binary) as archive:
     archive.extractall(folder, filter="data")
 one = out.parent / "from_folder"
-found["folder"] = [work("cifar10", folder, None, one, told.append)["changed"] for work in (convert.convert, convert.looked_at)]
+found["folder"] = [convert.convert("cifar10", folder, None, one, told.append, check)["changed"] for check in (False, True)]
 (inside,) = folder.rglob("data_batch_2.bin")
 os.utime(inside, (1, 1))
 try:
-    convert.looked_at("cifar10", folder, None, one, told.append)
+    convert.convert("cifar10", folder, None, one, told.append, check=True)
 except DatasetError as error:
     found["folder"].append(str(error))
 (out / "eval.tfrecords").unlink()
@@ -308,11 +308,11 @@ def test_an_archive_becomes_tfrecords_once_and_looking_writes_nothing(archives, 
     assert found["features"] == {"image": "bytes_list", "label": "int64_list"}
     assert (found["image"], found["label"]) == (images[0].tobytes().hex(), labels[0])
     assert found["again"] == [False, False]
-    assert "it is there already, made from another source" in found["other"]
+    assert "already exists, converted from another source" in found["other"]
     changed, again, message = found["folder"]
     assert (changed, again) == (True, False)
-    assert "it is there already, made from another source" in message
-    assert "it is there already, and not made by this command" in found["incomplete"]
+    assert "already exists, converted from another source" in message
+    assert "already exists, and not written by this command" in found["incomplete"]
 
 
 def test_what_cant_be_converted_is_refused():
@@ -471,7 +471,7 @@ def test_sides_and_classes_are_taken_from_records_and_from_the_file_beside_them(
         ({"height": 32, "width": 32, "depth": 3}, {}),
     ],
 )
-def test_how_raw_pixels_lie_is_as_it_is_said(sides, about, place, records):
+def test_the_layout_of_raw_pixels_is_the_given_one(sides, about, place, records):
     pixels = np.random.default_rng(0).integers(0, 256, 3072, dtype=np.uint8)
     rows = [{"image": pixels.tobytes(), "label": label, **sides} for label in (0, 1)]
     records(dict.fromkeys((place / "train.tfrecord", place / "test.tfrecord"), rows))
@@ -483,7 +483,7 @@ def test_how_raw_pixels_lie_is_as_it_is_said(sides, about, place, records):
     assert source.read("test", 1) == image.tobytes()
 
 
-def test_what_was_found_is_kept_until_a_file_changes(place, records, monkeypatch):
+def test_the_index_is_kept_until_a_file_changes(place, records, monkeypatch):
     records(dict.fromkeys((place / "train.tfrecord", place / "test.tfrecord"), raw(np.zeros((2, 3072), np.uint8), (0, 1))))
     before = tfrecords.TFRecords(str(place)).scan()
     with monkeypatch.context() as patched:
@@ -493,6 +493,11 @@ def test_what_was_found_is_kept_until_a_file_changes(place, records, monkeypatch
     assert len(tfrecords.TFRecords(str(place)).scan().files["train"]) == 3
 
 
+def blank(size, labels=(0, 1), **sides):
+    """Raw images of that many bytes."""
+    return [{"image": bytes(size), "label": label, **sides} for label in labels]
+
+
 @pytest.mark.parametrize(
     ("rows", "about", "wrong"),
     [
@@ -500,52 +505,28 @@ def test_what_was_found_is_kept_until_a_file_changes(place, records, monkeypatch
         (
             [{"image": b"xyz", "label": 0}, {"image": b"xy", "label": 1}],
             None,
-            "record 1 has an image of 2 bytes, the first one 3 raw ones; they must be alike",
+            "record 1 has an image of 2 bytes, the first one 3 raw ones; all must be alike",
         ),
-        ([{"image": png(1), "label": 0}, {"image": b"xy", "label": 1}], None, "record 1 is no JPEG, PNG, BMP or GIF, as the first one is"),
         (
-            [{"image": b"xyz", "label": 0}, {"image": b"xyz", "label": 1}],
+            [{"image": png(1), "label": 0}, {"image": b"xy", "label": 1}],
             None,
-            "its images are 3 raw bytes, with nothing that tells their shape; say it in",
+            "record 1 is not a JPEG, PNG, BMP or GIF, but the first one is",
         ),
-        (
-            [{"image": b"xyz", "label": 0}, {"image": b"xyz", "label": 1}],
-            {"shape": [2, 2, 3]},
-            "with shape [2, 2, 3] and layout HWC; say it in",
-        ),
-        (
-            [{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 2}],
-            None,
-            "labels must run from 0 to 2 without gaps, and be at least two; found 0, 2",
-        ),
-        ([{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 1}], {"classes": ["only"]}, "labels must run from 0 to 0"),
-        (
-            [{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 10**9 + 7}],
-            None,
-            "labels must run from 0 to 1000000007 without gaps, and be at least two; found 0, 1000000007",
-        ),
-        (
-            [{"image": bytes(16), "label": label, "height": 2, "width": 2, "depth": 4} for label in (0, 1)],
-            None,
-            "its raw images have 4 channels ([2, 2, 4], HWC); 1 (grey) or 3 are taken",
-        ),
-        (
-            [{"image": bytes(12), "label": label} for label in (0, 1)],
-            {"shape": [2, 3, 2], "layout": "CHW"},
-            "its raw images have 2 channels ([2, 3, 2], CHW)",
-        ),
-        ([{"image": bytes(784), "label": 0}, {"image": bytes(784), "label": 1}], {"layout": "WHC"}, "dataset.json: layout WHC; raw pixels"),
-        ([], None, "train.tfrecord: there is no record in it"),
+        (blank(3), None, "its images are 3 raw bytes, of unknown shape; give shape and layout in"),
+        (blank(3), {"shape": [2, 2, 3]}, "with shape [2, 2, 3] and layout HWC; give shape and layout in"),
+        (blank(784, (0, 2)), None, "labels must run from 0 to 2 without gaps, and be at least two; found 0, 2"),
+        (blank(784), {"classes": ["only"]}, "labels must run from 0 to 0"),
+        (blank(784, (0, 10**9 + 7)), None, "labels must run from 0 to 1000000007 without gaps, and be at least two; found 0, 1000000007"),
+        (blank(16, height=2, width=2, depth=4), None, "its raw images have 4 channels ([2, 2, 4], HWC); it must be 1 (grey) or 3"),
+        (blank(12), {"shape": [2, 3, 2], "layout": "CHW"}, "its raw images have 2 channels ([2, 3, 2], CHW)"),
+        (blank(784), {"layout": "WHC"}, "dataset.json: layout WHC; raw pixels"),
+        ([], None, "train.tfrecord: no records"),
         (
             [{"image": bytes(24), "label": number, "height": 2 + 2 * number, "width": 4 - 2 * number, "depth": 3} for number in (0, 1)],
             None,
-            "record 1 has sides [4, 2, 3], the first one [2, 4, 3]; they must be alike",
+            "record 1 has sides [4, 2, 3], the first one [2, 4, 3]; all must be alike",
         ),
-        (
-            [{"image": bytes(24), "label": number, "height": b"2", "width": b"4", "depth": b"3"} for number in (0, 1)],
-            None,
-            "its images are 24 raw bytes, with nothing that tells their shape",
-        ),
+        (blank(24, height=b"2", width=b"4", depth=b"3"), None, "its images are 24 raw bytes, of unknown shape"),
     ],
 )
 def test_records_that_cant_be_used_are_refused(rows, about, wrong, place, records):

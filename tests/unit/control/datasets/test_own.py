@@ -1,4 +1,4 @@
-"""Models and images from a person's own file: what is taken, what is refused, and with which words."""
+"""Models and images from a user's own file: what is accepted, what is refused, and with which words."""
 
 import json
 import os
@@ -101,9 +101,7 @@ def test_options_are_checked_by_name_without_running_the_file(file):
     assert refused(models.options_of, model.section("mine.py:other")) == (
         "model=mine.py:other: its parameters are (classes, size); it must begin with (size, classes)"
     )
-    assert refused(models.options_of, {"name": "own"}) == (
-        "model.file: missing; a model of one's own is given as -e model=FILE.py:FUNCTION"
-    )
+    assert refused(models.options_of, {"name": "own"}) == ("model.file: missing; give your own model as -e model=FILE.py:FUNCTION")
     assert "keras" not in own.__dict__
 
 
@@ -173,16 +171,16 @@ def test_what_a_function_returns_is_checked_and_snapshots_of_it_open(tmp_path):
         first, second = found.pop(name).splitlines()
         assert first.startswith("model=m.py:build: ")
         assert why in first
-        assert second.startswith("Snapshots of it could not be opened again: give each class of your own the line @keras.saving.")
-    assert found.pop("constraint").endswith("/kernel has a constraint, which updates here do not heed; leave it out")
+        assert second.startswith("Its snapshots could not be opened again: decorate each class of your own with @keras.saving.")
+    assert found.pop("constraint").endswith("/kernel has a constraint, which the optimizers here ignore; leave it out")
     assert found == {
         "fits": 16 * 3 + 3,
         "raises": "model=m.py:build, line 6: ZeroDivisionError: integer division or modulo by zero",
-        "no model": "model=m.py:build: it gave int; it must return a keras.Model",
+        "no model": "model=m.py:build: it returns int; it must return a keras.Model",
         "not built": "model=m.py:build: the model has no input shape; begin it with keras.Input(size)",
         "built by itself": "model=m.py:build: the model has no input shape; begin it with keras.Input(size)",
-        "other input": "model=m.py:build: its input is (None, 5, 5, 1); it must be (None, 4, 4, 1), as data.image_size says",
-        "other output": "model=m.py:build: its output is (None, 4); it must be (None, 3), a number for each class",
+        "other input": "model=m.py:build: its input is (None, 5, 5, 1); it must be (None, 4, 4, 1), as set by data.image_size",
+        "other output": "model=m.py:build: its output is (None, 4); it must be (None, 3), one number per class",
         "softmax layer": "model=m.py:build: it ends with softmax; leave that out: the loss takes logits",
         "softmax": "model=m.py:build: it ends with softmax; leave that out: the loss takes logits",
         "known before": False,
@@ -211,7 +209,7 @@ def test_images_of_a_function_are_listed_read_and_published(file, capsys, tmp_pa
     assert (decode(source.read("test", 3)) == 3).all()
     assert capsys.readouterr().out == ""
     made = publish.publish(source, tmp_path / "packs", False, lambda *_: None)
-    assert (made.counts("train"), made.counts("test")) == ({"0": 2, "1": 2}, {"0": 2, "1": 2})
+    assert (made.train.labels, made.test.labels) == ([0, 1, 0, 1], [0, 1, 0, 1])
 
 
 def test_a_function_runs_once_until_its_file_changes(file):
@@ -296,8 +294,6 @@ def test_images_are_arrays_of_any_depth(file):
     assert np.unique(decode(source.read("train", 2))).tolist() == [2]
 
 
-def test_a_missing_path_is_told():
-    with pytest.raises(LockstepError, match=r"the source `own` needs FILE\.py:FUNCTION"):
-        data.Own(None)
+def test_a_missing_file_is_named():
     with pytest.raises(ConfigError, match=r"dataset=nowhere\.py:f: no such file"):
         data.Own("nowhere.py:f")

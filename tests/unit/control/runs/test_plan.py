@@ -660,7 +660,8 @@ def test_splits_that_are_not_the_usual_ones_are_in_the_plan(planned, tmp_path):
     assert (made["counts"]["train_images"], made["counts"]["validation_images"], made["dataset"]["test"]) == (32, 40, 8)
     shown = text.plan(made, "runs")
     assert (
-        "split          40 images of val/ validate; there is no test/, so 1 in 5 of each class is held out for testing (8 images" in shown
+        "split          40 images in val/ are for validation; there is no test/, so 1 in 5 of each class is held out for testing (8 images"
+        in shown
     )
 
 
