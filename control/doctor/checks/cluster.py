@@ -5,7 +5,7 @@ from dataclasses import replace
 from control.doctor.checks.across import across
 from control.doctor.checks.addresses import addresses
 from control.doctor.checks.host import of_host
-from control.doctor.checks.model import OK, WARN, Check, Facts, Hosts, Requirement
+from control.doctor.checks.model import OK, WARN, Check, Facts, Hosts, Requirement, Subject
 from control.doctor.checks.network import between
 from control.doctor.checks.shared_folder import SILENT
 from control.doctor.checks.ssh_errors import ssh
@@ -28,7 +28,7 @@ def examine(hosts: Hosts, facts: Facts, network: Facts | None, need: Requirement
             checks.append(ssh(host, facts.get(name, {}).get("unreachable", "was not asked")))
             continue
         checks.append(Check(OK, name, "ssh", f"reachable as {seen[name].get('user', '?')}"))
-        checks += of_host(host, seen[name], need)
+        checks += of_host(Subject(host, seen[name], need))
     checks += [*across(hosts, seen, need), *addresses(hosts, seen, network or {})]
     if network is not None:
         checks += _new(checks, between(hosts, {name: found for name, found in network.items() if "unreachable" not in found}, seen))
@@ -47,5 +47,5 @@ def _explained(checks: list[Check], lost: list[str]) -> list[Check]:
 
 def _new(known: list[Check], more: list[Check]) -> list[Check]:
     """Findings not yet reported: both the control node and the other hosts notice a wrong clock."""
-    told = {check.host for check in known if check.name == "clock" and check.level != OK}
-    return [check for check in more if not (check.name == "clock" and check.host in told)]
+    reported = {check.host for check in known if check.name == "clock" and check.level != OK}
+    return [check for check in more if not (check.name == "clock" and check.host in reported)]

@@ -22,7 +22,12 @@ class Check:
     limit: str = ""
     """The expected value."""
     fix: str = ""
-    """What the user can do; commands to type on the host itself begin as `on` writes them."""
+    """What the user can do. Commands to type on the host itself begin as `on` writes them."""
+
+    def __post_init__(self) -> None:
+        """What is OK needs no fix."""
+        if self.level == OK:
+            object.__setattr__(self, "fix", "")
 
 
 @dataclass(frozen=True)
@@ -43,15 +48,39 @@ class Requirement:
     inventory: str = "INVENTORY"
     """Used in the commands of fixes."""
 
+    @property
+    def provision(self) -> str:
+        """The command that sets up the hosts."""
+        return f"ansible-playbook -i {self.inventory} provision.yml"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A host that answered: what each check of one host is given."""
+
+    host: dict[str, Any]
+    """Its entry in the plan: name, address, port."""
+    facts: dict[str, Any]
+    """The result of `host_probe`."""
+    need: Requirement = field(default_factory=Requirement)
+
+    def check(self, level: str, name: str, value: str, limit: str = "", fix: str = "") -> Check:
+        """A finding on this host."""
+        return Check(level, self.host["name"], name, value, limit, fix)
+
+    def on(self, command: str) -> str:
+        """A command for the user to type on this host."""
+        return on(self.host["name"], command)
+
 
 def on(host: str, command: str) -> str:
     """A command for the user to type on that host, after its name."""
     return f"on {host}: {command}"
 
 
-def grade(found: float, needed: float, enough: float) -> str:
+def grade(value: float, needed: float, enough: float) -> str:
     """The level of an amount: below `needed` fails, below `enough` warns."""
-    return FAIL if found < needed else WARN if found < enough else OK
+    return FAIL if value < needed else WARN if value < enough else OK
 
 
 def odd(values: dict[str, Any]) -> list[tuple[str, Any]]:

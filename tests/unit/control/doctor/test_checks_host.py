@@ -175,7 +175,7 @@ def test_troubles_of_one_host(change, line):
 
 
 def test_a_32_bit_system():
-    found = host.machine({"name": "n"}, {**healthy("node02"), "machine": "armv7l"})
+    (found,) = host.machine(model.Subject({"name": "n"}, {**healthy("node02"), "machine": "armv7l"}))
     assert (found.level, found.value, found.limit) == (FAIL, "armv7l", "x86_64 or aarch64")
     assert found.fix == "install a 64-bit system, or leave this host out"
 
@@ -183,12 +183,13 @@ def test_a_32_bit_system():
 def test_a_shared_folder_on_the_own_disk_without_a_token():
     facts = healthy("node02")
     facts["dfs"] |= {"kind": "mounted", "type": "ext4", "source": "/dev/sda1"}
-    (found,) = shared_folder.dfs({"name": "node02"}, facts, Requirement())
+    subject = model.Subject({"name": "node02"}, facts)
+    (found,) = shared_folder.dfs(subject)
     assert (found.level, found.value) == (WARN, "/mnt/shared/lockstep (ext4 of /dev/sda1) is on this host's own disk")
     facts["dfs"]["kind"] = "local"
-    assert [one.level for one in shared_folder.dfs({"name": "node02"}, facts, Requirement())] == [OK]
+    assert [one.level for one in shared_folder.dfs(subject)] == [OK]
     facts["dfs"] |= {"kind": "mounted", "type": "nfs4"}
-    assert [one.level for one in shared_folder.dfs({"name": "node02"}, facts, Requirement())] == [OK]
+    assert [one.level for one in shared_folder.dfs(subject)] == [OK]
 
 
 def test_a_shared_folder_that_waits_for_a_host_that_is_away():
@@ -234,9 +235,9 @@ def test_port_held_by_the_run_that_is_continued():
 def test_clock_counts_only_what_is_certain():
     facts = {"before": 1000.0, "after": 1010.0, "seconds": 2.0, "time": 1014.9}
     assert clocks.skew(facts) == pytest.approx((8.9, 4.0))
-    assert [one.level for one in clocks.clock({"name": "n"}, facts)] == [WARN]
-    assert [one.level for one in clocks.clock({"name": "n"}, {**facts, "time": 1010.9})] == [OK]
-    assert list(clocks.clock({"name": "n"}, {"time": 1.0})) == []
+    assert [one.level for one in clocks.clock(model.Subject({"name": "n"}, facts))] == [WARN]
+    assert [one.level for one in clocks.clock(model.Subject({"name": "n"}, {**facts, "time": 1010.9}))] == [OK]
+    assert list(clocks.clock(model.Subject({"name": "n"}, {"time": 1.0}))) == []
 
 
 def test_load_in_a_container_is_not_its_own():
@@ -340,5 +341,5 @@ def test_the_odd_one_out(values, expected):
     ],
 )
 def test_gpus_that_the_inventory_promises(wanted, there, lines):
-    found = list(host.gpus({"name": "node02", "gpus": wanted}, {"gpus": there}))
+    found = list(host.gpus(model.Subject({"name": "node02", "gpus": wanted}, {"gpus": there})))
     assert [line for line in checks.render(found, verbose=True).splitlines() if "GPUs" in line] == lines
