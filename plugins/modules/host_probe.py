@@ -243,7 +243,7 @@ def tmux(module):
 def python(module, path):
     """Version and packages of the worker's Python, or why they are unknown."""
     if not os.access(path, os.X_OK) or os.path.isdir(path):
-        return {"path": path, "error": "is missing" if not os.path.exists(path) else "is no program"}
+        return {"path": path, "error": "is missing" if not os.path.exists(path) else "is not a program"}
     code, out, error = module.run_command([path, "-c", kernel.VERSIONS, *PACKAGES])
     if code != 0:
         return {"path": path, "error": f"does not run: {error.strip()[-200:]}"}
@@ -251,7 +251,7 @@ def python(module, path):
         said = json.loads(out)
         return {"path": path, "version": said["python"], "packages": said["packages"]}
     except (KeyError, ValueError):
-        return {"path": path, "error": f"answers as no Python does: {out.strip()[:80]}"}
+        return {"path": path, "error": f"does not answer like Python: {out.strip()[:80]}"}
 
 
 def port(module, number, root):

@@ -22,7 +22,7 @@ def across(hosts: Hosts, facts: Facts, need: Requirement) -> Iterator[Check]:
 
 
 def _paces(facts: Facts) -> Iterator[Check]:
-    for key, what in (("cpus", "CPUs"), ("speed", "MB/s a core")):
+    for key, what in (("cpus", "CPUs"), ("speed", "MB/s per core")):
         known = {name: found[key] for name, found in facts.items() if found.get(key)}
         usual = statistics.median(known.values()) if known else 0.0
         for name, value in known.items():

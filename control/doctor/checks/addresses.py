@@ -14,13 +14,13 @@ def own_name(subject: Subject) -> Iterator[Check]:
     fix = f"on it, in /etc/hosts, give {called} its address instead of {', '.join(own) or '127.0.1.1'}"
     limit = "an address the others reach"
     if not _is_ip(given) and resolved and all(map(loopback, resolved)) and given != "localhost":
-        value = f"{given} means {', '.join(resolved)} on the host itself"
+        value = f"{given} resolves to {', '.join(resolved)} on the host itself"
         yield subject.check(FAIL, "name", value, limit, f"set worker_address to its IP address; or {fix}")
     elif "error" in facts["name"]:
-        value = f"{called} can't be resolved: {facts['name']['error']}"
+        value = f"{called} does not resolve: {facts['name']['error']}"
         yield subject.check(WARN, "name", value, fix=f"on it, add {called} to /etc/hosts")
     elif own and all(map(loopback, own)) and not loopback(given) and given != "localhost":
-        value = f"{called} means {', '.join(own)} on the host itself"
+        value = f"{called} resolves to {', '.join(own)} on the host itself"
         yield subject.check(WARN, "name", value, limit, f"harmless while worker_address is an IP address; or {fix}")
     else:
         yield subject.check(OK, "name", f"{called} is {', '.join(own)}")
@@ -64,7 +64,7 @@ def _same_address(first: dict[str, Any], second: dict[str, Any], facts: Facts) -
     elif address == second["address"] and not one_machine:
         yield finding(WARN, f"both have {address}, but are two machines", "one address each")
     elif address != second["address"] and machines[0] and one_machine:
-        yield finding(WARN, f"are one machine ({machines[0][1]}) under two addresses", "a machine each")
+        yield finding(WARN, f"are one machine ({machines[0][1]}) under two addresses", "one machine per host")
 
 
 def _machine(facts: dict[str, Any] | None) -> tuple[str, str] | None:
@@ -78,7 +78,7 @@ def _elsewhere(host: dict[str, Any], facts: Facts, network: Facts) -> Iterator[C
     others = [other for other, found in facts.items() if other != name and given in found["address"].get("all", [])]
     strangers = [other for other in others if _machine(facts[other]) != _machine(facts[name])]
     if "error" in mine:
-        yield Check(FAIL, name, "address", f"{given} can't be resolved on it: {mine['error']}", fix="set worker_address to its IP address")
+        yield Check(FAIL, name, "address", f"{given} does not resolve on it: {mine['error']}", fix="set worker_address to its IP address")
     elif not mine["own"]:
         all_ = ", ".join(mine["all"]) or "none"
         reached = any(found.get("pairs", {}).get(name, {}).get("reachable") for found in network.values())
@@ -86,6 +86,6 @@ def _elsewhere(host: dict[str, Any], facts: Facts, network: Facts) -> Iterator[C
         yield Check(WARN if reached else FAIL, name, "address", f"{given} is not an address of this host (it has {all_})", "its own", fix)
     elif strangers and not loopback(given):
         fix = "give each machine an address of its own (ip addr shows them)"
-        yield Check(FAIL, name, "address", f"{given} is also an address of {', '.join(strangers)}", "one machine an address", fix)
+        yield Check(FAIL, name, "address", f"{given} is also an address of {', '.join(strangers)}", "one machine per address", fix)
     else:
         yield Check(OK, name, "address", given)

@@ -31,7 +31,7 @@ def clock(subject: Subject) -> Iterator[Check]:
         ahead, blur = offset
         certain = max(0.0, abs(ahead) - blur)
         level = FAIL if certain > CLOCK_FAIL_S else WARN if certain > CLOCK_WARN_S else OK
-        value = f"{_span(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}" if level != OK else f"right within {abs(ahead) + blur:.1f} s"
+        value = f"{_span(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}" if level != OK else f"correct within {abs(ahead) + blur:.1f} s"
         yield subject.check(level, "clock", value, f"{CLOCK_WARN_S:.0f} s", _set_clock(subject.host["name"]))
 
 

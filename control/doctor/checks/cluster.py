@@ -25,7 +25,7 @@ def examine(hosts: Hosts, facts: Facts, network: Facts | None, need: Requirement
     for host in hosts:
         name = host["name"]
         if name not in seen:
-            checks.append(ssh(host, facts.get(name, {}).get("unreachable", "was not asked")))
+            checks.append(ssh(host, facts.get(name, {}).get("unreachable", "was not probed")))
             continue
         checks.append(Check(OK, name, "ssh", f"reachable as {seen[name].get('user', '?')}"))
         checks += of_host(Subject(host, seen[name], need))

@@ -55,7 +55,7 @@ def _find_the_wait(names: list[str], network: Facts, facts: Facts) -> str:
     begin = f"busy: {shown}; end what else runs there and run the doctor again. If it stays: " if busy else ""
     quickest = [pair["rtt_min_ms"] for here, there, pair in each_pair(network) if "rtt_min_ms" in pair and {here, there}.issuperset(names)]
     far = bool(quickest) and statistics.median(quickest) > LONG_RTT_MS
-    way = "a network far away, or a VPN: even the quickest answer took so long; use hosts on one switch"
+    way = "a network far away, or a VPN: even the fastest answer took that long; use hosts on one switch"
     wifi = f"Wi-Fi, or a port that saves power: connect {_listed(names)} by cable to the others' switch"
     return begin + (way if far else wifi)
 

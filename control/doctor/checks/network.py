@@ -28,18 +28,7 @@ UNREACHABLE = {
 
 def between(hosts: Hosts, network: Facts, facts: Facts) -> list[Check]:
     """Every pair: whether reachable, delay, bandwidth, and whether large packets pass."""
-    checks = [
-        Check(
-            FAIL,
-            name,
-            "listen",
-            f"could not listen: {found['listening']}",
-            "free",
-            "end the program that holds it, or set another worker_port or worker_direct_port",
-        )
-        for name, found in network.items()
-        if found.get("listening")
-    ]
+    checks = [*_busy(network)]
     busy = {check.host for check in checks}
     checks += [*_unreachable(hosts, network, busy), *_vanishing(network), *_lost(network), *clocks(network), *_mtus(network)]
     checks += [*slow_links(network, DELAY, facts), *slow_links(network, BANDWIDTH, facts), *slow_ring(network)]
@@ -48,22 +37,29 @@ def between(hosts: Hosts, network: Facts, facts: Facts) -> list[Check]:
     return [*checks, *_summary(network, {check.host for check in checks})]
 
 
+def _busy(network: Facts) -> Iterator[Check]:
+    fix = "end the program that holds it, or set another worker_port or worker_direct_port"
+    for name, results in network.items():
+        if results.get("listening"):
+            yield Check(FAIL, name, "listen", f"could not listen: {results['listening']}", "free", fix)
+
+
 def _unreachable(hosts: Hosts, network: Facts, busy: set[str]) -> Iterator[Check]:
-    places = {host["name"]: host for host in hosts}
-    for there, place in places.items():
+    for host in hosts:
+        there = host["name"]
         asked = {here: found["pairs"][there] for here, found in network.items() if there in found["pairs"]}
         failed = {here: pair for here, pair in asked.items() if not pair["reachable"]}
         if not failed or there in busy:
             continue
         # One host that nobody reaches is one problem, not one per pair.
-        whole = len(failed) == len(asked) > 1
-        shown = dict([_most_telling(failed)]) if whole else failed
+        by_all = len(failed) == len(asked) > 1
+        shown = dict([_most_telling(failed)]) if by_all else failed
         for here, pair in shown.items():
-            port = pair.get("port", place["port"])
-            variable = "worker_port" if port == place["port"] else "worker_direct_port"
-            words = {"here": here, "there": there, "port": port, "address": place["address"], "variable": variable}
-            value = f"{there} ({place['address']}:{port}) can't be reached from {'any host' if whole else here}: {pair['error']}"
-            yield Check(FAIL, there if whole else here, "reach", value, "reachable", UNREACHABLE[pair["kind"]].format(**words))
+            port = pair.get("port", host["port"])
+            variable = "worker_port" if port == host["port"] else "worker_direct_port"
+            words = {"here": here, "there": there, "port": port, "address": host["address"], "variable": variable}
+            value = f"{there} ({host['address']}:{port}) can't be reached from {'any host' if by_all else here}: {pair['error']}"
+            yield Check(FAIL, there if by_all else here, "reach", value, "reachable", UNREACHABLE[pair["kind"]].format(**words))
 
 
 def _most_telling(failed: dict[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
@@ -78,22 +74,17 @@ def _vanishing(network: Facts) -> Iterator[Check]:
     fix = "set the smallest MTU of the path on {} (sudo ip link set dev INTERFACE mtu 1400), or let ICMP through"
     for host in [] if len(bad) == len(known) else culprits(known, bad):
         bad = {pair for pair in bad if host not in pair}
-        yield Check(FAIL, host, "mtu", f"on all links of {host} small packets pass and large ones vanish", limit, fix.format("all hosts"))
+        yield Check(FAIL, host, "mtu", f"on all links of {host} small packets pass and large ones are lost", limit, fix.format("all hosts"))
     for here, there in sorted(bad):
-        value = f"to {there} small packets pass and large ones vanish (MTU here {known[here, there].get('mtu', '?')})"
+        value = f"to {there} small packets pass and large ones are lost (MTU here {known[here, there].get('mtu', '?')})"
         yield Check(FAIL, here, "mtu", value, limit, fix.format(f"{here} and {there}"))
 
 
 def _lost(network: Facts) -> Iterator[Check]:
     for here, there, pair in each_pair(network):
         if pair["reachable"] and "error" in pair:
-            yield Check(
-                WARN,
-                here,
-                "network",
-                f"to {there}: {pair['error']}",
-                fix=f"run the doctor again; then look at the cables of {here} and {there}",
-            )
+            fix = f"run the doctor again; then look at the cables of {here} and {there}"
+            yield Check(WARN, here, "network", f"to {there}: {pair['error']}", fix=fix)
 
 
 def _mtus(network: Facts) -> Iterator[Check]:
@@ -110,11 +101,8 @@ def _summary(network: Facts, troubled: set[str]) -> Iterator[Check]:
         if here in troubled or not found["pairs"]:
             continue
         pairs = list(found["pairs"].values())
-        parts = [
-            f"reaches {sum(pair['reachable'] for pair in pairs)} of {len(pairs)} others",
-            _median(pairs, DELAY),
-            _median(pairs, BANDWIDTH),
-        ]
+        reached = f"reaches {sum(pair['reachable'] for pair in pairs)} of {len(pairs)} others"
+        parts = [reached, _median(pairs, DELAY), _median(pairs, BANDWIDTH)]
         yield Check(OK, here, "network", ", ".join(part for part in parts if part))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from control.doctor.checks.links import BANDWIDTH, DELAY, Scale, each_pair
 from control.doctor.checks.model import FAIL, OK, WARN, Check, Facts, on
+from control.text import count
 
 NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*)")
 SHOWN_HOSTS = 3
@@ -59,11 +60,11 @@ def _line(check: Check, hosts: int, names: int) -> str:
 
 def summary(checks: list[Check]) -> str:
     """The number of checks per level."""
-    count = Counter(check.level for check in checks)
-    hosts = len({check.host for check in checks} - {"all"})
-    verdict = "can't train" if count[FAIL] else "can train"
-    plural = "" if hosts == 1 else "s"
-    return f"{hosts} host{plural}, {len(checks)} checks: {count[OK]} OK, {count[WARN]} WARN, {count[FAIL]} FAIL; this cluster {verdict}"
+    levels = Counter(check.level for check in checks)
+    hosts = count(len({check.host for check in checks} - {"all"}), "host")
+    verdict = "can't train" if levels[FAIL] else "can train"
+    numbers = ", ".join(f"{levels[level]} {level}" for level in (OK, WARN, FAIL))
+    return f"{hosts}, {count(len(checks), 'check')}: {numbers}; this cluster {verdict}"
 
 
 def matrix(network: Facts) -> str:

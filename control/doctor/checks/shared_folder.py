@@ -54,18 +54,18 @@ def _not_shared(subject: Subject) -> str:
     if facts["kind"] == "local":
         return ""
     if facts["kind"] == "glusterfs" and facts["type"] != "fuse.glusterfs":
-        return "is no GlusterFS mount"
+        return "is not a GlusterFS mount"
     if token is not None:
         path, digest = token
         read = _read(subject, path)
         if "error" in read:
             return f"is not shared: a file just written by another host is not there ({read['error']})"
-        return "" if read.get("sha256") == digest else "is not shared: a file just written by another host has another content here"
+        return "" if read.get("sha256") == digest else "is not shared: a file just written by another host has different content here"
     return ""
 
 
 def _read(subject: Subject, path: str) -> dict[str, Any]:
-    return next((one for one in subject.facts["tokens"] if one["path"] == path), {"error": "was not looked for"})
+    return next((one for one in subject.facts["tokens"] if one["path"] == path), {"error": "was not checked"})
 
 
 def files(subject: Subject) -> Iterator[Check]:
@@ -73,10 +73,10 @@ def files(subject: Subject) -> Iterator[Check]:
     for path, digest in subject.need.files.items():
         read = _read(subject, path)
         if "error" in read:
-            fix = "ls -l it on the host; train.yml publishes it anew when it is gone from the shared folder"
+            fix = "ls -l it on the host; train.yml publishes it again if it is missing from the shared folder"
             yield subject.check(FAIL, "file", f"{path} can't be read: {read['error']}", "readable", fix)
         elif digest and read.get("sha256") and read["sha256"] != digest:
-            fix = f"ansible-playbook -i {subject.need.inventory} train.yml sends it anew; and see who can write that folder (ls -l)"
+            fix = f"ansible-playbook -i {subject.need.inventory} train.yml sends it again; then check who can write to that folder (ls -l)"
             yield subject.check(FAIL, "file", f"{path} has digest {read['sha256'][:16]}", digest[:16], fix)
         else:
             yield subject.check(OK, "file", f"{path} {(read.get('sha256') or 'is readable')[:16]}")

@@ -28,10 +28,10 @@ class Judge(Task):
         tables = [] if fast else [checks.matrix(network)] if network else []
         text = "\n\n".join([shown, *(table for table in tables if table)])
         if checks.exit_status(found):
-            where = f"all findings: {project.relative(path)}" if path else "ansible-playbook doctor.yml tells more"
+            where = f"all findings: {project.relative(path)}" if path else "ansible-playbook doctor.yml shows more"
             return {
                 "failed": True,
-                "msg": f"{text}\n\n{where}; to start without this look: -e preflight=false" if fast else f"{text}\n\n{where}",
+                "msg": f"{text}\n\n{where}; to start without this check: -e preflight=false" if fast else f"{text}\n\n{where}",
             }
         return {"show": text, "ansible_facts": {"diagnosis": document}}
 

@@ -68,4 +68,4 @@ def _shown(plan: dict[str, Any], chosen: dict[str, Any], timed: dict[str, Any], 
     alone = text.table(["host", "own step ms", "images/s", "threads"], own)
     size = prediction.bytes_per_step(plan["parameters"]["trainable"])
     sent = f", sent {chosen['why']}" if chosen else ", as if sent whole"
-    return f"Predicted for {name}: {size / 1e6:,.1f} MB of gradients a step{sent}\n{alone}\n\n{prediction.table(found)}"
+    return f"Predicted for {name}: {size / 1e6:,.1f} MB of gradients per step{sent}\n{alone}\n\n{prediction.table(found)}"

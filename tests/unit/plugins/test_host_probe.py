@@ -139,7 +139,7 @@ def test_no_memory_limit(tmp_path):
 
 def test_python_that_is_missing_or_does_not_run(tmp_path):
     assert probe.python(Module(), str(tmp_path / "python")) == {"path": str(tmp_path / "python"), "error": "is missing"}
-    assert probe.python(Module(), str(tmp_path))["error"] == "is no program"
+    assert probe.python(Module(), str(tmp_path))["error"] == "is not a program"
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\necho 'no such thing' >&2\nexit 3\n")
     broken.chmod(0o755)
@@ -276,4 +276,4 @@ def test_a_program_that_is_no_python_is_an_error_and_no_failure(tmp_path):
     (tmp_path / "python").write_text("#!/bin/sh\necho hello\n")
     (tmp_path / "python").chmod(0o755)
     answer = SimpleNamespace(run_command=lambda argv: (0, subprocess.run(argv, capture_output=True, text=True, check=True).stdout, ""))
-    assert probe.python(answer, str(tmp_path / "python"))["error"] == "answers as no Python does: hello"
+    assert probe.python(answer, str(tmp_path / "python"))["error"] == "does not answer like Python: hello"

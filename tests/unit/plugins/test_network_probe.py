@@ -361,7 +361,7 @@ def test_a_host_that_dies_while_measuring_does_not_hold_up_the_rest():
 
 
 def relay(target, largest):
-    """A path on which small messages pass and large ones vanish."""
+    """A path on which small messages pass and large ones are lost."""
 
     def pump(source, sink):
         passed = True
