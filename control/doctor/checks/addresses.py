@@ -75,13 +75,13 @@ def _machine(facts: dict[str, Any] | None) -> tuple[str, str] | None:
 def _elsewhere(host: dict[str, Any], facts: Facts, network: Facts) -> Iterator[Check]:
     name, mine = host["name"], facts[host["name"]]["address"]
     given = str(host["address"])
-    others = [other for other, found in facts.items() if other != name and given in found["address"].get("all", [])]
+    others = [other for other, other_facts in facts.items() if other != name and given in other_facts["address"].get("all", [])]
     strangers = [other for other in others if _machine(facts[other]) != _machine(facts[name])]
     if "error" in mine:
         yield Check(FAIL, name, "address", f"{given} does not resolve on it: {mine['error']}", fix="set worker_address to its IP address")
     elif not mine["own"]:
         all_ = ", ".join(mine["all"]) or "none"
-        reached = any(found.get("pairs", {}).get(name, {}).get("reachable") for found in network.values())
+        reached = any(other_facts.get("pairs", {}).get(name, {}).get("reachable") for other_facts in network.values())
         fix = f"set worker_address to {mine['all'][0]}" if len(mine["all"]) == 1 else "set worker_address to the one that the others reach"
         yield Check(WARN if reached else FAIL, name, "address", f"{given} is not an address of this host (it has {all_})", "its own", fix)
     elif strangers and not loopback(given):

@@ -73,6 +73,11 @@ class Subject:
         return on(self.host["name"], command)
 
 
+def answered(results: Facts) -> Facts:
+    """The results of hosts that SSH reached."""
+    return {name: result for name, result in results.items() if "unreachable" not in result}
+
+
 def on(host: str, command: str) -> str:
     """A command for the user to type on that host, after its name."""
     return f"on {host}: {command}"

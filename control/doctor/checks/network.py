@@ -47,7 +47,7 @@ def _busy(network: Facts) -> Iterator[Check]:
 def _unreachable(hosts: Hosts, network: Facts, busy: set[str]) -> Iterator[Check]:
     for host in hosts:
         there = host["name"]
-        asked = {here: found["pairs"][there] for here, found in network.items() if there in found["pairs"]}
+        asked = {here: results["pairs"][there] for here, results in network.items() if there in results["pairs"]}
         failed = {here: pair for here, pair in asked.items() if not pair["reachable"]}
         if not failed or there in busy:
             continue
@@ -68,15 +68,15 @@ def _most_telling(failed: dict[str, dict[str, Any]]) -> tuple[str, dict[str, Any
 
 
 def _vanishing(network: Facts) -> Iterator[Check]:
-    known = {(here, there): pair for here, there, pair in each_pair(network) if "mtu_trouble" in pair}
-    bad = {pair for pair, found in known.items() if found["mtu_trouble"]}
+    measured = {(here, there): pair for here, there, pair in each_pair(network) if "mtu_trouble" in pair}
+    bad = {pair for pair, result in measured.items() if result["mtu_trouble"]}
     limit = "all sizes pass"
     fix = "set the smallest MTU of the path on {} (sudo ip link set dev INTERFACE mtu 1400), or let ICMP through"
-    for host in [] if len(bad) == len(known) else culprits(known, bad):
+    for host in [] if len(bad) == len(measured) else culprits(measured, bad):
         bad = {pair for pair in bad if host not in pair}
         yield Check(FAIL, host, "mtu", f"on all links of {host} small packets pass and large ones are lost", limit, fix.format("all hosts"))
     for here, there in sorted(bad):
-        value = f"to {there} small packets pass and large ones are lost (MTU here {known[here, there].get('mtu', '?')})"
+        value = f"to {there} small packets pass and large ones are lost (MTU here {measured[here, there].get('mtu', '?')})"
         yield Check(FAIL, here, "mtu", value, limit, fix.format(f"{here} and {there}"))
 
 
@@ -88,24 +88,24 @@ def _lost(network: Facts) -> Iterator[Check]:
 
 
 def _mtus(network: Facts) -> Iterator[Check]:
-    smallest = {here: [pair["mtu"] for pair in found["pairs"].values() if "mtu" in pair] for here, found in network.items()}
-    known = {here: max(values) for here, values in smallest.items() if values}
-    for here, usual in odd(known):
-        value = f"{known[here]}, the others {usual}"
-        fix = on(here, f"sudo ip link set dev INTERFACE mtu {usual}, and the same on the switch")
-        yield Check(WARN, here, "mtu", value, str(usual), fix)
+    mtus = {host: [pair["mtu"] for pair in results["pairs"].values() if "mtu" in pair] for host, results in network.items()}
+    largest = {host: max(values) for host, values in mtus.items() if values}
+    for host, usual in odd(largest):
+        value = f"{largest[host]}, the others {usual}"
+        fix = on(host, f"sudo ip link set dev INTERFACE mtu {usual}, and the same on the switch")
+        yield Check(WARN, host, "mtu", value, str(usual), fix)
 
 
 def _summary(network: Facts, troubled: set[str]) -> Iterator[Check]:
-    for here, found in network.items():
-        if here in troubled or not found["pairs"]:
+    for host, results in network.items():
+        if host in troubled or not results["pairs"]:
             continue
-        pairs = list(found["pairs"].values())
+        pairs = list(results["pairs"].values())
         reached = f"reaches {sum(pair['reachable'] for pair in pairs)} of {len(pairs)} others"
         parts = [reached, _median(pairs, DELAY), _median(pairs, BANDWIDTH)]
-        yield Check(OK, here, "network", ", ".join(part for part in parts if part))
+        yield Check(OK, host, "network", ", ".join(part for part in parts if part))
 
 
 def _median(pairs: list[dict[str, Any]], scale: Scale) -> str:
-    known = [pair[scale.key] for pair in pairs if pair.get(scale.key) is not None]
-    return scale.show(statistics.median(known)) if known else ""
+    values = [pair[scale.key] for pair in pairs if pair.get(scale.key) is not None]
+    return scale.show(statistics.median(values)) if values else ""
