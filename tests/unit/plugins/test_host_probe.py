@@ -4,6 +4,7 @@ import getpass
 import hashlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,6 +25,9 @@ class Module:
         usual = {"python": sys.executable, "port": 1, "address": "127.0.0.1", "dfs": None, "dfs_kind": "mounted"}
         self.params = {**usual, "need_mb": 0, "tokens": [], "fast": True, **params}
         self.answers = answers or {}
+
+    def get_bin_path(self, name):
+        return shutil.which(name)
 
     def run_command(self, argv):
         for word, answer in self.answers.items():
