@@ -20,7 +20,6 @@ from control.report.words import code
 from control.text import listed
 from trainer.files import replacing, write_text
 
-PAGES = ("README.md", "index.html")
 OURS = ("history-*.png", "compare.png", "split-*.png", "confusion-*.png", "sweep-*.png")
 """Pictures that an earlier report may have left in the folder."""
 
@@ -136,22 +135,22 @@ def _confusion_file(run: Run) -> Path:
     return run.folder / "evaluations" / f"confusion-epoch-{run.best['epoch']:04d}.png"
 
 
-def changes(made: Path, folder: Path) -> list[str]:
+def changes(new_report: Path, folder: Path) -> list[str]:
     """Names of the differences between a newly made report and the one in a folder, including surplus files."""
-    names = [path.name for path in made.iterdir()]
-    new = [name for name in names if not (folder / name).is_file() or not filecmp.cmp(made / name, folder / name, shallow=False)]
+    names = [path.name for path in new_report.iterdir()]
+    changed = [name for name in names if not (folder / name).is_file() or not filecmp.cmp(new_report / name, folder / name, shallow=False)]
     old = [path.name for path in folder.glob("*.png") if path.name not in names and any(fnmatch.fnmatch(path.name, one) for one in OURS)]
-    return sorted([*new, *old])
+    return sorted([*changed, *old])
 
 
-def place(made: Path, folder: Path) -> list[str]:
+def place(new_report: Path, folder: Path) -> list[str]:
     """Move a newly made report into its folder, each file whole; returns the names of what changed."""
-    changed = changes(made, folder)
+    changed = changes(new_report, folder)
     # The zip comes last: once it exists, the pages that it holds exist, too.
     for name in sorted(changed, key=lambda name: (name.endswith(".zip"), name)):
-        if (made / name).is_file():
+        if (new_report / name).is_file():
             with replacing(folder / name) as part:
-                shutil.copyfile(made / name, part)
+                shutil.copyfile(new_report / name, part)
         else:
             (folder / name).unlink()
     return changed

@@ -34,7 +34,7 @@ def _analysis(folder: Path) -> list[Block]:
         again = code(f"ansible-playbook sweep.yml -e sweep={folder.name} -e measure=false")
         return [Text([f"There is no analysis.md of this sweep yet; {again} writes it."])]
     text = demoted(without_title(path.read_text(encoding="utf-8")), 3)
-    return [Markdown(LOCAL_PICTURE.sub(lambda found: found[1] + f"sweep-{folder.name}-{found[2]}" + found[3], text))]
+    return [Markdown(LOCAL_PICTURE.sub(lambda link: link[1] + f"sweep-{folder.name}-{link[2]}" + link[3], text))]
 
 
 def pictures(folder: Path) -> list[Path]:
@@ -63,8 +63,8 @@ def demoted(markdown: str, level: int) -> str:
     for number, line in enumerate(lines):
         if line.startswith(FENCE):
             fenced = not fenced
-        elif not fenced and (found := HEADING.match(line)):
-            headings.append((number, len(found[1])))
+        elif not fenced and (heading := HEADING.match(line)):
+            headings.append((number, len(heading[1])))
     shift = level - min((depth for _, depth in headings), default=level)
     for number, depth in headings:
         lines[number] = "#" * min(6, max(1, depth + shift)) + lines[number][depth:]
