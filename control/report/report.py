@@ -73,15 +73,15 @@ def make(request: Request, into: Path) -> None:
 def draw(request: Request, into: Path) -> None:
     """Draw a report's pictures, and copy those drawn by other commands."""
     for run in request.runs:
-        plots.history(run.history, into / _curves(run), run.best["epoch"])
+        plots.history(run.history, into / _file("history", run), run.best["epoch"])
         if phases := steps.medians(run):
-            plots.split(phases, into / _split(run))
+            plots.split(phases, into / _file("split", run))
         if (drawn := _confusion_file(run)).is_file():
-            shutil.copyfile(drawn, into / _confusion(run))
+            shutil.copyfile(drawn, into / _file("confusion", run))
     if len(request.runs) > 1:
         plots.compare({run.name: run.history for run in request.runs}, into / "compare.png")
     for picture in sweeps.pictures(request.sweep) if request.sweep else []:
-        shutil.copyfile(picture, into / sweeps.copied(picture.parent, picture))
+        shutil.copyfile(picture, into / sweeps.copied(picture))
 
 
 def compose(request: Request, packed: Sequence[str]) -> Report:
@@ -102,11 +102,11 @@ def compose(request: Request, packed: Sequence[str]) -> Report:
 
 
 def _of_run(run: Run, level: int) -> list[Section]:
-    confusion = _confusion(run) if _confusion_file(run).is_file() else None
+    confusion = _file("confusion", run) if _confusion_file(run).is_file() else None
     return [
         *trained.sections(run, level),
-        *accuracy.sections(run, level, _curves(run), confusion),
-        *steps.sections(run, level, _split(run)),
+        *accuracy.sections(run, level, _file("history", run), confusion),
+        *steps.sections(run, level, _file("split", run)),
         trained.configuration(run, level),
     ]
 
@@ -118,16 +118,9 @@ def _short(request: Request) -> list[str]:
     return [*map(trained.short, runs), *(accuracy.short(runs[0]) if len(runs) == 1 else [])]
 
 
-def _curves(run: Run) -> str:
-    return f"history-{run.name}.png"
-
-
-def _split(run: Run) -> str:
-    return f"split-{run.name}.png"
-
-
-def _confusion(run: Run) -> str:
-    return f"confusion-{run.name}.png"
+def _file(kind: str, run: Run) -> str:
+    """Name of a run's picture beside the report."""
+    return f"{kind}-{run.name}.png"
 
 
 def _confusion_file(run: Run) -> Path:

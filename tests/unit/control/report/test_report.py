@@ -658,6 +658,13 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
+def compose(asked, into):
+    """Make a report in a new folder, and return that folder."""
+    into.mkdir()
+    report.make(asked, into)
+    return into
+
+
 def request(tmp_path, runs, sweep=None, **others):
     project = make_project(tmp_path / "project", ROOT / "templates")
     return report.Request(runs, sweep, project, [tmp_path / "code"], **others)
@@ -671,11 +678,8 @@ def written(tmp_path_factory):
     nasty = {"name": NASTY, "classes": [NASTY, "dog"], "train": 5000, "test": 2000, "digest": "0" * 64}
     other = made(root, "second", tests=TESTS, cluster={"dataset": nasty})
     write_split(run.folder, "node01", (1.0, 80.0, 3.0, 10.0, 6.0))
-    into = root / "made"
-    into.mkdir()
     sweep = make_sweep(root / "sweeps", "pi", analysis=f"# Title\n\n{NASTY}\n\n| a | b |\n| --- | ---: |\n| 1 | 2 |\n")
-    report.make(request(root, [run, other], sweep), into)
-    return into
+    return compose(request(root, [run, other], sweep), root / "made")
 
 
 def test_the_files_of_a_report(written):
@@ -752,9 +756,7 @@ def test_spans_and_escapes():
 @pytest.mark.usefixtures("sketched")
 def test_commands_are_shown_as_they_are_typed(tmp_path, run):
     typed = request(tmp_path, [run], typed=lambda text: text.replace("ansible-playbook", "ansible-playbook -i inventory/mine"))
-    into = tmp_path / "made"
-    into.mkdir()
-    report.make(typed, into)
+    into = compose(typed, tmp_path / "made")
     for page in ("README.md", "index.html"):
         assert "ansible-playbook -i inventory/mine train.yml -e config=runs/first/config.yml" in (into / page).read_text()
 
@@ -886,10 +888,7 @@ def files(folder):
 
 
 def put(tmp_path, made_request, number):
-    into = tmp_path / f"made {number}"
-    into.mkdir()
-    report.make(made_request, into)
-    return report.place(into, made_request.folder)
+    return report.place(compose(made_request, tmp_path / f"made {number}"), made_request.folder)
 
 
 @pytest.mark.usefixtures("sketched")
@@ -925,10 +924,8 @@ def test_pictures_of_an_earlier_report_go_and_a_users_files_stay(tmp_path, run):
 
 @pytest.mark.usefixtures("sketched")
 def test_looking_at_the_changes_writes_nothing(tmp_path, run):
-    into = tmp_path / "made"
-    into.mkdir()
     asked = request(tmp_path, [run])
-    report.make(asked, into)
+    into = compose(asked, tmp_path / "made")
     assert report.changes(into, asked.folder) == ["README.md", "first.zip", "history-first.png", "index.html"]
     assert not asked.folder.exists()
 
@@ -937,9 +934,7 @@ def test_looking_at_the_changes_writes_nothing(tmp_path, run):
 def test_confusion_matrix_of_the_best_epoch_is_shown(tmp_path, run):
     (run.folder / "evaluations").mkdir()
     (run.folder / "evaluations/confusion-epoch-0003.png").write_bytes(b"\x89PNG confusion")
-    into = tmp_path / "made"
-    into.mkdir()
-    report.make(request(tmp_path, [run]), into)
+    into = compose(request(tmp_path, [run]), tmp_path / "made")
     assert (into / "confusion-first.png").read_bytes() == b"\x89PNG confusion"
     assert "![Confusion matrix of epoch 3 on the test images.](confusion-first.png)" in (into / "README.md").read_text()
 
@@ -998,8 +993,7 @@ def test_without_any_run_the_newest_sweep_is_reported(runs, tmp_path, monkeypatc
     (sweep / "summary.json").write_text("{}")
     assert write_report.chosen_runs(None) == []
     asked = report.Request([], sweep, make_project(tmp_path / "project", ROOT / "templates"), [])
-    (tmp_path / "made").mkdir()
-    report.make(asked, tmp_path / "made")
+    compose(asked, tmp_path / "made")
     page = (tmp_path / "made/README.md").read_text()
     (title, answer, *_) = [line for line in page.splitlines() if line]
     assert (title, answer) == ("# Report: `sweep pi`", f"- {sweeps.short(sweep)[0]}")
