@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from control.doctor.checks.model import WARN, Check, Facts
+from control.text import listed
 
 SLOW_LINK_SHARE = 0.5
 SLOW_LINK_MBIT_S = 50.0
@@ -38,12 +39,8 @@ class Scale:
         return f"{value:,.{self.decimals}f} {self.unit}"
 
 
-def _listed(names: list[str]) -> str:
-    return " and ".join(names) or "every host"
-
-
 def _look_at_cables(names: list[str], *_: object) -> str:
-    return f"look at the cable and switch port of {_listed(names)}: sudo ethtool INTERFACE | grep Speed"
+    return f"look at the cable and switch port of {listed(names) or 'every host'}: sudo ethtool INTERFACE | grep Speed"
 
 
 def _find_the_wait(names: list[str], network: Facts, facts: Facts) -> str:
@@ -56,7 +53,7 @@ def _find_the_wait(names: list[str], network: Facts, facts: Facts) -> str:
     quickest = [pair["rtt_min_ms"] for here, there, pair in each_pair(network) if "rtt_min_ms" in pair and {here, there}.issuperset(names)]
     far = bool(quickest) and statistics.median(quickest) > LONG_RTT_MS
     way = "a network far away, or a VPN: even the fastest answer took that long; use hosts on one switch"
-    wifi = f"Wi-Fi, or a port that saves power: connect {_listed(names)} by cable to the others' switch"
+    wifi = f"Wi-Fi, or a port that saves power: connect {listed(names) or 'every host'} by cable to the others' switch"
     return begin + (way if far else wifi)
 
 

@@ -38,7 +38,6 @@ class Requirement:
     disk_mb: int = 512
     disk_whole_mb: int = 0
     """Including the snapshots of all epochs."""
-    python: tuple[tuple[int, int], tuple[int, int]] = ((3, 11), (3, 13))
     token: tuple[str, str] | None = None
     """Path and SHA-256 of a file that one host just wrote to the shared folder."""
     files: dict[str, str | None] = field(default_factory=dict)

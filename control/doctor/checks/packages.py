@@ -4,16 +4,18 @@ from collections.abc import Iterator
 
 from control.doctor.checks.model import FAIL, OK, WARN, Check, Facts, Requirement, Subject, odd
 
+PYTHON = ((3, 11), (3, 13))
+"""The first and last supported version."""
 EQUAL = {"tensorflow": FAIL, "keras": FAIL, "numpy": WARN}
 
 
 def python(subject: Subject) -> Iterator[Check]:
     """The worker's Python: installed, of a supported version, with TensorFlow."""
     facts, need = subject.facts["python"], subject.need
-    limit = " to ".join(f"{major}.{minor}" for major, minor in need.python)
+    limit = " to ".join(f"{major}.{minor}" for major, minor in PYTHON)
     if facts.get("error"):
         yield subject.check(FAIL, "python", f"{facts['path']} {facts['error']}", limit, f"{need.provision}, or set worker_python")
-    elif not _supported(facts["version"], need):
+    elif not _supported(facts["version"]):
         fix = "install one of these and set worker_python to it"
         yield subject.check(FAIL, "python", f"{facts['version']} ({facts['path']})", limit, fix)
     elif not tensorflow(facts["packages"]):
@@ -22,8 +24,8 @@ def python(subject: Subject) -> Iterator[Check]:
         yield subject.check(OK, "python", f"{facts['version']}, TensorFlow {tensorflow(facts['packages'])}", limit)
 
 
-def _supported(version: str, need: Requirement) -> bool:
-    return need.python[0] <= tuple(int(part) for part in version.split(".")[:2]) <= need.python[1]
+def _supported(version: str) -> bool:
+    return PYTHON[0] <= tuple(int(part) for part in version.split(".")[:2]) <= PYTHON[1]
 
 
 def tensorflow(packages: dict[str, str]) -> str:
@@ -41,7 +43,7 @@ def equal_packages(facts: Facts, need: Requirement) -> Iterator[Check]:
         for name, usual in odd(versions):
             value = f"{versions[name] or 'missing'}, the others {usual or 'without'}"
             yield Check(level, name, package, value, usual, f"{need.provision} (installs the locked versions)")
-    minor = {name: ".".join(one["version"].split(".")[:2]) for name, one in working.items() if _supported(one["version"], need)}
+    minor = {name: ".".join(one["version"].split(".")[:2]) for name, one in working.items() if _supported(one["version"])}
     fix = "use one version everywhere, so that results can be repeated"
     for name, usual in odd(minor):
         yield Check(WARN, name, "python", f"{minor[name]}, the others {usual}", usual, fix)

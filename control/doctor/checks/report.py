@@ -88,15 +88,15 @@ def _cell(pair: dict[str, Any] | None, scale: Scale) -> str:
     return f"{pair[scale.key]:,.{2 if scale is DELAY else 0}f}" if pair["reachable"] else "!"
 
 
-def document(checks: list[Check], facts: Facts, network: Facts | None, prediction: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The complete `doctor.json`."""
+def document(checks: list[Check], facts: Facts, network: Facts | None) -> dict[str, Any]:
+    """The complete `doctor.json`; the prediction is added once it is made."""
     return {
         "ok": exit_status(checks) == 0,
         "summary": summary(checks),
         "checks": [asdict(check) for check in checks],
         "facts": facts,
         "network": network,
-        "prediction": prediction,
+        "prediction": None,
     }
 
 

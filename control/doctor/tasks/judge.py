@@ -25,14 +25,12 @@ class Judge(Task):
         document = checks.document(findings, facts, network)
         path = self._write(plan, document, fast)
         shown = checks.render(findings, verbose=not fast)
-        tables = [] if fast else [checks.matrix(network)] if network else []
-        text = "\n\n".join([shown, *(table for table in tables if table)])
+        matrix = checks.matrix(network) if network and not fast else ""
+        text = "\n\n".join(part for part in (shown, matrix) if part)
         if checks.exit_status(findings):
             where = f"all findings: {project.relative(path)}" if path else "ansible-playbook doctor.yml shows more"
-            return {
-                "failed": True,
-                "msg": f"{text}\n\n{where}; to start without this check: -e preflight=false" if fast else f"{text}\n\n{where}",
-            }
+            skip = "; to start without this check: -e preflight=false" if fast else ""
+            return {"failed": True, "msg": f"{text}\n\n{where}{skip}"}
         return {"show": text, "ansible_facts": {"diagnosis": document}}
 
     def _host(self, host: dict[str, Any]) -> dict[str, Any]:
