@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.conftest import ROOT, load_file
+from tests.unit.fake_module import load
 
-probe = load_file(ROOT / "plugins" / "modules" / "host_probe.py", "host_probe")
+probe = load("host_probe")
 
 
 class Module:
@@ -26,15 +26,14 @@ class Module:
         self.params = {**usual, "need_mb": 0, "tokens": [], "fast": True, **params}
         self.answers = answers or {}
 
-    def get_bin_path(self, name):
-        return shutil.which(name)
+    get_bin_path = staticmethod(shutil.which)
 
     def run_command(self, argv):
         for word, answer in self.answers.items():
             if word in argv:
                 return answer
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout, done.stderr
+        completed = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return completed.returncode, completed.stdout, completed.stderr
 
 
 @pytest.fixture

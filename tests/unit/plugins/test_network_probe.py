@@ -10,9 +10,9 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 
-from tests.unit.conftest import ROOT, load_file
+from tests.unit.fake_module import Module, failed, load
 
-probe = load_file(ROOT / "plugins" / "modules" / "network_probe.py", "network_probe")
+probe = load("network_probe")
 NONCE = "0123456789abcdef"
 
 
@@ -215,21 +215,18 @@ def test_a_missing_host_is_named_and_the_others_are_measured(missing):
         assert found[rank]["seconds"] < 5
 
 
-def greet_back(connection):
-    with connection:
-        connection.sendall(b"SSH-2.0-OpenSSH_9.2 and more to come\r\n")
-        connection.recv(100)
+def greeting(data):
+    def greet(connection):
+        with connection:
+            connection.sendall(data)
+            connection.recv(100)
+
+    return greet
 
 
-def greet_as_grpc(connection):
-    with connection:
-        connection.sendall(bytes.fromhex("000018040000000000") + bytes(24))
-        connection.recv(100)
-
-
-def hang_up(connection):
-    connection.recv(100)
-    connection.close()
+greet_back = greeting(b"SSH-2.0-OpenSSH_9.2 and more to come\r\n")
+greet_as_grpc = greeting(bytes.fromhex("000018040000000000") + bytes(24))
+hang_up = greeting(b"")
 
 
 def repeat(connection):
@@ -398,10 +395,6 @@ def test_large_packets_that_vanish_are_noticed():
 # --- refusals
 
 
-class Failed(Exception):
-    """fail_json."""
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -410,14 +403,6 @@ class Failed(Exception):
     ],
 )
 def test_refusals(monkeypatch, more, message):
-    class Module:
-        def __init__(self, argument_spec, supports_check_mode):
-            self.params = {**params(0, cluster(2)), **more}
-
-        def fail_json(self, msg):
-            raise Failed(msg)
-
-    monkeypatch.setattr(probe, "AnsibleModule", Module)
-    with pytest.raises(Failed) as caught:
-        probe.main()
-    assert str(caught.value) == message
+    given = {**params(0, cluster(2)), **more}
+    monkeypatch.setattr(probe, "AnsibleModule", lambda argument_spec, supports_check_mode: Module(**given))
+    assert failed(probe.main) == message
