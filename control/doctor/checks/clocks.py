@@ -37,12 +37,12 @@ def clock(subject: Subject) -> Iterator[Check]:
 
 def clocks(network: Facts) -> Iterator[Check]:
     """Clocks of the hosts against each other, from the echoes: more precise than the control node's view."""
-    for here, results in network.items():
+    for host, results in network.items():
         ahead = [-pair["clock_s"] for pair in results["pairs"].values() if "clock_s" in pair]
         certain = statistics.median(ahead) if len(ahead) > 1 else 0.0
         if abs(certain) > CLOCK_WARN_S:
             value = f"{_span(abs(certain))} {'ahead of' if certain > 0 else 'behind'} the other hosts"
-            yield Check(WARN, here, "clock", value, f"{CLOCK_WARN_S:.0f} s", _set_clock(here))
+            yield Check(WARN, host, "clock", value, f"{CLOCK_WARN_S:.0f} s", _set_clock(host))
 
 
 def _set_clock(host: str) -> str:

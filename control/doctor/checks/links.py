@@ -50,7 +50,9 @@ def _find_the_wait(names: list[str], network: Facts, facts: Facts) -> str:
     busy = [name for name, load in loads.items() if load["load"] > load["cores"] / 2]
     shown = ", ".join(f"{name} (load {loads[name]['load']:.1f} on {loads[name]['cores']} cores)" for name in busy)
     begin = f"busy: {shown}; end what else runs there and run the doctor again. If it stays: " if busy else ""
-    quickest = [pair["rtt_min_ms"] for here, there, pair in each_pair(network) if "rtt_min_ms" in pair and {here, there}.issuperset(names)]
+    quickest = [
+        pair["rtt_min_ms"] for sender, receiver, pair in each_pair(network) if "rtt_min_ms" in pair and {sender, receiver}.issuperset(names)
+    ]
     far = bool(quickest) and statistics.median(quickest) > LONG_RTT_MS
     way = "a network far away, or a VPN: even the fastest answer took that long; use hosts on one switch"
     wifi = f"Wi-Fi, or a port that saves power: connect {listed(names) or 'every host'} by cable to the others' switch"
@@ -74,7 +76,7 @@ def slow_links(network: Facts, scale: Scale, facts: Facts) -> Iterator[Check]:
     def advice(*names: str) -> str:
         return scale.advise([*names], network, facts)
 
-    values = {(here, there): pair[scale.key] for here, there, pair in each_pair(network) if pair.get(scale.key) is not None}
+    values = {(sender, receiver): pair[scale.key] for sender, receiver, pair in each_pair(network) if pair.get(scale.key) is not None}
     if not values:
         return
     good = scale.good(values.values())
@@ -89,9 +91,9 @@ def slow_links(network: Facts, scale: Scale, facts: Facts) -> Iterator[Check]:
         own = scale.show(statistics.median(value for pair, value in values.items() if host in pair))
         bad = {pair for pair in bad if host not in pair}
         yield Check(WARN, host, scale.name, f"all links of {host} are slow: {own}, good ones {scale.show(good)}", rule, advice(host))
-    for here, there in sorted(bad):
-        value = f"to {there} {scale.show(values[here, there])}, good links {scale.show(good)}"
-        yield Check(WARN, here, scale.name, value, rule, advice(here, there))
+    for sender, receiver in sorted(bad):
+        value = f"to {receiver} {scale.show(values[sender, receiver])}, good links {scale.show(good)}"
+        yield Check(WARN, sender, scale.name, value, rule, advice(sender, receiver))
 
 
 def culprits(measured: Iterable[tuple[str, str]], bad: set[tuple[str, str]]) -> list[str]:

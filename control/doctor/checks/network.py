@@ -46,20 +46,20 @@ def _busy(network: Facts) -> Iterator[Check]:
 
 def _unreachable(hosts: Hosts, network: Facts, busy: set[str]) -> Iterator[Check]:
     for host in hosts:
-        there = host["name"]
-        asked = {here: results["pairs"][there] for here, results in network.items() if there in results["pairs"]}
-        failed = {here: pair for here, pair in asked.items() if not pair["reachable"]}
-        if not failed or there in busy:
+        name = host["name"]
+        asked = {caller: results["pairs"][name] for caller, results in network.items() if name in results["pairs"]}
+        failed = {caller: pair for caller, pair in asked.items() if not pair["reachable"]}
+        if not failed or name in busy:
             continue
         # One host that nobody reaches is one problem, not one per pair.
         by_all = len(failed) == len(asked) > 1
         shown = dict([_most_telling(failed)]) if by_all else failed
-        for here, pair in shown.items():
+        for caller, pair in shown.items():
             port = pair.get("port", host["port"])
             variable = "worker_port" if port == host["port"] else "worker_direct_port"
-            words = {"here": here, "there": there, "port": port, "address": host["address"], "variable": variable}
-            value = f"{there} ({host['address']}:{port}) can't be reached from {'any host' if by_all else here}: {pair['error']}"
-            yield Check(FAIL, there if by_all else here, "reach", value, "reachable", UNREACHABLE[pair["kind"]].format(**words))
+            words = {"here": caller, "there": name, "port": port, "address": host["address"], "variable": variable}
+            value = f"{name} ({host['address']}:{port}) can't be reached from {'any host' if by_all else caller}: {pair['error']}"
+            yield Check(FAIL, name if by_all else caller, "reach", value, "reachable", UNREACHABLE[pair["kind"]].format(**words))
 
 
 def _most_telling(failed: dict[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
@@ -68,23 +68,23 @@ def _most_telling(failed: dict[str, dict[str, Any]]) -> tuple[str, dict[str, Any
 
 
 def _vanishing(network: Facts) -> Iterator[Check]:
-    measured = {(here, there): pair for here, there, pair in each_pair(network) if "mtu_trouble" in pair}
+    measured = {(sender, receiver): pair for sender, receiver, pair in each_pair(network) if "mtu_trouble" in pair}
     bad = {pair for pair, result in measured.items() if result["mtu_trouble"]}
     limit = "all sizes pass"
     fix = "set the smallest MTU of the path on {} (sudo ip link set dev INTERFACE mtu 1400), or let ICMP through"
     for host in [] if len(bad) == len(measured) else culprits(measured, bad):
         bad = {pair for pair in bad if host not in pair}
         yield Check(FAIL, host, "mtu", f"on all links of {host} small packets pass and large ones are lost", limit, fix.format("all hosts"))
-    for here, there in sorted(bad):
-        value = f"to {there} small packets pass and large ones are lost (MTU here {measured[here, there].get('mtu', '?')})"
-        yield Check(FAIL, here, "mtu", value, limit, fix.format(f"{here} and {there}"))
+    for sender, receiver in sorted(bad):
+        value = f"to {receiver} small packets pass and large ones are lost (MTU here {measured[sender, receiver].get('mtu', '?')})"
+        yield Check(FAIL, sender, "mtu", value, limit, fix.format(f"{sender} and {receiver}"))
 
 
 def _lost(network: Facts) -> Iterator[Check]:
-    for here, there, pair in each_pair(network):
+    for sender, receiver, pair in each_pair(network):
         if pair["reachable"] and "error" in pair:
-            fix = f"run the doctor again; then look at the cables of {here} and {there}"
-            yield Check(WARN, here, "network", f"to {there}: {pair['error']}", fix=fix)
+            fix = f"run the doctor again; then look at the cables of {sender} and {receiver}"
+            yield Check(WARN, sender, "network", f"to {receiver}: {pair['error']}", fix=fix)
 
 
 def _mtus(network: Facts) -> Iterator[Check]:
