@@ -14,7 +14,7 @@ class Check:
     """One line of the doctor's output."""
 
     level: str
-    """OK, WARN (trains, but slower or at a risk) or FAIL (can't train)."""
+    """OK, WARN (trains, but slower or at risk) or FAIL (can't train)."""
     host: str
     name: str
     value: str
