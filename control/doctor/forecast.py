@@ -15,8 +15,8 @@ FOLDER = project.PRIVATE / "predictions"
 
 def path(config: dict[str, Any], batch: int) -> Path:
     """The file for a model, its input, its reduction and the images per worker and step."""
-    said = {"model": config["model"], "size": config["data"]["image_size"], "reduction": config["reduction"], "batch": batch}
-    return FOLDER / f"{hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]}.json"
+    key = {"model": config["model"], "size": config["data"]["image_size"], "reduction": config["reduction"], "batch": batch}
+    return FOLDER / f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}.json"
 
 
 def local_batch(counts: dict[str, Any]) -> int:
@@ -24,12 +24,12 @@ def local_batch(counts: dict[str, Any]) -> int:
     return max(1, int(counts["global_batch"]) // int(counts["workers"]))
 
 
-def save(plan: dict[str, Any], found: list[prediction.Prediction]) -> None:
+def save(plan: dict[str, Any], predictions: list[prediction.Prediction]) -> None:
     """Write a prediction for the plan's hosts, 1 to all."""
     value = {
         "made_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
         "hosts": [host_labels.place(host) for host in plan["hosts"]],
-        "predictions": prediction.as_dicts(found),
+        "predictions": prediction.as_dicts(predictions),
     }
     write_json(path(plan["config"], local_batch(plan["counts"])), value)
 
@@ -39,7 +39,7 @@ def expected(config: dict[str, Any], record: dict[str, Any]) -> float | None:
     file = path(config, local_batch(record["counts"]))
     if not file.is_file():
         return None
-    made, names = read_json(file), [host_labels.place(host) for host in record["hosts"]]
-    if made["hosts"][: len(names)] != names:
+    forecast, names = read_json(file), [host_labels.place(host) for host in record["hosts"]]
+    if forecast["hosts"][: len(names)] != names:
         return None
-    return float(made["predictions"][len(names) - 1]["images_per_s"])
+    return float(forecast["predictions"][len(names) - 1]["images_per_s"])

@@ -32,9 +32,9 @@ class Prediction:
     """images/s relative to the same hosts without a network, 0 to 1."""
 
 
-def bytes_per_step(parameters: int, dtype_bytes: int = 4) -> int:
+def bytes_per_step(parameters: int) -> int:
     """Bytes of gradients that each host contributes per step, uncompressed."""
-    return parameters * dtype_bytes
+    return parameters * 4
 
 
 def wire_bytes(workers: int, gradient_bytes: int) -> float:
@@ -47,21 +47,16 @@ def wire_seconds(workers: int, gradient_bytes: int, mbit_s: float) -> float:
     return wire_bytes(workers, gradient_bytes) * 8e-6 / mbit_s if workers > 1 else 0.0
 
 
-def latency_seconds(workers: int, rtt_ms: float) -> float:
-    """Seconds of latency of an all-reduce's 2 (n - 1) messages, each half a round trip (milliseconds)."""
-    return 2 * (workers - 1) * rtt_ms / 1000 / 2
-
-
-def handling(step_seconds: float, made: Prediction, gradient_bytes: int) -> float:
+def handling(step_seconds: float, bare: Prediction, gradient_bytes: int) -> float:
     """Seconds per byte to handle what is sent, from one measured step with that many workers; never below 0.
 
     Args:
         step_seconds: a measured step of all workers.
-        made: the prediction for it, made without handling.
+        bare: the prediction for it, without handling.
         gradient_bytes: bytes that a host contributes to the sum: `bytes_per_step`, or less with compression.
     """
-    sent = wire_bytes(made.workers, gradient_bytes)
-    return max(0.0, step_seconds - made.step_s) / sent if sent else 0.0
+    sent = wire_bytes(bare.workers, gradient_bytes)
+    return max(0.0, step_seconds - bare.step_s) / sent if sent else 0.0
 
 
 def step(
@@ -86,12 +81,13 @@ def step(
     if workers > 1 and not mbit_s:
         raise LockstepError(f"no prediction: no bandwidth was measured between the {workers} hosts; run the doctor again")
     wire = wire_seconds(workers, gradient_bytes, mbit_s or 1.0)
-    latency = latency_seconds(workers, rtt_ms or 0.0)
-    own = wire_bytes(workers, gradient_bytes) * s_per_byte
-    seconds = max(compute) + wire + latency + own
+    # 2 (n - 1) messages, each half a round trip.
+    latency = 2 * (workers - 1) * (rtt_ms or 0.0) / 1000 / 2
+    handled = wire_bytes(workers, gradient_bytes) * s_per_byte
+    seconds = max(compute) + wire + latency + handled
     ideal = sum(images / alone for alone in compute)
     rate = workers * images / seconds
-    return Prediction(workers, max(compute), wire, latency, own, seconds, rate, rate / ideal)
+    return Prediction(workers, max(compute), wire, latency, handled, seconds, rate, rate / ideal)
 
 
 def curve(
@@ -108,31 +104,34 @@ def curve(
         s_per_byte: result of `handling`.
     """
     usual = statistics.median(compute.values())
-    found = []
-    for workers in range(1, len(hosts) + 1):
-        chosen = hosts[:workers]
-        own = [compute.get(name, usual) for name in chosen]
-        found.append(step(own, images, gradient_bytes, slowest(chosen, network), longest(chosen, network), s_per_byte))
-    return found
+    seconds = [compute.get(name, usual) for name in hosts]
+    return [
+        step(seconds[:workers], images, gradient_bytes, slowest(hosts[:workers], network), longest(hosts[:workers], network), s_per_byte)
+        for workers in range(1, len(hosts) + 1)
+    ]
 
 
 def slowest(hosts: list[str], network: dict[str, Any]) -> float | None:
     """Mbit/s of a ring's slowest link: measured with all sending at once, if between these hosts; otherwise one by one."""
     values = []
-    for here, there in ring(hosts):
-        found = network.get(here, {})
-        at_once = found.get("ring") or {}
-        single = found.get("pairs", {}).get(there, {}).get("mbit_s")
+    for host, neighbour in ring(hosts):
         # With fewer hosts than in the simultaneous measurement a shared switch is less busy, but a host's own port is
         # not.
-        values += [value for value in (single, at_once.get("mbit_s") if at_once.get("to") == there else None) if value]
-    return min(values, default=None)
+        at_once = network.get(host, {}).get("ring") or {}
+        values += [_pair(network, host, neighbour).get("mbit_s"), at_once.get("mbit_s") if at_once.get("to") == neighbour else None]
+    return min(filter(None, values), default=None)
 
 
 def longest(hosts: list[str], network: dict[str, Any]) -> float | None:
     """Longest round trip (milliseconds) between neighbours of a ring."""
-    found = [network.get(here, {}).get("pairs", {}).get(there, {}).get("rtt_ms") for here, there in ring(hosts)]
-    return max((value for value in found if value is not None), default=None)
+    delays = [_pair(network, host, neighbour).get("rtt_ms") for host, neighbour in ring(hosts)]
+    return max((delay for delay in delays if delay is not None), default=None)
+
+
+def _pair(network: dict[str, Any], host: str, other: str) -> dict[str, Any]:
+    """The measurement from one host to another; empty if there is none."""
+    pair: dict[str, Any] = network.get(host, {}).get("pairs", {}).get(other, {})
+    return pair
 
 
 def ring(hosts: list[str]) -> list[tuple[str, str]]:
@@ -168,19 +167,8 @@ def as_dicts(predictions: list[Prediction]) -> list[dict[str, Any]]:
     return [asdict(one) for one in predictions]
 
 
-def error(predicted: float, measured: float) -> float:
-    """Error of a prediction, in percent of the measured value; positive: it promised too much.
-
-    Raises:
-        ValueError: nothing was measured.
-    """
-    if measured <= 0:
-        raise ValueError(f"measured {measured:g} images/s: nothing to compare a prediction with")
-    return (predicted / measured - 1) * 100
-
-
 def sentence(predicted: float, measured: float) -> str:
-    """Printed after training; both in images/s."""
-    off = error(predicted, measured)
-    how = f"{abs(off):.0f}% too {'high' if off > 0 else 'low'}" if abs(off) >= 1 else "right within 1%"
-    return f"{predicted:,.0f} images/s by the doctor, measured {measured:,.0f}: {how}"
+    """Printed after training; both in images/s, the measured rate above 0."""
+    percent = (predicted / measured - 1) * 100
+    error = f"{abs(percent):.0f}% too {'high' if percent > 0 else 'low'}" if abs(percent) >= 1 else "correct within 1%"
+    return f"{predicted:,.0f} images/s by the doctor, measured {measured:,.0f}: {error}"

@@ -14,9 +14,9 @@ from control.text import count, go_on, listed
 
 RULE = (
     f"The rule: a run overfits when its last validation loss is more than {OVERFITTING:g}% above its lowest while the training loss "
-    "went on falling from there (Prechelt 1998, generalisation loss)."
+    "kept falling after that epoch (Prechelt 1998, generalisation loss)."
 )
-PROMISE = "The rule: the highest validation accuracy, the earliest of equals, as in summary.json."
+PROMISE = "The rule: the highest validation accuracy, the earliest on a tie, as in summary.json."
 
 
 def sections(run: Run, level: int, picture: str, confusion: str | None) -> list[Section]:
@@ -50,7 +50,7 @@ def course(run: Run) -> list[str]:
     """How training and validation accuracy changed, and where they were furthest apart."""
     if len(run.history) == 1:
         only = f"training accuracy {percent(run.first['accuracy'])}, validation accuracy {percent(run.first['val_accuracy'])}"
-        return [f"Only epoch {run.first['epoch']} is finished: {only}. One epoch shows no course."]
+        return [f"Only epoch {run.first['epoch']} is finished: {only}. One epoch shows no trend."]
     wide = max(run.history, key=lambda row: (abs(row["accuracy"] - row["val_accuracy"]), -row["epoch"]))
     return [
         _moved(run, "Training accuracy", "accuracy"),
@@ -99,15 +99,15 @@ def overfitting(run: Run) -> str:
 def promising(run: Run) -> list[str]:
     """The best epoch, its lead over the last and the next best, and how much of it may be chance."""
     best, others = run.best, [row for row in run.history if row is not run.best]
-    said = [f"Epoch {best['epoch']} is the most promising, with a validation accuracy of {percent(best['val_accuracy'])}."]
+    sentences = [f"Epoch {best['epoch']} is the most promising, with a validation accuracy of {percent(best['val_accuracy'])}."]
     if not others:
-        return [*said, "It is the only one.", advice(run)]
+        return [*sentences, "It is the only one.", advice(run)]
     following = max(others, key=lambda row: (row["val_accuracy"], -row["epoch"]))
     leads = [f"{points(best['val_accuracy'] - following['val_accuracy'])} above the next best ({_named(following)})"]
     if run.last not in (best, following):
         leads.append(f"{points(best['val_accuracy'] - run.last['val_accuracy'])} above the last ({_named(run.last)})")
-    said += [f"It lies {listed(leads)}.", advice(run)]
-    return [*said, chance(best["val_accuracy"], run.cluster["counts"]["validation_images"], "validation image")]
+    sentences += [f"It lies {listed(leads)}.", advice(run)]
+    return [*sentences, chance(best["val_accuracy"], run.cluster["counts"]["validation_images"], "validation image")]
 
 
 def _named(row: dict[str, Any]) -> str:
@@ -172,27 +172,27 @@ def tested(run: Run) -> list[Block]:
     """Test results of the first, best and last epoch, and what is missing."""
     if not run.cluster["dataset"]["test"]:
         return [Text(["The dataset has no test images."])]
-    found: list[Block] = [Text(said)] if (said := test_sentences(run)) else []
-    lacking = [Text(said)] if (said := untested(run)) else []
-    return [*found, *([_test_table(run)] if found else []), *lacking]
+    results, missing = test_sentences(run), untested(run)
+    evaluated: list[Block] = [Text(results), _test_table(run)] if results else []
+    return [*evaluated, *([Text(missing)] if missing else [])]
 
 
 def test_sentences(run: Run) -> list[str]:
     """Test accuracy of the evaluated epochs; empty if there are none."""
-    there = [epoch for epoch in run.marked if epoch in run.tests]
-    if not there:
+    evaluated = [epoch for epoch in run.marked if epoch in run.tests]
+    if not evaluated:
         return []
-    each = [f"{percent(run.tests[epoch]['accuracy'])} in epoch {epoch} ({run.marked[epoch]})" for epoch in there]
-    said = [f"On {count(run.tests[there[-1]]['images'], 'test image')}, which training never saw, accuracy is {listed(each)}."]
+    each = [f"{percent(run.tests[epoch]['accuracy'])} in epoch {epoch} ({run.marked[epoch]})" for epoch in evaluated]
+    sentences = [f"On {count(run.tests[evaluated[-1]]['images'], 'test image')}, which training never saw, accuracy is {listed(each)}."]
     best = run.tests.get(run.best["epoch"])
     if best is None:
-        return said
+        return sentences
     last = run.tests.get(run.last["epoch"])
     if last is not None and run.best is not run.last:
-        said.append(f"The best epoch is {_against(best['accuracy'], last['accuracy'])} the last.")
+        sentences.append(f"The best epoch is {_against(best['accuracy'], last['accuracy'])} the last.")
     validation = _against(best["accuracy"], run.best["val_accuracy"])
-    said.append(f"The best epoch's test accuracy is {validation} its validation accuracy, by which it was chosen.")
-    return [*said, chance(best["accuracy"], best["images"], "test image")]
+    sentences.append(f"The best epoch's test accuracy is {validation} its validation accuracy, by which it was chosen.")
+    return [*sentences, chance(best["accuracy"], best["images"], "test image")]
 
 
 def _against(one: float, other: float) -> str:
@@ -223,15 +223,15 @@ def _test_table(run: Run) -> Table:
 def untested(run: Run) -> list[str]:
     """Missing test results, and the command that produces them."""
     missing, can = run.untested(), run.testable()
-    said = []
+    sentences = []
     if can:
         named = listed([f"{epoch} ({run.marked[epoch]})" for epoch in can])
-        said.append(f"Not evaluated on the test images yet: epoch {named}. This does it: {code(evaluation(run))}.")
+        sentences.append(f"Not evaluated on the test images yet: epoch {named}. To evaluate: {code(evaluation(run))}.")
     lost = [epoch for epoch in missing if epoch not in can]
     if lost:
         named = listed([f"{epoch} ({run.marked[epoch]})" for epoch in lost])
-        said.append(f"Epoch {named} can't be evaluated: there is no snapshot of it in checkpoints/.")
-    return said
+        sentences.append(f"Epoch {named} can't be evaluated: there is no snapshot of it in checkpoints/.")
+    return sentences
 
 
 def evaluation(run: Run) -> str:
@@ -242,11 +242,11 @@ def evaluation(run: Run) -> str:
 def short(run: Run) -> list[str]:
     """Test accuracy and overfitting in a sentence each."""
     best, course = run.tests.get(run.best["epoch"]), run.course
-    said = [f"Its best epoch reaches {percent(best['accuracy'])} on {count(best['images'], 'test image')}."] if best else []
+    sentences = [f"Its best epoch reaches {percent(best['accuracy'])} on {count(best['images'], 'test image')}."] if best else []
     if len(run.history) > 1:
-        said.append(
+        sentences.append(
             f"It overfits after epoch {course.low['epoch']}."
             if course.verdict is Verdict.OVERFITS
             else "It does not overfit, by the rule stated below."
         )
-    return said
+    return sentences

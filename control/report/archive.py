@@ -29,23 +29,23 @@ def trainer_archives(runs: Sequence[Run], folders: Sequence[Path]) -> dict[str, 
     return {name: next((folder / name for folder in folders if (folder / name).is_file()), None) for name in names}
 
 
-def entries(runs: Sequence[Run], sweep: Path | None, made: Path, project: Path, trainers: Mapping[str, Path | None]) -> dict[str, Content]:
+def entries(runs: Sequence[Run], sweep: Path | None, pages: Path, project: Path, trainers: Mapping[str, Path | None]) -> dict[str, Content]:
     """The zip's content: name -> a file or its bytes, sorted by name.
 
     Args:
         runs: whose tables, logs and best snapshots are included.
         sweep: folder of a sweep, or None.
-        made: folder with the report itself.
+        pages: folder with the report itself.
         project: the project's folder, for playbooks and the rest of the code.
         trainers: result of `trainer_archives`.
     """
-    found: dict[str, Content] = {path.name: path for path in made.iterdir() if path.suffix != ".zip"}
-    found |= {f"code/{name}": content for name, content in _code(project, trainers).items()}
+    packed: dict[str, Content] = {path.name: path for path in pages.iterdir() if path.suffix != ".zip"}
+    packed |= {f"code/{name}": content for name, content in _code(project, trainers).items()}
     for run in runs:
-        found |= {f"runs/{run.name}/{path.relative_to(run.folder).as_posix()}": path for path in _run_files(run)}
+        packed |= {f"runs/{run.name}/{path.relative_to(run.folder).as_posix()}": path for path in _run_files(run)}
     if sweep is not None:
-        found |= {f"sweeps/{sweep.name}/{path.name}": path for path in sweep.iterdir() if path.suffix in SWEEP_ENDINGS and path.is_file()}
-    return dict(sorted(found.items()))
+        packed |= {f"sweeps/{sweep.name}/{path.name}": path for path in sweep.iterdir() if path.suffix in SWEEP_ENDINGS and path.is_file()}
+    return dict(sorted(packed.items()))
 
 
 def _run_files(run: Run) -> Iterator[Path]:
@@ -59,25 +59,25 @@ def _run_files(run: Run) -> Iterator[Path]:
 def _code(project: Path, trainers: Mapping[str, Path | None]) -> dict[str, Content]:
     """The repository's code, with the trainers that the runs used replacing its own."""
     used = {name: path for name, path in trainers.items() if path is not None}
-    found: dict[str, Content] = {}
+    contents: dict[str, Content] = {}
     for name in _sources(project):
         if not (name.startswith("trainer/") and used and len(used) == len(trainers)):
-            found[name] = project / name
+            contents[name] = project / name
     for name, path in used.items():
         with zipfile.ZipFile(path) as archive:
             folder = "" if len(trainers) == 1 else f"{PurePosixPath(name).stem}/"
-            found |= {folder + member: archive.read(member) for member in archive.namelist() if not member.endswith("/")}
-    return found
+            contents |= {folder + member: archive.read(member) for member in archive.namelist() if not member.endswith("/")}
+    return contents
 
 
 def _sources(project: Path) -> list[str]:
     """Names of the code's files: those tracked by git, or all files outside git."""
     argv = ["git", "ls-files", "-z", "--", *FOLDERS, *_root_files(project)]
     try:
-        done = subprocess.run(argv, cwd=project, capture_output=True, text=True, check=False, timeout=30)
+        completed = subprocess.run(argv, cwd=project, capture_output=True, text=True, check=False, timeout=30)
     except FileNotFoundError:
         return _untracked(project)
-    names = done.stdout.rstrip("\0").split("\0") if done.returncode == 0 and done.stdout else _untracked(project)
+    names = completed.stdout.rstrip("\0").split("\0") if completed.returncode == 0 and completed.stdout else _untracked(project)
     return [name for name in names if (project / name).is_file()]
 
 
@@ -106,20 +106,20 @@ def write(path: Path, contents: Mapping[str, Content]) -> None:
 
 def sentences(runs: Sequence[Run], sweep: Path | None, trainers: Mapping[str, Path | None]) -> list[str]:
     """The zip's content, and what is missing from it."""
-    said = ["README.md and index.html, this report, with its pictures."]
+    lines = ["README.md and index.html, this report, with its pictures."]
     if not trainers:
-        said.append("code: the playbooks and the trainer as they are now.")
+        lines.append("code: the playbooks and the trainer as they are now.")
     elif all(trainers.values()):
-        said.append(f"code: the playbooks as they are now, and of the trainer exactly what ran ({', '.join(trainers)}).")
+        lines.append(f"code: the playbooks as they are now, and exactly the trainer that ran ({', '.join(trainers)}).")
     else:
         lost = ", ".join(name for name, path in trainers.items() if path is None)
-        said.append(f"code: the playbooks and the trainer as they are now; {lost}, which ran, was not found on this machine.")
+        lines.append(f"code: the playbooks and the trainer as they are now; {lost}, which ran, is not on this machine.")
     for run in runs:
-        there = ", ".join(name for name in TABLES if (run.folder / name).is_file())
-        said.append(f"runs/{run.name}: {there}, TensorBoard's logs{_snapshot(run)}.")
+        tables = ", ".join(name for name in TABLES if (run.folder / name).is_file())
+        lines.append(f"runs/{run.name}: {tables}, TensorBoard's logs{_snapshot(run)}.")
     if sweep is not None:
-        said.append(f"sweeps/{sweep.name}: times, analysis, pictures.")
-    return said
+        lines.append(f"sweeps/{sweep.name}: times, analysis, pictures.")
+    return lines
 
 
 def _snapshot(run: Run) -> str:

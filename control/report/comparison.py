@@ -41,7 +41,7 @@ def better(runs: Sequence[Run]) -> str:
     if len({run.cluster["dataset"]["digest"] for run in (first, second)}) > 1:
         return (
             f"{one} reaches {percent(high)} {what} in its best epoch, {other} {percent(low)}; these are images of different datasets, so "
-            "which is the better model can't be told from them."
+            "they do not show which model is better."
         )
     better_than = f"{one} is better than {other} by" if len(runs) == 2 else f"{one} is the best of {len(runs)} runs, before {other} by"
     return f"{better_than} {lead}{chance}; {_cost(first, second)}."
@@ -53,7 +53,7 @@ def _cost(run: Run, other: Run) -> str:
     cost = [f"it has {_times(parameters, 'its parameters', 'as many parameters')}"]
     if run.summary.get("images_per_s") and other.summary.get("images_per_s"):
         speed = run.summary["images_per_s"] / other.summary["images_per_s"]
-        cost.append(f"trained {_times(speed, 'as many images a second', 'as many images a second')}")
+        cost.append(f"trained {_times(speed, 'as many images per second', 'as many images per second')}")
     return listed(cost)
 
 
@@ -67,7 +67,7 @@ def beside(differing: Mapping[str, Sequence[str]]) -> str:
     models = "model.name" in differing
     others = listed(settings.names(differing))
     if models and others:
-        return f"Beside the model they differ in {others}, so the difference can't be put down to the model alone."
+        return f"Besides the model, they differ in {others}, so the model alone may not explain the difference."
     if models:
         return "Everything else is the same: dataset, workers, the trainer's code and every other setting."
     if others:

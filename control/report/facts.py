@@ -83,8 +83,8 @@ class Run:
 
     def testable(self) -> list[int]:
         """Epochs of `untested` that have a snapshot."""
-        there = existing_epochs(self.folder)
-        return [epoch for epoch in self.untested() if epoch in there]
+        snapshots = existing_epochs(self.folder)
+        return [epoch for epoch in self.untested() if epoch in snapshots]
 
 
 def read(folder: Path) -> Run:
@@ -100,7 +100,7 @@ def read(folder: Path) -> Run:
     if not history:
         raise LockstepError(
             f"run={name}: no epoch is finished, so there is nothing to report yet; "
-            f"look: ansible-playbook status.yml -e run={name}; continue it: ansible-playbook train.yml -e run={name}"
+            f"status: ansible-playbook status.yml -e run={name}; continue: ansible-playbook train.yml -e run={name}"
         )
     config = configs.load(folder / "config.yml")
     summary = folder / "summary.json"
@@ -123,4 +123,4 @@ def _test(path: Path, number: int, row: dict[str, Any]) -> Iterator[tuple[int, d
             values = {"loss": float(row["loss"]), "accuracy": float(row["accuracy"]), "images": int(row["images"])}
             yield int(row["epoch"]), {**values, "evaluated_at": row["evaluated_at"]}
     except (KeyError, TypeError, ValueError) as error:
-        raise LockstepError(f"{path}, line {number}: no evaluation ({error}); remove that line to have its epoch evaluated again") from None
+        raise LockstepError(f"{path}, line {number}: not an evaluation ({error}); remove that line to evaluate its epoch again") from None

@@ -38,8 +38,8 @@ class Renderer:
 
     def readme(self, report: Report) -> str:
         """Markdown; pictures are files beside it."""
-        made = self._environment(False).get_template("report.md.j2").render(report=report)
-        return re.sub(r"\n{3,}", "\n\n", made).strip() + "\n"
+        page = self._environment(False).get_template("report.md.j2").render(report=report)
+        return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
 
     def page(self, report: Report, pictures: Path) -> str:
         """HTML; pictures are read from a folder and embedded."""
@@ -50,15 +50,15 @@ class Renderer:
 
     def _environment(self, html: bool) -> Environment:
         # Markdown has its own escaping: every text passes through `inline`.
-        made = Environment(
+        environment = Environment(
             loader=FileSystemLoader(self.templates),
             autoescape=html,  # noqa: S701
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        made.filters |= {"inline": self._html if html else self._markdown, "typed": self.typed, "csp_digest": csp_digest}
-        return made
+        environment.filters |= {"inline": self._html if html else self._markdown, "typed": self.typed, "csp_digest": csp_digest}
+        return environment
 
     def _html(self, text: str) -> Markup:
         return Markup("").join(
@@ -107,7 +107,7 @@ def from_markdown(text: str, pictures: Path) -> str:
         "</table>", "</table></div>"
     )
 
-    def embedded(found: re.Match[str]) -> str:
-        return f'src="{data_uri(pictures / found[1])}"' if (pictures / found[1]).is_file() else found[0]
+    def embedded(match: re.Match[str]) -> str:
+        return f'src="{data_uri(pictures / match[1])}"' if (pictures / match[1]).is_file() else match[0]
 
     return SOURCE.sub(embedded, html)

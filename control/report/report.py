@@ -20,7 +20,6 @@ from control.report.words import code
 from control.text import listed
 from trainer.files import replacing, write_text
 
-PAGES = ("README.md", "index.html")
 OURS = ("history-*.png", "compare.png", "split-*.png", "confusion-*.png", "sweep-*.png")
 """Pictures that an earlier report may have left in the folder."""
 
@@ -74,15 +73,15 @@ def make(request: Request, into: Path) -> None:
 def draw(request: Request, into: Path) -> None:
     """Draw a report's pictures, and copy those drawn by other commands."""
     for run in request.runs:
-        plots.history(run.history, into / _curves(run), run.best["epoch"])
+        plots.history(run.history, into / _file("history", run), run.best["epoch"])
         if phases := steps.medians(run):
-            plots.split(phases, into / _split(run))
+            plots.split(phases, into / _file("split", run))
         if (drawn := _confusion_file(run)).is_file():
-            shutil.copyfile(drawn, into / _confusion(run))
+            shutil.copyfile(drawn, into / _file("confusion", run))
     if len(request.runs) > 1:
         plots.compare({run.name: run.history for run in request.runs}, into / "compare.png")
     for picture in sweeps.pictures(request.sweep) if request.sweep else []:
-        shutil.copyfile(picture, into / sweeps.copied(picture.parent, picture))
+        shutil.copyfile(picture, into / sweeps.copied(picture))
 
 
 def compose(request: Request, packed: Sequence[str]) -> Report:
@@ -103,11 +102,11 @@ def compose(request: Request, packed: Sequence[str]) -> Report:
 
 
 def _of_run(run: Run, level: int) -> list[Section]:
-    confusion = _confusion(run) if _confusion_file(run).is_file() else None
+    confusion = _file("confusion", run) if _confusion_file(run).is_file() else None
     return [
         *trained.sections(run, level),
-        *accuracy.sections(run, level, _curves(run), confusion),
-        *steps.sections(run, level, _split(run)),
+        *accuracy.sections(run, level, _file("history", run), confusion),
+        *steps.sections(run, level, _file("split", run)),
         trained.configuration(run, level),
     ]
 
@@ -119,16 +118,9 @@ def _short(request: Request) -> list[str]:
     return [*map(trained.short, runs), *(accuracy.short(runs[0]) if len(runs) == 1 else [])]
 
 
-def _curves(run: Run) -> str:
-    return f"history-{run.name}.png"
-
-
-def _split(run: Run) -> str:
-    return f"split-{run.name}.png"
-
-
-def _confusion(run: Run) -> str:
-    return f"confusion-{run.name}.png"
+def _file(kind: str, run: Run) -> str:
+    """Name of a run's picture beside the report."""
+    return f"{kind}-{run.name}.png"
 
 
 def _confusion_file(run: Run) -> Path:
@@ -136,22 +128,22 @@ def _confusion_file(run: Run) -> Path:
     return run.folder / "evaluations" / f"confusion-epoch-{run.best['epoch']:04d}.png"
 
 
-def changes(made: Path, folder: Path) -> list[str]:
+def changes(new_report: Path, folder: Path) -> list[str]:
     """Names of the differences between a newly made report and the one in a folder, including surplus files."""
-    names = [path.name for path in made.iterdir()]
-    new = [name for name in names if not (folder / name).is_file() or not filecmp.cmp(made / name, folder / name, shallow=False)]
+    names = [path.name for path in new_report.iterdir()]
+    changed = [name for name in names if not (folder / name).is_file() or not filecmp.cmp(new_report / name, folder / name, shallow=False)]
     old = [path.name for path in folder.glob("*.png") if path.name not in names and any(fnmatch.fnmatch(path.name, one) for one in OURS)]
-    return sorted([*new, *old])
+    return sorted([*changed, *old])
 
 
-def place(made: Path, folder: Path) -> list[str]:
+def place(new_report: Path, folder: Path) -> list[str]:
     """Move a newly made report into its folder, each file whole; returns the names of what changed."""
-    changed = changes(made, folder)
+    changed = changes(new_report, folder)
     # The zip comes last: once it exists, the pages that it holds exist, too.
     for name in sorted(changed, key=lambda name: (name.endswith(".zip"), name)):
-        if (made / name).is_file():
+        if (new_report / name).is_file():
             with replacing(folder / name) as part:
-                shutil.copyfile(made / name, part)
+                shutil.copyfile(new_report / name, part)
         else:
             (folder / name).unlink()
     return changed

@@ -27,16 +27,16 @@ NONE = "-"
 
 def effective(run: Run) -> dict[str, Any]:
     """Every setting that had an effect, by dotted key; defaults fill keys newer than the run."""
-    whole: dict[str, Any] = {}
+    every: dict[str, Any] = {}
     for section, default in configs.to_dict(configs.Config()).items():
         given = run.config.get(section, default)
         if isinstance(default, dict) and isinstance(given, dict):
             # A model's options are its own: another model's defaults do not apply.
             values = given if section == "model" else {**default, **given}
-            whole |= {f"{section}.{key}": value for key, value in values.items() if _read(run, section, key)}
+            every |= {f"{section}.{key}": value for key, value in values.items() if _read(run, section, key)}
         else:
-            whole[section] = given
-    return whole | {"reduction.name": run.reduction}
+            every[section] = given
+    return every | {"reduction.name": run.reduction}
 
 
 def _read(run: Run, section: str, key: str) -> bool:
@@ -83,8 +83,8 @@ def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
     rows = {what: [one[what] for one in seen] for what in seen[0]} | {key: [_shown(one, key) for one in settings] for key in keys}
     # One path may hold two datasets, and two paths one: the digest decides. Requested and finished epochs are
     # shown once if equal.
-    told = {"data.path", *(["train.epochs"] if rows["train.epochs"] == rows["finished epochs"] else [])}
-    return {key: values for key, values in rows.items() if len(set(values)) > 1 and key not in told}
+    named = {"data.path", *(["train.epochs"] if rows["train.epochs"] == rows["finished epochs"] else [])}
+    return {key: values for key, values in rows.items() if len(set(values)) > 1 and key not in named}
 
 
 def _shown(settings: Mapping[str, Any], key: str) -> str:
@@ -123,7 +123,7 @@ def augmentation(run: Run) -> str:
     parts += [f"moved by up to {given['shift']:.0%}"] if given["shift"] else []
     parts += [f"turned by up to {given['rotate']:g} degrees"] if given["rotate"] else []
     parts += [f"scaled by {given['scale'][0]:g} to {given['scale'][1]:g}"] if given["scale"] else []
-    return f"training images were {listed(parts)}" if parts else "training images were not varied"
+    return f"training images were {listed(parts)}" if parts else "training images were not augmented"
 
 
 def reduction(run: Run) -> str:

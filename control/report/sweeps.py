@@ -16,8 +16,9 @@ def section(folder: Path) -> Section:
     """analysis.md and the sweep's pictures, or the command that makes them."""
     blocks = _analysis(folder)
     shown = blocks[0].text if isinstance(blocks[0], Markdown) else ""
-    rest = [path for path in pictures(folder) if copied(folder, path) not in shown]
-    return Section(f"Sweep {code(folder.name)}", [*blocks, *(Picture(copied(folder, path), _alt(path)) for path in rest)])
+    rest = [path for path in pictures(folder) if copied(path) not in shown]
+    drawn = [Picture(copied(path), f"Picture of the sweep: {path.stem.replace('_', ' ')}.") for path in rest]
+    return Section(f"Sweep {code(folder.name)}", [*blocks, *drawn])
 
 
 def short(folder: Path) -> list[str]:
@@ -34,7 +35,7 @@ def _analysis(folder: Path) -> list[Block]:
         again = code(f"ansible-playbook sweep.yml -e sweep={folder.name} -e measure=false")
         return [Text([f"There is no analysis.md of this sweep yet; {again} writes it."])]
     text = demoted(without_title(path.read_text(encoding="utf-8")), 3)
-    return [Markdown(LOCAL_PICTURE.sub(lambda found: found[1] + f"sweep-{folder.name}-{found[2]}" + found[3], text))]
+    return [Markdown(LOCAL_PICTURE.sub(lambda link: link[1] + copied(folder / link[2]) + link[3], text))]
 
 
 def pictures(folder: Path) -> list[Path]:
@@ -42,13 +43,9 @@ def pictures(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.png"))
 
 
-def copied(folder: Path, picture: Path) -> str:
+def copied(picture: Path) -> str:
     """Name of a sweep's picture beside the report."""
-    return f"sweep-{folder.name}-{picture.name}"
-
-
-def _alt(path: Path) -> str:
-    return f"Picture of the sweep: {path.stem.replace('_', ' ')}."
+    return f"sweep-{picture.parent.name}-{picture.name}"
 
 
 def without_title(markdown: str) -> str:
@@ -63,8 +60,8 @@ def demoted(markdown: str, level: int) -> str:
     for number, line in enumerate(lines):
         if line.startswith(FENCE):
             fenced = not fenced
-        elif not fenced and (found := HEADING.match(line)):
-            headings.append((number, len(found[1])))
+        elif not fenced and (heading := HEADING.match(line)):
+            headings.append((number, len(heading[1])))
     shift = level - min((depth for _, depth in headings), default=level)
     for number, depth in headings:
         lines[number] = "#" * min(6, max(1, depth + shift)) + lines[number][depth:]

@@ -42,8 +42,8 @@ def _data(run: Run) -> str:
     named = listed([*map(plain, classes[:SHOWN_CLASSES]), *([f"{more} more"] if more > 0 else [])])
     return (
         f"The dataset {code(dataset['name'])} has {len(classes)} classes ({named}): "
-        f"{counts['train_images']:,} images were for training, {counts['validation_images']:,} for validation, "
-        f"and {dataset['test']:,} are kept for the test (digest {code(dataset['digest'][:16])})."
+        f"{counts['train_images']:,} images were used for training, {counts['validation_images']:,} for validation, "
+        f"and {dataset['test']:,} are held out for testing (digest {code(dataset['digest'][:16])})."
     )
 
 
@@ -62,10 +62,11 @@ def _outcome(run: Run) -> list[str]:
     summary = run.summary
     if not run.ended:
         look = code(f"ansible-playbook status.yml -e run={run.name}")
-        return [f"No outcome is recorded yet, so all figures are of the epochs so far; {look} collects what the hosts have."]
-    done = f"{summary.get('epochs_done', run.last['epoch'])} of {count(summary.get('epochs', run.cluster['counts']['epochs']), 'epoch')}"
+        return [f"No outcome is recorded yet, so all figures cover the epochs so far; {look} collects what the hosts have."]
+    epochs = count(summary.get("epochs", run.cluster["counts"]["epochs"]), "epoch")
+    epochs = f"{summary.get('epochs_done', run.last['epoch'])} of {epochs}"
     steps = f", {count(summary['steps'], 'step')}" if "steps" in summary else ""
-    return [f"State: {summary['state']}, {done}{steps}.", *_failure(summary), *_time(summary), *_weights(summary)]
+    return [f"State: {summary['state']}, {epochs}{steps}.", *_failure(summary), *_time(summary), *_weights(summary)]
 
 
 def _failure(summary: dict[str, Any]) -> list[str]:
@@ -95,7 +96,7 @@ def _weights(summary: dict[str, Any]) -> list[str]:
     if not ranks:
         return []
     if len(set(ranks)) > 1:
-        return [f"The {count(len(ranks), 'worker')} ended with different weights, which must not be."]
+        return [f"The {count(len(ranks), 'worker')} ended with different weights, which must not happen."]
     same = f"The {len(ranks)} workers ended with equal weights" if len(ranks) > 1 else "The weights at the end"
     return [f"{same} (SHA-256 {code(ranks[0][:16])})."]
 
@@ -103,13 +104,13 @@ def _weights(summary: dict[str, Any]) -> list[str]:
 def _repeat(run: Run) -> list[Block]:
     revision = run.cluster.get("revision")
     dirty = " with changes that were not committed" if revision and revision.endswith("+") else ""
-    where = f"git revision {code(revision.rstrip('+'))}{dirty}" if revision else "a copy that is not under git"
+    where = f"git revision {code(revision.rstrip('+'))}{dirty}" if revision else "a copy outside git"
     # `auto` may choose differently next time.
     chosen = f" -e set=reduction.name={run.reduction}" if run.reduction != (run.config.get("reduction") or {}).get("name") else ""
     start = run.summary.get("started_by", "train.yml")
     command = f"ansible-playbook {start} -e config=runs/{run.name}/config.yml -e workers={run.cluster['counts']['workers']}{chosen}"
     # The record is of the last launch.
-    began = "It was continued last" if run.summary.get("restarts") else "It began"
+    began = "It was last continued" if run.summary.get("restarts") else "It began"
     return [
         Text([f"{began} at {moment(run.cluster['created_at'])} with the code of {where}. The same training again, under a new name:"]),
         Command(command),

@@ -16,10 +16,10 @@ def points(difference: float) -> str:
 
 def spent(seconds: float) -> str:
     """`95 s`, `3 min 2 s`, `1 h 12 min`."""
-    whole = int(seconds + 0.5)
-    if whole < 120:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
+    rounded = int(seconds + 0.5)
+    if rounded < 120:
+        return f"{rounded} s"
+    minutes, rest = divmod(rounded, 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 

@@ -21,6 +21,7 @@ WHOLE = 0.9
 SLOWER = 1.10
 """A host counts as slow from this multiple of the others' median; less is within the variation of a shared machine."""
 TITLES = {"forward_backward": "forward/backward", "all_reduce": "all-reduce"}
+HEADER = ["host", *(TITLES.get(phase, phase) for phase in PHASES), "own work", "step"]
 
 
 def read(run: Path) -> dict[str, list[dict[str, Any]]]:
@@ -111,12 +112,11 @@ def _milliseconds(value: float) -> str:
 
 def table(hosts: dict[str, dict[str, float]]) -> str:
     """One row per host: milliseconds of every phase, of its own work and of the whole step."""
-    header = ["host", *(TITLES.get(phase, phase) for phase in PHASES), "own work", "step"]
-    rows = [[host, *(text.Number(value, 1) for value in _columns(phases))] for host, phases in hosts.items()]
-    return text.table(header, rows)
+    return text.table(HEADER, [[host, *(text.Number(value, 1) for value in columns(phases))] for host, phases in hosts.items()])
 
 
-def _columns(phases: dict[str, float]) -> list[float]:
+def columns(phases: dict[str, float]) -> list[float]:
+    """A host's row below `HEADER`."""
     return [*(phases[phase] for phase in PHASES), own_work(phases), sum(phases.values())]
 
 

@@ -15,12 +15,13 @@ import time
 
 from ansible.module_utils import lockstep_host as kernel
 from ansible.module_utils import lockstep_ports as ports
+from ansible.module_utils import lockstep_tmux
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
 module: host_probe
 short_description: Report the facts of a host that training needs
-description: Reads only, also in check mode. Unreadable values are null or an error text, never a failure; the caller judges them.
+description: Reads only. A value that can't be read is null or an error text, never a failure.
 options:
   root: {type: path, required: true, description: The worker's own directory.}
   python: {type: path, required: true, description: The worker's Python.}
@@ -37,20 +38,14 @@ author: Lockstep
 
 EXAMPLES = """
 - name: Look at the host
-  host_probe:
-    root: /home/pi/lockstep
-    python: /home/pi/lockstep/venv/bin/python
-    port: 12345
-    address: 10.0.0.1
-    dfs: /mnt/shared/lockstep
+  host_probe: {root: /home/pi/lockstep, python: /home/pi/lockstep/venv/bin/python, port: 12345, address: 10.0.0.1}
 """
 
 RETURN = """
 facts:
   description: >-
-    hostname, user, machine, os, model, cores, cpu_quota (CPUs or null), cpus (usable under both), speed (MB/s of SHA-256 on one core, or
-    null), load, memory, disk, dfs, tmux, python, port, direct_port, name,
-    address, boot, governors, gpus (names), temperature (degrees C), throttled,
+    hostname, user, machine, os, model, cores, cpu_quota (CPUs or null), cpus (usable under both), speed (MB/s of SHA-256 on one core),
+    load, memory, disk, dfs, tmux, python, port, direct_port, name, address, boot, governors, gpus, temperature (degrees C), throttled,
     tokens, seconds (duration of the probe), time (seconds since 1970, taken last).
   returned: always
   type: dict
@@ -98,16 +93,15 @@ def look(module):
         "address": Bounded(own_address, params["address"]),
     }
     tokens = [(path, Bounded(token, path, params["fast"])) for path in params["tokens"]]
-    cores, quota = len(os.sched_getaffinity(0)), kernel.cpu_quota()
     facts = {
         "hostname": socket.gethostname(),
         "user": user(),
         "machine": platform.machine(),
         "os": os_release(),
         "model": (kernel.text("/proc/device-tree/model") or kernel.cpu_model()).strip("\0"),
-        "cores": cores,
-        "cpu_quota": quota,
-        "cpus": min(cores, quota or cores),
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu_quota": kernel.cpu_quota(),
+        "cpus": kernel.cpus(),
         "load": os.getloadavg()[0],
         "memory": memory(),
         "disk": {**disk(params["root"]), **mounted(params["root"]), "need_mb": params["need_mb"]},
@@ -134,20 +128,21 @@ class Bounded(threading.Thread):
 
     def __init__(self, function, *arguments):
         super().__init__(daemon=True)
-        self.work, self.found, self.until = (function, arguments), None, time.monotonic() + PATIENCE_S
+        self.query, self.answer, self.deadline = (function, arguments), None, time.monotonic() + PATIENCE_S
         self.start()
 
     def run(self):
-        """Look."""
+        """Query."""
+        function, arguments = self.query
         try:
-            self.found = self.work[0](*self.work[1])
+            self.answer = function(*arguments)
         except OSError as error:
-            self.found = {"error": error.strerror or str(error)}
+            self.answer = {"error": error.strerror or str(error)}
 
     def result(self):
         """Wait no longer than the time granted at the start."""
-        self.join(max(0.0, self.until - time.monotonic()))
-        return {"error": f"no answer in {PATIENCE_S:.0f} s"} if self.is_alive() else self.found
+        self.join(max(0.0, self.deadline - time.monotonic()))
+        return {"error": f"no answer in {PATIENCE_S:.0f} s"} if self.is_alive() else self.answer
 
 
 def user():
@@ -160,8 +155,8 @@ def user():
 
 def os_release():
     """The system's display name, as `Debian GNU/Linux 12 (bookworm)`."""
-    found = re.search(r'^PRETTY_NAME="?([^"\n]*)', kernel.text("/etc/os-release") or "", re.MULTILINE)
-    return found.group(1) if found else platform.system()
+    match = re.search(r'^PRETTY_NAME="?([^"\n]*)', kernel.text("/etc/os-release") or "", re.MULTILINE)
+    return match.group(1) if match else platform.system()
 
 
 def memory(folders=None):
@@ -189,8 +184,8 @@ def existing(path):
 
 def disk(path):
     """Free MB at the path, which need not exist yet."""
-    place = existing(path)
-    return {"free_mb": shutil.disk_usage(place).free >> 20, "writable": os.access(place, os.W_OK), "exists": place == path}
+    folder = existing(path)
+    return {"free_mb": shutil.disk_usage(folder).free >> 20, "writable": os.access(folder, os.W_OK), "exists": folder == path}
 
 
 def dfs(path, kind):
@@ -213,7 +208,7 @@ def mount_of(path, table):
     best = ("", "", "")
     for line in table.splitlines():
         left, _, right = line.partition(" - ")
-        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), left.split()[4])
+        point = re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape.group(1), 8)), left.split()[4])
         if (path + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(best[0]):
             best = (point, *right.split()[:2])
     return best
@@ -223,8 +218,7 @@ def token(path, fast):
     """Whether a file is readable here, and its SHA-256."""
     try:
         with open(path, "rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            state = hashlib.sha256()
+            size, state = os.fstat(stream.fileno()).st_size, hashlib.sha256()
             for block in iter(lambda: stream.read(1 << 20), b""):
                 state.update(block)
                 if fast and size > SMALL:
@@ -236,32 +230,28 @@ def token(path, fast):
 
 def tmux(module):
     """Version of tmux, or None."""
-    found = shutil.which("tmux")
-    return module.run_command([found, "-V"])[1].strip().replace("tmux ", "") if found else None
+    program = shutil.which("tmux")
+    return module.run_command([program, "-V"])[1].strip().replace("tmux ", "") if program else None
 
 
 def python(module, path):
     """Version and packages of the worker's Python, or why they are unknown."""
     if not os.access(path, os.X_OK) or os.path.isdir(path):
-        return {"path": path, "error": "is missing" if not os.path.exists(path) else "is no program"}
+        return {"path": path, "error": "is missing" if not os.path.exists(path) else "is not a program"}
     code, out, error = module.run_command([path, "-c", kernel.VERSIONS, *PACKAGES])
     if code != 0:
         return {"path": path, "error": f"does not run: {error.strip()[-200:]}"}
     try:
-        said = json.loads(out)
-        return {"path": path, "version": said["python"], "packages": said["packages"]}
+        versions = json.loads(out)
+        return {"path": path, "version": versions["python"], "packages": versions["packages"]}
     except (KeyError, ValueError):
-        return {"path": path, "error": f"answers as no Python does: {out.strip()[:80]}"}
+        return {"path": path, "error": f"does not answer like Python: {out.strip()[:80]}"}
 
 
 def port(module, number, root):
     """Whether a port of the worker is free, held by one of our runs, or busy."""
     claim = claimed(os.path.join(root, "locks", f"{number}.json"))
-    if (
-        claim
-        and shutil.which("tmux")
-        and module.run_command(["tmux", "-L", "lockstep", "has-session", "-t", f"={claim['session']}"])[0] == 0
-    ):
+    if claim and shutil.which("tmux") and lockstep_tmux.exists(module, claim["session"]):
         return {"number": number, "state": "held", "run": claim["run"], "session": claim["session"]}
     error = ports.taken(number)
     if isinstance(error, PermissionError):
@@ -287,13 +277,14 @@ def resolve(name):
 
 def own_address(address):
     """The address as resolved on this host, and whether it is the host's own: only then can a socket be bound to it."""
-    found = resolve(address)["addresses"]
+    resolved = resolve(address)["addresses"]
     own = []
-    for one in found:
-        with contextlib.suppress(OSError), socket.socket(socket.AF_INET6 if ":" in one else socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind((one, 0))
-            own.append(one)
-    return {"given": address, "addresses": found, "own": bool(own), "all": own_addresses()}
+    for candidate in resolved:
+        family = socket.AF_INET6 if ":" in candidate else socket.AF_INET
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((candidate, 0))
+            own.append(candidate)
+    return {"given": address, "addresses": resolved, "own": bool(own), "all": own_addresses()}
 
 
 def own_addresses():
@@ -304,14 +295,14 @@ def own_addresses():
 
 def gpus(folder="/proc/driver/nvidia/gpus"):
     """Names of the GPUs found by NVIDIA's driver."""
-    said = [kernel.text(path) or "" for path in sorted(glob.glob(f"{folder}/*/information"))]
-    return [(re.findall(r"^Model:\s*(.*)", one, re.MULTILINE) or ["unknown"])[0] for one in said]
+    texts = [kernel.text(path) or "" for path in sorted(glob.glob(f"{folder}/*/information"))]
+    return [(re.findall(r"^Model:\s*(.*)", text, re.MULTILINE) or ["unknown"])[0] for text in texts]
 
 
 def temperature():
     """Degrees Celsius of the hottest sensor, or None."""
-    found = [kernel.text(path) for path in glob.glob("/sys/class/thermal/thermal_zone*/temp")]
-    return max((int(one) / 1000 for one in found if one and one.lstrip("-").isdigit()), default=None)
+    readings = [kernel.text(path) for path in glob.glob("/sys/class/thermal/thermal_zone*/temp")]
+    return max((int(reading) / 1000 for reading in readings if reading and reading.lstrip("-").isdigit()), default=None)
 
 
 def throttled(module):
@@ -330,11 +321,11 @@ def decode(bits):
 
 def speed():
     """MB/s of SHA-256 on one core for a moment, to compare hosts."""
-    block, done, start = bytes(1 << 16), 0, time.monotonic()
+    block, hashed, start = bytes(1 << 16), 0, time.monotonic()
     while time.monotonic() - start < SPEED_S:
         hashlib.sha256(block).digest()
-        done += len(block)
-    return round(done / (time.monotonic() - start) / 1e6, 1)
+        hashed += len(block)
+    return round(hashed / (time.monotonic() - start) / 1e6, 1)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,9 @@ from ansible.module_utils.basic import AnsibleModule
 DOCUMENTATION = """
 module: network_probe
 short_description: Measure the network between all hosts, on training's port
-description:
-  - All hosts run it at the same time; each listens on its own worker port and calls all others.
-  - The lowest reachable rank then orders one pair after another to measure; no host is in two measurements at once.
-  - Ends in time even if hosts are missing. Changes nothing; check mode measures, too.
+description: >-
+  All hosts run it at the same time. Each listens on its worker port and calls all others; the lowest reachable rank then orders the
+  measurements, one per host at a time. It ends in time even if hosts are missing, and measures in check mode too.
 options:
   rank: {type: int, required: true, description: "This host's place in O(hosts), from 0."}
   hosts: {type: list, elements: dict, required: true, description: "All hosts that SSH reaches: name, address, port, direct_port."}
@@ -35,25 +34,20 @@ author: Lockstep
 EXAMPLES = """
 - name: Measure the network
   network_probe:
-    rank: 0
     hosts: [{name: node01, address: 10.0.0.1, port: 12345}, {name: node02, address: 10.0.0.2, port: 12345}]
+    rank: 0
     nonce: 5f0c1d62a9b34e77
-    bandwidth: true
 """
 
 RETURN = """
 pairs:
-  description:
-    - By host, C(reachable), and if not C(error), C(kind) (refused, timeout, no_route, name, silent, stranger, other_run,
-      wrong_host, other) and, if it is the direct one, C(port); otherwise C(rtt_ms) (median) and C(rtt_min_ms) of its echoes, C(clock_s)
-      (its clock minus this one's), C(mtu),
-      C(mtu_trouble), C(mbit_s) from here to there.
+  description: >-
+    By host, C(reachable). If not reachable, C(error), C(kind) (refused, timeout, no_route, name, silent, stranger, other_run, wrong_host,
+    other) and C(port) if it is the direct one. Otherwise C(rtt_ms) (median), C(rtt_min_ms), C(clock_s) (its clock minus this one's),
+    C(mtu), C(mtu_trouble) and C(mbit_s) from this host to that.
   returned: always
   type: dict
-ring:
-  description: C(to) and C(mbit_s) while all hosts send to the next at once, or null.
-  returned: always
-  type: dict
+ring: {description: C(to) and C(mbit_s) while all hosts send to the next at once; or null., returned: always, type: dict}
 listening: {description: "Null, or why this host could not listen.", returned: always, type: str}
 leader: {description: "The host that ordered the measurements, or null.", returned: always, type: str}
 interfaces: {description: MTU by interface., returned: always, type: dict}
@@ -198,7 +192,7 @@ class Probe:
         finally:
             self.close()
         return {
-            "pairs": {self.hosts[peer]["name"]: dict(found) for peer, found in self.pairs.items()},
+            "pairs": {self.hosts[peer]["name"]: dict(pair) for peer, pair in self.pairs.items()},
             "ring": self.ring,
             "listening": self.listening,
             "leader": None if self.leader is None else self.hosts[self.leader]["name"],
@@ -279,13 +273,13 @@ class Probe:
     def greet(self, sock):
         """The caller's rank, or None if it is not a member of this run."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        magic, said, rank = take(sock, HELLO, ANSWER_S)
-        known = magic == MAGIC and said == proof(self.nonce, "call", rank)
-        if known:
+        magic, proof_given, rank = take(sock, HELLO, ANSWER_S)
+        member = magic == MAGIC and proof_given == proof(self.nonce, "call", rank)
+        if member:
             self.callers.add(rank)
         if magic == MAGIC:
-            sock.sendall(HELLO.pack(MAGIC, proof(self.nonce, "answer", self.rank) if known else bytes(16), self.rank))
-        return rank if known else None
+            sock.sendall(HELLO.pack(MAGIC, proof(self.nonce, "answer", self.rank) if member else bytes(16), self.rank))
+        return rank if member else None
 
     def attend(self, sock):
         """Answer echoes and discard data until the caller leaves (OSError) or joins (true)."""
@@ -340,9 +334,9 @@ class Probe:
 
     def call(self, peer, port):
         """A connection to a host that has proved its identity."""
-        place = (str(self.hosts[peer]["address"]), port)
+        endpoint = (str(self.hosts[peer]["address"]), port)
         left = max(0.0, self.deadline - time.monotonic())
-        sock = self.keep(socket.create_connection(place, timeout=min(CONNECT_S, left + ANSWER_S)))
+        sock = self.keep(socket.create_connection(endpoint, timeout=min(CONNECT_S, left + ANSWER_S)))
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # A slow link must not have seconds of queued data when the time of a measurement is up.
@@ -359,27 +353,27 @@ class Probe:
             raise Unproved("stranger", "something else listens there and hangs up", final=False) from error
         return sock
 
-    def recognise(self, peer, magic, said, rank):
+    def recognise(self, peer, magic, proof_given, rank):
         """Refuse anything but the intended host, in this very run."""
         if magic != MAGIC:
             # HTTP/2 begins with a frame of type 4.
             what = "a gRPC server (a training?)" if magic[3:4] == b"\x04" else f"something else, its answer begins {magic!r},"
             raise Unproved("stranger", f"{what} listens there")
-        if said != proof(self.nonce, "answer", rank):
+        if proof_given != proof(self.nonce, "answer", rank):
             raise Unproved("other_run", "the probe of another run listens there", final=False)
         if rank != peer:
             raise Unproved("wrong_host", f"{self.hosts[rank]['name']} answers there")
 
     def echo(self, sock):
         """Delay (median), and how far the other clock is ahead (from the fastest echo)."""
-        seen = []
+        echoes = []
         for _ in range(ECHOES):
             before, sent = time.time(), time.monotonic()
             send(sock, b"e")
-            there = struct.unpack("!d", receive(sock)[1])[0]
-            seen.append((time.monotonic() - sent, there - before))
-        took, ahead = min(seen)
-        middle = statistics.median(one[0] for one in seen)
+            their_clock = struct.unpack("!d", receive(sock)[1])[0]
+            echoes.append((time.monotonic() - sent, their_clock - before))
+        took, ahead = min(echoes)
+        middle = statistics.median(echo[0] for echo in echoes)
         return {"rtt_ms": round(middle * 1000, 3), "rtt_min_ms": round(took * 1000, 3), "clock_s": round(ahead - took / 2, 4)}
 
     # Measuring
@@ -426,50 +420,50 @@ class Probe:
     def step(self, members, pairs, ring):
         """Let several measure at once; those that do not report in time get no more orders."""
 
-        def order(here, there):
-            if here == self.rank:
-                self.obey(there, ring)
+        def order(sender, receiver):
+            if sender == self.rank:
+                self.obey(receiver, ring)
                 return
             try:
-                send(self.joined[here], b"c", json.dumps([there, ring]).encode())
-                receive(self.joined[here], self.step_s)
+                send(self.joined[sender], b"c", json.dumps([receiver, ring]).encode())
+                receive(self.joined[sender], self.step_s)
             except OSError:
-                members.discard(here)
+                members.discard(sender)
 
         work = [lambda pair=pair: order(*pair) for pair in pairs if pair[0] in members]
         self.together(work, time.monotonic() + self.step_s + ANSWER_S)
 
     def obey(self, peer, ring):
         """Measure the path to one host, unless it could not be met."""
-        sock, found = self.channels.get(peer), self.pairs[peer]
+        sock, pair = self.channels.get(peer), self.pairs[peer]
         if sock is None:
             return
         try:
             if ring:
                 self.ring = {"to": self.hosts[peer]["name"], "mbit_s": self.push(sock)}
                 return
-            found.update(self.echo(sock))
-            self.large(sock, found)
-            if self.params["bandwidth"] and not found["mtu_trouble"]:
-                found["mbit_s"] = self.push(sock)
+            pair.update(self.echo(sock))
+            self.large(sock, pair)
+            if self.params["bandwidth"] and not pair["mtu_trouble"]:
+                pair["mbit_s"] = self.push(sock)
         except OSError as error:
-            found["error"] = f"lost while measuring: {error}"
-        if found.get("mtu_trouble") or "error" in found:
+            pair["error"] = f"lost while measuring: {error}"
+        if pair.get("mtu_trouble") or "error" in pair:
             self.drop(self.channels.pop(peer))
 
     def push(self, sock):
         """Mbit/s to one host, within the bounds set."""
         return push(sock, self.params["bytes"], self.params["pair_seconds"])
 
-    def large(self, sock, found):
+    def large(self, sock, pair):
         """Record the path's MTU, and whether a message of many full packets is lost where small ones just passed."""
-        found["mtu_trouble"] = False
+        pair["mtu_trouble"] = False
         try:
             push(sock, BIG, ANSWER_S)
         except socket.timeout:  # noqa: UP041 - Python 3.9
-            found["mtu_trouble"] = True
+            pair["mtu_trouble"] = True
         option = (socket.IPPROTO_IPV6, 24) if sock.family == socket.AF_INET6 else (socket.IPPROTO_IP, 14)
-        found["mtu"] = sock.getsockopt(*option)
+        pair["mtu"] = sock.getsockopt(*option)
 
 
 def kind(error):
@@ -481,11 +475,11 @@ def kind(error):
 
 def mtus():
     """MTU of each interface except loopback."""
-    found = {}
+    by_interface = {}
     for name in sorted(set(os.listdir("/sys/class/net")) - {"lo"}):
         with contextlib.suppress(OSError), open(f"/sys/class/net/{name}/mtu", encoding="ascii") as stream:
-            found[name] = int(stream.read())
-    return found
+            by_interface[name] = int(stream.read())
+    return by_interface
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def test_name_that_means_loopback(cluster):
     ):
         said = refused(named)
     assert "[FAIL] node3" in said, said
-    assert "node3 means 127.0.1.1 on the host itself" in said, said
+    assert "node3 resolves to 127.0.1.1 on the host itself" in said, said
 
 
 @pytest.mark.parametrize("variable", ["staet=absent", "nods=3"])

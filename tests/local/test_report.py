@@ -189,7 +189,7 @@ def test_what_can_not_be_evaluated_does_not_keep_the_report_from_being_written(p
         packs.with_name("elsewhere").rename(packs)
         table.write_text(kept)
     assert (
-        "to-report: its test images could not be evaluated, so the report says what is missing; -e evaluate=false leaves this out."
+        "to-report: its test images could not be evaluated, so the report lists what is missing; -e evaluate=false skips this."
         in done.stdout
     )
     assert "Not evaluated on the test images yet: epoch 1 (first" in (project.run("to-report") / "report/README.md").read_text()

@@ -6,7 +6,7 @@ Input is what `host_probe` and `network_probe` return, by host. A host that SSH 
 """
 
 from control.doctor.checks.cluster import examine
-from control.doctor.checks.model import FAIL, OK, WARN, Check, Facts, Hosts, Requirement
+from control.doctor.checks.model import FAIL, OK, WARN, Check, Facts, Requirement
 from control.doctor.checks.report import document, exit_status, matrix, render, summary
 from control.doctor.checks.shared_folder import one_folder
 from control.doctor.checks.ssh_errors import ssh
@@ -17,7 +17,6 @@ __all__ = [
     "WARN",
     "Check",
     "Facts",
-    "Hosts",
     "Requirement",
     "document",
     "examine",

@@ -14,7 +14,7 @@ class Check:
     """One line of the doctor's output."""
 
     level: str
-    """OK, WARN (trains, but slower or at a risk) or FAIL (can't train)."""
+    """OK, WARN (trains, but slower or at risk) or FAIL (can't train)."""
     host: str
     name: str
     value: str
@@ -22,7 +22,12 @@ class Check:
     limit: str = ""
     """The expected value."""
     fix: str = ""
-    """What the user can do; commands to type on the host itself begin as `on` writes them."""
+    """What the user can do. Commands to type on the host itself begin as `on` writes them."""
+
+    def __post_init__(self) -> None:
+        """What is OK needs no fix."""
+        if self.level == OK:
+            object.__setattr__(self, "fix", "")
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,6 @@ class Requirement:
     disk_mb: int = 512
     disk_whole_mb: int = 0
     """Including the snapshots of all epochs."""
-    python: tuple[tuple[int, int], tuple[int, int]] = ((3, 11), (3, 13))
     token: tuple[str, str] | None = None
     """Path and SHA-256 of a file that one host just wrote to the shared folder."""
     files: dict[str, str | None] = field(default_factory=dict)
@@ -43,15 +47,44 @@ class Requirement:
     inventory: str = "INVENTORY"
     """Used in the commands of fixes."""
 
+    @property
+    def provision(self) -> str:
+        """The command that sets up the hosts."""
+        return f"ansible-playbook -i {self.inventory} provision.yml"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A host that answered: what each check of one host is given."""
+
+    host: dict[str, Any]
+    """Its entry in the plan: name, address, port."""
+    facts: dict[str, Any]
+    """The result of `host_probe`."""
+    need: Requirement = field(default_factory=Requirement)
+
+    def check(self, level: str, name: str, value: str, limit: str = "", fix: str = "") -> Check:
+        """A finding on this host."""
+        return Check(level, self.host["name"], name, value, limit, fix)
+
+    def on(self, command: str) -> str:
+        """A command for the user to type on this host."""
+        return on(self.host["name"], command)
+
+
+def answered(results: Facts) -> Facts:
+    """The results of hosts that SSH reached."""
+    return {name: result for name, result in results.items() if "unreachable" not in result}
+
 
 def on(host: str, command: str) -> str:
     """A command for the user to type on that host, after its name."""
     return f"on {host}: {command}"
 
 
-def grade(found: float, needed: float, enough: float) -> str:
+def grade(value: float, needed: float, enough: float) -> str:
     """The level of an amount: below `needed` fails, below `enough` warns."""
-    return FAIL if found < needed else WARN if found < enough else OK
+    return FAIL if value < needed else WARN if value < enough else OK
 
 
 def odd(values: dict[str, Any]) -> list[tuple[str, Any]]:

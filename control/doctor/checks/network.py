@@ -28,18 +28,7 @@ UNREACHABLE = {
 
 def between(hosts: Hosts, network: Facts, facts: Facts) -> list[Check]:
     """Every pair: whether reachable, delay, bandwidth, and whether large packets pass."""
-    checks = [
-        Check(
-            FAIL,
-            name,
-            "listen",
-            f"could not listen: {found['listening']}",
-            "free",
-            "end the program that holds it, or set another worker_port or worker_direct_port",
-        )
-        for name, found in network.items()
-        if found.get("listening")
-    ]
+    checks = [*_busy(network)]
     busy = {check.host for check in checks}
     checks += [*_unreachable(hosts, network, busy), *_vanishing(network), *_lost(network), *clocks(network), *_mtus(network)]
     checks += [*slow_links(network, DELAY, facts), *slow_links(network, BANDWIDTH, facts), *slow_ring(network)]
@@ -48,22 +37,29 @@ def between(hosts: Hosts, network: Facts, facts: Facts) -> list[Check]:
     return [*checks, *_summary(network, {check.host for check in checks})]
 
 
+def _busy(network: Facts) -> Iterator[Check]:
+    fix = "end the program that holds it, or set another worker_port or worker_direct_port"
+    for name, results in network.items():
+        if results.get("listening"):
+            yield Check(FAIL, name, "listen", f"could not listen: {results['listening']}", "free", fix)
+
+
 def _unreachable(hosts: Hosts, network: Facts, busy: set[str]) -> Iterator[Check]:
-    places = {host["name"]: host for host in hosts}
-    for there, place in places.items():
-        asked = {here: found["pairs"][there] for here, found in network.items() if there in found["pairs"]}
-        failed = {here: pair for here, pair in asked.items() if not pair["reachable"]}
-        if not failed or there in busy:
+    for host in hosts:
+        name = host["name"]
+        asked = {caller: results["pairs"][name] for caller, results in network.items() if name in results["pairs"]}
+        failed = {caller: pair for caller, pair in asked.items() if not pair["reachable"]}
+        if not failed or name in busy:
             continue
         # One host that nobody reaches is one problem, not one per pair.
-        whole = len(failed) == len(asked) > 1
-        shown = dict([_most_telling(failed)]) if whole else failed
-        for here, pair in shown.items():
-            port = pair.get("port", place["port"])
-            variable = "worker_port" if port == place["port"] else "worker_direct_port"
-            words = {"here": here, "there": there, "port": port, "address": place["address"], "variable": variable}
-            value = f"{there} ({place['address']}:{port}) can't be reached from {'any host' if whole else here}: {pair['error']}"
-            yield Check(FAIL, there if whole else here, "reach", value, "reachable", UNREACHABLE[pair["kind"]].format(**words))
+        by_all = len(failed) == len(asked) > 1
+        shown = dict([_most_telling(failed)]) if by_all else failed
+        for caller, pair in shown.items():
+            port = pair.get("port", host["port"])
+            variable = "worker_port" if port == host["port"] else "worker_direct_port"
+            words = {"here": caller, "there": name, "port": port, "address": host["address"], "variable": variable}
+            value = f"{name} ({host['address']}:{port}) can't be reached from {'any host' if by_all else caller}: {pair['error']}"
+            yield Check(FAIL, name if by_all else caller, "reach", value, "reachable", UNREACHABLE[pair["kind"]].format(**words))
 
 
 def _most_telling(failed: dict[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
@@ -72,52 +68,44 @@ def _most_telling(failed: dict[str, dict[str, Any]]) -> tuple[str, dict[str, Any
 
 
 def _vanishing(network: Facts) -> Iterator[Check]:
-    known = {(here, there): pair for here, there, pair in each_pair(network) if "mtu_trouble" in pair}
-    bad = {pair for pair, found in known.items() if found["mtu_trouble"]}
+    measured = {(sender, receiver): pair for sender, receiver, pair in each_pair(network) if "mtu_trouble" in pair}
+    bad = {pair for pair, result in measured.items() if result["mtu_trouble"]}
     limit = "all sizes pass"
     fix = "set the smallest MTU of the path on {} (sudo ip link set dev INTERFACE mtu 1400), or let ICMP through"
-    for host in [] if len(bad) == len(known) else culprits(known, bad):
+    for host in [] if len(bad) == len(measured) else culprits(measured, bad):
         bad = {pair for pair in bad if host not in pair}
-        yield Check(FAIL, host, "mtu", f"on all links of {host} small packets pass and large ones vanish", limit, fix.format("all hosts"))
-    for here, there in sorted(bad):
-        value = f"to {there} small packets pass and large ones vanish (MTU here {known[here, there].get('mtu', '?')})"
-        yield Check(FAIL, here, "mtu", value, limit, fix.format(f"{here} and {there}"))
+        yield Check(FAIL, host, "mtu", f"on all links of {host} small packets pass and large ones are lost", limit, fix.format("all hosts"))
+    for sender, receiver in sorted(bad):
+        value = f"to {receiver} small packets pass and large ones are lost (MTU here {measured[sender, receiver].get('mtu', '?')})"
+        yield Check(FAIL, sender, "mtu", value, limit, fix.format(f"{sender} and {receiver}"))
 
 
 def _lost(network: Facts) -> Iterator[Check]:
-    for here, there, pair in each_pair(network):
+    for sender, receiver, pair in each_pair(network):
         if pair["reachable"] and "error" in pair:
-            yield Check(
-                WARN,
-                here,
-                "network",
-                f"to {there}: {pair['error']}",
-                fix=f"run the doctor again; then look at the cables of {here} and {there}",
-            )
+            fix = f"run the doctor again; then look at the cables of {sender} and {receiver}"
+            yield Check(WARN, sender, "network", f"to {receiver}: {pair['error']}", fix=fix)
 
 
 def _mtus(network: Facts) -> Iterator[Check]:
-    smallest = {here: [pair["mtu"] for pair in found["pairs"].values() if "mtu" in pair] for here, found in network.items()}
-    known = {here: max(values) for here, values in smallest.items() if values}
-    for here, usual in odd(known):
-        value = f"{known[here]}, the others {usual}"
-        fix = on(here, f"sudo ip link set dev INTERFACE mtu {usual}, and the same on the switch")
-        yield Check(WARN, here, "mtu", value, str(usual), fix)
+    mtus = {host: [pair["mtu"] for pair in results["pairs"].values() if "mtu" in pair] for host, results in network.items()}
+    largest = {host: max(values) for host, values in mtus.items() if values}
+    for host, usual in odd(largest):
+        value = f"{largest[host]}, the others {usual}"
+        fix = on(host, f"sudo ip link set dev INTERFACE mtu {usual}, and the same on the switch")
+        yield Check(WARN, host, "mtu", value, str(usual), fix)
 
 
 def _summary(network: Facts, troubled: set[str]) -> Iterator[Check]:
-    for here, found in network.items():
-        if here in troubled or not found["pairs"]:
+    for host, results in network.items():
+        if host in troubled or not results["pairs"]:
             continue
-        pairs = list(found["pairs"].values())
-        parts = [
-            f"reaches {sum(pair['reachable'] for pair in pairs)} of {len(pairs)} others",
-            _median(pairs, DELAY),
-            _median(pairs, BANDWIDTH),
-        ]
-        yield Check(OK, here, "network", ", ".join(part for part in parts if part))
+        pairs = list(results["pairs"].values())
+        reached = f"reaches {sum(pair['reachable'] for pair in pairs)} of {len(pairs)} others"
+        parts = [reached, _median(pairs, DELAY), _median(pairs, BANDWIDTH)]
+        yield Check(OK, host, "network", ", ".join(part for part in parts if part))
 
 
 def _median(pairs: list[dict[str, Any]], scale: Scale) -> str:
-    known = [pair[scale.key] for pair in pairs if pair.get(scale.key) is not None]
-    return scale.show(statistics.median(known)) if known else ""
+    values = [pair[scale.key] for pair in pairs if pair.get(scale.key) is not None]
+    return scale.show(statistics.median(values)) if values else ""

@@ -1,31 +1,31 @@
 """The worker's Python and its packages: installed, supported, and the same on every host."""
 
 from collections.abc import Iterator
-from typing import Any
 
-from control.doctor.checks.model import FAIL, OK, WARN, Check, Facts, Requirement, odd
+from control.doctor.checks.model import FAIL, OK, WARN, Check, Facts, Requirement, Subject, odd
 
+PYTHON = ((3, 11), (3, 13))
+"""The first and last supported version."""
 EQUAL = {"tensorflow": FAIL, "keras": FAIL, "numpy": WARN}
 
 
-def python(host: dict[str, Any], facts: dict[str, Any], need: Requirement) -> Check:
+def python(subject: Subject) -> Iterator[Check]:
     """The worker's Python: installed, of a supported version, with TensorFlow."""
-    found, name = facts["python"], host["name"]
-    (low, high), provision = need.python, f"ansible-playbook -i {need.inventory} provision.yml"
-    limit = f"{low[0]}.{low[1]} to {high[0]}.{high[1]}"
-    if found.get("error"):
-        return Check(FAIL, name, "python", f"{found['path']} {found['error']}", limit, f"{provision}, or set worker_python")
-    if not _supported(found, need):
-        return Check(
-            FAIL, name, "python", f"{found['version']} ({found['path']})", limit, "install one of these and set worker_python to it"
-        )
-    if not tensorflow(found["packages"]):
-        return Check(FAIL, name, "python", f"no TensorFlow in {found['path']}", "requirements/node.txt", provision)
-    return Check(OK, name, "python", f"{found['version']}, TensorFlow {tensorflow(found['packages'])}", limit)
+    facts, need = subject.facts["python"], subject.need
+    limit = " to ".join(f"{major}.{minor}" for major, minor in PYTHON)
+    if facts.get("error"):
+        yield subject.check(FAIL, "python", f"{facts['path']} {facts['error']}", limit, f"{need.provision}, or set worker_python")
+    elif not _supported(facts["version"]):
+        fix = "install one of these and set worker_python to it"
+        yield subject.check(FAIL, "python", f"{facts['version']} ({facts['path']})", limit, fix)
+    elif not tensorflow(facts["packages"]):
+        yield subject.check(FAIL, "python", f"no TensorFlow in {facts['path']}", "requirements/node.txt", need.provision)
+    else:
+        yield subject.check(OK, "python", f"{facts['version']}, TensorFlow {tensorflow(facts['packages'])}", limit)
 
 
-def _supported(found: dict[str, Any], need: Requirement) -> bool:
-    return need.python[0] <= tuple(int(part) for part in found["version"].split(".")[:2]) <= need.python[1]
+def _supported(version: str) -> bool:
+    return PYTHON[0] <= tuple(int(part) for part in version.split(".")[:2]) <= PYTHON[1]
 
 
 def tensorflow(packages: dict[str, str]) -> str:
@@ -35,24 +35,15 @@ def tensorflow(packages: dict[str, str]) -> str:
 
 def equal_packages(facts: Facts, need: Requirement) -> Iterator[Check]:
     """The same versions on every host, of packages and of Python itself."""
-    working = {name: found for name, found in facts.items() if "packages" in found["python"]}
-    complete = {name: found for name, found in working.items() if tensorflow(found["python"]["packages"])}
+    working = {name: host["python"] for name, host in facts.items() if "packages" in host["python"]}
+    complete = {name: {**one["packages"], "tensorflow": tensorflow(one["packages"])} for name, one in working.items()}
+    complete = {name: packages for name, packages in complete.items() if packages["tensorflow"]}
     for package, level in EQUAL.items():
-        yield from _equal_versions({name: _version(found, package) for name, found in complete.items()}, package, level, need)
-    supported = {name: found["python"]["version"] for name, found in working.items() if _supported(found["python"], need)}
-    minor = {name: ".".join(version.split(".")[:2]) for name, version in supported.items()}
+        versions = {name: packages.get(package, "") for name, packages in complete.items()}
+        for name, usual in odd(versions):
+            value = f"{versions[name] or 'missing'}, the others {usual or 'without'}"
+            yield Check(level, name, package, value, usual, f"{need.provision} (installs the locked versions)")
+    minor = {name: ".".join(one["version"].split(".")[:2]) for name, one in working.items() if _supported(one["version"])}
     fix = "use one version everywhere, so that results can be repeated"
     for name, usual in odd(minor):
         yield Check(WARN, name, "python", f"{minor[name]}, the others {usual}", usual, fix)
-
-
-def _version(facts: dict[str, Any], package: str) -> str:
-    packages = facts["python"]["packages"]
-    return tensorflow(packages) if package == "tensorflow" else packages.get(package, "")
-
-
-def _equal_versions(versions: dict[str, str], package: str, level: str, need: Requirement) -> Iterator[Check]:
-    for name, usual in odd(versions):
-        value = f"{versions[name] or 'missing'}, the others {usual or 'without'}"
-        fix = f"ansible-playbook -i {need.inventory} provision.yml (installs the locked versions)"
-        yield Check(level, name, package, value, usual, fix)

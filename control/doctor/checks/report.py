@@ -6,7 +6,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from control.doctor.checks.links import BANDWIDTH, DELAY, Scale, each_pair
-from control.doctor.checks.model import FAIL, OK, WARN, Check, Facts, on
+from control.doctor.checks.model import FAIL, OK, WARN, Check, Facts, answered, on
+from control.text import count
 
 NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*)")
 SHOWN_HOSTS = 3
@@ -22,16 +23,13 @@ def render(checks: list[Check], verbose: bool = False) -> str:
 
 def _together(checks: list[Check]) -> list[Check]:
     """One check for several hosts whose checks are otherwise identical."""
-    same: dict[Check, dict[str, Check]] = {}
+    groups: dict[Check, list[Check]] = {}
     for check in checks:
-        same.setdefault(_of_each(check), {})[check.host] = check
-    return [replace(shared, host=_names(list(found))) if len(found) > 1 else next(iter(found.values())) for shared, found in same.items()]
-
-
-def _of_each(check: Check) -> Check:
-    """The check without its host's name."""
-    own, each = on(check.host, ""), on("each", "")
-    return replace(check, host="", value=check.value.replace(own, each), fix=check.fix.replace(own, each))
+        own, each = on(check.host, ""), on("each", "")
+        shared = replace(check, host="", value=check.value.replace(own, each), fix=check.fix.replace(own, each))
+        groups.setdefault(shared, []).append(check)
+    hosts = {shared: list(dict.fromkeys(check.host for check in alike)) for shared, alike in groups.items()}
+    return [replace(shared, host=_names(hosts[shared])) if len(hosts[shared]) > 1 else alike[-1] for shared, alike in groups.items()]
 
 
 def _names(hosts: list[str]) -> str:
@@ -43,7 +41,7 @@ def _names(hosts: list[str]) -> str:
 
 def _ends(hosts: list[str]) -> tuple[str, str] | None:
     """First and last of names, in any order, that differ only in their last number and leave out none."""
-    parts = [found.groups() for found in map(NUMBERED.fullmatch, hosts) if found]
+    parts = [match.groups() for match in map(NUMBERED.fullmatch, hosts) if match]
     if len(parts) < len(hosts):
         return None
     before, number, after = min(parts, key=lambda part: int(part[1]))
@@ -59,27 +57,28 @@ def _line(check: Check, hosts: int, names: int) -> str:
 
 def summary(checks: list[Check]) -> str:
     """The number of checks per level."""
-    count = Counter(check.level for check in checks)
-    hosts = len({check.host for check in checks} - {"all"})
-    verdict = "can't train" if count[FAIL] else "can train"
-    plural = "" if hosts == 1 else "s"
-    return f"{hosts} host{plural}, {len(checks)} checks: {count[OK]} OK, {count[WARN]} WARN, {count[FAIL]} FAIL; this cluster {verdict}"
+    levels = Counter(check.level for check in checks)
+    hosts = count(len({check.host for check in checks} - {"all"}), "host")
+    verdict = "can't train" if levels[FAIL] else "can train"
+    numbers = ", ".join(f"{levels[level]} {level}" for level in (OK, WARN, FAIL))
+    return f"{hosts}, {count(len(checks), 'check')}: {numbers}; this cluster {verdict}"
 
 
 def matrix(network: Facts) -> str:
     """Tables of delay and bandwidth from each host (rows) to each (columns); `!` is unreachable, `?` unknown."""
-    seen = {name: found for name, found in network.items() if "unreachable" not in found}
-    return "\n\n".join(_table(seen, scale) for scale in (DELAY, BANDWIDTH) if any(pair.get(scale.key) for _, _, pair in each_pair(seen)))
+    measured = answered(network)
+    scales = [scale for scale in (DELAY, BANDWIDTH) if any(pair.get(scale.key) for _, _, pair in each_pair(measured))]
+    return "\n\n".join(_table(measured, scale) for scale in scales)
 
 
 def _table(network: Facts, scale: Scale) -> str:
-    columns = list(dict.fromkeys([*network, *(there for _, there, _ in each_pair(network))]))
+    columns = list(dict.fromkeys([*network, *(other for _, other, _ in each_pair(network))]))
     title = f"{scale.name} ({scale.unit})"
     first, width = max(len(name) for name in [title, *columns]), max(8, *(len(name) for name in columns))
-    lines = [f"{title:<{first}}" + "".join(f"  {there:>{width}}" for there in columns)]
-    for here, found in network.items():
-        cells = [_cell(found["pairs"].get(there), scale) if there != here else "-" for there in columns]
-        lines.append(f"{here:<{first}}" + "".join(f"  {cell:>{width}}" for cell in cells))
+    lines = [f"{title:<{first}}" + "".join(f"  {other:>{width}}" for other in columns)]
+    for host, results in network.items():
+        cells = [_cell(results["pairs"].get(other), scale) if other != host else "-" for other in columns]
+        lines.append(f"{host:<{first}}" + "".join(f"  {cell:>{width}}" for cell in cells))
     return "\n".join(lines)
 
 
@@ -89,15 +88,15 @@ def _cell(pair: dict[str, Any] | None, scale: Scale) -> str:
     return f"{pair[scale.key]:,.{2 if scale is DELAY else 0}f}" if pair["reachable"] else "!"
 
 
-def document(checks: list[Check], facts: Facts, network: Facts | None, prediction: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The complete `doctor.json`."""
+def document(checks: list[Check], facts: Facts, network: Facts | None) -> dict[str, Any]:
+    """The complete `doctor.json`; the prediction is added once it is made."""
     return {
         "ok": exit_status(checks) == 0,
         "summary": summary(checks),
         "checks": [asdict(check) for check in checks],
         "facts": facts,
         "network": network,
-        "prediction": prediction,
+        "prediction": None,
     }
 
 

@@ -17,29 +17,27 @@ class Judge(Task):
         """A run that is already under way is not judged: its own workers hold ports and memory."""
         plan, fast = self.arguments["plan"], bool(self.arguments["fast"])
         facts, network = _facts(self.arguments["looked"]), _network(self.arguments["tried"])
-        if fast and all(found.get("port", {}).get("run") == plan["run"] for found in facts.values()):
+        if fast and all(host.get("port", {}).get("run") == plan["run"] for host in facts.values()):
             return {}
         hosts = [self._host(host) for host in plan["hosts"]]
         need = _requirement(plan, self.arguments["token"], published(facts, self.arguments["files"]))
-        found = checks.examine(hosts, facts, network, need)
-        document = checks.document(found, facts, network)
+        findings = checks.examine(hosts, facts, network, need)
+        document = checks.document(findings, facts, network)
         path = self._write(plan, document, fast)
-        shown = checks.render(found, verbose=not fast)
-        tables = [] if fast else [checks.matrix(network)] if network else []
-        text = "\n\n".join([shown, *(table for table in tables if table)])
-        if checks.exit_status(found):
-            where = f"all findings: {project.relative(path)}" if path else "ansible-playbook doctor.yml tells more"
-            return {
-                "failed": True,
-                "msg": f"{text}\n\n{where}; to start without this look: -e preflight=false" if fast else f"{text}\n\n{where}",
-            }
+        shown = checks.render(findings, verbose=not fast)
+        matrix = checks.matrix(network) if network and not fast else ""
+        text = "\n\n".join(part for part in (shown, matrix) if part)
+        if checks.exit_status(findings):
+            where = f"all findings: {project.relative(path)}" if path else "ansible-playbook doctor.yml shows more"
+            skip = "; to start without this check: -e preflight=false" if fast else ""
+            return {"failed": True, "msg": f"{text}\n\n{where}{skip}"}
         return {"show": text, "ansible_facts": {"diagnosis": document}}
 
     def _host(self, host: dict[str, Any]) -> dict[str, Any]:
         """The host with the SSH details that its fixes name."""
         variables = self.task_vars["hostvars"][host["name"]]
-        known = {"ssh": "ansible_host", "user": "ansible_user", "ssh_port": "ansible_port"}
-        return {**host, **{key: variables[name] for key, name in known.items() if name in variables}}
+        names = {"ssh": "ansible_host", "user": "ansible_user", "ssh_port": "ansible_port"}
+        return {**host, **{key: variables[variable] for key, variable in names.items() if variable in variables}}
 
     def _write(self, plan: dict[str, Any], document: dict[str, Any], fast: bool) -> Path | None:
         """Write the doctor's file; for a preflight, the file in the run directory and the state of a run that can't start."""
@@ -65,8 +63,8 @@ def _facts(looked: dict[str, dict[str, Any]]) -> checks.Facts:
 
 def _network(tried: dict[str, dict[str, Any]]) -> checks.Facts | None:
     """Each host's measurements; None if there was nothing to measure (one host)."""
-    found = {name: result for name, result in tried.items() if "pairs" in result}
-    return found if any(result["pairs"] for result in found.values()) else None
+    measurements = {name: result for name, result in tried.items() if "pairs" in result}
+    return measurements if any(result["pairs"] for result in measurements.values()) else None
 
 
 def published(facts: checks.Facts, files: dict[str, str]) -> dict[str, str | None]:
@@ -74,8 +72,8 @@ def published(facts: checks.Facts, files: dict[str, str]) -> dict[str, str | Non
 
     A file that no host has is not published yet; `train.yml` does that.
     """
-    there = {one["path"] for found in facts.values() for one in found.get("tokens", []) if "error" not in one}
-    return {path: sha256 for path, sha256 in files.items() if path in there}
+    readable = {one["path"] for host in facts.values() for one in host.get("tokens", []) if "error" not in one}
+    return {path: sha256 for path, sha256 in files.items() if path in readable}
 
 
 def _requirement(plan: dict[str, Any], token: str, files: dict[str, str | None]) -> checks.Requirement:

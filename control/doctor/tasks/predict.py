@@ -21,15 +21,15 @@ class Predict(Task):
         folder, trained = Path(plan["folder"]), bool(self.arguments["trained"])
         chosen = run_results.read_summary(folder)["reduction"] if trained else {}
         size = chosen.get("sent_bytes") or prediction.bytes_per_step(plan["parameters"]["trainable"])
-        found = self._curve(plan, size, _second_step(folder, plan) if trained else None)
-        forecast.save(plan, found)
-        self._complete(found, timed)
-        said = _trained(folder, plan) if trained else ""
+        predictions = self._curve(plan, size, _second_step(folder, plan) if trained else None)
+        forecast.save(plan, predictions)
+        self._complete(predictions, timed)
+        training = _trained(folder, plan) if trained else ""
         if trained:
             shutil.rmtree(folder)
         commands = text.next_commands([("train", "ansible-playbook train.yml")])
         findings = f"all findings: {project.relative(project.PRIVATE / 'doctor.json')}"
-        return {"show_last": "\n\n".join(part for part in (_shown(plan, chosen, timed, found), said, findings, commands) if part)}
+        return {"show_last": "\n\n".join(part for part in (_shown(plan, chosen, timed, predictions), training, findings, commands) if part)}
 
     def _curve(self, plan: dict[str, Any], size: int, measured: float | None) -> list[prediction.Prediction]:
         hosts, batch = [host["name"] for host in plan["hosts"]], forecast.local_batch(plan["counts"])
@@ -41,9 +41,9 @@ class Predict(Task):
         return prediction.curve(hosts, compute, batch, size, network, prediction.handling(measured, bare[-1], size))
 
     @staticmethod
-    def _complete(found: list[prediction.Prediction], timed: dict[str, Any]) -> None:
+    def _complete(predictions: list[prediction.Prediction], timed: dict[str, Any]) -> None:
         file = project.PRIVATE / "doctor.json"
-        write_json(file, {**read_json(file), "prediction": prediction.as_dicts(found), "steps": timed})
+        write_json(file, {**read_json(file), "prediction": prediction.as_dicts(predictions), "steps": timed})
 
 
 def _second_step(folder: Path, plan: dict[str, Any]) -> float | None:
@@ -59,7 +59,7 @@ def _trained(folder: Path, plan: dict[str, Any]) -> str:
     return f"[OK] training: {summary['steps']} steps on {where}, equal weights on all"
 
 
-def _shown(plan: dict[str, Any], chosen: dict[str, Any], timed: dict[str, Any], found: list[prediction.Prediction]) -> str:
+def _shown(plan: dict[str, Any], chosen: dict[str, Any], timed: dict[str, Any], predictions: list[prediction.Prediction]) -> str:
     own = [
         [name, text.Number(one["step_seconds"] * 1000, 1), text.Number(one["images_per_s"], 0), one["threads"]]
         for name, one in timed.items()
@@ -68,4 +68,4 @@ def _shown(plan: dict[str, Any], chosen: dict[str, Any], timed: dict[str, Any], 
     alone = text.table(["host", "own step ms", "images/s", "threads"], own)
     size = prediction.bytes_per_step(plan["parameters"]["trainable"])
     sent = f", sent {chosen['why']}" if chosen else ", as if sent whole"
-    return f"Predicted for {name}: {size / 1e6:,.1f} MB of gradients a step{sent}\n{alone}\n\n{prediction.table(found)}"
+    return f"Predicted for {name}: {size / 1e6:,.1f} MB of gradients per step{sent}\n{alone}\n\n{prediction.table(predictions)}"

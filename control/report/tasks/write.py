@@ -29,9 +29,9 @@ class Write(Task):
         options = command_line.operator_options("report", self.task_vars)
         of_sweep = chosen_sweep(options.get("sweep"))
         folders = chosen_runs(options.get("run"), of_sweep)
-        runs, troubles = [facts.read(folder) for folder in folders], []
+        runs, problems = [facts.read(folder) for folder in folders], []
         if boolean("evaluate", options.get("evaluate", True)) and not self.check_mode:
-            troubles = [said for run in runs if (said := self._evaluate(run))]
+            problems = [problem for run in runs if (problem := self._evaluate(run))]
             runs = [facts.read(folder) for folder in folders]
         request = report.Request(
             runs,
@@ -41,7 +41,7 @@ class Write(Task):
             as_typed,
         )
         changed = self._write(request)
-        shown = "\n\n".join([*troubles, _told(request, changed, self.check_mode)])
+        shown = "\n\n".join([*problems, _told(request, changed, self.check_mode)])
         return {"changed": bool(changed), "show_last": shown}
 
     def _write(self, request: report.Request) -> list[str]:
@@ -60,7 +60,7 @@ class Write(Task):
         if missing := [host["name"] for host in run.cluster["hosts"] if host["name"] not in self.task_vars["groups"]["all"]]:
             return (
                 f"{run.name}: its test images were not evaluated: its hosts {', '.join(missing)} are not in this inventory; "
-                "choose the run's own with -i"
+                "give the run's own inventory with -i"
             )
         log = project.PRIVATE / "report" / f"evaluate-{run.name}.log"
         log.unlink(missing_ok=True)
@@ -73,7 +73,7 @@ class Write(Task):
             with heeding_signals() as asked:
                 code = child.run(asked, lambda: line.update(f"evaluating epoch {numbers} of {run.name} on the test images"))
         except Interrupted:
-            raise LockstepError(f"run={run.name}: ended while its test images were evaluated; report.yml again goes on there") from None
+            raise LockstepError(f"run={run.name}: interrupted while evaluating its test images; run report.yml again to continue") from None
         line.end()
         return _trouble(run, log) if code else ""
 
@@ -82,8 +82,8 @@ def _trouble(run: facts.Run, log: Path) -> str:
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     last = "\n".join(f"  {line}" for line in lines[-LAST_LINES:])
     return (
-        f"{run.name}: its test images could not be evaluated, so the report says what is missing; "
-        f"-e evaluate=false leaves this out. The last lines of {project.relative(log)}:\n{last}"
+        f"{run.name}: its test images could not be evaluated, so the report lists what is missing; "
+        f"-e evaluate=false skips this. The last lines of {project.relative(log)}:\n{last}"
     )
 
 
@@ -141,8 +141,8 @@ def _others(request: report.Request) -> list[tuple[str, str]]:
     if len(request.runs) != 1:
         return []
     run = request.runs[0]
-    found = sorted(project.RUNS.glob("*/history.csv"), key=lambda path: path.stat().st_mtime, reverse=True)
-    others = (path.parent for path in found if path.parent != run.folder and (path.parent / "cluster.json").is_file())
+    histories = sorted(project.RUNS.glob("*/history.csv"), key=lambda path: path.stat().st_mtime, reverse=True)
+    others = (path.parent for path in histories if path.parent != run.folder and (path.parent / "cluster.json").is_file())
     digest = run.cluster["dataset"]["digest"]
     other = next((folder.name for folder in others if read_json(folder / "cluster.json")["dataset"]["digest"] == digest), None)
     return [("compare with another run", f"ansible-playbook report.yml -e run={run.name},{other}")] if other else []

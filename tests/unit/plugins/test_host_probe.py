@@ -4,6 +4,7 @@ import getpass
 import hashlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.conftest import ROOT, load_file
+from tests.unit.fake_module import load
 
-probe = load_file(ROOT / "plugins" / "modules" / "host_probe.py", "host_probe")
+probe = load("host_probe")
 
 
 class Module:
@@ -25,12 +26,14 @@ class Module:
         self.params = {**usual, "need_mb": 0, "tokens": [], "fast": True, **params}
         self.answers = answers or {}
 
+    get_bin_path = staticmethod(shutil.which)
+
     def run_command(self, argv):
         for word, answer in self.answers.items():
             if word in argv:
                 return answer
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout, done.stderr
+        completed = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return completed.returncode, completed.stdout, completed.stderr
 
 
 @pytest.fixture
@@ -139,7 +142,7 @@ def test_no_memory_limit(tmp_path):
 
 def test_python_that_is_missing_or_does_not_run(tmp_path):
     assert probe.python(Module(), str(tmp_path / "python")) == {"path": str(tmp_path / "python"), "error": "is missing"}
-    assert probe.python(Module(), str(tmp_path))["error"] == "is no program"
+    assert probe.python(Module(), str(tmp_path))["error"] == "is not a program"
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\necho 'no such thing' >&2\nexit 3\n")
     broken.chmod(0o755)
@@ -276,4 +279,4 @@ def test_a_program_that_is_no_python_is_an_error_and_no_failure(tmp_path):
     (tmp_path / "python").write_text("#!/bin/sh\necho hello\n")
     (tmp_path / "python").chmod(0o755)
     answer = SimpleNamespace(run_command=lambda argv: (0, subprocess.run(argv, capture_output=True, text=True, check=True).stdout, ""))
-    assert probe.python(answer, str(tmp_path / "python"))["error"] == "answers as no Python does: hello"
+    assert probe.python(answer, str(tmp_path / "python"))["error"] == "does not answer like Python: hello"

@@ -10,9 +10,9 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 
-from tests.unit.conftest import ROOT, load_file
+from tests.unit.fake_module import Module, failed, load
 
-probe = load_file(ROOT / "plugins" / "modules" / "network_probe.py", "network_probe")
+probe = load("network_probe")
 NONCE = "0123456789abcdef"
 
 
@@ -50,19 +50,24 @@ def work(queue, delay, given):
     queue.put((given["rank"], found))
 
 
+def start(given, delays=()):
+    """A process per host's parameters, and the queue of their results."""
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    delayed = itertools.zip_longest(delays, given, fillvalue=0)
+    processes = [context.Process(target=work, args=(queue, delay, one)) for delay, one in delayed if one]
+    for process in processes:
+        process.start()
+    return processes, queue
+
+
 def measure(hosts, ranks=None, delays=(), lists=None, **more):
     """Results by rank, each host a process of its own; every one must end by itself, with all closed."""
-    context = multiprocessing.get_context("fork")
-    queue, ranks = context.SimpleQueue(), list(range(len(hosts)) if ranks is None else ranks)
-    given = [params(rank, (lists or {}).get(rank, hosts), **more) for rank in ranks]
-    started = [
-        context.Process(target=work, args=(queue, delay, one)) for delay, one in itertools.zip_longest(delays, given, fillvalue=0) if one
-    ]
-    for process in started:
-        process.start()
-    for process in started:
+    ranks = list(range(len(hosts)) if ranks is None else ranks)
+    processes, queue = start([params(rank, (lists or {}).get(rank, hosts), **more) for rank in ranks], delays)
+    for process in processes:
         process.join(20)
-    assert [process.exitcode for process in started] == [0] * len(ranks)
+    assert [process.exitcode for process in processes] == [0] * len(ranks)
     found = dict(queue.get() for _ in ranks)
     assert {one["left"] for one in found.values()} == {(0, 0)}
     return found
@@ -215,21 +220,18 @@ def test_a_missing_host_is_named_and_the_others_are_measured(missing):
         assert found[rank]["seconds"] < 5
 
 
-def greet_back(connection):
-    with connection:
-        connection.sendall(b"SSH-2.0-OpenSSH_9.2 and more to come\r\n")
-        connection.recv(100)
+def greeting(data):
+    def greet(connection):
+        with connection:
+            connection.sendall(data)
+            connection.recv(100)
+
+    return greet
 
 
-def greet_as_grpc(connection):
-    with connection:
-        connection.sendall(bytes.fromhex("000018040000000000") + bytes(24))
-        connection.recv(100)
-
-
-def hang_up(connection):
-    connection.recv(100)
-    connection.close()
+greet_back = greeting(b"SSH-2.0-OpenSSH_9.2 and more to come\r\n")
+greet_as_grpc = greeting(bytes.fromhex("000018040000000000") + bytes(24))
+hang_up = greeting(b"")
 
 
 def repeat(connection):
@@ -307,11 +309,7 @@ def test_another_host_at_an_address_is_told():
 
 def test_another_nonce_is_another_run():
     hosts = cluster(2)
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    both = [context.Process(target=work, args=(queue, 0, params(rank, hosts, nonce=NONCE + str(rank)))) for rank in (0, 1)]
-    for process in both:
-        process.start()
+    both, queue = start([params(rank, hosts, nonce=NONCE + str(rank)) for rank in (0, 1)])
     for process in both:
         process.join(20)
     kinds = [pair["kind"] for _ in both for pair in queue.get()[1]["pairs"].values()]
@@ -341,12 +339,7 @@ def test_a_caller_who_does_not_know_the_nonce_gets_no_service():
 
 def test_a_host_that_dies_while_measuring_does_not_hold_up_the_rest():
     hosts = cluster(3)
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    given = [params(rank, hosts, bandwidth=True, pair_seconds=1.0, bytes=1 << 40) for rank in range(3)]
-    started = [context.Process(target=work, args=(queue, 0, one)) for one in given]
-    for process in started:
-        process.start()
+    started, queue = start([params(rank, hosts, bandwidth=True, pair_seconds=1.0, bytes=1 << 40) for rank in range(3)])
     time.sleep(1.5)
     started[2].kill()
     for process in started:
@@ -361,7 +354,7 @@ def test_a_host_that_dies_while_measuring_does_not_hold_up_the_rest():
 
 
 def relay(target, largest):
-    """A path on which small messages pass and large ones vanish."""
+    """A path on which small messages pass and large ones are lost."""
 
     def pump(source, sink):
         passed = True
@@ -398,10 +391,6 @@ def test_large_packets_that_vanish_are_noticed():
 # --- refusals
 
 
-class Failed(Exception):
-    """fail_json."""
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -410,14 +399,6 @@ class Failed(Exception):
     ],
 )
 def test_refusals(monkeypatch, more, message):
-    class Module:
-        def __init__(self, argument_spec, supports_check_mode):
-            self.params = {**params(0, cluster(2)), **more}
-
-        def fail_json(self, msg):
-            raise Failed(msg)
-
-    monkeypatch.setattr(probe, "AnsibleModule", Module)
-    with pytest.raises(Failed) as caught:
-        probe.main()
-    assert str(caught.value) == message
+    given = {**params(0, cluster(2)), **more}
+    monkeypatch.setattr(probe, "AnsibleModule", lambda argument_spec, supports_check_mode: Module(**given))
+    assert failed(probe.main) == message

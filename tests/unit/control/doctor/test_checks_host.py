@@ -96,12 +96,12 @@ SHARE = f"mount the shared file system there on every host ({PROVISION}), or set
         ),
         (
             ("name", "addresses", ["127.0.1.1"]),
-            "[WARN] node02  name  node02 means 127.0.1.1 on the host itself (limit: an address the others reach). "
+            "[WARN] node02  name  node02 resolves to 127.0.1.1 on the host itself (limit: an address the others reach). "
             "Fix: harmless while worker_address is an IP address; or on it, in /etc/hosts, give node02 its address instead of 127.0.1.1",
         ),
         (
             ("name", {"error": "no answer in 2 s"}),
-            "[WARN] node02  name  node02 can't be resolved: no answer in 2 s. Fix: on it, add node02 to /etc/hosts",
+            "[WARN] node02  name  node02 does not resolve: no answer in 2 s. Fix: on it, add node02 to /etc/hosts",
         ),
         (
             ("address", {"given": "10.0.0.2", "addresses": ["10.0.0.2"], "own": False, "all": ["10.0.0.7"]}),
@@ -115,8 +115,8 @@ SHARE = f"mount the shared file system there on every host ({PROVISION}), or set
         ),
         (
             ("dfs", "type", "ext4"),
-            "[FAIL] node02  dfs  /mnt/shared/lockstep (ext4 of node01:/dfs) is no GlusterFS mount (limit: one folder that all hosts see). "
-            f"Fix: {SHARE}",
+            "[FAIL] node02  dfs  /mnt/shared/lockstep (ext4 of node01:/dfs) is not a GlusterFS mount "
+            f"(limit: one folder that all hosts see). Fix: {SHARE}",
         ),
         (
             ("dfs", "writable", False),
@@ -131,17 +131,17 @@ SHARE = f"mount the shared file system there on every host ({PROVISION}), or set
         (
             ("tokens", 0, "sha256", "bad"),
             "[FAIL] node02  dfs  /mnt/shared/lockstep (fuse.glusterfs of node01:/dfs) is not shared: a file just written by another host "
-            f"has another content here (limit: one folder that all hosts see). Fix: {SHARE}",
+            f"has different content here (limit: one folder that all hosts see). Fix: {SHARE}",
         ),
         (
             ("tokens", 1, {"path": MANIFEST, "error": "Permission denied"}),
             f"[FAIL] node02  file  {MANIFEST} can't be read: Permission denied (limit: readable). "
-            "Fix: ls -l it on the host; train.yml publishes it anew when it is gone from the shared folder",
+            "Fix: ls -l it on the host; train.yml publishes it again if it is missing from the shared folder",
         ),
         (
             ("tokens", 1, "sha256", "0123456789abcdef0"),
             f"[FAIL] node02  file  {MANIFEST} has digest 0123456789abcdef (limit: da7ada7ada7ada7a). "
-            "Fix: ansible-playbook -i inventory/mine train.yml sends it anew; and see who can write that folder (ls -l)",
+            "Fix: ansible-playbook -i inventory/mine train.yml sends it again; then check who can write to that folder (ls -l)",
         ),
         (
             ("throttled", {"now": ["under-voltage"], "since_boot": []}),
@@ -160,7 +160,7 @@ SHARE = f"mount the shared file system there on every host ({PROVISION}), or set
         (("load", 3.2), "[WARN] node02  load  load 3.2 on 4 cores (limit: at most 2). Fix: end what else runs there (top shows it)"),
         (
             ("speed", 90.0),
-            "[WARN] node02  speed  90 MB/s a core, the others 200 (limit: at least 160). "
+            "[WARN] node02  speed  90 MB/s per core, the others 200 (limit: at least 160). "
             "Fix: the slowest host sets the pace: leave it out, or fix what holds it back",
         ),
         (
@@ -175,7 +175,7 @@ def test_troubles_of_one_host(change, line):
 
 
 def test_a_32_bit_system():
-    found = host.machine({"name": "n"}, {**healthy("node02"), "machine": "armv7l"})
+    (found,) = host.machine(model.Subject({"name": "n"}, {**healthy("node02"), "machine": "armv7l"}))
     assert (found.level, found.value, found.limit) == (FAIL, "armv7l", "x86_64 or aarch64")
     assert found.fix == "install a 64-bit system, or leave this host out"
 
@@ -183,12 +183,13 @@ def test_a_32_bit_system():
 def test_a_shared_folder_on_the_own_disk_without_a_token():
     facts = healthy("node02")
     facts["dfs"] |= {"kind": "mounted", "type": "ext4", "source": "/dev/sda1"}
-    (found,) = shared_folder.dfs({"name": "node02"}, facts, Requirement())
+    subject = model.Subject({"name": "node02"}, facts)
+    (found,) = shared_folder.dfs(subject)
     assert (found.level, found.value) == (WARN, "/mnt/shared/lockstep (ext4 of /dev/sda1) is on this host's own disk")
     facts["dfs"]["kind"] = "local"
-    assert [one.level for one in shared_folder.dfs({"name": "node02"}, facts, Requirement())] == [OK]
+    assert [one.level for one in shared_folder.dfs(subject)] == [OK]
     facts["dfs"] |= {"kind": "mounted", "type": "nfs4"}
-    assert [one.level for one in shared_folder.dfs({"name": "node02"}, facts, Requirement())] == [OK]
+    assert [one.level for one in shared_folder.dfs(subject)] == [OK]
 
 
 def test_a_shared_folder_that_waits_for_a_host_that_is_away():
@@ -234,9 +235,9 @@ def test_port_held_by_the_run_that_is_continued():
 def test_clock_counts_only_what_is_certain():
     facts = {"before": 1000.0, "after": 1010.0, "seconds": 2.0, "time": 1014.9}
     assert clocks.skew(facts) == pytest.approx((8.9, 4.0))
-    assert [one.level for one in clocks.clock({"name": "n"}, facts)] == [WARN]
-    assert [one.level for one in clocks.clock({"name": "n"}, {**facts, "time": 1010.9})] == [OK]
-    assert list(clocks.clock({"name": "n"}, {"time": 1.0})) == []
+    assert [one.level for one in clocks.clock(model.Subject({"name": "n"}, facts))] == [WARN]
+    assert [one.level for one in clocks.clock(model.Subject({"name": "n"}, {**facts, "time": 1010.9}))] == [OK]
+    assert list(clocks.clock(model.Subject({"name": "n"}, {"time": 1.0}))) == []
 
 
 def test_load_in_a_container_is_not_its_own():
@@ -259,7 +260,7 @@ def test_name_as_an_address_that_means_the_loopback():
         facts["node02"]["address"] = {"given": "node02", "addresses": ["127.0.1.1"], "own": True, "all": ["10.0.0.2"]}
 
     assert doctor(change, hosts=hosts) == [
-        "[FAIL] node02  name  node02 means 127.0.1.1 on the host itself (limit: an address the others reach). "
+        "[FAIL] node02  name  node02 resolves to 127.0.1.1 on the host itself (limit: an address the others reach). "
         "Fix: set worker_address to its IP address; or on it, in /etc/hosts, give node02 its address instead of 127.0.1.1"
     ]
 
@@ -279,7 +280,7 @@ def test_two_hosts_with_one_address():
 
 def test_an_address_that_two_machines_claim():
     assert doctor(setting("node04", "address", "all", ["10.0.0.2", "10.0.0.4"])) == [
-        "[FAIL] node02  address  10.0.0.2 is also an address of node04 (limit: one machine an address). "
+        "[FAIL] node02  address  10.0.0.2 is also an address of node04 (limit: one machine per address). "
         "Fix: give each machine an address of its own (ip addr shows them)"
     ]
 
@@ -289,7 +290,7 @@ def test_one_machine_under_two_addresses():
         facts["node04"].update(boot="boot-node02", hostname="node02", name={"addresses": ["10.0.0.4"]})
 
     assert doctor(change) == [
-        "[WARN] node04  address  node02 and node04 are one machine (node02) under two addresses (limit: a machine each). "
+        "[WARN] node04  address  node02 and node04 are one machine (node02) under two addresses (limit: one machine per host). "
         "Fix: give each a worker_address (or ansible_host) of its own in the inventory"
     ]
 
@@ -340,5 +341,5 @@ def test_the_odd_one_out(values, expected):
     ],
 )
 def test_gpus_that_the_inventory_promises(wanted, there, lines):
-    found = list(host.gpus({"name": "node02", "gpus": wanted}, {"gpus": there}))
+    found = list(host.gpus(model.Subject({"name": "node02", "gpus": wanted}, {"gpus": there})))
     assert [line for line in checks.render(found, verbose=True).splitlines() if "GPUs" in line] == lines

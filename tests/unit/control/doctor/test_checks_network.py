@@ -117,7 +117,7 @@ def test_a_network_far_away_is_known_by_its_quickest_answer():
     network = change_pairs(network_of(), {"rtt_ms": 31.0, "rtt_min_ms": 29.5}, lambda here, there: (here, there) == ("node01", "node02"))
     assert doctor(network=network) == [
         "[WARN] node01  delay  to node02 31.0 ms, good links 0.3 ms (limit: at most 5.0 ms). "
-        "Fix: a network far away, or a VPN: even the quickest answer took so long; use hosts on one switch"
+        "Fix: a network far away, or a VPN: even the fastest answer took that long; use hosts on one switch"
     ]
 
 
@@ -139,7 +139,7 @@ def test_a_host_that_is_slow_anyway_is_not_blamed_for_the_ring_as_well():
 def test_a_host_behind_a_path_on_which_large_packets_vanish():
     network = change_pairs(network_of(), {"mtu_trouble": True, "mbit_s": None}, lambda here, there: "node04" in (here, there))
     assert doctor(network=network) == [
-        "[FAIL] node04  mtu  on all links of node04 small packets pass and large ones vanish (limit: all sizes pass). "
+        "[FAIL] node04  mtu  on all links of node04 small packets pass and large ones are lost (limit: all sizes pass). "
         "Fix: set the smallest MTU of the path on all hosts (sudo ip link set dev INTERFACE mtu 1400), or let ICMP through"
     ]
 
@@ -154,7 +154,7 @@ def test_others_of_an_unreachable_host_say_how_many_they_reach():
 def test_large_packets_that_vanish():
     network = change_pairs(network_of(), {"mtu_trouble": True, "mbit_s": None}, lambda here, there: (here, there) == ("node01", "node02"))
     assert doctor(network=network) == [
-        "[FAIL] node01  mtu  to node02 small packets pass and large ones vanish (MTU here 1500) (limit: all sizes pass). "
+        "[FAIL] node01  mtu  to node02 small packets pass and large ones are lost (MTU here 1500) (limit: all sizes pass). "
         "Fix: set the smallest MTU of the path on node01 and node02 (sudo ip link set dev INTERFACE mtu 1400), or let ICMP through"
     ]
 

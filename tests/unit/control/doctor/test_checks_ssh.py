@@ -34,7 +34,7 @@ Host key verification failed."""
         ),
         (
             CHANGED,
-            "its host key has changed. Fix: when it was set up anew: ssh-keygen -R 10.0.0.2; when not, somebody answers for it",
+            "its host key has changed. Fix: if it was set up anew: ssh-keygen -R 10.0.0.2; if not, another machine answers in its place",
         ),
         (
             "Failed to connect to the host via ssh: Host key verification failed.",
@@ -42,9 +42,9 @@ Host key verification failed."""
         ),
         (
             "ssh: Could not resolve hostname node02: Name or service not known",
-            "its name is unknown here. Fix: set ansible_host to its address",
+            "its name does not resolve. Fix: set ansible_host to its address",
         ),
-        ("Connection reset by peer", "it hangs up during the greeting. Fix: on node02: sudo journalctl -u ssh -n 20"),
+        ("Connection reset by peer", "it closes the connection while ssh connects. Fix: on node02: sudo journalctl -u ssh -n 20"),
         ("pi is not in the sudoers file", "its user may not use sudo. Fix: as root on node02: usermod -aG sudo pi"),
         (
             "Incorrect sudo password",
@@ -63,11 +63,11 @@ def test_errors_of_ssh(message, line):
     assert doctor(lambda facts: facts.update(node02={"unreachable": message})) == [f"[FAIL] node02  ssh  {line}"]
 
 
-def test_mends_for_another_ssh_port_and_no_user():
+def test_fixes_for_another_ssh_port_and_no_user():
     host = {"name": "n", "address": "10.0.0.9", "ssh": "192.0.2.9", "ssh_port": 2222, "port": 12345}
-    assert checks.ssh(host, CHANGED).fix.startswith("when it was set up anew: ssh-keygen -R '[192.0.2.9]:2222';")
+    assert checks.ssh(host, CHANGED).fix.startswith("if it was set up anew: ssh-keygen -R '[192.0.2.9]:2222';")
     assert checks.ssh(host, "Host key verification failed.").fix == "ssh -p 2222 192.0.2.9, compare the key, answer yes"
 
 
 def test_host_that_was_never_asked():
-    assert doctor(lambda facts: facts.pop("node04")) == ["[FAIL] node04  ssh  can't be reached: was not asked. Fix: ssh -v pi@10.0.0.4"]
+    assert doctor(lambda facts: facts.pop("node04")) == ["[FAIL] node04  ssh  can't be reached: was not probed. Fix: ssh -v pi@10.0.0.4"]

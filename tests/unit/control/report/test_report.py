@@ -90,8 +90,8 @@ def test_a_run_without_a_finished_epoch_says_so(tmp_path):
     with pytest.raises(LockstepError) as caught:
         facts.read(folder)
     assert str(caught.value) == (
-        "run=x: no epoch is finished, so there is nothing to report yet; look: ansible-playbook status.yml -e run=x; "
-        "continue it: ansible-playbook train.yml -e run=x"
+        "run=x: no epoch is finished, so there is nothing to report yet; status: ansible-playbook status.yml -e run=x; "
+        "continue: ansible-playbook train.yml -e run=x"
     )
 
 
@@ -114,8 +114,8 @@ def test_a_broken_line_of_evaluations_is_named(tmp_path):
     with pytest.raises(LockstepError) as caught:
         facts.read(folder)
     assert str(caught.value) == (
-        f"{folder}/evaluations.csv, line 3: no evaluation (invalid literal for int() with base 10: 'three'); "
-        "remove that line to have its epoch evaluated again"
+        f"{folder}/evaluations.csv, line 3: not an evaluation (invalid literal for int() with base 10: 'three'); "
+        "remove that line to evaluate its epoch again"
     )
 
 
@@ -171,7 +171,7 @@ def test_course_of_two_epochs_that_fall(tmp_path):
 def test_one_epoch_has_no_course(tmp_path):
     found = made(tmp_path, rows=OVERFITTING[:1])
     assert accuracy.course(found) == [
-        "Only epoch 1 is finished: training accuracy 30.00%, validation accuracy 35.00%. One epoch shows no course."
+        "Only epoch 1 is finished: training accuracy 30.00%, validation accuracy 35.00%. One epoch shows no trend."
     ]
     assert "overfit" not in text_of(accuracy.sections(found, 2, "a.png", None)[0])
 
@@ -334,7 +334,7 @@ def test_missing_tests_name_the_command_and_lost_snapshots(tmp_path):
     found = made(tmp_path, tests={5: 0.47})
     (found.folder / "checkpoints/epoch-0001.keras").unlink()
     assert accuracy.untested(found) == [
-        "Not evaluated on the test images yet: epoch 3 (best). This does it: `ansible-playbook evaluate.yml -e run=other -e epoch=3`.",
+        "Not evaluated on the test images yet: epoch 3 (best). To evaluate: `ansible-playbook evaluate.yml -e run=other -e epoch=3`.",
         "Epoch 1 (first) can't be evaluated: there is no snapshot of it in checkpoints/.",
     ]
     assert accuracy.test_sentences(found) == ["On 2,000 test images, which training never saw, accuracy is 47.00% in epoch 5 (last)."]
@@ -363,10 +363,10 @@ def test_what_was_trained(run):
     section = trained.sections(run, 2)[0]
     assert text_of(section) == (
         "`first` trained the model `task_cnn` with 3,688,714 parameters, all of them trainable, on images of 32x32x3. "
-        "The dataset `pets` has 2 classes (cat and dog): 4,000 images were for training, 1,000 for validation, "
-        "and 2,000 are kept for the test (digest `348271d54f5dbcaf`). "
+        "The dataset `pets` has 2 classes (cat and dog): 4,000 images were used for training, 1,000 for validation, "
+        "and 2,000 are held out for testing (digest `348271d54f5dbcaf`). "
         "A step took 128 images over 2 workers, an epoch 32 steps; the optimizer was `sgd` with learning rate 0.01 and momentum 0.9; "
-        "training images were not varied; gradients were reduced by `packed`; the seed was 1. "
+        "training images were not augmented; gradients were reduced by `packed`; the seed was 1. "
         "State: SUCCEEDED, 5 of 5 epochs, 160 steps. It trained for 61 s, with validation and saving, at 2,298 images/s in training steps. "
         "The 2 workers ended with equal weights (SHA-256 `8c1d431dde07dfef`). "
         "It began at 2026-11-21 05:26 UTC with the code of git revision `89ef59ecae6f`. The same training again, under a new name:"
@@ -404,7 +404,7 @@ def test_a_failed_run_names_its_root_cause(tmp_path):
 
 def test_different_weights_are_told(run):
     run.summary["weights_sha256_by_rank"] = ["a" * 64, "b" * 64]
-    assert trained._weights(run.summary) == ["The 2 workers ended with different weights, which must not be."]
+    assert trained._weights(run.summary) == ["The 2 workers ended with different weights, which must not happen."]
 
 
 @pytest.mark.parametrize("state", ["RUNNING", None])
@@ -412,7 +412,7 @@ def test_a_run_without_an_outcome(tmp_path, state):
     found = made(tmp_path, state=state)
     assert not found.ended
     assert trained._outcome(found) == [
-        "No outcome is recorded yet, so all figures are of the epochs so far; `ansible-playbook status.yml -e run=other` "
+        "No outcome is recorded yet, so all figures cover the epochs so far; `ansible-playbook status.yml -e run=other` "
         "collects what the hosts have."
     ]
 
@@ -421,7 +421,7 @@ def test_uncommitted_code_and_no_git(tmp_path, run):
     run.cluster["revision"] = "89ef59ecae6f+"
     assert "git revision `89ef59ecae6f` with changes that were not committed." in text_of(trained.sections(run, 2)[0])
     run.cluster["revision"] = None
-    assert "with the code of a copy that is not under git." in text_of(trained.sections(run, 2)[0])
+    assert "with the code of a copy outside git." in text_of(trained.sections(run, 2)[0])
 
 
 def test_many_classes_are_not_all_named(run):
@@ -437,7 +437,7 @@ def test_which_of_two_runs_is_better(tmp_path, run):
     other = made(tmp_path, "second", model="deep_cnn", parameters=1844357, tests={3: 0.62}, images_per_s=1149.0)
     assert comparison.better([run, other]) == (
         "`second` (`deep_cnn`) is better than `first` (`task_cnn`) by 12.00 points of test accuracy in the best epoch (62.00% against "
-        "50.00%); it has 0.50 times its parameters and trained 0.50 times as many images a second."
+        "50.00%); it has 0.50 times its parameters and trained 0.50 times as many images per second."
     )
     assert beside(run, other) == "Everything else is the same: dataset, workers, the trainer's code and every other setting."
 
@@ -447,7 +447,7 @@ def test_which_of_three_runs_is_the_best(tmp_path, run):
     assert comparison.better(runs) == (
         "`c` (`task_cnn`) is the best of 3 runs, before `first` (`task_cnn`) by 1.50 points of test accuracy in the best epoch "
         "(51.50% against 50.00%), which may be chance (below 3.16 points); it has as many parameters and trained as many "
-        "images a second."
+        "images per second."
     )
 
 
@@ -520,16 +520,15 @@ def test_the_table_of_differences_has_the_value_of_each_run(tmp_path, run):
         ["`data.image_size`", "32x32x3", "28x28x1"],
         ["`augment.flip`", "false", "true"],
     ]
-    assert "Beside the model they differ in image size and augmentation flip, so the difference can't be put down to the model" in text_of(
-        section
-    )
+    differing = "Besides the model, they differ in image size and augmentation flip, so the model alone may not explain the difference."
+    assert differing in text_of(section)
 
 
 def test_runs_on_different_datasets_are_not_called_better_or_worse(tmp_path, run):
     digits = {"name": "digits", "classes": ["0", "1"], "train": 5000, "test": 2000, "digest": "1" * 64}
     said = comparison.better([run, made(tmp_path, tests={3: 0.62}, cluster={"dataset": digits})])
     assert "better than" not in said
-    assert "these are images of different datasets, so which is the better model can't be told from them." in said
+    assert "these are images of different datasets, so they do not show which model is better." in said
 
 
 # --- settings in words
@@ -589,7 +588,7 @@ def test_who_chose_how_gradients_are_sent_and_the_same_again_is_the_same(tmp_pat
 
 
 def test_a_run_that_was_continued_did_not_begin_with_its_last_launch(tmp_path):
-    assert "It was continued last at 2026-11-21 05:26 UTC" in text_of(trained.sections(made(tmp_path, restarts=1), 2)[0])
+    assert "It was last continued at 2026-11-21 05:26 UTC" in text_of(trained.sections(made(tmp_path, restarts=1), 2)[0])
 
 
 def test_the_time_of_the_command_beside_that_of_training(tmp_path):
@@ -659,6 +658,13 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
+def compose(asked, into):
+    """Make a report in a new folder, and return that folder."""
+    into.mkdir()
+    report.make(asked, into)
+    return into
+
+
 def request(tmp_path, runs, sweep=None, **others):
     project = make_project(tmp_path / "project", ROOT / "templates")
     return report.Request(runs, sweep, project, [tmp_path / "code"], **others)
@@ -672,11 +678,8 @@ def written(tmp_path_factory):
     nasty = {"name": NASTY, "classes": [NASTY, "dog"], "train": 5000, "test": 2000, "digest": "0" * 64}
     other = made(root, "second", tests=TESTS, cluster={"dataset": nasty})
     write_split(run.folder, "node01", (1.0, 80.0, 3.0, 10.0, 6.0))
-    into = root / "made"
-    into.mkdir()
     sweep = make_sweep(root / "sweeps", "pi", analysis=f"# Title\n\n{NASTY}\n\n| a | b |\n| --- | ---: |\n| 1 | 2 |\n")
-    report.make(request(root, [run, other], sweep), into)
-    return into
+    return compose(request(root, [run, other], sweep), root / "made")
 
 
 def test_the_files_of_a_report(written):
@@ -753,9 +756,7 @@ def test_spans_and_escapes():
 @pytest.mark.usefixtures("sketched")
 def test_commands_are_shown_as_they_are_typed(tmp_path, run):
     typed = request(tmp_path, [run], typed=lambda text: text.replace("ansible-playbook", "ansible-playbook -i inventory/mine"))
-    into = tmp_path / "made"
-    into.mkdir()
-    report.make(typed, into)
+    into = compose(typed, tmp_path / "made")
     for page in ("README.md", "index.html"):
         assert "ansible-playbook -i inventory/mine train.yml -e config=runs/first/config.yml" in (into / page).read_text()
 
@@ -813,14 +814,14 @@ def test_the_trainer_that_ran_is_in_the_zip(tmp_path, run):
     found, said = entries(tmp_path, [run])
     assert found["code/trainer/loop.py"] == b"used = True\n"
     assert "code/trainer/__init__.py" in found
-    assert said[1] == "code: the playbooks as they are now, and of the trainer exactly what ran (trainer-a95c9b7542a78a4c.zip)."
+    assert said[1] == "code: the playbooks as they are now, and exactly the trainer that ran (trainer-a95c9b7542a78a4c.zip)."
 
 
 def test_a_trainer_that_is_not_found_is_told(tmp_path, run):
     found, said = entries(tmp_path, [run])
     assert found["code/trainer/loop.py"] == tmp_path / "project/trainer/loop.py"
     assert said[1] == (
-        "code: the playbooks and the trainer as they are now; trainer-a95c9b7542a78a4c.zip, which ran, was not found on this machine."
+        "code: the playbooks and the trainer as they are now; trainer-a95c9b7542a78a4c.zip, which ran, is not on this machine."
     )
 
 
@@ -887,10 +888,7 @@ def files(folder):
 
 
 def put(tmp_path, made_request, number):
-    into = tmp_path / f"made {number}"
-    into.mkdir()
-    report.make(made_request, into)
-    return report.place(into, made_request.folder)
+    return report.place(compose(made_request, tmp_path / f"made {number}"), made_request.folder)
 
 
 @pytest.mark.usefixtures("sketched")
@@ -914,7 +912,7 @@ def test_a_new_evaluation_changes_the_report_and_leaves_the_picture(tmp_path):
 
 
 @pytest.mark.usefixtures("sketched")
-def test_pictures_of_an_earlier_report_go_and_a_persons_files_stay(tmp_path, run):
+def test_pictures_of_an_earlier_report_go_and_a_users_files_stay(tmp_path, run):
     both = request(tmp_path, [run, made(tmp_path, "second")], make_sweep(tmp_path / "sweeps", "pi"))
     put(tmp_path, both, 1)
     (run.folder / "report/my.png").write_bytes(b"mine")
@@ -926,10 +924,8 @@ def test_pictures_of_an_earlier_report_go_and_a_persons_files_stay(tmp_path, run
 
 @pytest.mark.usefixtures("sketched")
 def test_looking_at_the_changes_writes_nothing(tmp_path, run):
-    into = tmp_path / "made"
-    into.mkdir()
     asked = request(tmp_path, [run])
-    report.make(asked, into)
+    into = compose(asked, tmp_path / "made")
     assert report.changes(into, asked.folder) == ["README.md", "first.zip", "history-first.png", "index.html"]
     assert not asked.folder.exists()
 
@@ -938,9 +934,7 @@ def test_looking_at_the_changes_writes_nothing(tmp_path, run):
 def test_confusion_matrix_of_the_best_epoch_is_shown(tmp_path, run):
     (run.folder / "evaluations").mkdir()
     (run.folder / "evaluations/confusion-epoch-0003.png").write_bytes(b"\x89PNG confusion")
-    into = tmp_path / "made"
-    into.mkdir()
-    report.make(request(tmp_path, [run]), into)
+    into = compose(request(tmp_path, [run]), tmp_path / "made")
     assert (into / "confusion-first.png").read_bytes() == b"\x89PNG confusion"
     assert "![Confusion matrix of epoch 3 on the test images.](confusion-first.png)" in (into / "README.md").read_text()
 
@@ -999,8 +993,7 @@ def test_without_any_run_the_newest_sweep_is_reported(runs, tmp_path, monkeypatc
     (sweep / "summary.json").write_text("{}")
     assert write_report.chosen_runs(None) == []
     asked = report.Request([], sweep, make_project(tmp_path / "project", ROOT / "templates"), [])
-    (tmp_path / "made").mkdir()
-    report.make(asked, tmp_path / "made")
+    compose(asked, tmp_path / "made")
     page = (tmp_path / "made/README.md").read_text()
     (title, answer, *_) = [line for line in page.splitlines() if line]
     assert (title, answer) == ("# Report: `sweep pi`", f"- {sweeps.short(sweep)[0]}")

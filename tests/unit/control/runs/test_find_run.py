@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from ansible.errors import AnsibleActionFail
 
-from control.doctor.tasks import show_prediction
 from control.runs.tasks import find as find_run
+from control.runs.tasks import show_prediction
 from tests.unit.samples import image_bytes
 from trainer.errors import LockstepError
 

@@ -21,8 +21,8 @@ class ShowPrediction(Task):
         output = self.arguments["output"]
         if output["rc"] != 0:
             # The chief has a copy under another name.
-            said = refusal(output["stderr"]).replace(f"image={COPY}:", f"image={self.arguments['image']}:", 1)
-            raise AnsibleActionFail(said or "\n".join(output["stderr_lines"][-20:]))
+            message = refusal(output["stderr"]).replace(f"image={COPY}:", f"image={self.arguments['image']}:", 1)
+            raise AnsibleActionFail(message or "\n".join(output["stderr_lines"][-20:]))
         classes = records.prediction((output["stdout_lines"] or [""])[-1])
         rows = [[row["class"], f"{row['probability']:.1%}"] for row in classes]
         heading = f"{self.arguments['image']} by {self.arguments['run']}, epoch {self.arguments['epoch']}"
