@@ -5,10 +5,8 @@ sweep (`control.sweep.sweep`): all systems see the same machine, in an order dra
 """
 
 import random
-import re
 import shlex
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +23,7 @@ OWN, TORCH, HOROVOD = "own", "torch", "horovod"
 OURS, IDEAL, BOUND, PEER = "ours", "ideal", "bound", "peer"
 REDUCED = (OURS, PEER)
 """Kinds whose workers end with equal weights; the other kinds show the limits of these."""
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+LONGEST_NAME = 64
 NO_LIMIT = "none"
 LAB_LINKS = f"{NO_LIMIT},1gbit,100mbit"
 HALF = '{"reduction": {"name": "half"}}'
@@ -159,16 +157,6 @@ def wanted(options: Mapping[str, Any], hosts: int, is_lab: bool) -> Wanted:
     return Wanted(numbers, chosen, systems(options.get("systems")), rounds, seed)
 
 
-def check_name(name: str) -> None:
-    """Refuse a name that could point outside the results' folder.
-
-    Raises:
-        ConfigError: it could.
-    """
-    if not NAME.fullmatch(name):
-        raise ConfigError(f"peers={name}: a name is 1 to 64 of a-z 0-9 . _ - and starts with a letter or digit")
-
-
 def links(text: str) -> tuple[str, ...]:
     """Link rates as `tc` writes them, or `none`; each once, in the order given.
 
@@ -191,19 +179,6 @@ def systems(text: Any) -> tuple[str, ...]:
         if name not in SYSTEMS:
             raise ConfigError(f"systems={text}: {name} is unknown{nearest(name, SYSTEMS)}; there are: {', '.join(SYSTEMS)}")
     return tuple(name for name in SYSTEMS if name in names)
-
-
-def refuse_others(name: str, measured: str, changed: Sequence[str]) -> None:
-    """Refuse to mix results that were measured under other conditions.
-
-    Raises:
-        ConfigError: something has changed.
-    """
-    if changed:
-        raise ConfigError(
-            f"peers={name}: {measured} was measured with another {', '.join(changed)}, and numbers of both can't be compared; "
-            f"measure under another name: -e peers={name[:60]}-2"
-        )
 
 
 def settings(options: Mapping[str, Any]) -> Settings:
@@ -261,33 +236,6 @@ def _block(asked: Wanted, number: int, link: str, workers: int) -> list[Cell]:
         names = [name for name in names if name not in ours[1:]]
     random.Random(f"{asked.seed}/{number}/{link}/{workers}").shuffle(names)
     return [Cell(number, link, workers, name) for name in names]
-
-
-def remaining(all_cells: Sequence[Cell], measured: Iterable[Cell]) -> list[Cell]:
-    """The cells that are not measured yet; failed ones are tried again."""
-    done = set(measured)
-    return [cell for cell in all_cells if cell not in done]
-
-
-class Pace:
-    """How long cells take, including start and end."""
-
-    def __init__(self) -> None:
-        self._seen: list[tuple[Cell, float]] = []
-
-    def add(self, cell: Cell, seconds: float) -> None:
-        """Note a cell."""
-        self._seen.append((cell, seconds))
-
-    def left(self, waiting: Iterable[Cell]) -> float | None:
-        """Estimated seconds for these cells; None before the first one is done."""
-        return sum(self._expected(cell) for cell in waiting) if self._seen else None
-
-    def _expected(self, cell: Cell) -> float:
-        """The mean over the most similar cells: of this system at this link, else of this link, else of all."""
-        alike = [seconds for seen, seconds in self._seen if (seen.link, seen.system) == (cell.link, cell.system)]
-        near = [seconds for seen, seconds in self._seen if seen.link == cell.link]
-        return statistics.fmean(alike or near or [seconds for _, seconds in self._seen])
 
 
 def start_script(job: Mapping[str, Any]) -> str:

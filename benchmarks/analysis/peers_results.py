@@ -1,16 +1,14 @@
 """Analysis of the cells of `benchmarks/peers.yml`: rows of results.csv, medians, ratios, limits, the table. Pure except for files."""
 
-import csv
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.analysis.peers import IDEAL, OURS, PEER, REDUCED, SYSTEMS, Cell, bits_per_s
-from control import text
-from trainer.files import write_rows
+from control import campaign, text
 
 PARAMETERS = 3_688_714
 MEASURED, FAILED = "measured", "failed"
@@ -19,7 +17,6 @@ DEFAULT = "{}"
 PEER_GONE = 75
 """Exit code of a worker that ended because another one ended."""
 ERRORS = ("Error", "error:", "Exception", "what():", "Fatal", "gone")
-TEXTS = ("chosen", "reason")
 HEADER = ("system", "ms a step", "from", "to", "images/s", "of ideal", "of best peer", "MB sent", "wire ms", "CPU ms", "rounds")
 
 
@@ -54,7 +51,7 @@ class Row:
     """Why the cell failed."""
 
     @property
-    def cell(self) -> Cell:
+    def trial(self) -> Cell:
         """The cell of this row."""
         return Cell(self.round, self.link, self.workers, self.system)
 
@@ -115,34 +112,19 @@ def telling(lines: Sequence[str]) -> str:
     return ((errors or said)[-1] if said else "it said nothing")[:300]
 
 
-def read(path: Path) -> list[Row]:
-    """Rows of results.csv; empty without the file."""
-    if not path.is_file():
-        return []
-    with path.open(encoding="utf-8", newline="") as stream:
-        return [_parsed(record) for record in csv.DictReader(stream)]
+class Store(campaign.Store[Row]):
+    """results.csv, with seven digits."""
 
-
-def _parsed(record: Mapping[str, str]) -> Row:
-    kinds: dict[str, Any] = {"round": int, "workers": int, "steps": int, "link": str, "system": str, "state": str}
-    kinds |= dict.fromkeys(TEXTS, str)
-    kinds["weights_equal"] = lambda value: value == "True"
-    values: dict[str, Any] = {}
-    for field in fields(Row):
-        value = record[field.name]
-        values[field.name] = kinds.get(field.name, float)(value) if value or field.name in TEXTS else None
-    return Row(**values)
-
-
-def put(path: Path, row: Row) -> None:
-    """Add a row, replacing an earlier one of the same cell; the file is complete at all times."""
-    rows = [other for other in read(path) if other.cell != row.cell]
-    rounded = [{name: "" if value is None else _rounded(value) for name, value in asdict(each).items()} for each in [*rows, row]]
-    write_rows(path, [field.name for field in fields(Row)], rounded)
+    def put(self, path: Path, row: Row) -> None:
+        """Add a row, or replace the row of the same cell."""
+        super().put(path, replace(row, **{name: _rounded(value) for name, value in asdict(row).items()}))
 
 
 def _rounded(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) and value < 1e9 else value
+
+
+STORE = Store(Row)
 
 
 @dataclass(frozen=True)

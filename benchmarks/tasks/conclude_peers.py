@@ -34,7 +34,7 @@ def conclude(peers: dict[str, Any]) -> Results | None:
         peers: the fact `peers_plan`.
     """
     folder = Path(peers["folder"])
-    rows = peers_results.read(folder / "results.csv")
+    rows = peers_results.STORE.read(folder / "results.csv")
     if not any(row.measured for row in rows):
         return None
     results, record = Results(rows), dict(read_json(folder / "summary.json"))

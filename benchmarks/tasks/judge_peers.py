@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.analysis import peers_results
-from benchmarks.analysis.peers import refuse_others
+from control.campaign import refuse_other
 from control.provision import provisioning
 from control.runs.cluster import thread_share
 from control.task import Task
@@ -35,7 +35,7 @@ class JudgePeers(Task):
             folder = Path(self.arguments["folder"])
             path, machines = folder / "summary.json", [one["machine"] for one in found.values()]
             record = read_json(path)
-            if peers_results.read(folder / "results.csv"):
+            if peers_results.STORE.read(folder / "results.csv"):
                 machines = continued(record["name"], record.get("machines", []), machines)
             write_json(path, {**record, "machines": machines, "control_cores": os.cpu_count()})
         return {"ansible_facts": {"peers_hosts": found}}
@@ -49,7 +49,7 @@ def continued(name: str, before: list[dict[str, Any]], now: list[dict[str, Any]]
     """
     found = {one["name"]: one for one in [*now, *before]}
     for one in now:
-        refuse_others(name, one["name"], [key for key, value in found[one["name"]].items() if one.get(key) != value])
+        refuse_other("peers", name, [key for key, value in found[one["name"]].items() if one.get(key) != value], one["name"])
     return [found[key] for key in sorted(found)]
 
 

@@ -9,22 +9,20 @@ from typing import Any
 from benchmarks.analysis import benchmark, peers_results, peers_wheels
 from benchmarks.analysis.peers import (
     COMMAND,
+    LONGEST_NAME,
     OURS,
     OWN,
     PEER,
     SYSTEMS,
     Wanted,
     cells,
-    check_name,
-    refuse_others,
-    remaining,
     settings,
     wanted,
 )
 from control import children, command_line, project, text
+from control.campaign import alone, check_name, other_hosts, refuse_other, remaining
 from control.runs import planning
 from control.runs.cluster import check_absolute
-from control.sweep.trials import alone
 from control.task import Task
 from trainer import config as configs
 from trainer.errors import ConfigError
@@ -59,8 +57,7 @@ class PlanPeers(Task):
         asked = self._asked(options, len(hosts))
         record = self._record(options, asked, hosts[: max(asked.workers)])
         all_cells = cells(asked)
-        rows = peers_results.read(Path(record["folder"]) / "results.csv")
-        left = remaining(all_cells, [row.cell for row in rows if row.measured])
+        left = remaining(all_cells, peers_results.STORE.read(Path(record["folder"]) / "results.csv"))
         if not self.check_mode:
             write_json(Path(record["folder"]) / "summary.json", {**measured(Path(record["folder"])), **record})
         facts = {"peers_plan": {**record, "cells": [asdict(cell) for cell in left]}, "cluster": record["hosts"]}
@@ -79,7 +76,7 @@ class PlanPeers(Task):
     def _record(self, options: dict[str, Any], asked: Wanted, hosts: list[dict[str, Any]]) -> dict[str, Any]:
         now = datetime.datetime.now(tz=datetime.UTC)
         name = str(options.get("peers", f"peers-{now:%Y%m%d-%H%M%S}"))
-        check_name(name)
+        check_name("peers", name, LONGEST_NAME)
         folder = benchmark.results(name)
         record = {
             "name": name,
@@ -131,10 +128,7 @@ def check_same(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     if not known:
         return {}
     changed = [words for key, words in SAME.items() if known[key] != record[key]]
-    both = min(len(known["hosts"]), len(record["hosts"]))
-    if known["hosts"][:both] != record["hosts"][:both]:
-        changed.append("list of hosts")
-    refuse_others(record["name"], "it", changed)
+    refuse_other("peers", record["name"], changed + other_hosts(known["hosts"], record["hosts"]))
     kept = {"date": known["date"], "command": known["command"]}
     kept |= {key: sorted({*known[key], *record[key]}) for key in ("workers",)}
     kept |= {key: list(dict.fromkeys([*known[key], *record[key]])) for key in ("links", "systems")}
@@ -144,7 +138,7 @@ def check_same(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
 def measured(folder: Path) -> dict[str, Any]:
     """The summary of a folder with results; empty for any other."""
     path = folder / "summary.json"
-    return dict(read_json(path)) if path.is_file() and peers_results.read(folder / "results.csv") else {}
+    return dict(read_json(path)) if path.is_file() and peers_results.STORE.read(folder / "results.csv") else {}
 
 
 def _shown(record: dict[str, Any], asked: Wanted, total: int, left: int) -> str:

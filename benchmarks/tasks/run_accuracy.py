@@ -1,7 +1,6 @@
 """Train with and without compression over several seeds, evaluate each, and compare; the same name continues after any interruption."""
 
 import datetime
-import statistics
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from benchmarks.analysis import accuracy, benchmark
 from benchmarks.analysis.accuracy import Row, Training
 from benchmarks.analysis.accuracy_plot import draw
 from control import command_line, host_labels, project, text
+from control.campaign import Pace, refuse_other, remaining
 from control.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
 from control.operator_variables import integer
 from control.progress import Line
@@ -43,8 +43,7 @@ class RunAccuracy(Task):
         refuse_questions()
         self.made = plan(options, planning.hosts(self.task_vars))
         folder = Path(self.made["folder"])
-        done = {row.training for row in accuracy.read(folder / "results.csv")}
-        left = [training for training in self.made["trainings"] if training not in done]
+        left = remaining(self.made["trainings"], accuracy.STORE.read(folder / "results.csv"))
         Display().display(shown(self.made, len(left)))
         if self.check_mode:
             return {}
@@ -55,13 +54,13 @@ class RunAccuracy(Task):
         return {"changed": bool(left), "show_last": conclude(folder, self.made)}
 
     def _all(self, left: list[Training], ended: Any) -> None:
-        seconds: list[float] = []
+        pace = Pace()
         try:
             for number, training in enumerate(left, 1):
                 begun = time.monotonic()
-                row = self._one(training, ended, f"{number} of {len(left)}", seconds, len(left) - number)
-                accuracy.put(Path(self.made["folder"]) / "results.csv", row)
-                seconds.append(time.monotonic() - begun)
+                row = self._one(training, ended, f"{number} of {len(left)}", pace.left(left[number - 1 :]))
+                accuracy.STORE.put(Path(self.made["folder"]) / "results.csv", row)
+                pace.add(training, time.monotonic() - begun)
                 said = (
                     f"{row.config}  {row.method}  seed {row.seed}  test accuracy {row.test_accuracy:.4f}  {row.images_per_s:,.0f} images/s"
                 )
@@ -72,12 +71,13 @@ class RunAccuracy(Task):
         finally:
             self.line.end()
 
-    def _one(self, training: Training, ended: Any, place: str, seconds: list[float], after: int) -> Row:
+    def _one(self, training: Training, ended: Any, place: str, expected: float | None) -> Row:
         run, begun = training.run(self.made["name"]), time.monotonic()
 
         def show() -> None:
-            left = f"; about {text.duration(statistics.fmean(seconds) * (after + 1) - (time.monotonic() - begun))} left" if seconds else ""
-            self.line.update(f"{place}: {run}, {text.duration(time.monotonic() - begun)}{left}")
+            elapsed = time.monotonic() - begun
+            left = f"; about {text.duration(expected - elapsed)} left" if expected is not None else ""
+            self.line.update(f"{place}: {run}, {text.duration(elapsed)}{left}")
 
         settings = ",".join(part for part in (f"seed={training.seed}", accuracy.METHODS[training.method], self.made["set"]) if part)
         chosen = {key: self.made[key] for key in ("epochs", "workers", "dataset") if self.made[key] is not None}
@@ -161,11 +161,8 @@ def check_same(made: dict[str, Any]) -> None:
     if not path.is_file():
         return
     before = read_json(path)
-    for key in ALIKE:
-        if before.get(key) != made[key]:
-            raise LockstepError(
-                f"{key}={made[key]}: accuracy={made['name']} was begun with {before.get(key)}; leave it alike, or take another name"
-            )
+    changed = [f"{key} ({before.get(key)}, now {made[key]})" for key in ALIKE if before.get(key) != made[key]]
+    refuse_other("accuracy", made["name"], changed)
 
 
 def row_of(training: Training, run: Path) -> Row:
@@ -178,10 +175,10 @@ def row_of(training: Training, run: Path) -> Row:
 
 def conclude(folder: Path, made: dict[str, Any]) -> str:
     """Write table.md, summary.json and the picture; return the text to show."""
-    rows = accuracy.read(folder / "results.csv")
+    rows = accuracy.STORE.read(folder / "results.csv")
     table = accuracy.table(rows)
     write_text(folder / "table.md", f"# {made['name']}\n\n    {made['command']}\n\n```\n{table}\n```\n")
-    clusters = (recorded(project.RUNS / row.training.run(made["name"])) for row in reversed(rows))
+    clusters = (recorded(project.RUNS / row.trial.run(made["name"])) for row in reversed(rows))
     # A deleted run still has its row, but its machines are no longer known.
     cluster = next(filter(None, clusters), {"hosts": made["hosts"]})
     about = {key: made[key] for key in KEPT}
@@ -200,7 +197,7 @@ def conclude(folder: Path, made: dict[str, Any]) -> str:
 
 def curves(rows: list[Row], name: str) -> dict[Training, list[float]]:
     """Validation accuracy of every epoch, for runs that still exist."""
-    histories = {row.training: read_history(project.RUNS / row.training.run(name) / "history.csv") for row in rows}
+    histories = {row.trial: read_history(project.RUNS / row.trial.run(name) / "history.csv") for row in rows}
     return {training: [epoch["val_accuracy"] for epoch in history] for training, history in histories.items() if history}
 
 

@@ -10,13 +10,13 @@ from typing import Any
 from ansible.utils.display import Display
 
 from benchmarks.analysis import peers_results, peers_wheels
-from benchmarks.analysis.peers import COMMAND, SYSTEMS, Cell, Pace
+from benchmarks.analysis.peers import COMMAND, SYSTEMS, Cell
 from benchmarks.analysis.peers_results import Row
 from benchmarks.tasks.conclude_peers import conclude
 from control import command_line, project, text
+from control.campaign import Pace, alone
 from control.children import Interrupted, Playbook, heeding_signals, last_lines
 from control.progress import Line
-from control.sweep.trials import alone
 from control.task import Task
 from trainer.errors import LockstepError
 from trainer.files import read_json, sha256_file
@@ -59,7 +59,7 @@ class RunPeers(Task):
         return {"changed": True}
 
     def _all(self, cells: list[Cell]) -> None:
-        pace, link = Pace(), ""
+        pace, link = Pace(lambda cell: (cell.link, cell.system), lambda cell: cell.link), ""
         for number, cell in enumerate(cells, 1):
             reason = self.missing.get(SYSTEMS[cell.system].environment)
             if reason:
@@ -80,7 +80,7 @@ class RunPeers(Task):
         self.line.update(f"{where}, {time.monotonic() - begun:.0f} s{about}")
 
     def _done(self, row: Row, number: int, total: int) -> None:
-        peers_results.put(self.folder / "results.csv", row)
+        peers_results.STORE.put(self.folder / "results.csv", row)
         where = f"{number}/{total}  round {row.round}  {peers_results.heading(row.link, row.workers)}  {row.system}"
         if row.seconds_step is not None and row.images_per_s is not None:
             self.line.print(f"  {where}  {row.seconds_step * 1000:,.1f} ms a step, {row.images_per_s:,.0f} images/s")

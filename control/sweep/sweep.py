@@ -6,16 +6,16 @@ then looks like noise and not like scaling.
 """
 
 import random
-import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from control.campaign import check_name
 from control.sweep.timings import STRONG, WEAK, Timing, Trial
 from trainer.config import nearest
 from trainer.errors import ConfigError
 
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
+LONGEST_NAME = 32
 WARM_UP = "warm-up"
 MOST = 500
 
@@ -33,16 +33,6 @@ class Wanted:
     def trials(self) -> int:
         """Number of trials."""
         return len(self.workers) * self.repeats * len(self.checkpoint_every)
-
-
-def check_name(name: str) -> None:
-    """Refuse a sweep name that could leave its folder or reach a shell.
-
-    Raises:
-        ConfigError: the name could.
-    """
-    if not NAME.fullmatch(name):
-        raise ConfigError(f"sweep={name}: a sweep's name is 1 to 32 of a-z 0-9 . _ - and starts with a letter or digit")
 
 
 def numbers(variable: str, text: str, least: int = 1) -> tuple[int, ...]:
@@ -82,12 +72,6 @@ def order(wanted: Wanted, seed: int) -> list[Trial]:
         random.Random(f"{seed}/{repeat}").shuffle(block)  # noqa: S311 - an order, no secret
         trials += block
     return trials
-
-
-def remaining(trials: Sequence[Trial], rows: Sequence[Timing]) -> list[Trial]:
-    """Trials not measured yet; a failed trial is tried again."""
-    done = {row.trial for row in rows if row.measured}
-    return [trial for trial in trials if trial not in done]
 
 
 def run_name(sweep: str, trial: Trial) -> str:
@@ -135,7 +119,7 @@ def find(names: Sequence[str], asked: str) -> str:
     Raises:
         ConfigError: no sweep has that name; suggests the nearest.
     """
-    check_name(asked)
+    check_name("sweep", asked, LONGEST_NAME)
     if asked not in names:
         raise ConfigError(f"sweep={asked}: no such sweep{nearest(asked, names)}; there are: {', '.join(names) or 'none'}")
     return asked

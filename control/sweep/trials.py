@@ -1,10 +1,8 @@
 """A sweep's trials, one after another: each a complete launch, measured, recorded, removed from the hosts."""
 
-import contextlib
-import fcntl
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,27 +20,8 @@ from trainer.files import read_json, write_json
 
 MARKS = "under_way"
 """Folder with one file per trial that may have left something on the hosts."""
-LOCK = project.PRIVATE / "sweep.lock"
 LEFTOVERS = ("checkpoints", "state")
 MEASURED = ("seconds_end_to_end", "seconds_training", "images_per_s")
-
-
-@contextlib.contextmanager
-def alone(lock: Path = LOCK) -> Iterator[None]:
-    """Be the only measuring command: two at once would measure each other.
-
-    Raises:
-        LockstepError: another command is measuring.
-    """
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LockstepError(
-                "another sweep.yml is measuring, and two at once would measure each other; wait for it, or end it"
-            ) from None
-        yield
 
 
 @dataclass

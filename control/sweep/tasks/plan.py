@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from control import children, command_line, host_labels, project
+from control.campaign import alone, check_name, other_hosts, refuse_other, remaining
 from control.operator_variables import boolean, integer
 from control.runs import planning
 from control.runs.plan import overrides
 from control.sweep import meter, sweep, sweep_text, timings
 from control.sweep.sweep import Wanted
 from control.sweep.timings import STRONG, WEAK
-from control.sweep.trials import alone
 from control.task import Task
 from trainer import config as configs
 from trainer.config import Config
@@ -56,7 +56,7 @@ class Plan(Task):
         choice = self._choice(options, hosts)
         options = with_choice(options, choice)
         name = str(options.get("sweep", default_name(str(options.get("config", "lecture_cnn")), _inventory())))
-        sweep.check_name(name)
+        check_name("sweep", name, sweep.LONGEST_NAME)
         folder = project.SWEEPS / name
         config = resolve(options, folder)
         wanted = wants(options, len(hosts))
@@ -65,7 +65,7 @@ class Plan(Task):
         record = {**new_record(name, options, config, hosts), **known, **facts_of(plan)}
         check_same_facts(name, known, record)
         trials = sweep.order(wanted, record["seed"])
-        left = sweep.remaining(trials, timings.read(folder / "timings.csv"))
+        left = remaining(trials, timings.read(folder / "timings.csv"))
         if not self.check_mode:
             write_text(folder / "config.yml", configs.dump(config))
             write_json(folder / "summary.json", record)
@@ -189,14 +189,12 @@ def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, An
     old = configs.to_dict(configs.build(configs.load(folder / "config.yml")))
     changed = [key for key in configs.differences(old, configs.to_dict(config)) if key not in FREE]
     places = [host_labels.place(host) for host in hosts]
-    both = min(len(places), len(known["hosts"]))
-    if known["hosts"][:both] != places[:both]:
-        changed.append("list of hosts")
+    changed += other_hosts(known["hosts"], places)
     if config.train.global_batch and options.get("scaling") == STRONG and config.train.global_batch != known["global_batch"]:
         changed.append("train.global_batch")
     if "seed" in options and integer("seed", options["seed"]) != known["seed"]:
         changed.append("seed")
-    refuse_other(name, changed)
+    refuse_other("sweep", name, changed)
     # The order of the remaining trials follows the seed recorded first.
     return known if len(known["hosts"]) >= len(places) else {**known, "hosts": places}
 
@@ -208,20 +206,7 @@ def check_same_facts(name: str, known: dict[str, Any], record: dict[str, Any]) -
         ConfigError: one of them differs.
     """
     words = {"dataset": "dataset", "code": "trainer (its code has changed)"}
-    refuse_other(name, [word for key, word in words.items() if known.get(key) and record[key] and known[key] != record[key]])
-
-
-def refuse_other(name: str, changed: list[str]) -> None:
-    """Refuse any difference that makes times incomparable.
-
-    Raises:
-        ConfigError: there is one.
-    """
-    if changed:
-        raise ConfigError(
-            f"sweep={name}: it was measured with another {', '.join(changed)}, and times of both can't be compared; "
-            f"measure under another name: -e sweep={name[:30]}-2"
-        )
+    refuse_other("sweep", name, [word for key, word in words.items() if known.get(key) and record[key] and known[key] != record[key]])
 
 
 def default_name(config: str, inventory: str) -> str:

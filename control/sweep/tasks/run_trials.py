@@ -7,6 +7,7 @@ from typing import Any
 from ansible.utils.display import Display
 
 from control import command_line, host_labels
+from control.campaign import alone, refuse_other
 from control.children import Interrupted, heeding_signals
 from control.doctor import prediction
 from control.operator_variables import boolean
@@ -14,7 +15,7 @@ from control.progress import Line
 from control.sweep import sweep_text, timings
 from control.sweep.sweep import Pace, run_name
 from control.sweep.timings import Timing, Trial
-from control.sweep.trials import Bench, alone
+from control.sweep.trials import Bench
 from control.task import Task
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json
@@ -95,9 +96,5 @@ def note_links(path: Path, network: dict[str, Any]) -> None:
         return
     measured = timings.any_measured(path.with_name("timings.csv"))
     if before and measured and not 1 / OTHER_LINKS < now / before < OTHER_LINKS:
-        name = path.parent.name
-        raise LockstepError(
-            f"sweep={name}: the slowest link carries {now:,.0f} Mbit/s now, and {before:,.0f} when its trials were measured; "
-            f"times of both can't be compared: measure under another name, -e sweep={name[:30]}-2"
-        )
+        refuse_other("sweep", path.parent.name, [f"slowest link ({before:,.0f} Mbit/s, now {now:,.0f})"])
     write_json(path, {**record, "mbit_s": round(now, 1)})

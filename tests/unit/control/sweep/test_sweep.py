@@ -4,8 +4,10 @@ import dataclasses
 
 import pytest
 
+from control import campaign
+from control.campaign import remaining
 from control.sweep import sweep, timings
-from control.sweep.sweep import Pace, Wanted, order, remaining
+from control.sweep.sweep import Pace, Wanted, order
 from control.sweep.timings import Timing, Trial
 from trainer.errors import ConfigError, LockstepError
 
@@ -43,8 +45,8 @@ def test_numbers_may_begin_at_zero():
 
 @pytest.mark.parametrize("name", ["../x", "Pi", "", "a" * 33, "a b", "-a"])
 def test_names_that_are_refused(name):
-    with pytest.raises(ConfigError, match="a sweep's name is 1 to 32 of"):
-        sweep.check_name(name)
+    with pytest.raises(ConfigError, match="a name is 1 to 32 of"):
+        campaign.check_name("sweep", name, sweep.LONGEST_NAME)
 
 
 def test_scaling_is_weak_or_strong():
@@ -149,8 +151,8 @@ def test_no_file_is_no_rows(tmp_path):
     ("text", "said"),
     [
         ("a,b\n1,2\n", r"timings\.csv: its columns are \['a', 'b'\], expected workers, repeat, .*; move it away to measure anew"),
-        (",".join(timings.COLUMNS) + "\n1,x,3,,,,0,weak,FAILED,n\n", r"line 2: invalid literal .*'x'; remove that line"),
-        (",".join(timings.COLUMNS) + "\n1,2\n", r"line 2: .*; remove that line to measure its trial anew"),
+        (",".join(timings.STORE.columns) + "\n1,x,3,,,,0,weak,FAILED,n\n", r"line 2: invalid literal .*'x'; remove that line"),
+        (",".join(timings.STORE.columns) + "\n1,2\n", r"line 2: .*; remove that line to measure its trial anew"),
     ],
 )
 def test_a_file_that_is_none_of_ours(tmp_path, text, said):
