@@ -134,15 +134,11 @@ def studies(
 
     Raises:
         LockstepError: a successful trial without its seconds or images/s.
-        ValueError: rows of a scaling that `works` lacks.
     """
     _complete(timings)
-    known = {work.scaling: work for work in works}
-    if unknown := sorted({row.scaling for row in timings} - set(known)):
-        raise ValueError(f"trials of {', '.join(unknown)} scaling, but work only for {', '.join(known) or 'none'}")
-    chosen = {scaling: [row for row in timings if row.scaling == scaling] for scaling in known}
-    groups = {scaling: _main_group(rows) for scaling, rows in chosen.items() if rows}
-    return [study(rows, known[scaling], sweep, seed, own(rows), quick(rows), hosts) for scaling, rows in groups.items()]
+    chosen = {work: [row for row in timings if row.scaling == work.scaling] for work in works}
+    groups = {work: _main_group(rows) for work, rows in chosen.items() if rows}
+    return [study(rows, work, sweep, seed, own(rows), quick(rows), hosts) for work, rows in groups.items()]
 
 
 def _complete(timings: Sequence[Timing]) -> None:

@@ -56,7 +56,6 @@ ODD, ODD_NOISE = 0.10, 3.0
 LEAST_WORK_S = 1e-6
 """Lower limit of a step's own work, so that images/s stay finite."""
 PARAMETERS = ("compute_s", "latency_s", "s_per_byte", "jump_s")
-QUANTITIES = ("step_s", "images_per_s", "speedup", "efficiency", "gain", "communication_share", *PARAMETERS)
 
 
 def worth(workers: int) -> float:
@@ -105,56 +104,55 @@ class Work:
 
 
 @dataclass(frozen=True)
-class _Curve:
-    """The model for one set of parameters, or for many at once (rows of `values`): each method returns one number per set."""
+class Model:
+    """T(n) with its parameters, for any number of workers from 1, measured or not.
+
+    The parameters are one set, or many (rows of `values`): each method returns a number, or one per set.
+    """
 
     work: Work
     jump_from: int | None
-    values: Vector
+    """The number of workers from which a step takes `jump_s` longer; None if the measurements show no jump."""
+    values: Vector = field(repr=False, compare=False)
+    """c, a, b, d: `PARAMETERS`."""
 
-    def step_s(self, workers: int) -> Vector:
+    def step_s(self, workers: int) -> Any:
+        """Seconds of a step."""
         return self.values @ self.work.terms(workers, self.jump_from)
 
-    def own_s(self, workers: int) -> Vector:
+    def own_s(self, workers: int) -> Any:
+        """Seconds of a step's own work, without working together."""
         return self.values @ self.work.own_terms(workers, self.jump_from)
 
-    def images_per_s(self, workers: int) -> Vector:
+    def images_per_s(self, workers: int) -> Any:
+        """Images per second of all workers."""
         return self.work.images(workers) / self.step_s(workers)
 
-    def speedup(self, workers: int) -> Vector:
-        return self.images_per_s(workers) / self.images_per_s(1)
-
-    def efficiency(self, workers: int) -> Vector:
-        return self.speedup(workers) / workers
-
-    def gain(self, workers: int) -> Vector:
-        if workers < 2:
-            raise ValueError(f"gain of {workers} workers: there is none before it to compare with; ask from 2 on")
+    def gain(self, workers: int) -> Any:
+        """The share by which the last of N workers raises images/s; 0.06 is 6% more, negative: it slows down. From 2 workers."""
         return self.images_per_s(workers) / self.images_per_s(workers - 1) - 1
 
-    def parts_s(self, workers: int) -> Vector:
-        """Seconds of own work, messages, bytes, jump: the last axis."""
+    def parts_s(self, workers: int) -> Any:
+        """Seconds of a step's own work, messages, bytes and jump (last axis); their sum is `step_s`."""
         return self.values * self.work.terms(workers, self.jump_from)
 
-    def communication_share(self, workers: int) -> Vector:
+    def communication_share(self, workers: int) -> Any:
+        """Share of a step that is messages, bytes and a jump from 2 workers on, 0 to 1."""
         parts = self.parts_s(workers)
         together = parts[..., 3] if self.jump_from == 2 else 0.0
         return (parts[..., 1] + parts[..., 2] + together) / self.step_s(workers)
 
 
 @dataclass(frozen=True)
-class Fit:
-    """The model with its parameters; every method takes a number of workers from 1, measured or not."""
+class Fit(Model):
+    """The model fitted to a sweep's trials."""
 
-    work: Work
     compute_s: float
     """Seconds of own work per step (c); with strong scaling, of the whole global batch on one worker."""
     latency_s: float
     """Seconds per message (a)."""
     s_per_byte: float
     """Seconds per byte (b)."""
-    jump_from: int | None
-    """The number of workers from which a step takes `jump_s` longer; None if the measurements show no jump."""
     jump_s: float
     """Seconds (d). From 3 workers on: own work, like `compute_s`: a slow host. From 2 on: the fixed cost of working together."""
     held_out: dict[int, float]
@@ -167,50 +165,14 @@ class Fit:
     """The measured numbers of workers, ascending."""
     own: dict[int, float]
     """Seconds of own work in profiled steps, by number of workers; empty if there are none."""
-    curve: _Curve = field(repr=False, compare=False)
-    resampled: _Curve = field(repr=False, compare=False)
-
-    def step_s(self, workers: int) -> float:
-        """Seconds of a step."""
-        return float(self.curve.step_s(workers))
-
-    def images_per_s(self, workers: int) -> float:
-        """Images per second of all workers."""
-        return float(self.curve.images_per_s(workers))
-
-    def speedup(self, workers: int) -> float:
-        """images/s relative to one worker."""
-        return float(self.curve.speedup(workers))
-
-    def efficiency(self, workers: int) -> float:
-        """Speedup divided by the number of workers, 0 to 1."""
-        return float(self.curve.efficiency(workers))
-
-    def gain(self, workers: int) -> float:
-        """The share by which the last of N workers raises images/s; 0.06 is 6% more, negative: it slows down. From 2 workers."""
-        return float(self.curve.gain(workers))
-
-    def communication_share(self, workers: int) -> float:
-        """Share of a step that is messages, bytes and a jump from 2 workers on, 0 to 1."""
-        return float(self.curve.communication_share(workers))
-
-    def parts_s(self, workers: int) -> tuple[float, float, float, float]:
-        """Seconds of a step's own work, messages, bytes and jump; their sum is `step_s`."""
-        own, messages, sent, jump = self.curve.parts_s(workers).tolist()
-        return own, messages, sent, jump
+    resampled: Model = field(repr=False, compare=False)
 
     def draws(self, quantity: str, workers: int) -> Vector:
-        """A quantity in every resample.
-
-        Raises:
-            ValueError: the quantity is not in `QUANTITIES`.
-        """
-        if quantity not in QUANTITIES:
-            raise ValueError(f"{quantity}: no quantity of a fit; there are: {', '.join(QUANTITIES)}")
+        """A parameter, or the result of a method, in every resample."""
         if quantity in PARAMETERS:
             return self.resampled.values[:, PARAMETERS.index(quantity)]
-        found: Vector = getattr(self.resampled, quantity)(workers)
-        return found
+        drawn: Vector = getattr(self.resampled, quantity)(workers)
+        return drawn
 
     def interval(self, quantity: str, workers: int, level: float = 0.95) -> tuple[float, float]:
         """Interval (low, high) that holds the share `level` of the resamples, as in `interval("gain", 4)`.
@@ -223,14 +185,8 @@ class Fit:
 
 
 def step_seconds(timing: Timing, work: Work) -> float:
-    """Seconds per step of a measured trial: its images divided by its images/s.
-
-    Raises:
-        ValueError: a failed trial, which has no images/s.
-    """
-    if not timing.images_per_s:
-        raise ValueError(f"trial {timing.repeat} of {timing.workers} workers is {timing.state} and has no images/s; leave it out")
-    return work.images(timing.workers) / timing.images_per_s
+    """Seconds per step of a measured trial: its images divided by its images/s."""
+    return work.images(timing.workers) / (timing.images_per_s or math.nan)
 
 
 def fit(
@@ -258,10 +214,8 @@ def fit(
 
     Raises:
         Refused: these rows allow no conclusion.
-        ValueError: rows of several groups, or of another scaling than `work`; own work of 0 s or less.
     """
     rows = [row for row in timings if row.measured]
-    _one_group(rows, work)
     commands = _Again(rows or timings, sweep, hosts)
     _enough(rows, commands)
     data = _Data(work, _measured(rows, work), _own(own or {}, rows))
@@ -282,8 +236,6 @@ def _measured(rows: Sequence[Timing], work: Work) -> Measured:
 
 
 def _own(own: Mapping[int, float], rows: Sequence[Timing]) -> dict[int, float]:
-    if wrong := [n for n in sorted(own) if own[n] <= 0]:
-        raise ValueError(f"own work of a step of {count(wrong[0], 'worker')} is {own[wrong[0]]} s; it must be above 0, leave it out")
     return {n: own[n] for n in sorted({row.workers for row in rows}) if n in own}
 
 
@@ -319,13 +271,13 @@ class _Data:
 
 
 def _made(data: _Data, jump_from: int | None, seed: int) -> Fit:
-    best = _Curve(data.work, jump_from, _solve(data, jump_from))
+    best = Model(data.work, jump_from, _solve(data, jump_from))
     compute, latency, per_byte, jump = best.values.tolist()
-    resampled = _Curve(data.work, jump_from, _resample(best, data, seed))
+    resampled = Model(data.work, jump_from, _resample(best, data, seed))
     noise = math.sqrt(_noise([np.log(all_s) for all_s in data.steps.values()]))
     held_out, odd = _held_out(data, jump_from), None if jump_from else _odd(data, noise)
     counts = tuple(data.steps)
-    return Fit(data.work, compute, latency, per_byte, jump_from, jump, held_out, odd, noise, counts, data.own, best, resampled)
+    return Fit(data.work, jump_from, best.values, compute, latency, per_byte, jump, held_out, odd, noise, counts, data.own, resampled)
 
 
 def _solve(data: _Data, jump_from: int | None) -> Vector:
@@ -346,7 +298,7 @@ def _parameters(jump_from: int | None) -> int:
     return 3 if jump_from is None else 4
 
 
-def _resample(best: _Curve, data: _Data, seed: int) -> Vector:
+def _resample(best: Model, data: _Data, seed: int) -> Vector:
     """Parameters refitted to resampled data: the curve with deviations of each repeat, and of each number of workers.
 
     Residuals are logarithms of measured over fitted seconds. Those within a number of workers are drawn with replacement. The medians may
@@ -367,12 +319,12 @@ def _resample(best: _Curve, data: _Data, seed: int) -> Vector:
     return _least_squares(data.design(best.jump_from), targets)
 
 
-def _own_residuals(best: _Curve, data: _Data) -> list[Vector]:
+def _own_residuals(best: Model, data: _Data) -> list[Vector]:
     """Residuals of own work, repeated by its weight."""
     return [np.full(len(data.steps[n]), math.log(seconds / best.own_s(n))) for n, seconds in data.own.items()]
 
 
-def _own_targets(best: _Curve, data: _Data, misfit: float, noise: float, generator: np.random.Generator) -> Vector:
+def _own_targets(best: Model, data: _Data, misfit: float, noise: float, generator: np.random.Generator) -> Vector:
     """Resampled own work; `noise` is the variance of a single repeat."""
     expected = np.array([float(best.own_s(n)) / seconds for n, seconds in data.own.items()])
     deviations = np.sqrt(misfit**2 + noise / data.weights() ** 2)
@@ -405,7 +357,7 @@ def _held_out(data: _Data, jump_from: int | None) -> dict[int, float]:
 
 def _predicted(left_out: int, data: _Data, jump_from: int | None) -> float:
     """Seconds per step with this many workers, from the other numbers: their steps and their own work."""
-    return float(_Curve(data.work, jump_from, _solve(data.without(left_out), jump_from)).step_s(left_out))
+    return float(Model(data.work, jump_from, _solve(data.without(left_out), jump_from)).step_s(left_out))
 
 
 def _odd(data: _Data, noise: float) -> tuple[int, float] | None:
@@ -496,16 +448,6 @@ def _listed(counts: Sequence[int]) -> str:
     if len(counts) > 1 and counts[-1] - counts[0] == len(counts) - 1:
         return f"{counts[0]}-{counts[-1]}"
     return ",".join(map(str, counts))
-
-
-def _one_group(rows: Sequence[Timing], work: Work) -> None:
-    if work.scaling not in (WEAK, STRONG):
-        raise ValueError(f"scaling {work.scaling}: there are {WEAK} and {STRONG}")
-    groups = {(row.scaling, row.epochs, row.checkpoint_every) for row in rows}
-    if len(groups) > 1:
-        raise ValueError(f"{len(groups)} groups of trials (scaling, epochs, checkpoint_every): {sorted(groups)}; fit one at a time")
-    if groups and work.scaling not in next(iter(groups)):
-        raise ValueError(f"the trials are of {rows[0].scaling} scaling, the work is of {work.scaling} scaling")
 
 
 def _enough(rows: Sequence[Timing], commands: _Again) -> None:
