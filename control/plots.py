@@ -107,66 +107,22 @@ MEDIAN = _Centre("median", statistics.median, _to_the_ends, "from the least to t
 MEAN = _Centre("mean", statistics.fmean, _deviation, "± standard deviation")
 
 
-def time_median(timings: Sequence[Timing], path: Path) -> None:
-    """Draw end-to-end seconds against workers: every measurement, medians from the least to the largest (seconds).
+def _times(centre: _Centre, timings: Sequence[Timing], path: Path) -> None:
+    """Draw end-to-end seconds against workers: every measurement, its centre, bars.
 
     Raises:
         LockstepError: no trial succeeded, or one that did has no time.
     """
-    _times(timings, path, MEDIAN)
-
-
-def time_mean(timings: Sequence[Timing], path: Path) -> None:
-    """Draw end-to-end seconds against workers: every measurement, means, standard deviations (seconds).
-
-    Raises:
-        LockstepError: no trial succeeded, or one that did has no time.
-    """
-    _times(timings, path, MEAN)
-
-
-def _times(timings: Sequence[Timing], path: Path, centre: _Centre) -> None:
     found = _series(timings, "seconds_end_to_end", "workers")
-    with _picture(path) as figure:
-        axes = _axes(figure, f"End-to-end time by workers: {centre.name}", _shared(timings, "workers"), "end-to-end time (s)")
+    with picture(path) as figure:
+        axes = one_panel(figure, f"End-to-end time by workers: {centre.name}", _shared(timings, "workers"), "end-to-end time (s)")
         places = _worker_axis(axes, found)
         _measurements(axes, found, places, centre)
-        _from_zero(axes)
+        start_at_zero(axes)
         _finish(figure, axes, _notes(timings, found, centre))
 
 
-def speedup(timings: Sequence[Timing], work: Work, fit: Fit | None, path: Path) -> None:
-    """Draw images/s over the median of one worker (or of the fewest measured) against workers, beside the ideal.
-
-    Measurements, fit and its interval are divided by the same measured median, so that they are comparable.
-
-    Args:
-        timings: rows of a sweep; other scalings than `work`'s are left out.
-        work: the work of a step.
-        fit: drawn from the fewest to the most workers measured; None without a conclusion.
-        path: of the PNG file.
-
-    Raises:
-        LockstepError: no trial of that scaling succeeded, or one that did has no images/s.
-    """
-    view = _View("Speedup by workers: images/s relative to {}", "speedup over {} (times)", lambda base, _: 1 / base.images_per_s)
-    _rates(view, timings, work, fit, path)
-
-
-def efficiency(timings: Sequence[Timing], work: Work, fit: Fit | None, path: Path) -> None:
-    """Draw images/s per worker over the median of one worker, in percent, against workers; arguments and errors as for `speedup`."""
-    view = _View(
-        "Efficiency by workers: images/s a worker relative to {}",
-        "efficiency over {} (%)",
-        lambda base, workers: 100 * base.workers / (workers * base.images_per_s),
-    )
-    _rates(view, timings, work, fit, path)
-
-
-def throughput(timings: Sequence[Timing], work: Work, fit: Fit | None, path: Path) -> None:
-    """Draw images/s of all workers against workers; arguments and errors as for `speedup`."""
-    view = _View("Throughput by workers: training images/s of all of them", "throughput (images/s)", lambda *_: 1.0)
-    _rates(view, timings, work, fit, path)
+time_median, time_mean = (functools.partial(_times, centre) for centre in (MEDIAN, MEAN))
 
 
 @dataclass(frozen=True)
@@ -180,12 +136,24 @@ class _View:
 
 
 def _rates(view: _View, timings: Sequence[Timing], work: Work, fit: Fit | None, path: Path) -> None:
+    """Draw images/s against workers, beside the ideal; measurements, fit and its interval share one base.
+
+    Args:
+        view: how to show images/s.
+        timings: rows of a sweep; other scalings than `work`'s are left out.
+        work: the work of a step.
+        fit: drawn from the fewest to the most workers measured; None without a conclusion.
+        path: of the PNG file.
+
+    Raises:
+        LockstepError: no trial of that scaling succeeded, or one that did has no images/s.
+    """
     chosen = [row for row in timings if row.scaling == work.scaling]
     found = _series(chosen, "images_per_s", "workers")
     base = _base(found)
     batch = f"{count(work.batch, 'image')} a {'worker and step' if work.scaling == WEAK else 'step of all workers'}"
-    with _picture(path) as figure:
-        axes = _axes(figure, view.title.format(base), f"{_shared(chosen, 'workers')}, {batch}", view.label.format(base))
+    with picture(path) as figure:
+        axes = one_panel(figure, view.title.format(base), f"{_shared(chosen, 'workers')}, {batch}", view.label.format(base))
         places = _worker_axis(axes, found)
         counts = range(min(places), max(places) + 1)
         factor = functools.partial(view.factor, base)
@@ -194,8 +162,18 @@ def _rates(view: _View, timings: Sequence[Timing], work: Work, fit: Fit | None, 
         _measurements(axes, _scaled(found, factor), places, MEDIAN, joined=not fit)
         if fit:
             _fitted(axes, fit, counts, factor)
-        _from_zero(axes)
+        start_at_zero(axes)
         _finish(figure, axes, _notes(chosen, found, MEDIAN))
+
+
+_SPEEDUP = _View("Speedup by workers: images/s relative to {}", "speedup over {} (times)", lambda base, _: 1 / base.images_per_s)
+_EFFICIENCY = _View(
+    "Efficiency by workers: images/s a worker relative to {}",
+    "efficiency over {} (%)",
+    lambda base, workers: 100 * base.workers / (workers * base.images_per_s),
+)
+_THROUGHPUT = _View("Throughput by workers: training images/s of all of them", "throughput (images/s)", lambda *_: 1.0)
+speedup, efficiency, throughput = (functools.partial(_rates, view) for view in (_SPEEDUP, _EFFICIENCY, _THROUGHPUT))
 
 
 def _base(found: Sequence[_Series]) -> _Base:
@@ -224,8 +202,8 @@ def checkpoints(timings: Sequence[Timing], path: Path) -> None:
         LockstepError: no trial succeeded, or one that did has no time.
     """
     found = _series(timings, "seconds_training", "checkpoint_every")
-    with _picture(path) as figure:
-        axes = _axes(figure, "What saved states cost: median training time", _shared(timings, "checkpoint_every"), "training time (s)")
+    with picture(path) as figure:
+        axes = one_panel(figure, "What saved states cost: median training time", _shared(timings, "checkpoint_every"), "training time (s)")
         places = _interval_axis(axes, found)
         _measurements(axes, found, places, MEDIAN)
         _finish(figure, axes, f"{_notes(timings, found, MEDIAN)} The seconds do not start at 0.")
@@ -244,8 +222,8 @@ def split(phases: Mapping[str, Mapping[str, float]], path: Path, about: str = ""
     """
     _known_phases(phases)
     hosts = list(phases)
-    with _picture(path, _tall(len(hosts), 8, 0.35)) as figure:
-        axes = _axes(figure, "What a training step is made of", about, "")
+    with picture(path, _tall(len(hosts), 8, 0.35)) as figure:
+        axes = one_panel(figure, "What a training step is made of", about, "")
         axes.set_xlabel("time a step (ms)")
         axes.grid(visible=False, axis="y")
         ends = _stacked(axes, phases)
@@ -288,9 +266,9 @@ def history(rows: Sequence[Mapping[str, Any]], path: Path, best_epoch: int | Non
         LockstepError: no row, or none for the best epoch.
     """
     best = _row_of(rows, best_epoch)
-    with _picture(path) as figure:
+    with picture(path) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True)
-        _title(figure, "Accuracy and loss by epoch")
+        write_title(figure, "Accuracy and loss by epoch")
         for axes, key, label, factor in ((upper, "accuracy", "accuracy (%)", 100.0), (lower, "loss", "loss", 1.0)):
             _curves(axes, {"training": (rows, key), "validation": (rows, f"val_{key}")}, factor)
             _mark(axes, best, f"val_{key}", factor)
@@ -335,8 +313,8 @@ def compare(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None
     drawn = {name: rows for name, rows in runs.items() if rows}
     if not drawn:
         raise LockstepError(f"no picture of {count(len(runs), 'run')}: none has a finished epoch; train at least one")
-    with _picture(path, _tall(len(runs), 4, 0.18)) as figure:
-        axes = _axes(figure, "Validation accuracy by epoch", "", "validation accuracy (%)")
+    with picture(path, _tall(len(runs), 4, 0.18)) as figure:
+        axes = one_panel(figure, "Validation accuracy by epoch", "", "validation accuracy (%)")
         _curves(axes, {_with_best(name, rows): (rows, "val_accuracy") for name, rows in drawn.items()}, 100.0)
         for name in (name for name in runs if name not in drawn):
             axes.plot([], [], " ", label=f"{name}: no finished epoch")
@@ -354,7 +332,9 @@ def _curves(axes: Any, lines: Mapping[str, tuple[Sequence[Mapping[str, Any]], st
     for index, (label, (rows, key)) in enumerate(lines.items()):
         epochs = [row["epoch"] for row in rows]
         every = math.ceil(len(epochs) / MANY_EPOCHS)
-        axes.plot(epochs, [row[key] * factor for row in rows], label=label, markevery=every, markersize=4, linewidth=1.5, **_ink(index))
+        axes.plot(
+            epochs, [row[key] * factor for row in rows], label=label, markevery=every, markersize=4, linewidth=1.5, **line_style(index)
+        )
 
 
 def _epoch_axis(axes: Any, epochs: Sequence[int]) -> None:
@@ -364,44 +344,46 @@ def _epoch_axis(axes: Any, epochs: Sequence[int]) -> None:
 
 
 @contextlib.contextmanager
-def _picture(path: Path, height: float = HEIGHT_IN) -> Iterator[Any]:
+def picture(path: Path, height: float = HEIGHT_IN, width: float = WIDTH_IN) -> Iterator[Any]:
     """Yield an empty figure; write it to `path`, whole or not at all, if the block succeeds."""
     with mpl.rc_context():
         # The user's own matplotlibrc must not change the look of a report.
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
-        figure = Figure(figsize=(WIDTH_IN, height), dpi=DPI, layout="constrained")
+        figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
         yield figure
         with replacing(path) as part:
             figure.savefig(part, format="png", metadata={"Software": None})
 
 
-def _axes(figure: Any, title: str, about: str, label: str) -> Any:
+def one_panel(figure: Any, title: str, about: str, label: str) -> Any:
     """Axes with a title, a smaller line with what all have in common, and the name and unit of y."""
     axes = figure.subplots()
-    _title(figure, title)
+    write_title(figure, title)
     axes.set_title(about, loc="left", color="#333333")
     axes.set_ylabel(label)
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     return axes
 
 
-def _from_zero(axes: Any) -> None:
+def start_at_zero(axes: Any) -> None:
     """Start y at 0, so that ratios can be read off, with some room above the highest mark."""
     axes.set_ylim(0, 1.06 * axes.dataLim.y1)
 
 
-def _title(figure: Any, title: str) -> None:
+def write_title(figure: Any, title: str) -> None:
+    """Write the title at the left edge."""
     figure.suptitle(title, x=0.01, ha="left")
 
 
 def _finish(figure: Any, axes: Any, notes: str) -> None:
     if len(axes.get_legend_handles_labels()[0]) > 1:
         axes.legend()
-    _footnote(figure, notes)
+    footnote(figure, notes)
 
 
-def _footnote(figure: Any, notes: str) -> None:
+def footnote(figure: Any, notes: str) -> None:
+    """Write notes below the axes, if there are any."""
     if notes:
         figure.supxlabel(notes.strip(), x=0.01, ha="left", fontsize=9, color="#333333")
 
@@ -411,7 +393,7 @@ def _tall(rows: int, fitting: int, each: float) -> float:
     return HEIGHT_IN + each * max(0, rows - fitting)
 
 
-def _ink(index: int) -> dict[str, str]:
+def line_style(index: int) -> dict[str, str]:
     """Colour, dashes and marker of a line."""
     return {
         "color": COLOURS[index % len(COLOURS)],
@@ -494,12 +476,12 @@ def _interval_axis(axes: Any, found: Sequence[_Series]) -> dict[int, float]:
         places[0] = max(places.values(), default=0.0) + 0.5
     axes.set_xlabel("steps between saved states (logarithmic)")
     axes.set_xticks(list(places.values()), [f"{step:,}" if step else "epoch's end" for step in places])
-    margin = _gap(places) / 2
+    margin = gap(places) / 2
     axes.set_xlim(min(places.values()) - margin, max(places.values()) + margin)
     return places
 
 
-def _gap(places: Mapping[int, float]) -> float:
+def gap(places: Mapping[int, float]) -> float:
     """The shortest distance between neighbours on the x axis; 1 for a single position."""
     ordered = sorted(places.values())
     return min((right - left for left, right in itertools.pairwise(ordered)), default=1.0)
@@ -513,19 +495,19 @@ def _measurements(
     joined: bool = True,
 ) -> None:
     """Dots of all measurements; beside them their centres with bars, joined by a line."""
-    width = min(0.3, 0.8 / len(found)) * _gap(places)
+    width = min(0.3, 0.8 / len(found)) * gap(places)
     for index, one in enumerate(found):
         shift = (index - (len(found) - 1) / 2) * width
-        ink = _ink(index) if joined else _ink(index) | {"linestyle": "none"}
+        ink = line_style(index) if joined else line_style(index) | {"linestyle": "none"}
         at = [places[x] + shift for x in places if x in one.values]
         values = [one.values[x] for x in places if x in one.values]
         label = f"{centre.name}, {one.label}" if one.label else centre.name
         ends = [list(side) for side in zip(*(centre.spread(some) for some in values), strict=True)]
         axes.errorbar(at, [centre.of(some) for some in values], ends, label=label, mfc="white", mew=1.5, zorder=4, **ink)
         for place, some in zip(at, values, strict=True):
-            axes.plot(_beside(place, width, len(some)), some, ".", color=ink["color"], markersize=6, alpha=0.8, zorder=5)
+            axes.plot(beside(place, width, len(some)), some, ".", color=ink["color"], markersize=6, alpha=0.8, zorder=5)
 
 
-def _beside(place: float, width: float, count: int) -> list[float]:
+def beside(place: float, width: float, count: int) -> list[float]:
     """Positions of dots: in the order of repeats, to the right of their centre, so that equal ones remain distinct."""
     return [place + width * (0.22 + 0.56 * (number + 0.5) / count) for number in range(count)]

@@ -3,15 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from benchmarks.analysis.accuracy import REFERENCE, Row, Training, median
-from control.plots import DPI, STYLE
-from trainer.files import replacing
+from control.plots import picture
 
 COLOURS = ("#444444", "#0b4f8a", "#d98200", "#3f9c6b", "#7a1f5c", "#a33a00", "#8a8a8a", "#2aa5b8")
 
@@ -20,13 +17,11 @@ def draw(rows: Sequence[Row], curves: dict[Training, list[float]], path: Path) -
     """Draw one row per configuration: curves on the left, final accuracies on the right."""
     configs, methods = list(dict.fromkeys(row.config for row in rows)), list(dict.fromkeys(row.method for row in rows))
     colours = dict(zip(sorted(methods, key=lambda name: name != REFERENCE), COLOURS, strict=False))
-    with mpl.rc_context(STYLE), replacing(path) as part:
-        figure = Figure(figsize=(9.5, 3.6 * len(configs)), dpi=DPI, layout="constrained")
+    with picture(path, 3.6 * len(configs), 9.5) as figure:
         grid = figure.subplots(len(configs), 2, squeeze=False, width_ratios=[3, 2])
         for (left, right), config in zip(grid, configs, strict=True):
             _curves(left, config, curves, colours)
             _end(right, config, rows, colours)
-        figure.savefig(part, format="png", metadata={"Software": None})
 
 
 def _curves(axes: Axes, config: str, curves: dict[Training, list[float]], colours: dict[str, str]) -> None:

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from control.text import Number, count
 from trainer.files import write_json, write_rows
@@ -36,6 +36,47 @@ class Spread:
         return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
 
 
+@dataclass(frozen=True)
+class Passes:
+    """All passes under the same conditions."""
+
+    seconds: Spread
+    """Of a pass; if it consists of calls, of a call."""
+    images_per_s: Spread
+    busy: float
+    """Cores that this process kept busy, median."""
+    idle: float
+    """Idle cores of the machine, median."""
+
+    @classmethod
+    def grouped(cls, passes: Sequence[Mapping[str, Any]], *conditions: str) -> list[Self]:
+        """The passes grouped by their conditions, which are the fields of the class, in order."""
+        groups: dict[tuple[int, ...], list[Mapping[str, Any]]] = {}
+        for one in passes:
+            groups.setdefault(tuple(one[name] for name in conditions), []).append(one)
+        return [cls(*_measured(some), *key) for key, some in sorted(groups.items())]
+
+    def cores(self) -> dict[str, float]:
+        """Busy and idle cores for summary.json."""
+        return {"busy_cores": round(self.busy, 2), "idle_cores": round(self.idle, 2)}
+
+    def core_cells(self) -> list[Number]:
+        """Busy and idle cores for a table."""
+        return [Number(self.busy, 1), Number(self.idle, 1)]
+
+
+def _measured(some: Sequence[Mapping[str, Any]]) -> tuple[Spread, Spread, float, float]:
+    images = [one["images"] if "images" in one else one["calls"] * one["batch"] for one in some]
+    return (
+        Spread(tuple(one["seconds"] / one.get("calls", 1) for one in some)),
+        Spread(tuple(count / one["seconds"] for count, one in zip(images, some, strict=True))),
+        statistics.median(one["cpu_seconds"] / one["seconds"] for one in some),
+        statistics.median(one["idle_seconds"] / one["seconds"] for one in some),
+    )
+
+
+CORES = ("busy cores", "idle cores")
+"""Columns of `Passes.core_cells`."""
 CERTAIN = 2.0
 """Two measurements differ if their means differ by more than this many times the spread of the repeats."""
 OTHERS = 0.2
@@ -44,7 +85,7 @@ SHORTEST_S = 1.0
 """The kernel counts idle time in hundredths of a second, which is too coarse for anything shorter than this."""
 
 
-def told_apart(one: Spread, other: Spread) -> bool:
+def differ(one: Spread, other: Spread) -> bool:
     """Whether two measurements differ by more than their repeats do; false for single repeats."""
     return abs(one.mean - other.mean) > CERTAIN * math.hypot(one.deviation, other.deviation)
 
@@ -97,3 +138,13 @@ def figures(spread: Spread, digits: int = 6) -> dict[str, float | None]:
     """Mean, standard deviation (null for a single repeat) and median, for summary.json."""
     deviation = None if math.isnan(spread.deviation) else round(spread.deviation, digits)
     return {"mean": round(spread.mean, digits), "deviation": deviation, "median": round(spread.median, digits)}
+
+
+def error_bars(axes: Any, places: Sequence[float], spreads: Sequence[Spread], **style: Any) -> None:
+    """Draw means with bars of one standard deviation."""
+    axes.errorbar(places, [one.mean for one in spreads], [one.deviation for one in spreads], mfc="white", mew=1.5, **style)
+
+
+def bars_note(passes: int, dots: str = "") -> str:
+    """What the bars of a picture show, and its dots."""
+    return f"Means of {passes} passes; bars: ± standard deviation{dots}." if passes > 1 else "One pass each: no bars."

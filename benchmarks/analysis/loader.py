@@ -1,6 +1,5 @@
 """Analysis of passes over a folder of images with different numbers of loaders."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from matplotlib.ticker import StrMethodFormatter
 
-from benchmarks.analysis.common import Spread, deviation, figures, told_apart
+from benchmarks.analysis.common import CORES, Passes, bars_note, deviation, differ, error_bars, figures
 from control import plots
 from control.text import Number, count, table
 
@@ -19,33 +18,15 @@ UNSURE = 0.10
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Passes):
     """All passes with one number of loaders."""
 
     loaders: int
-    seconds: Spread
-    images_per_s: Spread
-    busy: float
-    """Cores that the passes kept busy, median."""
-    idle: float
-    """Idle cores of the machine, median."""
 
 
 def rows(passes: Sequence[Mapping[str, Any]]) -> list[Row]:
     """The passes grouped by number of loaders, fewest loaders first."""
-    found: dict[int, list[Mapping[str, Any]]] = {}
-    for one in passes:
-        found.setdefault(one["loaders"], []).append(one)
-    return [
-        Row(
-            loaders,
-            Spread(tuple(one["seconds"] for one in some)),
-            Spread(tuple(one["images"] / one["seconds"] for one in some)),
-            statistics.median(one["cpu_seconds"] / one["seconds"] for one in some),
-            statistics.median(one["idle_seconds"] / one["seconds"] for one in some),
-        )
-        for loaders, some in sorted(found.items())
-    ]
+    return Row.grouped(passes, "loaders")
 
 
 def fastest(found: Sequence[Row]) -> Row:
@@ -64,7 +45,7 @@ def _gain(row: Row, best: Row) -> float:
 
 
 def _alike(row: Row, best: Row) -> bool:
-    return len(row.seconds.values) > 1 and not told_apart(row.seconds, best.seconds)
+    return len(row.seconds.values) > 1 and not differ(row.seconds, best.seconds)
 
 
 def answer(found: Sequence[Row], cores: int) -> str:
@@ -118,8 +99,7 @@ def shown(found: Sequence[Row]) -> str:
         "median",
         "images/s (median)",
         f"times {found[0].loaders}",
-        "busy cores",
-        "idle cores",
+        *CORES,
     ]
     cells = [
         [
@@ -129,8 +109,7 @@ def shown(found: Sequence[Row]) -> str:
             Number(row.seconds.median, 2),
             Number(row.images_per_s.median, 0),
             Number(row.images_per_s.median / first, 2),
-            Number(row.busy, 1),
-            Number(row.idle, 1),
+            *row.core_cells(),
         ]
         for row in found
     ]
@@ -144,8 +123,7 @@ def as_dicts(found: Sequence[Row]) -> list[dict[str, Any]]:
             "loaders": row.loaders,
             "seconds": figures(row.seconds),
             "images_per_s": figures(row.images_per_s, 1),
-            "busy_cores": round(row.busy, 2),
-            "idle_cores": round(row.idle, 2),
+            **row.cores(),
         }
         for row in found
     ]
@@ -160,9 +138,9 @@ def draw(found: Sequence[Row], images: int, where: str, path: Path) -> None:
         where: the host in one line.
         path: of the PNG file.
     """
-    with plots._picture(path, 5.4) as figure:
+    with plots.picture(path, 5.4) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True)
-        plots._title(figure, f"Passes over {images:,} JPEG images by loader workers")
+        plots.write_title(figure, f"Passes over {images:,} JPEG images by loader workers")
         upper.set_title(where, loc="left", color="#333333")
         _panel(upper, found, "time of a pass (s)", lambda row: row.seconds, 0)
         _panel(lower, found, "images/s", lambda row: row.images_per_s, 1)
@@ -171,20 +149,16 @@ def draw(found: Sequence[Row], images: int, where: str, path: Path) -> None:
         if len(places) < plots.MANY_TICKS:
             lower.set_xticks(places)
         lower.set_xlim(places[0] - 0.5, places[-1] + 0.5)
-        plots._footnote(figure, _note(len(found[0].seconds.values)))
+        note = bars_note(len(found[0].seconds.values), "; dots: single passes")
+        plots.footnote(figure, f"{note} A warm-up pass is left out.")
 
 
 def _panel(axes: Any, found: Sequence[Row], label: str, of: Any, ink: int) -> None:
-    style = plots._ink(ink)
+    style = plots.line_style(ink)
     places, spreads = [row.loaders for row in found], [of(row) for row in found]
-    axes.errorbar(places, [one.mean for one in spreads], [one.deviation for one in spreads], mfc="white", mew=1.5, zorder=4, **style)
+    error_bars(axes, places, spreads, zorder=4, **style)
     for place, one in zip(places, spreads, strict=True):
-        axes.plot(plots._beside(place, 0.3, len(one.values)), one.values, ".", color=style["color"], markersize=6, alpha=0.8, zorder=5)
+        axes.plot(plots.beside(place, 0.3, len(one.values)), one.values, ".", color=style["color"], markersize=6, alpha=0.8, zorder=5)
     axes.set_ylabel(label)
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
-    plots._from_zero(axes)
-
-
-def _note(passes: int) -> str:
-    bars = f"Means of {passes} passes; bars: ± standard deviation; dots: single passes." if passes > 1 else "One pass each: no bars."
-    return f"{bars} A warm-up pass is left out."
+    plots.start_at_zero(axes)

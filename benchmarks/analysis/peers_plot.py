@@ -4,16 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from benchmarks.analysis.peers import BOUND, IDEAL, NO_LIMIT, OURS, SYSTEMS
 from benchmarks.analysis.peers_results import Point, Results, heading, shown_link
-from control.plots import DPI, STYLE
-from trainer.files import replacing
+from control.plots import picture
 
 PANEL_IN, BARS_IN, CURVES_IN = 5.0, 0.34, 3.9
 COLOURS = {OURS: "#0b4f8a", IDEAL: "#8a8a8a", BOUND: "#b5b5b5"}
@@ -36,8 +33,7 @@ def draw(results: Results, path: Path) -> None:
     curves = len(results.workers) > 1
     most = max(len(results.at(link, results.most)) for link in links)
     heights = [most * BARS_IN + 1.3, *([CURVES_IN] if curves else [])]
-    with mpl.rc_context(STYLE), replacing(path) as part:
-        figure = Figure(figsize=(PANEL_IN * len(links), sum(heights)), dpi=DPI, layout="constrained")
+    with picture(path, sum(heights), PANEL_IN * len(links)) as figure:
         grid = figure.subplots(len(heights), len(links), squeeze=False, height_ratios=heights)
         for column, link in enumerate(links):
             _bars(grid[0][column], results, link)
@@ -49,7 +45,6 @@ def draw(results: Results, path: Path) -> None:
             _same_height(list(grid[1]))
         handles = {**(_all_handles(grid[1]) if curves else {}), **_limits(results, links)}
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(len(handles), 2 * len(links) + 1))
-        figure.savefig(part, format="png", metadata={"Software": None})
 
 
 def _bars(axes: Axes, results: Results, link: str) -> None:

@@ -127,7 +127,7 @@ def _brings(gain: Gain) -> str:
     if gain.high < 0:
         return f"slows it down, {_percent(gain)}"
     if gain.low <= 0:
-        return f"makes no difference that can be told, {_percent(gain)}"
+        return f"makes no measurable difference, {_percent(gain)}"
     return f"brings {_percent(gain)}"
 
 

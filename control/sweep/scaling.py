@@ -469,7 +469,7 @@ def _enough(rows: Sequence[Timing], commands: _Again) -> None:
     if 2 * len(once) >= len(repeats):
         raise Refused(
             f"{len(once)} of {len(repeats)} numbers of workers were measured only once ({listed(once)}); without at least "
-            f"{FEWEST_REPEATS} repeats of most, noise can't be told from scaling. Measure: ",
+            f"{FEWEST_REPEATS} repeats of most, noise and scaling look the same. Measure: ",
             commands.all_counts(3),
         )
 
@@ -491,7 +491,7 @@ def _sure(made: Fit, measured: Measured, commands: _Again) -> None:
         said = ", ".join(f"{count(n, 'worker')} [{low:+.0%}, {high:+.0%}]" for n, (low, high) in gains.items())
         why, command = _why(made, measured, max(widths.values()), commands)
         raise Refused(
-            f"no worker's gain in images/s can be told from 0, nor from the {WORTH:.0%} that is worth a worker: {said}. {why}",
+            f"no worker's gain in images/s is distinguishable from 0, nor from the {WORTH:.0%} that is worth a worker: {said}. {why}",
             command,
         )
 

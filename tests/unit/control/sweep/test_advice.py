@@ -139,9 +139,9 @@ def test_a_known_best_number_in_between():
     ("share", "low", "high", "said"),
     [
         (0.06, 0.02, 0.09, "brings +6% [2, 9]"),
-        (-0.001, -0.01, 0.05, "makes no difference that can be told, +0% [-1, 5]"),
-        (0.02, -0.01, 0.05, "makes no difference that can be told, +2% [-1, 5]"),
-        (-0.02, -0.05, 0.001, "makes no difference that can be told, -2% [-5, 0]"),
+        (-0.001, -0.01, 0.05, "makes no measurable difference, +0% [-1, 5]"),
+        (0.02, -0.01, 0.05, "makes no measurable difference, +2% [-1, 5]"),
+        (-0.02, -0.05, 0.001, "makes no measurable difference, -2% [-5, 0]"),
         (-0.04, -0.06, -0.02, "slows it down, -4% [-6, -2]"),
     ],
 )

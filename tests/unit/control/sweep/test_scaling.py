@@ -304,7 +304,7 @@ def test_refused_when_no_curve_meets_the_numbers():
 def test_refused_when_every_gain_is_open():
     rows = trials(lambda n: 0.05 * n, noise=0.06, seed=3, counts=(1, 2, 3))
     assert refusal(rows) == (
-        "no worker's gain in images/s can be told from 0, nor from the 10% that is worth a worker: 2 workers [-11%, +14%], "
+        "no worker's gain in images/s is distinguishable from 0, nor from the 10% that is worth a worker: 2 workers [-11%, +14%], "
         "3 workers [-1%, +19%]. The repeats of 1 worker lie 27% apart. Measure more often, with no other work on the hosts: "
         f"{AGAIN} -e workers=1-3 -e repeats=5 -e epochs=3"
     )
@@ -329,8 +329,8 @@ def test_refused_with_too_few_numbers(counts, named, asked):
 def test_refused_with_too_few_repeats():
     rows = [row for row in trials(step(**MIDDLE)) if row.repeat == 1 or row.workers > 3]
     assert refusal(rows) == (
-        "3 of 5 numbers of workers were measured only once (1, 2 and 3); without at least 2 repeats of most, noise can't be told "
-        f"from scaling. Measure: {AGAIN} -e workers=1-5 -e repeats=3 -e epochs=3"
+        "3 of 5 numbers of workers were measured only once (1, 2 and 3); without at least 2 repeats of most, noise and "
+        f"scaling look the same. Measure: {AGAIN} -e workers=1-5 -e repeats=3 -e epochs=3"
     )
     assert fit([*rows, timing(3, 2, 192 / step(**MIDDLE)(3))], WEAK_WORK).step_s(3) == pytest.approx(step(**MIDDLE)(3))
 
