@@ -18,25 +18,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from local_step import BATCH, STEPS_PER_CALL, joined, launch, prepared
+from benchmarks import script
+from benchmarks.script import BATCH
+
+STEPS_PER_CALL = 8
 
 
 def main() -> None:
     """Start the workers and print what the chief measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("workers", 2), ("every", 50), ("rounds", 7), ("steps", 200), ("pairs", 60)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.rank is None:
-        launch(arguments.workers)
-    else:
-        measure(arguments)
+    measure(script.given_to_worker(script.parser(__doc__, workers=2, every=50, rounds=7, steps=200, pairs=60)))
 
 
 def measure(arguments: argparse.Namespace) -> None:
     """Train with and without profiling in turn."""
-    run = runner(joined(arguments.workers), arguments.rank)
+    run = runner(script.joined(arguments.workers), arguments.rank)
     run(2 * STEPS_PER_CALL, 0)
     first, second = run(1, 1), run(1, 1)
     rounds = in_turn(run, arguments.rounds, arguments.steps, arguments.every)
@@ -60,7 +55,7 @@ def runner(cluster: Any, rank: int) -> Callable[[int, int], float]:
     from trainer import step
     from trainer.data.pipeline import calls
 
-    parts, feed, rates = prepared(cluster, rank, STEPS_PER_CALL)
+    parts, feed, rates = script.prepared(cluster, rank, STEPS_PER_CALL)
     whole, apart = step.make_train_call(parts), step.ProfiledCall(parts, step.make_forward_backward_call(parts.local))
 
     def run(steps: int, every: int) -> float:

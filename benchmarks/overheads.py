@@ -7,20 +7,19 @@ the chief's times hold for every worker. The time from Enter to the first record
 launch_time.py.
 """
 
-import argparse
 import statistics
 import sys
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
+from benchmarks import script
+from benchmarks.script import ROOT
 from control import text
 from control.runs.plan import latest_run
 from trainer.errors import LockstepError
 from trainer.telemetry import chief_records
 
-ROOT = Path(__file__).resolve().parents[1]
 TRAINING, SAVING, VALIDATING, STARTING = "training", "saving", "validating", "starting"
 ROWS = {
     STARTING: "start: TensorFlow, cluster, model, tracing",
@@ -31,7 +30,7 @@ ROWS = {
 
 def main() -> None:
     """Read and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script.parser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN")
     try:
         for name in parser.parse_args().runs:

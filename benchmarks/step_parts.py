@@ -7,7 +7,6 @@ Prints CPU time and duration of every part of a step for each link and number of
 Parts that run at the same time on two threads share the CPU, so their durations overlap.
 """
 
-import argparse
 import json
 import statistics
 import sys
@@ -16,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import script
 from control import text
 from trainer.config import nearest
 from trainer.errors import ConfigError, LockstepError
@@ -30,7 +30,7 @@ Found = dict[str, list[Mapping[str, Any]]]
 
 def main() -> None:
     """Read and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script.parser(__doc__)
     parser.add_argument("name", metavar="NAME")
     try:
         for place, found in measured(parser.parse_args().name).items():

@@ -11,10 +11,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+from control.datasets import publish
+from control.datasets.folder import Folder
+from trainer.data.manifest import Published
+
 CLASSES = 4
 SIDES = (200, 300)
 """Shortest and longest side, pixels; the photographs of Labeled Faces in the Wild have 250."""
 QUALITY = 85
+SEED = 1
 
 
 def make(folder: Path, count: int, seed: int, told: Callable[[int, int], None]) -> None:
@@ -42,6 +47,18 @@ def make(folder: Path, count: int, seed: int, told: Callable[[int, int], None]) 
         part.rename(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def published(folder: Path, count: int, side: int | None = None) -> Published:
+    """Pictures, published beside their folder; with `side` they are squares of that many pixels."""
+    if not folder.is_dir():
+        make(folder, count, SEED, lambda *_: None)
+        if side is not None:
+            for path in folder.rglob("*.jpg"):
+                with Image.open(path) as image:
+                    image.resize((side, side)).save(path, quality=QUALITY)
+    packs = folder.parent / "packs"
+    return publish.place_of(packs, publish.publish(Folder(str(folder)), packs, False, lambda *_: None).sha256)
 
 
 def _write(folder: Path, count: int, seed: int, number: int) -> None:
