@@ -75,11 +75,6 @@ def methods(asked: str) -> list[str]:
 STORE = campaign.Store(Row)
 
 
-def median(rows: Sequence[Row], config: str, method: str) -> float:
-    """Median test accuracy after the last epoch, over the seeds."""
-    return statistics.median(row.test_accuracy for row in rows if (row.config, row.method) == (config, method))
-
-
 @dataclass(frozen=True)
 class Compared:
     """One method on one configuration, over its seeds."""
@@ -101,16 +96,17 @@ def compared(rows: Sequence[Row]) -> list[Compared]:
 
 
 def _compared(rows: Sequence[Row], config: str, method: str) -> Compared:
-    mine = _of(rows, config, method)
+    mine = of(rows, config, method)
     seeds = [row.seed for row in mine]
     middle = statistics.median(row.test_accuracy for row in mine)
-    others = [row.test_accuracy for row in _of(rows, config, REFERENCE) if row.seed in seeds]
+    others = [row.test_accuracy for row in of(rows, config, REFERENCE) if row.seed in seeds]
     points = 100 * (middle - statistics.median(others)) if others and method != REFERENCE else None
     best, speed = (statistics.median(getattr(row, name) for row in mine) for name in ("test_accuracy_best", "images_per_s"))
     return Compared(config, method, seeds, [row.test_accuracy for row in mine], middle, points, best, speed)
 
 
-def _of(rows: Sequence[Row], config: str, method: str) -> list[Row]:
+def of(rows: Sequence[Row], config: str, method: str) -> list[Row]:
+    """The rows of one configuration and method."""
     return [row for row in rows if (row.config, row.method) == (config, method)]
 
 

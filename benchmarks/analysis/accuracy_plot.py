@@ -1,5 +1,6 @@
 """The picture of `benchmarks/accuracy.yml`: validation accuracy over the epochs, and test accuracies of all seeds."""
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from benchmarks.analysis.accuracy import REFERENCE, Row, Training, median
+from benchmarks.analysis.accuracy import REFERENCE, Row, Training, of
 from control.plots import picture
 
 COLOURS = ("#444444", "#0b4f8a", "#d98200", "#3f9c6b", "#7a1f5c", "#a33a00", "#8a8a8a", "#2aa5b8")
@@ -40,11 +41,11 @@ def _curves(axes: Axes, config: str, curves: dict[Training, list[float]], colour
 
 
 def _end(axes: Axes, config: str, rows: Sequence[Row], colours: dict[str, str]) -> None:
-    names = [method for method in colours if any((row.config, row.method) == (config, method) for row in rows)]
+    names = [method for method in colours if of(rows, config, method)]
     for place, method in enumerate(names):
-        values = [row.test_accuracy for row in rows if (row.config, row.method) == (config, method)]
+        values = [row.test_accuracy for row in of(rows, config, method)]
         axes.plot([place] * len(values), values, "o", color=colours[method], alpha=0.6)
-        middle = median(rows, config, method)
+        middle = statistics.median(values)
         axes.plot([place - 0.25, place + 0.25], [middle, middle], color=colours[method], linewidth=2.5)
         axes.annotate(f"{middle:.2%}", (place + 0.28, middle), va="center", fontsize=9)
     axes.set(title="test accuracy, each seed and the median", xlim=(-0.6, len(names) - 0.2))

@@ -153,8 +153,7 @@ class Point:
     @property
     def seconds(self) -> tuple[float, float, float] | None:
         """Seconds per step: smallest, median, largest."""
-        found = _values(self.rows, "seconds_step")
-        return (min(found), statistics.median(found), max(found)) if found else None
+        return _three(_values(self.rows, "seconds_step"))
 
     @property
     def spread(self) -> tuple[float, float] | None:
@@ -260,7 +259,12 @@ def _ratio(point: Point, theirs: Mapping[int, Row]) -> tuple[float, float, float
         for row in point.rows
         if row.images_per_s and row.round in theirs and (speed := theirs[row.round].images_per_s)
     ]
-    return (min(found), statistics.median(found), max(found)) if found else None
+    return _three(found)
+
+
+def _three(values: Sequence[float]) -> tuple[float, float, float] | None:
+    """Least, median, most."""
+    return (min(values), statistics.median(values), max(values)) if values else None
 
 
 def block_rows(results: Results, link: str, workers: int) -> list[list[str]]:
@@ -425,7 +429,7 @@ def _plain(results: Results, point: Point) -> dict[str, Any]:
         "workers": point.workers,
         "system": point.system,
         "rounds": len(point.rows),
-        "seconds_step": dict(zip(("least", "median", "most"), point.seconds, strict=True)) if point.seconds else None,
+        "seconds_step": _named(point.seconds),
         "images_per_s": point.images_per_s,
         "images_per_s_spread": list(point.spread) if point.spread else None,
         "of_ideal": _named(results.ratio(point, ideal)),

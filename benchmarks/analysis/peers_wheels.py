@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,12 @@ from typing import Any
 from benchmarks.analysis.peers import HOROVOD, TORCH
 from control import project
 from control.provision import wheels
-from control.runs.package import EPOCH, TRAINER
+from control.runs.package import Archive
 from trainer.errors import LockstepError
-from trainer.files import replacing, sha256_file, write_text
+from trainer.files import sha256_file, write_text
 
-PROGRAMS = project.ROOT / "benchmarks" / "peers"
-REQUIREMENTS = PROGRAMS / "requirements"
+CODE = Archive("peers", ("trainer",), flat="benchmarks/peers")
+REQUIREMENTS = project.ROOT / "benchmarks" / "peers" / "requirements"
 PLACE = project.PRIVATE / "peers"
 MODULES = {TORCH: ["torch", "numpy"], HOROVOD: ["tensorflow", "horovod.tensorflow", "horovod.runner.http.http_server"]}
 """Modules that must import on a host before an environment counts as complete."""
@@ -200,15 +199,5 @@ def _run(argv: list[str], environment: Mapping[str, str], place: Path, told: Tol
 
 
 def programs() -> Path:
-    """One file with the peer programs and this project's trainer, named by its digest; Python imports it directly."""
-    files = {path.name: path for path in sorted(PROGRAMS.glob("*.py"))}
-    files |= {str(path): TRAINER.root / path for path in TRAINER.sources()}
-    state = hashlib.sha256()
-    for name, path in files.items():
-        state.update(f"{name}\0{sha256_file(path)}\n".encode())
-    archive = PLACE / "code" / f"peers-{state.hexdigest()[:16]}.zip"
-    if not archive.is_file():
-        with replacing(archive) as part, zipfile.ZipFile(part, "w") as stream:
-            for name, path in files.items():
-                stream.writestr(zipfile.ZipInfo(name, EPOCH), path.read_bytes())
-    return archive
+    """One file with the peer programs and this project's trainer."""
+    return CODE.build(PLACE / "code")
