@@ -40,11 +40,7 @@ def main() -> None:
 
 
 def measured(name: str) -> dict[str, Found]:
-    """What was measured, by link and number of workers; those without measured parts are left out.
-
-    Raises:
-        ConfigError: there are no such results, or none with parts.
-    """
+    """What was measured, by link and number of workers; those without measured parts are left out."""
     path = RESULTS / name / "measurements.jsonl"
     if not path.is_file():
         names = sorted(one.parent.name for one in RESULTS.glob("*/measurements.jsonl"))

@@ -116,11 +116,7 @@ class Pace:
 
 
 def check_name(variable: str, name: str, most: int) -> None:
-    """Refuse a campaign's name that could leave its folder or reach a shell.
-
-    Raises:
-        ConfigError: the name could.
-    """
+    """Refuse a campaign's name that could leave its folder or reach a shell."""
     if len(name) > most or not NAME.fullmatch(name):
         raise ConfigError(f"{variable}={name}: a name is 1 to {most} of a-z 0-9 . _ - and starts with a letter or digit")
 
@@ -133,9 +129,6 @@ def refuse_other(variable: str, name: str, changed: Sequence[str], subject: str 
         name: of the campaign.
         changed: the conditions that differ, for display.
         subject: what was measured under other conditions.
-
-    Raises:
-        ConfigError: a condition differs.
     """
     if changed:
         raise ConfigError(

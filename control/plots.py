@@ -108,11 +108,7 @@ MEAN = _Centre("mean", statistics.fmean, _deviation, "± standard deviation")
 
 
 def _times(centre: _Centre, timings: Sequence[Timing], path: Path) -> None:
-    """Draw end-to-end seconds against workers: every measurement, its centre, bars.
-
-    Raises:
-        LockstepError: no trial succeeded, or one that did has no time.
-    """
+    """Draw end-to-end seconds against workers: every measurement, its centre, bars."""
     found = _series(timings, "seconds_end_to_end", "workers")
     with picture(path) as figure:
         axes = one_panel(figure, f"End-to-end time by workers: {centre.name}", _shared(timings, "workers"), "end-to-end time (s)")
@@ -144,9 +140,6 @@ def _rates(view: _View, timings: Sequence[Timing], work: Work, fit: Fit | None, 
         work: the work of a step.
         fit: drawn from the fewest to the most workers measured; None without a conclusion.
         path: of the PNG file.
-
-    Raises:
-        LockstepError: no trial of that scaling succeeded, or one that did has no images/s.
     """
     chosen = [row for row in timings if row.scaling == work.scaling]
     found = _series(chosen, "images_per_s", "workers")
@@ -197,9 +190,6 @@ def checkpoints(timings: Sequence[Timing], path: Path) -> None:
     """Draw training seconds against the steps between saved states (logarithmic; 0, only at an epoch's end, is on the right).
 
     The seconds do not start at 0, because the differences are small; the picture says so.
-
-    Raises:
-        LockstepError: no trial succeeded, or one that did has no time.
     """
     found = _series(timings, "seconds_training", "checkpoint_every")
     with picture(path) as figure:
@@ -216,9 +206,6 @@ def split(phases: Mapping[str, Mapping[str, float]], path: Path, about: str = ""
         phases: name of a bar, such as its host -> phase (of `PHASES`) -> milliseconds per step.
         path: of the PNG file.
         about: a smaller line below the title.
-
-    Raises:
-        LockstepError: no host, or an unknown phase.
     """
     _known_phases(phases)
     hosts = list(phases)
@@ -261,9 +248,6 @@ def history(rows: Sequence[Mapping[str, Any]], path: Path, best_epoch: int | Non
         rows: from `trainer.telemetry.read_history`.
         path: of the PNG file.
         best_epoch: one of the rows', or None for no mark.
-
-    Raises:
-        LockstepError: no row, or none for the best epoch.
     """
     best = _row_of(rows, best_epoch)
     with picture(path) as figure:
@@ -306,9 +290,6 @@ def compare(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None
     Args:
         runs: name -> rows from `trainer.telemetry.read_history`.
         path: of the PNG file.
-
-    Raises:
-        LockstepError: no run has a finished epoch.
     """
     drawn = {name: rows for name, rows in runs.items() if rows}
     if not drawn:

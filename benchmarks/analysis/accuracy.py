@@ -58,11 +58,7 @@ def trainings(configs: Sequence[str], methods: Sequence[str], seeds: Sequence[in
 
 
 def methods(asked: str) -> list[str]:
-    """The methods in a list.
-
-    Raises:
-        ConfigError: one is unknown, or the reference is missing.
-    """
+    """The methods in a list."""
     names = asked.split(",")
     for name in names:
         if name not in METHODS:

@@ -91,12 +91,7 @@ def differ(one: Spread, other: Spread) -> bool:
 
 
 def disturbed(host: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """A warning if other processes took a large part of the host during the passes, else an empty string.
-
-    Args:
-        host: from `machine`.
-        rows: of all passes.
-    """
+    """A warning if other processes took a large part of the host during the passes, else an empty string."""
     seconds, ours, idle = (sum(row[key] for row in rows) for key in ("seconds", "cpu_seconds", "idle_seconds"))
     others = host["cores"] - (ours + idle) / seconds
     # If a host is granted only a fraction of its machine, other processes on the rest do not matter.

@@ -126,14 +126,7 @@ def as_dicts(found: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 def draw(found: Sequence[Cell], model: str, where: str, path: Path) -> None:
-    """Draw mean images/s against batch size (logarithmic), one line per number of devices, error bars of one standard deviation.
-
-    Args:
-        found: cells, at least one.
-        model: its name.
-        where: the host in one line.
-        path: of the PNG file.
-    """
+    """Draw mean images/s against batch size (logarithmic), one line per number of devices, error bars of one standard deviation."""
     numbers, batches = sorted({cell.devices for cell in found}), sorted({cell.batch for cell in found})
     places = {batch: math.log2(batch) for batch in batches}
     with plots.picture(path) as figure:

@@ -130,14 +130,7 @@ def as_dicts(found: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def draw(found: Sequence[Row], images: int, where: str, path: Path) -> None:
-    """Draw mean seconds per pass and mean images/s against loaders, with error bars of one standard deviation.
-
-    Args:
-        found: rows, at least one.
-        images: per pass.
-        where: the host in one line.
-        path: of the PNG file.
-    """
+    """Draw mean seconds per pass and mean images/s against loaders, with error bars of one standard deviation."""
     with plots.picture(path, 5.4) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True)
         plots.write_title(figure, f"Passes over {images:,} JPEG images by loader workers")

@@ -134,16 +134,7 @@ class Settings:
 
 
 def wanted(options: Mapping[str, Any], hosts: int, is_lab: bool) -> Wanted:
-    """What to measure.
-
-    Args:
-        options: operator variables.
-        hosts: how many the inventory has.
-        is_lab: whether links can be limited there.
-
-    Raises:
-        ConfigError: an invalid value, a link that can't be limited, or more workers than hosts.
-    """
+    """What to measure."""
     numbers = sweep.numbers("workers", options.get("workers", f"1-{hosts}"))
     if max(numbers) > hosts:
         raise ConfigError(f"workers={options.get('workers')}: the inventory has {hosts} hosts; add hosts or ask for fewer")
@@ -158,20 +149,12 @@ def wanted(options: Mapping[str, Any], hosts: int, is_lab: bool) -> Wanted:
 
 
 def links(text: str) -> tuple[str, ...]:
-    """Link rates as `tc` writes them, or `none`; each once, in the order given.
-
-    Raises:
-        ConfigError: one is not a rate.
-    """
+    """Link rates as `tc` writes them, or `none`; each once, in the order given."""
     return tuple(dict.fromkeys(lab.link_rate(part.strip()) for part in text.split(",")))
 
 
 def systems(text: Any) -> tuple[str, ...]:
-    """Names of the systems to measure, in the table's order.
-
-    Raises:
-        ConfigError: an unknown one, with the nearest known.
-    """
+    """Names of the systems to measure, in the table's order."""
     if text is None:
         return tuple(name for name, system in SYSTEMS.items() if system.default)
     names = [part.strip() for part in str(text).split(",")]
@@ -182,11 +165,7 @@ def systems(text: Any) -> tuple[str, ...]:
 
 
 def settings(options: Mapping[str, Any]) -> Settings:
-    """The settings that all cells share.
-
-    Raises:
-        ConfigError: a value is not a whole number from 1, or the steps are not whole groups.
-    """
+    """The settings that all cells share."""
     found = Settings(**{name: integer(name, options[name]) for name in Settings.__dataclass_fields__ if name in options})
     for name, least in (("steps", CHUNK), ("warm_up", 2 * CHUNK)):
         number = getattr(found, name)
@@ -204,11 +183,7 @@ def bits_per_s(link: str) -> float | None:
 
 
 def cells(asked: Wanted) -> list[Cell]:
-    """All cells in order of round, link and number of workers; only the order of the systems is random.
-
-    Raises:
-        ConfigError: there are none.
-    """
+    """All cells in order of round, link and number of workers; only the order of the systems is random."""
     found = []
     for number in range(1, asked.rounds + 1):
         for link in asked.links:

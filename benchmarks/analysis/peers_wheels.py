@@ -94,17 +94,7 @@ def _with_built(gathering: wheels.Gathering, index: Mapping[str, Any], wheel: Pa
 
 
 def built(target: wheels.Target, folder: Path, digest: str, told: Told) -> Path:
-    """Horovod's wheel for one kind of host, built here against the TensorFlow of these wheels.
-
-    Args:
-        target: of the hosts.
-        folder: of the gathered wheels.
-        digest: of the gathered wheels.
-        told: called with progress messages.
-
-    Raises:
-        LockstepError: this machine can't build it.
-    """
+    """Horovod's wheel for one kind of host, built here against the TensorFlow of these wheels."""
     place = PLACE / "built" / f"{target.key}-{digest}"
     known = sorted(place.glob("horovod-*.whl"))
     if known:
@@ -136,11 +126,7 @@ def _build(place: Path, python: str, folder: Path, told: Told) -> None:
 
 
 def _builder(target: wheels.Target) -> str:
-    """A Python on this machine that matches the hosts'.
-
-    Raises:
-        LockstepError: there is none, or no compiler.
-    """
+    """A Python on this machine that matches the hosts'."""
     if os.uname().machine != target.machine:
         raise LockstepError(f"Horovod is built on the control node, which is {os.uname().machine}; the hosts are {target.machine}")
     missing = [tool for tool in TOOLS if not shutil.which(tool)]
@@ -155,11 +141,7 @@ def _builder(target: wheels.Target) -> str:
 
 
 def _tool(name: str) -> str:
-    """A program in this project's environment.
-
-    Raises:
-        LockstepError: it is missing.
-    """
+    """A program in this project's environment."""
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.is_file() else shutil.which(name)
     if not found:
@@ -168,11 +150,7 @@ def _tool(name: str) -> str:
 
 
 def _run(argv: list[str], environment: Mapping[str, str], place: Path, told: Told) -> None:
-    """Run a step of the build; its output goes to build.log.
-
-    Raises:
-        LockstepError: it failed; has its last error.
-    """
+    """Run a step of the build; its output goes to build.log."""
     log = place / "build.log"
     lines = []
     with (

@@ -229,11 +229,7 @@ class Clock:
         self._begun = time.perf_counter()
 
     def goes_on(self, loss: float) -> bool:
-        """Note that CHUNK more steps are done.
-
-        Args:
-            loss: of the last of them.
-        """
+        """Note that CHUNK more steps are done."""
         took = (time.perf_counter() - self._begun) / CHUNK
         self.losses = [*self.losses[:1], loss]
         if self._warm_up > 0:
@@ -322,11 +318,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def interface(address: str) -> str:
-    """Name of the network interface that has an IPv4 address; `lo` for the loopback's.
-
-    Raises:
-        OSError: no interface has it.
-    """
+    """Name of the network interface that has an IPv4 address; `lo` for the loopback's."""
     if address.startswith("127."):
         return "lo"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

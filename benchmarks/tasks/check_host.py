@@ -16,11 +16,7 @@ class CheckHost(Task):
 
 
 def check(host: str, looked: dict[str, Any]) -> None:
-    """Refuse a host that can't be measured now.
-
-    Raises:
-        LockstepError: says why not, and the fix.
-    """
+    """Refuse a host that can't be measured now."""
     if "facts" not in looked:
         raise LockstepError(f"{host}: {looked.get('msg', 'it gives no answer')}")
     facts = looked["facts"]

@@ -28,11 +28,7 @@ class ConcludePeers(Task):
 
 
 def conclude(peers: dict[str, Any]) -> Results | None:
-    """Write table.md, summary.json and peers.png; None if nothing is measured yet.
-
-    Args:
-        peers: the fact `peers_plan`.
-    """
+    """Write table.md, summary.json and peers.png; None if nothing is measured yet."""
     folder = Path(peers["folder"])
     rows = peers_results.STORE.read(folder / "results.csv")
     if not any(row.measured for row in rows):

@@ -42,11 +42,7 @@ class JudgePeers(Task):
 
 
 def continued(name: str, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All machines of results that are being extended.
-
-    Raises:
-        LockstepError: a machine has changed.
-    """
+    """All machines of results that are being extended."""
     found = {one["name"]: one for one in [*now, *before]}
     for one in now:
         refuse_other("peers", name, [key for key, value in found[one["name"]].items() if one.get(key) != value], one["name"])
@@ -54,11 +50,7 @@ def continued(name: str, before: list[dict[str, Any]], now: list[dict[str, Any]]
 
 
 def refuse_busy(host: str, sessions: list[str]) -> None:
-    """Refuse a host on which something is training.
-
-    Raises:
-        LockstepError: something is.
-    """
+    """Refuse a host on which something is training."""
     others = [session for session in sessions if not session.startswith(SESSION)]
     if others:
         raise LockstepError(

@@ -72,11 +72,7 @@ class PlanLoader(Task):
 
 
 def check_folder(dataset: str) -> None:
-    """Refuse datasets that never contain image files; TFRecords may, and their first images show it.
-
-    Raises:
-        LockstepError: no such folder, or a dataset of raw pixels.
-    """
+    """Refuse datasets that never contain image files; TFRecords may, and their first images show it."""
     if detect(dataset)["source"] in ("idx", "fashion_mnist"):
         raise ConfigError(
             f"dataset={dataset}: its images are raw pixels, so loaders have nothing to decode; give a folder with train/<class>/ and "

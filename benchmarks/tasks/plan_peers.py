@@ -119,11 +119,7 @@ def unsupported(system: str) -> str | None:
 
 
 def check_same(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """What is kept from an existing folder's summary.
-
-    Raises:
-        ConfigError: it was measured under other conditions, so its numbers can't be compared with new ones.
-    """
+    """What is kept from an existing folder's summary."""
     known = measured(folder)
     if not known:
         return {}

@@ -105,11 +105,7 @@ class RunAccuracy(Task):
 
 
 def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
-    """What to train.
-
-    Raises:
-        LockstepError: an invalid value, or an existing comparison of that name with other settings.
-    """
+    """What to train."""
     name = str(options.get("accuracy", f"accuracy-{datetime.datetime.now(tz=datetime.UTC):%Y%m%d-%H%M%S}"))
     check_run_name(name)
     named = str(options.get("configs", "task_cnn,deep_cnn")).split(",")
@@ -140,11 +136,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
 
 
 def refuse_compared(given: str) -> None:
-    """Refuse settings that the comparison itself varies.
-
-    Raises:
-        LockstepError: says which, and how to vary it.
-    """
+    """Refuse settings that the comparison itself varies."""
     varied = {key for settings in accuracy.METHODS.values() for key in configs.parse_set(settings)}
     ways = dict.fromkeys(varied, "methods=packed,powersgd-4") | {"seed": "seeds=1-3"}
     ways |= dict.fromkeys(("train.epochs", "train.steps", "train.time_limit"), "epochs=10")

@@ -114,7 +114,6 @@ def studies(
     timings: Sequence[Timing],
     works: Sequence[Work],
     sweep: str = "",
-    seed: int = 0,
     own: OwnWork = _unknown,
     quick: Quick = _no_number,
     hosts: Sequence[str] = (),
@@ -127,7 +126,6 @@ def studies(
         timings: all rows of a sweep.
         works: the work of a step, one for each scaling.
         sweep: its name, for the commands in messages.
-        seed: of the bootstrap.
         own: returns the own work in the trials of each group studied.
         quick: returns where no slow host joins in those trials.
         hosts: names and addresses in the inventory.
@@ -138,7 +136,7 @@ def studies(
     _complete(timings)
     chosen = {work: [row for row in timings if row.scaling == work.scaling] for work in works}
     groups = {work: _main_group(rows) for work, rows in chosen.items() if rows}
-    return [study(rows, work, sweep, seed, own(rows), quick(rows), hosts) for work, rows in groups.items()]
+    return [study(rows, work, sweep, own(rows), quick(rows), hosts) for work, rows in groups.items()]
 
 
 def _complete(timings: Sequence[Timing]) -> None:
@@ -172,7 +170,6 @@ def study(
     rows: Sequence[Timing],
     work: Work,
     sweep: str = "",
-    seed: int = 0,
     own: Mapping[int, float] | None = None,
     quick: Collection[int] = (),
     hosts: Sequence[str] = (),
@@ -180,7 +177,7 @@ def study(
     """Fit and advice for one group, or why there is none; arguments as for `scaling.fit`."""
     measured = tuple(sorted((row for row in rows if row.measured), key=lambda row: row.trial))
     try:
-        made = fit(rows, work, seed, sweep, own, quick, hosts)
+        made = fit(rows, work, 0, sweep, own, quick, hosts)
     except Refused as refusal:
         return Study(work, measured, None, str(refusal), None, refusal.command)
     return Study(work, measured, made, "", advise(made))

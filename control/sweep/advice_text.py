@@ -20,13 +20,7 @@ CERTAIN = 0.8
 
 
 def analysis(found: Sequence[Study], timings: Sequence[Timing], extras: Extras) -> str:
-    """The whole text, Markdown: headings, paragraphs, lists, tables and one indented block.
-
-    Args:
-        found: result of `advice.studies`.
-        timings: all rows of the sweep.
-        extras: known facts besides them.
-    """
+    """The whole text, Markdown: headings, paragraphs, lists, tables and one indented block."""
     each = [section for build in (_measured, _model, _start_up, _wire) for one in found for section in [build(one, extras)]]
     energy = [_energy(one, extras) for one in found]
     title = "What do saved states cost?" if about_saved_states(timings) else "How many workers?"

@@ -399,13 +399,7 @@ def _remainder(data: _Data, jump_from: int | None) -> float:
 
 
 def again(rows: Sequence[Timing], sweep: str, repeats: int) -> str:
-    """The command that measures the same trials with this many repeats: `ansible-playbook sweep.yml -e sweep=... -e workers=1-5 ...`.
-
-    Args:
-        rows: of one group (same scaling, epochs, checkpoint_every).
-        sweep: its name.
-        repeats: of every number of workers, including those already measured.
-    """
+    """The command that measures the same trials with this many repeats: `ansible-playbook sweep.yml -e sweep=... -e workers=1-5 ...`."""
     return _Again(rows, sweep).all_counts(repeats)
 
 

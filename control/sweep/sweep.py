@@ -36,11 +36,7 @@ class Wanted:
 
 
 def numbers(variable: str, text: str, least: int = 1) -> tuple[int, ...]:
-    """Whole numbers from `3`, `1,3,5` or `1-5`, sorted and unique.
-
-    Raises:
-        ConfigError: anything else, a reversed range, or a number below `least`.
-    """
+    """Whole numbers from `3`, `1,3,5` or `1-5`, sorted and unique."""
     found: set[int] = set()
     for part in str(text).replace(" ", "").split(","):
         first, dash, last = part.partition("-")
@@ -54,11 +50,7 @@ def numbers(variable: str, text: str, least: int = 1) -> tuple[int, ...]:
 
 
 def scaling(text: str) -> str:
-    """`weak` or `strong`.
-
-    Raises:
-        ConfigError: neither.
-    """
+    """`weak` or `strong`."""
     if text not in (WEAK, STRONG):
         raise ConfigError(f"scaling={text}: expected weak (every worker keeps its batch) or strong (the global batch stays)")
     return text
@@ -114,11 +106,7 @@ class Pace:
 
 
 def find(names: Sequence[str], asked: str) -> str:
-    """The requested sweep, among the existing ones.
-
-    Raises:
-        ConfigError: no sweep has that name; suggests the nearest.
-    """
+    """The requested sweep, among the existing ones."""
     check_name("sweep", asked, LONGEST_NAME)
     if asked not in names:
         raise ConfigError(f"sweep={asked}: no such sweep{nearest(asked, names)}; there are: {', '.join(names) or 'none'}")

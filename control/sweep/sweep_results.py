@@ -76,13 +76,7 @@ def conclude(folder: Path, watts_per_node: float | None = None, typed: Callable[
 
 
 def following(found: Sequence[Study], rows: Sequence[Timing], sweep: str) -> tuple[str, str]:
-    """The next step: measure what an answer lacks, or train with the answer; never a measurement that can't give one.
-
-    Args:
-        found: result of `advice.studies`.
-        rows: all rows of the sweep.
-        sweep: its name.
-    """
+    """The next step: measure what an answer lacks, or train with the answer; never a measurement that can't give one."""
     if advice_text.about_saved_states(rows):
         single = min(len([row for row in rows if row.trial.checkpoint_every == every and row.measured]) for every in _intervals(rows)) < 2
         return ("measure more", again(rows, sweep, 3)) if single else _train(sweep, max(row.workers for row in rows if row.measured))

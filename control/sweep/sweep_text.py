@@ -72,12 +72,7 @@ def measured(number: int, of: int, row: Timing, pace: Pace, after: Sequence[Tria
 
 
 def results(found: Results, folder: str) -> str:
-    """The end of a sweep for the terminal: one row per number of workers, the answer, where the files are, the next command.
-
-    Args:
-        found: result of `sweep_results.conclude`.
-        folder: the sweep's, as a user would type it.
-    """
+    """The end of a sweep for the terminal: one row per number of workers, the answer, where the files are, the next command."""
     tables = [_measured(one) for one in found.found]
     failed = [label(row.trial) for row in found.rows if not row.measured]
     lost = f"failed twice: {'; '.join(failed)} (output: {folder}/logs); the same command tries them again" if failed else ""

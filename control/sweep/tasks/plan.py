@@ -112,9 +112,6 @@ def resolve(options: dict[str, Any], folder: Path) -> Config:
     """The configuration of every trial: an epoch is the whole training set, whatever the number of workers.
 
     An existing sweep's configuration, unless another is requested, with the options typed now.
-
-    Raises:
-        ConfigError: `set` contradicts this.
     """
     given = overrides({"epochs": "3", **options})
     for key, better in FIXED.items():
@@ -148,11 +145,7 @@ def facts_of(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def wants(options: dict[str, Any], hosts: int) -> Wanted:
-    """What to measure.
-
-    Raises:
-        ConfigError: an invalid value, or more workers than hosts.
-    """
+    """What to measure."""
     every = sweep.numbers("checkpoint_every", options.get("checkpoint_every", "0"), least=0)
     # The cost of saved states is a separate question: all hosts by default.
     default = f"1-{hosts}" if "checkpoint_every" not in options else str(hosts)
@@ -177,11 +170,7 @@ def new_record(name: str, options: dict[str, Any], config: Config, hosts: list[d
 
 
 def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
-    """The record of an existing sweep.
-
-    Raises:
-        ConfigError: it was measured with another configuration or on other hosts, so its times are not comparable.
-    """
+    """The record of an existing sweep."""
     path = folder / "summary.json"
     if not path.is_file() or not timings.any_measured(folder / "timings.csv"):
         return {}
@@ -200,11 +189,7 @@ def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, An
 
 
 def check_same_facts(name: str, known: dict[str, Any], record: dict[str, Any]) -> None:
-    """Refuse to mix measurements of another trainer or other images.
-
-    Raises:
-        ConfigError: one of them differs.
-    """
+    """Refuse to mix measurements of another trainer or other images."""
     words = {"dataset": "dataset", "code": "trainer (its code has changed)"}
     refuse_other("sweep", name, [word for key, word in words.items() if known.get(key) and record[key] and known[key] != record[key]])
 
@@ -216,11 +201,7 @@ def default_name(config: str, inventory: str) -> str:
 
 
 def watts(options: dict[str, Any]) -> float | None:
-    """`watts_per_node`, or None.
-
-    Raises:
-        ConfigError: it is not a power.
-    """
+    """`watts_per_node`, or None."""
     if "watts_per_node" not in options:
         return None
     try:

@@ -80,15 +80,7 @@ class RunTrials(Task):
 
 
 def note_links(path: Path, network: dict[str, Any]) -> None:
-    """Record the bandwidth of the slowest link between the hosts; the look at the hosts has just measured it.
-
-    Args:
-        path: the sweep's summary.json.
-        network: results of `network_probe` by host; empty if nothing was measured.
-
-    Raises:
-        LockstepError: the links differ from those of earlier trials.
-    """
+    """Record the bandwidth of the slowest link between the hosts; the look at the hosts has just measured it."""
     record = dict(read_json(path))
     names = [name for name in host_labels.host_names(record["hosts"]) if name in network]
     now, before = prediction.slowest(names, network), record.get("mbit_s")
