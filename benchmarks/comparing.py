@@ -44,18 +44,18 @@ def main() -> None:
     """Measure and print."""
     arguments = script.parser(__doc__, images=1500, rounds=8).parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        place = Path(temporary)
-        published = pictures.published(place / "pictures", arguments.images)
+        folder = Path(temporary)
+        published = pictures.published(folder / "pictures", arguments.images)
         rows = [decoding(published, manifest.load(published), size, arguments.rounds) for size in SIZES]
-        rows += [compared(published, arguments.rounds), started(place, arguments.rounds)]
+        rows += [compared(published, arguments.rounds), started(folder, arguments.rounds)]
     print(text.table(["what", "without", "with", "unit"], rows))
 
 
-def decoding(published: manifest.Published, made: manifest.Manifest, size: tuple[int, ...], rounds: int) -> Row:
+def decoding(published: manifest.Published, contents: manifest.Manifest, size: tuple[int, ...], rounds: int) -> Row:
     """Images read and decoded per second of CPU time."""
-    images = cache.Decoded(published.folder, made, "train", size, 1)
-    indices = np.arange(len(made.train.files))
-    readers = [kind(published.folder, made, "train") for kind in (Unchecked, cache.PackReader)]
+    images = cache.Decoded(published.folder, contents, "train", size, 1)
+    indices = np.arange(len(contents.train.files))
+    readers = [kind(published.folder, contents, "train") for kind in (Unchecked, cache.PackReader)]
 
     def read(reader: cache.PackReader) -> None:
         images._reader = reader
@@ -72,10 +72,10 @@ def compared(published: manifest.Published, rounds: int) -> Row:
     return [f"digest of a manifest of {len(data) / 1e6:.1f} MB", *(text.Number(value * 1000, 2) for value in seconds), "ms"]
 
 
-def started(place: Path, rounds: int) -> Row:
+def started(folder: Path, rounds: int) -> Row:
     """Time to start a Python that imports only what its start needs."""
-    archive = package.TRAINER.build(place / "code")
-    checked = checked_code.command(sys.executable, str(archive), package.TRAINER.sha256(), str(place / "caches"))
+    archive = package.TRAINER.build(folder / "code")
+    checked = checked_code.command(sys.executable, str(archive), package.TRAINER.sha256(), str(folder / "caches"))
     plain = {**os.environ, "PYTHONPATH": str(archive)}
     commands = (([sys.executable], plain), (checked, dict(os.environ)))
     ways = [partial(subprocess.run, [*argv, "-c", "pass"], env=environment, check=True) for argv, environment in commands]

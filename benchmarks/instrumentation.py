@@ -42,12 +42,12 @@ def measure(arguments: argparse.Namespace) -> None:
 
 def in_turn(run: Callable[[int, int], float], times: int, steps: int, every: int) -> list[tuple[float, float]]:
     """Milliseconds per step without and with profiled steps; the order alternates from pair to pair."""
-    found = []
+    pairs = []
     for number in range(times):
         order = (0, every) if number % 2 == 0 else (every, 0)
         seconds = {variant: run(steps, variant) for variant in order}
-        found.append((seconds[0] / steps * 1000, seconds[every] / steps * 1000))
-    return found
+        pairs.append((seconds[0] / steps * 1000, seconds[every] / steps * 1000))
+    return pairs
 
 
 def runner(cluster: Any, rank: int) -> Callable[[int, int], float]:
@@ -56,7 +56,7 @@ def runner(cluster: Any, rank: int) -> Callable[[int, int], float]:
     from trainer.data.pipeline import calls
 
     parts, feed, rates = script.prepared(cluster, rank, STEPS_PER_CALL)
-    whole, apart = step.make_train_call(parts), step.ProfiledCall(parts, step.make_forward_backward_call(parts.local))
+    together, apart = step.make_train_call(parts), step.ProfiledCall(parts, step.make_forward_backward_call(parts.local))
 
     def run(steps: int, every: int) -> float:
         begun = time.perf_counter()
@@ -65,7 +65,7 @@ def runner(cluster: Any, rank: int) -> Callable[[int, int], float]:
             if call.taken_apart:
                 apart(some, few)
             else:
-                whole(some, few).numpy()
+                together(some, few).numpy()
         return time.perf_counter() - begun
 
     return run

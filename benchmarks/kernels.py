@@ -75,8 +75,8 @@ def tensorflow(matrix: tuple[int, int], images: int, rank: int, factors: int, xl
     left, right = (tf.random.normal([size, factors]) for size in matrix)
 
     def project() -> Any:
-        whole = error + tf.matmul(inputs, deltas, transpose_a=True)
-        return whole, tf.matmul(whole, right[:, :rank])
+        gradient = error + tf.matmul(inputs, deltas, transpose_a=True)
+        return gradient, tf.matmul(gradient, right[:, :rank])
 
     def reproject() -> Any:
         return tf.matmul(left, error, transpose_a=True)

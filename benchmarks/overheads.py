@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN")
     try:
         for name in parser.parse_args().runs:
-            print(told(name, chief_records(latest_run(ROOT / "runs", name))))
+            print(table(name, chief_records(latest_run(ROOT / "runs", name))))
     except LockstepError as error:
         sys.exit(str(error))
 
@@ -45,19 +45,19 @@ def stays(phases: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
     Args:
         phases: records of kind `phase`, oldest first; the last one, `ended`, ends the previous one.
     """
-    found: dict[str, list[float]] = {TRAINING: [], **{kind: [] for kind in ROWS}}
+    durations: dict[str, list[float]] = {TRAINING: [], **{kind: [] for kind in ROWS}}
     begun = False
     for one, following in pairwise(phases):
         begun = begun or one["phase"] == TRAINING
-        found[one["phase"] if begun else STARTING].append(following["t"] - one["t"])
-    return found
+        durations[one["phase"] if begun else STARTING].append(following["t"] - one["t"])
+    return durations
 
 
-def told(name: str, lines: Iterable[Mapping[str, Any]]) -> str:
+def table(name: str, lines: Iterable[Mapping[str, Any]]) -> str:
     """A table of one run."""
-    found = stays([line for line in lines if line["kind"] == "phase"])
-    training = sum(found[TRAINING])
-    rows = [[meaning, *_cells(found[kind], training, kind == STARTING)] for kind, meaning in ROWS.items()]
+    durations = stays([line for line in lines if line["kind"] == "phase"])
+    training = sum(durations[TRAINING])
+    rows = [[meaning, *_cells(durations[kind], training, kind == STARTING)] for kind, meaning in ROWS.items()]
     header = ["", "seconds", "of training", "times", "median s"]
     return f"{name}: {training:,.1f} s of training\n{text.table(header, rows)}\n"
 

@@ -109,13 +109,13 @@ MEAN = _Centre("mean", statistics.fmean, _deviation, "± standard deviation")
 
 def _times(centre: _Centre, timings: Sequence[Timing], path: Path) -> None:
     """Draw end-to-end seconds against workers: every measurement, its centre, bars."""
-    found = _series(timings, "seconds_end_to_end", "workers")
+    series = _series(timings, "seconds_end_to_end", "workers")
     with picture(path) as figure:
         axes = one_panel(figure, f"End-to-end time by workers: {centre.name}", _shared(timings, "workers"), "end-to-end time (s)")
-        places = _worker_axis(axes, found)
-        _measurements(axes, found, places, centre)
+        positions = _worker_axis(axes, series)
+        _measurements(axes, series, positions, centre)
         start_at_zero(axes)
-        _finish(figure, axes, _notes(timings, found, centre))
+        _finish(figure, axes, _notes(timings, series, centre))
 
 
 time_median, time_mean = (functools.partial(_times, centre) for centre in (MEDIAN, MEAN))
@@ -142,21 +142,21 @@ def _rates(view: _View, timings: Sequence[Timing], work: Work, fit: Fit | None, 
         path: of the PNG file.
     """
     chosen = [row for row in timings if row.scaling == work.scaling]
-    found = _series(chosen, "images_per_s", "workers")
-    base = _base(found)
+    series = _series(chosen, "images_per_s", "workers")
+    base = _base(series)
     batch = f"{count(work.batch, 'image')} a {'worker and step' if work.scaling == WEAK else 'step of all workers'}"
     with picture(path) as figure:
         axes = one_panel(figure, view.title.format(base), f"{_shared(chosen, 'workers')}, {batch}", view.label.format(base))
-        places = _worker_axis(axes, found)
-        counts = range(min(places), max(places) + 1)
+        positions = _worker_axis(axes, series)
+        counts = range(min(positions), max(positions) + 1)
         factor = functools.partial(view.factor, base)
         ideal = [factor(count) * count * base.images_per_s / base.workers for count in counts]
         axes.plot(counts, ideal, label=f"ideal: in proportion to {base}", **IDEAL)
-        _measurements(axes, _scaled(found, factor), places, MEDIAN, joined=not fit)
+        _measurements(axes, _scaled(series, factor), positions, MEDIAN, joined=not fit)
         if fit:
             _fitted(axes, fit, counts, factor)
         start_at_zero(axes)
-        _finish(figure, axes, _notes(chosen, found, MEDIAN))
+        _finish(figure, axes, _notes(chosen, series, MEDIAN))
 
 
 _SPEEDUP = _View("Speedup by workers: images/s relative to {}", "speedup over {} (times)", lambda base, _: 1 / base.images_per_s)
@@ -169,13 +169,13 @@ _THROUGHPUT = _View("Throughput by workers: training images/s of all of them", "
 speedup, efficiency, throughput = (functools.partial(_rates, view) for view in (_SPEEDUP, _EFFICIENCY, _THROUGHPUT))
 
 
-def _base(found: Sequence[_Series]) -> _Base:
-    fewest = min(count for one in found for count in one.values)
-    return _Base(fewest, statistics.median([value for one in found for value in one.values.get(fewest, [])]))
+def _base(series: Sequence[_Series]) -> _Base:
+    fewest = min(count for one in series for count in one.values)
+    return _Base(fewest, statistics.median([value for one in series for value in one.values.get(fewest, [])]))
 
 
-def _scaled(found: Sequence[_Series], factor: Callable[[int], float]) -> list[_Series]:
-    return [_Series(one.label, {count: [value * factor(count) for value in some] for count, some in one.values.items()}) for one in found]
+def _scaled(series: Sequence[_Series], factor: Callable[[int], float]) -> list[_Series]:
+    return [_Series(one.label, {count: [value * factor(count) for value in some] for count, some in one.values.items()}) for one in series]
 
 
 def _fitted(axes: Any, fit: Fit, counts: Sequence[int], factor: Callable[[int], float]) -> None:
@@ -191,26 +191,26 @@ def checkpoints(timings: Sequence[Timing], path: Path) -> None:
 
     The seconds do not start at 0, because the differences are small; the picture says so.
     """
-    found = _series(timings, "seconds_training", "checkpoint_every")
+    series = _series(timings, "seconds_training", "checkpoint_every")
     with picture(path) as figure:
         axes = one_panel(figure, "What saved states cost: median training time", _shared(timings, "checkpoint_every"), "training time (s)")
-        places = _interval_axis(axes, found)
-        _measurements(axes, found, places, MEDIAN)
-        _finish(figure, axes, f"{_notes(timings, found, MEDIAN)} The seconds do not start at 0.")
+        positions = _interval_axis(axes, series)
+        _measurements(axes, series, positions, MEDIAN)
+        _finish(figure, axes, f"{_notes(timings, series, MEDIAN)} The seconds do not start at 0.")
 
 
-def split(phases: Mapping[str, Mapping[str, float]], path: Path, about: str = "") -> None:
+def split(phases: Mapping[str, Mapping[str, float]], path: Path, subtitle: str = "") -> None:
     """Draw the phases of a step: one stacked bar per host.
 
     Args:
         phases: name of a bar, such as its host -> phase (of `PHASES`) -> milliseconds per step.
         path: of the PNG file.
-        about: a smaller line below the title.
+        subtitle: a smaller line below the title.
     """
     _known_phases(phases)
     hosts = list(phases)
     with picture(path, _tall(len(hosts), 8, 0.35)) as figure:
-        axes = one_panel(figure, "What a training step is made of", about, "")
+        axes = one_panel(figure, "What a training step is made of", subtitle, "")
         axes.set_xlabel("time a step (ms)")
         axes.grid(visible=False, axis="y")
         ends = _stacked(axes, phases)
@@ -227,7 +227,7 @@ def _stacked(axes: Any, phases: Mapping[str, Mapping[str, float]]) -> list[float
     """Draw bars of all phases in order; returns the end of each host's bar."""
     ends = [0.0] * len(phases)
     for phase, (label, colour, hatch) in PHASES.items():
-        widths = [found.get(phase, 0.0) for found in phases.values()]
+        widths = [milliseconds.get(phase, 0.0) for milliseconds in phases.values()]
         axes.barh(range(len(ends)), widths, 0.62, ends, label=label, color=colour, hatch=hatch, edgecolor="#222222", linewidth=0.7)
         ends = [end + width for end, width in zip(ends, widths, strict=True)]
     return ends
@@ -236,8 +236,8 @@ def _stacked(axes: Any, phases: Mapping[str, Mapping[str, float]]) -> list[float
 def _known_phases(phases: Mapping[str, Mapping[str, float]]) -> None:
     if not phases:
         raise LockstepError("no picture of a step: no host has a split of its steps; set telemetry.profile_every above 0 and train")
-    for host, found in phases.items():
-        if unknown := set(found) - set(PHASES):
+    for host, milliseconds in phases.items():
+        if unknown := set(milliseconds) - set(PHASES):
             raise LockstepError(f"no picture of a step: {host} has the phase {min(unknown)!r}; known are {', '.join(PHASES)}")
 
 
@@ -264,11 +264,13 @@ def history(rows: Sequence[Mapping[str, Any]], path: Path, best_epoch: int | Non
 def _row_of(rows: Sequence[Mapping[str, Any]], epoch: int | None) -> Mapping[str, Any] | None:
     if not rows:
         raise LockstepError("no picture of a run's history: no epoch is finished; train at least one")
-    found = next((row for row in rows if row["epoch"] == epoch), None)
-    if epoch is not None and found is None:
-        known = f"{rows[0]['epoch']} to {rows[-1]['epoch']}"
-        raise LockstepError(f"no picture of a run's history: best epoch {epoch} is not among its epochs {known}; give one of those or None")
-    return found
+    chosen = next((row for row in rows if row["epoch"] == epoch), None)
+    if epoch is not None and chosen is None:
+        epochs = f"{rows[0]['epoch']} to {rows[-1]['epoch']}"
+        raise LockstepError(
+            f"no picture of a run's history: best epoch {epoch} is not among its epochs {epochs}; give one of those or None"
+        )
+    return chosen
 
 
 def _mark(axes: Any, best: Mapping[str, Any] | None, key: str, factor: float) -> None:
@@ -337,11 +339,11 @@ def picture(path: Path, height: float = HEIGHT_IN, width: float = WIDTH_IN) -> I
             figure.savefig(part, format="png", metadata={"Software": None})
 
 
-def one_panel(figure: Any, title: str, about: str, label: str) -> Any:
+def one_panel(figure: Any, title: str, subtitle: str, label: str) -> Any:
     """Axes with a title, a smaller line with what all have in common, and the name and unit of y."""
     axes = figure.subplots()
     write_title(figure, title)
-    axes.set_title(about, loc="left", color="#333333")
+    axes.set_title(subtitle, loc="left", color="#333333")
     axes.set_ylabel(label)
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     return axes
@@ -427,18 +429,18 @@ def _settings(row: Timing, names: Sequence[str]) -> str:
     return ", ".join(say(row) for name, say in _SETTINGS.items() if name in names)
 
 
-def _notes(timings: Sequence[Timing], found: Sequence[_Series], centre: _Centre) -> str:
+def _notes(timings: Sequence[Timing], series: Sequence[_Series], centre: _Centre) -> str:
     """The meaning of dots and bars, and the number of missing trials."""
-    repeats = sorted({len(some) for one in found for some in one.values.values()})
+    repeats = sorted({len(some) for one in series for some in one.values.values()})
     dots = "Dots: single measurements."
     bars = f" Bars: {centre.bars}." if repeats[-1] > 1 else " No bars: one repeat each."
     failed = sum(not row.measured for row in timings)
     return f"{dots}{bars}" + (f" {count(failed, 'failed trial')} left out." if failed else "")
 
 
-def _worker_axis(axes: Any, found: Sequence[_Series]) -> dict[int, float]:
+def _worker_axis(axes: Any, series: Sequence[_Series]) -> dict[int, float]:
     """Whole numbers of workers on the x axis; returns the position of each measured one."""
-    counts = sorted({count for one in found for count in one.values})
+    counts = sorted({count for one in series for count in one.values})
     axes.set_xlabel("workers")
     if counts[-1] - counts[0] < MANY_TICKS:
         axes.set_xticks(range(counts[0], counts[-1] + 1))
@@ -449,46 +451,46 @@ def _worker_axis(axes: Any, found: Sequence[_Series]) -> dict[int, float]:
     return {count: float(count) for count in counts}
 
 
-def _interval_axis(axes: Any, found: Sequence[_Series]) -> dict[int, float]:
+def _interval_axis(axes: Any, series: Sequence[_Series]) -> dict[int, float]:
     """Steps between saved states on a logarithmic scale; returns the position of each."""
-    steps = sorted({step for one in found for step in one.values if step})
-    places = {step: math.log10(step) for step in steps}
-    if any(0 in one.values for one in found):
-        places[0] = max(places.values(), default=0.0) + 0.5
+    steps = sorted({step for one in series for step in one.values if step})
+    positions = {step: math.log10(step) for step in steps}
+    if any(0 in one.values for one in series):
+        positions[0] = max(positions.values(), default=0.0) + 0.5
     axes.set_xlabel("steps between saved states (logarithmic)")
-    axes.set_xticks(list(places.values()), [f"{step:,}" if step else "epoch's end" for step in places])
-    margin = gap(places) / 2
-    axes.set_xlim(min(places.values()) - margin, max(places.values()) + margin)
-    return places
+    axes.set_xticks(list(positions.values()), [f"{step:,}" if step else "epoch's end" for step in positions])
+    margin = gap(positions) / 2
+    axes.set_xlim(min(positions.values()) - margin, max(positions.values()) + margin)
+    return positions
 
 
-def gap(places: Mapping[int, float]) -> float:
+def gap(positions: Mapping[int, float]) -> float:
     """The shortest distance between neighbours on the x axis; 1 for a single position."""
-    ordered = sorted(places.values())
+    ordered = sorted(positions.values())
     return min((right - left for left, right in itertools.pairwise(ordered)), default=1.0)
 
 
 def _measurements(
     axes: Any,
-    found: Sequence[_Series],
-    places: Mapping[int, float],
+    series: Sequence[_Series],
+    positions: Mapping[int, float],
     centre: _Centre,
     joined: bool = True,
 ) -> None:
     """Dots of all measurements; beside them their centres with bars, joined by a line."""
-    width = min(0.3, 0.8 / len(found)) * gap(places)
-    for index, one in enumerate(found):
-        shift = (index - (len(found) - 1) / 2) * width
+    width = min(0.3, 0.8 / len(series)) * gap(positions)
+    for index, one in enumerate(series):
+        shift = (index - (len(series) - 1) / 2) * width
         ink = line_style(index) if joined else line_style(index) | {"linestyle": "none"}
-        at = [places[x] + shift for x in places if x in one.values]
-        values = [one.values[x] for x in places if x in one.values]
+        at = [positions[x] + shift for x in positions if x in one.values]
+        values = [one.values[x] for x in positions if x in one.values]
         label = f"{centre.name}, {one.label}" if one.label else centre.name
         ends = [list(side) for side in zip(*(centre.spread(some) for some in values), strict=True)]
         axes.errorbar(at, [centre.of(some) for some in values], ends, label=label, mfc="white", mew=1.5, zorder=4, **ink)
-        for place, some in zip(at, values, strict=True):
-            axes.plot(beside(place, width, len(some)), some, ".", color=ink["color"], markersize=6, alpha=0.8, zorder=5)
+        for position, some in zip(at, values, strict=True):
+            axes.plot(beside(position, width, len(some)), some, ".", color=ink["color"], markersize=6, alpha=0.8, zorder=5)
 
 
-def beside(place: float, width: float, count: int) -> list[float]:
+def beside(position: float, width: float, count: int) -> list[float]:
     """Positions of dots: in the order of repeats, to the right of their centre, so that equal ones remain distinct."""
-    return [place + width * (0.22 + 0.56 * (number + 0.5) / count) for number in range(count)]
+    return [position + width * (0.22 + 0.56 * (number + 0.5) / count) for number in range(count)]

@@ -42,12 +42,12 @@ def _curves(axes: Axes, config: str, curves: dict[Training, list[float]], colour
 
 def _end(axes: Axes, config: str, rows: Sequence[Row], colours: dict[str, str]) -> None:
     names = [method for method in colours if of(rows, config, method)]
-    for place, method in enumerate(names):
+    for position, method in enumerate(names):
         values = [row.test_accuracy for row in of(rows, config, method)]
-        axes.plot([place] * len(values), values, "o", color=colours[method], alpha=0.6)
+        axes.plot([position] * len(values), values, "o", color=colours[method], alpha=0.6)
         middle = statistics.median(values)
-        axes.plot([place - 0.25, place + 0.25], [middle, middle], color=colours[method], linewidth=2.5)
-        axes.annotate(f"{middle:.2%}", (place + 0.28, middle), va="center", fontsize=9)
+        axes.plot([position - 0.25, position + 0.25], [middle, middle], color=colours[method], linewidth=2.5)
+        axes.annotate(f"{middle:.2%}", (position + 0.28, middle), va="center", fontsize=9)
     axes.set(title="test accuracy, each seed and the median", xlim=(-0.6, len(names) - 0.2))
     axes.set_xticks(range(len(names)), names)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1))

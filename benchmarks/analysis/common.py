@@ -135,9 +135,9 @@ def figures(spread: Spread, digits: int = 6) -> dict[str, float | None]:
     return {"mean": round(spread.mean, digits), "deviation": deviation, "median": round(spread.median, digits)}
 
 
-def error_bars(axes: Any, places: Sequence[float], spreads: Sequence[Spread], **style: Any) -> None:
+def error_bars(axes: Any, positions: Sequence[float], spreads: Sequence[Spread], **style: Any) -> None:
     """Draw means with bars of one standard deviation."""
-    axes.errorbar(places, [one.mean for one in spreads], [one.deviation for one in spreads], mfc="white", mew=1.5, **style)
+    axes.errorbar(positions, [one.mean for one in spreads], [one.deviation for one in spreads], mfc="white", mew=1.5, **style)
 
 
 def bars_note(passes: int, dots: str = "") -> str:

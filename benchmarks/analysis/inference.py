@@ -39,17 +39,17 @@ class Processor:
     """Threads in TensorFlow's single pool for logical devices."""
 
 
-def answer(found: Sequence[Cell], batches: Sequence[int], smallest: int, processor: Processor) -> str:
+def answer(found_cells: Sequence[Cell], batches: Sequence[int], smallest: int, processor: Processor) -> str:
     """One sentence: whether the most devices are faster than the fewest, and why.
 
     Args:
-        found: cells of the requested batches and of the smallest one.
+        found_cells: cells of the requested batches and of the smallest one.
         batches: the requested batches; the largest is compared.
         smallest: batch of one image per device.
         processor: the hardware behind the devices.
     """
-    by = {(cell.devices, cell.batch): cell for cell in found}
-    few, many = found[0].devices, found[-1].devices
+    by = {(cell.devices, cell.batch): cell for cell in found_cells}
+    few, many = found_cells[0].devices, found_cells[-1].devices
     if few == many:
         return f"Only {count(many, 'device')} measured: nothing to compare."
     ratios = [_ratio(by[few, batch], by[many, batch]) for batch in batches]
@@ -93,7 +93,7 @@ def _costs(devices: int, cut: float) -> str:
     return f"in {devices} costs {cut:.2f} ms a call" if cut > 0 else f"in {devices} has no measurable cost"
 
 
-def shown(found: Sequence[Cell]) -> str:
+def shown(found_cells: Sequence[Cell]) -> str:
     """The table for the terminal."""
     header = ["batch", "devices", "images/s (median)", "mean", "± deviation", "ms a call", *CORES]
     lines = [
@@ -106,12 +106,12 @@ def shown(found: Sequence[Cell]) -> str:
             Number(cell.seconds.median * 1000, 2),
             *cell.core_cells(),
         ]
-        for cell in sorted(found, key=lambda cell: (cell.batch, cell.devices))
+        for cell in sorted(found_cells, key=lambda cell: (cell.batch, cell.devices))
     ]
     return table(header, lines)
 
 
-def as_dicts(found: Sequence[Cell]) -> list[dict[str, Any]]:
+def as_dicts(found_cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """The cells for summary.json."""
     return [
         {
@@ -121,24 +121,24 @@ def as_dicts(found: Sequence[Cell]) -> list[dict[str, Any]]:
             "seconds_a_call": round(cell.seconds.median, 6),
             **cell.cores(),
         }
-        for cell in found
+        for cell in found_cells
     ]
 
 
-def draw(found: Sequence[Cell], model: str, where: str, path: Path) -> None:
+def draw(found_cells: Sequence[Cell], model: str, where: str, path: Path) -> None:
     """Draw mean images/s against batch size (logarithmic), one line per number of devices, error bars of one standard deviation."""
-    numbers, batches = sorted({cell.devices for cell in found}), sorted({cell.batch for cell in found})
-    places = {batch: math.log2(batch) for batch in batches}
+    numbers, batches = sorted({cell.devices for cell in found_cells}), sorted({cell.batch for cell in found_cells})
+    positions = {batch: math.log2(batch) for batch in batches}
     with plots.picture(path) as figure:
         axes = plots.one_panel(figure, f"Prediction by batch size and devices: {model}", where, "images/s")
         for index, devices in enumerate(numbers):
             # Side by side, so that equal points stay distinguishable.
-            shift = (index - (len(numbers) - 1) / 2) * min(0.06 * plots.gap(places), 0.1)
-            some = [cell for cell in found if cell.devices == devices]
-            at, spreads = [places[cell.batch] + shift for cell in some], [cell.images_per_s for cell in some]
+            shift = (index - (len(numbers) - 1) / 2) * min(0.06 * plots.gap(positions), 0.1)
+            some = [cell for cell in found_cells if cell.devices == devices]
+            at, spreads = [positions[cell.batch] + shift for cell in some], [cell.images_per_s for cell in some]
             error_bars(axes, at, spreads, label=count(devices, "device"), **plots.line_style(index))
         axes.set_xlabel("batch size (images, logarithmic)")
-        axes.set_xticks(list(places.values()), [f"{batch:,}" for batch in batches])
+        axes.set_xticks(list(positions.values()), [f"{batch:,}" for batch in batches])
         plots.start_at_zero(axes)
         axes.legend()
-        plots.footnote(figure, bars_note(len(found[0].images_per_s.values)))
+        plots.footnote(figure, bars_note(len(found_cells[0].images_per_s.values)))

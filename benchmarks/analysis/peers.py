@@ -166,12 +166,12 @@ def systems(text: Any) -> tuple[str, ...]:
 
 def settings(options: Mapping[str, Any]) -> Settings:
     """The settings that all cells share."""
-    found = Settings(**{name: integer(name, options[name]) for name in Settings.__dataclass_fields__ if name in options})
+    chosen = Settings(**{name: integer(name, options[name]) for name in Settings.__dataclass_fields__ if name in options})
     for name, least in (("steps", CHUNK), ("warm_up", 2 * CHUNK)):
-        number = getattr(found, name)
+        number = getattr(chosen, name)
         if number % CHUNK or number < least:
             raise ConfigError(f"{name}={number}: every system takes {CHUNK} steps at a time; give a multiple of {CHUNK}, from {least}")
-    return found
+    return chosen
 
 
 def bits_per_s(link: str) -> float | None:
@@ -184,18 +184,18 @@ def bits_per_s(link: str) -> float | None:
 
 def cells(asked: Wanted) -> list[Cell]:
     """All cells in order of round, link and number of workers; only the order of the systems is random."""
-    found = []
+    all_cells = []
     for number in range(1, asked.rounds + 1):
         for link in asked.links:
             for workers in asked.workers:
-                found += _block(asked, number, link, workers)
-    if not found:
+                all_cells += _block(asked, number, link, workers)
+    if not all_cells:
         several = asked.workers == (1,)
         raise ConfigError(
             f"systems={','.join(asked.systems)}: measured with {'several workers' if several else 'one worker'} only, and workers is "
             f"{','.join(map(str, asked.workers))}; add {'-e workers=2 or more' if several else '-e workers=1'}, or other systems"
         )
-    return found
+    return all_cells
 
 
 def _block(asked: Wanted, number: int, link: str, workers: int) -> list[Cell]:

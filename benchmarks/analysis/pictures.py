@@ -22,14 +22,14 @@ QUALITY = 85
 SEED = 1
 
 
-def make(folder: Path, count: int, seed: int, told: Callable[[int, int], None]) -> None:
+def make(folder: Path, count: int, seed: int, progress: Callable[[int, int], None]) -> None:
     """Make `count` pictures in `train/<class>/` and one per class in `test/<class>/`: all of them, or no folder.
 
     Args:
         folder: where; nothing happens if it exists.
         count: at least one per class.
         seed: of the pictures; picture n is the same for every `count`.
-        told: called with the number of finished pictures and of all.
+        progress: called with the number of finished pictures and of all.
     """
     if folder.is_dir():
         return
@@ -41,8 +41,8 @@ def make(folder: Path, count: int, seed: int, told: Callable[[int, int], None]) 
             for label in range(CLASSES):
                 (part / split / f"person-{label}").mkdir(parents=True)
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for done, _ in enumerate(pool.map(partial(_write, part, count, seed), range(total)), 1):
-                told(done, total)
+            for finished, _ in enumerate(pool.map(partial(_write, part, count, seed), range(total)), 1):
+                progress(finished, total)
         part.chmod(0o755)
         part.rename(folder)
     finally:

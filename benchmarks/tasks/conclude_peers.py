@@ -46,19 +46,19 @@ def conclude(peers: dict[str, Any]) -> Results | None:
 
 def versions(path: Path) -> dict[str, dict[str, str]]:
     """By system, the versions that its first worker last reported."""
-    found = {}
+    by_system = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        said = json.loads(line)
-        if said["workers"][0]["result"]:
-            found[said["cell"].split("-", 3)[3]] = said["workers"][0]["result"]["versions"]
-    return found
+        measurement = json.loads(line)
+        if measurement["workers"][0]["result"]:
+            by_system[measurement["cell"].split("-", 3)[3]] = measurement["workers"][0]["result"]["versions"]
+    return by_system
 
 
 def shown(results: Results, peers: dict[str, Any]) -> str:
     """Tables for one worker and for the most workers, sentences, failures, and the results' folder."""
     most = results.most
     blocks = [peers_results.terminal_table(results, *block) for block in results.blocks() if block[1] in (1, most)]
-    told = peers_results.sentences(results) + [f"failed: {one}" for one in peers_results.failures(results)]
+    sentences = peers_results.sentences(results) + [f"failed: {one}" for one in peers_results.failures(results)]
     folder = project.relative(Path(peers["folder"]))
     pairs = [("all tables", f"{folder}/table.md"), ("picture", f"{folder}/peers.png"), ("measure more", f"{peers['again']}")]
-    return "\n\n".join([*blocks, "\n".join(told), f"Next\n{text.fields(pairs)}"])
+    return "\n\n".join([*blocks, "\n".join(sentences), f"Next\n{text.fields(pairs)}"])

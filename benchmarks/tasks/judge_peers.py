@@ -22,7 +22,7 @@ class JudgePeers(Task):
     def act(self) -> dict[str, Any]:
         """Refuse hosts that train, and those without Python."""
         looked, probed, hosts = self.arguments["looked"], self.arguments["probed"], self.arguments["hosts"]
-        found = {}
+        hardware = {}
         for host in hosts:
             name = host["name"]
             seen, facts = provisioning.parse(looked[name].get("output", "")), probed[name].get("facts")
@@ -30,23 +30,23 @@ class JudgePeers(Task):
                 raise LockstepError(f"{name} gives no answer: {probed[name].get('msg', 'unreachable')}; see ansible-playbook doctor.yml")
             refuse_busy(name, seen.sessions)
             threads = self.arguments.get("threads") or thread_share(hosts, name, max(1, int(facts["cpus"])))
-            found[name] = {**_wheels(seen), "threads": int(threads), "machine": machine(host, facts)}
+            hardware[name] = {**_wheels(seen), "threads": int(threads), "machine": machine(host, facts)}
         if not self.check_mode:
             folder = Path(self.arguments["folder"])
-            path, machines = folder / "summary.json", [one["machine"] for one in found.values()]
+            path, machines = folder / "summary.json", [one["machine"] for one in hardware.values()]
             record = read_json(path)
             if peers_results.STORE.read(folder / "results.csv"):
                 machines = continued(record["name"], record.get("machines", []), machines)
             write_json(path, {**record, "machines": machines, "control_cores": os.cpu_count()})
-        return {"ansible_facts": {"peers_hosts": found}}
+        return {"ansible_facts": {"peers_hosts": hardware}}
 
 
 def continued(name: str, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """All machines of results that are being extended."""
-    found = {one["name"]: one for one in [*now, *before]}
+    by_name = {one["name"]: one for one in [*now, *before]}
     for one in now:
-        refuse_other("peers", name, [key for key, value in found[one["name"]].items() if one.get(key) != value], one["name"])
-    return [found[key] for key in sorted(found)]
+        refuse_other("peers", name, [key for key, value in by_name[one["name"]].items() if one.get(key) != value], one["name"])
+    return [by_name[key] for key in sorted(by_name)]
 
 
 def refuse_busy(host: str, sessions: list[str]) -> None:

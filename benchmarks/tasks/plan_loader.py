@@ -56,7 +56,7 @@ class PlanLoader(Task):
         if self.check_mode and not folder.is_dir():
             return None
         line = Line(Display(), command_line.terminal())
-        pictures.make(folder, count, pictures.SEED, lambda done, total: line.update(f"making pictures: {done:,} of {total:,}"))
+        pictures.make(folder, count, pictures.SEED, lambda finished, total: line.update(f"making pictures: {finished:,} of {total:,}"))
         line.end()
         return str(folder)
 

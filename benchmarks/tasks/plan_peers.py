@@ -102,17 +102,17 @@ class PlanPeers(Task):
 
 def is_lab(inventory: Path) -> bool:
     """Whether an inventory is this project's lab, whose links can be limited."""
-    place = project.ROOT / "inventory" / "lab"
-    return inventory.resolve() in (place, place / "hosts.yml")
+    lab = project.ROOT / "inventory" / "lab"
+    return inventory.resolve() in (lab, lab / "hosts.yml")
 
 
 def unsupported(system: str) -> str | None:
     """Why this version of the trainer does not support the system's configuration; None if it does."""
-    known = SYSTEMS[system]
-    if known.kind != OURS:
+    compared = SYSTEMS[system]
+    if compared.kind != OURS:
         return None
     try:
-        configs.build(json.loads(known.variant))
+        configs.build(json.loads(compared.variant))
     except ConfigError as error:
         return str(error)
     return None
@@ -120,15 +120,15 @@ def unsupported(system: str) -> str | None:
 
 def check_same(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     """What is kept from an existing folder's summary."""
-    known = measured(folder)
-    if not known:
+    before = measured(folder)
+    if not before:
         return {}
-    changed = [words for key, words in SAME.items() if known[key] != record[key]]
-    refuse_other("peers", record["name"], changed + other_hosts(known["hosts"], record["hosts"]))
-    kept = {"date": known["date"], "command": known["command"]}
-    kept |= {key: sorted({*known[key], *record[key]}) for key in ("workers",)}
-    kept |= {key: list(dict.fromkeys([*known[key], *record[key]])) for key in ("links", "systems")}
-    return {**kept, "rounds": max(known["rounds"], record["rounds"]), "hosts": max(known["hosts"], record["hosts"], key=len)}
+    changed = [words for key, words in SAME.items() if before[key] != record[key]]
+    refuse_other("peers", record["name"], changed + other_hosts(before["hosts"], record["hosts"]))
+    kept = {"date": before["date"], "command": before["command"]}
+    kept |= {key: sorted({*before[key], *record[key]}) for key in ("workers",)}
+    kept |= {key: list(dict.fromkeys([*before[key], *record[key]])) for key in ("links", "systems")}
+    return {**kept, "rounds": max(before["rounds"], record["rounds"]), "hosts": max(before["hosts"], record["hosts"], key=len)}
 
 
 def measured(folder: Path) -> dict[str, Any]:

@@ -41,17 +41,17 @@ class RunAccuracy(Task):
         """Plan, train what is missing, evaluate the results."""
         options = command_line.operator_options(COMMAND, self.task_vars)
         refuse_questions()
-        self.made = plan(options, planning.hosts(self.task_vars))
-        folder = Path(self.made["folder"])
-        left = remaining(self.made["trainings"], accuracy.STORE.read(folder / "results.csv"))
-        Display().display(shown(self.made, len(left)))
+        self.comparison = plan(options, planning.hosts(self.task_vars))
+        folder = Path(self.comparison["folder"])
+        left = remaining(self.comparison["trainings"], accuracy.STORE.read(folder / "results.csv"))
+        Display().display(shown(self.comparison, len(left)))
         if self.check_mode:
             return {}
-        write_json(folder / "plan.json", {key: value for key, value in self.made.items() if key not in ("trainings", "folder")})
+        write_json(folder / "plan.json", {key: value for key, value in self.comparison.items() if key not in ("trainings", "folder")})
         self.line = Line(Display(), command_line.terminal(), every=30)
         with heeding_signals() as ended:
             self._all(left, ended)
-        return {"changed": bool(left), "show_last": conclude(folder, self.made)}
+        return {"changed": bool(left), "show_last": conclude(folder, self.comparison)}
 
     def _all(self, left: list[Training], ended: Any) -> None:
         pace = Pace()
@@ -59,28 +59,28 @@ class RunAccuracy(Task):
             for number, training in enumerate(left, 1):
                 begun = time.monotonic()
                 row = self._one(training, ended, f"{number} of {len(left)}", pace.left(left[number - 1 :]))
-                accuracy.STORE.put(Path(self.made["folder"]) / "results.csv", row)
+                accuracy.STORE.put(Path(self.comparison["folder"]) / "results.csv", row)
                 pace.add(training, time.monotonic() - begun)
-                said = (
+                result = (
                     f"{row.config}  {row.method}  seed {row.seed}  test accuracy {row.test_accuracy:.4f}  {row.images_per_s:,.0f} images/s"
                 )
-                self.line.print(f"  {number}/{len(left)}  {said}")
+                self.line.print(f"  {number}/{len(left)}  {result}")
         except Interrupted:
-            name = self.made["name"]
+            name = self.comparison["name"]
             raise LockstepError(f"interrupted; what was trained is kept: -e accuracy={name} goes on, and trains nothing twice") from None
         finally:
             self.line.end()
 
-    def _one(self, training: Training, ended: Any, place: str, expected: float | None) -> Row:
-        run, begun = training.run(self.made["name"]), time.monotonic()
+    def _one(self, training: Training, ended: Any, progress: str, expected: float | None) -> Row:
+        run, begun = training.run(self.comparison["name"]), time.monotonic()
 
         def show() -> None:
             elapsed = time.monotonic() - begun
             left = f"; about {text.duration(expected - elapsed)} left" if expected is not None else ""
-            self.line.update(f"{place}: {run}, {text.duration(elapsed)}{left}")
+            self.line.update(f"{progress}: {run}, {text.duration(elapsed)}{left}")
 
-        settings = ",".join(part for part in (f"seed={training.seed}", accuracy.METHODS[training.method], self.made["set"]) if part)
-        chosen = {key: self.made[key] for key in ("epochs", "workers", "dataset") if self.made[key] is not None}
+        settings = ",".join(part for part in (f"seed={training.seed}", accuracy.METHODS[training.method], self.comparison["set"]) if part)
+        chosen = {key: self.comparison[key] for key in ("epochs", "workers", "dataset") if self.comparison[key] is not None}
         try:
             self._play("train", run, {**chosen, "config": training.config, "set": settings}, ended, show)
             self._play("evaluate", run, {"epoch": "best,last"}, ended, show)
@@ -96,12 +96,12 @@ class RunAccuracy(Task):
             self._play("stop", run, {}, lambda: False, lambda: None)
 
     def _play(self, command: str, run: str, options: dict[str, Any], ended: Any, show: Any) -> None:
-        log = Path(self.made["folder"]) / "logs" / f"{run}.log"
+        log = Path(self.comparison["folder"]) / "logs" / f"{run}.log"
         variables = {**command_line.inventory_overrides(COMMAND), **options, "run": run}
         code = Playbook(f"{command}.yml", variables, log).run(ended, show)
         if code != 0:
             end = "\n".join(f"  {line}" for line in last_lines(log, 25))
-            raise LockstepError(f"{run}: {command}.yml failed (exit code {code}):\n{end}\n-e accuracy={self.made['name']} goes on")
+            raise LockstepError(f"{run}: {command}.yml failed (exit code {code}):\n{end}\n-e accuracy={self.comparison['name']} goes on")
 
 
 def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
     methods = accuracy.methods(str(options.get("methods", "packed,powersgd")))
     seeds = sweep.numbers("seeds", options.get("seeds", "1-3"))
     workers = integer("workers", options.get("workers", len(hosts)))
-    made = {
+    comparison = {
         "name": name,
         "folder": str(benchmark.results(name)),
         "command": benchmark.command("benchmarks/accuracy.yml", {**options, "accuracy": name}),
@@ -131,8 +131,8 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
         "code": package.TRAINER.sha256()[:16],
         "trainings": accuracy.trainings(named, methods, seeds),
     }
-    check_same(made)
-    return made
+    check_same(comparison)
+    return comparison
 
 
 def refuse_compared(given: str) -> None:
@@ -147,14 +147,14 @@ def refuse_compared(given: str) -> None:
             raise LockstepError(f"set={key}: it is what the comparison varies, or asks for by itself; give it as in -e {way}")
 
 
-def check_same(made: dict[str, Any]) -> None:
+def check_same(comparison: dict[str, Any]) -> None:
     """Refuse to mix with results of other settings; more seeds, configurations and methods may be added."""
-    path = Path(made["folder"]) / "plan.json"
+    path = Path(comparison["folder"]) / "plan.json"
     if not path.is_file():
         return
     before = read_json(path)
-    changed = [f"{key} ({before.get(key)}, now {made[key]})" for key in ALIKE if before.get(key) != made[key]]
-    refuse_other("accuracy", made["name"], changed)
+    changed = [f"{key} ({before.get(key)}, now {comparison[key]})" for key in ALIKE if before.get(key) != comparison[key]]
+    refuse_other("accuracy", comparison["name"], changed)
 
 
 def row_of(training: Training, run: Path) -> Row:
@@ -165,26 +165,31 @@ def row_of(training: Training, run: Path) -> Row:
     return Row(training.config, training.method, training.seed, last, tested[last], tested[best], *speed)
 
 
-def conclude(folder: Path, made: dict[str, Any]) -> str:
+def conclude(folder: Path, comparison: dict[str, Any]) -> str:
     """Write table.md, summary.json and the picture; return the text to show."""
     rows = accuracy.STORE.read(folder / "results.csv")
     table = accuracy.table(rows)
-    write_text(folder / "table.md", f"# {made['name']}\n\n    {made['command']}\n\n```\n{table}\n```\n")
-    clusters = (recorded(project.RUNS / row.trial.run(made["name"])) for row in reversed(rows))
+    write_text(folder / "table.md", f"# {comparison['name']}\n\n    {comparison['command']}\n\n```\n{table}\n```\n")
+    clusters = (recorded(project.RUNS / row.trial.run(comparison["name"])) for row in reversed(rows))
     # A deleted run still has its row, but its machines are no longer known.
-    cluster = next(filter(None, clusters), {"hosts": made["hosts"]})
-    about = {key: made[key] for key in KEPT}
+    cluster = next(filter(None, clusters), {"hosts": comparison["hosts"]})
+    settings = {key: comparison[key] for key in KEPT}
     write_json(
         folder / "summary.json",
-        {**about, "command": made["command"], "hosts": cluster["hosts"], "compared": [asdict(one) for one in accuracy.compared(rows)]},
+        {
+            **settings,
+            "command": comparison["command"],
+            "hosts": cluster["hosts"],
+            "compared": [asdict(one) for one in accuracy.compared(rows)],
+        },
     )
-    draw(rows, curves(rows, made["name"]), folder / "accuracy.png")
+    draw(rows, curves(rows, comparison["name"]), folder / "accuracy.png")
     pairs = [
         ("table", project.relative(folder / "table.md")),
         ("picture", project.relative(folder / "accuracy.png")),
-        ("more seeds", made["more"]),
+        ("more seeds", comparison["more"]),
     ]
-    return f"Test accuracy after {text.count(made['epochs'], 'epoch')}\n{table}\n\nNext\n{text.fields(pairs)}"
+    return f"Test accuracy after {text.count(comparison['epochs'], 'epoch')}\n{table}\n\nNext\n{text.fields(pairs)}"
 
 
 def curves(rows: list[Row], name: str) -> dict[Training, list[float]]:
@@ -193,16 +198,16 @@ def curves(rows: list[Row], name: str) -> dict[Training, list[float]]:
     return {training: [epoch["val_accuracy"] for epoch in history] for training, history in histories.items() if history}
 
 
-def shown(made: dict[str, Any], left: int) -> str:
+def shown(comparison: dict[str, Any], left: int) -> str:
     """The plan."""
     pairs = [
-        ("name", made["name"]),
-        ("configurations", ", ".join(made["configs"])),
-        ("methods", ", ".join(made["methods"])),
-        ("seeds", ", ".join(map(str, made["seeds"]))),
-        ("epochs", str(made["epochs"])),
-        ("workers", str(made["workers"])),
-        ("dataset", str(made["dataset"] or "the configurations' own")),
-        ("trainings", f"{len(made['trainings'])}, of them {left} to do"),
+        ("name", comparison["name"]),
+        ("configurations", ", ".join(comparison["configs"])),
+        ("methods", ", ".join(comparison["methods"])),
+        ("seeds", ", ".join(map(str, comparison["seeds"]))),
+        ("epochs", str(comparison["epochs"])),
+        ("workers", str(comparison["workers"])),
+        ("dataset", str(comparison["dataset"] or "the configurations' own")),
+        ("trainings", f"{len(comparison['trainings'])}, of them {left} to do"),
     ]
     return "Plan\n" + text.fields(pairs)

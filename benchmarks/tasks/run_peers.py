@@ -63,7 +63,7 @@ class RunPeers(Task):
         for number, cell in enumerate(cells, 1):
             reason = self.missing.get(SYSTEMS[cell.system].environment)
             if reason:
-                self._done(peers_results.failed(cell, f"not installed: {reason}"), number, len(cells))
+                self._record(peers_results.failed(cell, f"not installed: {reason}"), number, len(cells))
                 continue
             if self.limits and cell.link != link:
                 self._play("link", {"names": self._names(len(self.peers["hosts"])), "rate": cell.link}, must=True)
@@ -71,15 +71,15 @@ class RunPeers(Task):
             begun = time.monotonic()
             row = self._measure(cell, lambda cell=cell, number=number, begun=begun: self._show(cell, number, cells, pace, begun))  # type: ignore[misc]
             pace.add(cell, time.monotonic() - begun)
-            self._done(row, number, len(cells))
+            self._record(row, number, len(cells))
 
     def _show(self, cell: Cell, number: int, cells: list[Cell], pace: Pace, begun: float) -> None:
         left = pace.left(cells[number - 1 :])
-        about = f"; about {text.duration(left)} left" if left else ""
+        remaining = f"; about {text.duration(left)} left" if left else ""
         where = f"{number} of {len(cells)}: round {cell.round}, {peers_results.heading(cell.link, cell.workers)}, {cell.system}"
-        self.line.update(f"{where}, {time.monotonic() - begun:.0f} s{about}")
+        self.line.update(f"{where}, {time.monotonic() - begun:.0f} s{remaining}")
 
-    def _done(self, row: Row, number: int, total: int) -> None:
+    def _record(self, row: Row, number: int, total: int) -> None:
         peers_results.STORE.put(self.folder / "results.csv", row)
         where = f"{number}/{total}  round {row.round}  {peers_results.heading(row.link, row.workers)}  {row.system}"
         if row.seconds_step is not None and row.images_per_s is not None:

@@ -219,9 +219,9 @@ def fit(
     commands = _Again(rows or timings, sweep, hosts)
     _enough(rows, commands)
     data = _Data(work, _measured(rows, work), _own(own or {}, rows))
-    made = _made(data, _jump(data, quick), seed)
-    _sure(made, data.steps, commands)
-    return made
+    fitted = _made(data, _jump(data, quick), seed)
+    _sure(fitted, data.steps, commands)
+    return fitted
 
 
 Measured = dict[int, list[float]]
@@ -229,10 +229,10 @@ Measured = dict[int, list[float]]
 
 
 def _measured(rows: Sequence[Timing], work: Work) -> Measured:
-    found: Measured = {workers: [] for workers in sorted({row.workers for row in rows})}
+    measured: Measured = {workers: [] for workers in sorted({row.workers for row in rows})}
     for row in rows:
-        found[row.workers].append(step_seconds(row, work))
-    return found
+        measured[row.workers].append(step_seconds(row, work))
+    return measured
 
 
 def _own(own: Mapping[int, float], rows: Sequence[Timing]) -> dict[int, float]:
@@ -248,7 +248,7 @@ class _Data:
     own: dict[int, float]
 
     def without(self, workers: int) -> "_Data":
-        kept = {n: all_s for n, all_s in self.steps.items() if n != workers}
+        kept = {n: seconds_of for n, seconds_of in self.steps.items() if n != workers}
         return _Data(self.work, kept, {n: seconds for n, seconds in self.own.items() if n != workers})
 
     def design(self, jump_from: int | None) -> Vector:
@@ -256,13 +256,13 @@ class _Data:
 
         Then one row for the own work of each number of workers; it weighs as much as all its repeats together.
         """
-        rows = [self.work.terms(n, jump_from) / statistics.median(all_s) for n, all_s in self.steps.items() for _ in all_s]
+        rows = [self.work.terms(n, jump_from) / statistics.median(seconds_of) for n, seconds_of in self.steps.items() for _ in seconds_of]
         own = [self.work.own_terms(n, jump_from) / self.own[n] * weight for n, weight in zip(self.own, self.weights(), strict=True)]
         return np.array([*rows, *own])
 
     def targets(self) -> Vector:
         """Target values of the rows of `design`."""
-        rows = [seconds / statistics.median(all_s) for all_s in self.steps.values() for seconds in all_s]
+        rows = [seconds / statistics.median(seconds_of) for seconds_of in self.steps.values() for seconds in seconds_of]
         return np.array([*rows, *self.weights()])
 
     def weights(self) -> Vector:
@@ -274,7 +274,7 @@ def _made(data: _Data, jump_from: int | None, seed: int) -> Fit:
     best = Model(data.work, jump_from, _solve(data, jump_from))
     compute, latency, per_byte, jump = best.values.tolist()
     resampled = Model(data.work, jump_from, _resample(best, data, seed))
-    noise = math.sqrt(_noise([np.log(all_s) for all_s in data.steps.values()]))
+    noise = math.sqrt(_noise([np.log(seconds_of) for seconds_of in data.steps.values()]))
     held_out, odd = _held_out(data, jump_from), None if jump_from else _odd(data, noise)
     counts = tuple(data.steps)
     return Fit(data.work, jump_from, best.values, compute, latency, per_byte, jump, held_out, odd, noise, counts, data.own, resampled)
@@ -307,14 +307,14 @@ def _resample(best: Model, data: _Data, seed: int) -> Vector:
     drawn from a normal distribution, like that of the mean of the number's repeats.
     """
     generator = np.random.default_rng(seed)
-    residuals = [np.log(np.array(all_s) / best.step_s(n)) for n, all_s in data.steps.items()]
+    residuals = [np.log(np.array(seconds_of) / best.step_s(n)) for n, seconds_of in data.steps.items()]
     within = np.concatenate([one - one.mean() for one in residuals])
     within *= math.sqrt(len(within) / (len(within) - len(data.steps)))
     group = np.array([row for row, one in enumerate(residuals) for _ in one])
     misfit = _misfit(residuals, _own_residuals(best, data), _parameters(best.jump_from))
     shared = generator.normal(0.0, misfit, (RESAMPLES, len(data.steps)))
     drawn = generator.choice(within, (RESAMPLES, len(group))) + shared[:, group]
-    expected = np.array([float(best.step_s(n)) / statistics.median(all_s) for n, all_s in data.steps.items()])
+    expected = np.array([float(best.step_s(n)) / statistics.median(seconds_of) for n, seconds_of in data.steps.items()])
     targets = np.hstack([expected[group] * np.exp(drawn), _own_targets(best, data, misfit, _noise(residuals), generator)])
     return _least_squares(data.design(best.jump_from), targets)
 
@@ -352,7 +352,7 @@ def _held_out(data: _Data, jump_from: int | None) -> dict[int, float]:
     """Each number of workers predicted from the others, if they are enough for a fit; keeps the jump's place."""
     if len(data.steps) <= _parameters(jump_from):
         return {}
-    return {n: (_predicted(n, data, jump_from) / statistics.median(all_s) - 1) * 100 for n, all_s in data.steps.items()}
+    return {n: (_predicted(n, data, jump_from) / statistics.median(seconds_of) - 1) * 100 for n, seconds_of in data.steps.items()}
 
 
 def _predicted(left_out: int, data: _Data, jump_from: int | None) -> float:
@@ -452,13 +452,13 @@ def _enough(rows: Sequence[Timing], commands: _Again) -> None:
             f"no trial succeeded; the model of a step needs {FEWEST_COUNTS} different numbers of workers. ", commands.command("", 3)
         )
     if len(repeats) < FEWEST_COUNTS:
-        said = (
+        shortage = (
             f"only {listed(repeats)} workers were measured; the model of a step has {FEWEST_COUNTS} parameters and needs at least as many "
             "different numbers of workers"
         )
         if commands.hosts and len(commands.hosts) < FEWEST_COUNTS:
-            raise Refused(f"{said}, and the inventory has {count(len(commands.hosts), 'host')}: add hosts to it, and measure again.")
-        raise Refused(f"{said}. Measure: ", commands.command(f"1-{max(FEWEST_COUNTS, *repeats)}", 3))
+            raise Refused(f"{shortage}, and the inventory has {count(len(commands.hosts), 'host')}: add hosts to it, and measure again.")
+        raise Refused(f"{shortage}. Measure: ", commands.command(f"1-{max(FEWEST_COUNTS, *repeats)}", 3))
     once = [n for n, times in repeats.items() if times < FEWEST_REPEATS]
     if 2 * len(once) >= len(repeats):
         raise Refused(
@@ -468,50 +468,50 @@ def _enough(rows: Sequence[Timing], commands: _Again) -> None:
         )
 
 
-def _sure(made: Fit, measured: Measured, commands: _Again) -> None:
+def _sure(fitted: Fit, measured: Measured, commands: _Again) -> None:
     """Require intervals that are narrow enough, and at least one clear gain."""
-    widths = {n: _width(made, n) for n in measured}
+    widths = {n: _width(fitted, n) for n in measured}
     worst = max(widths, key=lambda n: widths[n])
     if widths[worst] > WIDEST:
-        low, high = made.interval("images_per_s", worst)
-        why, command = _why(made, measured, widths[worst], commands)
+        low, high = fitted.interval("images_per_s", worst)
+        why, command = _why(fitted, measured, widths[worst], commands)
         raise Refused(
-            f"images/s of {count(worst, 'worker')} are {made.images_per_s(worst):,.0f} with a 95% interval from {low:,.0f} to {high:,.0f}, "
-            f"{widths[worst]:.0%} wide (limit: {WIDEST:.0%}). {why}",
+            f"images/s of {count(worst, 'worker')} are {fitted.images_per_s(worst):,.0f} with a 95% interval from {low:,.0f} "
+            f"to {high:,.0f}, {widths[worst]:.0%} wide (limit: {WIDEST:.0%}). {why}",
             command,
         )
-    gains = {n: made.interval("gain", n) for n in list(measured)[1:]}
+    gains = {n: fitted.interval("gain", n) for n in list(measured)[1:]}
     if all(low < 0 and high > worth(n) for n, (low, high) in gains.items()):
-        said = ", ".join(f"{count(n, 'worker')} [{low:+.0%}, {high:+.0%}]" for n, (low, high) in gains.items())
-        why, command = _why(made, measured, max(widths.values()), commands)
+        intervals = ", ".join(f"{count(n, 'worker')} [{low:+.0%}, {high:+.0%}]" for n, (low, high) in gains.items())
+        why, command = _why(fitted, measured, max(widths.values()), commands)
         raise Refused(
-            f"no worker's gain in images/s is distinguishable from 0, nor from the {WORTH:.0%} that is worth a worker: {said}. {why}",
+            f"no worker's gain in images/s is distinguishable from 0, nor from the {WORTH:.0%} that is worth a worker: {intervals}. {why}",
             command,
         )
 
 
-def _width(made: Fit, workers: int) -> float:
-    low, high = made.interval("images_per_s", workers)
-    return (high - low) / made.images_per_s(workers)
+def _width(fitted: Fit, workers: int) -> float:
+    low, high = fitted.interval("images_per_s", workers)
+    return (high - low) / fitted.images_per_s(workers)
 
 
-def _why(made: Fit, measured: Measured, width: float, commands: _Again) -> tuple[str, str]:
+def _why(fitted: Fit, measured: Measured, width: float, commands: _Again) -> tuple[str, str]:
     """Whether repeats differ (measure more often) or the numbers of workers do not fit one curve (measure again), and the command.
 
     No command if none can help: workers on one machine fit no curve however often they are measured.
     """
-    apart = {n: (max(all_s) - min(all_s)) / statistics.median(all_s) for n, all_s in measured.items()}
-    off = {n: abs(statistics.median(all_s) / made.step_s(n) - 1) for n, all_s in measured.items()}
+    apart = {n: (max(seconds_of) - min(seconds_of)) / statistics.median(seconds_of) for n, seconds_of in measured.items()}
+    off = {n: abs(statistics.median(seconds_of) / fitted.step_s(n) - 1) for n, seconds_of in measured.items()}
     noisiest, farthest = max(apart, key=lambda n: apart[n]), max(off, key=lambda n: off[n])
     most = max(map(len, measured.values()))
     if off[farthest] > apart[noisiest]:
         misses = f"it misses {count(farthest, 'worker')} by {off[farthest]:.0%}"
-        if made.odd is not None:
+        if fitted.odd is not None:
             misses = (
-                f"{count(made.odd[0], 'worker')} take {abs(made.odd[1]):.0%} {'longer' if made.odd[1] > 0 else 'less'} "
+                f"{count(fitted.odd[0], 'worker')} take {abs(fitted.odd[1]):.0%} {'longer' if fitted.odd[1] > 0 else 'less'} "
                 "than the others let expect"
             )
-        agree = f"The repeats agree within {apart[noisiest]:.0%}, but no curve meets all numbers of workers: {misses}{_own_grows(made)}. "
+        agree = f"The repeats agree within {apart[noisiest]:.0%}, but no curve meets all numbers of workers: {misses}{_own_grows(fitted)}. "
         if commands.one_machine:
             return f"{agree}These workers share one machine and take each other's cores, which measuring again does not change.", ""
         return (
@@ -524,11 +524,11 @@ def _why(made: Fit, measured: Measured, width: float, commands: _Again) -> tuple
     return f"{noisy}. Measure more often, with no other work on the hosts: ", commands.all_counts(repeats)
 
 
-def _own_grows(made: Fit) -> str:
+def _own_grows(fitted: Fit) -> str:
     """Own work that grows with the workers, as on a shared machine; empty if it does not, or is unknown."""
-    alike = {n: seconds / float(made.work.own_terms(n)[0]) for n, seconds in made.own.items()}
+    alike = {n: seconds / float(fitted.work.own_terms(n)[0]) for n, seconds in fitted.own.items()}
     if not alike or alike[max(alike)] < (1 + ODD) * alike[min(alike)]:
         return ""
     fewest, most = min(alike), max(alike)
-    images = "the same images" if made.work.scaling == STRONG else "a step"
+    images = "the same images" if fitted.work.scaling == STRONG else "a step"
     return f"; own work for {images} grows from {alike[fewest]:.3g} s with {fewest} to {alike[most]:.3g} s with {count(most, 'worker')}"

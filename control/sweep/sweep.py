@@ -37,16 +37,16 @@ class Wanted:
 
 def numbers(variable: str, text: str, least: int = 1) -> tuple[int, ...]:
     """Whole numbers from `3`, `1,3,5` or `1-5`, sorted and unique."""
-    found: set[int] = set()
+    chosen: set[int] = set()
     for part in str(text).replace(" ", "").split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)) or int(first) < least:
             raise ConfigError(f"{variable}={text}: expected whole numbers from {least}, as in 3 or 1,3,5 or 1-5")
         wanted = range(int(first), int(last or first) + 1)
-        found.update(wanted[: MOST + 1])
-        if len(found) > MOST:
+        chosen.update(wanted[: MOST + 1])
+        if len(chosen) > MOST:
             raise ConfigError(f"{variable}={text}: these are more than {MOST} numbers; measure fewer")
-    return tuple(sorted(found))
+    return tuple(sorted(chosen))
 
 
 def scaling(text: str) -> str:

@@ -28,7 +28,7 @@ MEASURED = ("seconds_end_to_end", "seconds_training", "images_per_s")
 class Bench:
     """Settings with which a sweep's trials run."""
 
-    found: dict[str, Any]
+    record: dict[str, Any]
     """The sweep's summary.json, with `folder`."""
     variables: dict[str, Any]
     """Other variables given with `-e`: the inventory's."""
@@ -42,7 +42,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         """The sweep's folder."""
-        self.folder = Path(self.found["folder"])
+        self.folder = Path(self.record["folder"])
 
     def clear_leftover(self) -> None:
         """Remove what earlier commands left running or could not remove."""
@@ -55,7 +55,7 @@ class Bench:
         Raises:
             LockstepError: it failed, as all others would.
         """
-        run = f"{self.found['name']}.{sweep.WARM_UP}"
+        run = f"{self.record['name']}.{sweep.WARM_UP}"
         overrides = "train.global_batch=null,train.steps_per_epoch=10"
         options = {"workers": workers, "epochs": 1, "set": overrides, "remeasure": self.remeasure}
         summary = self._launch(run, options, meanwhile)
@@ -73,16 +73,16 @@ class Bench:
 
     def measure(self, trial: Trial, meanwhile: Callable[[float], None]) -> Timing:
         """Run a trial; returns the row for timings.csv, without times if it failed."""
-        run = sweep.run_name(self.found["name"], trial)
-        batch = self.found["global_batch"] if trial.scaling == STRONG else "null"
+        run = sweep.run_name(self.record["name"], trial)
+        batch = self.record["global_batch"] if trial.scaling == STRONG else "null"
         kept = read_json(self.folder / "summary.json")["reduction"]
         overrides = f"train.global_batch={batch},checkpoint.every_steps={trial.checkpoint_every or 'null'},reduction.name={kept}"
         with metering(self.meter) as samples:
             summary = self._launch(run, {"workers": trial.workers, "epochs": trial.epochs, "set": overrides}, meanwhile)
         self._energy(run, summary, samples)
-        done = summary["state"] == SUCCEEDED
-        hosts = host_labels.host_names(self.found["hosts"][: trial.workers])
-        end_to_end, training, rate = ((summary[key] if done else None) for key in MEASURED)
+        succeeded = summary["state"] == SUCCEEDED
+        hosts = host_labels.host_names(self.record["hosts"][: trial.workers])
+        end_to_end, training, rate = ((summary[key] if succeeded else None) for key in MEASURED)
         return Timing(
             workers=trial.workers,
             repeat=trial.repeat,
@@ -92,7 +92,7 @@ class Bench:
             images_per_s=rate,
             checkpoint_every=trial.checkpoint_every,
             scaling=trial.scaling,
-            state=SUCCEEDED if done else FAILED,
+            state=SUCCEEDED if succeeded else FAILED,
             hosts=" ".join(hosts),
         )
 
@@ -120,7 +120,7 @@ class Bench:
         # Results of a failed try would make this one a continuation.
         shutil.rmtree(local, ignore_errors=True)
         self._log(run).unlink(missing_ok=True)
-        options = {**self.variables, **options, "run": run, "sweep": self.found["name"], "config": str(self.folder / "config.yml")}
+        options = {**self.variables, **options, "run": run, "sweep": self.record["name"], "config": str(self.folder / "config.yml")}
         workers = int(options["workers"])
         write_json(self._mark(run), {"workers": workers})
         code = self._play("trial", run, options, lambda: meanwhile(time.monotonic() - begun))
@@ -135,7 +135,7 @@ class Bench:
 
     def _remove(self, run: str, workers: int) -> None:
         """End a trial's processes and remove its folders on the hosts."""
-        options = {**self.variables, "run": run, "sweep": self.found["name"], "workers": workers}
+        options = {**self.variables, "run": run, "sweep": self.record["name"], "workers": workers}
         if self._play("remove_trial", run, options, lambda: None) == 0:
             self._mark(run).unlink(missing_ok=True)
         else:

@@ -43,8 +43,8 @@ class Plan(Task):
             meter.watts(str(options["meter"]))
         if not boolean("measure", options.get("measure", True)):
             name = sweep.find(project.sweeps(), str(options["sweep"])) if "sweep" in options else _latest()
-            found = {"name": name, "folder": str(project.SWEEPS / name), "trials": []}
-            return {"ansible_facts": {"sweep_found": found, "cluster": planning.hosts(self.task_vars), "run_options": options}}
+            found_sweep = {"name": name, "folder": str(project.SWEEPS / name), "trials": []}
+            return {"ansible_facts": {"sweep_found": found_sweep, "cluster": planning.hosts(self.task_vars), "run_options": options}}
         return self._measuring(options)
 
     def _measuring(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -60,19 +60,19 @@ class Plan(Task):
         folder = project.SWEEPS / name
         config = resolve(options, folder)
         wanted = wants(options, len(hosts))
-        known = check_same(folder, name, config, hosts, options)
+        record_before = check_same(folder, name, config, hosts, options)
         plan = self._plan(name, config, hosts, max(wanted.workers), options.get("remeasure", False))
-        record = {**new_record(name, options, config, hosts), **known, **facts_of(plan)}
-        check_same_facts(name, known, record)
+        record = {**new_record(name, options, config, hosts), **record_before, **facts_of(plan)}
+        check_same_facts(name, record_before, record)
         trials = sweep.order(wanted, record["seed"])
         left = remaining(trials, timings.read(folder / "timings.csv"))
         if not self.check_mode:
             write_text(folder / "config.yml", configs.dump(config))
             write_json(folder / "summary.json", record)
-        found = {**record, "folder": str(folder), "trials": [asdict(trial) for trial in left]}
-        shown = sweep_text.plan(found, wanted, trials, left, plan, project.relative(folder))
+        found_sweep = {**record, "folder": str(folder), "trials": [asdict(trial) for trial in left]}
+        shown = sweep_text.plan(found_sweep, wanted, trials, left, plan, project.relative(folder))
         shown += f"\n  configuration {choice['why']}" if choice else ""
-        facts = {"sweep_found": found, "plan": plan, "cluster": plan["hosts"], "run_options": options}
+        facts = {"sweep_found": found_sweep, "plan": plan, "cluster": plan["hosts"], "run_options": options}
         return {"show": shown, "ansible_facts": facts, **({"if_interrupted": CONTINUES} if left and not self.check_mode else {})}
 
     def _choice(self, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -86,17 +86,17 @@ class Plan(Task):
 
     def _plan(self, name: str, config: Config, hosts: list[dict[str, Any]], workers: int, remeasure: Any) -> dict[str, Any]:
         """The warm-up's plan: a run like any trial, on all hosts that the trials use."""
-        place, run = f"{project.TRIALS}/{name}", f"{name}.{sweep.WARM_UP}"
+        folder, run = f"{project.TRIALS}/{name}", f"{name}.{sweep.WARM_UP}"
         if self.check_mode:
             run += ".check"
         else:
             # An interrupted warm-up's files would make this one its continuation.
-            shutil.rmtree(project.runs_folder(place) / run, ignore_errors=True)
+            shutil.rmtree(project.runs_folder(folder) / run, ignore_errors=True)
         with tempfile.TemporaryDirectory() as temporary:
             path = Path(temporary) / "config.yml"
             path.write_text(configs.dump(config), encoding="utf-8")
             options = {"run": run, "config": str(path), "workers": str(workers), "remeasure": remeasure}
-            return planning.make(options, hosts, place, len(hosts), self.arguments["packs"], not self.check_mode)
+            return planning.make(options, hosts, folder, len(hosts), self.arguments["packs"], not self.check_mode)
 
 
 def with_choice(options: dict[str, Any], choice: dict[str, Any] | None) -> dict[str, Any]:
@@ -174,24 +174,26 @@ def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, An
     path = folder / "summary.json"
     if not path.is_file() or not timings.any_measured(folder / "timings.csv"):
         return {}
-    known = dict(read_json(path))
+    record_before = dict(read_json(path))
     old = configs.to_dict(configs.build(configs.load(folder / "config.yml")))
     changed = [key for key in configs.differences(old, configs.to_dict(config)) if key not in FREE]
-    places = [host_labels.place(host) for host in hosts]
-    changed += other_hosts(known["hosts"], places)
-    if config.train.global_batch and options.get("scaling") == STRONG and config.train.global_batch != known["global_batch"]:
+    labels = [host_labels.place(host) for host in hosts]
+    changed += other_hosts(record_before["hosts"], labels)
+    if config.train.global_batch and options.get("scaling") == STRONG and config.train.global_batch != record_before["global_batch"]:
         changed.append("train.global_batch")
-    if "seed" in options and integer("seed", options["seed"]) != known["seed"]:
+    if "seed" in options and integer("seed", options["seed"]) != record_before["seed"]:
         changed.append("seed")
     refuse_other("sweep", name, changed)
     # The order of the remaining trials follows the seed recorded first.
-    return known if len(known["hosts"]) >= len(places) else {**known, "hosts": places}
+    return record_before if len(record_before["hosts"]) >= len(labels) else {**record_before, "hosts": labels}
 
 
-def check_same_facts(name: str, known: dict[str, Any], record: dict[str, Any]) -> None:
+def check_same_facts(name: str, record_before: dict[str, Any], record: dict[str, Any]) -> None:
     """Refuse to mix measurements of another trainer or other images."""
     words = {"dataset": "dataset", "code": "trainer (its code has changed)"}
-    refuse_other("sweep", name, [word for key, word in words.items() if known.get(key) and record[key] and known[key] != record[key]])
+    refuse_other(
+        "sweep", name, [word for key, word in words.items() if record_before.get(key) and record[key] and record_before[key] != record[key]]
+    )
 
 
 def default_name(config: str, inventory: str) -> str:

@@ -29,14 +29,14 @@ class RunTrials(Task):
 
     def act(self) -> dict[str, Any]:
         """Warm up, then measure."""
-        found = self.arguments["sweep"]
-        self.trials = [Trial(**one) for one in found["trials"]]
+        record = self.arguments["sweep"]
+        self.trials = [Trial(**one) for one in record["trials"]]
         self.line = Line(Display(), command_line.terminal(), every=30)
         variables = command_line.inventory_overrides("sweep")
-        note_links(Path(found["folder"]) / "summary.json", self.arguments["network"])
+        note_links(Path(record["folder"]) / "summary.json", self.arguments["network"])
         with heeding_signals() as ended:
             options = self.arguments["options"]
-            bench = Bench(found, variables, ended, options.get("meter"), boolean("remeasure", options.get("remeasure", False)))
+            bench = Bench(record, variables, ended, options.get("meter"), boolean("remeasure", options.get("remeasure", False)))
             with alone():
                 self._all(bench)
         return {"changed": True}
@@ -71,8 +71,8 @@ class RunTrials(Task):
 
         row = bench.measure(trial, show)
         if not row.measured:
-            said = bench.last_lines(run_name(bench.folder.name, trial))
-            self.line.print(f"trial {number} of {len(self.trials)} failed and is tried once more:\n{said}")
+            output = bench.last_lines(run_name(bench.folder.name, trial))
+            self.line.print(f"trial {number} of {len(self.trials)} failed and is tried once more:\n{output}")
             row = bench.measure(trial, show)
         if row.measured:
             pace.add(trial.workers, seconds)
