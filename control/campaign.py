@@ -103,16 +103,16 @@ class Pace:
         """Note the duration of a trial."""
         self._measured.append((trial, seconds))
 
-    def left(self, trials: Iterable[object]) -> float | None:
-        """Estimated seconds of these trials together; None before the first measurement."""
-        return sum(self._expected(trial) for trial in trials) if self._measured else None
-
-    def _expected(self, trial: object) -> float:
-        """The mean over the most similar trials."""
+    def expected(self, trial: object) -> float | None:
+        """Estimated seconds of a trial: the median over the most similar ones; None before the first measurement."""
         for key in (*self._similar, lambda _: None):
             if seconds := [taken for other, taken in self._measured if key(other) == key(trial)]:
-                return statistics.fmean(seconds)
-        return 0.0
+                return statistics.median(seconds)
+        return None
+
+    def left(self, trials: Iterable[object]) -> float | None:
+        """Estimated seconds of these trials together; None before the first measurement."""
+        return sum(self.expected(trial) or 0.0 for trial in trials) if self._measured else None
 
 
 def check_name(variable: str, name: str, most: int) -> None:

@@ -102,20 +102,12 @@ Quick = Callable[[Sequence[Timing]], Collection[int]]
 """Numbers of workers whose newest hosts are no slower than the others by these steps, as `scaling.fit` takes them."""
 
 
-def _no_number(_: Sequence[Timing]) -> Collection[int]:
-    return ()
-
-
-def _unknown(_: Sequence[Timing]) -> Mapping[int, float]:
-    return {}
-
-
 def studies(
     timings: Sequence[Timing],
     works: Sequence[Work],
     sweep: str = "",
-    own: OwnWork = _unknown,
-    quick: Quick = _no_number,
+    own: OwnWork = lambda _: {},
+    quick: Quick = lambda _: (),
     hosts: Sequence[str] = (),
 ) -> list[Study]:
     """A study of each scaling that has trials: of the group with the most numbers of workers, then the most trials.

@@ -174,13 +174,12 @@ class Fit(Model):
         drawn: Vector = getattr(self.resampled, quantity)(workers)
         return drawn
 
-    def interval(self, quantity: str, workers: int, level: float = 0.95) -> tuple[float, float]:
-        """Interval (low, high) that holds the share `level` of the resamples, as in `interval("gain", 4)`.
+    def interval(self, quantity: str, workers: int) -> tuple[float, float]:
+        """The 95% interval (low, high) of the resamples, as in `interval("gain", 4)`; of a parameter, whatever `workers` is.
 
         Percentiles of a residual bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapters 9 and 13).
-        A parameter's name gives its interval, whatever `workers` is.
         """
-        low, high = np.quantile(self.draws(quantity, workers), [(1 - level) / 2, (1 + level) / 2])
+        low, high = np.quantile(self.draws(quantity, workers), [0.025, 0.975])
         return float(low), float(high)
 
 

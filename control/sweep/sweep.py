@@ -6,11 +6,10 @@ then looks like noise and not like scaling.
 """
 
 import random
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from control.campaign import check_name
+from control.campaign import Pace, check_name
 from control.sweep.timings import STRONG, WEAK, Timing, Trial
 from trainer.config import nearest
 from trainer.errors import ConfigError
@@ -29,10 +28,6 @@ class Wanted:
     epochs: int
     checkpoint_every: tuple[int, ...]
     scaling: str
-
-    def trials(self) -> int:
-        """Number of trials."""
-        return len(self.workers) * self.repeats * len(self.checkpoint_every)
 
 
 def numbers(variable: str, text: str, least: int = 1) -> tuple[int, ...]:
@@ -78,31 +73,13 @@ def label(trial: Trial) -> str:
     return f"{trial.workers} worker{'s' if trial.workers > 1 else ''}{every}, repeat {trial.repeat}"
 
 
-class Pace:
-    """Duration of trials by the control node's clock, including launch and collection."""
-
-    def __init__(self, before: Sequence[Timing] = ()):
-        """Begin with the measurements of earlier commands, which exclude the time around a trial."""
-        self._seen: dict[int, list[float]] = {}
-        for row in before:
-            if row.seconds_end_to_end is not None:
-                self.add(row.workers, row.seconds_end_to_end)
-
-    def add(self, workers: int, seconds: float) -> None:
-        """Add a trial."""
-        self._seen.setdefault(workers, []).append(seconds)
-
-    def expected(self, workers: int) -> float | None:
-        """Seconds of one trial: the median of this number of workers, or the mean of all medians."""
-        medians = {n: statistics.median(seconds) for n, seconds in self._seen.items()}
-        if not medians:
-            return None
-        return medians.get(workers, statistics.mean(medians.values()))
-
-    def left(self, trials: Sequence[Trial]) -> float | None:
-        """Seconds that these trials take together, or None before the first measurement."""
-        each = [self.expected(trial.workers) for trial in trials]
-        return None if None in each else sum(seconds for seconds in each if seconds is not None)
+def pace(rows: Sequence[Timing] = ()) -> Pace:
+    """How long trials take, beginning with earlier measurements, which exclude the time around a trial."""
+    by_workers = Pace(lambda trial: trial.workers)
+    for row in rows:
+        if row.seconds_end_to_end is not None:
+            by_workers.add(row.trial, row.seconds_end_to_end)
+    return by_workers
 
 
 def find(names: Sequence[str], asked: str) -> str:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from control import text
+from control.campaign import Pace
 from control.sweep import advice
-from control.sweep.sweep import Pace, Wanted, label
+from control.sweep.sweep import Wanted, label
 from control.sweep.sweep_results import Results
 from control.sweep.timings import STRONG, Timing, Trial
 
@@ -56,7 +57,7 @@ def _list(numbers: Sequence[int]) -> str:
 
 def under_way(number: int, of: int, trial: Trial, elapsed: float, pace: Pace, after: Sequence[Trial]) -> str:
     """The line of a running trial: its number, elapsed time, time left for all trials."""
-    expected, later = pace.expected(trial.workers), pace.left(after)
+    expected, later = pace.expected(trial), pace.left(after)
     left = f"about {text.duration(max(0.0, expected - elapsed) + later)} left" if expected is not None and later is not None else ""
     return f"trial {number} of {of}: {label(trial)}, {text.duration(elapsed)}  {left}".rstrip()
 

@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +84,10 @@ class Bench:
         hosts = host_labels.host_names(self.record["hosts"][: trial.workers])
         end_to_end, training, rate = ((summary[key] if succeeded else None) for key in MEASURED)
         return Timing(
-            workers=trial.workers,
-            repeat=trial.repeat,
-            epochs=trial.epochs,
+            **asdict(trial),
             seconds_end_to_end=end_to_end,
             seconds_training=training,
             images_per_s=rate,
-            checkpoint_every=trial.checkpoint_every,
-            scaling=trial.scaling,
             state=SUCCEEDED if succeeded else FAILED,
             hosts=" ".join(hosts),
         )

@@ -7,13 +7,13 @@ from typing import Any
 from ansible.utils.display import Display
 
 from control import command_line, host_labels
-from control.campaign import alone, refuse_other
+from control.campaign import Pace, alone, refuse_other
 from control.children import Interrupted, heeding_signals
 from control.doctor import prediction
 from control.operator_variables import boolean
 from control.progress import Line
-from control.sweep import sweep_text, timings
-from control.sweep.sweep import Pace, run_name
+from control.sweep import sweep, sweep_text, timings
+from control.sweep.sweep import run_name
 from control.sweep.timings import Timing, Trial
 from control.sweep.trials import Bench
 from control.task import Task
@@ -55,7 +55,7 @@ class RunTrials(Task):
             self.line.end()
 
     def _measure(self, bench: Bench) -> None:
-        pace = Pace(timings.read(bench.folder / "timings.csv"))
+        pace = sweep.pace(timings.read(bench.folder / "timings.csv"))
         for number, trial in enumerate(self.trials, 1):
             row = self._trial(bench, pace, number, trial)
             bench.put(row)
@@ -75,7 +75,7 @@ class RunTrials(Task):
             self.line.print(f"trial {number} of {len(self.trials)} failed and is tried once more:\n{output}")
             row = bench.measure(trial, show)
         if row.measured:
-            pace.add(trial.workers, seconds)
+            pace.add(trial, seconds)
         return row
 
 

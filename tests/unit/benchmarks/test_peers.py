@@ -138,7 +138,7 @@ class TestPace:
             pace.add(Cell(1, link, 2, system), seconds)
         assert pace.left([Cell(2, "none", 3, "ddp")]) == 10
         assert pace.left([Cell(2, "none", 3, "horovod")]) == 15
-        assert pace.left([Cell(2, "1gbit", 3, "ddp"), Cell(2, "100mbit", 3, "stock")]) == 40 + 90
+        assert pace.left([Cell(2, "1gbit", 3, "ddp"), Cell(2, "100mbit", 3, "stock")]) == 20 + 90
 
 
 class TestStart:

@@ -7,7 +7,7 @@ import pytest
 from control import campaign
 from control.campaign import remaining
 from control.sweep import sweep, timings
-from control.sweep.sweep import Pace, Wanted, order
+from control.sweep.sweep import Wanted, order
 from control.sweep.timings import Timing, Trial
 from trainer.errors import ConfigError, LockstepError
 
@@ -57,7 +57,7 @@ def test_scaling_is_weak_or_strong():
 
 def test_every_trial_comes_once_and_every_repeat_is_a_block():
     trials = order(WANTED, 17)
-    assert len(trials) == len(set(trials)) == WANTED.trials() == 15
+    assert len(trials) == len(set(trials)) == 15
     for repeat in (1, 2, 3):
         block = trials[5 * repeat - 5 : 5 * repeat]
         assert {trial.repeat for trial in block} == {repeat}
@@ -101,15 +101,13 @@ def test_labels():
 
 def test_time_left():
     trials = [Trial("weak", 0, 3, n, 1) for n in (1, 2, 4)]
-    pace = Pace()
+    pace = sweep.pace()
     assert pace.left(trials) is None
-    pace.add(1, 10.0)
-    pace.add(1, 30.0)
-    pace.add(1, 12.0)
-    pace.add(2, 20.0)
+    for trial, seconds in ((trials[0], 10.0), (trials[0], 30.0), (trials[0], 12.0), (trials[1], 20.0)):
+        pace.add(trial, seconds)
     assert pace.left(trials) == 12.0 + 20.0 + 16.0
     assert pace.left([]) == 0
-    assert Pace([timing(trials[0]), timing(trials[1], "FAILED")]).expected(3) == 40.5
+    assert sweep.pace([timing(trials[0]), timing(trials[1], "FAILED")]).expected(trials[2]) == 40.5
 
 
 def test_finding_a_sweep():
