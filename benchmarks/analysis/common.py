@@ -97,7 +97,7 @@ def disturbed(host: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str
     # If a host is granted only a fraction of its machine, other processes on the rest do not matter.
     if seconds < SHORTEST_S or host["cpus"] < host["cores"] or others < OTHERS * host["cores"]:
         return ""
-    return f"Take care: other processes took {others:.1f} of {count(host['cores'], 'core')}; measure again on a quiet host."
+    return f"Warning: other processes took {others:.1f} of {count(host['cores'], 'core')}; measure again on a quiet host."
 
 
 def machine(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:

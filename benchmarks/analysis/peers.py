@@ -142,7 +142,7 @@ def wanted(options: Mapping[str, Any], hosts: int, is_lab: bool) -> Wanted:
     if not is_lab and chosen != (NO_LIMIT,):
         raise ConfigError(
             f"links={options['links']}: only the lab's links can be limited (ansible-playbook lab.yml makes one); "
-            "on other hosts measure them as they are: leave links away, or -e links=none"
+            "on other hosts measure them as they are: omit links, or -e links=none"
         )
     rounds, seed = integer("rounds", options.get("rounds", 3)), integer("seed", options.get("seed", 1))
     return Wanted(numbers, chosen, systems(options.get("systems")), rounds, seed)

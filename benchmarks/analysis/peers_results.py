@@ -109,7 +109,7 @@ def telling(lines: Sequence[str]) -> str:
     """The most informative line of a log: the last one that names an error, else the last."""
     text_lines = [line.strip() for line in lines if line.strip()]
     errors = [line for line in text_lines if any(word in line for word in ERRORS)]
-    return ((errors or text_lines)[-1] if text_lines else "it said nothing")[:300]
+    return ((errors or text_lines)[-1] if text_lines else "no output")[:300]
 
 
 class Store(campaign.Store[Row]):

@@ -177,7 +177,7 @@ def _run(argv: list[str], environment: Mapping[str, str], base: Path, progress: 
             if "%]" in line:
                 progress(f"building Horovod: {line.strip()[:70]}")
     if process.returncode != 0:
-        errors = [line for line in lines if "error" in line.lower()] or lines or ["it said nothing"]
+        errors = [line for line in lines if "error" in line.lower()] or lines or ["no output"]
         raise LockstepError(f"Horovod can't be built here: {errors[-1][:200]} (all of it: {project.relative(log)})")
 
 

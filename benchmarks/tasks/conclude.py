@@ -76,4 +76,4 @@ class Conclude(Task):
             return [("another model", deeper), ("once more", self.bench["command"])]
         enough = loader.enough(loader.rows(self.timed["rows"])).loaders
         train = benchmark.command("train.yml", {"dataset": "FOLDER", "set": f"data.loaders={enough}"})
-        return [("train with so many", train), ("once more", self.bench["command"])]
+        return [("train with as many", train), ("once more", self.bench["command"])]

@@ -22,7 +22,7 @@ class ConcludePeers(Task):
         before = table.read_text(encoding="utf-8") if table.is_file() else ""
         results = conclude(peers)
         if results is None:
-            raise LockstepError(f"no system gave a number: {project.relative(Path(peers['folder']) / 'results.csv')} tells why")
+            raise LockstepError(f"no system gave a number: {project.relative(Path(peers['folder']) / 'results.csv')} says why")
         changed = table.read_text(encoding="utf-8") != before
         return {"if_interrupted": None, "changed": changed, "show_last": shown(results, peers)}
 

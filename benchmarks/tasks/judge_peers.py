@@ -27,7 +27,7 @@ class JudgePeers(Task):
             name = host["name"]
             seen, facts = provisioning.parse(looked[name].get("output", "")), probed[name].get("facts")
             if facts is None:
-                raise LockstepError(f"{name} gives no answer: {probed[name].get('msg', 'unreachable')}; see ansible-playbook doctor.yml")
+                raise LockstepError(f"{name} does not answer: {probed[name].get('msg', 'unreachable')}; see ansible-playbook doctor.yml")
             refuse_busy(name, seen.sessions)
             threads = self.arguments.get("threads") or thread_share(hosts, name, max(1, int(facts["cpus"])))
             hardware[name] = {**_wheels(seen), "threads": int(threads), "machine": machine(host, facts)}

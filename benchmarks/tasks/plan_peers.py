@@ -28,7 +28,7 @@ from trainer import config as configs
 from trainer.errors import ConfigError
 from trainer.files import read_json, write_json
 
-CONTINUES = "What was measured is kept; to go on: {}"
+CONTINUES = "What was measured is kept; to continue: {}"
 SAME = {
     "settings": "steps, warm_up, seconds, batch or threads",
     "code": "trainer or peer programs (their code has changed)",

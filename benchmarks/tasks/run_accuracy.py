@@ -67,7 +67,7 @@ class RunAccuracy(Task):
                 self.line.print(f"  {number}/{len(left)}  {result}")
         except Interrupted:
             name = self.comparison["name"]
-            raise LockstepError(f"interrupted; what was trained is kept: -e accuracy={name} goes on, and trains nothing twice") from None
+            raise LockstepError(f"interrupted; what was trained is kept: -e accuracy={name} continues, and trains nothing twice") from None
         finally:
             self.line.end()
 
@@ -101,7 +101,7 @@ class RunAccuracy(Task):
         code = Playbook(f"{command}.yml", variables, log).run(ended, show)
         if code != 0:
             end = "\n".join(f"  {line}" for line in last_lines(log, 25))
-            raise LockstepError(f"{run}: {command}.yml failed (exit code {code}):\n{end}\n-e accuracy={self.comparison['name']} goes on")
+            raise LockstepError(f"{run}: {command}.yml failed (exit code {code}):\n{end}\n-e accuracy={self.comparison['name']} continues")
 
 
 def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def refuse_compared(given: str) -> None:
         # A whole section would replace what the comparison sets in it.
         way = next((ways[one] for one in ways if one == key or one.startswith(f"{key}.")), None)
         if way:
-            raise LockstepError(f"set={key}: it is what the comparison varies, or asks for by itself; give it as in -e {way}")
+            raise LockstepError(f"set={key}: the comparison varies or sets it; give it as -e {way}")
 
 
 def check_same(comparison: dict[str, Any]) -> None:

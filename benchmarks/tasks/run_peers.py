@@ -48,7 +48,7 @@ class RunPeers(Task):
                 self._all([Cell(**cell) for cell in self.peers["cells"]])
             except Interrupted:
                 conclude(self.peers)
-                raise LockstepError(f"interrupted; what was measured is kept; to go on: {self.peers['again']}") from None
+                raise LockstepError(f"interrupted; what was measured is kept; to continue: {self.peers['again']}") from None
             except LockstepError:
                 conclude(self.peers)
                 raise
@@ -126,7 +126,7 @@ class RunPeers(Task):
         code = self._play("clear", {"names": self._names(len(self.peers["hosts"])), "limits": self.limits})
         if code != 0:
             where = project.relative(LOGS / "clear.log")
-            Display().warning(f"something of the benchmark may be left on its hosts ({where} tells why); the next one tries again")
+            Display().warning(f"something of the benchmark may be left on its hosts (see {where}); the next one tries again")
 
     def _names(self, count: int) -> list[str]:
         return [host["name"] for host in self.peers["hosts"][:count]]

@@ -175,7 +175,7 @@ def _wire_alone(one: Study, fitted: Fit, extras: Extras) -> str:
     if extras.one_machine:
         return ""
     moved = advice.effective_mbit_s(fitted)
-    seen = f"Bytes move as fast as at {_rate(moved)}" if moved else "Bytes cost nothing that can be seen"
+    seen = f"Bytes move as fast as at {_rate(moved)}" if moved else "Bytes have no visible cost"
     rows = sorted(advice.wire(one, extras.mbit_s), key=lambda row: (not row["measured"], -row["mbit_s"]))
     links = [f"at {'the measured ' if row['measured'] else ''}{_rate(row['mbit_s'])} {_seconds(row['seconds'])}" for row in rows]
     return f"{seen}; the wire alone needs {listed(links)}."
@@ -206,15 +206,13 @@ def _slow_host(one: Study, fitted: Fit, first: int, extras: Extras) -> str:
     waiting = fitted.parts_s(first)[3]
     without = fitted.step_s(first) - waiting
     if extras.one_machine:
-        return (
-            f"From {first} workers on a step takes {waiting / without:.0%} longer than the other numbers of workers let expect: {_SHARED}."
-        )
+        return f"From {first} workers on a step takes {waiting / without:.0%} longer than the other numbers of workers suggest: {_SHARED}."
     gain = one.work.images(first) / without / fitted.images_per_s(first - 1) - 1
     return (
         f"From {first} workers on a step waits for a slow host, it seems for {advice.joined(one, first)}: its own work takes "
         f"{fitted.jump_s / fitted.compute_s:.0%} longer, which makes a step of {first} workers {waiting / without:.0%} longer than the "
-        f"other numbers of workers let expect. As fast as the others it would bring {gain:+.0%}. "
-        "`ansible-playbook doctor.yml` tells how fast each host is."
+        f"other numbers of workers suggest. As fast as the others it would bring {gain:+.0%}. "
+        "`ansible-playbook doctor.yml` shows how fast each host is."
     )
 
 
@@ -231,7 +229,7 @@ def _odd(one: Study, fitted: Fit, extras: Extras) -> str:
     guess = f", as if {names}, which joins there, were slow" if longer > 0 and names else ""
     return (
         f"With {count(workers, 'worker')} a step takes {abs(longer):.0%} {'longer' if longer > 0 else 'less'} than the other numbers of "
-        f"workers let expect{guess}; {_SHARED if extras.one_machine else '`ansible-playbook doctor.yml` tells how fast each host is'}."
+        f"workers suggest{guess}; {_SHARED if extras.one_machine else '`ansible-playbook doctor.yml` shows how fast each host is'}."
     )
 
 

@@ -508,7 +508,7 @@ def _why(fitted: Fit, measured: Measured, width: float, commands: _Again) -> tup
         if fitted.odd is not None:
             misses = (
                 f"{count(fitted.odd[0], 'worker')} take {abs(fitted.odd[1]):.0%} {'longer' if fitted.odd[1] > 0 else 'less'} "
-                "than the others let expect"
+                "than the others suggest"
             )
         agree = f"The repeats agree within {apart[noisiest]:.0%}, but no curve meets all numbers of workers: {misses}{_own_grows(fitted)}. "
         if commands.one_machine:

@@ -136,7 +136,7 @@ class Bench:
             self._mark(run).unlink(missing_ok=True)
         else:
             where = project.relative(self._log(run))
-            Display().warning(f"{run}: something of it may be left on its hosts ({where} tells why); the next sweep.yml tries again")
+            Display().warning(f"{run}: something of it may be left on its hosts (see {where}); the next sweep.yml tries again")
 
     def _play(self, name: str, run: str, options: dict[str, Any], meanwhile: Callable[[], None]) -> int:
         return Playbook(f"playbooks/stages/{name}.yml", options, self._log(run)).run(self.ended, meanwhile)

@@ -130,7 +130,7 @@ def test_what_is_compared_is_not_set(given, way, results):
     key = given.rpartition(",")[2].partition("=")[0]
     with pytest.raises(LockstepError) as caught:
         run_accuracy.plan({"set": given}, HOSTS)
-    assert str(caught.value) == f"set={key}: it is what the comparison varies, or asks for by itself; give it as in -e {way}"
+    assert str(caught.value) == f"set={key}: the comparison varies or sets it; give it as -e {way}"
     assert run_accuracy.plan({"set": "data.limit_train=0.2"}, HOSTS)["set"] == "data.limit_train=0.2"
 
 

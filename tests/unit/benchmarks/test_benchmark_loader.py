@@ -330,7 +330,7 @@ def test_what_repeats_tell_apart():
     [
         (4, 1.0, 3.0, ""),
         (4, 1.0, 2.3, ""),
-        (4, 1.0, 1.0, "Take care: other processes took 2.0 of 4 cores; measure again on a quiet host."),
+        (4, 1.0, 1.0, "Warning: other processes took 2.0 of 4 cores; measure again on a quiet host."),
         (0.38, 0.38, 0.0, ""),
     ],
 )

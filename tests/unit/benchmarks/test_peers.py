@@ -43,7 +43,7 @@ class TestWhatIsAskedFor:
     def test_a_link_that_can_t_be_limited(self):
         assert refusal(peers.wanted, {"links": "none,1gbit"}, 4, False) == (
             "links=none,1gbit: only the lab's links can be limited (ansible-playbook lab.yml makes one); on other hosts measure them as "
-            "they are: leave links away, or -e links=none"
+            "they are: omit links, or -e links=none"
         )
 
     def test_more_workers_than_hosts(self):
@@ -204,10 +204,10 @@ class TestEndOfAWorker:
         assert peers_results.telling([*lines, "Aborted"]) == "what():  connect: refused"
 
     def test_too_long_and_silent(self):
-        assert peers_results.first_failure([{"host": "a", "exit": 124, "lines": []}]) == "a: took too long: it said nothing"
+        assert peers_results.first_failure([{"host": "a", "exit": 124, "lines": []}]) == "a: took too long: no output"
         assert peers_results.first_failure([{"host": "a", "exit": None, "lines": ["x"]}]) == "a: ended without an exit code: x"
         killed = [{"host": "a", "exit": 137, "lines": []}]
-        assert peers_results.first_failure(killed) == "a: exit code 137 (killed by SIGKILL): it said nothing"
+        assert peers_results.first_failure(killed) == "a: exit code 137 (killed by SIGKILL): no output"
 
 
 def result(rank=0, seconds=0.1, **other):

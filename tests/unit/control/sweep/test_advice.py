@@ -90,7 +90,7 @@ def test_without_communication_use_all():
     )
     assert re.fullmatch(
         r"0% \[0, \d\] of a step at 5 workers is communication: 80 ms are 80 ms of own work, 0\.0 ms of messages and 0\.0 ms of bytes\. "
-        r"Bytes cost nothing that can be seen; the wire alone needs at 1 Gbit/s 0\.19 s and at 100 Mbit/s 1\.89 s\.",
+        r"Bytes have no visible cost; the wire alone needs at 1 Gbit/s 0\.19 s and at 100 Mbit/s 1\.89 s\.",
         why,
     )
 
@@ -195,8 +195,8 @@ def test_a_slow_fourth_host_is_named():
     assert found.workers == 5
     assert answer(rows)[1].endswith(
         "From 4 workers on a step waits for a slow host, it seems for node4: its own work takes 38% longer, which makes a step of "
-        "4 workers 19% longer than the other numbers of workers let expect. As fast as the others it would bring +24%. "
-        "`ansible-playbook doctor.yml` tells how fast each host is."
+        "4 workers 19% longer than the other numbers of workers suggest. As fast as the others it would bring +24%. "
+        "`ansible-playbook doctor.yml` shows how fast each host is."
     )
     assert "80 ms of own work, 16 ms of messages, 71 ms of bytes and 30 ms of waiting for a slow host." in answer(rows)[1]
     assert "| bytes | slow host | error |" in analysis(rows)
@@ -214,14 +214,14 @@ def test_what_working_together_costs_at_all_is_named():
 @pytest.mark.parametrize(
     ("factor", "said"),
     [
-        (1.13, "13% longer than the other numbers of workers let expect, as if node4, which joins there, were slow; "),
-        (0.89, "11% less than the other numbers of workers let expect; "),
+        (1.13, "13% longer than the other numbers of workers suggest, as if node4, which joins there, were slow; "),
+        (0.89, "11% less than the other numbers of workers suggest; "),
     ],
 )
 def test_an_odd_number_of_workers_is_named(factor, said):
     rows = trials(step(0.08, 0.002, 8e-9))
     rows = [dataclasses.replace(row, images_per_s=row.images_per_s / (factor if row.workers == 4 else 1)) for row in rows]
-    assert answer(rows)[1].endswith(f"With 4 workers a step takes {said}`ansible-playbook doctor.yml` tells how fast each host is.")
+    assert answer(rows)[1].endswith(f"With 4 workers a step takes {said}`ansible-playbook doctor.yml` shows how fast each host is.")
 
 
 def test_without_trials_of_one_worker():

@@ -293,7 +293,7 @@ def test_refused_when_no_curve_meets_the_numbers():
     assert said.startswith("images/s of 1 worker are 8")
     assert said.endswith(
         "% wide (limit: 30%). The repeats agree within 1%, but no curve meets all numbers of workers: "
-        "3 workers take 41% longer than the others let expect. "
+        "3 workers take 41% longer than the others suggest. "
         "See that the hosts are equally fast, free of other work and not parts of one machine (ansible-playbook doctor.yml), "
         "then measure anew: ansible-playbook sweep.yml -e sweep=pi-2 "
         "-e config=sweeps/pi/config.yml -e workers=1-5 -e repeats=3 -e epochs=3"
