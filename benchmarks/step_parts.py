@@ -12,15 +12,14 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks import script
+from benchmarks.analysis.benchmark import MEASUREMENTS, RESULTS
 from control import text
 from trainer.config import nearest
 from trainer.errors import ConfigError, LockstepError
 
-RESULTS = Path(__file__).resolve().parent / "results"
 WATCHED = "lockstep-parts"
 BOUNDS = {"in-step": "with nothing sent but 16 bytes, twice", "ideal": "with nothing sent, and nobody waited for"}
 REST = "TensorFlow: forward, backward, small layers' updates"
@@ -41,9 +40,9 @@ def main() -> None:
 
 def measured(name: str) -> dict[str, Results]:
     """What was measured, by link and number of workers; those without measured parts are left out."""
-    path = RESULTS / name / "measurements.jsonl"
+    path = RESULTS / name / MEASUREMENTS
     if not path.is_file():
-        names = sorted(one.parent.name for one in RESULTS.glob("*/measurements.jsonl"))
+        names = sorted(one.parent.name for one in RESULTS.glob(f"*/{MEASUREMENTS}"))
         raise ConfigError(f"{name}: no results of benchmarks/peers.yml{nearest(name, names)}; there are: {text.listed(names) or 'none'}")
     results: dict[str, Results] = defaultdict(lambda: defaultdict(list))
     for line in path.read_text(encoding="utf-8").splitlines():

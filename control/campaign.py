@@ -19,6 +19,7 @@ from trainer.errors import ConfigError, LockstepError
 from trainer.files import write_rows
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+SUMMARY = "summary.json"
 LOCK = project.PRIVATE / "sweep.lock"
 
 

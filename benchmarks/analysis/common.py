@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from benchmarks.analysis.benchmark import ROWS
+from control.campaign import SUMMARY
 from control.text import Number, count
 from trainer.files import write_json, write_rows
 
@@ -120,8 +122,8 @@ def passes(number: int) -> str:
 def write(folder: Path, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
     """Write `results.csv`, one row per pass, and `summary.json`."""
     rounded = [{key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
-    write_rows(folder / "results.csv", list(rows[0]), rounded)
-    write_json(folder / "summary.json", summary)
+    write_rows(folder / ROWS, list(rows[0]), rounded)
+    write_json(folder / SUMMARY, summary)
 
 
 def deviation(spread: Spread, decimals: int) -> Number | str:

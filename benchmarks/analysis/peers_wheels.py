@@ -61,7 +61,8 @@ def gather(environment: str, target: wheels.Target, progress: Progress) -> Folde
     Raises:
         LockstepError: they are unavailable here; says why.
     """
-    gathering = wheels.Gathering(target, _lock(f"{environment}.txt"), _uv(), ROOT / "wheels" / f"{environment}-{target.key}", progress)
+    lock, folder = _lock(REQUIREMENTS / f"{environment}.txt"), ROOT / "wheels" / f"{environment}-{target.key}"
+    gathering = wheels.Gathering(target, lock, _uv(), folder, progress)
     index = gathering.complete() or gathering.gather()
     if environment != HOROVOD:
         digest = wheels.digest(index)
@@ -69,13 +70,12 @@ def gather(environment: str, target: wheels.Target, progress: Progress) -> Folde
     return _with_built(gathering, index, built(target, gathering.folder, wheels.digest(index), progress))
 
 
-def _lock(name: str) -> list[wheels.Pin]:
-    return wheels.pins((REQUIREMENTS / name).read_text(encoding="utf-8"))
+def _lock(path: Path) -> list[wheels.Pin]:
+    return wheels.pins(path.read_text(encoding="utf-8"))
 
 
 def _uv() -> wheels.Pin | None:
-    lock = wheels.pins((project.ROOT / "requirements" / "control.txt").read_text(encoding="utf-8"))
-    return next((pin for pin in lock if pin.name == "uv"), None)
+    return next((pin for pin in _lock(project.ROOT / "requirements" / "control.txt") if pin.name == "uv"), None)
 
 
 def _with_built(gathering: wheels.Gathering, index: Mapping[str, Any], wheel: Path) -> Folder:

@@ -23,7 +23,7 @@ from trainer.errors import DatasetError
 from trainer.files import write_json
 from trainer.telemetry import Metrics
 
-TOLD_EVERY_S = 1.0
+REPORT_EVERY_S = 1.0
 WARM_UP = 0
 Progress = Callable[[str], None]
 
@@ -143,7 +143,7 @@ class _Watch:
         name = f"pass {self._begun} of {self._passes} ({'warm-up, ' if self._begun == 1 else ''}loaders: {loaders})"
 
         def progress(finished: int) -> None:
-            if time.monotonic() - self._last >= TOLD_EVERY_S:
+            if time.monotonic() - self._last >= REPORT_EVERY_S:
                 self._last = time.monotonic()
                 self._progress(f"{name}: {finished:,} of {self._images:,} images")
 

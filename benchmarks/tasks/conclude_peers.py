@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.analysis import peers_plot, peers_results
+from benchmarks.analysis.benchmark import MEASUREMENTS, ROWS
 from benchmarks.analysis.peers_results import Results
 from control import project, text
+from control.campaign import SUMMARY
 from control.task import Task
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json, write_text
@@ -30,15 +32,15 @@ class ConcludePeers(Task):
 def conclude(peers: dict[str, Any]) -> Results | None:
     """Write table.md, summary.json and peers.png; None if nothing is measured yet."""
     folder = Path(peers["folder"])
-    rows = peers_results.STORE.read(folder / "results.csv")
+    rows = peers_results.STORE.read(folder / ROWS)
     if not any(row.measured for row in rows):
         return None
-    results, record = Results(rows), dict(read_json(folder / "summary.json"))
-    record["versions"] = versions(folder / "measurements.jsonl")
+    results, record = Results(rows), dict(read_json(folder / SUMMARY))
+    record["versions"] = versions(folder / MEASUREMENTS)
     record["sentences"] = peers_results.sentences(results)
     record["points"] = peers_results.summary(results)
     record["failures"] = peers_results.failures(results)
-    write_json(folder / "summary.json", record)
+    write_json(folder / SUMMARY, record)
     write_text(folder / "table.md", peers_results.markdown(results, record))
     peers_plot.draw(results, folder / "peers.png")
     return results

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.analysis import peers_results
-from control.campaign import refuse_other
+from benchmarks.analysis.benchmark import ROWS
+from control.campaign import SUMMARY, refuse_other
 from control.provision import provisioning
 from control.runs.cluster import thread_share
 from control.task import Task
@@ -33,9 +34,9 @@ class JudgePeers(Task):
             hardware[name] = {**_wheels(seen), "threads": int(threads), "machine": machine(host, facts)}
         if not self.check_mode:
             folder = Path(self.arguments["folder"])
-            path, machines = folder / "summary.json", [one["machine"] for one in hardware.values()]
+            path, machines = folder / SUMMARY, [one["machine"] for one in hardware.values()]
             record = read_json(path)
-            if peers_results.STORE.read(folder / "results.csv"):
+            if peers_results.STORE.read(folder / ROWS):
                 machines = continued(record["name"], record.get("machines", []), machines)
             write_json(path, {**record, "machines": machines, "control_cores": os.cpu_count()})
         return {"ansible_facts": {"peers_hosts": hardware}}

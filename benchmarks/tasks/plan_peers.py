@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.analysis import benchmark, peers_results, peers_wheels
+from benchmarks.analysis.benchmark import ROWS
 from benchmarks.analysis.peers import (
     COMMAND,
     LONGEST_NAME,
@@ -20,7 +21,7 @@ from benchmarks.analysis.peers import (
     wanted,
 )
 from control import children, command_line, project, text
-from control.campaign import alone, check_name, other_hosts, refuse_other, remaining
+from control.campaign import SUMMARY, alone, check_name, other_hosts, refuse_other, remaining
 from control.runs import planning
 from control.runs.cluster import check_absolute
 from control.task import Task
@@ -57,9 +58,9 @@ class PlanPeers(Task):
         asked = self._asked(options, len(hosts))
         record = self._record(options, asked, hosts[: max(asked.workers)])
         all_cells = cells(asked)
-        left = remaining(all_cells, peers_results.STORE.read(Path(record["folder"]) / "results.csv"))
+        left = remaining(all_cells, peers_results.STORE.read(Path(record["folder"]) / ROWS))
         if not self.check_mode:
-            write_json(Path(record["folder"]) / "summary.json", {**measured(Path(record["folder"])), **record})
+            write_json(Path(record["folder"]) / SUMMARY, {**measured(Path(record["folder"])), **record})
         facts = {"peers_plan": {**record, "cells": [asdict(cell) for cell in left]}, "cluster": record["hosts"]}
         shown = _shown(record, asked, len(all_cells), len(left))
         more = {} if self.check_mode else {"if_interrupted": CONTINUES.format(record["again"])}
@@ -133,8 +134,8 @@ def check_same(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
 
 def measured(folder: Path) -> dict[str, Any]:
     """The summary of a folder with results; empty for any other."""
-    path = folder / "summary.json"
-    return dict(read_json(path)) if path.is_file() and peers_results.STORE.read(folder / "results.csv") else {}
+    path = folder / SUMMARY
+    return dict(read_json(path)) if path.is_file() and peers_results.STORE.read(folder / ROWS) else {}
 
 
 def _shown(record: dict[str, Any], asked: Wanted, total: int, left: int) -> str:

@@ -11,8 +11,9 @@ from ansible.utils.display import Display
 from benchmarks.analysis import accuracy, benchmark
 from benchmarks.analysis.accuracy import Row, Training
 from benchmarks.analysis.accuracy_plot import draw
+from benchmarks.analysis.benchmark import ROWS
 from control import command_line, host_labels, project, text
-from control.campaign import Pace, refuse_other, remaining
+from control.campaign import SUMMARY, Pace, refuse_other, remaining
 from control.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
 from control.operator_variables import integer
 from control.progress import Line
@@ -27,6 +28,7 @@ from trainer.files import read_json, write_json, write_text
 from trainer.rundir import recorded
 from trainer.telemetry import read_history
 
+PLAN = "plan.json"
 COMMAND = "benchmarks/accuracy"
 ALIKE = ("epochs", "workers", "dataset", "set", "hosts", "code")
 """What must not change when a comparison is continued."""
@@ -43,11 +45,11 @@ class RunAccuracy(Task):
         refuse_questions()
         self.comparison = plan(options, planning.hosts(self.task_vars))
         folder = Path(self.comparison["folder"])
-        left = remaining(self.comparison["trainings"], accuracy.STORE.read(folder / "results.csv"))
+        left = remaining(self.comparison["trainings"], accuracy.STORE.read(folder / ROWS))
         Display().display(shown(self.comparison, len(left)))
         if self.check_mode:
             return {}
-        write_json(folder / "plan.json", {key: value for key, value in self.comparison.items() if key not in ("trainings", "folder")})
+        write_json(folder / PLAN, {key: value for key, value in self.comparison.items() if key not in ("trainings", "folder")})
         self.line = Line(Display(), command_line.terminal(), every=30)
         with heeding_signals() as ended:
             self._all(left, ended)
@@ -59,7 +61,7 @@ class RunAccuracy(Task):
             for number, training in enumerate(left, 1):
                 begun = time.monotonic()
                 row = self._one(training, ended, f"{number} of {len(left)}", pace.left(left[number - 1 :]))
-                accuracy.STORE.put(Path(self.comparison["folder"]) / "results.csv", row)
+                accuracy.STORE.put(Path(self.comparison["folder"]) / ROWS, row)
                 pace.add(training, time.monotonic() - begun)
                 result = (
                     f"{row.config}  {row.method}  seed {row.seed}  test accuracy {row.test_accuracy:.4f}  {row.images_per_s:,.0f} images/s"
@@ -149,7 +151,7 @@ def refuse_compared(given: str) -> None:
 
 def check_same(comparison: dict[str, Any]) -> None:
     """Refuse to mix with results of other settings; more seeds, configurations and methods may be added."""
-    path = Path(comparison["folder"]) / "plan.json"
+    path = Path(comparison["folder"]) / PLAN
     if not path.is_file():
         return
     before = read_json(path)
@@ -167,7 +169,7 @@ def row_of(training: Training, run: Path) -> Row:
 
 def conclude(folder: Path, comparison: dict[str, Any]) -> str:
     """Write table.md, summary.json and the picture; return the text to show."""
-    rows = accuracy.STORE.read(folder / "results.csv")
+    rows = accuracy.STORE.read(folder / ROWS)
     table = accuracy.table(rows)
     write_text(folder / "table.md", f"# {comparison['name']}\n\n    {comparison['command']}\n\n```\n{table}\n```\n")
     clusters = (recorded(project.RUNS / row.trial.run(comparison["name"])) for row in reversed(rows))
@@ -175,7 +177,7 @@ def conclude(folder: Path, comparison: dict[str, Any]) -> str:
     cluster = next(filter(None, clusters), {"hosts": comparison["hosts"]})
     settings = {key: comparison[key] for key in KEPT}
     write_json(
-        folder / "summary.json",
+        folder / SUMMARY,
         {
             **settings,
             "command": comparison["command"],

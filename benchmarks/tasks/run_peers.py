@@ -10,6 +10,7 @@ from typing import Any
 from ansible.utils.display import Display
 
 from benchmarks.analysis import peers_results, peers_wheels
+from benchmarks.analysis.benchmark import MEASUREMENTS, ROWS
 from benchmarks.analysis.peers import COMMAND, SYSTEMS, Cell
 from benchmarks.analysis.peers_results import Row
 from benchmarks.tasks.conclude_peers import conclude
@@ -80,7 +81,7 @@ class RunPeers(Task):
         self.line.update(f"{where}, {time.monotonic() - begun:.0f} s{remaining}")
 
     def _record(self, row: Row, number: int, total: int) -> None:
-        peers_results.STORE.put(self.folder / "results.csv", row)
+        peers_results.STORE.put(self.folder / ROWS, row)
         where = f"{number}/{total}  round {row.round}  {peers_results.heading(row.link, row.workers)}  {row.system}"
         if row.seconds_step is not None and row.images_per_s is not None:
             self.line.print(f"  {where}  {row.seconds_step * 1000:,.1f} ms a step, {row.images_per_s:,.0f} images/s")
@@ -118,7 +119,7 @@ class RunPeers(Task):
     def _keep(self, cell: Cell, ends: list[dict[str, Any]]) -> None:
         """Keep all output of the workers, so that a row can be checked."""
         kept = [{key: value for key, value in end.items() if key != "lines" or end["exit"] != 0} for end in ends]
-        with (self.folder / "measurements.jsonl").open("a", encoding="utf-8") as stream:
+        with (self.folder / MEASUREMENTS).open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"cell": cell.key, "workers": kept}) + "\n")
 
     def _clear(self) -> None:

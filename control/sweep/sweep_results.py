@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from control import plots, text
+from control.campaign import SUMMARY
 from control.runs import step_profile
 from control.sweep import advice_text, sweep
 from control.sweep.advice import Extras, Study, as_dict, by_medians, studies
 from control.sweep.scaling import Work, again, on_one_machine
-from control.sweep.timings import STRONG, WEAK, Timing, Trial, read
+from control.sweep.timings import FILE, STRONG, WEAK, Timing, Trial, read
 from trainer.errors import ConfigError
 from trainer.files import read_json, write_json, write_text
 
@@ -50,7 +51,7 @@ def conclude(folder: Path, watts_per_node: float | None = None, typed: Callable[
     Raises:
         ConfigError: nothing was measured yet.
     """
-    rows, record = read(folder / "timings.csv"), dict(read_json(folder / "summary.json"))
+    rows, record = read(folder / FILE), dict(read_json(folder / SUMMARY))
     if not any(row.measured for row in rows):
         failed = f" ({len(rows)} trials failed; their output is in {folder.name}/logs)" if rows else ""
         raise ConfigError(
@@ -70,7 +71,7 @@ def conclude(folder: Path, watts_per_node: float | None = None, typed: Callable[
     extras = Extras(record.get("mbit_s"), watts_per_node, joules(folder, rows), phases(taken_apart, shown), alike)
     changed = [_text(folder / "analysis.md", typed(advice_text.analysis(found_studies, rows, extras)))]
     changed += [_picture(folder / name, draw) for name, draw in pictures(rows, found_studies, extras).items()]
-    changed.append(_summary(folder / "summary.json", record, rows, as_dict(found_studies, rows, extras)))
+    changed.append(_summary(folder / SUMMARY, record, rows, as_dict(found_studies, rows, extras)))
     label, command = following(found_studies, rows, folder.name)
     return Results(rows, found_studies, typed(advice_text.answers(found_studies, rows, extras)), (label, typed(command)), any(changed))
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from control import campaign
 
+FILE = "timings.csv"
 SUCCEEDED, FAILED = "SUCCEEDED", "FAILED"
 WEAK, STRONG = "weak", "strong"
 """Weak scaling: every worker keeps its batch, so the global batch grows. Strong: the global batch stays, each worker's share shrinks."""

@@ -10,6 +10,7 @@ from typing import Any
 from ansible.utils.display import Display
 
 from control import host_labels, project
+from control.campaign import SUMMARY
 from control.children import Playbook, last_lines
 from control.runs import run_results
 from control.sweep import sweep, timings
@@ -66,16 +67,16 @@ class Bench:
 
     def _keep_reduction(self, summary: dict[str, Any]) -> None:
         """One sweep sends gradients in one way: otherwise `auto` may choose by the number of workers, and no model of a step fits both."""
-        record = read_json(self.folder / "summary.json")
+        record = read_json(self.folder / SUMMARY)
         if "reduction" not in record:
             chosen = {"reduction": summary["reduction"]["name"], "sent_bytes": summary["reduction"]["sent_bytes"]}
-            write_json(self.folder / "summary.json", {**record, **chosen})
+            write_json(self.folder / SUMMARY, {**record, **chosen})
 
     def measure(self, trial: Trial, meanwhile: Callable[[float], None]) -> Timing:
         """Run a trial; returns the row for timings.csv, without times if it failed."""
         run = sweep.run_name(self.record["name"], trial)
         batch = self.record["global_batch"] if trial.scaling == STRONG else "null"
-        kept = read_json(self.folder / "summary.json")["reduction"]
+        kept = read_json(self.folder / SUMMARY)["reduction"]
         overrides = f"train.global_batch={batch},checkpoint.every_steps={trial.checkpoint_every or 'null'},reduction.name={kept}"
         with metering(self.meter) as samples:
             summary = self._launch(run, {"workers": trial.workers, "epochs": trial.epochs, "set": overrides}, meanwhile)
@@ -109,7 +110,7 @@ class Bench:
 
     def put(self, row: Timing) -> None:
         """Record a row."""
-        timings.put(self.folder / "timings.csv", row)
+        timings.put(self.folder / timings.FILE, row)
 
     def _launch(self, run: str, options: dict[str, Any], meanwhile: Callable[[float], None]) -> dict[str, Any]:
         local, begun = self._local(run), time.monotonic()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from control import children, command_line, host_labels, project
-from control.campaign import alone, check_name, other_hosts, refuse_other, remaining
+from control.campaign import SUMMARY, alone, check_name, other_hosts, refuse_other, remaining
 from control.operator_variables import boolean, integer
 from control.runs import planning
 from control.runs.plan import overrides
@@ -65,10 +65,10 @@ class Plan(Task):
         record = {**new_record(name, options, config, hosts), **record_before, **facts_of(plan)}
         check_same_facts(name, record_before, record)
         trials = sweep.order(wanted, record["seed"])
-        left = remaining(trials, timings.read(folder / "timings.csv"))
+        left = remaining(trials, timings.read(folder / timings.FILE))
         if not self.check_mode:
             write_text(folder / "config.yml", configs.dump(config))
-            write_json(folder / "summary.json", record)
+            write_json(folder / SUMMARY, record)
         found_sweep = {**record, "folder": str(folder), "trials": [asdict(trial) for trial in left]}
         shown = sweep_text.plan(found_sweep, wanted, trials, left, plan, project.relative(folder))
         shown += f"\n  configuration {choice['why']}" if choice else ""
@@ -77,7 +77,7 @@ class Plan(Task):
 
     def _choice(self, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any] | None:
         """The configuration that fits the dataset, as in a training without one; a sweep with measurements keeps its own."""
-        measured = "sweep" in options and timings.any_measured(project.SWEEPS / str(options["sweep"]) / "timings.csv")
+        measured = "sweep" in options and timings.any_measured(project.SWEEPS / str(options["sweep"]) / timings.FILE)
         if "config" in options or "dataset" not in options or measured:
             return None
         asked = {"run": "choice", "dataset": options["dataset"]}
@@ -124,7 +124,7 @@ def resolve(options: dict[str, Any], folder: Path) -> Config:
         every = given["checkpoint.every_steps"]
         raise ConfigError(f"set=checkpoint.every_steps={every}: a sweep takes it as -e checkpoint_every={every}")
     own = folder / "config.yml"
-    if own.is_file() and "config" not in options and timings.any_measured(folder / "timings.csv"):
+    if own.is_file() and "config" not in options and timings.any_measured(folder / timings.FILE):
         raw = configs.load(own)
     else:
         # Trials are short: a larger share of their steps is profiled than in a long training, at a cost well below 1%.
@@ -171,8 +171,8 @@ def new_record(name: str, options: dict[str, Any], config: Config, hosts: list[d
 
 def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
     """The record of an existing sweep."""
-    path = folder / "summary.json"
-    if not path.is_file() or not timings.any_measured(folder / "timings.csv"):
+    path = folder / SUMMARY
+    if not path.is_file() or not timings.any_measured(folder / timings.FILE):
         return {}
     record_before = dict(read_json(path))
     old = configs.to_dict(configs.build(configs.load(folder / "config.yml")))

@@ -7,7 +7,7 @@ from typing import Any
 from ansible.utils.display import Display
 
 from control import command_line, host_labels
-from control.campaign import Pace, alone, refuse_other
+from control.campaign import SUMMARY, Pace, alone, refuse_other
 from control.children import Interrupted, heeding_signals
 from control.doctor import prediction
 from control.operator_variables import boolean
@@ -33,7 +33,7 @@ class RunTrials(Task):
         self.trials = [Trial(**one) for one in record["trials"]]
         self.line = Line(Display(), command_line.terminal(), every=30)
         variables = command_line.inventory_overrides("sweep")
-        note_links(Path(record["folder"]) / "summary.json", self.arguments["network"])
+        note_links(Path(record["folder"]) / SUMMARY, self.arguments["network"])
         with heeding_signals() as ended:
             options = self.arguments["options"]
             bench = Bench(record, variables, ended, options.get("meter"), boolean("remeasure", options.get("remeasure", False)))
@@ -55,7 +55,7 @@ class RunTrials(Task):
             self.line.end()
 
     def _measure(self, bench: Bench) -> None:
-        pace = sweep.pace(timings.read(bench.folder / "timings.csv"))
+        pace = sweep.pace(timings.read(bench.folder / timings.FILE))
         for number, trial in enumerate(self.trials, 1):
             row = self._trial(bench, pace, number, trial)
             bench.put(row)
@@ -86,7 +86,7 @@ def note_links(path: Path, network: dict[str, Any]) -> None:
     now, before = prediction.slowest(names, network), record.get("mbit_s")
     if now is None:
         return
-    measured = timings.any_measured(path.with_name("timings.csv"))
+    measured = timings.any_measured(path.with_name(timings.FILE))
     if before and measured and not 1 / OTHER_LINKS < now / before < OTHER_LINKS:
         refuse_other("sweep", path.parent.name, [f"slowest link ({before:,.0f} Mbit/s, now {now:,.0f})"])
     write_json(path, {**record, "mbit_s": round(now, 1)})
