@@ -18,25 +18,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from local_step import BATCH, STEPS_PER_CALL, joined, launch, prepared
+from benchmarks import script
+from benchmarks.script import BATCH
+
+STEPS_PER_CALL = 8
 
 
 def main() -> None:
     """Start the workers and print what the chief measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("workers", 2), ("every", 50), ("rounds", 7), ("steps", 200), ("pairs", 60)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.rank is None:
-        launch(arguments.workers)
-    else:
-        measure(arguments)
+    measure(script.given_to_worker(script.parser(__doc__, workers=2, every=50, rounds=7, steps=200, pairs=60)))
 
 
 def measure(arguments: argparse.Namespace) -> None:
     """Train with and without profiling in turn."""
-    run = runner(joined(arguments.workers), arguments.rank)
+    run = runner(script.joined(arguments.workers), arguments.rank)
     run(2 * STEPS_PER_CALL, 0)
     first, second = run(1, 1), run(1, 1)
     rounds = in_turn(run, arguments.rounds, arguments.steps, arguments.every)
@@ -47,12 +42,12 @@ def measure(arguments: argparse.Namespace) -> None:
 
 def in_turn(run: Callable[[int, int], float], times: int, steps: int, every: int) -> list[tuple[float, float]]:
     """Milliseconds per step without and with profiled steps; the order alternates from pair to pair."""
-    found = []
+    pairs = []
     for number in range(times):
         order = (0, every) if number % 2 == 0 else (every, 0)
         seconds = {variant: run(steps, variant) for variant in order}
-        found.append((seconds[0] / steps * 1000, seconds[every] / steps * 1000))
-    return found
+        pairs.append((seconds[0] / steps * 1000, seconds[every] / steps * 1000))
+    return pairs
 
 
 def runner(cluster: Any, rank: int) -> Callable[[int, int], float]:
@@ -60,8 +55,8 @@ def runner(cluster: Any, rank: int) -> Callable[[int, int], float]:
     from trainer import step
     from trainer.data.pipeline import calls
 
-    parts, feed, rates = prepared(cluster, rank, STEPS_PER_CALL)
-    whole, apart = step.make_train_call(parts), step.ProfiledCall(parts, step.make_forward_backward_call(parts.local))
+    parts, feed, rates = script.prepared(cluster, rank, STEPS_PER_CALL)
+    together, apart = step.make_train_call(parts), step.ProfiledCall(parts, step.make_forward_backward_call(parts.local))
 
     def run(steps: int, every: int) -> float:
         begun = time.perf_counter()
@@ -70,7 +65,7 @@ def runner(cluster: Any, rank: int) -> Callable[[int, int], float]:
             if call.taken_apart:
                 apart(some, few)
             else:
-                whole(some, few).numpy()
+                together(some, few).numpy()
         return time.perf_counter() - begun
 
     return run

@@ -7,17 +7,14 @@ Prints the CPU milliseconds of each pass: the median over rounds in which all ta
 data in the caches, as in a training step.
 """
 
-import argparse
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from benchmarks import script
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 Work = Callable[[], Any]
@@ -25,42 +22,23 @@ Work = Callable[[], Any]
 
 def main() -> None:
     """Time all passes in turn."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("--rank", 2), ("--recycle", 4), ("--rows", 28800), ("--columns", 128), ("--images", 64), ("--rounds", 15)):
-        parser.add_argument(name, type=int, default=default)
-    given = parser.parse_args()
-    passes = made((given.rows, given.columns), given.images, given.rank, given.rank + given.recycle)
-    for ways in passes.values():
-        for work in ways.values():
-            work()
-    times = timed(passes, given.rounds)
-    ways = list(next(iter(passes.values())))
+    given = script.parser(__doc__, rank=2, recycle=4, rows=28800, columns=128, images=64, rounds=15).parse_args()
+    passes = implementations((given.rows, given.columns), given.images, given.rank, given.rank + given.recycle)
+    times = script.in_turn({(name, way): works[name] for way, works in passes.items() for name in works}, given.rounds, time.process_time)
+    medians = {key: statistics.median(seconds) * 1000 for key, seconds in times.items()}
     what = f"{given.rows} x {given.columns}, {given.images} images, rank {given.rank}, {given.recycle} recycled factors, one thread"
     print(f"{what}: milliseconds of processor time")
-    print(f"  {'pass':44}" + "".join(f"{way:>12}" for way in ways))
-    for name, found in times.items():
-        print(f"  {name:44}" + "".join(f"{statistics.median(found[way]):12.2f}" for way in ways))
-    sums = {way: sum(statistics.median(found[way]) for found in times.values()) for way in ways}
-    print(f"  {'together':44}" + "".join(f"{sums[way]:12.2f}" for way in ways))
+    print(f"  {'pass':44}" + "".join(f"{way:>12}" for way in passes))
+    for name in (PROJECT, REPROJECT, UPDATE):
+        print(f"  {name:44}" + "".join(f"{medians[name, way]:12.2f}" for way in passes))
+    sums = {way: sum(medians[name, way] for name in works) for way, works in passes.items()}
+    print(f"  {'together':44}" + "".join(f"{total:12.2f}" for total in sums.values()))
 
 
-def timed(passes: dict[str, dict[str, Work]], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Milliseconds by pass and implementation."""
-    times: dict[str, dict[str, list[float]]] = {name: {way: [] for way in ways} for name, ways in passes.items()}
-    for _ in range(rounds):
-        for way in next(iter(passes.values())):
-            for name, ways in passes.items():
-                begun = time.process_time()
-                ways[way]()
-                times[name][way].append((time.process_time() - begun) * 1000)
-    return times
-
-
-def made(matrix: tuple[int, int], images: int, rank: int, factors: int) -> dict[str, dict[str, Work]]:
+def implementations(matrix: tuple[int, int], images: int, rank: int, factors: int) -> dict[str, dict[str, Work]]:
     """Every pass in three implementations."""
-    loops = compiled(matrix, images, rank, factors)
     ops, fused = (tensorflow(matrix, images, rank, factors, xla) for xla in (False, True))
-    return {name: {"compiled": loops[name], "ops": ops[name], "XLA": fused[name]} for name in loops}
+    return {"compiled": compiled(matrix, images, rank, factors), "ops": ops, "XLA": fused}
 
 
 PROJECT, REPROJECT, UPDATE = "gradient, error and P", "Q", "momentum and weights from the factors"
@@ -97,8 +75,8 @@ def tensorflow(matrix: tuple[int, int], images: int, rank: int, factors: int, xl
     left, right = (tf.random.normal([size, factors]) for size in matrix)
 
     def project() -> Any:
-        whole = error + tf.matmul(inputs, deltas, transpose_a=True)
-        return whole, tf.matmul(whole, right[:, :rank])
+        gradient = error + tf.matmul(inputs, deltas, transpose_a=True)
+        return gradient, tf.matmul(gradient, right[:, :rank])
 
     def reproject() -> Any:
         return tf.matmul(left, error, transpose_a=True)

@@ -7,7 +7,6 @@ record of its phases, and prints the median of each part. The first step counts 
 call reports (it has `train.steps_per_call` steps).
 """
 
-import argparse
 import itertools
 import shutil
 import statistics
@@ -16,9 +15,10 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks import script
+from benchmarks.script import ROOT
 from trainer.telemetry import chief_records
 
-ROOT = Path(__file__).resolve().parents[1]
 PARTS = {
     "starting": "Ansible: plan, publish, claim, files, tmux",
     "caching": "Python starts",
@@ -34,9 +34,7 @@ PARTS = {
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=3)
-    arguments, more = parser.parse_known_args()
+    arguments, more = script.parser(__doc__, runs=3).parse_known_args()
     measured = [launch(number, more) for number in range(arguments.runs + 1)][1:]
     totals = [sum(parts.values()) for parts in measured]
     print(f"Enter to first step: median {statistics.median(totals):.1f} s ({min(totals):.1f} to {max(totals):.1f}, {len(totals)} runs)")

@@ -7,72 +7,50 @@ back arrays. Both get the images of one call at a time and take turns in each ro
 pictures of 200 to 300 pixels per side decoded to 32x32 and to 224x224, and tiny ones of 32x32. Prints medians.
 """
 
-import argparse
+import functools
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
+from benchmarks import script
 from benchmarks.analysis import pictures
 from control import text
-from control.datasets import folder, publish
 from trainer.data import manifest
 from trainer.data.cache import TASKS, Decoded, PackReader
 from trainer.data.images import fit
 
-SEED = 1
-TINY = (32, 32)
+TINY = 32
 CASES = {"pictures to 32x32": (32, 32, 3), "pictures to 224x224": (224, 224, 3), "tiny to 32x32": (32, 32, 3)}
 _readers: list[PackReader] = []
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = script.parser(__doc__, images=512, rounds=7)
     parser.add_argument("--loaders", default="1,2,3,4")
     arguments = parser.parse_args()
     numbers = [int(one) for one in arguments.loaders.split(",")]
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         for case, size in CASES.items():
-            packs = published(Path(temporary), arguments.images, tiny=case.startswith("tiny"))
+            tiny = case.startswith("tiny")
+            packs = pictures.published(Path(temporary) / ("tiny" if tiny else "pictures"), arguments.images, TINY if tiny else None)
             rows += [[case, *row] for row in compare(packs, size, arguments.images, arguments.rounds, numbers)]
             print(f"{case}: done", flush=True)
     print(text.table(["case", "loaders", "threads, images/s", "processes, images/s"], rows))
 
 
-def published(place: Path, count: int, tiny: bool) -> manifest.Published:
-    """The published pictures, generated once."""
-    source = place / ("tiny" if tiny else "pictures")
-    if not source.is_dir():
-        pictures.make(source, count, SEED, lambda *_: None)
-        for path in source.rglob("*.jpg") if tiny else ():
-            with Image.open(path) as image:
-                image.resize(TINY).save(path, quality=pictures.QUALITY)
-    found = publish.publish(folder.Folder(str(source)), place / "packs", False, lambda *_: None)
-    return publish.place_of(place / "packs", found.sha256)
-
-
 def compare(packs: manifest.Published, size: tuple[int, ...], images: int, rounds: int, numbers: list[int]) -> list[list[object]]:
     """Images/s of threads and processes for each number of loaders (medians of the rounds without the first)."""
-    indices = np.random.default_rng(SEED).permutation(images)
-    ways = {
-        (number, kind): way(packs, size, number) for number in numbers for kind, way in (("threads", threads), ("processes", processes))
-    }
-    seconds: dict[tuple[int, str], list[float]] = {key: [] for key in ways}
-    for _ in range(rounds + 1):
-        for key, gather in ways.items():
-            begun = time.perf_counter()
-            gather(indices)
-            seconds[key].append(time.perf_counter() - begun)
-    rates = {key: text.Number(images / statistics.median(values[1:]), 0) for key, values in seconds.items()}
+    indices = np.random.default_rng(pictures.SEED).permutation(images)
+    kinds = {"threads": threads, "processes": processes}
+    ways = {(number, kind): way(packs, size, number) for number in numbers for kind, way in kinds.items()}
+    seconds = script.in_turn({key: functools.partial(gather, indices) for key, gather in ways.items()}, rounds)
+    rates = {key: text.Number(images / statistics.median(values), 0) for key, values in seconds.items()}
     return [[number, rates[number, "threads"], rates[number, "processes"]] for number in numbers]
 
 

@@ -8,110 +8,38 @@ teaches: `strategy.run` of one step per call, with gradients applied by `optimiz
 its own all-reduce. Prints the median step time of each and the ratio of each round.
 """
 
-import argparse
-import json
-import os
-import socket
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-BATCH, SIZE, CLASSES, STEPS_PER_CALL = 64, (32, 32, 3), 10, 8
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks import script
+from benchmarks.script import BATCH, CLASSES, SIZE
+
+STEPS_PER_CALL = 8
 
 
 def main() -> None:
     """Start the workers and print what the chief measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.rank is None:
-        launch(arguments.workers)
-    else:
-        measure(arguments.rank, arguments.workers, arguments.rounds, arguments.steps)
-
-
-def launch(workers: int) -> None:
-    """Run this script once per worker; the chief's output is shown."""
-    places = [f"127.0.0.1:{port}" for port in free_ports(workers)]
-    processes = []
-    for rank in range(workers):
-        tf_config = {"cluster": {"worker": places}, "task": {"type": "worker", "index": rank}}
-        environment = {**os.environ, "TF_CONFIG": json.dumps(tf_config), "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(ROOT)}
-        output = None if rank == 0 else subprocess.DEVNULL
-        processes.append(subprocess.Popen([sys.executable, *sys.argv, "--rank", str(rank)], env=environment, stdout=output, stderr=output))
-    sys.exit(max(process.wait() for process in processes))
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+    given = script.given_to_worker(script.parser(__doc__, workers=2, rounds=7, steps=48))
+    measure(given.rank, given.workers, given.rounds, given.steps)
 
 
 def measure(rank: int, workers: int, rounds: int, steps: int) -> None:
     """Train with both steps in turn."""
-    cluster = joined(workers)
+    cluster = script.joined(workers)
     variants = {"lockstep": lockstep(cluster, rank), "plain": plain(cluster, rank)}
-    for run in variants.values():
-        run(STEPS_PER_CALL)
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(rounds):
-        for name, run in variants.items():
-            begun = time.perf_counter()
-            run(steps)
-            times[name].append((time.perf_counter() - begun) / steps * 1000)
+    seconds = script.in_turn({name: partial(run, steps) for name, run in variants.items()}, rounds)
+    times = {name: [value / steps * 1000 for value in values] for name, values in seconds.items()}
     if rank == 0:
         report(times, workers, rounds, steps)
-
-
-def joined(workers: int) -> Any:
-    """The cluster of local workers, with this worker's share of the cores."""
-    from trainer.cluster import Cluster, place_from_environment
-
-    return Cluster(place_from_environment(), max(1, len(os.sched_getaffinity(0)) // workers))
-
-
-def prepared(cluster: Any, rank: int, steps: int, model: str = "task_cnn", reduction: str = "packed") -> tuple[Any, Any, Any]:
-    """The parts of the project's own step, and the arguments of a call of `steps` steps."""
-    import numpy as np
-
-    from trainer import assembly, step
-    from trainer.config import Config, Reduction
-
-    config = Config(model={"name": model}, reduction=Reduction(name=reduction))
-    cluster.connect(config.reduction.transport)
-    parts, _ = assembly.assemble(assembly.build_local(cluster, config, CLASSES), config, config.reduction)
-    feed = step.full(*batches(rank, steps), BATCH * cluster.place.workers)
-    return parts, feed, np.full(steps, 0.01, np.float32)
-
-
-def batches(rank: int, steps: int) -> tuple[Any, Any]:
-    """Random images and labels `[steps, batch, ...]`."""
-    import numpy as np
-
-    rng = np.random.default_rng(rank)
-    images = rng.integers(0, 256, (steps, BATCH, *SIZE), dtype=np.uint8)
-    return images, rng.integers(0, CLASSES, (steps, BATCH)).astype(np.int32)
 
 
 def lockstep(cluster: Any, rank: int) -> Callable[[int], None]:
     """The project's own step."""
     from trainer import step
 
-    parts, feed, rates = prepared(cluster, rank, STEPS_PER_CALL)
+    parts, feed, rates = script.prepared(cluster, rank, STEPS_PER_CALL)
     call = step.make_train_call(parts)
 
     def run(steps: int) -> None:
@@ -145,7 +73,7 @@ def plain(cluster: Any, rank: int) -> Callable[[int], None]:
     def call(images: Any, labels: Any) -> Any:
         return cluster.strategy.run(step, args=(images, labels))
 
-    images, labels = batches(rank, STEPS_PER_CALL)
+    images, labels = script.batches(rank, STEPS_PER_CALL)
     feeds = [(tf.constant(images[index]), tf.constant(labels[index])) for index in range(STEPS_PER_CALL)]
 
     def run(steps: int) -> None:

@@ -7,20 +7,19 @@ the chief's times hold for every worker. The time from Enter to the first record
 launch_time.py.
 """
 
-import argparse
 import statistics
 import sys
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
+from benchmarks import script
+from benchmarks.script import ROOT
 from control import text
 from control.runs.plan import latest_run
 from trainer.errors import LockstepError
 from trainer.telemetry import chief_records
 
-ROOT = Path(__file__).resolve().parents[1]
 TRAINING, SAVING, VALIDATING, STARTING = "training", "saving", "validating", "starting"
 ROWS = {
     STARTING: "start: TensorFlow, cluster, model, tracing",
@@ -31,11 +30,11 @@ ROWS = {
 
 def main() -> None:
     """Read and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script.parser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN")
     try:
         for name in parser.parse_args().runs:
-            print(told(name, chief_records(latest_run(ROOT / "runs", name))))
+            print(table(name, chief_records(latest_run(ROOT / "runs", name))))
     except LockstepError as error:
         sys.exit(str(error))
 
@@ -46,19 +45,19 @@ def stays(phases: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
     Args:
         phases: records of kind `phase`, oldest first; the last one, `ended`, ends the previous one.
     """
-    found: dict[str, list[float]] = {TRAINING: [], **{kind: [] for kind in ROWS}}
+    durations: dict[str, list[float]] = {TRAINING: [], **{kind: [] for kind in ROWS}}
     begun = False
     for one, following in pairwise(phases):
         begun = begun or one["phase"] == TRAINING
-        found[one["phase"] if begun else STARTING].append(following["t"] - one["t"])
-    return found
+        durations[one["phase"] if begun else STARTING].append(following["t"] - one["t"])
+    return durations
 
 
-def told(name: str, lines: Iterable[Mapping[str, Any]]) -> str:
+def table(name: str, lines: Iterable[Mapping[str, Any]]) -> str:
     """A table of one run."""
-    found = stays([line for line in lines if line["kind"] == "phase"])
-    training = sum(found[TRAINING])
-    rows = [[meaning, *_cells(found[kind], training, kind == STARTING)] for kind, meaning in ROWS.items()]
+    durations = stays([line for line in lines if line["kind"] == "phase"])
+    training = sum(durations[TRAINING])
+    rows = [[meaning, *_cells(durations[kind], training, kind == STARTING)] for kind, meaning in ROWS.items()]
     header = ["", "seconds", "of training", "times", "median s"]
     return f"{name}: {training:,.1f} s of training\n{text.table(header, rows)}\n"
 

@@ -6,13 +6,13 @@ PUBLISHED_DATASET is a folder such as `.lockstep/dfs/datasets/<digest>`. Batches
 and handed over exactly as in training (batch 64, 8 steps per call, one worker of two); nothing trains.
 """
 
-import argparse
 import statistics
 import time
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks import script
 from trainer.data.cache import open_images
 from trainer.data.manifest import FILE, Published
 from trainer.data.partition import EpochPlan
@@ -22,10 +22,9 @@ from trainer.files import sha256_file
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script.parser(__doc__, epochs=3)
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--caches", type=Path, default=Path(".lockstep/caches"))
-    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--cache-limit-mb", type=int, default=2048)
     arguments = parser.parse_args()
     published = Published(arguments.dataset, sha256_file(arguments.dataset / FILE))

@@ -7,70 +7,65 @@ Prints CPU time and duration of every part of a step for each link and number of
 Parts that run at the same time on two threads share the CPU, so their durations overlap.
 """
 
-import argparse
 import json
 import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from benchmarks import script
+from benchmarks.analysis.benchmark import MEASUREMENTS, RESULTS
 from control import text
 from trainer.config import nearest
 from trainer.errors import ConfigError, LockstepError
 
-RESULTS = Path(__file__).resolve().parent / "results"
 WATCHED = "lockstep-parts"
 BOUNDS = {"in-step": "with nothing sent but 16 bytes, twice", "ideal": "with nothing sent, and nobody waited for"}
 REST = "TensorFlow: forward, backward, small layers' updates"
-Found = dict[str, list[Mapping[str, Any]]]
+Results = dict[str, list[Mapping[str, Any]]]
 """What every worker of every round wrote, by system."""
 
 
 def main() -> None:
     """Read and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script.parser(__doc__)
     parser.add_argument("name", metavar="NAME")
     try:
-        for place, found in measured(parser.parse_args().name).items():
-            print(told(place, found))
+        for heading, results in measured(parser.parse_args().name).items():
+            print(table(heading, results))
     except LockstepError as error:
         sys.exit(str(error))
 
 
-def measured(name: str) -> dict[str, Found]:
-    """What was measured, by link and number of workers; those without measured parts are left out.
-
-    Raises:
-        ConfigError: there are no such results, or none with parts.
-    """
-    path = RESULTS / name / "measurements.jsonl"
+def measured(name: str) -> dict[str, Results]:
+    """What was measured, by link and number of workers; those without measured parts are left out."""
+    path = RESULTS / name / MEASUREMENTS
     if not path.is_file():
-        names = sorted(one.parent.name for one in RESULTS.glob("*/measurements.jsonl"))
+        names = sorted(one.parent.name for one in RESULTS.glob(f"*/{MEASUREMENTS}"))
         raise ConfigError(f"{name}: no results of benchmarks/peers.yml{nearest(name, names)}; there are: {text.listed(names) or 'none'}")
-    found: dict[str, Found] = defaultdict(lambda: defaultdict(list))
+    results: dict[str, Results] = defaultdict(lambda: defaultdict(list))
     for line in path.read_text(encoding="utf-8").splitlines():
         cell = json.loads(line)
         _, link, workers, system = cell["cell"].split("-", 3)
-        found[f"{workers} workers, link {link}"][system] += [one["result"] for one in cell["workers"] if one.get("result")]
-    places = {place: systems for place, systems in found.items() if systems[WATCHED]}
-    if not places:
+        results[f"{workers} workers, link {link}"][system] += [one["result"] for one in cell["workers"] if one.get("result")]
+    headings = {heading: systems for heading, systems in results.items() if systems[WATCHED]}
+    if not headings:
         raise ConfigError(f"{name}: {WATCHED} was not measured; benchmarks/peers.yml -e peers={name} -e systems={WATCHED},in-step,ideal")
-    return places
+    return headings
 
 
-def told(place: str, found: Found) -> str:
+def table(heading: str, results: Results) -> str:
     """The table for one link and number of workers."""
-    watched = found[WATCHED]
-    whole = _medians(watched)
+    watched = results[WATCHED]
+    total = _medians(watched)
     parts = {name: [statistics.median(_a_step(one, name, kind) for one in watched) for kind in (0, 1)] for name in watched[0]["parts"][0]}
-    rest = whole[0] - sum(processor for processor, _ in parts.values())
-    rows = [["a step", *map(_ms, whole)], [f"  {REST}", _ms(rest), "-"], *([f"  {name}", *map(_ms, both)] for name, both in parts.items())]
+    rest = total[0] - sum(processor for processor, _ in parts.values())
+    rows = [["a step", *map(_ms, total)], [f"  {REST}", _ms(rest), "-"], *([f"  {name}", *map(_ms, both)] for name, both in parts.items())]
     for system, meaning in BOUNDS.items():
-        if found[system]:
-            rows.append([meaning, *map(_ms, _medians(found[system]))])
-    return f"{place}, milliseconds a step\n{text.table(['', 'processor', 'duration'], rows)}\n"
+        if results[system]:
+            rows.append([meaning, *map(_ms, _medians(results[system]))])
+    return f"{heading}, milliseconds a step\n{text.table(['', 'processor', 'duration'], rows)}\n"
 
 
 def _a_step(one: Mapping[str, Any], name: str, kind: int) -> float:

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from local_step import BATCH, joined, launch, prepared
+from benchmarks import script
+from benchmarks.script import BATCH, ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 SENDING = "sending, and waiting for the other worker"
 PARTS = {
     "forward": "#4477aa",
@@ -58,18 +58,13 @@ class Span:
 
 def main() -> None:
     """Start the workers, trace the chief, print and draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=24)
+    parser = script.parser(__doc__, workers=2, steps=24)
     parser.add_argument("--model", default="task_cnn")
     parser.add_argument("--reduction", default="powersgd")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "step.png")
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = script.given_to_worker(parser)
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    if given.rank is None:
-        launch(given.workers)
-    elif given.rank > 0:
+    if given.rank > 0:
         train(given, lambda run: run())
     else:
         train(given, lambda run: report(traced(run, given.out.with_suffix(".xplane.pb")), given))
@@ -81,8 +76,8 @@ def train(given: argparse.Namespace, measure: Callable[[Callable[[], object]], o
 
     from trainer import step
 
-    cluster = joined(given.workers)
-    parts, feed, rates = prepared(cluster, given.rank, given.steps, given.model, given.reduction)
+    cluster = script.joined(given.workers)
+    parts, feed, rates = script.prepared(cluster, given.rank, given.steps, given.model, given.reduction)
     if cluster.direct is not None:
         cluster.direct.all_reduce = annotated(cluster.direct.all_reduce, tf.profiler.experimental.Trace)
     call = step.make_train_call(parts)

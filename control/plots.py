@@ -107,66 +107,18 @@ MEDIAN = _Centre("median", statistics.median, _to_the_ends, "from the least to t
 MEAN = _Centre("mean", statistics.fmean, _deviation, "± standard deviation")
 
 
-def time_median(timings: Sequence[Timing], path: Path) -> None:
-    """Draw end-to-end seconds against workers: every measurement, medians from the least to the largest (seconds).
-
-    Raises:
-        LockstepError: no trial succeeded, or one that did has no time.
-    """
-    _times(timings, path, MEDIAN)
-
-
-def time_mean(timings: Sequence[Timing], path: Path) -> None:
-    """Draw end-to-end seconds against workers: every measurement, means, standard deviations (seconds).
-
-    Raises:
-        LockstepError: no trial succeeded, or one that did has no time.
-    """
-    _times(timings, path, MEAN)
+def _times(centre: _Centre, timings: Sequence[Timing], path: Path) -> None:
+    """Draw end-to-end seconds against workers: every measurement, its centre, bars."""
+    series = _series(timings, "seconds_end_to_end", "workers")
+    with picture(path) as figure:
+        axes = one_panel(figure, f"End-to-end time by workers: {centre.name}", _shared(timings, "workers"), "end-to-end time (s)")
+        positions = _worker_axis(axes, series)
+        _measurements(axes, series, positions, centre)
+        start_at_zero(axes)
+        _finish(figure, axes, _notes(timings, series, centre))
 
 
-def _times(timings: Sequence[Timing], path: Path, centre: _Centre) -> None:
-    found = _series(timings, "seconds_end_to_end", "workers")
-    with _picture(path) as figure:
-        axes = _axes(figure, f"End-to-end time by workers: {centre.name}", _shared(timings, "workers"), "end-to-end time (s)")
-        places = _worker_axis(axes, found)
-        _measurements(axes, found, places, centre)
-        _from_zero(axes)
-        _finish(figure, axes, _notes(timings, found, centre))
-
-
-def speedup(timings: Sequence[Timing], work: Work, fit: Fit | None, path: Path) -> None:
-    """Draw images/s over the median of one worker (or of the fewest measured) against workers, beside the ideal.
-
-    Measurements, fit and its interval are divided by the same measured median, so that they are comparable.
-
-    Args:
-        timings: rows of a sweep; other scalings than `work`'s are left out.
-        work: the work of a step.
-        fit: drawn from the fewest to the most workers measured; None without a conclusion.
-        path: of the PNG file.
-
-    Raises:
-        LockstepError: no trial of that scaling succeeded, or one that did has no images/s.
-    """
-    view = _View("Speedup by workers: images/s relative to {}", "speedup over {} (times)", lambda base, _: 1 / base.images_per_s)
-    _rates(view, timings, work, fit, path)
-
-
-def efficiency(timings: Sequence[Timing], work: Work, fit: Fit | None, path: Path) -> None:
-    """Draw images/s per worker over the median of one worker, in percent, against workers; arguments and errors as for `speedup`."""
-    view = _View(
-        "Efficiency by workers: images/s a worker relative to {}",
-        "efficiency over {} (%)",
-        lambda base, workers: 100 * base.workers / (workers * base.images_per_s),
-    )
-    _rates(view, timings, work, fit, path)
-
-
-def throughput(timings: Sequence[Timing], work: Work, fit: Fit | None, path: Path) -> None:
-    """Draw images/s of all workers against workers; arguments and errors as for `speedup`."""
-    view = _View("Throughput by workers: training images/s of all of them", "throughput (images/s)", lambda *_: 1.0)
-    _rates(view, timings, work, fit, path)
+time_median, time_mean = (functools.partial(_times, centre) for centre in (MEDIAN, MEAN))
 
 
 @dataclass(frozen=True)
@@ -180,31 +132,50 @@ class _View:
 
 
 def _rates(view: _View, timings: Sequence[Timing], work: Work, fit: Fit | None, path: Path) -> None:
+    """Draw images/s against workers, beside the ideal; measurements, fit and its interval share one base.
+
+    Args:
+        view: how to show images/s.
+        timings: rows of a sweep; other scalings than `work`'s are left out.
+        work: the work of a step.
+        fit: drawn from the fewest to the most workers measured; None without a conclusion.
+        path: of the PNG file.
+    """
     chosen = [row for row in timings if row.scaling == work.scaling]
-    found = _series(chosen, "images_per_s", "workers")
-    base = _base(found)
+    series = _series(chosen, "images_per_s", "workers")
+    base = _base(series)
     batch = f"{count(work.batch, 'image')} a {'worker and step' if work.scaling == WEAK else 'step of all workers'}"
-    with _picture(path) as figure:
-        axes = _axes(figure, view.title.format(base), f"{_shared(chosen, 'workers')}, {batch}", view.label.format(base))
-        places = _worker_axis(axes, found)
-        counts = range(min(places), max(places) + 1)
+    with picture(path) as figure:
+        axes = one_panel(figure, view.title.format(base), f"{_shared(chosen, 'workers')}, {batch}", view.label.format(base))
+        positions = _worker_axis(axes, series)
+        counts = range(min(positions), max(positions) + 1)
         factor = functools.partial(view.factor, base)
         ideal = [factor(count) * count * base.images_per_s / base.workers for count in counts]
         axes.plot(counts, ideal, label=f"ideal: in proportion to {base}", **IDEAL)
-        _measurements(axes, _scaled(found, factor), places, MEDIAN, joined=not fit)
+        _measurements(axes, _scaled(series, factor), positions, MEDIAN, joined=not fit)
         if fit:
             _fitted(axes, fit, counts, factor)
-        _from_zero(axes)
-        _finish(figure, axes, _notes(chosen, found, MEDIAN))
+        start_at_zero(axes)
+        _finish(figure, axes, _notes(chosen, series, MEDIAN))
 
 
-def _base(found: Sequence[_Series]) -> _Base:
-    fewest = min(count for one in found for count in one.values)
-    return _Base(fewest, statistics.median([value for one in found for value in one.values.get(fewest, [])]))
+_SPEEDUP = _View("Speedup by workers: images/s relative to {}", "speedup over {} (times)", lambda base, _: 1 / base.images_per_s)
+_EFFICIENCY = _View(
+    "Efficiency by workers: images/s a worker relative to {}",
+    "efficiency over {} (%)",
+    lambda base, workers: 100 * base.workers / (workers * base.images_per_s),
+)
+_THROUGHPUT = _View("Throughput by workers: training images/s of all of them", "throughput (images/s)", lambda *_: 1.0)
+speedup, efficiency, throughput = (functools.partial(_rates, view) for view in (_SPEEDUP, _EFFICIENCY, _THROUGHPUT))
 
 
-def _scaled(found: Sequence[_Series], factor: Callable[[int], float]) -> list[_Series]:
-    return [_Series(one.label, {count: [value * factor(count) for value in some] for count, some in one.values.items()}) for one in found]
+def _base(series: Sequence[_Series]) -> _Base:
+    fewest = min(count for one in series for count in one.values)
+    return _Base(fewest, statistics.median([value for one in series for value in one.values.get(fewest, [])]))
+
+
+def _scaled(series: Sequence[_Series], factor: Callable[[int], float]) -> list[_Series]:
+    return [_Series(one.label, {count: [value * factor(count) for value in some] for count, some in one.values.items()}) for one in series]
 
 
 def _fitted(axes: Any, fit: Fit, counts: Sequence[int], factor: Callable[[int], float]) -> None:
@@ -219,33 +190,27 @@ def checkpoints(timings: Sequence[Timing], path: Path) -> None:
     """Draw training seconds against the steps between saved states (logarithmic; 0, only at an epoch's end, is on the right).
 
     The seconds do not start at 0, because the differences are small; the picture says so.
-
-    Raises:
-        LockstepError: no trial succeeded, or one that did has no time.
     """
-    found = _series(timings, "seconds_training", "checkpoint_every")
-    with _picture(path) as figure:
-        axes = _axes(figure, "What saved states cost: median training time", _shared(timings, "checkpoint_every"), "training time (s)")
-        places = _interval_axis(axes, found)
-        _measurements(axes, found, places, MEDIAN)
-        _finish(figure, axes, f"{_notes(timings, found, MEDIAN)} The seconds do not start at 0.")
+    series = _series(timings, "seconds_training", "checkpoint_every")
+    with picture(path) as figure:
+        axes = one_panel(figure, "What saved states cost: median training time", _shared(timings, "checkpoint_every"), "training time (s)")
+        positions = _interval_axis(axes, series)
+        _measurements(axes, series, positions, MEDIAN)
+        _finish(figure, axes, f"{_notes(timings, series, MEDIAN)} The seconds do not start at 0.")
 
 
-def split(phases: Mapping[str, Mapping[str, float]], path: Path, about: str = "") -> None:
+def split(phases: Mapping[str, Mapping[str, float]], path: Path, subtitle: str = "") -> None:
     """Draw the phases of a step: one stacked bar per host.
 
     Args:
         phases: name of a bar, such as its host -> phase (of `PHASES`) -> milliseconds per step.
         path: of the PNG file.
-        about: a smaller line below the title.
-
-    Raises:
-        LockstepError: no host, or an unknown phase.
+        subtitle: a smaller line below the title.
     """
     _known_phases(phases)
     hosts = list(phases)
-    with _picture(path, _tall(len(hosts), 8, 0.35)) as figure:
-        axes = _axes(figure, "What a training step is made of", about, "")
+    with picture(path, _tall(len(hosts), 8, 0.35)) as figure:
+        axes = one_panel(figure, "What a training step is made of", subtitle, "")
         axes.set_xlabel("time a step (ms)")
         axes.grid(visible=False, axis="y")
         ends = _stacked(axes, phases)
@@ -262,7 +227,7 @@ def _stacked(axes: Any, phases: Mapping[str, Mapping[str, float]]) -> list[float
     """Draw bars of all phases in order; returns the end of each host's bar."""
     ends = [0.0] * len(phases)
     for phase, (label, colour, hatch) in PHASES.items():
-        widths = [found.get(phase, 0.0) for found in phases.values()]
+        widths = [milliseconds.get(phase, 0.0) for milliseconds in phases.values()]
         axes.barh(range(len(ends)), widths, 0.62, ends, label=label, color=colour, hatch=hatch, edgecolor="#222222", linewidth=0.7)
         ends = [end + width for end, width in zip(ends, widths, strict=True)]
     return ends
@@ -271,8 +236,8 @@ def _stacked(axes: Any, phases: Mapping[str, Mapping[str, float]]) -> list[float
 def _known_phases(phases: Mapping[str, Mapping[str, float]]) -> None:
     if not phases:
         raise LockstepError("no picture of a step: no host has a split of its steps; set telemetry.profile_every above 0 and train")
-    for host, found in phases.items():
-        if unknown := set(found) - set(PHASES):
+    for host, milliseconds in phases.items():
+        if unknown := set(milliseconds) - set(PHASES):
             raise LockstepError(f"no picture of a step: {host} has the phase {min(unknown)!r}; known are {', '.join(PHASES)}")
 
 
@@ -283,14 +248,11 @@ def history(rows: Sequence[Mapping[str, Any]], path: Path, best_epoch: int | Non
         rows: from `trainer.telemetry.read_history`.
         path: of the PNG file.
         best_epoch: one of the rows', or None for no mark.
-
-    Raises:
-        LockstepError: no row, or none for the best epoch.
     """
     best = _row_of(rows, best_epoch)
-    with _picture(path) as figure:
+    with picture(path) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True)
-        _title(figure, "Accuracy and loss by epoch")
+        write_title(figure, "Accuracy and loss by epoch")
         for axes, key, label, factor in ((upper, "accuracy", "accuracy (%)", 100.0), (lower, "loss", "loss", 1.0)):
             _curves(axes, {"training": (rows, key), "validation": (rows, f"val_{key}")}, factor)
             _mark(axes, best, f"val_{key}", factor)
@@ -302,11 +264,13 @@ def history(rows: Sequence[Mapping[str, Any]], path: Path, best_epoch: int | Non
 def _row_of(rows: Sequence[Mapping[str, Any]], epoch: int | None) -> Mapping[str, Any] | None:
     if not rows:
         raise LockstepError("no picture of a run's history: no epoch is finished; train at least one")
-    found = next((row for row in rows if row["epoch"] == epoch), None)
-    if epoch is not None and found is None:
-        known = f"{rows[0]['epoch']} to {rows[-1]['epoch']}"
-        raise LockstepError(f"no picture of a run's history: best epoch {epoch} is not among its epochs {known}; give one of those or None")
-    return found
+    chosen = next((row for row in rows if row["epoch"] == epoch), None)
+    if epoch is not None and chosen is None:
+        epochs = f"{rows[0]['epoch']} to {rows[-1]['epoch']}"
+        raise LockstepError(
+            f"no picture of a run's history: best epoch {epoch} is not among its epochs {epochs}; give one of those or None"
+        )
+    return chosen
 
 
 def _mark(axes: Any, best: Mapping[str, Any] | None, key: str, factor: float) -> None:
@@ -328,15 +292,12 @@ def compare(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None
     Args:
         runs: name -> rows from `trainer.telemetry.read_history`.
         path: of the PNG file.
-
-    Raises:
-        LockstepError: no run has a finished epoch.
     """
     drawn = {name: rows for name, rows in runs.items() if rows}
     if not drawn:
         raise LockstepError(f"no picture of {count(len(runs), 'run')}: none has a finished epoch; train at least one")
-    with _picture(path, _tall(len(runs), 4, 0.18)) as figure:
-        axes = _axes(figure, "Validation accuracy by epoch", "", "validation accuracy (%)")
+    with picture(path, _tall(len(runs), 4, 0.18)) as figure:
+        axes = one_panel(figure, "Validation accuracy by epoch", "", "validation accuracy (%)")
         _curves(axes, {_with_best(name, rows): (rows, "val_accuracy") for name, rows in drawn.items()}, 100.0)
         for name in (name for name in runs if name not in drawn):
             axes.plot([], [], " ", label=f"{name}: no finished epoch")
@@ -354,7 +315,9 @@ def _curves(axes: Any, lines: Mapping[str, tuple[Sequence[Mapping[str, Any]], st
     for index, (label, (rows, key)) in enumerate(lines.items()):
         epochs = [row["epoch"] for row in rows]
         every = math.ceil(len(epochs) / MANY_EPOCHS)
-        axes.plot(epochs, [row[key] * factor for row in rows], label=label, markevery=every, markersize=4, linewidth=1.5, **_ink(index))
+        axes.plot(
+            epochs, [row[key] * factor for row in rows], label=label, markevery=every, markersize=4, linewidth=1.5, **line_style(index)
+        )
 
 
 def _epoch_axis(axes: Any, epochs: Sequence[int]) -> None:
@@ -364,44 +327,46 @@ def _epoch_axis(axes: Any, epochs: Sequence[int]) -> None:
 
 
 @contextlib.contextmanager
-def _picture(path: Path, height: float = HEIGHT_IN) -> Iterator[Any]:
+def picture(path: Path, height: float = HEIGHT_IN, width: float = WIDTH_IN) -> Iterator[Any]:
     """Yield an empty figure; write it to `path`, whole or not at all, if the block succeeds."""
     with mpl.rc_context():
         # The user's own matplotlibrc must not change the look of a report.
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
-        figure = Figure(figsize=(WIDTH_IN, height), dpi=DPI, layout="constrained")
+        figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
         yield figure
         with replacing(path) as part:
             figure.savefig(part, format="png", metadata={"Software": None})
 
 
-def _axes(figure: Any, title: str, about: str, label: str) -> Any:
+def one_panel(figure: Any, title: str, subtitle: str, label: str) -> Any:
     """Axes with a title, a smaller line with what all have in common, and the name and unit of y."""
     axes = figure.subplots()
-    _title(figure, title)
-    axes.set_title(about, loc="left", color="#333333")
+    write_title(figure, title)
+    axes.set_title(subtitle, loc="left", color="#333333")
     axes.set_ylabel(label)
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     return axes
 
 
-def _from_zero(axes: Any) -> None:
+def start_at_zero(axes: Any) -> None:
     """Start y at 0, so that ratios can be read off, with some room above the highest mark."""
     axes.set_ylim(0, 1.06 * axes.dataLim.y1)
 
 
-def _title(figure: Any, title: str) -> None:
+def write_title(figure: Any, title: str) -> None:
+    """Write the title at the left edge."""
     figure.suptitle(title, x=0.01, ha="left")
 
 
 def _finish(figure: Any, axes: Any, notes: str) -> None:
     if len(axes.get_legend_handles_labels()[0]) > 1:
         axes.legend()
-    _footnote(figure, notes)
+    footnote(figure, notes)
 
 
-def _footnote(figure: Any, notes: str) -> None:
+def footnote(figure: Any, notes: str) -> None:
+    """Write notes below the axes, if there are any."""
     if notes:
         figure.supxlabel(notes.strip(), x=0.01, ha="left", fontsize=9, color="#333333")
 
@@ -411,7 +376,7 @@ def _tall(rows: int, fitting: int, each: float) -> float:
     return HEIGHT_IN + each * max(0, rows - fitting)
 
 
-def _ink(index: int) -> dict[str, str]:
+def line_style(index: int) -> dict[str, str]:
     """Colour, dashes and marker of a line."""
     return {
         "color": COLOURS[index % len(COLOURS)],
@@ -464,18 +429,18 @@ def _settings(row: Timing, names: Sequence[str]) -> str:
     return ", ".join(say(row) for name, say in _SETTINGS.items() if name in names)
 
 
-def _notes(timings: Sequence[Timing], found: Sequence[_Series], centre: _Centre) -> str:
+def _notes(timings: Sequence[Timing], series: Sequence[_Series], centre: _Centre) -> str:
     """The meaning of dots and bars, and the number of missing trials."""
-    repeats = sorted({len(some) for one in found for some in one.values.values()})
+    repeats = sorted({len(some) for one in series for some in one.values.values()})
     dots = "Dots: single measurements."
     bars = f" Bars: {centre.bars}." if repeats[-1] > 1 else " No bars: one repeat each."
     failed = sum(not row.measured for row in timings)
     return f"{dots}{bars}" + (f" {count(failed, 'failed trial')} left out." if failed else "")
 
 
-def _worker_axis(axes: Any, found: Sequence[_Series]) -> dict[int, float]:
+def _worker_axis(axes: Any, series: Sequence[_Series]) -> dict[int, float]:
     """Whole numbers of workers on the x axis; returns the position of each measured one."""
-    counts = sorted({count for one in found for count in one.values})
+    counts = sorted({count for one in series for count in one.values})
     axes.set_xlabel("workers")
     if counts[-1] - counts[0] < MANY_TICKS:
         axes.set_xticks(range(counts[0], counts[-1] + 1))
@@ -486,46 +451,46 @@ def _worker_axis(axes: Any, found: Sequence[_Series]) -> dict[int, float]:
     return {count: float(count) for count in counts}
 
 
-def _interval_axis(axes: Any, found: Sequence[_Series]) -> dict[int, float]:
+def _interval_axis(axes: Any, series: Sequence[_Series]) -> dict[int, float]:
     """Steps between saved states on a logarithmic scale; returns the position of each."""
-    steps = sorted({step for one in found for step in one.values if step})
-    places = {step: math.log10(step) for step in steps}
-    if any(0 in one.values for one in found):
-        places[0] = max(places.values(), default=0.0) + 0.5
+    steps = sorted({step for one in series for step in one.values if step})
+    positions = {step: math.log10(step) for step in steps}
+    if any(0 in one.values for one in series):
+        positions[0] = max(positions.values(), default=0.0) + 0.5
     axes.set_xlabel("steps between saved states (logarithmic)")
-    axes.set_xticks(list(places.values()), [f"{step:,}" if step else "epoch's end" for step in places])
-    margin = _gap(places) / 2
-    axes.set_xlim(min(places.values()) - margin, max(places.values()) + margin)
-    return places
+    axes.set_xticks(list(positions.values()), [f"{step:,}" if step else "epoch's end" for step in positions])
+    margin = gap(positions) / 2
+    axes.set_xlim(min(positions.values()) - margin, max(positions.values()) + margin)
+    return positions
 
 
-def _gap(places: Mapping[int, float]) -> float:
+def gap(positions: Mapping[int, float]) -> float:
     """The shortest distance between neighbours on the x axis; 1 for a single position."""
-    ordered = sorted(places.values())
+    ordered = sorted(positions.values())
     return min((right - left for left, right in itertools.pairwise(ordered)), default=1.0)
 
 
 def _measurements(
     axes: Any,
-    found: Sequence[_Series],
-    places: Mapping[int, float],
+    series: Sequence[_Series],
+    positions: Mapping[int, float],
     centre: _Centre,
     joined: bool = True,
 ) -> None:
     """Dots of all measurements; beside them their centres with bars, joined by a line."""
-    width = min(0.3, 0.8 / len(found)) * _gap(places)
-    for index, one in enumerate(found):
-        shift = (index - (len(found) - 1) / 2) * width
-        ink = _ink(index) if joined else _ink(index) | {"linestyle": "none"}
-        at = [places[x] + shift for x in places if x in one.values]
-        values = [one.values[x] for x in places if x in one.values]
+    width = min(0.3, 0.8 / len(series)) * gap(positions)
+    for index, one in enumerate(series):
+        shift = (index - (len(series) - 1) / 2) * width
+        ink = line_style(index) if joined else line_style(index) | {"linestyle": "none"}
+        at = [positions[x] + shift for x in positions if x in one.values]
+        values = [one.values[x] for x in positions if x in one.values]
         label = f"{centre.name}, {one.label}" if one.label else centre.name
         ends = [list(side) for side in zip(*(centre.spread(some) for some in values), strict=True)]
         axes.errorbar(at, [centre.of(some) for some in values], ends, label=label, mfc="white", mew=1.5, zorder=4, **ink)
-        for place, some in zip(at, values, strict=True):
-            axes.plot(_beside(place, width, len(some)), some, ".", color=ink["color"], markersize=6, alpha=0.8, zorder=5)
+        for position, some in zip(at, values, strict=True):
+            axes.plot(beside(position, width, len(some)), some, ".", color=ink["color"], markersize=6, alpha=0.8, zorder=5)
 
 
-def _beside(place: float, width: float, count: int) -> list[float]:
+def beside(position: float, width: float, count: int) -> list[float]:
     """Positions of dots: in the order of repeats, to the right of their centre, so that equal ones remain distinct."""
-    return [place + width * (0.22 + 0.56 * (number + 0.5) / count) for number in range(count)]
+    return [position + width * (0.22 + 0.56 * (number + 0.5) / count) for number in range(count)]

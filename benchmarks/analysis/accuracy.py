@@ -1,15 +1,12 @@
 """Test accuracy with and without compression over several seeds: training runs, tables, the picture's numbers. Pure functions."""
 
-import csv
 import statistics
-import typing
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
+from typing import ClassVar
 
-from control import text
+from control import campaign, text
 from trainer.errors import ConfigError
-from trainer.files import write_rows
 
 REFERENCE = "packed"
 """The method that the others are compared with."""
@@ -35,8 +32,9 @@ class Training:
 
 @dataclass(frozen=True)
 class Row:
-    """The result of a training run."""
+    """The result of a training run; one that failed has none."""
 
+    measured: ClassVar[bool] = True
     config: str
     method: str
     seed: int
@@ -49,7 +47,7 @@ class Row:
     seconds_training: float
 
     @property
-    def training(self) -> Training:
+    def trial(self) -> Training:
         """The training run of this row."""
         return Training(self.config, self.method, self.seed)
 
@@ -60,11 +58,7 @@ def trainings(configs: Sequence[str], methods: Sequence[str], seeds: Sequence[in
 
 
 def methods(asked: str) -> list[str]:
-    """The methods in a list.
-
-    Raises:
-        ConfigError: one is unknown, or the reference is missing.
-    """
+    """The methods in a list."""
     names = asked.split(",")
     for name in names:
         if name not in METHODS:
@@ -74,24 +68,7 @@ def methods(asked: str) -> list[str]:
     return names
 
 
-def read(path: Path) -> list[Row]:
-    """Rows of results.csv; empty without the file."""
-    if not path.is_file():
-        return []
-    with path.open(encoding="utf-8", newline="") as stream:
-        kinds = typing.get_type_hints(Row)
-        return [Row(**{name: kinds[name](value) for name, value in row.items()}) for row in csv.DictReader(stream)]
-
-
-def put(path: Path, row: Row) -> None:
-    """Add a row; the file is complete at all times."""
-    rows = [one for one in read(path) if one.training != row.training] + [row]
-    write_rows(path, [field.name for field in fields(Row)], (asdict(one) for one in rows))
-
-
-def median(rows: Sequence[Row], config: str, method: str) -> float:
-    """Median test accuracy after the last epoch, over the seeds."""
-    return statistics.median(row.test_accuracy for row in rows if (row.config, row.method) == (config, method))
+STORE = campaign.Store(Row)
 
 
 @dataclass(frozen=True)
@@ -115,16 +92,17 @@ def compared(rows: Sequence[Row]) -> list[Compared]:
 
 
 def _compared(rows: Sequence[Row], config: str, method: str) -> Compared:
-    mine = _of(rows, config, method)
+    mine = of(rows, config, method)
     seeds = [row.seed for row in mine]
     middle = statistics.median(row.test_accuracy for row in mine)
-    others = [row.test_accuracy for row in _of(rows, config, REFERENCE) if row.seed in seeds]
+    others = [row.test_accuracy for row in of(rows, config, REFERENCE) if row.seed in seeds]
     points = 100 * (middle - statistics.median(others)) if others and method != REFERENCE else None
     best, speed = (statistics.median(getattr(row, name) for row in mine) for name in ("test_accuracy_best", "images_per_s"))
     return Compared(config, method, seeds, [row.test_accuracy for row in mine], middle, points, best, speed)
 
 
-def _of(rows: Sequence[Row], config: str, method: str) -> list[Row]:
+def of(rows: Sequence[Row], config: str, method: str) -> list[Row]:
+    """The rows of one configuration and method."""
     return [row for row in rows if (row.config, row.method) == (config, method)]
 
 

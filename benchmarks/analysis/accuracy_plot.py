@@ -1,17 +1,15 @@
 """The picture of `benchmarks/accuracy.yml`: validation accuracy over the epochs, and test accuracies of all seeds."""
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from benchmarks.analysis.accuracy import REFERENCE, Row, Training, median
-from control.plots import DPI, STYLE
-from trainer.files import replacing
+from benchmarks.analysis.accuracy import REFERENCE, Row, Training, of
+from control.plots import picture
 
 COLOURS = ("#444444", "#0b4f8a", "#d98200", "#3f9c6b", "#7a1f5c", "#a33a00", "#8a8a8a", "#2aa5b8")
 
@@ -20,13 +18,11 @@ def draw(rows: Sequence[Row], curves: dict[Training, list[float]], path: Path) -
     """Draw one row per configuration: curves on the left, final accuracies on the right."""
     configs, methods = list(dict.fromkeys(row.config for row in rows)), list(dict.fromkeys(row.method for row in rows))
     colours = dict(zip(sorted(methods, key=lambda name: name != REFERENCE), COLOURS, strict=False))
-    with mpl.rc_context(STYLE), replacing(path) as part:
-        figure = Figure(figsize=(9.5, 3.6 * len(configs)), dpi=DPI, layout="constrained")
+    with picture(path, 3.6 * len(configs), 9.5) as figure:
         grid = figure.subplots(len(configs), 2, squeeze=False, width_ratios=[3, 2])
         for (left, right), config in zip(grid, configs, strict=True):
             _curves(left, config, curves, colours)
             _end(right, config, rows, colours)
-        figure.savefig(part, format="png", metadata={"Software": None})
 
 
 def _curves(axes: Axes, config: str, curves: dict[Training, list[float]], colours: dict[str, str]) -> None:
@@ -45,13 +41,13 @@ def _curves(axes: Axes, config: str, curves: dict[Training, list[float]], colour
 
 
 def _end(axes: Axes, config: str, rows: Sequence[Row], colours: dict[str, str]) -> None:
-    names = [method for method in colours if any((row.config, row.method) == (config, method) for row in rows)]
-    for place, method in enumerate(names):
-        values = [row.test_accuracy for row in rows if (row.config, row.method) == (config, method)]
-        axes.plot([place] * len(values), values, "o", color=colours[method], alpha=0.6)
-        middle = median(rows, config, method)
-        axes.plot([place - 0.25, place + 0.25], [middle, middle], color=colours[method], linewidth=2.5)
-        axes.annotate(f"{middle:.2%}", (place + 0.28, middle), va="center", fontsize=9)
+    names = [method for method in colours if of(rows, config, method)]
+    for position, method in enumerate(names):
+        values = [row.test_accuracy for row in of(rows, config, method)]
+        axes.plot([position] * len(values), values, "o", color=colours[method], alpha=0.6)
+        middle = statistics.median(values)
+        axes.plot([position - 0.25, position + 0.25], [middle, middle], color=colours[method], linewidth=2.5)
+        axes.annotate(f"{middle:.2%}", (position + 0.28, middle), va="center", fontsize=9)
     axes.set(title="test accuracy, each seed and the median", xlim=(-0.6, len(names) - 0.2))
     axes.set_xticks(range(len(names)), names)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1))

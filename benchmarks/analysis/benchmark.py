@@ -12,6 +12,7 @@ from control.runs import package
 CODE = package.Archive("benchmarks", ("benchmarks/node", "trainer"))
 RESULTS = project.ROOT / "benchmarks" / "results"
 """Has one folder per measurement: results.csv, summary.json, a picture."""
+ROWS, MEASUREMENTS = "results.csv", "measurements.jsonl"
 
 
 def new(kind: str, options: dict[str, Any], arguments: list[str], config_yaml: str, **about: Any) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """Analysis of predictions on different numbers of devices: whether more devices are faster, and why."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.analysis.common import Spread, deviation, figures, told_apart
+from benchmarks.analysis.common import CORES, Passes, bars_note, deviation, differ, error_bars, figures
 from control import plots
 from control.text import Number, count, table
 
@@ -16,37 +15,16 @@ SPARE = 0.1
 
 
 @dataclass(frozen=True)
-class Cell:
-    """All passes of one number of devices at one batch size."""
+class Cell(Passes):
+    """All passes of one number of devices at one batch size; its seconds are those of a call."""
 
     devices: int
     batch: int
-    images_per_s: Spread
-    call: float
-    """Seconds per call, median."""
-    busy: float
-    """Cores that this process kept busy, median."""
-    idle: float
-    """Idle cores of the machine, median."""
 
 
 def cells(passes: Sequence[Mapping[str, Any]]) -> list[Cell]:
     """The passes grouped by number of devices and batch, in order of both."""
-    found: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
-    for one in passes:
-        found.setdefault((one["devices"], one["batch"]), []).append(one)
-    return [_cell(*key, some) for key, some in sorted(found.items())]
-
-
-def _cell(devices: int, batch: int, some: Sequence[Mapping[str, Any]]) -> Cell:
-    return Cell(
-        devices,
-        batch,
-        Spread(tuple(one["calls"] * batch / one["seconds"] for one in some)),
-        statistics.median(one["seconds"] / one["calls"] for one in some),
-        statistics.median(one["cpu_seconds"] / one["seconds"] for one in some),
-        statistics.median(one["idle_seconds"] / one["seconds"] for one in some),
-    )
+    return Cell.grouped(passes, "devices", "batch")
 
 
 @dataclass(frozen=True)
@@ -61,22 +39,22 @@ class Processor:
     """Threads in TensorFlow's single pool for logical devices."""
 
 
-def answer(found: Sequence[Cell], batches: Sequence[int], smallest: int, processor: Processor) -> str:
+def answer(found_cells: Sequence[Cell], batches: Sequence[int], smallest: int, processor: Processor) -> str:
     """One sentence: whether the most devices are faster than the fewest, and why.
 
     Args:
-        found: cells of the requested batches and of the smallest one.
+        found_cells: cells of the requested batches and of the smallest one.
         batches: the requested batches; the largest is compared.
         smallest: batch of one image per device.
         processor: the hardware behind the devices.
     """
-    by = {(cell.devices, cell.batch): cell for cell in found}
-    few, many = found[0].devices, found[-1].devices
+    by = {(cell.devices, cell.batch): cell for cell in found_cells}
+    few, many = found_cells[0].devices, found_cells[-1].devices
     if few == many:
         return f"Only {count(many, 'device')} measured: nothing to compare."
     ratios = [_ratio(by[few, batch], by[many, batch]) for batch in batches]
     one, several = by[few, max(batches)], by[many, max(batches)]
-    cut = (by[many, smallest].call - by[few, smallest].call) * 1000
+    cut = (by[many, smallest].seconds.median - by[few, smallest].seconds.median) * 1000
     between = f" ({min(ratios):.2f} to {max(ratios):.2f} times over all batches)" if len(batches) > 1 else ""
     verdict = f"{_verdict(one, several)}{between}"
     return f"{verdict}: {_why_gpu(many, cut) if processor.kind == 'GPU' else _why(one, several, cut, processor)}."
@@ -89,8 +67,8 @@ def _ratio(one: Cell, several: Cell) -> float:
 def _verdict(one: Cell, several: Cell) -> str:
     few, many = count(one.devices, "device"), count(several.devices, "device")
     ratio, at = _ratio(one, several), f"a batch of {one.batch:,}"
-    if not told_apart(one.images_per_s, several.images_per_s):
-        return f"{many} and {few} can't be told apart at {at}: {ratio:.2f} times the images/s"
+    if not differ(one.images_per_s, several.images_per_s):
+        return f"no measurable difference between {many} and {few} at {at}: {ratio:.2f} times the images/s"
     if ratio > 1:
         return f"{many} predict {ratio:.2f} times the images/s of {few} at {at}"
     return f"{many} are slower than {few} at {at}, {ratio:.2f} times the images/s"
@@ -112,12 +90,12 @@ def _why_gpu(many: int, cut: float) -> str:
 
 
 def _costs(devices: int, cut: float) -> str:
-    return f"in {devices} costs {cut:.2f} ms a call" if cut > 0 else f"in {devices} costs nothing that can be told"
+    return f"in {devices} costs {cut:.2f} ms a call" if cut > 0 else f"in {devices} has no measurable cost"
 
 
-def shown(found: Sequence[Cell]) -> str:
+def shown(found_cells: Sequence[Cell]) -> str:
     """The table for the terminal."""
-    header = ["batch", "devices", "images/s (median)", "mean", "± deviation", "ms a call", "busy cores", "idle cores"]
+    header = ["batch", "devices", "images/s (median)", "mean", "± deviation", "ms a call", *CORES]
     lines = [
         [
             cell.batch,
@@ -125,62 +103,42 @@ def shown(found: Sequence[Cell]) -> str:
             Number(cell.images_per_s.median, 0),
             Number(cell.images_per_s.mean, 0),
             deviation(cell.images_per_s, 0),
-            Number(cell.call * 1000, 2),
-            Number(cell.busy, 1),
-            Number(cell.idle, 1),
+            Number(cell.seconds.median * 1000, 2),
+            *cell.core_cells(),
         ]
-        for cell in sorted(found, key=lambda cell: (cell.batch, cell.devices))
+        for cell in sorted(found_cells, key=lambda cell: (cell.batch, cell.devices))
     ]
     return table(header, lines)
 
 
-def as_dicts(found: Sequence[Cell]) -> list[dict[str, Any]]:
+def as_dicts(found_cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """The cells for summary.json."""
     return [
         {
             "devices": cell.devices,
             "batch": cell.batch,
             "images_per_s": figures(cell.images_per_s, 1),
-            "seconds_a_call": round(cell.call, 6),
-            "busy_cores": round(cell.busy, 2),
-            "idle_cores": round(cell.idle, 2),
+            "seconds_a_call": round(cell.seconds.median, 6),
+            **cell.cores(),
         }
-        for cell in found
+        for cell in found_cells
     ]
 
 
-def draw(found: Sequence[Cell], model: str, where: str, path: Path) -> None:
-    """Draw mean images/s against batch size (logarithmic), one line per number of devices, error bars of one standard deviation.
-
-    Args:
-        found: cells, at least one.
-        model: its name.
-        where: the host in one line.
-        path: of the PNG file.
-    """
-    numbers, batches = sorted({cell.devices for cell in found}), sorted({cell.batch for cell in found})
-    places = {batch: math.log2(batch) for batch in batches}
-    with plots._picture(path) as figure:
-        axes = plots._axes(figure, f"Prediction by batch size and devices: {model}", where, "images/s")
+def draw(found_cells: Sequence[Cell], model: str, where: str, path: Path) -> None:
+    """Draw mean images/s against batch size (logarithmic), one line per number of devices, error bars of one standard deviation."""
+    numbers, batches = sorted({cell.devices for cell in found_cells}), sorted({cell.batch for cell in found_cells})
+    positions = {batch: math.log2(batch) for batch in batches}
+    with plots.picture(path) as figure:
+        axes = plots.one_panel(figure, f"Prediction by batch size and devices: {model}", where, "images/s")
         for index, devices in enumerate(numbers):
             # Side by side, so that equal points stay distinguishable.
-            shift = (index - (len(numbers) - 1) / 2) * min(0.06 * plots._gap(places), 0.1)
-            some = [cell for cell in found if cell.devices == devices]
-            axes.errorbar(
-                [places[cell.batch] + shift for cell in some],
-                [cell.images_per_s.mean for cell in some],
-                [cell.images_per_s.deviation for cell in some],
-                label=count(devices, "device"),
-                mfc="white",
-                mew=1.5,
-                **plots._ink(index),
-            )
+            shift = (index - (len(numbers) - 1) / 2) * min(0.06 * plots.gap(positions), 0.1)
+            some = [cell for cell in found_cells if cell.devices == devices]
+            at, spreads = [positions[cell.batch] + shift for cell in some], [cell.images_per_s for cell in some]
+            error_bars(axes, at, spreads, label=count(devices, "device"), **plots.line_style(index))
         axes.set_xlabel("batch size (images, logarithmic)")
-        axes.set_xticks(list(places.values()), [f"{batch:,}" for batch in batches])
-        plots._from_zero(axes)
+        axes.set_xticks(list(positions.values()), [f"{batch:,}" for batch in batches])
+        plots.start_at_zero(axes)
         axes.legend()
-        plots._footnote(figure, _note(len(found[0].images_per_s.values)))
-
-
-def _note(passes: int) -> str:
-    return f"Means of {passes} passes; bars: ± standard deviation." if passes > 1 else "One pass each: no bars."
+        plots.footnote(figure, bars_note(len(found_cells[0].images_per_s.values)))

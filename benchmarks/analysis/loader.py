@@ -1,6 +1,5 @@
 """Analysis of passes over a folder of images with different numbers of loaders."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from matplotlib.ticker import StrMethodFormatter
 
-from benchmarks.analysis.common import Spread, deviation, figures, told_apart
+from benchmarks.analysis.common import CORES, Passes, bars_note, deviation, differ, error_bars, figures
 from control import plots
 from control.text import Number, count, table
 
@@ -19,44 +18,26 @@ UNSURE = 0.10
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Passes):
     """All passes with one number of loaders."""
 
     loaders: int
-    seconds: Spread
-    images_per_s: Spread
-    busy: float
-    """Cores that the passes kept busy, median."""
-    idle: float
-    """Idle cores of the machine, median."""
 
 
 def rows(passes: Sequence[Mapping[str, Any]]) -> list[Row]:
     """The passes grouped by number of loaders, fewest loaders first."""
-    found: dict[int, list[Mapping[str, Any]]] = {}
-    for one in passes:
-        found.setdefault(one["loaders"], []).append(one)
-    return [
-        Row(
-            loaders,
-            Spread(tuple(one["seconds"] for one in some)),
-            Spread(tuple(one["images"] / one["seconds"] for one in some)),
-            statistics.median(one["cpu_seconds"] / one["seconds"] for one in some),
-            statistics.median(one["idle_seconds"] / one["seconds"] for one in some),
-        )
-        for loaders, some in sorted(found.items())
-    ]
+    return Row.grouped(passes, "loaders")
 
 
-def fastest(found: Sequence[Row]) -> Row:
+def fastest(found_rows: Sequence[Row]) -> Row:
     """The row with the highest median images/s."""
-    return max(found, key=lambda row: row.images_per_s.median)
+    return max(found_rows, key=lambda row: row.images_per_s.median)
 
 
-def enough(found: Sequence[Row]) -> Row:
+def enough(found_rows: Sequence[Row]) -> Row:
     """The fewest loaders within `GAIN` of the fastest, or within `UNSURE` if passes differ by that much."""
-    best = fastest(found)
-    return next(row for row in found if _gain(row, best) < GAIN or (_gain(row, best) < UNSURE and _alike(row, best)))
+    best = fastest(found_rows)
+    return next(row for row in found_rows if _gain(row, best) < GAIN or (_gain(row, best) < UNSURE and _alike(row, best)))
 
 
 def _gain(row: Row, best: Row) -> float:
@@ -64,28 +45,28 @@ def _gain(row: Row, best: Row) -> float:
 
 
 def _alike(row: Row, best: Row) -> bool:
-    return len(row.seconds.values) > 1 and not told_apart(row.seconds, best.seconds)
+    return len(row.seconds.values) > 1 and not differ(row.seconds, best.seconds)
 
 
-def answer(found: Sequence[Row], cores: int) -> str:
+def answer(found_rows: Sequence[Row], cores: int) -> str:
     """How many loaders are enough, and how many training uses by default."""
-    first, best = found[0], enough(found)
+    first, best = found_rows[0], enough(found_rows)
     rate = f"{best.images_per_s.median:,.0f} images/s"
     speed = rate if best is first else f"{rate}, {best.images_per_s.median / first.images_per_s.median:.2f} times those of {first.loaders}"
     few = count(best.loaders, "loader")
-    if len(found) == 1:
-        said = f"{few}: {rate}."
-    elif best is found[-1]:
-        said = f"The most loaders measured are the fastest: {few}, {speed}; more may be faster still."
+    if len(found_rows) == 1:
+        sentence = f"{few}: {rate}."
+    elif best is found_rows[-1]:
+        sentence = f"The most loaders measured are the fastest: {few}, {speed}; more may be faster still."
     else:
-        said = f"{few} {'is' if best.loaders == 1 else 'are'} enough: {speed}; {_more(best, fastest(found))}."
-    return f"{said}{_open(found)} Training takes {cores} here (the cores) unless data.loaders says otherwise."
+        sentence = f"{few} {'is' if best.loaders == 1 else 'are'} enough: {speed}; {_more(best, fastest(found_rows))}."
+    return f"{sentence}{_open(found_rows)} Training takes {cores} here (the cores) unless data.loaders says otherwise."
 
 
-def _open(found: Sequence[Row]) -> str:
+def _open(found_rows: Sequence[Row]) -> str:
     """A warning if fewer loaders are much slower but passes differ by as much."""
-    best = fastest(found)
-    fewer = [row for row in found if row.loaders < enough(found).loaders]
+    best = fastest(found_rows)
+    fewer = [row for row in found_rows if row.loaders < enough(found_rows).loaders]
     if not any(_alike(row, best) for row in fewer):
         return ""
     passes = len(best.seconds.values)
@@ -108,18 +89,17 @@ def cached(decoded_mb: float, limit_mb: int) -> str:
     )
 
 
-def shown(found: Sequence[Row]) -> str:
+def shown(found_rows: Sequence[Row]) -> str:
     """The table for the terminal."""
-    first = found[0].images_per_s.median
+    first = found_rows[0].images_per_s.median
     header = [
         "loaders",
         "seconds a pass (mean)",
         "± deviation",
         "median",
         "images/s (median)",
-        f"times {found[0].loaders}",
-        "busy cores",
-        "idle cores",
+        f"times {found_rows[0].loaders}",
+        *CORES,
     ]
     cells = [
         [
@@ -129,62 +109,49 @@ def shown(found: Sequence[Row]) -> str:
             Number(row.seconds.median, 2),
             Number(row.images_per_s.median, 0),
             Number(row.images_per_s.median / first, 2),
-            Number(row.busy, 1),
-            Number(row.idle, 1),
+            *row.core_cells(),
         ]
-        for row in found
+        for row in found_rows
     ]
     return table(header, cells)
 
 
-def as_dicts(found: Sequence[Row]) -> list[dict[str, Any]]:
+def as_dicts(found_rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The rows for summary.json."""
     return [
         {
             "loaders": row.loaders,
             "seconds": figures(row.seconds),
             "images_per_s": figures(row.images_per_s, 1),
-            "busy_cores": round(row.busy, 2),
-            "idle_cores": round(row.idle, 2),
+            **row.cores(),
         }
-        for row in found
+        for row in found_rows
     ]
 
 
-def draw(found: Sequence[Row], images: int, where: str, path: Path) -> None:
-    """Draw mean seconds per pass and mean images/s against loaders, with error bars of one standard deviation.
-
-    Args:
-        found: rows, at least one.
-        images: per pass.
-        where: the host in one line.
-        path: of the PNG file.
-    """
-    with plots._picture(path, 5.4) as figure:
+def draw(found_rows: Sequence[Row], images: int, where: str, path: Path) -> None:
+    """Draw mean seconds per pass and mean images/s against loaders, with error bars of one standard deviation."""
+    with plots.picture(path, 5.4) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True)
-        plots._title(figure, f"Passes over {images:,} JPEG images by loader workers")
+        plots.write_title(figure, f"Passes over {images:,} JPEG images by loader workers")
         upper.set_title(where, loc="left", color="#333333")
-        _panel(upper, found, "time of a pass (s)", lambda row: row.seconds, 0)
-        _panel(lower, found, "images/s", lambda row: row.images_per_s, 1)
-        places = [row.loaders for row in found]
+        _panel(upper, found_rows, "time of a pass (s)", lambda row: row.seconds, 0)
+        _panel(lower, found_rows, "images/s", lambda row: row.images_per_s, 1)
+        positions = [row.loaders for row in found_rows]
         lower.set_xlabel("loader workers (threads)")
-        if len(places) < plots.MANY_TICKS:
-            lower.set_xticks(places)
-        lower.set_xlim(places[0] - 0.5, places[-1] + 0.5)
-        plots._footnote(figure, _note(len(found[0].seconds.values)))
+        if len(positions) < plots.MANY_TICKS:
+            lower.set_xticks(positions)
+        lower.set_xlim(positions[0] - 0.5, positions[-1] + 0.5)
+        note = bars_note(len(found_rows[0].seconds.values), "; dots: single passes")
+        plots.footnote(figure, f"{note} A warm-up pass is left out.")
 
 
-def _panel(axes: Any, found: Sequence[Row], label: str, of: Any, ink: int) -> None:
-    style = plots._ink(ink)
-    places, spreads = [row.loaders for row in found], [of(row) for row in found]
-    axes.errorbar(places, [one.mean for one in spreads], [one.deviation for one in spreads], mfc="white", mew=1.5, zorder=4, **style)
-    for place, one in zip(places, spreads, strict=True):
-        axes.plot(plots._beside(place, 0.3, len(one.values)), one.values, ".", color=style["color"], markersize=6, alpha=0.8, zorder=5)
+def _panel(axes: Any, found_rows: Sequence[Row], label: str, of: Any, ink: int) -> None:
+    style = plots.line_style(ink)
+    positions, spreads = [row.loaders for row in found_rows], [of(row) for row in found_rows]
+    error_bars(axes, positions, spreads, zorder=4, **style)
+    for position, one in zip(positions, spreads, strict=True):
+        axes.plot(plots.beside(position, 0.3, len(one.values)), one.values, ".", color=style["color"], markersize=6, alpha=0.8, zorder=5)
     axes.set_ylabel(label)
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
-    plots._from_zero(axes)
-
-
-def _note(passes: int) -> str:
-    bars = f"Means of {passes} passes; bars: ± standard deviation; dots: single passes." if passes > 1 else "One pass each: no bars."
-    return f"{bars} A warm-up pass is left out."
+    plots.start_at_zero(axes)

@@ -5,10 +5,8 @@ sweep (`control.sweep.sweep`): all systems see the same machine, in an order dra
 """
 
 import random
-import re
 import shlex
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +23,7 @@ OWN, TORCH, HOROVOD = "own", "torch", "horovod"
 OURS, IDEAL, BOUND, PEER = "ours", "ideal", "bound", "peer"
 REDUCED = (OURS, PEER)
 """Kinds whose workers end with equal weights; the other kinds show the limits of these."""
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+LONGEST_NAME = 64
 NO_LIMIT = "none"
 LAB_LINKS = f"{NO_LIMIT},1gbit,100mbit"
 HALF = '{"reduction": {"name": "half"}}'
@@ -136,16 +134,7 @@ class Settings:
 
 
 def wanted(options: Mapping[str, Any], hosts: int, is_lab: bool) -> Wanted:
-    """What to measure.
-
-    Args:
-        options: operator variables.
-        hosts: how many the inventory has.
-        is_lab: whether links can be limited there.
-
-    Raises:
-        ConfigError: an invalid value, a link that can't be limited, or more workers than hosts.
-    """
+    """What to measure."""
     numbers = sweep.numbers("workers", options.get("workers", f"1-{hosts}"))
     if max(numbers) > hosts:
         raise ConfigError(f"workers={options.get('workers')}: the inventory has {hosts} hosts; add hosts or ask for fewer")
@@ -153,37 +142,19 @@ def wanted(options: Mapping[str, Any], hosts: int, is_lab: bool) -> Wanted:
     if not is_lab and chosen != (NO_LIMIT,):
         raise ConfigError(
             f"links={options['links']}: only the lab's links can be limited (ansible-playbook lab.yml makes one); "
-            "on other hosts measure them as they are: leave links away, or -e links=none"
+            "on other hosts measure them as they are: omit links, or -e links=none"
         )
     rounds, seed = integer("rounds", options.get("rounds", 3)), integer("seed", options.get("seed", 1))
     return Wanted(numbers, chosen, systems(options.get("systems")), rounds, seed)
 
 
-def check_name(name: str) -> None:
-    """Refuse a name that could point outside the results' folder.
-
-    Raises:
-        ConfigError: it could.
-    """
-    if not NAME.fullmatch(name):
-        raise ConfigError(f"peers={name}: a name is 1 to 64 of a-z 0-9 . _ - and starts with a letter or digit")
-
-
 def links(text: str) -> tuple[str, ...]:
-    """Link rates as `tc` writes them, or `none`; each once, in the order given.
-
-    Raises:
-        ConfigError: one is not a rate.
-    """
+    """Link rates as `tc` writes them, or `none`; each once, in the order given."""
     return tuple(dict.fromkeys(lab.link_rate(part.strip()) for part in text.split(",")))
 
 
 def systems(text: Any) -> tuple[str, ...]:
-    """Names of the systems to measure, in the table's order.
-
-    Raises:
-        ConfigError: an unknown one, with the nearest known.
-    """
+    """Names of the systems to measure, in the table's order."""
     if text is None:
         return tuple(name for name, system in SYSTEMS.items() if system.default)
     names = [part.strip() for part in str(text).split(",")]
@@ -193,31 +164,14 @@ def systems(text: Any) -> tuple[str, ...]:
     return tuple(name for name in SYSTEMS if name in names)
 
 
-def refuse_others(name: str, measured: str, changed: Sequence[str]) -> None:
-    """Refuse to mix results that were measured under other conditions.
-
-    Raises:
-        ConfigError: something has changed.
-    """
-    if changed:
-        raise ConfigError(
-            f"peers={name}: {measured} was measured with another {', '.join(changed)}, and numbers of both can't be compared; "
-            f"measure under another name: -e peers={name[:60]}-2"
-        )
-
-
 def settings(options: Mapping[str, Any]) -> Settings:
-    """The settings that all cells share.
-
-    Raises:
-        ConfigError: a value is not a whole number from 1, or the steps are not whole groups.
-    """
-    found = Settings(**{name: integer(name, options[name]) for name in Settings.__dataclass_fields__ if name in options})
+    """The settings that all cells share."""
+    chosen = Settings(**{name: integer(name, options[name]) for name in Settings.__dataclass_fields__ if name in options})
     for name, least in (("steps", CHUNK), ("warm_up", 2 * CHUNK)):
-        number = getattr(found, name)
+        number = getattr(chosen, name)
         if number % CHUNK or number < least:
             raise ConfigError(f"{name}={number}: every system takes {CHUNK} steps at a time; give a multiple of {CHUNK}, from {least}")
-    return found
+    return chosen
 
 
 def bits_per_s(link: str) -> float | None:
@@ -229,23 +183,19 @@ def bits_per_s(link: str) -> float | None:
 
 
 def cells(asked: Wanted) -> list[Cell]:
-    """All cells in order of round, link and number of workers; only the order of the systems is random.
-
-    Raises:
-        ConfigError: there are none.
-    """
-    found = []
+    """All cells in order of round, link and number of workers; only the order of the systems is random."""
+    all_cells = []
     for number in range(1, asked.rounds + 1):
         for link in asked.links:
             for workers in asked.workers:
-                found += _block(asked, number, link, workers)
-    if not found:
+                all_cells += _block(asked, number, link, workers)
+    if not all_cells:
         several = asked.workers == (1,)
         raise ConfigError(
             f"systems={','.join(asked.systems)}: measured with {'several workers' if several else 'one worker'} only, and workers is "
             f"{','.join(map(str, asked.workers))}; add {'-e workers=2 or more' if several else '-e workers=1'}, or other systems"
         )
-    return found
+    return all_cells
 
 
 def _block(asked: Wanted, number: int, link: str, workers: int) -> list[Cell]:
@@ -261,33 +211,6 @@ def _block(asked: Wanted, number: int, link: str, workers: int) -> list[Cell]:
         names = [name for name in names if name not in ours[1:]]
     random.Random(f"{asked.seed}/{number}/{link}/{workers}").shuffle(names)
     return [Cell(number, link, workers, name) for name in names]
-
-
-def remaining(all_cells: Sequence[Cell], measured: Iterable[Cell]) -> list[Cell]:
-    """The cells that are not measured yet; failed ones are tried again."""
-    done = set(measured)
-    return [cell for cell in all_cells if cell not in done]
-
-
-class Pace:
-    """How long cells take, including start and end."""
-
-    def __init__(self) -> None:
-        self._seen: list[tuple[Cell, float]] = []
-
-    def add(self, cell: Cell, seconds: float) -> None:
-        """Note a cell."""
-        self._seen.append((cell, seconds))
-
-    def left(self, waiting: Iterable[Cell]) -> float | None:
-        """Estimated seconds for these cells; None before the first one is done."""
-        return sum(self._expected(cell) for cell in waiting) if self._seen else None
-
-    def _expected(self, cell: Cell) -> float:
-        """The mean over the most similar cells: of this system at this link, else of this link, else of all."""
-        alike = [seconds for seen, seconds in self._seen if (seen.link, seen.system) == (cell.link, cell.system)]
-        near = [seconds for seen, seconds in self._seen if seen.link == cell.link]
-        return statistics.fmean(alike or near or [seconds for _, seconds in self._seen])
 
 
 def start_script(job: Mapping[str, Any]) -> str:

@@ -4,16 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from benchmarks.analysis.peers import BOUND, IDEAL, NO_LIMIT, OURS, SYSTEMS
 from benchmarks.analysis.peers_results import Point, Results, heading, shown_link
-from control.plots import DPI, STYLE
-from trainer.files import replacing
+from control.plots import picture
 
 PANEL_IN, BARS_IN, CURVES_IN = 5.0, 0.34, 3.9
 COLOURS = {OURS: "#0b4f8a", IDEAL: "#8a8a8a", BOUND: "#b5b5b5"}
@@ -36,8 +33,7 @@ def draw(results: Results, path: Path) -> None:
     curves = len(results.workers) > 1
     most = max(len(results.at(link, results.most)) for link in links)
     heights = [most * BARS_IN + 1.3, *([CURVES_IN] if curves else [])]
-    with mpl.rc_context(STYLE), replacing(path) as part:
-        figure = Figure(figsize=(PANEL_IN * len(links), sum(heights)), dpi=DPI, layout="constrained")
+    with picture(path, sum(heights), PANEL_IN * len(links)) as figure:
         grid = figure.subplots(len(heights), len(links), squeeze=False, height_ratios=heights)
         for column, link in enumerate(links):
             _bars(grid[0][column], results, link)
@@ -49,15 +45,14 @@ def draw(results: Results, path: Path) -> None:
             _same_height(list(grid[1]))
         handles = {**(_all_handles(grid[1]) if curves else {}), **_limits(results, links)}
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(len(handles), 2 * len(links) + 1))
-        figure.savefig(part, format="png", metadata={"Software": None})
 
 
 def _bars(axes: Axes, results: Results, link: str) -> None:
     points = [point for point in results.at(link, results.most) if point.rows]
     ideal = results.best(link, results.most, IDEAL)
     longest = max(point.images_per_s or 0.0 for point in points)
-    for place, point in enumerate(points):
-        _bar(axes, place, point, longest)
+    for position, point in enumerate(points):
+        _bar(axes, position, point, longest)
     if ideal and ideal.images_per_s:
         axes.axvline(ideal.images_per_s, **LIMIT)
     axes.set_yticks(range(len(points)), [point.name for point in points])
@@ -70,15 +65,17 @@ def _bars(axes: Axes, results: Results, link: str) -> None:
     axes.set_title(heading(link, results.most), loc="left")
 
 
-def _bar(axes: Axes, place: int, point: Point, longest: float) -> None:
+def _bar(axes: Axes, position: int, point: Point, longest: float) -> None:
     speed, (least, most) = point.images_per_s or 0.0, point.spread or (0.0, 0.0)
     errors = [[speed - least], [most - speed]]
-    axes.barh(place, speed, 0.68, color=_colour(point.system), xerr=errors, error_kw={"ecolor": "#222222", "elinewidth": 1, "capsize": 3})
+    axes.barh(
+        position, speed, 0.68, color=_colour(point.system), xerr=errors, error_kw={"ecolor": "#222222", "elinewidth": 1, "capsize": 3}
+    )
     wire, end = _wire_limit(point), max(most, speed)
     if wire is not None and wire <= longest * PAST:
-        axes.plot([wire, wire], [place - 0.42, place + 0.42], **WIRE)
+        axes.plot([wire, wire], [position - 0.42, position + 0.42], **WIRE)
         end = wire if end < wire < end + longest * NEAR else end
-    axes.annotate(f"{speed:,.0f}", (end, place), (6, 0), textcoords="offset points", va="center", fontsize=9, bbox=BACKGROUND)
+    axes.annotate(f"{speed:,.0f}", (end, position), (6, 0), textcoords="offset points", va="center", fontsize=9, bbox=BACKGROUND)
 
 
 def _wire_limit(point: Point) -> float | None:
@@ -90,9 +87,9 @@ def _wire_limit(point: Point) -> float | None:
 
 def _curves(axes: Axes, results: Results, link: str) -> None:
     for system in results.systems:
-        found = _curve(results, link, system)
-        if len(found) > 1:
-            numbers, speeds, low, high = zip(*found, strict=True)
+        points = _curve(results, link, system)
+        if len(points) > 1:
+            numbers, speeds, low, high = zip(*points, strict=True)
             errors = [[a - b for a, b in zip(speeds, low, strict=True)], [a - b for a, b in zip(high, speeds, strict=True)]]
             axes.errorbar(numbers, speeds, errors, label=system, **_line(system))
     axes.set_xticks(results.workers)
@@ -105,38 +102,38 @@ def _curves(axes: Axes, results: Results, link: str) -> None:
 
 def _curve(results: Results, link: str, system: str) -> list[tuple[int, float, float, float]]:
     """Workers, median, least and most images/s; one worker's figure holds for every link, and its ideal is ours."""
-    found = []
+    points = []
     for workers in results.workers:
         point = _alone(results, system) if workers == 1 else results.points.get((link, workers, system))
         if point and point.images_per_s is not None and point.spread:
-            found.append((workers, point.images_per_s, *point.spread))
-    return found
+            points.append((workers, point.images_per_s, *point.spread))
+    return points
 
 
 def _alone(results: Results, system: str) -> Point | None:
     """The point for one worker, which reduces nothing: our variants, the ideal and compressed peers equal their plain form."""
     same = [name for name, other in SYSTEMS.items() if other.program == SYSTEMS[system].program]
-    found = [results.alone(name) for name in (system, *same)]
-    return next((point for point in found if point and point.rows), None)
+    points = [results.alone(name) for name in (system, *same)]
+    return next((point for point in points if point and point.rows), None)
 
 
 def _line(system: str) -> Mapping[str, Any]:
-    known = SYSTEMS[system]
-    if known.kind in (IDEAL, BOUND):
-        return {"color": COLOURS[known.kind], "linestyle": ":", "linewidth": 2, "marker": ""}
-    if known.kind == OURS:
+    compared = SYSTEMS[system]
+    if compared.kind in (IDEAL, BOUND):
+        return {"color": COLOURS[compared.kind], "linestyle": ":", "linewidth": 2, "marker": ""}
+    if compared.kind == OURS:
         return {"color": COLOURS[OURS], "linestyle": OWN_DASHES.get(system, "--"), "linewidth": 2.4, "marker": "o"}
     return {
-        "color": PEERS[known.environment],
-        "linestyle": DASHES[known.variant],
-        "marker": MARKERS[known.environment],
+        "color": PEERS[compared.environment],
+        "linestyle": DASHES[compared.variant],
+        "marker": MARKERS[compared.environment],
         "linewidth": 1.4,
     }
 
 
 def _colour(system: str) -> str:
-    known = SYSTEMS[system]
-    return COLOURS.get(known.kind) or PEERS[known.environment]
+    compared = SYSTEMS[system]
+    return COLOURS.get(compared.kind) or PEERS[compared.environment]
 
 
 def _same_height(all_axes: list[Axes]) -> None:
@@ -146,18 +143,18 @@ def _same_height(all_axes: list[Axes]) -> None:
 
 
 def _all_handles(all_axes: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for axes in all_axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    return found
+            handles.setdefault(label, handle)
+    return handles
 
 
 def _limits(results: Results, links: list[str]) -> dict[str, Any]:
     """Legend entries for the limit lines in the bar chart."""
-    found = {}
+    handles = {}
     if any(results.best(link, results.most, IDEAL) for link in links):
-        found["limit of computing"] = Line2D([], [], **LIMIT)
+        handles["limit of computing"] = Line2D([], [], **LIMIT)
     if any(link != NO_LIMIT for link in links):
-        found["limit of the wire"] = Line2D([], [], **WIRE)
-    return found
+        handles["limit of the wire"] = Line2D([], [], **WIRE)
+    return handles

@@ -1,16 +1,14 @@
 """Analysis of the cells of `benchmarks/peers.yml`: rows of results.csv, medians, ratios, limits, the table. Pure except for files."""
 
-import csv
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.analysis.peers import IDEAL, OURS, PEER, REDUCED, SYSTEMS, Cell, bits_per_s
-from control import text
-from trainer.files import write_rows
+from control import campaign, text
 
 PARAMETERS = 3_688_714
 MEASURED, FAILED = "measured", "failed"
@@ -19,7 +17,6 @@ DEFAULT = "{}"
 PEER_GONE = 75
 """Exit code of a worker that ended because another one ended."""
 ERRORS = ("Error", "error:", "Exception", "what():", "Fatal", "gone")
-TEXTS = ("chosen", "reason")
 HEADER = ("system", "ms a step", "from", "to", "images/s", "of ideal", "of best peer", "MB sent", "wire ms", "CPU ms", "rounds")
 
 
@@ -54,7 +51,7 @@ class Row:
     """Why the cell failed."""
 
     @property
-    def cell(self) -> Cell:
+    def trial(self) -> Cell:
         """The cell of this row."""
         return Cell(self.round, self.link, self.workers, self.system)
 
@@ -64,29 +61,29 @@ class Row:
         return self.state == MEASURED
 
 
-def of_results(cell: Cell, found: Sequence[Mapping[str, Any]]) -> Row:
+def of_results(cell: Cell, workers: Sequence[Mapping[str, Any]]) -> Row:
     """The row of a cell from its workers' results, in order of rank."""
-    wrong = next((one["parameters"] for one in found if one["parameters"] != PARAMETERS), None)
+    wrong = next((one["parameters"] for one in workers if one["parameters"] != PARAMETERS), None)
     if wrong is not None:
         return failed(cell, f"it trains {wrong:,} parameters, not the model's {PARAMETERS:,}")
-    if not all(math.isfinite(loss) for one in found for loss in one["losses"]):
+    if not all(math.isfinite(loss) for one in workers for loss in one["losses"]):
         return failed(cell, "its loss is no number")
-    if any(one["weights_before"] == one["weights_sha256"] for one in found):
+    if any(one["weights_before"] == one["weights_sha256"] for one in workers):
         return failed(cell, "its steps changed no weight")
-    rate = sum(one["batch"] / one["seconds_step"] for one in found)
+    rate = sum(one["batch"] / one["seconds_step"] for one in workers)
     return Row(
         **asdict(cell),
         state=MEASURED,
-        seconds_step=sum(one["batch"] for one in found) / rate,
+        seconds_step=sum(one["batch"] for one in workers) / rate,
         images_per_s=rate,
-        slowest_seconds_step=max(one["seconds_step"] for one in found),
-        cpu_seconds_step=statistics.fmean(one["cpu_seconds_step"] for one in found),
-        sent_bytes_step=max(one["sent_bytes_step"] for one in found),
-        steps=found[0]["steps"],
-        loss=found[0]["losses"][-1],
-        weights_equal=len({one["weights_sha256"] for one in found}) == 1,
-        started_at=min(one["started_at"] for one in found),
-        chosen=found[0]["settings"]["reduction"]["name"] if cell.workers > 1 and SYSTEMS[cell.system].chooses else "",
+        slowest_seconds_step=max(one["seconds_step"] for one in workers),
+        cpu_seconds_step=statistics.fmean(one["cpu_seconds_step"] for one in workers),
+        sent_bytes_step=max(one["sent_bytes_step"] for one in workers),
+        steps=workers[0]["steps"],
+        loss=workers[0]["losses"][-1],
+        weights_equal=len({one["weights_sha256"] for one in workers}) == 1,
+        started_at=min(one["started_at"] for one in workers),
+        chosen=workers[0]["settings"]["reduction"]["name"] if cell.workers > 1 and SYSTEMS[cell.system].chooses else "",
     )
 
 
@@ -110,39 +107,24 @@ def first_failure(ends: Sequence[Mapping[str, Any]]) -> str:
 
 def telling(lines: Sequence[str]) -> str:
     """The most informative line of a log: the last one that names an error, else the last."""
-    said = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in said if any(word in line for word in ERRORS)]
-    return ((errors or said)[-1] if said else "it said nothing")[:300]
+    text_lines = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in text_lines if any(word in line for word in ERRORS)]
+    return ((errors or text_lines)[-1] if text_lines else "no output")[:300]
 
 
-def read(path: Path) -> list[Row]:
-    """Rows of results.csv; empty without the file."""
-    if not path.is_file():
-        return []
-    with path.open(encoding="utf-8", newline="") as stream:
-        return [_parsed(record) for record in csv.DictReader(stream)]
+class Store(campaign.Store[Row]):
+    """results.csv, with seven digits."""
 
-
-def _parsed(record: Mapping[str, str]) -> Row:
-    kinds: dict[str, Any] = {"round": int, "workers": int, "steps": int, "link": str, "system": str, "state": str}
-    kinds |= dict.fromkeys(TEXTS, str)
-    kinds["weights_equal"] = lambda value: value == "True"
-    values: dict[str, Any] = {}
-    for field in fields(Row):
-        value = record[field.name]
-        values[field.name] = kinds.get(field.name, float)(value) if value or field.name in TEXTS else None
-    return Row(**values)
-
-
-def put(path: Path, row: Row) -> None:
-    """Add a row, replacing an earlier one of the same cell; the file is complete at all times."""
-    rows = [other for other in read(path) if other.cell != row.cell]
-    rounded = [{name: "" if value is None else _rounded(value) for name, value in asdict(each).items()} for each in [*rows, row]]
-    write_rows(path, [field.name for field in fields(Row)], rounded)
+    def put(self, path: Path, row: Row) -> None:
+        """Add a row, or replace the row of the same cell."""
+        super().put(path, replace(row, **{name: _rounded(value) for name, value in asdict(row).items()}))
 
 
 def _rounded(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) and value < 1e9 else value
+
+
+STORE = Store(Row)
 
 
 @dataclass(frozen=True)
@@ -171,19 +153,18 @@ class Point:
     @property
     def seconds(self) -> tuple[float, float, float] | None:
         """Seconds per step: smallest, median, largest."""
-        found = _values(self.rows, "seconds_step")
-        return (min(found), statistics.median(found), max(found)) if found else None
+        return _three(_values(self.rows, "seconds_step"))
 
     @property
     def spread(self) -> tuple[float, float] | None:
         """Least and most images/s of any round."""
-        found = _values(self.rows, "images_per_s")
-        return (min(found), max(found)) if found else None
+        values = _values(self.rows, "images_per_s")
+        return (min(values), max(values)) if values else None
 
     def median(self, name: str) -> float | None:
         """Median of another value of its rows."""
-        found = _values(self.rows, name)
-        return statistics.median(found) if found else None
+        values = _values(self.rows, name)
+        return statistics.median(values) if values else None
 
     @property
     def wire(self) -> float | None:
@@ -223,8 +204,8 @@ class Results:
 
     def at(self, link: str, workers: int) -> list[Point]:
         """Points in one block of the table, fastest first; those without numbers last."""
-        found = [point for (where, number, _), point in self.points.items() if (where, number) == (link, workers)]
-        return sorted(found, key=lambda point: -(point.images_per_s or 0.0))
+        points = [point for (where, number, _), point in self.points.items() if (where, number) == (link, workers)]
+        return sorted(points, key=lambda point: -(point.images_per_s or 0.0))
 
     def blocks(self) -> list[tuple[str, int]]:
         """Links and numbers of workers that have points."""
@@ -236,12 +217,12 @@ class Results:
 
     def best_by_round(self, link: str, workers: int) -> dict[int, Row]:
         """The fastest peer of each round in a block; among similar peers it may change from round to round."""
-        found: dict[int, Row] = {}
+        fastest: dict[int, Row] = {}
         for point in self.at(link, workers):
             for row in point.rows if SYSTEMS[point.system].kind == PEER else ():
-                if (row.images_per_s or 0.0) > (found[row.round].images_per_s or 0.0 if row.round in found else 0.0):
-                    found[row.round] = row
-        return found
+                if (row.images_per_s or 0.0) > (fastest[row.round].images_per_s or 0.0 if row.round in fastest else 0.0):
+                    fastest[row.round] = row
+        return fastest
 
     def alone(self, system: str) -> Point | None:
         """A system with one worker, which is measured at only one link."""
@@ -273,12 +254,17 @@ class Results:
 
 
 def _ratio(point: Point, theirs: Mapping[int, Row]) -> tuple[float, float, float] | None:
-    found = [
+    ratios = [
         row.images_per_s / speed
         for row in point.rows
         if row.images_per_s and row.round in theirs and (speed := theirs[row.round].images_per_s)
     ]
-    return (min(found), statistics.median(found), max(found)) if found else None
+    return _three(ratios)
+
+
+def _three(values: Sequence[float]) -> tuple[float, float, float] | None:
+    """Least, median, most."""
+    return (min(values), statistics.median(values), max(values)) if values else None
 
 
 def block_rows(results: Results, link: str, workers: int) -> list[list[str]]:
@@ -339,19 +325,19 @@ def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def sentences(results: Results) -> list[str]:
     """Conclusions about this project: one sentence for the largest number of workers at each link, one for one worker."""
-    found = []
+    texts = []
     for link, workers in results.blocks():
         ours = _default(results, link, workers) or results.best(link, workers, OURS)
         if ours is None or ours.images_per_s is None or workers not in (1, results.most):
             continue
-        found.append(_sentence(results, ours, heading(link, workers)))
-    return found
+        texts.append(_sentence(results, ours, heading(link, workers)))
+    return texts
 
 
 def _default(results: Results, link: str, workers: int) -> Point | None:
     """This project with default settings, not the variant that happens to be fastest."""
-    found = (point for point in results.at(link, workers) if point.rows and SYSTEMS[point.system].kind == OURS)
-    return next((point for point in found if SYSTEMS[point.system].variant == DEFAULT), None)
+    ours = (point for point in results.at(link, workers) if point.rows and SYSTEMS[point.system].kind == OURS)
+    return next((point for point in ours if SYSTEMS[point.system].variant == DEFAULT), None)
 
 
 def _sentence(results: Results, ours: Point, where: str) -> str:
@@ -371,17 +357,17 @@ def _sentence(results: Results, ours: Point, where: str) -> str:
 
 def failures(results: Results) -> list[str]:
     """Systems that failed somewhere, and why: each reason once."""
-    found: dict[str, list[str]] = {}
+    headings: dict[str, list[str]] = {}
     for point in results.points.values():
         for reason in point.reasons:
-            found.setdefault(f"{point.system}: {reason}", []).append(heading(point.link, point.workers))
-    return [f"{what} ({'; '.join(dict.fromkeys(where))})" for what, where in found.items()]
+            headings.setdefault(f"{point.system}: {reason}", []).append(heading(point.link, point.workers))
+    return [f"{what} ({'; '.join(dict.fromkeys(where))})" for what, where in headings.items()]
 
 
 def unequal(results: Results) -> list[str]:
     """Systems whose workers did not end with equal weights although they train together."""
-    found = [row.system for row in results.rows if row.measured and not row.weights_equal and SYSTEMS[row.system].kind in REDUCED]
-    return sorted(set(found))
+    systems = [row.system for row in results.rows if row.measured and not row.weights_equal and SYSTEMS[row.system].kind in REDUCED]
+    return sorted(set(systems))
 
 
 def markdown(results: Results, record: Mapping[str, Any]) -> str:
@@ -392,8 +378,8 @@ def markdown(results: Results, record: Mapping[str, Any]) -> str:
     for link, workers in results.blocks():
         lines += [f"## {heading(link, workers)}", "", _markdown_table(block_rows(results, link, workers)), ""]
     lines += ["## How to read it", "", *(f"- {line}" for line in READING), ""]
-    told = failures(results) + [f"{name}: its workers did not end with equal weights" for name in unequal(results)]
-    lines += ["## What failed", "", *(f"- {line}" for line in told), ""] if told else []
+    problems = failures(results) + [f"{name}: its workers did not end with equal weights" for name in unequal(results)]
+    lines += ["## What failed", "", *(f"- {line}" for line in problems), ""] if problems else []
     lines += ["## Systems", "", *(f"- {name}: {SYSTEMS[name].title}{_versions(record, name)}" for name in results.systems), ""]
     return "\n".join(lines)
 
@@ -415,8 +401,8 @@ def _markdown_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _versions(record: Mapping[str, Any], system: str) -> str:
-    known = record.get("versions", {}).get(system)
-    return " (" + ", ".join(f"{name} {version}" for name, version in known.items()) + ")" if known else ""
+    versions = record.get("versions", {}).get(system)
+    return " (" + ", ".join(f"{name} {version}" for name, version in versions.items()) + ")" if versions else ""
 
 
 def described(record: Mapping[str, Any]) -> list[str]:
@@ -443,7 +429,7 @@ def _plain(results: Results, point: Point) -> dict[str, Any]:
         "workers": point.workers,
         "system": point.system,
         "rounds": len(point.rows),
-        "seconds_step": dict(zip(("least", "median", "most"), point.seconds, strict=True)) if point.seconds else None,
+        "seconds_step": _named(point.seconds),
         "images_per_s": point.images_per_s,
         "images_per_s_spread": list(point.spread) if point.spread else None,
         "of_ideal": _named(results.ratio(point, ideal)),
@@ -457,5 +443,5 @@ def _plain(results: Results, point: Point) -> dict[str, Any]:
     }
 
 
-def _named(found: tuple[float, float, float] | None) -> dict[str, float] | None:
-    return dict(zip(("least", "median", "most"), found, strict=True)) if found else None
+def _named(values: tuple[float, float, float] | None) -> dict[str, float] | None:
+    return dict(zip(("least", "median", "most"), values, strict=True)) if values else None

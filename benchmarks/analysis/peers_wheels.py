@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,13 @@ from typing import Any
 from benchmarks.analysis.peers import HOROVOD, TORCH
 from control import project
 from control.provision import wheels
-from control.runs.package import EPOCH, TRAINER
+from control.runs.package import Archive
 from trainer.errors import LockstepError
-from trainer.files import replacing, sha256_file, write_text
+from trainer.files import sha256_file, write_text
 
-PROGRAMS = project.ROOT / "benchmarks" / "peers"
-REQUIREMENTS = PROGRAMS / "requirements"
-PLACE = project.PRIVATE / "peers"
+CODE = Archive("peers", ("trainer",), flat="benchmarks/peers")
+REQUIREMENTS = project.ROOT / "benchmarks" / "peers" / "requirements"
+ROOT = project.PRIVATE / "peers"
 MODULES = {TORCH: ["torch", "numpy"], HOROVOD: ["tensorflow", "horovod.tensorflow", "horovod.runner.http.http_server"]}
 """Modules that must import on a host before an environment counts as complete."""
 NEED_MB = {TORCH: 1600, HOROVOD: 1800}
@@ -39,7 +38,7 @@ BUILD = {
 }
 TOOLS = ("g++", "cmake", "make")
 BUILD_S = 5400
-Told = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -56,34 +55,34 @@ class Folder:
         return {"folder": str(self.path), "name": self.name, "digest": self.digest}
 
 
-def gather(environment: str, target: wheels.Target, told: Told) -> Folder:
+def gather(environment: str, target: wheels.Target, progress: Progress) -> Folder:
     """The wheels of an environment for one kind of host.
 
     Raises:
         LockstepError: they are unavailable here; says why.
     """
-    gathering = wheels.Gathering(target, _lock(f"{environment}.txt"), _uv(), PLACE / "wheels" / f"{environment}-{target.key}", told)
+    lock, folder = _lock(REQUIREMENTS / f"{environment}.txt"), ROOT / "wheels" / f"{environment}-{target.key}"
+    gathering = wheels.Gathering(target, lock, _uv(), folder, progress)
     index = gathering.complete() or gathering.gather()
     if environment != HOROVOD:
         digest = wheels.digest(index)
         return Folder(gathering.folder, f"peers-{environment}-{target.key}-{digest}", digest)
-    return _with_built(gathering, index, built(target, gathering.folder, wheels.digest(index), told))
+    return _with_built(gathering, index, built(target, gathering.folder, wheels.digest(index), progress))
 
 
-def _lock(name: str) -> list[wheels.Pin]:
-    return wheels.pins((REQUIREMENTS / name).read_text(encoding="utf-8"))
+def _lock(path: Path) -> list[wheels.Pin]:
+    return wheels.pins(path.read_text(encoding="utf-8"))
 
 
 def _uv() -> wheels.Pin | None:
-    lock = wheels.pins((project.ROOT / "requirements" / "control.txt").read_text(encoding="utf-8"))
-    return next((pin for pin in lock if pin.name == "uv"), None)
+    return next((pin for pin in _lock(project.ROOT / "requirements" / "control.txt") if pin.name == "uv"), None)
 
 
 def _with_built(gathering: wheels.Gathering, index: Mapping[str, Any], wheel: Path) -> Folder:
     """A separate folder with links to all wheels and the built one, so that the gathered folder stays as locked."""
     own = sha256_file(wheel)
     digest = hashlib.sha256(f"{wheels.digest(dict(index))} {own}".encode()).hexdigest()[:16]
-    folder = PLACE / "published" / f"{gathering.target.key}-{digest}"
+    folder = ROOT / "published" / f"{gathering.target.key}-{digest}"
     files = [gathering.folder / name for name in index["wheels"]] + ([gathering.folder / index["uv"]["file"]] if index["uv"] else [])
     folder.mkdir(parents=True, exist_ok=True)
     for file in [*files, wheel]:
@@ -94,54 +93,45 @@ def _with_built(gathering: wheels.Gathering, index: Mapping[str, Any], wheel: Pa
     return Folder(folder, f"peers-{HOROVOD}-{gathering.target.key}-{digest}", digest)
 
 
-def built(target: wheels.Target, folder: Path, digest: str, told: Told) -> Path:
-    """Horovod's wheel for one kind of host, built here against the TensorFlow of these wheels.
-
-    Args:
-        target: of the hosts.
-        folder: of the gathered wheels.
-        digest: of the gathered wheels.
-        told: called with progress messages.
-
-    Raises:
-        LockstepError: this machine can't build it.
-    """
-    place = PLACE / "built" / f"{target.key}-{digest}"
-    known = sorted(place.glob("horovod-*.whl"))
-    if known:
-        return known[0]
+def built(target: wheels.Target, folder: Path, digest: str, progress: Progress) -> Path:
+    """Horovod's wheel for one kind of host, built here against the TensorFlow of these wheels."""
+    base = ROOT / "built" / f"{target.key}-{digest}"
+    wheels_before = sorted(base.glob("horovod-*.whl"))
+    if wheels_before:
+        return wheels_before[0]
     python = _builder(target)
-    shutil.rmtree(place, ignore_errors=True)
-    (place / "out").mkdir(parents=True)
+    shutil.rmtree(base, ignore_errors=True)
+    (base / "out").mkdir(parents=True)
     try:
-        _build(place, python, folder, told)
+        _build(base, python, folder, progress)
     finally:
-        shutil.rmtree(place / "venv", ignore_errors=True)
-    (wheel,) = (place / "out").glob("horovod-*.whl")
+        shutil.rmtree(base / "venv", ignore_errors=True)
+    (wheel,) = (base / "out").glob("horovod-*.whl")
     # Renamed last, so an existing wheel is a complete build.
-    return wheel.rename(place / wheel.name)
+    return wheel.rename(base / wheel.name)
 
 
-def _build(place: Path, python: str, folder: Path, told: Told) -> None:
+def _build(base: Path, python: str, folder: Path, progress: Progress) -> None:
     """Build Horovod's wheel in `<place>/out`, in an environment with its build dependencies."""
-    told("building Horovod: its environment")
-    builder = str(place / "venv" / "bin" / "python")
-    _run([_tool("uv"), "venv", "--quiet", "--offline", "--no-project", "--python", python, str(place / "venv")], {}, place, told)
+    progress("building Horovod: its environment")
+    builder = str(base / "venv" / "bin" / "python")
+    _run(
+        [_tool("uv"), "venv", "--quiet", "--offline", "--no-project", "--python", python, str(base / "venv")],
+        {},
+        base,
+        progress,
+    )
     offline = ["--offline", "--no-index", "--find-links", str(folder), "--require-hashes", "-r", str(folder / wheels.REQUIREMENTS)]
-    _run([_tool("uv"), "pip", "install", "--quiet", "--python", builder, *offline], {}, place, told)
+    _run([_tool("uv"), "pip", "install", "--quiet", "--python", builder, *offline], {}, base, progress)
     options = ["--verbose", "--no-deps", "--no-build-isolation", "--no-binary", "horovod", "--no-cache-dir", "--require-hashes"]
-    options += ["--wheel-dir", str(place / "out"), "-r", str(REQUIREMENTS / "horovod-source.txt")]
-    path = f"{place / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    options += ["--wheel-dir", str(base / "out"), "-r", str(REQUIREMENTS / "horovod-source.txt")]
+    path = f"{base / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     argv = ["nice", "-n", "15", sys.executable, "-m", "pip", "--python", builder, "wheel", *options]
-    _run(argv, {**BUILD, "PATH": path}, place, told)
+    _run(argv, {**BUILD, "PATH": path}, base, progress)
 
 
 def _builder(target: wheels.Target) -> str:
-    """A Python on this machine that matches the hosts'.
-
-    Raises:
-        LockstepError: there is none, or no compiler.
-    """
+    """A Python on this machine that matches the hosts'."""
     if os.uname().machine != target.machine:
         raise LockstepError(f"Horovod is built on the control node, which is {os.uname().machine}; the hosts are {target.machine}")
     missing = [tool for tool in TOOLS if not shutil.which(tool)]
@@ -149,32 +139,24 @@ def _builder(target: wheels.Target) -> str:
         raise LockstepError(f"Horovod is built on the control node, which lacks {', '.join(missing)}: apt-get install g++ cmake make")
     if sys.version_info[:2] == tuple(int(part) for part in target.short.split(".")):
         return sys.executable
-    found = shutil.which(f"python{target.short}")
-    if not found:
+    python = shutil.which(f"python{target.short}")
+    if not python:
         raise LockstepError(f"Horovod is built on the control node with the hosts' Python {target.short}, which is not installed here")
-    return found
+    return python
 
 
 def _tool(name: str) -> str:
-    """A program in this project's environment.
-
-    Raises:
-        LockstepError: it is missing.
-    """
+    """A program in this project's environment."""
     beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.is_file() else shutil.which(name)
-    if not found:
+    program = str(beside) if beside.is_file() else shutil.which(name)
+    if not program:
         raise LockstepError(f"building Horovod needs {name}, which is not in this project's .venv: make setup")
-    return found
+    return program
 
 
-def _run(argv: list[str], environment: Mapping[str, str], place: Path, told: Told) -> None:
-    """Run a step of the build; its output goes to build.log.
-
-    Raises:
-        LockstepError: it failed; has its last error.
-    """
-    log = place / "build.log"
+def _run(argv: list[str], environment: Mapping[str, str], base: Path, progress: Progress) -> None:
+    """Run a step of the build; its output goes to build.log."""
+    log = base / "build.log"
     lines = []
     with (
         log.open("a", encoding="utf-8") as stream,
@@ -193,22 +175,12 @@ def _run(argv: list[str], environment: Mapping[str, str], place: Path, told: Tol
             stream.write(line)
             lines.append(line.strip())
             if "%]" in line:
-                told(f"building Horovod: {line.strip()[:70]}")
+                progress(f"building Horovod: {line.strip()[:70]}")
     if process.returncode != 0:
-        errors = [line for line in lines if "error" in line.lower()] or lines or ["it said nothing"]
+        errors = [line for line in lines if "error" in line.lower()] or lines or ["no output"]
         raise LockstepError(f"Horovod can't be built here: {errors[-1][:200]} (all of it: {project.relative(log)})")
 
 
 def programs() -> Path:
-    """One file with the peer programs and this project's trainer, named by its digest; Python imports it directly."""
-    files = {path.name: path for path in sorted(PROGRAMS.glob("*.py"))}
-    files |= {str(path): TRAINER.root / path for path in TRAINER.sources()}
-    state = hashlib.sha256()
-    for name, path in files.items():
-        state.update(f"{name}\0{sha256_file(path)}\n".encode())
-    archive = PLACE / "code" / f"peers-{state.hexdigest()[:16]}.zip"
-    if not archive.is_file():
-        with replacing(archive) as part, zipfile.ZipFile(part, "w") as stream:
-            for name, path in files.items():
-                stream.writestr(zipfile.ZipInfo(name, EPOCH), path.read_bytes())
-    return archive
+    """One file with the peer programs and this project's trainer."""
+    return CODE.build(ROOT / "code")

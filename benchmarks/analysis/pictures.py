@@ -11,20 +11,25 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+from control.datasets import publish
+from control.datasets.folder import Folder
+from trainer.data.manifest import Published
+
 CLASSES = 4
 SIDES = (200, 300)
 """Shortest and longest side, pixels; the photographs of Labeled Faces in the Wild have 250."""
 QUALITY = 85
+SEED = 1
 
 
-def make(folder: Path, count: int, seed: int, told: Callable[[int, int], None]) -> None:
+def make(folder: Path, count: int, seed: int, progress: Callable[[int, int], None]) -> None:
     """Make `count` pictures in `train/<class>/` and one per class in `test/<class>/`: all of them, or no folder.
 
     Args:
         folder: where; nothing happens if it exists.
         count: at least one per class.
         seed: of the pictures; picture n is the same for every `count`.
-        told: called with the number of finished pictures and of all.
+        progress: called with the number of finished pictures and of all.
     """
     if folder.is_dir():
         return
@@ -36,12 +41,24 @@ def make(folder: Path, count: int, seed: int, told: Callable[[int, int], None]) 
             for label in range(CLASSES):
                 (part / split / f"person-{label}").mkdir(parents=True)
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for done, _ in enumerate(pool.map(partial(_write, part, count, seed), range(total)), 1):
-                told(done, total)
+            for finished, _ in enumerate(pool.map(partial(_write, part, count, seed), range(total)), 1):
+                progress(finished, total)
         part.chmod(0o755)
         part.rename(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def published(folder: Path, count: int, side: int | None = None) -> Published:
+    """Pictures, published beside their folder; with `side` they are squares of that many pixels."""
+    if not folder.is_dir():
+        make(folder, count, SEED, lambda *_: None)
+        if side is not None:
+            for path in folder.rglob("*.jpg"):
+                with Image.open(path) as image:
+                    image.resize((side, side)).save(path, quality=QUALITY)
+    packs = folder.parent / "packs"
+    return publish.place_of(packs, publish.publish(Folder(str(folder)), packs, False, lambda *_: None).sha256)
 
 
 def _write(folder: Path, count: int, seed: int, number: int) -> None:

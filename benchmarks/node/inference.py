@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.node.loader import Told, in_turn
+from benchmarks.node.loader import Progress, in_turn
 from benchmarks.node.spent import Spent
 from trainer import config as configs
 from trainer import models
@@ -53,11 +53,11 @@ def run(config: Path, snapshot: Path | None, wanted: Wanted, threads: int, out: 
             return keras.models.load_model(snapshot, compile=False)
         return models.build(parsed.model, parsed.data.image_size, CLASSES)
 
-    found = measure(make, wanted, names, lambda note: metrics.phase("timing", note))
-    write_json(out / "results.json", {**found, "threads": threads})
+    results = measure(make, wanted, names, lambda note: metrics.phase("timing", note))
+    write_json(out / "results.json", {**results, "threads": threads})
 
 
-def measure(make: Callable[[], keras.Model], wanted: Wanted, names: list[str], told: Told) -> dict[str, Any]:
+def measure(make: Callable[[], keras.Model], wanted: Wanted, names: list[str], progress: Progress) -> dict[str, Any]:
     """Time the prediction of random images.
 
     Besides the requested batches, a batch of one image per device is timed: the extra time it takes on all devices
@@ -67,7 +67,7 @@ def measure(make: Callable[[], keras.Model], wanted: Wanted, names: list[str], t
         make: makes the model, the same at every call.
         wanted: numbers of devices, batch sizes (images), passes of each.
         names: of the devices, as from `open_devices`; at least as many as wanted.
-        told: called with a progress line.
+        progress: called with a progress line.
 
     Returns:
         `model` (its name), `parameters`, `kind` (`CPU` or `GPU`), `smallest` (the batch of one image per device), `rows`:
@@ -78,11 +78,11 @@ def measure(make: Callable[[], keras.Model], wanted: Wanted, names: list[str], t
     smallest = max(wanted.devices)
     batches = sorted({smallest, *wanted.batches})
     images = {batch: random_images(batch, replicas.input_shape) for batch in batches}
-    counts = {batch: _warm_up(predictors, images[batch], told) for batch in batches}
+    counts = {batch: _warm_up(predictors, images[batch], progress) for batch in batches}
     rows = []
     for number in range(1, wanted.passes + 1):
         for batch in batches:
-            told(f"round {number} of {wanted.passes}, batch {batch}")
+            progress(f"round {number} of {wanted.passes}, batch {batch}")
             for devices in in_turn(wanted.devices, number):
                 row = one_pass(predictors[devices], images[batch], counts[batch])
                 rows.append({"devices": devices, "batch": batch, "number": number, "calls": counts[batch], **row})
@@ -167,11 +167,11 @@ def random_images(count: int, shape: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
-def _warm_up(predictors: dict[int, Callable[[np.ndarray], np.ndarray]], images: np.ndarray, told: Told) -> int:
+def _warm_up(predictors: dict[int, Callable[[np.ndarray], np.ndarray]], images: np.ndarray, progress: Progress) -> int:
     """Run every predictor on its batch; return the number of calls per pass, the same for all."""
     seconds = []
     for devices, predict in predictors.items():
-        told(f"warm-up: batch {len(images)}, devices: {devices}")
+        progress(f"warm-up: batch {len(images)}, devices: {devices}")
         for _ in range(WARM_UP_CALLS):
             predict(images)
         seconds.append(min(one_pass(predict, images, 1)["seconds"] for _ in range(WARM_UP_CALLS)))

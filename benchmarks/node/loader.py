@@ -23,9 +23,9 @@ from trainer.errors import DatasetError
 from trainer.files import write_json
 from trainer.telemetry import Metrics
 
-TOLD_EVERY_S = 1.0
+REPORT_EVERY_S = 1.0
 WARM_UP = 0
-Told = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,18 @@ class Wanted:
 def run(config: Path, published: Published, wanted: Wanted, out: Path) -> None:
     """Measure and write `out/results.json`; `out/metrics.jsonl` shows progress."""
     metrics = Metrics(out / "metrics.jsonl")
-    found = measure(configs.build(configs.load(config)), published, wanted, lambda note: metrics.phase("timing", note))
-    write_json(out / "results.json", found)
+    results = measure(configs.build(configs.load(config)), published, wanted, lambda note: metrics.phase("timing", note))
+    write_json(out / "results.json", results)
 
 
-def measure(config: Config, published: Published, wanted: Wanted, told: Told) -> dict[str, Any]:
+def measure(config: Config, published: Published, wanted: Wanted, progress: Progress) -> dict[str, Any]:
     """Time passes over the training images of a published dataset, decoded and augmented as in training.
 
     Args:
         config: its image size, batch, steps per call, seed and section `augment` are used.
         published: the dataset.
         wanted: numbers of loaders, passes of each.
-        told: called with a progress line.
+        progress: called with a progress line.
 
     Returns:
         `images` per pass, their `bytes` as files, `decoded_mb` of all images of the dataset at that size, `cores` that
@@ -66,7 +66,7 @@ def measure(config: Config, published: Published, wanted: Wanted, told: Told) ->
         raise DatasetError(f"{published.folder}: its images are raw pixels, so loaders have nothing to decode")
     vary = varying(config)
     chosen = epoch_order(len(manifest.train.files), config.seed, WARM_UP)[: wanted.limit]
-    watch = _Watch(told, wanted, len(chosen))
+    watch = _Watch(progress, wanted, len(chosen))
     feeders = {}
     for loaders in wanted.loaders:
         _, images = open_images(published, Path(os.devnull), config.data.image_size, 0, lambda *_: None, loaders)
@@ -102,9 +102,9 @@ def varying(config: Config) -> Callable[[Batches], None] | None:
     augment: Callable[[step.Batch], Any] = cast(Any, augmentation.make(config.augment, config.seed))
 
     def vary(batches: Batches) -> None:
-        whole = step.full(batches.images, batches.labels)
+        call = step.full(batches.images, batches.labels)
         for index in range(batches.call.steps):
-            augment(whole.at(index))
+            augment(call.at(index))
 
     return vary
 
@@ -114,26 +114,26 @@ def one_pass(
     feeder: Feeder,
     images: int,
     epoch: int,
-    told: Callable[[int], None],
+    progress: Callable[[int], None],
     vary: Callable[[Batches], None] | None = None,
 ) -> dict[str, float]:
     """What one pass in the order of an epoch takes, as the values of `Spent`."""
-    batch, done = config.train.batch_size, 0
+    batch, finished = config.train.batch_size, 0
     steps, spent = math.ceil(images / batch), Spent()
     planned = calls(0, steps, config.train.steps_per_call, uneven=images % batch > 0)
     for batches in feeder.epoch(EpochPlan(images, batch, steps, config.seed, epoch), planned):
         if vary is not None:
             vary(batches)
-        done += batches.labels.size
-        told(done)
+        finished += batches.labels.size
+        progress(finished)
     return spent.so_far()
 
 
 class _Watch:
     """Reports the progress of the passes, at most once per second."""
 
-    def __init__(self, told: Told, wanted: Wanted, images: int):
-        self._told, self._images = told, images
+    def __init__(self, progress: Progress, wanted: Wanted, images: int):
+        self._progress, self._images = progress, images
         self._passes, self._begun = 1 + wanted.passes * len(wanted.loaders), 0
         self._last = -math.inf
 
@@ -142,9 +142,9 @@ class _Watch:
         self._begun += 1
         name = f"pass {self._begun} of {self._passes} ({'warm-up, ' if self._begun == 1 else ''}loaders: {loaders})"
 
-        def told(done: int) -> None:
-            if time.monotonic() - self._last >= TOLD_EVERY_S:
+        def progress(finished: int) -> None:
+            if time.monotonic() - self._last >= REPORT_EVERY_S:
                 self._last = time.monotonic()
-                self._told(f"{name}: {done:,} of {self._images:,} images")
+                self._progress(f"{name}: {finished:,} of {self._images:,} images")
 
-        return told
+        return progress

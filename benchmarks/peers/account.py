@@ -30,7 +30,7 @@ class Account:
 
     def take(self) -> dict[str, list[float]]:
         """CPU seconds and seconds by part since the last call; resets the counters."""
-        found = {part: list(sums) for part, sums in self._taken.items()}
+        taken = {part: list(sums) for part, sums in self._taken.items()}
         for sums in self._taken.values():
             sums[:] = 0.0, 0.0
-        return found
+        return taken

@@ -130,26 +130,26 @@ class Meeting:
     def __init__(self, given: Task):
         """Connect through the first worker; return when all workers are there."""
         self.rank, self.workers, self._over = given.rank, given.workers, False
-        place = (given.first[0], given.first[1] + MEETING_PORTS)
-        self._lines = self._host(place) if self.rank == 0 else [self._join(place)]
+        endpoint = (given.first[0], given.first[1] + MEETING_PORTS)
+        self._lines = self._host(endpoint) if self.rank == 0 else [self._join(endpoint)]
         self._heard: list[queue.Queue[Any]] = [queue.Queue() for _ in self._lines]
         for line, heard in zip(self._lines, self._heard, strict=True):
             threading.Thread(target=self._listen, args=(line, heard), daemon=True).start()
 
-    def _host(self, place: tuple[str, int]) -> list[socket.socket]:
+    def _host(self, endpoint: tuple[str, int]) -> list[socket.socket]:
         lines = {}
-        with socket.create_server(place, backlog=self.workers) as server:
+        with socket.create_server(endpoint, backlog=self.workers) as server:
             server.settimeout(JOIN_S)
             while len(lines) < self.workers - 1:
                 line, _ = server.accept()
                 lines[struct.unpack("!I", _exactly(line, 4))[0]] = line
         return [lines[rank] for rank in sorted(lines)]
 
-    def _join(self, place: tuple[str, int]) -> socket.socket:
+    def _join(self, endpoint: tuple[str, int]) -> socket.socket:
         deadline = time.monotonic() + JOIN_S
         while True:
             try:
-                line = socket.create_connection(place, timeout=JOIN_S)
+                line = socket.create_connection(endpoint, timeout=JOIN_S)
                 break
             except OSError:
                 if time.monotonic() > deadline:
@@ -191,10 +191,10 @@ def _say(line: socket.socket, value: Any) -> None:
 
 
 def _exactly(line: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        found += line.recv(count - len(found)) or b"\0" * count
-    return found[:count]
+    received = b""
+    while len(received) < count:
+        received += line.recv(count - len(received)) or b"\0" * count
+    return received[:count]
 
 
 def measure(given: Task, meeting: Meeting, trained: Trained, alone: bool = False) -> None:
@@ -229,11 +229,7 @@ class Clock:
         self._begun = time.perf_counter()
 
     def goes_on(self, loss: float) -> bool:
-        """Note that CHUNK more steps are done.
-
-        Args:
-            loss: of the last of them.
-        """
+        """Note that CHUNK more steps are done."""
         took = (time.perf_counter() - self._begun) / CHUNK
         self.losses = [*self.losses[:1], loss]
         if self._warm_up > 0:
@@ -314,26 +310,22 @@ def digest(arrays: Iterable[np.ndarray]) -> dict[str, Any]:
 
 def versions(*packages: str) -> dict[str, str]:
     """Versions of the given packages that are installed."""
-    found = {}
+    installed = {}
     for name in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            installed[name] = importlib.metadata.version(name)
+    return installed
 
 
 def interface(address: str) -> str:
-    """Name of the network interface that has an IPv4 address; `lo` for the loopback's.
-
-    Raises:
-        OSError: no interface has it.
-    """
+    """Name of the network interface that has an IPv4 address; `lo` for the loopback's."""
     if address.startswith("127."):
         return "lo"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
-                found = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()))
-                if socket.inet_ntoa(found[20:24]) == address:
+                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()))
+                if socket.inet_ntoa(answer[20:24]) == address:
                     return name
     raise OSError(f"no network interface of this host has the address {address}; set worker_address")
 
@@ -344,5 +336,5 @@ def sent_bytes(given: Task) -> float:
     for line in Path("/proc/net/dev").read_text(encoding="ascii").splitlines():
         own, colon, rest = line.partition(":")
         if colon and own.strip() == name:
-            return int(rest.split()[8]) / sum(place.rpartition(":")[0] == given.address for place in given.addresses)
+            return int(rest.split()[8]) / sum(endpoint.rpartition(":")[0] == given.address for endpoint in given.addresses)
     raise OSError(f"/proc/net/dev does not list {name}")

@@ -7,14 +7,11 @@ Started without horovodrun: the first worker is the rendezvous server and sends 
 
 import os
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import common
 import loops
-import numpy as np
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import tensorflow_model
 
 
 def main() -> None:
@@ -82,20 +79,8 @@ def trained(given: common.Task, hvd: Any) -> common.Trained:
     """The model trained as in Horovod's documentation, with its gradients in one group and a fused update."""
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(given.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(max(2, given.threads))
-    tf.keras.utils.set_random_seed(1)
-    layers = tf.keras.layers
-    model = tf.keras.Sequential(
-        [
-            tf.keras.Input(common.SIZE),
-            layers.Rescaling(1 / 255),
-            layers.Conv2D(32, 3, activation="relu"),
-            layers.Flatten(),
-            layers.Dense(128, activation="relu"),
-            layers.Dense(common.CLASSES),
-        ]
-    )
+    tensorflow_model.set_threads(given.threads)
+    model = tensorflow_model.build(tf.keras)
     # The optimizer whose update is a single op per variable.
     optimizer = tf.keras.optimizers.legacy.SGD(common.LEARNING_RATE, momentum=common.MOMENTUM)
     variant = given.variant.split("-")
@@ -113,10 +98,8 @@ def trained(given: common.Task, hvd: Any) -> common.Trained:
     hvd.broadcast_variables(model.variables, root_rank=0)
     run = (loops.several_a_call if "loop" in variant else loops.one_a_call)(given, step)
 
-    def weights() -> Iterator[np.ndarray]:
-        return (variable.numpy() for variable in model.trainable_variables)
-
-    return common.Trained(run, weights, common.versions("horovod", "tensorflow-cpu", "keras"), {"num_groups": 1, "sgd": "legacy (fused)"})
+    versions = common.versions("horovod", "tensorflow-cpu", "keras")
+    return common.Trained(run, lambda: tensorflow_model.weights(model), versions, {"num_groups": 1, "sgd": "legacy (fused)"})
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def compiled(given: common.Task) -> Any:
     """The model, compiled as in Keras' guide."""
     import keras
 
-    model = tensorflow_model.build()
+    model = tensorflow_model.build(keras)
     model.compile(
         optimizer=keras.optimizers.SGD(common.LEARNING_RATE, momentum=common.MOMENTUM),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),

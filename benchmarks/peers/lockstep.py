@@ -70,14 +70,14 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched:
     cluster = Cluster(place_from_environment(), given.threads)
     cluster.connect(config.reduction.transport)
     local = assembly.build_local(cluster, config, common.CLASSES)
-    model, whole = local.model, step.make_forward_backward_call(local)
-    seconds = functools.partial(auto_reduction.own_seconds, cluster, whole, config.data.image_size)
+    model, forward_backward = local.model, step.make_forward_backward_call(local)
+    seconds = functools.partial(auto_reduction.own_seconds, cluster, forward_backward, config.data.image_size)
     total = given.batch * cluster.place.workers
     chosen, choice = auto_reduction.resolve(config.reduction, cluster, step.shapes(model), None, functools.partial(seconds, given.batch))
     parts, _ = assembly.assemble(local, config, chosen)
     if waits:
         parts = dataclasses.replace(parts, reduction=chain.make(Method(waits_twice()), cluster.all_reduce, None))
-    overhead = functools.partial(auto_reduction.overhead_seconds, step.ProfiledCall(parts, whole), config.data.image_size)
+    overhead = functools.partial(auto_reduction.overhead_seconds, step.ProfiledCall(parts, forward_backward), config.data.image_size)
     shares, _ = balance.shares(config.train, cluster, total, [], seconds, overhead)
     batch = total * shares[cluster.place.rank] // sum(shares)
     call = step.make_train_call(parts)

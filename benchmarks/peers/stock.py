@@ -27,7 +27,7 @@ def trained(given: common.Task) -> common.Trained:
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
-        model = tensorflow_model.build()
+        model = tensorflow_model.build(keras)
         optimizer = keras.optimizers.SGD(common.LEARNING_RATE, momentum=common.MOMENTUM)
         optimizer.build(model.trainable_variables)
 

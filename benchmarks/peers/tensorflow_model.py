@@ -25,11 +25,9 @@ def set_threads(threads: int) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
 
 
-def build() -> Any:
+def build(keras: Any) -> Any:
     """The model, with the same weights on every worker."""
-    import keras
-    from keras import layers
-
+    layers = keras.layers
     keras.utils.set_random_seed(1)
     return keras.Sequential(
         [

@@ -50,7 +50,7 @@ def task_model() -> nn.Module:
 def trained(given: common.Task) -> common.Trained:
     """The model trained as in PyTorch's tutorials, with a fused update and gradients as views of their buckets."""
     model = task_model()
-    whole = distributed(model, given.variant) if given.workers > 1 else model
+    replica = distributed(model, given.variant) if given.workers > 1 else model
     optimizer = torch.optim.SGD(model.parameters(), common.LEARNING_RATE, momentum=common.MOMENTUM, fused=True)
     loss_of = nn.CrossEntropyLoss()
     images, labels = common.images(given.rank, given.batch)
@@ -61,7 +61,7 @@ def trained(given: common.Task) -> common.Trained:
     def run(steps: int) -> float:
         for index in range(steps):
             optimizer.zero_grad(set_to_none=True)
-            loss = loss_of(whole(pixels[index].float().mul_(1 / 255)), classes[index])
+            loss = loss_of(replica(pixels[index].float().mul_(1 / 255)), classes[index])
             loss.backward()
             optimizer.step()
         return float(loss.item())
@@ -75,9 +75,9 @@ def trained(given: common.Task) -> common.Trained:
 
 def distributed(model: nn.Module, variant: str) -> DistributedDataParallel:
     """The model with its gradients averaged over all workers."""
-    whole = DistributedDataParallel(model, bucket_cap_mb=BUCKET_MB[variant], gradient_as_bucket_view=True)
+    replica = DistributedDataParallel(model, bucket_cap_mb=BUCKET_MB[variant], gradient_as_bucket_view=True)
     if variant == "fp16":
-        whole.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        replica.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif variant == "powersgd":
         state = powerSGD_hook.PowerSGDState(
             process_group=None,
@@ -86,8 +86,8 @@ def distributed(model: nn.Module, variant: str) -> DistributedDataParallel:
             use_error_feedback=True,
             warm_start=True,
         )
-        whole.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    return whole
+        replica.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    return replica
 
 
 if __name__ == "__main__":

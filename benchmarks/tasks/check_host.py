@@ -16,13 +16,9 @@ class CheckHost(Task):
 
 
 def check(host: str, looked: dict[str, Any]) -> None:
-    """Refuse a host that can't be measured now.
-
-    Raises:
-        LockstepError: says why not, and the fix.
-    """
+    """Refuse a host that can't be measured now."""
     if "facts" not in looked:
-        raise LockstepError(f"{host}: {looked.get('msg', 'it gives no answer')}")
+        raise LockstepError(f"{host}: {looked.get('msg', 'no answer')}")
     facts = looked["facts"]
     if "error" in facts["python"]:
         raise LockstepError(f"{host}: {facts['python']['path']} {facts['python']['error']}; make it: ansible-playbook provision.yml")

@@ -16,17 +16,17 @@ class Conclude(Task):
         self.folder = benchmark.results(self.bench["name"])
         self.host = common.machine(self.arguments["host"], self.arguments["facts"])
         self.warning = common.disturbed(self.host, self.timed["rows"])
-        table, said = getattr(self, f"_of_{self.bench['kind']}")()
+        table, sentences = getattr(self, f"_of_{self.bench['kind']}")()
         where = project.relative(self.folder)
         files = [("results", f"{where}/results.csv, {where}/summary.json"), ("picture", f"{where}/{self.bench['kind']}.png")]
-        said = f"{said}\n{self.warning}".rstrip()
-        parts = [common.about(self.host), table, said, text.fields(files), text.next_commands(self._next())]
+        sentences = f"{sentences}\n{self.warning}".rstrip()
+        parts = [common.about(self.host), table, sentences, text.fields(files), text.next_commands(self._next())]
         return {"changed": True, "show_last": "\n\n".join(parts)}
 
     def _of_loader(self) -> tuple[str, str]:
         timed, settings = self.timed, self.bench["settings"]
-        found = loader.rows(timed["rows"])
-        said = [loader.answer(found, timed["cores"]), loader.cached(timed["decoded_mb"], self.bench["cache_limit_mb"])]
+        found_rows = loader.rows(timed["rows"])
+        sentences = [loader.answer(found_rows, timed["cores"]), loader.cached(timed["decoded_mb"], self.bench["cache_limit_mb"])]
         self._write(
             {
                 "dataset": self.bench["dataset"],
@@ -35,19 +35,19 @@ class Conclude(Task):
                 "mean_file_bytes": round(timed["bytes"] / timed["images"]),
                 "image_size": settings["image_size"],
                 "passes": settings["passes"],
-                "results": loader.as_dicts(found),
-                "answer": " ".join(said),
+                "results": loader.as_dicts(found_rows),
+                "answer": " ".join(sentences),
             }
         )
-        loader.draw(found, timed["images"], common.about(self.host), self.folder / "loader.png")
-        return loader.shown(found), "\n".join(said)
+        loader.draw(found_rows, timed["images"], common.about(self.host), self.folder / "loader.png")
+        return loader.shown(found_rows), "\n".join(sentences)
 
     def _of_inference(self) -> tuple[str, str]:
         timed, settings = self.timed, self.bench["settings"]
         every = inference.cells(timed["rows"])
         asked = [cell for cell in every if cell.batch in settings["batches"]]
         processor = inference.Processor(timed["kind"], self.host["cpus"], timed["threads"])
-        said = inference.answer(every, settings["batches"], timed["smallest"], processor)
+        sentence = inference.answer(every, settings["batches"], timed["smallest"], processor)
         self._write(
             {
                 "model": timed["model"],
@@ -58,11 +58,11 @@ class Conclude(Task):
                 "passes": settings["passes"],
                 "smallest_batch": timed["smallest"],
                 "results": inference.as_dicts(every),
-                "answer": said,
+                "answer": sentence,
             }
         )
         inference.draw(asked, timed["model"], common.about(self.host), self.folder / "inference.png")
-        return inference.shown(asked), said
+        return inference.shown(asked), sentence
 
     def _write(self, more: dict[str, Any]) -> None:
         record = {"benchmark": self.bench["kind"], "date": self.bench["date"], "command": self.bench["command"], "host": self.host}
@@ -76,4 +76,4 @@ class Conclude(Task):
             return [("another model", deeper), ("once more", self.bench["command"])]
         enough = loader.enough(loader.rows(self.timed["rows"])).loaders
         train = benchmark.command("train.yml", {"dataset": "FOLDER", "set": f"data.loaders={enough}"})
-        return [("train with so many", train), ("once more", self.bench["command"])]
+        return [("train with as many", train), ("once more", self.bench["command"])]

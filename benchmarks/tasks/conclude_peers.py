@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.analysis import peers_plot, peers_results
+from benchmarks.analysis.benchmark import MEASUREMENTS, ROWS
 from benchmarks.analysis.peers_results import Results
 from control import project, text
+from control.campaign import SUMMARY
 from control.task import Task
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json, write_text
@@ -22,27 +24,23 @@ class ConcludePeers(Task):
         before = table.read_text(encoding="utf-8") if table.is_file() else ""
         results = conclude(peers)
         if results is None:
-            raise LockstepError(f"no system gave a number: {project.relative(Path(peers['folder']) / 'results.csv')} tells why")
+            raise LockstepError(f"no system gave a number: {project.relative(Path(peers['folder']) / 'results.csv')} says why")
         changed = table.read_text(encoding="utf-8") != before
         return {"if_interrupted": None, "changed": changed, "show_last": shown(results, peers)}
 
 
 def conclude(peers: dict[str, Any]) -> Results | None:
-    """Write table.md, summary.json and peers.png; None if nothing is measured yet.
-
-    Args:
-        peers: the fact `peers_plan`.
-    """
+    """Write table.md, summary.json and peers.png; None if nothing is measured yet."""
     folder = Path(peers["folder"])
-    rows = peers_results.read(folder / "results.csv")
+    rows = peers_results.STORE.read(folder / ROWS)
     if not any(row.measured for row in rows):
         return None
-    results, record = Results(rows), dict(read_json(folder / "summary.json"))
-    record["versions"] = versions(folder / "measurements.jsonl")
+    results, record = Results(rows), dict(read_json(folder / SUMMARY))
+    record["versions"] = versions(folder / MEASUREMENTS)
     record["sentences"] = peers_results.sentences(results)
     record["points"] = peers_results.summary(results)
     record["failures"] = peers_results.failures(results)
-    write_json(folder / "summary.json", record)
+    write_json(folder / SUMMARY, record)
     write_text(folder / "table.md", peers_results.markdown(results, record))
     peers_plot.draw(results, folder / "peers.png")
     return results
@@ -50,19 +48,19 @@ def conclude(peers: dict[str, Any]) -> Results | None:
 
 def versions(path: Path) -> dict[str, dict[str, str]]:
     """By system, the versions that its first worker last reported."""
-    found = {}
+    by_system = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        said = json.loads(line)
-        if said["workers"][0]["result"]:
-            found[said["cell"].split("-", 3)[3]] = said["workers"][0]["result"]["versions"]
-    return found
+        measurement = json.loads(line)
+        if measurement["workers"][0]["result"]:
+            by_system[measurement["cell"].split("-", 3)[3]] = measurement["workers"][0]["result"]["versions"]
+    return by_system
 
 
 def shown(results: Results, peers: dict[str, Any]) -> str:
     """Tables for one worker and for the most workers, sentences, failures, and the results' folder."""
     most = results.most
     blocks = [peers_results.terminal_table(results, *block) for block in results.blocks() if block[1] in (1, most)]
-    told = peers_results.sentences(results) + [f"failed: {one}" for one in peers_results.failures(results)]
+    sentences = peers_results.sentences(results) + [f"failed: {one}" for one in peers_results.failures(results)]
     folder = project.relative(Path(peers["folder"]))
     pairs = [("all tables", f"{folder}/table.md"), ("picture", f"{folder}/peers.png"), ("measure more", f"{peers['again']}")]
-    return "\n\n".join([*blocks, "\n".join(told), f"Next\n{text.fields(pairs)}"])
+    return "\n\n".join([*blocks, "\n".join(sentences), f"Next\n{text.fields(pairs)}"])

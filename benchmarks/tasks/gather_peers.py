@@ -18,16 +18,16 @@ class GatherPeers(Task):
     def act(self) -> dict[str, Any]:
         """Gather each environment for each kind of host."""
         self.line = Line(Display(), command_line.terminal(), every=10)
-        found: dict[str, dict[str, Any]] = {}
+        gathered: dict[str, dict[str, Any]] = {}
         missing: dict[str, str] = {}
         for environment in self.arguments["environments"]:
             try:
-                found[environment] = self._gather(environment, self.arguments["hosts"])
+                gathered[environment] = self._gather(environment, self.arguments["hosts"])
             except LockstepError as error:
                 missing[environment] = str(error)
                 self.line.print(f"{environment} can't be measured: {error}")
         self.line.end()
-        return {"ansible_facts": {"peers_wheels": found, "peers_missing": missing}}
+        return {"ansible_facts": {"peers_wheels": gathered, "peers_missing": missing}}
 
     def _gather(self, environment: str, hosts: dict[str, Any]) -> dict[str, Any]:
         unfit = [name for name, host in hosts.items() if not host["target"]]
@@ -35,5 +35,5 @@ class GatherPeers(Task):
             raise LockstepError(f"{unfit[0]} has no Python from 3.11 to 3.13")
         # Peers are measured on CPUs, so their environments are the same on hosts with GPUs.
         targets = wheels.merged(wheels.Target(**{**host["target"], "gpu": False}) for host in hosts.values())
-        about = {"need_mb": peers_wheels.NEED_MB[environment], "modules": peers_wheels.MODULES[environment]}
-        return {target.key: peers_wheels.gather(environment, target, self.line.update).fact() | about for target in targets}
+        needs = {"need_mb": peers_wheels.NEED_MB[environment], "modules": peers_wheels.MODULES[environment]}
+        return {target.key: peers_wheels.gather(environment, target, self.line.update).fact() | needs for target in targets}

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.analysis import peers_results
-from benchmarks.analysis.peers import refuse_others
+from benchmarks.analysis.benchmark import ROWS
+from control.campaign import SUMMARY, refuse_other
 from control.provision import provisioning
 from control.runs.cluster import thread_share
 from control.task import Task
@@ -22,43 +23,35 @@ class JudgePeers(Task):
     def act(self) -> dict[str, Any]:
         """Refuse hosts that train, and those without Python."""
         looked, probed, hosts = self.arguments["looked"], self.arguments["probed"], self.arguments["hosts"]
-        found = {}
+        hardware = {}
         for host in hosts:
             name = host["name"]
             seen, facts = provisioning.parse(looked[name].get("output", "")), probed[name].get("facts")
             if facts is None:
-                raise LockstepError(f"{name} gives no answer: {probed[name].get('msg', 'unreachable')}; see ansible-playbook doctor.yml")
+                raise LockstepError(f"{name} does not answer: {probed[name].get('msg', 'unreachable')}; see ansible-playbook doctor.yml")
             refuse_busy(name, seen.sessions)
             threads = self.arguments.get("threads") or thread_share(hosts, name, max(1, int(facts["cpus"])))
-            found[name] = {**_wheels(seen), "threads": int(threads), "machine": machine(host, facts)}
+            hardware[name] = {**_wheels(seen), "threads": int(threads), "machine": machine(host, facts)}
         if not self.check_mode:
             folder = Path(self.arguments["folder"])
-            path, machines = folder / "summary.json", [one["machine"] for one in found.values()]
+            path, machines = folder / SUMMARY, [one["machine"] for one in hardware.values()]
             record = read_json(path)
-            if peers_results.read(folder / "results.csv"):
+            if peers_results.STORE.read(folder / ROWS):
                 machines = continued(record["name"], record.get("machines", []), machines)
             write_json(path, {**record, "machines": machines, "control_cores": os.cpu_count()})
-        return {"ansible_facts": {"peers_hosts": found}}
+        return {"ansible_facts": {"peers_hosts": hardware}}
 
 
 def continued(name: str, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All machines of results that are being extended.
-
-    Raises:
-        LockstepError: a machine has changed.
-    """
-    found = {one["name"]: one for one in [*now, *before]}
+    """All machines of results that are being extended."""
+    by_name = {one["name"]: one for one in [*now, *before]}
     for one in now:
-        refuse_others(name, one["name"], [key for key, value in found[one["name"]].items() if one.get(key) != value])
-    return [found[key] for key in sorted(found)]
+        refuse_other("peers", name, [key for key, value in by_name[one["name"]].items() if one.get(key) != value], one["name"])
+    return [by_name[key] for key in sorted(by_name)]
 
 
 def refuse_busy(host: str, sessions: list[str]) -> None:
-    """Refuse a host on which something is training.
-
-    Raises:
-        LockstepError: something is.
-    """
+    """Refuse a host on which something is training."""
     others = [session for session in sessions if not session.startswith(SESSION)]
     if others:
         raise LockstepError(

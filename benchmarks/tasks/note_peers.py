@@ -10,8 +10,8 @@ class NotePeers(Task):
 
     def act(self) -> dict[str, Any]:
         """Take the first host's reason."""
-        environment, made, missing = self.arguments["environment"], self.arguments["made"], self.arguments["missing"]
-        failed = [str(result.get("msg", "no answer")) for result in made.values() if result.get("failed")]
+        environment, results, missing = self.arguments["environment"], self.arguments["made"], self.arguments["missing"]
+        failed = [str(result.get("msg", "no answer")) for result in results.values() if result.get("failed")]
         if not failed:
             return {}
         shown = f"{environment} can't be measured: {failed[0]}"

@@ -44,11 +44,7 @@ class PlanInference(Task):
 
 
 def settings_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Devices, batch sizes, passes.
-
-    Raises:
-        ConfigError: not numbers, or a batch that is too small to be split.
-    """
+    """Devices, batch sizes, passes."""
     devices = sweep.numbers("devices", options.get("devices", "1,2"))
     batches = sweep.numbers("batches", options.get("batches", "32,128,512"))
     if batches[0] < devices[-1]:

@@ -15,7 +15,6 @@ from control.task import Task
 from trainer.errors import ConfigError
 
 PICTURES = 4000
-SEED = 1
 
 
 class PlanLoader(Task):
@@ -57,7 +56,7 @@ class PlanLoader(Task):
         if self.check_mode and not folder.is_dir():
             return None
         line = Line(Display(), command_line.terminal())
-        pictures.make(folder, count, SEED, lambda done, total: line.update(f"making pictures: {done:,} of {total:,}"))
+        pictures.make(folder, count, pictures.SEED, lambda finished, total: line.update(f"making pictures: {finished:,} of {total:,}"))
         line.end()
         return str(folder)
 
@@ -73,11 +72,7 @@ class PlanLoader(Task):
 
 
 def check_folder(dataset: str) -> None:
-    """Refuse datasets that never contain image files; TFRecords may, and their first images show it.
-
-    Raises:
-        LockstepError: no such folder, or a dataset of raw pixels.
-    """
+    """Refuse datasets that never contain image files; TFRecords may, and their first images show it."""
     if detect(dataset)["source"] in ("idx", "fashion_mnist"):
         raise ConfigError(
             f"dataset={dataset}: its images are raw pixels, so loaders have nothing to decode; give a folder with train/<class>/ and "

@@ -7,30 +7,29 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.analysis import benchmark, peers_results, peers_wheels
+from benchmarks.analysis.benchmark import ROWS
 from benchmarks.analysis.peers import (
     COMMAND,
+    LONGEST_NAME,
     OURS,
     OWN,
     PEER,
     SYSTEMS,
     Wanted,
     cells,
-    check_name,
-    refuse_others,
-    remaining,
     settings,
     wanted,
 )
 from control import children, command_line, project, text
+from control.campaign import SUMMARY, alone, check_name, other_hosts, refuse_other, remaining
 from control.runs import planning
 from control.runs.cluster import check_absolute
-from control.sweep.trials import alone
 from control.task import Task
 from trainer import config as configs
 from trainer.errors import ConfigError
 from trainer.files import read_json, write_json
 
-CONTINUES = "What was measured is kept; to go on: {}"
+CONTINUES = "What was measured is kept; to continue: {}"
 SAME = {
     "settings": "steps, warm_up, seconds, batch or threads",
     "code": "trainer or peer programs (their code has changed)",
@@ -59,10 +58,9 @@ class PlanPeers(Task):
         asked = self._asked(options, len(hosts))
         record = self._record(options, asked, hosts[: max(asked.workers)])
         all_cells = cells(asked)
-        rows = peers_results.read(Path(record["folder"]) / "results.csv")
-        left = remaining(all_cells, [row.cell for row in rows if row.measured])
+        left = remaining(all_cells, peers_results.STORE.read(Path(record["folder"]) / ROWS))
         if not self.check_mode:
-            write_json(Path(record["folder"]) / "summary.json", {**measured(Path(record["folder"])), **record})
+            write_json(Path(record["folder"]) / SUMMARY, {**measured(Path(record["folder"])), **record})
         facts = {"peers_plan": {**record, "cells": [asdict(cell) for cell in left]}, "cluster": record["hosts"]}
         shown = _shown(record, asked, len(all_cells), len(left))
         more = {} if self.check_mode else {"if_interrupted": CONTINUES.format(record["again"])}
@@ -79,7 +77,7 @@ class PlanPeers(Task):
     def _record(self, options: dict[str, Any], asked: Wanted, hosts: list[dict[str, Any]]) -> dict[str, Any]:
         now = datetime.datetime.now(tz=datetime.UTC)
         name = str(options.get("peers", f"peers-{now:%Y%m%d-%H%M%S}"))
-        check_name(name)
+        check_name("peers", name, LONGEST_NAME)
         folder = benchmark.results(name)
         record = {
             "name": name,
@@ -105,46 +103,39 @@ class PlanPeers(Task):
 
 def is_lab(inventory: Path) -> bool:
     """Whether an inventory is this project's lab, whose links can be limited."""
-    place = project.ROOT / "inventory" / "lab"
-    return inventory.resolve() in (place, place / "hosts.yml")
+    lab = project.ROOT / "inventory" / "lab"
+    return inventory.resolve() in (lab, lab / "hosts.yml")
 
 
 def unsupported(system: str) -> str | None:
     """Why this version of the trainer does not support the system's configuration; None if it does."""
-    known = SYSTEMS[system]
-    if known.kind != OURS:
+    compared = SYSTEMS[system]
+    if compared.kind != OURS:
         return None
     try:
-        configs.build(json.loads(known.variant))
+        configs.build(json.loads(compared.variant))
     except ConfigError as error:
         return str(error)
     return None
 
 
 def check_same(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """What is kept from an existing folder's summary.
-
-    Raises:
-        ConfigError: it was measured under other conditions, so its numbers can't be compared with new ones.
-    """
-    known = measured(folder)
-    if not known:
+    """What is kept from an existing folder's summary."""
+    before = measured(folder)
+    if not before:
         return {}
-    changed = [words for key, words in SAME.items() if known[key] != record[key]]
-    both = min(len(known["hosts"]), len(record["hosts"]))
-    if known["hosts"][:both] != record["hosts"][:both]:
-        changed.append("list of hosts")
-    refuse_others(record["name"], "it", changed)
-    kept = {"date": known["date"], "command": known["command"]}
-    kept |= {key: sorted({*known[key], *record[key]}) for key in ("workers",)}
-    kept |= {key: list(dict.fromkeys([*known[key], *record[key]])) for key in ("links", "systems")}
-    return {**kept, "rounds": max(known["rounds"], record["rounds"]), "hosts": max(known["hosts"], record["hosts"], key=len)}
+    changed = [words for key, words in SAME.items() if before[key] != record[key]]
+    refuse_other("peers", record["name"], changed + other_hosts(before["hosts"], record["hosts"]))
+    kept = {"date": before["date"], "command": before["command"]}
+    kept |= {key: sorted({*before[key], *record[key]}) for key in ("workers",)}
+    kept |= {key: list(dict.fromkeys([*before[key], *record[key]])) for key in ("links", "systems")}
+    return {**kept, "rounds": max(before["rounds"], record["rounds"]), "hosts": max(before["hosts"], record["hosts"], key=len)}
 
 
 def measured(folder: Path) -> dict[str, Any]:
     """The summary of a folder with results; empty for any other."""
-    path = folder / "summary.json"
-    return dict(read_json(path)) if path.is_file() and peers_results.read(folder / "results.csv") else {}
+    path = folder / SUMMARY
+    return dict(read_json(path)) if path.is_file() and peers_results.STORE.read(folder / ROWS) else {}
 
 
 def _shown(record: dict[str, Any], asked: Wanted, total: int, left: int) -> str:

@@ -1,7 +1,6 @@
 """Train with and without compression over several seeds, evaluate each, and compare; the same name continues after any interruption."""
 
 import datetime
-import statistics
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,9 @@ from ansible.utils.display import Display
 from benchmarks.analysis import accuracy, benchmark
 from benchmarks.analysis.accuracy import Row, Training
 from benchmarks.analysis.accuracy_plot import draw
+from benchmarks.analysis.benchmark import ROWS
 from control import command_line, host_labels, project, text
+from control.campaign import SUMMARY, Pace, refuse_other, remaining
 from control.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
 from control.operator_variables import integer
 from control.progress import Line
@@ -27,6 +28,7 @@ from trainer.files import read_json, write_json, write_text
 from trainer.rundir import recorded
 from trainer.telemetry import read_history
 
+PLAN = "plan.json"
 COMMAND = "benchmarks/accuracy"
 ALIKE = ("epochs", "workers", "dataset", "set", "hosts", "code")
 """What must not change when a comparison is continued."""
@@ -41,46 +43,46 @@ class RunAccuracy(Task):
         """Plan, train what is missing, evaluate the results."""
         options = command_line.operator_options(COMMAND, self.task_vars)
         refuse_questions()
-        self.made = plan(options, planning.hosts(self.task_vars))
-        folder = Path(self.made["folder"])
-        done = {row.training for row in accuracy.read(folder / "results.csv")}
-        left = [training for training in self.made["trainings"] if training not in done]
-        Display().display(shown(self.made, len(left)))
+        self.comparison = plan(options, planning.hosts(self.task_vars))
+        folder = Path(self.comparison["folder"])
+        left = remaining(self.comparison["trainings"], accuracy.STORE.read(folder / ROWS))
+        Display().display(shown(self.comparison, len(left)))
         if self.check_mode:
             return {}
-        write_json(folder / "plan.json", {key: value for key, value in self.made.items() if key not in ("trainings", "folder")})
+        write_json(folder / PLAN, {key: value for key, value in self.comparison.items() if key not in ("trainings", "folder")})
         self.line = Line(Display(), command_line.terminal(), every=30)
         with heeding_signals() as ended:
             self._all(left, ended)
-        return {"changed": bool(left), "show_last": conclude(folder, self.made)}
+        return {"changed": bool(left), "show_last": conclude(folder, self.comparison)}
 
     def _all(self, left: list[Training], ended: Any) -> None:
-        seconds: list[float] = []
+        pace = Pace()
         try:
             for number, training in enumerate(left, 1):
                 begun = time.monotonic()
-                row = self._one(training, ended, f"{number} of {len(left)}", seconds, len(left) - number)
-                accuracy.put(Path(self.made["folder"]) / "results.csv", row)
-                seconds.append(time.monotonic() - begun)
-                said = (
+                row = self._one(training, ended, f"{number} of {len(left)}", pace.left(left[number - 1 :]))
+                accuracy.STORE.put(Path(self.comparison["folder"]) / ROWS, row)
+                pace.add(training, time.monotonic() - begun)
+                result = (
                     f"{row.config}  {row.method}  seed {row.seed}  test accuracy {row.test_accuracy:.4f}  {row.images_per_s:,.0f} images/s"
                 )
-                self.line.print(f"  {number}/{len(left)}  {said}")
+                self.line.print(f"  {number}/{len(left)}  {result}")
         except Interrupted:
-            name = self.made["name"]
-            raise LockstepError(f"interrupted; what was trained is kept: -e accuracy={name} goes on, and trains nothing twice") from None
+            name = self.comparison["name"]
+            raise LockstepError(f"interrupted; what was trained is kept: -e accuracy={name} continues, and trains nothing twice") from None
         finally:
             self.line.end()
 
-    def _one(self, training: Training, ended: Any, place: str, seconds: list[float], after: int) -> Row:
-        run, begun = training.run(self.made["name"]), time.monotonic()
+    def _one(self, training: Training, ended: Any, progress: str, expected: float | None) -> Row:
+        run, begun = training.run(self.comparison["name"]), time.monotonic()
 
         def show() -> None:
-            left = f"; about {text.duration(statistics.fmean(seconds) * (after + 1) - (time.monotonic() - begun))} left" if seconds else ""
-            self.line.update(f"{place}: {run}, {text.duration(time.monotonic() - begun)}{left}")
+            elapsed = time.monotonic() - begun
+            left = f"; about {text.duration(expected - elapsed)} left" if expected is not None else ""
+            self.line.update(f"{progress}: {run}, {text.duration(elapsed)}{left}")
 
-        settings = ",".join(part for part in (f"seed={training.seed}", accuracy.METHODS[training.method], self.made["set"]) if part)
-        chosen = {key: self.made[key] for key in ("epochs", "workers", "dataset") if self.made[key] is not None}
+        settings = ",".join(part for part in (f"seed={training.seed}", accuracy.METHODS[training.method], self.comparison["set"]) if part)
+        chosen = {key: self.comparison[key] for key in ("epochs", "workers", "dataset") if self.comparison[key] is not None}
         try:
             self._play("train", run, {**chosen, "config": training.config, "set": settings}, ended, show)
             self._play("evaluate", run, {"epoch": "best,last"}, ended, show)
@@ -96,20 +98,16 @@ class RunAccuracy(Task):
             self._play("stop", run, {}, lambda: False, lambda: None)
 
     def _play(self, command: str, run: str, options: dict[str, Any], ended: Any, show: Any) -> None:
-        log = Path(self.made["folder"]) / "logs" / f"{run}.log"
+        log = Path(self.comparison["folder"]) / "logs" / f"{run}.log"
         variables = {**command_line.inventory_overrides(COMMAND), **options, "run": run}
         code = Playbook(f"{command}.yml", variables, log).run(ended, show)
         if code != 0:
             end = "\n".join(f"  {line}" for line in last_lines(log, 25))
-            raise LockstepError(f"{run}: {command}.yml failed (exit code {code}):\n{end}\n-e accuracy={self.made['name']} goes on")
+            raise LockstepError(f"{run}: {command}.yml failed (exit code {code}):\n{end}\n-e accuracy={self.comparison['name']} continues")
 
 
 def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
-    """What to train.
-
-    Raises:
-        LockstepError: an invalid value, or an existing comparison of that name with other settings.
-    """
+    """What to train."""
     name = str(options.get("accuracy", f"accuracy-{datetime.datetime.now(tz=datetime.UTC):%Y%m%d-%H%M%S}"))
     check_run_name(name)
     named = str(options.get("configs", "task_cnn,deep_cnn")).split(",")
@@ -119,7 +117,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
     methods = accuracy.methods(str(options.get("methods", "packed,powersgd")))
     seeds = sweep.numbers("seeds", options.get("seeds", "1-3"))
     workers = integer("workers", options.get("workers", len(hosts)))
-    made = {
+    comparison = {
         "name": name,
         "folder": str(benchmark.results(name)),
         "command": benchmark.command("benchmarks/accuracy.yml", {**options, "accuracy": name}),
@@ -135,16 +133,12 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
         "code": package.TRAINER.sha256()[:16],
         "trainings": accuracy.trainings(named, methods, seeds),
     }
-    check_same(made)
-    return made
+    check_same(comparison)
+    return comparison
 
 
 def refuse_compared(given: str) -> None:
-    """Refuse settings that the comparison itself varies.
-
-    Raises:
-        LockstepError: says which, and how to vary it.
-    """
+    """Refuse settings that the comparison itself varies."""
     varied = {key for settings in accuracy.METHODS.values() for key in configs.parse_set(settings)}
     ways = dict.fromkeys(varied, "methods=packed,powersgd-4") | {"seed": "seeds=1-3"}
     ways |= dict.fromkeys(("train.epochs", "train.steps", "train.time_limit"), "epochs=10")
@@ -152,20 +146,17 @@ def refuse_compared(given: str) -> None:
         # A whole section would replace what the comparison sets in it.
         way = next((ways[one] for one in ways if one == key or one.startswith(f"{key}.")), None)
         if way:
-            raise LockstepError(f"set={key}: it is what the comparison varies, or asks for by itself; give it as in -e {way}")
+            raise LockstepError(f"set={key}: the comparison varies or sets it; give it as -e {way}")
 
 
-def check_same(made: dict[str, Any]) -> None:
+def check_same(comparison: dict[str, Any]) -> None:
     """Refuse to mix with results of other settings; more seeds, configurations and methods may be added."""
-    path = Path(made["folder"]) / "plan.json"
+    path = Path(comparison["folder"]) / PLAN
     if not path.is_file():
         return
     before = read_json(path)
-    for key in ALIKE:
-        if before.get(key) != made[key]:
-            raise LockstepError(
-                f"{key}={made[key]}: accuracy={made['name']} was begun with {before.get(key)}; leave it alike, or take another name"
-            )
+    changed = [f"{key} ({before.get(key)}, now {comparison[key]})" for key in ALIKE if before.get(key) != comparison[key]]
+    refuse_other("accuracy", comparison["name"], changed)
 
 
 def row_of(training: Training, run: Path) -> Row:
@@ -176,44 +167,49 @@ def row_of(training: Training, run: Path) -> Row:
     return Row(training.config, training.method, training.seed, last, tested[last], tested[best], *speed)
 
 
-def conclude(folder: Path, made: dict[str, Any]) -> str:
+def conclude(folder: Path, comparison: dict[str, Any]) -> str:
     """Write table.md, summary.json and the picture; return the text to show."""
-    rows = accuracy.read(folder / "results.csv")
+    rows = accuracy.STORE.read(folder / ROWS)
     table = accuracy.table(rows)
-    write_text(folder / "table.md", f"# {made['name']}\n\n    {made['command']}\n\n```\n{table}\n```\n")
-    clusters = (recorded(project.RUNS / row.training.run(made["name"])) for row in reversed(rows))
+    write_text(folder / "table.md", f"# {comparison['name']}\n\n    {comparison['command']}\n\n```\n{table}\n```\n")
+    clusters = (recorded(project.RUNS / row.trial.run(comparison["name"])) for row in reversed(rows))
     # A deleted run still has its row, but its machines are no longer known.
-    cluster = next(filter(None, clusters), {"hosts": made["hosts"]})
-    about = {key: made[key] for key in KEPT}
+    cluster = next(filter(None, clusters), {"hosts": comparison["hosts"]})
+    settings = {key: comparison[key] for key in KEPT}
     write_json(
-        folder / "summary.json",
-        {**about, "command": made["command"], "hosts": cluster["hosts"], "compared": [asdict(one) for one in accuracy.compared(rows)]},
+        folder / SUMMARY,
+        {
+            **settings,
+            "command": comparison["command"],
+            "hosts": cluster["hosts"],
+            "compared": [asdict(one) for one in accuracy.compared(rows)],
+        },
     )
-    draw(rows, curves(rows, made["name"]), folder / "accuracy.png")
+    draw(rows, curves(rows, comparison["name"]), folder / "accuracy.png")
     pairs = [
         ("table", project.relative(folder / "table.md")),
         ("picture", project.relative(folder / "accuracy.png")),
-        ("more seeds", made["more"]),
+        ("more seeds", comparison["more"]),
     ]
-    return f"Test accuracy after {text.count(made['epochs'], 'epoch')}\n{table}\n\nNext\n{text.fields(pairs)}"
+    return f"Test accuracy after {text.count(comparison['epochs'], 'epoch')}\n{table}\n\nNext\n{text.fields(pairs)}"
 
 
 def curves(rows: list[Row], name: str) -> dict[Training, list[float]]:
     """Validation accuracy of every epoch, for runs that still exist."""
-    histories = {row.training: read_history(project.RUNS / row.training.run(name) / "history.csv") for row in rows}
+    histories = {row.trial: read_history(project.RUNS / row.trial.run(name) / "history.csv") for row in rows}
     return {training: [epoch["val_accuracy"] for epoch in history] for training, history in histories.items() if history}
 
 
-def shown(made: dict[str, Any], left: int) -> str:
+def shown(comparison: dict[str, Any], left: int) -> str:
     """The plan."""
     pairs = [
-        ("name", made["name"]),
-        ("configurations", ", ".join(made["configs"])),
-        ("methods", ", ".join(made["methods"])),
-        ("seeds", ", ".join(map(str, made["seeds"]))),
-        ("epochs", str(made["epochs"])),
-        ("workers", str(made["workers"])),
-        ("dataset", str(made["dataset"] or "the configurations' own")),
-        ("trainings", f"{len(made['trainings'])}, of them {left} to do"),
+        ("name", comparison["name"]),
+        ("configurations", ", ".join(comparison["configs"])),
+        ("methods", ", ".join(comparison["methods"])),
+        ("seeds", ", ".join(map(str, comparison["seeds"]))),
+        ("epochs", str(comparison["epochs"])),
+        ("workers", str(comparison["workers"])),
+        ("dataset", str(comparison["dataset"] or "the configurations' own")),
+        ("trainings", f"{len(comparison['trainings'])}, of them {left} to do"),
     ]
     return "Plan\n" + text.fields(pairs)

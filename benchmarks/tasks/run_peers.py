@@ -10,13 +10,14 @@ from typing import Any
 from ansible.utils.display import Display
 
 from benchmarks.analysis import peers_results, peers_wheels
-from benchmarks.analysis.peers import COMMAND, SYSTEMS, Cell, Pace
+from benchmarks.analysis.benchmark import MEASUREMENTS, ROWS
+from benchmarks.analysis.peers import COMMAND, SYSTEMS, Cell
 from benchmarks.analysis.peers_results import Row
 from benchmarks.tasks.conclude_peers import conclude
 from control import command_line, project, text
+from control.campaign import Pace, alone
 from control.children import Interrupted, Playbook, heeding_signals, last_lines
 from control.progress import Line
-from control.sweep.trials import alone
 from control.task import Task
 from trainer.errors import LockstepError
 from trainer.files import read_json, sha256_file
@@ -48,7 +49,7 @@ class RunPeers(Task):
                 self._all([Cell(**cell) for cell in self.peers["cells"]])
             except Interrupted:
                 conclude(self.peers)
-                raise LockstepError(f"interrupted; what was measured is kept; to go on: {self.peers['again']}") from None
+                raise LockstepError(f"interrupted; what was measured is kept; to continue: {self.peers['again']}") from None
             except LockstepError:
                 conclude(self.peers)
                 raise
@@ -59,11 +60,11 @@ class RunPeers(Task):
         return {"changed": True}
 
     def _all(self, cells: list[Cell]) -> None:
-        pace, link = Pace(), ""
+        pace, link = Pace(lambda cell: (cell.link, cell.system), lambda cell: cell.link), ""
         for number, cell in enumerate(cells, 1):
             reason = self.missing.get(SYSTEMS[cell.system].environment)
             if reason:
-                self._done(peers_results.failed(cell, f"not installed: {reason}"), number, len(cells))
+                self._record(peers_results.failed(cell, f"not installed: {reason}"), number, len(cells))
                 continue
             if self.limits and cell.link != link:
                 self._play("link", {"names": self._names(len(self.peers["hosts"])), "rate": cell.link}, must=True)
@@ -71,16 +72,16 @@ class RunPeers(Task):
             begun = time.monotonic()
             row = self._measure(cell, lambda cell=cell, number=number, begun=begun: self._show(cell, number, cells, pace, begun))  # type: ignore[misc]
             pace.add(cell, time.monotonic() - begun)
-            self._done(row, number, len(cells))
+            self._record(row, number, len(cells))
 
     def _show(self, cell: Cell, number: int, cells: list[Cell], pace: Pace, begun: float) -> None:
         left = pace.left(cells[number - 1 :])
-        about = f"; about {text.duration(left)} left" if left else ""
+        remaining = f"; about {text.duration(left)} left" if left else ""
         where = f"{number} of {len(cells)}: round {cell.round}, {peers_results.heading(cell.link, cell.workers)}, {cell.system}"
-        self.line.update(f"{where}, {time.monotonic() - begun:.0f} s{about}")
+        self.line.update(f"{where}, {time.monotonic() - begun:.0f} s{remaining}")
 
-    def _done(self, row: Row, number: int, total: int) -> None:
-        peers_results.put(self.folder / "results.csv", row)
+    def _record(self, row: Row, number: int, total: int) -> None:
+        peers_results.STORE.put(self.folder / ROWS, row)
         where = f"{number}/{total}  round {row.round}  {peers_results.heading(row.link, row.workers)}  {row.system}"
         if row.seconds_step is not None and row.images_per_s is not None:
             self.line.print(f"  {where}  {row.seconds_step * 1000:,.1f} ms a step, {row.images_per_s:,.0f} images/s")
@@ -118,7 +119,7 @@ class RunPeers(Task):
     def _keep(self, cell: Cell, ends: list[dict[str, Any]]) -> None:
         """Keep all output of the workers, so that a row can be checked."""
         kept = [{key: value for key, value in end.items() if key != "lines" or end["exit"] != 0} for end in ends]
-        with (self.folder / "measurements.jsonl").open("a", encoding="utf-8") as stream:
+        with (self.folder / MEASUREMENTS).open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"cell": cell.key, "workers": kept}) + "\n")
 
     def _clear(self) -> None:
@@ -126,7 +127,7 @@ class RunPeers(Task):
         code = self._play("clear", {"names": self._names(len(self.peers["hosts"])), "limits": self.limits})
         if code != 0:
             where = project.relative(LOGS / "clear.log")
-            Display().warning(f"something of the benchmark may be left on its hosts ({where} tells why); the next one tries again")
+            Display().warning(f"something of the benchmark may be left on its hosts (see {where}); the next one tries again")
 
     def _names(self, count: int) -> list[str]:
         return [host["name"] for host in self.peers["hosts"][:count]]

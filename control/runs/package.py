@@ -19,6 +19,8 @@ class Archive:
     name: str
     folders: tuple[str, ...]
     root: Path = ROOT
+    flat: str = ""
+    """A folder whose files are at the archive's root, where they import each other by name."""
 
     def sources(self) -> list[Path]:
         """Files relative to the project, in a fixed order."""
@@ -26,12 +28,17 @@ class Archive:
         files = {path.relative_to(self.root) for folder in folders for path in (self.root / folder).rglob("*.py")}
         return sorted(files.union(parent / "__init__.py" for folder in folders for parent in folder.parents if parent.name))
 
+    def files(self) -> dict[str, Path]:
+        """All files by their name in the archive."""
+        flat = {path.name: path for path in sorted((self.root / self.flat).glob("*.py"))} if self.flat else {}
+        return flat | {str(path): self.root / path for path in self.sources()}
+
     def contents(self) -> bytes:
         """The archive's bytes; uncompressed, so that they do not depend on this machine's compression library."""
         stream = io.BytesIO()
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
-            for path in self.sources():
-                archive.writestr(zipfile.ZipInfo(str(path), EPOCH), (self.root / path).read_bytes())
+            for name, path in self.files().items():
+                archive.writestr(zipfile.ZipInfo(name, EPOCH), path.read_bytes())
         return stream.getvalue()
 
     def sha256(self) -> str:

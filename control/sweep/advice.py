@@ -102,21 +102,12 @@ Quick = Callable[[Sequence[Timing]], Collection[int]]
 """Numbers of workers whose newest hosts are no slower than the others by these steps, as `scaling.fit` takes them."""
 
 
-def _no_number(_: Sequence[Timing]) -> Collection[int]:
-    return ()
-
-
-def _unknown(_: Sequence[Timing]) -> Mapping[int, float]:
-    return {}
-
-
 def studies(
     timings: Sequence[Timing],
     works: Sequence[Work],
     sweep: str = "",
-    seed: int = 0,
-    own: OwnWork = _unknown,
-    quick: Quick = _no_number,
+    own: OwnWork = lambda _: {},
+    quick: Quick = lambda _: (),
     hosts: Sequence[str] = (),
 ) -> list[Study]:
     """A study of each scaling that has trials: of the group with the most numbers of workers, then the most trials.
@@ -127,22 +118,17 @@ def studies(
         timings: all rows of a sweep.
         works: the work of a step, one for each scaling.
         sweep: its name, for the commands in messages.
-        seed: of the bootstrap.
         own: returns the own work in the trials of each group studied.
         quick: returns where no slow host joins in those trials.
         hosts: names and addresses in the inventory.
 
     Raises:
         LockstepError: a successful trial without its seconds or images/s.
-        ValueError: rows of a scaling that `works` lacks.
     """
     _complete(timings)
-    known = {work.scaling: work for work in works}
-    if unknown := sorted({row.scaling for row in timings} - set(known)):
-        raise ValueError(f"trials of {', '.join(unknown)} scaling, but work only for {', '.join(known) or 'none'}")
-    chosen = {scaling: [row for row in timings if row.scaling == scaling] for scaling in known}
-    groups = {scaling: _main_group(rows) for scaling, rows in chosen.items() if rows}
-    return [study(rows, known[scaling], sweep, seed, own(rows), quick(rows), hosts) for scaling, rows in groups.items()]
+    chosen = {work: [row for row in timings if row.scaling == work.scaling] for work in works}
+    groups = {work: _main_group(rows) for work, rows in chosen.items() if rows}
+    return [study(rows, work, sweep, own(rows), quick(rows), hosts) for work, rows in groups.items()]
 
 
 def _complete(timings: Sequence[Timing]) -> None:
@@ -161,8 +147,8 @@ def _main_group(rows: Sequence[Timing]) -> list[Timing]:
         groups.setdefault((row.epochs, row.checkpoint_every), []).append(row)
 
     def size(key: tuple[int, int]) -> tuple[int, int, float]:
-        done = [row for row in groups[key] if row.measured]
-        return len({row.workers for row in done}), len(done), rarity(key[1])
+        finished = [row for row in groups[key] if row.measured]
+        return len({row.workers for row in finished}), len(finished), rarity(key[1])
 
     return groups[max(groups, key=size)]
 
@@ -176,7 +162,6 @@ def study(
     rows: Sequence[Timing],
     work: Work,
     sweep: str = "",
-    seed: int = 0,
     own: Mapping[int, float] | None = None,
     quick: Collection[int] = (),
     hosts: Sequence[str] = (),
@@ -184,28 +169,28 @@ def study(
     """Fit and advice for one group, or why there is none; arguments as for `scaling.fit`."""
     measured = tuple(sorted((row for row in rows if row.measured), key=lambda row: row.trial))
     try:
-        made = fit(rows, work, seed, sweep, own, quick, hosts)
+        fitted = fit(rows, work, 0, sweep, own, quick, hosts)
     except Refused as refusal:
         return Study(work, measured, None, str(refusal), None, refusal.command)
-    return Study(work, measured, made, "", advise(made))
+    return Study(work, measured, fitted, "", advise(fitted))
 
 
-def advise(made: Fit) -> Advice:
+def advise(fitted: Fit) -> Advice:
     """The answer: `best` among the numbers of workers from the fewest to the most measured."""
-    fewest, most = made.counts[0], made.counts[-1]
-    workers = best([made.images_per_s(n) for n in range(fewest, most + 1)], fewest)
-    low, high = np.quantile(made.draws("images_per_s", workers) / made.draws("images_per_s", fewest), [0.025, 0.975])
+    fewest, most = fitted.counts[0], fitted.counts[-1]
+    workers = best([fitted.images_per_s(n) for n in range(fewest, most + 1)], fewest)
+    low, high = np.quantile(fitted.draws("images_per_s", workers) / fitted.draws("images_per_s", fewest), [0.025, 0.975])
     return Advice(
         workers,
         fewest,
         most,
-        made.images_per_s(workers) / made.images_per_s(fewest),
+        fitted.images_per_s(workers) / fitted.images_per_s(fewest),
         float(low),
         float(high),
-        _shares(made),
-        tuple(_gain(made, n) for n in range(fewest + 1, most + 2)),
-        made.communication_share(most),
-        *made.interval("communication_share", most),
+        _shares(fitted),
+        tuple(_gain(fitted, n) for n in range(fewest + 1, most + 2)),
+        fitted.communication_share(most),
+        *fitted.interval("communication_share", most),
     )
 
 
@@ -223,26 +208,26 @@ def _best(rates: Vector, fewest: int) -> Vector:
     """The number to use along the last axis; the larger on a tie."""
     asked = np.cumsum([0.0, *(math.log1p(worth(fewest + added)) for added in range(1, rates.shape[-1]))])
     # Rounding must not decide about a worker that brings exactly the required share.
-    found = np.round(np.log(rates) - asked, 9)
-    last: Vector = fewest + rates.shape[-1] - 1 - np.argmax(found[..., ::-1], axis=-1)
+    log_ratios = np.round(np.log(rates) - asked, 9)
+    last: Vector = fewest + rates.shape[-1] - 1 - np.argmax(log_ratios[..., ::-1], axis=-1)
     return last
 
 
-def _shares(made: Fit) -> dict[int, float]:
-    fewest = made.counts[0]
-    rates = np.stack([made.draws("images_per_s", n) for n in range(fewest, made.counts[-1] + 1)], axis=-1)
+def _shares(fitted: Fit) -> dict[int, float]:
+    fewest = fitted.counts[0]
+    rates = np.stack([fitted.draws("images_per_s", n) for n in range(fewest, fitted.counts[-1] + 1)], axis=-1)
     numbers, times = np.unique(_best(rates, fewest), return_counts=True)
-    found = sorted(zip(numbers.tolist(), times.tolist(), strict=True), key=lambda pair: -pair[1])
-    return {int(number): times / len(rates) for number, times in found}
+    frequencies = sorted(zip(numbers.tolist(), times.tolist(), strict=True), key=lambda pair: -pair[1])
+    return {int(number): times / len(rates) for number, times in frequencies}
 
 
-def _gain(made: Fit, workers: int) -> Gain:
-    return Gain(workers, made.gain(workers), *made.interval("gain", workers), workers in made.counts)
+def _gain(fitted: Fit, workers: int) -> Gain:
+    return Gain(workers, fitted.gain(workers), *fitted.interval("gain", workers), workers in fitted.counts)
 
 
-def by_medians(found: Study) -> int:
+def by_medians(study: Study) -> int:
     """The number of workers by the rule of `best`, from the measured medians alone, among the measured numbers."""
-    rates = {n: statistics.median(_rates(found.of(n))) for n in found.counts}
+    rates = {n: statistics.median(_rates(study.of(n))) for n in study.counts}
     asked = {n: math.fsum(math.log1p(worth(m)) for m in range(2, n + 1)) for n in rates}
     return max(rates, key=lambda n: (round(math.log(rates[n]) - asked[n], 9), n))
 
@@ -251,12 +236,12 @@ def _rates(rows: Sequence[Timing]) -> list[float]:
     return [row.images_per_s for row in rows if row.images_per_s is not None]
 
 
-def joined(found: Study, workers: int) -> str:
+def joined(study: Study, workers: int) -> str:
     """Names, joined by commas, of the hosts that this number of workers adds to the previous measured number."""
-    before = [n for n in found.counts if n < workers]
-    known = set(found.of(before[-1])[0].hosts.split()) if before else set()
-    rows = found.of(workers)
-    return ", ".join(name for name in rows[0].hosts.split() if name not in known) if rows else ""
+    before = [n for n in study.counts if n < workers]
+    earlier_hosts = set(study.of(before[-1])[0].hosts.split()) if before else set()
+    rows = study.of(workers)
+    return ", ".join(name for name in rows[0].hosts.split() if name not in earlier_hosts) if rows else ""
 
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:
@@ -268,11 +253,11 @@ def spread(values: Sequence[float]) -> dict[str, float | None]:
     }
 
 
-def measured(found: Study) -> list[dict[str, Any]]:
+def measured(study: Study) -> list[dict[str, Any]]:
     """By number of workers: trials, seconds, images/s, and speedup and efficiency of median images/s over the fewest measured."""
-    base = found.counts[0] if found.counts else 0
-    first = statistics.median(_rates(found.of(base))) if base else math.nan
-    return [_measured(found.of(n), first, base) for n in found.counts]
+    base = study.counts[0] if study.counts else 0
+    first = statistics.median(_rates(study.of(base))) if base else math.nan
+    return [_measured(study.of(n), first, base) for n in study.counts]
 
 
 def _measured(rows: Sequence[Timing], first: float, base: int) -> dict[str, Any]:
@@ -290,55 +275,55 @@ def _measured(rows: Sequence[Timing], first: float, base: int) -> dict[str, Any]
     }
 
 
-def modelled(found: Study) -> list[dict[str, Any]]:
+def modelled(study: Study) -> list[dict[str, Any]]:
     """By number of workers: T(n) and its parts in milliseconds, with the measured median; errors in percent. Empty without a fit."""
-    return [_modelled(found, found.fit, n) for n in found.counts] if found.fit else []
+    return [_modelled(study, study.fit, n) for n in study.counts] if study.fit else []
 
 
-def _modelled(found: Study, made: Fit, workers: int) -> dict[str, Any]:
-    step = found.work.images(workers) / statistics.median(_rates(found.of(workers)))
-    own, messages, sent, jump = (seconds * 1000 for seconds in made.parts_s(workers))
+def _modelled(study: Study, fitted: Fit, workers: int) -> dict[str, Any]:
+    step = study.work.images(workers) / statistics.median(_rates(study.of(workers)))
+    own, messages, sent, jump = (seconds * 1000 for seconds in fitted.parts_s(workers))
     return {
         "workers": workers,
         "measured_ms": step * 1000,
-        "model_ms": made.step_s(workers) * 1000,
+        "model_ms": fitted.step_s(workers) * 1000,
         "own_work_ms": own,
-        "own_work_measured_ms": made.own[workers] * 1000 if workers in made.own else None,
+        "own_work_measured_ms": fitted.own[workers] * 1000 if workers in fitted.own else None,
         "messages_ms": messages,
         "bytes_ms": sent,
         "jump_ms": jump,
-        "error_percent": (made.step_s(workers) / step - 1) * 100,
-        "held_out_error_percent": made.held_out.get(workers),
-        "images_per_s": made.images_per_s(workers),
-        "images_per_s_interval": made.interval("images_per_s", workers),
+        "error_percent": (fitted.step_s(workers) / step - 1) * 100,
+        "held_out_error_percent": fitted.held_out.get(workers),
+        "images_per_s": fitted.images_per_s(workers),
+        "images_per_s_interval": fitted.interval("images_per_s", workers),
     }
 
 
-def start_up(found: Study) -> list[dict[str, Any]]:
+def start_up(study: Study) -> list[dict[str, Any]]:
     """By number of workers: median seconds of a trial outside training, and their share of the end-to-end time, 0 to 1."""
     rows = []
-    for n in found.counts:
-        both = [(row.seconds_end_to_end or 0.0, row.seconds_training or 0.0) for row in found.of(n)]
-        end_to_end, other = statistics.median(whole for whole, _ in both), statistics.median(whole - part for whole, part in both)
+    for n in study.counts:
+        both = [(row.seconds_end_to_end or 0.0, row.seconds_training or 0.0) for row in study.of(n)]
+        end_to_end, other = statistics.median(total for total, _ in both), statistics.median(total - part for total, part in both)
         rows.append({"workers": n, "seconds_end_to_end": end_to_end, "seconds_other": other, "share": other / end_to_end})
     return rows
 
 
-def wire(found: Study, mbit_s: float | None) -> list[dict[str, Any]]:
+def wire(study: Study, mbit_s: float | None) -> list[dict[str, Any]]:
     """Seconds that a step's bytes take on links of a given rate, at the most workers measured; a measured rate comes last."""
     links = [(FAST, False), (GIGABIT, False)] + ([(mbit_s, True)] if mbit_s else [])
-    most = found.counts[-1] if found.counts else 1
+    most = study.counts[-1] if study.counts else 1
     return [
-        {"workers": most, "mbit_s": rate, "measured": known, "seconds": wire_seconds(most, found.work.gradient_bytes, rate)}
-        for rate, known in links
+        {"workers": most, "mbit_s": rate, "measured": is_measured, "seconds": wire_seconds(most, study.work.gradient_bytes, rate)}
+        for rate, is_measured in links
         if most > 1
     ]
 
 
-def effective_mbit_s(made: Fit) -> float | None:
+def effective_mbit_s(fitted: Fit) -> float | None:
     """The bandwidth that equals the fit's seconds per byte (10^6 bits per second); None if bytes take less than 0.1% of a step."""
-    most = made.counts[-1]
-    return 8e-6 / made.s_per_byte if made.parts_s(most)[2] > 0.001 * made.step_s(most) else None
+    most = fitted.counts[-1]
+    return 8e-6 / fitted.s_per_byte if fitted.parts_s(most)[2] > 0.001 * fitted.step_s(most) else None
 
 
 def checkpoint_costs(timings: Sequence[Timing]) -> list[dict[str, Any]]:
@@ -384,12 +369,12 @@ def difference(values: Sequence[float], base: Sequence[float]) -> tuple[float | 
     return (off - half) / mean * 100, (off + half) / mean * 100
 
 
-def energy(found: Study, extras: Extras) -> list[dict[str, Any]]:
+def energy(study: Study, extras: Extras) -> list[dict[str, Any]]:
     """Joules per epoch of all hosts by number of workers: metered if possible, else estimated from watts; else empty.
 
     Metered values cover whole trials, start-up included, divided by their epochs; the estimate covers training alone.
     """
-    rows = [_energy(found.of(n), extras) for n in found.counts]
+    rows = [_energy(study.of(n), extras) for n in study.counts]
     return [row for row in rows if row is not None]
 
 
@@ -409,10 +394,10 @@ def failed(timings: Sequence[Timing]) -> list[Timing]:
     return sorted((row for row in timings if not row.measured), key=lambda row: row.trial)
 
 
-def as_dict(found: Sequence[Study], timings: Sequence[Timing], extras: Extras) -> dict[str, Any]:
+def as_dict(studies: Sequence[Study], timings: Sequence[Timing], extras: Extras) -> dict[str, Any]:
     """The content of analysis.md, for summary.json."""
     return {
-        "studies": [_study_as_dict(one, extras) for one in found],
+        "studies": [_study_as_dict(one, extras) for one in studies],
         "checkpoints": checkpoint_costs(timings),
         "split_ms": {n: {host: dict(phases) for host, phases in hosts.items()} for n, hosts in (extras.split or {}).items()},
         "failed": [asdict(row.trial) for row in failed(timings)],
@@ -436,14 +421,14 @@ def _study_as_dict(one: Study, extras: Extras) -> dict[str, Any]:
     }
 
 
-def _fit_as_dict(made: Fit) -> dict[str, Any]:
+def _fit_as_dict(fitted: Fit) -> dict[str, Any]:
     parameters = ("compute_s", "latency_s", "s_per_byte", "jump_s")
     return {
-        **{name: getattr(made, name) for name in parameters},
-        "odd": made.odd,
-        "noise": made.noise,
-        **{f"{name}_interval": made.interval(name, made.counts[-1]) for name in parameters},
-        "jump_from": made.jump_from,
-        "held_out_error_percent": made.held_out,
-        "effective_mbit_s": effective_mbit_s(made),
+        **{name: getattr(fitted, name) for name in parameters},
+        "odd": fitted.odd,
+        "noise": fitted.noise,
+        **{f"{name}_interval": fitted.interval(name, fitted.counts[-1]) for name in parameters},
+        "jump_from": fitted.jump_from,
+        "held_out_error_percent": fitted.held_out,
+        "effective_mbit_s": effective_mbit_s(fitted),
     }

@@ -19,26 +19,20 @@ CERTAIN = 0.8
 """An answer is certain enough from this share of resamples on."""
 
 
-def analysis(found: Sequence[Study], timings: Sequence[Timing], extras: Extras) -> str:
-    """The whole text, Markdown: headings, paragraphs, lists, tables and one indented block.
-
-    Args:
-        found: result of `advice.studies`.
-        timings: all rows of the sweep.
-        extras: known facts besides them.
-    """
-    each = [section for build in (_measured, _model, _start_up, _wire) for one in found for section in [build(one, extras)]]
-    energy = [_energy(one, extras) for one in found]
+def analysis(studies: Sequence[Study], timings: Sequence[Timing], extras: Extras) -> str:
+    """The whole text, Markdown: headings, paragraphs, lists, tables and one indented block."""
+    each = [section for build in (_measured, _model, _start_up, _wire) for one in studies for section in [build(one, extras)]]
+    energy = [_energy(one, extras) for one in studies]
     title = "What do saved states cost?" if about_saved_states(timings) else "How many workers?"
     costs = _checkpoints(timings)
-    head = [f"# {title}", answers(found, timings, extras)]
+    head = [f"# {title}", answers(studies, timings, extras)]
     parts = [*head, *([costs, *each] if about_saved_states(timings) else [*each, costs]), *energy, _split(extras)]
-    return "\n\n".join(part for part in [*parts, _failed(timings), _method(found)] if part) + "\n"
+    return "\n\n".join(part for part in [*parts, _failed(timings), _method(studies)] if part) + "\n"
 
 
-def answers(found: Sequence[Study], timings: Sequence[Timing], extras: Extras) -> str:
+def answers(studies: Sequence[Study], timings: Sequence[Timing], extras: Extras) -> str:
     """The answer of every study, then the measured cost of saved states; only the latter in a sweep about that."""
-    own = [] if about_saved_states(timings) else [answer(one, extras) for one in found]
+    own = [] if about_saved_states(timings) else [answer(one, extras) for one in studies]
     return "\n\n".join(part for part in [*own, saved_states(timings)] if part)
 
 
@@ -67,14 +61,14 @@ def _saved_states(group: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _group(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     """The number of workers, and what else differs between the groups."""
-    said = {"workers": count(row["workers"], "worker"), "scaling": f"{row['scaling']} scaling", "epochs": count(row["epochs"], "epoch")}
-    return ", ".join(text for name, text in said.items() if name == "workers" or len({one[name] for one in rows}) > 1)
+    parts = {"workers": count(row["workers"], "worker"), "scaling": f"{row['scaling']} scaling", "epochs": count(row["epochs"], "epoch")}
+    return ", ".join(text for name, text in parts.items() if name == "workers" or len({one[name] for one in rows}) > 1)
 
 
 def answer(one: Study, extras: Extras) -> str:
     """The answer of one study: paragraphs that begin with it; or why there is none, and what the medians show."""
     if one.fit is None or one.advice is None:
-        refusal = COMMAND.sub(lambda found: f"`{found[0]}`", one.refusal)
+        refusal = COMMAND.sub(lambda command: f"`{command[0]}`", one.refusal)
         parts = [f"**No answer**: {refusal}", _from_medians(one), _about(one)]
     else:
         why = [_why(one.advice, one.fit), _wire_alone(one, one.fit, extras), _jump(one, one.fit, extras), _odd(one, one.fit, extras)]
@@ -89,37 +83,39 @@ def _joined(sentences: Sequence[str]) -> str:
 def _about(one: Study) -> str:
     """The steps and trials of a study."""
     images = "images a worker and step" if one.work.scaling == WEAK else "images a step, shared by all workers"
-    said = f"{one.work.scaling.capitalize()} scaling: {one.work.batch:,} {images}, {one.work.gradient_bytes / 1e6:,.1f} MB of gradients"
+    description = (
+        f"{one.work.scaling.capitalize()} scaling: {one.work.batch:,} {images}, {one.work.gradient_bytes / 1e6:,.1f} MB of gradients"
+    )
     if not one.rows:
-        return f"{said}."
-    return f"{said}; trials of {count(one.rows[0].epochs, 'epoch')}, state saved {_every(one.rows[0].checkpoint_every)}."
+        return f"{description}."
+    return f"{description}; trials of {count(one.rows[0].epochs, 'epoch')}, state saved {_every(one.rows[0].checkpoint_every)}."
 
 
 def _every(steps: int) -> str:
     return f"every {count(steps, 'step')}" if steps else "at the end of an epoch"
 
 
-def _use(found: Advice) -> str:
-    if found.workers == found.most:
-        last, further = found.gains[-2:]
+def _use(advised: Advice) -> str:
+    if advised.workers == advised.most:
+        last, further = advised.gains[-2:]
         return (
-            f"**Use {count(found.workers, 'worker')}**, the most that were measured: {_speedup(found)}, and the {_ordinal(last.workers)} "
-            f"still {_brings(last)}. By the model, not measured, one more {_brings(further)}."
+            f"**Use {count(advised.workers, 'worker')}**, the most that were measured: {_speedup(advised)}, "
+            f"and the {_ordinal(last.workers)} still {_brings(last)}. By the model, not measured, one more {_brings(further)}."
         )
-    further_gains = [gain for gain in found.gains if found.workers < gain.workers <= found.most]
-    said = ", ".join(f"the {_ordinal(gain.workers)} {_brings(gain)}" for gain in further_gains[:SHOWN_GAINS])
-    speedup = f"{_speedup(found)}; " if found.workers > found.fewest else ""
-    return f"**Use {count(found.workers, 'worker')}**{_unmeasured(found)}: {speedup}{said}.{_together(found, further_gains)}"
+    further_gains = [gain for gain in advised.gains if advised.workers < gain.workers <= advised.most]
+    gains = ", ".join(f"the {_ordinal(gain.workers)} {_brings(gain)}" for gain in further_gains[:SHOWN_GAINS])
+    speedup = f"{_speedup(advised)}; " if advised.workers > advised.fewest else ""
+    return f"**Use {count(advised.workers, 'worker')}**{_unmeasured(advised)}: {speedup}{gains}.{_together(advised, further_gains)}"
 
 
-def _unmeasured(found: Advice) -> str:
-    unknown = any(gain.workers == found.workers and not gain.measured for gain in found.gains)
-    return f" (by the model; {count(found.workers, 'worker')} were not measured)" if unknown else ""
+def _unmeasured(advised: Advice) -> str:
+    unknown = any(gain.workers == advised.workers and not gain.measured for gain in advised.gains)
+    return f" (by the model; {count(advised.workers, 'worker')} were not measured)" if unknown else ""
 
 
-def _speedup(found: Advice) -> str:
-    base = "one" if found.fewest == 1 else str(found.fewest)
-    return f"{found.speedup:.2f} times the images/s of {base} [{found.speedup_low:.2f}, {found.speedup_high:.2f}]"
+def _speedup(advised: Advice) -> str:
+    base = "one" if advised.fewest == 1 else str(advised.fewest)
+    return f"{advised.speedup:.2f} times the images/s of {base} [{advised.speedup_low:.2f}, {advised.speedup_high:.2f}]"
 
 
 def _brings(gain: Gain) -> str:
@@ -127,7 +123,7 @@ def _brings(gain: Gain) -> str:
     if gain.high < 0:
         return f"slows it down, {_percent(gain)}"
     if gain.low <= 0:
-        return f"makes no difference that can be told, {_percent(gain)}"
+        return f"makes no measurable difference, {_percent(gain)}"
     return f"brings {_percent(gain)}"
 
 
@@ -135,49 +131,51 @@ def _percent(gain: Gain) -> str:
     return f"{round(gain.share * 100):+d}% [{round(gain.low * 100)}, {round(gain.high * 100)}]"
 
 
-def _together(found: Advice, further: Sequence[Gain]) -> str:
+def _together(advised: Advice, further: Sequence[Gain]) -> str:
     """Later gains relate to a number of workers that was already slower: show their product, and what it should be."""
     if not any(gain.share >= scaling.worth(gain.workers) for gain in further):
         return ""
     total = math.prod(1 + gain.share for gain in further)
     asked = math.prod(1 + scaling.worth(gain.workers) for gain in further)
     return (
-        f" All {found.most} together make {total:.2f} times the images/s of {count(found.workers, 'worker')}; "
+        f" All {advised.most} together make {total:.2f} times the images/s of {count(advised.workers, 'worker')}; "
         f"from {asked:.2f} times on they would be worth it."
     )
 
 
-def doubtful(found: Advice) -> bool:
+def doubtful(advised: Advice) -> bool:
     """Whether resampled measurements give other answers more often than allowed."""
-    return found.share_of_resamples.get(found.workers, 0.0) < CERTAIN
+    return advised.share_of_resamples.get(advised.workers, 0.0) < CERTAIN
 
 
-def _certainty(found: Advice) -> str:
-    own = found.share_of_resamples.get(found.workers, 0.0)
-    others = [f"{share:.0%} {count(n, 'worker')}" for n, share in found.share_of_resamples.items() if n != found.workers and share >= 0.005]
-    said = f"{'All' if own == 1 else 'Nearly all'} resamples of the measurements give this answer."
+def _certainty(advised: Advice) -> str:
+    own = advised.share_of_resamples.get(advised.workers, 0.0)
+    others = [
+        f"{share:.0%} {count(n, 'worker')}" for n, share in advised.share_of_resamples.items() if n != advised.workers and share >= 0.005
+    ]
+    agreement = f"{'All' if own == 1 else 'Nearly all'} resamples of the measurements give this answer."
     if others:
-        said = f"Of the resamples of the measurements {own:.0%} give this answer, {', '.join(others)}."
-    doubt = "More repeats would decide it." if doubtful(found) else ""
-    below = "" if found.fewest == 1 else f"Fewer than {found.fewest} workers were not measured."
-    return _joined([said, doubt, below])
+        agreement = f"Of the resamples of the measurements {own:.0%} give this answer, {', '.join(others)}."
+    doubt = "More repeats would decide it." if doubtful(advised) else ""
+    below = "" if advised.fewest == 1 else f"Fewer than {advised.fewest} workers were not measured."
+    return _joined([agreement, doubt, below])
 
 
-def _why(found: Advice, made: Fit) -> str:
-    own, messages, sent, jump = made.parts_s(found.most)
+def _why(advised: Advice, fitted: Fit) -> str:
+    own, messages, sent, jump = fitted.parts_s(advised.most)
     parts = [f"{_ms(own)} of own work", f"{_ms(messages)} of messages", f"{_ms(sent)} of bytes"]
     if jump:
-        parts.append(f"{_ms(jump)} {'of working together at all' if made.jump_from == 2 else 'of waiting for a slow host'}")
-    share = f"{found.communication_share:.0%} [{round(found.communication_low * 100)}, {round(found.communication_high * 100)}]"
-    return f"{share} of a step at {count(found.most, 'worker')} is communication: {_ms(made.step_s(found.most))} are {listed(parts)}."
+        parts.append(f"{_ms(jump)} {'of working together at all' if fitted.jump_from == 2 else 'of waiting for a slow host'}")
+    share = f"{advised.communication_share:.0%} [{round(advised.communication_low * 100)}, {round(advised.communication_high * 100)}]"
+    return f"{share} of a step at {count(advised.most, 'worker')} is communication: {_ms(fitted.step_s(advised.most))} are {listed(parts)}."
 
 
-def _wire_alone(one: Study, made: Fit, extras: Extras) -> str:
+def _wire_alone(one: Study, fitted: Fit, extras: Extras) -> str:
     """The fit's bandwidth beside the time on links of known rates; empty without a link."""
     if extras.one_machine:
         return ""
-    moved = advice.effective_mbit_s(made)
-    seen = f"Bytes move as fast as at {_rate(moved)}" if moved else "Bytes cost nothing that can be seen"
+    moved = advice.effective_mbit_s(fitted)
+    seen = f"Bytes move as fast as at {_rate(moved)}" if moved else "Bytes have no visible cost"
     rows = sorted(advice.wire(one, extras.mbit_s), key=lambda row: (not row["measured"], -row["mbit_s"]))
     links = [f"at {'the measured ' if row['measured'] else ''}{_rate(row['mbit_s'])} {_seconds(row['seconds'])}" for row in rows]
     return f"{seen}; the wire alone needs {listed(links)}."
@@ -191,49 +189,47 @@ def _rate(mbit_s: float) -> str:
     return f"{mbit_s / 1000:,.3g} Gbit/s" if mbit_s >= 1000 else f"{mbit_s:,.3g} Mbit/s"
 
 
-def _jump(one: Study, made: Fit, extras: Extras) -> str:
+def _jump(one: Study, fitted: Fit, extras: Extras) -> str:
     """The meaning of a jump in the step's time."""
-    if made.jump_from is None:
+    if fitted.jump_from is None:
         return ""
-    low, high = (end * 1000 for end in made.interval("jump_s", made.jump_from))
-    if made.jump_from == 2:
+    low, high = (end * 1000 for end in fitted.interval("jump_s", fitted.jump_from))
+    if fitted.jump_from == 2:
         return (
-            f"Working together at all costs {_ms(made.jump_s)} [{low:,.0f}, {high:,.0f}] a step, however many workers there are; "
+            f"Working together at all costs {_ms(fitted.jump_s)} [{low:,.0f}, {high:,.0f}] a step, however many workers there are; "
             "a second host that is slower than the first looks the same."
         )
-    return _slow_host(one, made, made.jump_from, extras)
+    return _slow_host(one, fitted, fitted.jump_from, extras)
 
 
-def _slow_host(one: Study, made: Fit, first: int, extras: Extras) -> str:
-    waiting = made.parts_s(first)[3]
-    without = made.step_s(first) - waiting
+def _slow_host(one: Study, fitted: Fit, first: int, extras: Extras) -> str:
+    waiting = fitted.parts_s(first)[3]
+    without = fitted.step_s(first) - waiting
     if extras.one_machine:
-        return (
-            f"From {first} workers on a step takes {waiting / without:.0%} longer than the other numbers of workers let expect: {_SHARED}."
-        )
-    gain = one.work.images(first) / without / made.images_per_s(first - 1) - 1
+        return f"From {first} workers on a step takes {waiting / without:.0%} longer than the other numbers of workers suggest: {_SHARED}."
+    gain = one.work.images(first) / without / fitted.images_per_s(first - 1) - 1
     return (
         f"From {first} workers on a step waits for a slow host, it seems for {advice.joined(one, first)}: its own work takes "
-        f"{made.jump_s / made.compute_s:.0%} longer, which makes a step of {first} workers {waiting / without:.0%} longer than the "
-        f"other numbers of workers let expect. As fast as the others it would bring {gain:+.0%}. "
-        "`ansible-playbook doctor.yml` tells how fast each host is."
+        f"{fitted.jump_s / fitted.compute_s:.0%} longer, which makes a step of {first} workers {waiting / without:.0%} longer than the "
+        f"other numbers of workers suggest. As fast as the others it would bring {gain:+.0%}. "
+        "`ansible-playbook doctor.yml` shows how fast each host is."
     )
 
 
 _SHARED = "workers of one machine take each other's cores"
 
 
-def _odd(one: Study, made: Fit, extras: Extras) -> str:
-    if made.odd is None:
+def _odd(one: Study, fitted: Fit, extras: Extras) -> str:
+    if fitted.odd is None:
         return ""
-    workers, longer = made.odd
+    workers, longer = fitted.odd
     names = advice.joined(one, workers)
     if extras.one_machine:
         names = ""
     guess = f", as if {names}, which joins there, were slow" if longer > 0 and names else ""
     return (
         f"With {count(workers, 'worker')} a step takes {abs(longer):.0%} {'longer' if longer > 0 else 'less'} than the other numbers of "
-        f"workers let expect{guess}; {_SHARED if extras.one_machine else '`ansible-playbook doctor.yml` tells how fast each host is'}."
+        f"workers suggest{guess}; {_SHARED if extras.one_machine else '`ansible-playbook doctor.yml` shows how fast each host is'}."
     )
 
 
@@ -267,19 +263,19 @@ def _measured(one: Study, _: Extras) -> str:
     over = "" if rows[0]["speedup_over"] == 1 else f" over {count(rows[0]['speedup_over'], 'worker')}"
     times = [column for name in ("end-to-end s", "training s", "images/s") for column in (f"{name}: median", "mean ± std")]
     cells = [[row["workers"], row["trials"], *_spreads(row), f"{row['speedup']:.2f}", f"{row['efficiency']:.0%}"] for row in rows]
-    about = (
+    explanation = (
         "End-to-end: from the launch, before files are written to the hosts and sessions start there, to the end of the last worker. "
         "Training: steps, saved states and validation."
     )
     header = ["workers", "trials", *times, f"speedup{over}", f"efficiency{over}"]
-    return _section(f"Measured: {one.work.scaling} scaling", about, header, cells)
+    return _section(f"Measured: {one.work.scaling} scaling", explanation, header, cells)
 
 
 def _spreads(row: Mapping[str, Any]) -> list[str]:
-    found = []
+    cells = []
     for name, decimals in (("seconds_end_to_end", 1), ("seconds_training", 1), ("images_per_s", 0)):
-        found += [str(Number(row[name]["median"], decimals)), _mean(row[name], decimals)]
-    return found
+        cells += [str(Number(row[name]["median"], decimals)), _mean(row[name], decimals)]
+    return cells
 
 
 def _mean(spread: Mapping[str, float | None], decimals: int) -> str:
@@ -293,33 +289,33 @@ def _model(one: Study, _: Extras) -> str:
     jump = [] if one.fit.jump_from is None else ["working together" if one.fit.jump_from == 2 else "slow host"]
     apart = ["own work apart"] if one.fit.own else []
     times = ["measured ms", "T(n) ms", "own work", *apart, "messages", "bytes", *jump]
-    about = (
+    explanation = (
         f"{_parameters(one.fit)} Milliseconds of a step; measured: the median. {_own_work(one.fit)}Error: of the model against it. "
         "Held out: the error of predicting this number of workers from the others (a jump, if any, stays where it is)"
         f"{'' if set(one.fit.own) - {1} else '; without the trials of 1 worker its own work can only be guessed'}."
     )
     header = ["workers", *times, "error", "held out", "images/s by the model"]
     cells = [_model_row(row, bool(jump), bool(apart)) for row in advice.modelled(one)]
-    return _section(f"The model of a step: {one.work.scaling} scaling", about, header, cells)
+    return _section(f"The model of a step: {one.work.scaling} scaling", explanation, header, cells)
 
 
-def _parameters(made: Fit) -> str:
-    said = []
+def _parameters(fitted: Fit) -> str:
+    parameters = []
     for name, label, unit, factor in (
         ("compute_s", "own work c", "ms", 1e3),
         ("latency_s", "a message a", "ms", 1e3),
         ("s_per_byte", "a byte b", "ns", 1e9),
-        ("jump_s", f"jump d from {made.jump_from} workers on", "ms", 1e3),
+        ("jump_s", f"jump d from {fitted.jump_from} workers on", "ms", 1e3),
     ):
-        low, high = (end * factor for end in made.interval(name, 1))
-        if name != "jump_s" or made.jump_from is not None:
-            said.append(f"{label} {getattr(made, name) * factor:,.3g} {unit} [{low:,.3g}, {high:,.3g}]")
-    return f"Fitted: {', '.join(said)}. The repeats vary by {made.noise:.1%} (standard deviation)."
+        low, high = (end * factor for end in fitted.interval(name, 1))
+        if name != "jump_s" or fitted.jump_from is not None:
+            parameters.append(f"{label} {getattr(fitted, name) * factor:,.3g} {unit} [{low:,.3g}, {high:,.3g}]")
+    return f"Fitted: {', '.join(parameters)}. The repeats vary by {fitted.noise:.1%} (standard deviation)."
 
 
-def _own_work(made: Fit) -> str:
+def _own_work(fitted: Fit) -> str:
     """The source of the fit's own work."""
-    if not made.own:
+    if not fitted.own:
         return ""
     return "Own work apart: of the slowest host in profiled steps, without compression; c is fitted to it, too. "
 
@@ -343,12 +339,12 @@ def _start_up(one: Study, _: Extras) -> str:
     if not rows:
         return ""
     shares = [row["share"] for row in rows]
-    about = (
+    explanation = (
         f"Of the end-to-end time {_span(min(shares), max(shares))} is not training but start-up, snapshots and the end. "
         f"With more than {count(one.rows[0].epochs, 'epoch')} it counts for less."
     )
     cells = [[row["workers"], Number(row["seconds_end_to_end"], 1), Number(row["seconds_other"], 1), f"{row['share']:.0%}"] for row in rows]
-    return _section(f"Start-up: {one.work.scaling} scaling", about, ["workers", "end-to-end s", "not training s", "share"], cells)
+    return _section(f"Start-up: {one.work.scaling} scaling", explanation, ["workers", "end-to-end s", "not training s", "share"], cells)
 
 
 def _span(low: float, high: float) -> str:
@@ -360,18 +356,18 @@ def _wire(one: Study, extras: Extras) -> str:
     if not rows or extras.one_machine:
         return ""
     sent = wire_bytes(rows[0]["workers"], one.work.gradient_bytes)
-    about = f"In a step of {count(rows[0]['workers'], 'worker')} each sends and receives {sent / 1e6:,.1f} MB. That alone takes:"
+    explanation = f"In a step of {count(rows[0]['workers'], 'worker')} each sends and receives {sent / 1e6:,.1f} MB. That alone takes:"
     cells = [[_rate(row["mbit_s"]) + (" (measured)" if row["measured"] else ""), f"{row['seconds'] * 1000:,.1f}"] for row in rows]
-    return _section(f"The wire: {one.work.scaling} scaling", about, ["link", "ms a step"], cells)
+    return _section(f"The wire: {one.work.scaling} scaling", explanation, ["link", "ms a step"], cells)
 
 
 def _checkpoints(timings: Sequence[Timing]) -> str:
     rows = advice.checkpoint_costs(timings)
     if not rows:
         return ""
-    about = "Mean ± standard deviation of training seconds; the difference of means with its 95% interval (Welch's t)."
+    explanation = "Mean ± standard deviation of training seconds; the difference of means with its 95% interval (Welch's t)."
     header = ["scaling", "workers", "epochs", "state saved", "trials", "training s", "more than the rarest"]
-    return _section("What saved states cost", about, header, [_cost(row) for row in rows])
+    return _section("What saved states cost", explanation, header, [_cost(row) for row in rows])
 
 
 def _cost(row: Mapping[str, Any]) -> list[Any]:
@@ -394,29 +390,29 @@ def _energy(one: Study, extras: Extras) -> str:
     if not rows:
         return ""
     least = min(rows, key=lambda row: row["joules_per_epoch"]["median"])
-    about = (
+    explanation = (
         f"All hosts together, mean ± standard deviation. {count(least['workers'], 'worker')} needed the least, "
         f"{least['joules_per_epoch']['median']:,.0f} J an epoch (median; {least['source']}). "
         "The meter counts whole trials, start-up included; the estimate counts training alone."
     )
     cells = [[row["workers"], row["trials"], _mean(row["joules_per_epoch"], 0), row["source"]] for row in rows]
-    return _section(f"Energy: {one.work.scaling} scaling", about, ["workers", "trials", "joules an epoch", "source"], cells)
+    return _section(f"Energy: {one.work.scaling} scaling", explanation, ["workers", "trials", "joules an epoch", "source"], cells)
 
 
 def _split(extras: Extras) -> str:
     if not extras.split:
         return ""
-    phases = list(dict.fromkeys(phase for hosts in extras.split.values() for found in hosts.values() for phase in found))
+    phases = list(dict.fromkeys(phase for hosts in extras.split.values() for medians in hosts.values() for phase in medians))
     most = max(extras.split)
-    said = step_profile.sentence({host: dict(found) for host, found in extras.split[most].items()})
-    about = _joined(["Milliseconds of a step on each host.", f"With {count(most, 'worker')}: {said}" if said else ""])
-    cells = [_phases(n, host, found, phases) for n, hosts in sorted(extras.split.items()) for host, found in hosts.items()]
+    sentence = step_profile.sentence({host: dict(medians) for host, medians in extras.split[most].items()})
+    explanation = _joined(["Milliseconds of a step on each host.", f"With {count(most, 'worker')}: {sentence}" if sentence else ""])
+    cells = [_phases(n, host, medians, phases) for n, hosts in sorted(extras.split.items()) for host, medians in hosts.items()]
     header = ["workers", "host", *(step_profile.TITLES.get(phase, phase) for phase in phases), "step"]
-    return _section("A step on every host", about, header, cells)
+    return _section("A step on every host", explanation, header, cells)
 
 
-def _phases(workers: int, host: str, found: Mapping[str, float], phases: Sequence[str]) -> list[Any]:
-    return [workers, host, *(Number(found.get(phase, 0.0), 1) for phase in phases), Number(sum(found.values()), 1)]
+def _phases(workers: int, host: str, medians: Mapping[str, float], phases: Sequence[str]) -> list[Any]:
+    return [workers, host, *(Number(medians.get(phase, 0.0), 1) for phase in phases), Number(sum(medians.values()), 1)]
 
 
 def _failed(timings: Sequence[Timing]) -> str:
@@ -431,13 +427,13 @@ def _failed(timings: Sequence[Timing]) -> str:
     return "\n".join([f"## Failed trials\n\nLeft out above: {len(rows)} of {len(timings)}.\n", *lines])
 
 
-def _method(found: Sequence[Study]) -> str:
+def _method(studies: Sequence[Study]) -> str:
     """Formula, units, rules, sources."""
     formulas = {
         WEAK: "    T(n) = c + d       + 2 (n - 1) a + 2 (n - 1) / n S b",
         STRONG: "    T(n) = (c + d) / n + 2 (n - 1) a + 2 (n - 1) / n S b",
     }
-    shown = "\n".join(f"{formulas[one.work.scaling]}    ({one.work.scaling} scaling)" for one in found)
+    shown = "\n".join(f"{formulas[one.work.scaling]}    ({one.work.scaling} scaling)" for one in studies)
     return "\n\n".join(["## How this was computed", f"Seconds of a step of n workers:\n\n{shown}" if shown else "", _METHOD])
 
 
@@ -464,8 +460,8 @@ _METHOD = f"""\
 - images/s are not accuracy: with weak scaling the global batch grows with the workers, and the same accuracy may take more images."""
 
 
-def _section(title: str, about: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    return f"## {title}\n\n{about}\n\n{table(header, rows)}"
+def _section(title: str, explanation: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    return f"## {title}\n\n{explanation}\n\n{table(header, rows)}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -38,16 +38,16 @@ def watts(url: str) -> float:
         raise LockstepError(f"meter={url}: expected an address that begins with http:// or https://")
     try:
         with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:  # noqa: S310 - http and https only, checked above
-            said = json.load(answer)
+            content = json.load(answer)
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise LockstepError(f"meter={url}: no JSON answer ({reason}); open that address in a browser") from None
     for path in PATHS:
-        found = _at(said, path)
-        if isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found):
-            return float(found)
-    known = ", ".join(".".join(map(str, path)) for path in PATHS)
-    raise LockstepError(f"meter={url}: no watts in its answer {json.dumps(said)[:200]}; looked for: {known}")
+        power = _at(content, path)
+        if isinstance(power, int | float) and not isinstance(power, bool) and math.isfinite(power):
+            return float(power)
+    paths = ", ".join(".".join(map(str, path)) for path in PATHS)
+    raise LockstepError(f"meter={url}: no watts in its answer {json.dumps(content)[:200]}; looked for: {paths}")
 
 
 def _at(value: Any, path: Sequence[str | int]) -> Any:

@@ -56,7 +56,6 @@ ODD, ODD_NOISE = 0.10, 3.0
 LEAST_WORK_S = 1e-6
 """Lower limit of a step's own work, so that images/s stay finite."""
 PARAMETERS = ("compute_s", "latency_s", "s_per_byte", "jump_s")
-QUANTITIES = ("step_s", "images_per_s", "speedup", "efficiency", "gain", "communication_share", *PARAMETERS)
 
 
 def worth(workers: int) -> float:
@@ -105,56 +104,55 @@ class Work:
 
 
 @dataclass(frozen=True)
-class _Curve:
-    """The model for one set of parameters, or for many at once (rows of `values`): each method returns one number per set."""
+class Model:
+    """T(n) with its parameters, for any number of workers from 1, measured or not.
+
+    The parameters are one set, or many (rows of `values`): each method returns a number, or one per set.
+    """
 
     work: Work
     jump_from: int | None
-    values: Vector
+    """The number of workers from which a step takes `jump_s` longer; None if the measurements show no jump."""
+    values: Vector = field(repr=False, compare=False)
+    """c, a, b, d: `PARAMETERS`."""
 
-    def step_s(self, workers: int) -> Vector:
+    def step_s(self, workers: int) -> Any:
+        """Seconds of a step."""
         return self.values @ self.work.terms(workers, self.jump_from)
 
-    def own_s(self, workers: int) -> Vector:
+    def own_s(self, workers: int) -> Any:
+        """Seconds of a step's own work, without working together."""
         return self.values @ self.work.own_terms(workers, self.jump_from)
 
-    def images_per_s(self, workers: int) -> Vector:
+    def images_per_s(self, workers: int) -> Any:
+        """Images per second of all workers."""
         return self.work.images(workers) / self.step_s(workers)
 
-    def speedup(self, workers: int) -> Vector:
-        return self.images_per_s(workers) / self.images_per_s(1)
-
-    def efficiency(self, workers: int) -> Vector:
-        return self.speedup(workers) / workers
-
-    def gain(self, workers: int) -> Vector:
-        if workers < 2:
-            raise ValueError(f"gain of {workers} workers: there is none before it to compare with; ask from 2 on")
+    def gain(self, workers: int) -> Any:
+        """The share by which the last of N workers raises images/s; 0.06 is 6% more, negative: it slows down. From 2 workers."""
         return self.images_per_s(workers) / self.images_per_s(workers - 1) - 1
 
-    def parts_s(self, workers: int) -> Vector:
-        """Seconds of own work, messages, bytes, jump: the last axis."""
+    def parts_s(self, workers: int) -> Any:
+        """Seconds of a step's own work, messages, bytes and jump (last axis); their sum is `step_s`."""
         return self.values * self.work.terms(workers, self.jump_from)
 
-    def communication_share(self, workers: int) -> Vector:
+    def communication_share(self, workers: int) -> Any:
+        """Share of a step that is messages, bytes and a jump from 2 workers on, 0 to 1."""
         parts = self.parts_s(workers)
         together = parts[..., 3] if self.jump_from == 2 else 0.0
         return (parts[..., 1] + parts[..., 2] + together) / self.step_s(workers)
 
 
 @dataclass(frozen=True)
-class Fit:
-    """The model with its parameters; every method takes a number of workers from 1, measured or not."""
+class Fit(Model):
+    """The model fitted to a sweep's trials."""
 
-    work: Work
     compute_s: float
     """Seconds of own work per step (c); with strong scaling, of the whole global batch on one worker."""
     latency_s: float
     """Seconds per message (a)."""
     s_per_byte: float
     """Seconds per byte (b)."""
-    jump_from: int | None
-    """The number of workers from which a step takes `jump_s` longer; None if the measurements show no jump."""
     jump_s: float
     """Seconds (d). From 3 workers on: own work, like `compute_s`: a slow host. From 2 on: the fixed cost of working together."""
     held_out: dict[int, float]
@@ -167,70 +165,27 @@ class Fit:
     """The measured numbers of workers, ascending."""
     own: dict[int, float]
     """Seconds of own work in profiled steps, by number of workers; empty if there are none."""
-    curve: _Curve = field(repr=False, compare=False)
-    resampled: _Curve = field(repr=False, compare=False)
-
-    def step_s(self, workers: int) -> float:
-        """Seconds of a step."""
-        return float(self.curve.step_s(workers))
-
-    def images_per_s(self, workers: int) -> float:
-        """Images per second of all workers."""
-        return float(self.curve.images_per_s(workers))
-
-    def speedup(self, workers: int) -> float:
-        """images/s relative to one worker."""
-        return float(self.curve.speedup(workers))
-
-    def efficiency(self, workers: int) -> float:
-        """Speedup divided by the number of workers, 0 to 1."""
-        return float(self.curve.efficiency(workers))
-
-    def gain(self, workers: int) -> float:
-        """The share by which the last of N workers raises images/s; 0.06 is 6% more, negative: it slows down. From 2 workers."""
-        return float(self.curve.gain(workers))
-
-    def communication_share(self, workers: int) -> float:
-        """Share of a step that is messages, bytes and a jump from 2 workers on, 0 to 1."""
-        return float(self.curve.communication_share(workers))
-
-    def parts_s(self, workers: int) -> tuple[float, float, float, float]:
-        """Seconds of a step's own work, messages, bytes and jump; their sum is `step_s`."""
-        own, messages, sent, jump = self.curve.parts_s(workers).tolist()
-        return own, messages, sent, jump
+    resampled: Model = field(repr=False, compare=False)
 
     def draws(self, quantity: str, workers: int) -> Vector:
-        """A quantity in every resample.
-
-        Raises:
-            ValueError: the quantity is not in `QUANTITIES`.
-        """
-        if quantity not in QUANTITIES:
-            raise ValueError(f"{quantity}: no quantity of a fit; there are: {', '.join(QUANTITIES)}")
+        """A parameter, or the result of a method, in every resample."""
         if quantity in PARAMETERS:
             return self.resampled.values[:, PARAMETERS.index(quantity)]
-        found: Vector = getattr(self.resampled, quantity)(workers)
-        return found
+        drawn: Vector = getattr(self.resampled, quantity)(workers)
+        return drawn
 
-    def interval(self, quantity: str, workers: int, level: float = 0.95) -> tuple[float, float]:
-        """Interval (low, high) that holds the share `level` of the resamples, as in `interval("gain", 4)`.
+    def interval(self, quantity: str, workers: int) -> tuple[float, float]:
+        """The 95% interval (low, high) of the resamples, as in `interval("gain", 4)`; of a parameter, whatever `workers` is.
 
         Percentiles of a residual bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapters 9 and 13).
-        A parameter's name gives its interval, whatever `workers` is.
         """
-        low, high = np.quantile(self.draws(quantity, workers), [(1 - level) / 2, (1 + level) / 2])
+        low, high = np.quantile(self.draws(quantity, workers), [0.025, 0.975])
         return float(low), float(high)
 
 
 def step_seconds(timing: Timing, work: Work) -> float:
-    """Seconds per step of a measured trial: its images divided by its images/s.
-
-    Raises:
-        ValueError: a failed trial, which has no images/s.
-    """
-    if not timing.images_per_s:
-        raise ValueError(f"trial {timing.repeat} of {timing.workers} workers is {timing.state} and has no images/s; leave it out")
-    return work.images(timing.workers) / timing.images_per_s
+    """Seconds per step of a measured trial: its images divided by its images/s."""
+    return work.images(timing.workers) / (timing.images_per_s or math.nan)
 
 
 def fit(
@@ -258,16 +213,14 @@ def fit(
 
     Raises:
         Refused: these rows allow no conclusion.
-        ValueError: rows of several groups, or of another scaling than `work`; own work of 0 s or less.
     """
     rows = [row for row in timings if row.measured]
-    _one_group(rows, work)
     commands = _Again(rows or timings, sweep, hosts)
     _enough(rows, commands)
     data = _Data(work, _measured(rows, work), _own(own or {}, rows))
-    made = _made(data, _jump(data, quick), seed)
-    _sure(made, data.steps, commands)
-    return made
+    fitted = _made(data, _jump(data, quick), seed)
+    _sure(fitted, data.steps, commands)
+    return fitted
 
 
 Measured = dict[int, list[float]]
@@ -275,15 +228,13 @@ Measured = dict[int, list[float]]
 
 
 def _measured(rows: Sequence[Timing], work: Work) -> Measured:
-    found: Measured = {workers: [] for workers in sorted({row.workers for row in rows})}
+    measured: Measured = {workers: [] for workers in sorted({row.workers for row in rows})}
     for row in rows:
-        found[row.workers].append(step_seconds(row, work))
-    return found
+        measured[row.workers].append(step_seconds(row, work))
+    return measured
 
 
 def _own(own: Mapping[int, float], rows: Sequence[Timing]) -> dict[int, float]:
-    if wrong := [n for n in sorted(own) if own[n] <= 0]:
-        raise ValueError(f"own work of a step of {count(wrong[0], 'worker')} is {own[wrong[0]]} s; it must be above 0, leave it out")
     return {n: own[n] for n in sorted({row.workers for row in rows}) if n in own}
 
 
@@ -296,7 +247,7 @@ class _Data:
     own: dict[int, float]
 
     def without(self, workers: int) -> "_Data":
-        kept = {n: all_s for n, all_s in self.steps.items() if n != workers}
+        kept = {n: seconds_of for n, seconds_of in self.steps.items() if n != workers}
         return _Data(self.work, kept, {n: seconds for n, seconds in self.own.items() if n != workers})
 
     def design(self, jump_from: int | None) -> Vector:
@@ -304,13 +255,13 @@ class _Data:
 
         Then one row for the own work of each number of workers; it weighs as much as all its repeats together.
         """
-        rows = [self.work.terms(n, jump_from) / statistics.median(all_s) for n, all_s in self.steps.items() for _ in all_s]
+        rows = [self.work.terms(n, jump_from) / statistics.median(seconds_of) for n, seconds_of in self.steps.items() for _ in seconds_of]
         own = [self.work.own_terms(n, jump_from) / self.own[n] * weight for n, weight in zip(self.own, self.weights(), strict=True)]
         return np.array([*rows, *own])
 
     def targets(self) -> Vector:
         """Target values of the rows of `design`."""
-        rows = [seconds / statistics.median(all_s) for all_s in self.steps.values() for seconds in all_s]
+        rows = [seconds / statistics.median(seconds_of) for seconds_of in self.steps.values() for seconds in seconds_of]
         return np.array([*rows, *self.weights()])
 
     def weights(self) -> Vector:
@@ -319,13 +270,13 @@ class _Data:
 
 
 def _made(data: _Data, jump_from: int | None, seed: int) -> Fit:
-    best = _Curve(data.work, jump_from, _solve(data, jump_from))
+    best = Model(data.work, jump_from, _solve(data, jump_from))
     compute, latency, per_byte, jump = best.values.tolist()
-    resampled = _Curve(data.work, jump_from, _resample(best, data, seed))
-    noise = math.sqrt(_noise([np.log(all_s) for all_s in data.steps.values()]))
+    resampled = Model(data.work, jump_from, _resample(best, data, seed))
+    noise = math.sqrt(_noise([np.log(seconds_of) for seconds_of in data.steps.values()]))
     held_out, odd = _held_out(data, jump_from), None if jump_from else _odd(data, noise)
     counts = tuple(data.steps)
-    return Fit(data.work, compute, latency, per_byte, jump_from, jump, held_out, odd, noise, counts, data.own, best, resampled)
+    return Fit(data.work, jump_from, best.values, compute, latency, per_byte, jump, held_out, odd, noise, counts, data.own, resampled)
 
 
 def _solve(data: _Data, jump_from: int | None) -> Vector:
@@ -346,7 +297,7 @@ def _parameters(jump_from: int | None) -> int:
     return 3 if jump_from is None else 4
 
 
-def _resample(best: _Curve, data: _Data, seed: int) -> Vector:
+def _resample(best: Model, data: _Data, seed: int) -> Vector:
     """Parameters refitted to resampled data: the curve with deviations of each repeat, and of each number of workers.
 
     Residuals are logarithms of measured over fitted seconds. Those within a number of workers are drawn with replacement. The medians may
@@ -355,24 +306,24 @@ def _resample(best: _Curve, data: _Data, seed: int) -> Vector:
     drawn from a normal distribution, like that of the mean of the number's repeats.
     """
     generator = np.random.default_rng(seed)
-    residuals = [np.log(np.array(all_s) / best.step_s(n)) for n, all_s in data.steps.items()]
+    residuals = [np.log(np.array(seconds_of) / best.step_s(n)) for n, seconds_of in data.steps.items()]
     within = np.concatenate([one - one.mean() for one in residuals])
     within *= math.sqrt(len(within) / (len(within) - len(data.steps)))
     group = np.array([row for row, one in enumerate(residuals) for _ in one])
     misfit = _misfit(residuals, _own_residuals(best, data), _parameters(best.jump_from))
     shared = generator.normal(0.0, misfit, (RESAMPLES, len(data.steps)))
     drawn = generator.choice(within, (RESAMPLES, len(group))) + shared[:, group]
-    expected = np.array([float(best.step_s(n)) / statistics.median(all_s) for n, all_s in data.steps.items()])
+    expected = np.array([float(best.step_s(n)) / statistics.median(seconds_of) for n, seconds_of in data.steps.items()])
     targets = np.hstack([expected[group] * np.exp(drawn), _own_targets(best, data, misfit, _noise(residuals), generator)])
     return _least_squares(data.design(best.jump_from), targets)
 
 
-def _own_residuals(best: _Curve, data: _Data) -> list[Vector]:
+def _own_residuals(best: Model, data: _Data) -> list[Vector]:
     """Residuals of own work, repeated by its weight."""
     return [np.full(len(data.steps[n]), math.log(seconds / best.own_s(n))) for n, seconds in data.own.items()]
 
 
-def _own_targets(best: _Curve, data: _Data, misfit: float, noise: float, generator: np.random.Generator) -> Vector:
+def _own_targets(best: Model, data: _Data, misfit: float, noise: float, generator: np.random.Generator) -> Vector:
     """Resampled own work; `noise` is the variance of a single repeat."""
     expected = np.array([float(best.own_s(n)) / seconds for n, seconds in data.own.items()])
     deviations = np.sqrt(misfit**2 + noise / data.weights() ** 2)
@@ -400,12 +351,12 @@ def _held_out(data: _Data, jump_from: int | None) -> dict[int, float]:
     """Each number of workers predicted from the others, if they are enough for a fit; keeps the jump's place."""
     if len(data.steps) <= _parameters(jump_from):
         return {}
-    return {n: (_predicted(n, data, jump_from) / statistics.median(all_s) - 1) * 100 for n, all_s in data.steps.items()}
+    return {n: (_predicted(n, data, jump_from) / statistics.median(seconds_of) - 1) * 100 for n, seconds_of in data.steps.items()}
 
 
 def _predicted(left_out: int, data: _Data, jump_from: int | None) -> float:
     """Seconds per step with this many workers, from the other numbers: their steps and their own work."""
-    return float(_Curve(data.work, jump_from, _solve(data.without(left_out), jump_from)).step_s(left_out))
+    return float(Model(data.work, jump_from, _solve(data.without(left_out), jump_from)).step_s(left_out))
 
 
 def _odd(data: _Data, noise: float) -> tuple[int, float] | None:
@@ -447,13 +398,7 @@ def _remainder(data: _Data, jump_from: int | None) -> float:
 
 
 def again(rows: Sequence[Timing], sweep: str, repeats: int) -> str:
-    """The command that measures the same trials with this many repeats: `ansible-playbook sweep.yml -e sweep=... -e workers=1-5 ...`.
-
-    Args:
-        rows: of one group (same scaling, epochs, checkpoint_every).
-        sweep: its name.
-        repeats: of every number of workers, including those already measured.
-    """
+    """The command that measures the same trials with this many repeats: `ansible-playbook sweep.yml -e sweep=... -e workers=1-5 ...`."""
     return _Again(rows, sweep).all_counts(repeats)
 
 
@@ -498,16 +443,6 @@ def _listed(counts: Sequence[int]) -> str:
     return ",".join(map(str, counts))
 
 
-def _one_group(rows: Sequence[Timing], work: Work) -> None:
-    if work.scaling not in (WEAK, STRONG):
-        raise ValueError(f"scaling {work.scaling}: there are {WEAK} and {STRONG}")
-    groups = {(row.scaling, row.epochs, row.checkpoint_every) for row in rows}
-    if len(groups) > 1:
-        raise ValueError(f"{len(groups)} groups of trials (scaling, epochs, checkpoint_every): {sorted(groups)}; fit one at a time")
-    if groups and work.scaling not in next(iter(groups)):
-        raise ValueError(f"the trials are of {rows[0].scaling} scaling, the work is of {work.scaling} scaling")
-
-
 def _enough(rows: Sequence[Timing], commands: _Again) -> None:
     """Require enough different numbers of workers, and repeats of them."""
     repeats = {n: sum(row.workers == n for row in rows) for n in sorted({row.workers for row in rows})}
@@ -516,66 +451,66 @@ def _enough(rows: Sequence[Timing], commands: _Again) -> None:
             f"no trial succeeded; the model of a step needs {FEWEST_COUNTS} different numbers of workers. ", commands.command("", 3)
         )
     if len(repeats) < FEWEST_COUNTS:
-        said = (
+        shortage = (
             f"only {listed(repeats)} workers were measured; the model of a step has {FEWEST_COUNTS} parameters and needs at least as many "
             "different numbers of workers"
         )
         if commands.hosts and len(commands.hosts) < FEWEST_COUNTS:
-            raise Refused(f"{said}, and the inventory has {count(len(commands.hosts), 'host')}: add hosts to it, and measure again.")
-        raise Refused(f"{said}. Measure: ", commands.command(f"1-{max(FEWEST_COUNTS, *repeats)}", 3))
+            raise Refused(f"{shortage}, and the inventory has {count(len(commands.hosts), 'host')}: add hosts to it, and measure again.")
+        raise Refused(f"{shortage}. Measure: ", commands.command(f"1-{max(FEWEST_COUNTS, *repeats)}", 3))
     once = [n for n, times in repeats.items() if times < FEWEST_REPEATS]
     if 2 * len(once) >= len(repeats):
         raise Refused(
             f"{len(once)} of {len(repeats)} numbers of workers were measured only once ({listed(once)}); without at least "
-            f"{FEWEST_REPEATS} repeats of most, noise can't be told from scaling. Measure: ",
+            f"{FEWEST_REPEATS} repeats of most, noise and scaling look the same. Measure: ",
             commands.all_counts(3),
         )
 
 
-def _sure(made: Fit, measured: Measured, commands: _Again) -> None:
+def _sure(fitted: Fit, measured: Measured, commands: _Again) -> None:
     """Require intervals that are narrow enough, and at least one clear gain."""
-    widths = {n: _width(made, n) for n in measured}
+    widths = {n: _width(fitted, n) for n in measured}
     worst = max(widths, key=lambda n: widths[n])
     if widths[worst] > WIDEST:
-        low, high = made.interval("images_per_s", worst)
-        why, command = _why(made, measured, widths[worst], commands)
+        low, high = fitted.interval("images_per_s", worst)
+        why, command = _why(fitted, measured, widths[worst], commands)
         raise Refused(
-            f"images/s of {count(worst, 'worker')} are {made.images_per_s(worst):,.0f} with a 95% interval from {low:,.0f} to {high:,.0f}, "
-            f"{widths[worst]:.0%} wide (limit: {WIDEST:.0%}). {why}",
+            f"images/s of {count(worst, 'worker')} are {fitted.images_per_s(worst):,.0f} with a 95% interval from {low:,.0f} "
+            f"to {high:,.0f}, {widths[worst]:.0%} wide (limit: {WIDEST:.0%}). {why}",
             command,
         )
-    gains = {n: made.interval("gain", n) for n in list(measured)[1:]}
+    gains = {n: fitted.interval("gain", n) for n in list(measured)[1:]}
     if all(low < 0 and high > worth(n) for n, (low, high) in gains.items()):
-        said = ", ".join(f"{count(n, 'worker')} [{low:+.0%}, {high:+.0%}]" for n, (low, high) in gains.items())
-        why, command = _why(made, measured, max(widths.values()), commands)
+        intervals = ", ".join(f"{count(n, 'worker')} [{low:+.0%}, {high:+.0%}]" for n, (low, high) in gains.items())
+        why, command = _why(fitted, measured, max(widths.values()), commands)
         raise Refused(
-            f"no worker's gain in images/s can be told from 0, nor from the {WORTH:.0%} that is worth a worker: {said}. {why}",
+            f"no worker's gain in images/s is distinguishable from 0, nor from the {WORTH:.0%} that is worth a worker: {intervals}. {why}",
             command,
         )
 
 
-def _width(made: Fit, workers: int) -> float:
-    low, high = made.interval("images_per_s", workers)
-    return (high - low) / made.images_per_s(workers)
+def _width(fitted: Fit, workers: int) -> float:
+    low, high = fitted.interval("images_per_s", workers)
+    return (high - low) / fitted.images_per_s(workers)
 
 
-def _why(made: Fit, measured: Measured, width: float, commands: _Again) -> tuple[str, str]:
+def _why(fitted: Fit, measured: Measured, width: float, commands: _Again) -> tuple[str, str]:
     """Whether repeats differ (measure more often) or the numbers of workers do not fit one curve (measure again), and the command.
 
     No command if none can help: workers on one machine fit no curve however often they are measured.
     """
-    apart = {n: (max(all_s) - min(all_s)) / statistics.median(all_s) for n, all_s in measured.items()}
-    off = {n: abs(statistics.median(all_s) / made.step_s(n) - 1) for n, all_s in measured.items()}
+    apart = {n: (max(seconds_of) - min(seconds_of)) / statistics.median(seconds_of) for n, seconds_of in measured.items()}
+    off = {n: abs(statistics.median(seconds_of) / fitted.step_s(n) - 1) for n, seconds_of in measured.items()}
     noisiest, farthest = max(apart, key=lambda n: apart[n]), max(off, key=lambda n: off[n])
     most = max(map(len, measured.values()))
     if off[farthest] > apart[noisiest]:
         misses = f"it misses {count(farthest, 'worker')} by {off[farthest]:.0%}"
-        if made.odd is not None:
+        if fitted.odd is not None:
             misses = (
-                f"{count(made.odd[0], 'worker')} take {abs(made.odd[1]):.0%} {'longer' if made.odd[1] > 0 else 'less'} "
-                "than the others let expect"
+                f"{count(fitted.odd[0], 'worker')} take {abs(fitted.odd[1]):.0%} {'longer' if fitted.odd[1] > 0 else 'less'} "
+                "than the others suggest"
             )
-        agree = f"The repeats agree within {apart[noisiest]:.0%}, but no curve meets all numbers of workers: {misses}{_own_grows(made)}. "
+        agree = f"The repeats agree within {apart[noisiest]:.0%}, but no curve meets all numbers of workers: {misses}{_own_grows(fitted)}. "
         if commands.one_machine:
             return f"{agree}These workers share one machine and take each other's cores, which measuring again does not change.", ""
         return (
@@ -588,11 +523,11 @@ def _why(made: Fit, measured: Measured, width: float, commands: _Again) -> tuple
     return f"{noisy}. Measure more often, with no other work on the hosts: ", commands.all_counts(repeats)
 
 
-def _own_grows(made: Fit) -> str:
+def _own_grows(fitted: Fit) -> str:
     """Own work that grows with the workers, as on a shared machine; empty if it does not, or is unknown."""
-    alike = {n: seconds / float(made.work.own_terms(n)[0]) for n, seconds in made.own.items()}
+    alike = {n: seconds / float(fitted.work.own_terms(n)[0]) for n, seconds in fitted.own.items()}
     if not alike or alike[max(alike)] < (1 + ODD) * alike[min(alike)]:
         return ""
     fewest, most = min(alike), max(alike)
-    images = "the same images" if made.work.scaling == STRONG else "a step"
+    images = "the same images" if fitted.work.scaling == STRONG else "a step"
     return f"; own work for {images} grows from {alike[fewest]:.3g} s with {fewest} to {alike[most]:.3g} s with {count(most, 'worker')}"

@@ -6,16 +6,15 @@ then looks like noise and not like scaling.
 """
 
 import random
-import re
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from control.campaign import Pace, check_name
 from control.sweep.timings import STRONG, WEAK, Timing, Trial
 from trainer.config import nearest
 from trainer.errors import ConfigError
 
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
+LONGEST_NAME = 32
 WARM_UP = "warm-up"
 MOST = 500
 
@@ -30,45 +29,23 @@ class Wanted:
     checkpoint_every: tuple[int, ...]
     scaling: str
 
-    def trials(self) -> int:
-        """Number of trials."""
-        return len(self.workers) * self.repeats * len(self.checkpoint_every)
-
-
-def check_name(name: str) -> None:
-    """Refuse a sweep name that could leave its folder or reach a shell.
-
-    Raises:
-        ConfigError: the name could.
-    """
-    if not NAME.fullmatch(name):
-        raise ConfigError(f"sweep={name}: a sweep's name is 1 to 32 of a-z 0-9 . _ - and starts with a letter or digit")
-
 
 def numbers(variable: str, text: str, least: int = 1) -> tuple[int, ...]:
-    """Whole numbers from `3`, `1,3,5` or `1-5`, sorted and unique.
-
-    Raises:
-        ConfigError: anything else, a reversed range, or a number below `least`.
-    """
-    found: set[int] = set()
+    """Whole numbers from `3`, `1,3,5` or `1-5`, sorted and unique."""
+    chosen: set[int] = set()
     for part in str(text).replace(" ", "").split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)) or int(first) < least:
             raise ConfigError(f"{variable}={text}: expected whole numbers from {least}, as in 3 or 1,3,5 or 1-5")
         wanted = range(int(first), int(last or first) + 1)
-        found.update(wanted[: MOST + 1])
-        if len(found) > MOST:
+        chosen.update(wanted[: MOST + 1])
+        if len(chosen) > MOST:
             raise ConfigError(f"{variable}={text}: these are more than {MOST} numbers; measure fewer")
-    return tuple(sorted(found))
+    return tuple(sorted(chosen))
 
 
 def scaling(text: str) -> str:
-    """`weak` or `strong`.
-
-    Raises:
-        ConfigError: neither.
-    """
+    """`weak` or `strong`."""
     if text not in (WEAK, STRONG):
         raise ConfigError(f"scaling={text}: expected weak (every worker keeps its batch) or strong (the global batch stays)")
     return text
@@ -84,12 +61,6 @@ def order(wanted: Wanted, seed: int) -> list[Trial]:
     return trials
 
 
-def remaining(trials: Sequence[Trial], rows: Sequence[Timing]) -> list[Trial]:
-    """Trials not measured yet; a failed trial is tried again."""
-    done = {row.trial for row in rows if row.measured}
-    return [trial for trial in trials if trial not in done]
-
-
 def run_name(sweep: str, trial: Trial) -> str:
     """Name of a trial's run: unique in the sweep, and shown by tmux and TensorBoard."""
     every = f"-c{trial.checkpoint_every}" if trial.checkpoint_every else ""
@@ -102,40 +73,18 @@ def label(trial: Trial) -> str:
     return f"{trial.workers} worker{'s' if trial.workers > 1 else ''}{every}, repeat {trial.repeat}"
 
 
-class Pace:
-    """Duration of trials by the control node's clock, including launch and collection."""
-
-    def __init__(self, before: Sequence[Timing] = ()):
-        """Begin with the measurements of earlier commands, which exclude the time around a trial."""
-        self._seen: dict[int, list[float]] = {}
-        for row in before:
-            if row.seconds_end_to_end is not None:
-                self.add(row.workers, row.seconds_end_to_end)
-
-    def add(self, workers: int, seconds: float) -> None:
-        """Add a trial."""
-        self._seen.setdefault(workers, []).append(seconds)
-
-    def expected(self, workers: int) -> float | None:
-        """Seconds of one trial: the median of this number of workers, or the mean of all medians."""
-        medians = {n: statistics.median(seconds) for n, seconds in self._seen.items()}
-        if not medians:
-            return None
-        return medians.get(workers, statistics.mean(medians.values()))
-
-    def left(self, trials: Sequence[Trial]) -> float | None:
-        """Seconds that these trials take together, or None before the first measurement."""
-        each = [self.expected(trial.workers) for trial in trials]
-        return None if None in each else sum(seconds for seconds in each if seconds is not None)
+def pace(rows: Sequence[Timing] = ()) -> Pace:
+    """How long trials take, beginning with earlier measurements, which exclude the time around a trial."""
+    by_workers = Pace(lambda trial: trial.workers)
+    for row in rows:
+        if row.seconds_end_to_end is not None:
+            by_workers.add(row.trial, row.seconds_end_to_end)
+    return by_workers
 
 
 def find(names: Sequence[str], asked: str) -> str:
-    """The requested sweep, among the existing ones.
-
-    Raises:
-        ConfigError: no sweep has that name; suggests the nearest.
-    """
-    check_name(asked)
+    """The requested sweep, among the existing ones."""
+    check_name("sweep", asked, LONGEST_NAME)
     if asked not in names:
         raise ConfigError(f"sweep={asked}: no such sweep{nearest(asked, names)}; there are: {', '.join(names) or 'none'}")
     return asked

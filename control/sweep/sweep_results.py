@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from control import plots, text
+from control.campaign import SUMMARY
 from control.runs import step_profile
 from control.sweep import advice_text, sweep
 from control.sweep.advice import Extras, Study, as_dict, by_medians, studies
 from control.sweep.scaling import Work, again, on_one_machine
-from control.sweep.timings import STRONG, WEAK, Timing, Trial, read
+from control.sweep.timings import FILE, STRONG, WEAK, Timing, Trial, read
 from trainer.errors import ConfigError
 from trainer.files import read_json, write_json, write_text
 
@@ -26,7 +27,7 @@ class Results:
     """The results of a sweep."""
 
     rows: list[Timing]
-    found: list[Study]
+    studies: list[Study]
     answer: str
     """The answer in words, for every measured scaling."""
     following: tuple[str, str]
@@ -50,14 +51,14 @@ def conclude(folder: Path, watts_per_node: float | None = None, typed: Callable[
     Raises:
         ConfigError: nothing was measured yet.
     """
-    rows, record = read(folder / "timings.csv"), dict(read_json(folder / "summary.json"))
+    rows, record = read(folder / FILE), dict(read_json(folder / SUMMARY))
     if not any(row.measured for row in rows):
         failed = f" ({len(rows)} trials failed; their output is in {folder.name}/logs)" if rows else ""
         raise ConfigError(
             f"sweep={folder.name}: nothing is measured yet{failed}; measure: ansible-playbook sweep.yml -e sweep={folder.name}"
         )
     taken_apart = samples(folder, rows)
-    found = studies(
+    found_studies = studies(
         rows,
         works(record),
         folder.name,
@@ -65,33 +66,27 @@ def conclude(folder: Path, watts_per_node: float | None = None, typed: Callable[
         quick=lambda group: quick(taken_apart, group),
         hosts=record.get("hosts", []),
     )
-    shown = next(one.rows for one in found if one.rows)
+    shown = next(one.rows for one in found_studies if one.rows)
     alike = on_one_machine(record.get("hosts", []))
     extras = Extras(record.get("mbit_s"), watts_per_node, joules(folder, rows), phases(taken_apart, shown), alike)
-    changed = [_text(folder / "analysis.md", typed(advice_text.analysis(found, rows, extras)))]
-    changed += [_picture(folder / name, draw) for name, draw in pictures(rows, found, extras).items()]
-    changed.append(_summary(folder / "summary.json", record, rows, as_dict(found, rows, extras)))
-    label, command = following(found, rows, folder.name)
-    return Results(rows, found, typed(advice_text.answers(found, rows, extras)), (label, typed(command)), any(changed))
+    changed = [_text(folder / "analysis.md", typed(advice_text.analysis(found_studies, rows, extras)))]
+    changed += [_picture(folder / name, draw) for name, draw in pictures(rows, found_studies, extras).items()]
+    changed.append(_summary(folder / SUMMARY, record, rows, as_dict(found_studies, rows, extras)))
+    label, command = following(found_studies, rows, folder.name)
+    return Results(rows, found_studies, typed(advice_text.answers(found_studies, rows, extras)), (label, typed(command)), any(changed))
 
 
-def following(found: Sequence[Study], rows: Sequence[Timing], sweep: str) -> tuple[str, str]:
-    """The next step: measure what an answer lacks, or train with the answer; never a measurement that can't give one.
-
-    Args:
-        found: result of `advice.studies`.
-        rows: all rows of the sweep.
-        sweep: its name.
-    """
+def following(all_studies: Sequence[Study], rows: Sequence[Timing], sweep: str) -> tuple[str, str]:
+    """The next step: measure what an answer lacks, or train with the answer; never a measurement that can't give one."""
     if advice_text.about_saved_states(rows):
         single = min(len([row for row in rows if row.trial.checkpoint_every == every and row.measured]) for every in _intervals(rows)) < 2
         return ("measure more", again(rows, sweep, 3)) if single else _train(sweep, max(row.workers for row in rows if row.measured))
-    if lacking := next((one for one in found if one.command), None):
+    if lacking := next((one for one in all_studies if one.command), None):
         return "measure for an answer", lacking.command
-    answered = [one for one in found if one.advice]
+    answered = [one for one in all_studies if one.advice]
     if doubtful := next((one for one in answered if one.advice and advice_text.doubtful(one.advice)), None):
         return "measure more", again(doubtful.rows, sweep, max(row.repeat for row in doubtful.rows) + 2)
-    one = answered[0] if answered else next(one for one in found if one.rows)
+    one = answered[0] if answered else next(one for one in all_studies if one.rows)
     return _train(sweep, one.advice.workers if one.advice else by_medians(one))
 
 
@@ -110,23 +105,23 @@ def works(record: dict[str, Any]) -> list[Work]:
     return [Work(scaling, batch, record.get("sent_bytes", record["gradient_bytes"]), images) for scaling, batch in batches.items()]
 
 
-def pictures(rows: list[Timing], found: list[Study], extras: Extras) -> dict[str, Callable[[Path], None]]:
+def pictures(rows: list[Timing], all_studies: list[Study], extras: Extras) -> dict[str, Callable[[Path], None]]:
     """File name to a function that draws it; none for a scaling without measurements."""
-    made: dict[str, Callable[[Path], None]] = {
+    drawings: dict[str, Callable[[Path], None]] = {
         "time_median.png": lambda path: plots.time_median(rows, path),
         "time_mean.png": lambda path: plots.time_mean(rows, path),
     }
-    drawn = [one for one in found if one.rows]
+    drawn = [one for one in all_studies if one.rows]
     for one in drawn:
         suffix = "" if one is drawn[0] else f"_{one.work.scaling}"
         for name, draw in (("speedup", plots.speedup), ("efficiency", plots.efficiency), ("images_per_s", plots.throughput)):
-            made[f"{name}{suffix}.png"] = _of(draw, one)
+            drawings[f"{name}{suffix}.png"] = _of(draw, one)
     if len({row.checkpoint_every for row in rows if row.measured}) > 1:
-        made["checkpoints.png"] = lambda path: plots.checkpoints(rows, path)
+        drawings["checkpoints.png"] = lambda path: plots.checkpoints(rows, path)
     if extras.split:
         bars = profile_bars(extras.split)
-        made[PROFILE_PICTURE] = lambda path: plots.split(bars, path, "Medians of the steps that were profiled")
-    return made
+        drawings[PROFILE_PICTURE] = lambda path: plots.split(bars, path, "Medians of the steps that were profiled")
+    return drawings
 
 
 def profile_bars(by_workers: Mapping[int, Mapping[str, Mapping[str, float]]]) -> dict[str, Mapping[str, float]]:
@@ -151,11 +146,11 @@ def samples(folder: Path, rows: Sequence[Timing]) -> Samples:
 
 def _by_workers(taken_apart: Samples, rows: Sequence[Timing]) -> dict[int, dict[str, list[dict[str, Any]]]]:
     """Samples of all trials together, by number of workers and host; numbers without samples are left out."""
-    found: dict[int, dict[str, list[dict[str, Any]]]] = {}
+    samples_by_host: dict[int, dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
         for host, records in taken_apart.get(row.trial, {}).items():
-            found.setdefault(row.workers, {}).setdefault(host, []).extend(records)
-    return dict(sorted(found.items()))
+            samples_by_host.setdefault(row.workers, {}).setdefault(host, []).extend(records)
+    return dict(sorted(samples_by_host.items()))
 
 
 def phases(taken_apart: Samples, rows: Sequence[Timing]) -> dict[int, dict[str, dict[str, float]]]:
@@ -174,28 +169,28 @@ def own_work(taken_apart: Samples, rows: Sequence[Timing]) -> dict[int, float]:
     Left out if any host has no samples: it may be the slowest.
     """
     hosts = {row.workers: set(row.hosts.split()) for row in rows if row.measured}
-    found = _by_workers(taken_apart, rows)
-    return {workers: step_profile.own_seconds(by_host) for workers, by_host in found.items() if hosts[workers] <= set(by_host)}
+    by_workers = _by_workers(taken_apart, rows)
+    return {workers: step_profile.own_seconds(by_host) for workers, by_host in by_workers.items() if hosts[workers] <= set(by_host)}
 
 
 def quick(taken_apart: Samples, rows: Sequence[Timing]) -> set[int]:
     """Numbers of workers whose newest hosts are no slower than the others: if steps grow from there on, no host is to blame."""
     hosts = {row.workers: row.hosts.split() for row in rows if row.measured}
-    found, before, result = _by_workers(taken_apart, rows), set[str](), set[int]()
+    by_workers, before, result = _by_workers(taken_apart, rows), set[str](), set[int]()
     for workers in sorted(hosts):
-        by_host, known = found.get(workers, {}), before
+        by_host, earlier = by_workers.get(workers, {}), before
         before = set(hosts[workers])
-        if known and before <= set(by_host):
+        if earlier and before <= set(by_host):
             own = {host: step_profile.own_seconds({host: by_host[host]}) for host in before}
-            usual = statistics.median(own[host] for host in known)
-            result |= {workers} if all(own[host] < step_profile.SLOWER * usual for host in before - known) else set()
+            usual = statistics.median(own[host] for host in earlier)
+            result |= {workers} if all(own[host] < step_profile.SLOWER * usual for host in before - earlier) else set()
     return result
 
 
 def joules(folder: Path, rows: list[Timing]) -> dict[Trial, float]:
     """Metered energy of each trial, if there was a meter."""
-    found = {row.trial: trial_folder(folder, row.trial) / "energy.json" for row in rows if row.measured}
-    return {trial: float(read_json(path)["joules"]) for trial, path in found.items() if path.is_file()}
+    paths = {row.trial: trial_folder(folder, row.trial) / "energy.json" for row in rows if row.measured}
+    return {trial: float(read_json(path)["joules"]) for trial, path in paths.items() if path.is_file()}
 
 
 def trial_folder(folder: Path, trial: Trial) -> Path:

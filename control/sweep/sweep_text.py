@@ -4,27 +4,30 @@ from collections.abc import Sequence
 from typing import Any
 
 from control import text
+from control.campaign import Pace
 from control.sweep import advice
-from control.sweep.sweep import Pace, Wanted, label
+from control.sweep.sweep import Wanted, label
 from control.sweep.sweep_results import Results
 from control.sweep.timings import STRONG, Timing, Trial
 
 
-def plan(found: dict[str, Any], wanted: Wanted, trials: Sequence[Trial], left: Sequence[Trial], made: dict[str, Any], folder: str) -> str:
+def plan(
+    record: dict[str, Any], wanted: Wanted, trials: Sequence[Trial], left: Sequence[Trial], run_plan: dict[str, Any], folder: str
+) -> str:
     """The plan of a sweep as a block of lines."""
-    counts, dataset = made["counts"], made["dataset"]
-    done = len(trials) - len(left)
-    kept = f", {done} of them measured already" if done else ""
+    counts, dataset = run_plan["counts"], run_plan["dataset"]
+    measured_trials = len(trials) - len(left)
+    kept = f", {measured_trials} of them measured already" if measured_trials else ""
     shape = (
         f"{_list(wanted.workers)} workers x {text.count(wanted.repeats, 'repeat')} x {text.count(wanted.epochs, 'epoch')}{_every(wanted)}"
     )
     pairs = [
-        ("sweep", f"{found['name']} (configuration {found['config_name']})"),
+        ("sweep", f"{record['name']} (configuration {record['config_name']})"),
         ("trials", f"{len(trials)}: {shape}{kept}"),
-        ("scaling", _scaling(wanted, found)),
-        ("order", f"random in blocks of one repeat, seed {found['seed']}: {_order(left)}"),
-        ("hosts", ", ".join(f"{host['name']} {host['address']}:{host['port']}" for host in made["hosts"])),
-        ("model", f"{text.model_name(made['config']['model'])}, {made['parameters']['total']:,} parameters"),
+        ("scaling", _scaling(wanted, record)),
+        ("order", f"random in blocks of one repeat, seed {record['seed']}: {_order(left)}"),
+        ("hosts", ", ".join(f"{host['name']} {host['address']}:{host['port']}" for host in run_plan["hosts"])),
+        ("model", f"{text.model_name(run_plan['config']['model'])}, {run_plan['parameters']['total']:,} parameters"),
         ("dataset", f"{dataset['name']}: an epoch is {counts['train_images']:,} training images at every number of workers"),
         ("results", folder),
     ]
@@ -42,10 +45,10 @@ def _every(wanted: Wanted) -> str:
     return f" x state saved every {_list(wanted.checkpoint_every)} steps"
 
 
-def _scaling(wanted: Wanted, found: dict[str, Any]) -> str:
+def _scaling(wanted: Wanted, record: dict[str, Any]) -> str:
     if wanted.scaling == STRONG:
-        return f"strong: {found['global_batch']} images a step over all workers"
-    return f"weak: {found['batch_size']} images a step on every worker"
+        return f"strong: {record['global_batch']} images a step over all workers"
+    return f"weak: {record['batch_size']} images a step on every worker"
 
 
 def _list(numbers: Sequence[int]) -> str:
@@ -54,7 +57,7 @@ def _list(numbers: Sequence[int]) -> str:
 
 def under_way(number: int, of: int, trial: Trial, elapsed: float, pace: Pace, after: Sequence[Trial]) -> str:
     """The line of a running trial: its number, elapsed time, time left for all trials."""
-    expected, later = pace.expected(trial.workers), pace.left(after)
+    expected, later = pace.expected(trial), pace.left(after)
     left = f"about {text.duration(max(0.0, expected - elapsed) + later)} left" if expected is not None and later is not None else ""
     return f"trial {number} of {of}: {label(trial)}, {text.duration(elapsed)}  {left}".rstrip()
 
@@ -71,20 +74,15 @@ def measured(number: int, of: int, row: Timing, pace: Pace, after: Sequence[Tria
     )
 
 
-def results(found: Results, folder: str) -> str:
-    """The end of a sweep for the terminal: one row per number of workers, the answer, where the files are, the next command.
-
-    Args:
-        found: result of `sweep_results.conclude`.
-        folder: the sweep's, as a user would type it.
-    """
-    tables = [_measured(one) for one in found.found]
-    failed = [label(row.trial) for row in found.rows if not row.measured]
+def results(concluded: Results, folder: str) -> str:
+    """The end of a sweep for the terminal: one row per number of workers, the answer, where the files are, the next command."""
+    tables = [_measured(one) for one in concluded.studies]
+    failed = [label(row.trial) for row in concluded.rows if not row.measured]
     lost = f"failed twice: {'; '.join(failed)} (output: {folder}/logs); the same command tries them again" if failed else ""
     # The command follows below; shown twice it would look like two.
-    answer = found.answer.replace("**", "").replace(f": `{found.following[1]}`", ", as below.")
+    answer = concluded.answer.replace("**", "").replace(f": `{concluded.following[1]}`", ", as below.")
     where = f"results  {folder}: timings.csv, pictures, and analysis.md, which says why"
-    parts = [*tables, answer, lost, where, text.next_commands([found.following])]
+    parts = [*tables, answer, lost, where, text.next_commands([concluded.following])]
     return "\n\n".join(part for part in parts if part)
 
 

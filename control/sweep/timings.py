@@ -1,13 +1,10 @@
-"""`timings.csv` of a sweep: one row per measured trial, without the warm-up. Pure functions and one file."""
+"""`timings.csv` of a sweep: one row per measured trial, without the warm-up."""
 
-import csv
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from trainer.errors import LockstepError
-from trainer.files import write_rows
+from control import campaign
 
+FILE = "timings.csv"
 SUCCEEDED, FAILED = "SUCCEEDED", "FAILED"
 WEAK, STRONG = "weak", "strong"
 """Weak scaling: every worker keeps its batch, so the global batch grows. Strong: the global batch stays, each worker's share shrinks."""
@@ -56,46 +53,5 @@ class Timing:
         return self.state == SUCCEEDED
 
 
-COLUMNS = tuple(field.name for field in fields(Timing))
-_WHOLE, _TEXT = ("workers", "repeat", "epochs", "checkpoint_every"), ("scaling", "state", "hosts")
-
-
-def read(path: Path) -> list[Timing]:
-    """All rows, in the order of measuring; empty if there is no file.
-
-    Raises:
-        LockstepError: the file is not in the format of `write`.
-    """
-    if not path.is_file():
-        return []
-    with path.open(encoding="utf-8", newline="") as stream:
-        reader = csv.DictReader(stream)
-        if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise LockstepError(f"{path}: its columns are {reader.fieldnames}, expected {', '.join(COLUMNS)}; move it away to measure anew")
-        return [_row(path, number, row) for number, row in enumerate(reader, 2)]
-
-
-def _row(path: Path, number: int, row: dict[str, Any]) -> Timing:
-    try:
-        return Timing(**{name: _value(name, text) for name, text in row.items()})
-    except (TypeError, ValueError) as error:
-        raise LockstepError(f"{path}, line {number}: {error}; remove that line to measure its trial anew") from None
-
-
-def _value(name: str, text: str) -> Any:
-    if name in _TEXT:
-        return text
-    if name in _WHOLE:
-        return int(text)
-    return float(text) if text else None
-
-
-def any_measured(path: Path) -> bool:
-    """Whether a sweep has a measured trial: before that, its settings may change."""
-    return any(row.measured for row in read(path))
-
-
-def put(path: Path, timing: Timing) -> None:
-    """Add a row, or replace the same trial's row; the file is always complete."""
-    kept = [row for row in read(path) if row.trial != timing.trial]
-    write_rows(path, COLUMNS, (asdict(row) for row in [*kept, timing]))
+STORE = campaign.Store(Timing)
+read, put, any_measured = STORE.read, STORE.put, STORE.any_measured

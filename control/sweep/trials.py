@@ -1,17 +1,16 @@
 """A sweep's trials, one after another: each a complete launch, measured, recorded, removed from the hosts."""
 
-import contextlib
-import fcntl
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
 
 from control import host_labels, project
+from control.campaign import SUMMARY
 from control.children import Playbook, last_lines
 from control.runs import run_results
 from control.sweep import sweep, timings
@@ -22,34 +21,15 @@ from trainer.files import read_json, write_json
 
 MARKS = "under_way"
 """Folder with one file per trial that may have left something on the hosts."""
-LOCK = project.PRIVATE / "sweep.lock"
 LEFTOVERS = ("checkpoints", "state")
 MEASURED = ("seconds_end_to_end", "seconds_training", "images_per_s")
-
-
-@contextlib.contextmanager
-def alone(lock: Path = LOCK) -> Iterator[None]:
-    """Be the only measuring command: two at once would measure each other.
-
-    Raises:
-        LockstepError: another command is measuring.
-    """
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LockstepError(
-                "another sweep.yml is measuring, and two at once would measure each other; wait for it, or end it"
-            ) from None
-        yield
 
 
 @dataclass
 class Bench:
     """Settings with which a sweep's trials run."""
 
-    found: dict[str, Any]
+    record: dict[str, Any]
     """The sweep's summary.json, with `folder`."""
     variables: dict[str, Any]
     """Other variables given with `-e`: the inventory's."""
@@ -63,7 +43,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         """The sweep's folder."""
-        self.folder = Path(self.found["folder"])
+        self.folder = Path(self.record["folder"])
 
     def clear_leftover(self) -> None:
         """Remove what earlier commands left running or could not remove."""
@@ -76,7 +56,7 @@ class Bench:
         Raises:
             LockstepError: it failed, as all others would.
         """
-        run = f"{self.found['name']}.{sweep.WARM_UP}"
+        run = f"{self.record['name']}.{sweep.WARM_UP}"
         overrides = "train.global_batch=null,train.steps_per_epoch=10"
         options = {"workers": workers, "epochs": 1, "set": overrides, "remeasure": self.remeasure}
         summary = self._launch(run, options, meanwhile)
@@ -87,33 +67,29 @@ class Bench:
 
     def _keep_reduction(self, summary: dict[str, Any]) -> None:
         """One sweep sends gradients in one way: otherwise `auto` may choose by the number of workers, and no model of a step fits both."""
-        record = read_json(self.folder / "summary.json")
+        record = read_json(self.folder / SUMMARY)
         if "reduction" not in record:
             chosen = {"reduction": summary["reduction"]["name"], "sent_bytes": summary["reduction"]["sent_bytes"]}
-            write_json(self.folder / "summary.json", {**record, **chosen})
+            write_json(self.folder / SUMMARY, {**record, **chosen})
 
     def measure(self, trial: Trial, meanwhile: Callable[[float], None]) -> Timing:
         """Run a trial; returns the row for timings.csv, without times if it failed."""
-        run = sweep.run_name(self.found["name"], trial)
-        batch = self.found["global_batch"] if trial.scaling == STRONG else "null"
-        kept = read_json(self.folder / "summary.json")["reduction"]
+        run = sweep.run_name(self.record["name"], trial)
+        batch = self.record["global_batch"] if trial.scaling == STRONG else "null"
+        kept = read_json(self.folder / SUMMARY)["reduction"]
         overrides = f"train.global_batch={batch},checkpoint.every_steps={trial.checkpoint_every or 'null'},reduction.name={kept}"
         with metering(self.meter) as samples:
             summary = self._launch(run, {"workers": trial.workers, "epochs": trial.epochs, "set": overrides}, meanwhile)
         self._energy(run, summary, samples)
-        done = summary["state"] == SUCCEEDED
-        hosts = host_labels.host_names(self.found["hosts"][: trial.workers])
-        end_to_end, training, rate = ((summary[key] if done else None) for key in MEASURED)
+        succeeded = summary["state"] == SUCCEEDED
+        hosts = host_labels.host_names(self.record["hosts"][: trial.workers])
+        end_to_end, training, rate = ((summary[key] if succeeded else None) for key in MEASURED)
         return Timing(
-            workers=trial.workers,
-            repeat=trial.repeat,
-            epochs=trial.epochs,
+            **asdict(trial),
             seconds_end_to_end=end_to_end,
             seconds_training=training,
             images_per_s=rate,
-            checkpoint_every=trial.checkpoint_every,
-            scaling=trial.scaling,
-            state=SUCCEEDED if done else FAILED,
+            state=SUCCEEDED if succeeded else FAILED,
             hosts=" ".join(hosts),
         )
 
@@ -134,14 +110,14 @@ class Bench:
 
     def put(self, row: Timing) -> None:
         """Record a row."""
-        timings.put(self.folder / "timings.csv", row)
+        timings.put(self.folder / timings.FILE, row)
 
     def _launch(self, run: str, options: dict[str, Any], meanwhile: Callable[[float], None]) -> dict[str, Any]:
         local, begun = self._local(run), time.monotonic()
         # Results of a failed try would make this one a continuation.
         shutil.rmtree(local, ignore_errors=True)
         self._log(run).unlink(missing_ok=True)
-        options = {**self.variables, **options, "run": run, "sweep": self.found["name"], "config": str(self.folder / "config.yml")}
+        options = {**self.variables, **options, "run": run, "sweep": self.record["name"], "config": str(self.folder / "config.yml")}
         workers = int(options["workers"])
         write_json(self._mark(run), {"workers": workers})
         code = self._play("trial", run, options, lambda: meanwhile(time.monotonic() - begun))
@@ -156,12 +132,12 @@ class Bench:
 
     def _remove(self, run: str, workers: int) -> None:
         """End a trial's processes and remove its folders on the hosts."""
-        options = {**self.variables, "run": run, "sweep": self.found["name"], "workers": workers}
+        options = {**self.variables, "run": run, "sweep": self.record["name"], "workers": workers}
         if self._play("remove_trial", run, options, lambda: None) == 0:
             self._mark(run).unlink(missing_ok=True)
         else:
             where = project.relative(self._log(run))
-            Display().warning(f"{run}: something of it may be left on its hosts ({where} tells why); the next sweep.yml tries again")
+            Display().warning(f"{run}: something of it may be left on its hosts (see {where}); the next sweep.yml tries again")
 
     def _play(self, name: str, run: str, options: dict[str, Any], meanwhile: Callable[[], None]) -> int:
         return Playbook(f"playbooks/stages/{name}.yml", options, self._log(run)).run(self.ended, meanwhile)

@@ -42,7 +42,7 @@ def test_passes_over_made_up_pictures(bench):
     assert summary["answer"] in done.stdout.replace("\n", " ")
     with Image.open(folder / "loader.png") as picture:
         assert picture.width == 960
-    assert "Next\n  train with so many  ansible-playbook train.yml -e dataset=FOLDER -e set=data.loaders=" in done.stdout
+    assert "Next\n  train with as many  ansible-playbook train.yml -e dataset=FOLDER -e set=data.loaders=" in done.stdout
     assert nothing_is_left(bench)
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from control import children, command_line, host_labels, project
+from control.campaign import SUMMARY, alone, check_name, other_hosts, refuse_other, remaining
 from control.operator_variables import boolean, integer
 from control.runs import planning
 from control.runs.plan import overrides
 from control.sweep import meter, sweep, sweep_text, timings
 from control.sweep.sweep import Wanted
 from control.sweep.timings import STRONG, WEAK
-from control.sweep.trials import alone
 from control.task import Task
 from trainer import config as configs
 from trainer.config import Config
@@ -43,8 +43,8 @@ class Plan(Task):
             meter.watts(str(options["meter"]))
         if not boolean("measure", options.get("measure", True)):
             name = sweep.find(project.sweeps(), str(options["sweep"])) if "sweep" in options else _latest()
-            found = {"name": name, "folder": str(project.SWEEPS / name), "trials": []}
-            return {"ansible_facts": {"sweep_found": found, "cluster": planning.hosts(self.task_vars), "run_options": options}}
+            found_sweep = {"name": name, "folder": str(project.SWEEPS / name), "trials": []}
+            return {"ansible_facts": {"sweep_found": found_sweep, "cluster": planning.hosts(self.task_vars), "run_options": options}}
         return self._measuring(options)
 
     def _measuring(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -56,28 +56,28 @@ class Plan(Task):
         choice = self._choice(options, hosts)
         options = with_choice(options, choice)
         name = str(options.get("sweep", default_name(str(options.get("config", "lecture_cnn")), _inventory())))
-        sweep.check_name(name)
+        check_name("sweep", name, sweep.LONGEST_NAME)
         folder = project.SWEEPS / name
         config = resolve(options, folder)
         wanted = wants(options, len(hosts))
-        known = check_same(folder, name, config, hosts, options)
+        record_before = check_same(folder, name, config, hosts, options)
         plan = self._plan(name, config, hosts, max(wanted.workers), options.get("remeasure", False))
-        record = {**new_record(name, options, config, hosts), **known, **facts_of(plan)}
-        check_same_facts(name, known, record)
+        record = {**new_record(name, options, config, hosts), **record_before, **facts_of(plan)}
+        check_same_facts(name, record_before, record)
         trials = sweep.order(wanted, record["seed"])
-        left = sweep.remaining(trials, timings.read(folder / "timings.csv"))
+        left = remaining(trials, timings.read(folder / timings.FILE))
         if not self.check_mode:
             write_text(folder / "config.yml", configs.dump(config))
-            write_json(folder / "summary.json", record)
-        found = {**record, "folder": str(folder), "trials": [asdict(trial) for trial in left]}
-        shown = sweep_text.plan(found, wanted, trials, left, plan, project.relative(folder))
+            write_json(folder / SUMMARY, record)
+        found_sweep = {**record, "folder": str(folder), "trials": [asdict(trial) for trial in left]}
+        shown = sweep_text.plan(found_sweep, wanted, trials, left, plan, project.relative(folder))
         shown += f"\n  configuration {choice['why']}" if choice else ""
-        facts = {"sweep_found": found, "plan": plan, "cluster": plan["hosts"], "run_options": options}
+        facts = {"sweep_found": found_sweep, "plan": plan, "cluster": plan["hosts"], "run_options": options}
         return {"show": shown, "ansible_facts": facts, **({"if_interrupted": CONTINUES} if left and not self.check_mode else {})}
 
     def _choice(self, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any] | None:
         """The configuration that fits the dataset, as in a training without one; a sweep with measurements keeps its own."""
-        measured = "sweep" in options and timings.any_measured(project.SWEEPS / str(options["sweep"]) / "timings.csv")
+        measured = "sweep" in options and timings.any_measured(project.SWEEPS / str(options["sweep"]) / timings.FILE)
         if "config" in options or "dataset" not in options or measured:
             return None
         asked = {"run": "choice", "dataset": options["dataset"]}
@@ -86,17 +86,17 @@ class Plan(Task):
 
     def _plan(self, name: str, config: Config, hosts: list[dict[str, Any]], workers: int, remeasure: Any) -> dict[str, Any]:
         """The warm-up's plan: a run like any trial, on all hosts that the trials use."""
-        place, run = f"{project.TRIALS}/{name}", f"{name}.{sweep.WARM_UP}"
+        folder, run = f"{project.TRIALS}/{name}", f"{name}.{sweep.WARM_UP}"
         if self.check_mode:
             run += ".check"
         else:
             # An interrupted warm-up's files would make this one its continuation.
-            shutil.rmtree(project.runs_folder(place) / run, ignore_errors=True)
+            shutil.rmtree(project.runs_folder(folder) / run, ignore_errors=True)
         with tempfile.TemporaryDirectory() as temporary:
             path = Path(temporary) / "config.yml"
             path.write_text(configs.dump(config), encoding="utf-8")
             options = {"run": run, "config": str(path), "workers": str(workers), "remeasure": remeasure}
-            return planning.make(options, hosts, place, len(hosts), self.arguments["packs"], not self.check_mode)
+            return planning.make(options, hosts, folder, len(hosts), self.arguments["packs"], not self.check_mode)
 
 
 def with_choice(options: dict[str, Any], choice: dict[str, Any] | None) -> dict[str, Any]:
@@ -112,9 +112,6 @@ def resolve(options: dict[str, Any], folder: Path) -> Config:
     """The configuration of every trial: an epoch is the whole training set, whatever the number of workers.
 
     An existing sweep's configuration, unless another is requested, with the options typed now.
-
-    Raises:
-        ConfigError: `set` contradicts this.
     """
     given = overrides({"epochs": "3", **options})
     for key, better in FIXED.items():
@@ -127,7 +124,7 @@ def resolve(options: dict[str, Any], folder: Path) -> Config:
         every = given["checkpoint.every_steps"]
         raise ConfigError(f"set=checkpoint.every_steps={every}: a sweep takes it as -e checkpoint_every={every}")
     own = folder / "config.yml"
-    if own.is_file() and "config" not in options and timings.any_measured(folder / "timings.csv"):
+    if own.is_file() and "config" not in options and timings.any_measured(folder / timings.FILE):
         raw = configs.load(own)
     else:
         # Trials are short: a larger share of their steps is profiled than in a long training, at a cost well below 1%.
@@ -148,11 +145,7 @@ def facts_of(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def wants(options: dict[str, Any], hosts: int) -> Wanted:
-    """What to measure.
-
-    Raises:
-        ConfigError: an invalid value, or more workers than hosts.
-    """
+    """What to measure."""
     every = sweep.numbers("checkpoint_every", options.get("checkpoint_every", "0"), least=0)
     # The cost of saved states is a separate question: all hosts by default.
     default = f"1-{hosts}" if "checkpoint_every" not in options else str(hosts)
@@ -177,51 +170,30 @@ def new_record(name: str, options: dict[str, Any], config: Config, hosts: list[d
 
 
 def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
-    """The record of an existing sweep.
-
-    Raises:
-        ConfigError: it was measured with another configuration or on other hosts, so its times are not comparable.
-    """
-    path = folder / "summary.json"
-    if not path.is_file() or not timings.any_measured(folder / "timings.csv"):
+    """The record of an existing sweep."""
+    path = folder / SUMMARY
+    if not path.is_file() or not timings.any_measured(folder / timings.FILE):
         return {}
-    known = dict(read_json(path))
+    record_before = dict(read_json(path))
     old = configs.to_dict(configs.build(configs.load(folder / "config.yml")))
     changed = [key for key in configs.differences(old, configs.to_dict(config)) if key not in FREE]
-    places = [host_labels.place(host) for host in hosts]
-    both = min(len(places), len(known["hosts"]))
-    if known["hosts"][:both] != places[:both]:
-        changed.append("list of hosts")
-    if config.train.global_batch and options.get("scaling") == STRONG and config.train.global_batch != known["global_batch"]:
+    labels = [host_labels.place(host) for host in hosts]
+    changed += other_hosts(record_before["hosts"], labels)
+    if config.train.global_batch and options.get("scaling") == STRONG and config.train.global_batch != record_before["global_batch"]:
         changed.append("train.global_batch")
-    if "seed" in options and integer("seed", options["seed"]) != known["seed"]:
+    if "seed" in options and integer("seed", options["seed"]) != record_before["seed"]:
         changed.append("seed")
-    refuse_other(name, changed)
+    refuse_other("sweep", name, changed)
     # The order of the remaining trials follows the seed recorded first.
-    return known if len(known["hosts"]) >= len(places) else {**known, "hosts": places}
+    return record_before if len(record_before["hosts"]) >= len(labels) else {**record_before, "hosts": labels}
 
 
-def check_same_facts(name: str, known: dict[str, Any], record: dict[str, Any]) -> None:
-    """Refuse to mix measurements of another trainer or other images.
-
-    Raises:
-        ConfigError: one of them differs.
-    """
+def check_same_facts(name: str, record_before: dict[str, Any], record: dict[str, Any]) -> None:
+    """Refuse to mix measurements of another trainer or other images."""
     words = {"dataset": "dataset", "code": "trainer (its code has changed)"}
-    refuse_other(name, [word for key, word in words.items() if known.get(key) and record[key] and known[key] != record[key]])
-
-
-def refuse_other(name: str, changed: list[str]) -> None:
-    """Refuse any difference that makes times incomparable.
-
-    Raises:
-        ConfigError: there is one.
-    """
-    if changed:
-        raise ConfigError(
-            f"sweep={name}: it was measured with another {', '.join(changed)}, and times of both can't be compared; "
-            f"measure under another name: -e sweep={name[:30]}-2"
-        )
+    refuse_other(
+        "sweep", name, [word for key, word in words.items() if record_before.get(key) and record[key] and record_before[key] != record[key]]
+    )
 
 
 def default_name(config: str, inventory: str) -> str:
@@ -231,11 +203,7 @@ def default_name(config: str, inventory: str) -> str:
 
 
 def watts(options: dict[str, Any]) -> float | None:
-    """`watts_per_node`, or None.
-
-    Raises:
-        ConfigError: it is not a power.
-    """
+    """`watts_per_node`, or None."""
     if "watts_per_node" not in options:
         return None
     try:

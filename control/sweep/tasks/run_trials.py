@@ -7,14 +7,15 @@ from typing import Any
 from ansible.utils.display import Display
 
 from control import command_line, host_labels
+from control.campaign import SUMMARY, Pace, alone, refuse_other
 from control.children import Interrupted, heeding_signals
 from control.doctor import prediction
 from control.operator_variables import boolean
 from control.progress import Line
-from control.sweep import sweep_text, timings
-from control.sweep.sweep import Pace, run_name
+from control.sweep import sweep, sweep_text, timings
+from control.sweep.sweep import run_name
 from control.sweep.timings import Timing, Trial
-from control.sweep.trials import Bench, alone
+from control.sweep.trials import Bench
 from control.task import Task
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json
@@ -28,14 +29,14 @@ class RunTrials(Task):
 
     def act(self) -> dict[str, Any]:
         """Warm up, then measure."""
-        found = self.arguments["sweep"]
-        self.trials = [Trial(**one) for one in found["trials"]]
+        record = self.arguments["sweep"]
+        self.trials = [Trial(**one) for one in record["trials"]]
         self.line = Line(Display(), command_line.terminal(), every=30)
         variables = command_line.inventory_overrides("sweep")
-        note_links(Path(found["folder"]) / "summary.json", self.arguments["network"])
+        note_links(Path(record["folder"]) / SUMMARY, self.arguments["network"])
         with heeding_signals() as ended:
             options = self.arguments["options"]
-            bench = Bench(found, variables, ended, options.get("meter"), boolean("remeasure", options.get("remeasure", False)))
+            bench = Bench(record, variables, ended, options.get("meter"), boolean("remeasure", options.get("remeasure", False)))
             with alone():
                 self._all(bench)
         return {"changed": True}
@@ -54,7 +55,7 @@ class RunTrials(Task):
             self.line.end()
 
     def _measure(self, bench: Bench) -> None:
-        pace = Pace(timings.read(bench.folder / "timings.csv"))
+        pace = sweep.pace(timings.read(bench.folder / timings.FILE))
         for number, trial in enumerate(self.trials, 1):
             row = self._trial(bench, pace, number, trial)
             bench.put(row)
@@ -70,34 +71,22 @@ class RunTrials(Task):
 
         row = bench.measure(trial, show)
         if not row.measured:
-            said = bench.last_lines(run_name(bench.folder.name, trial))
-            self.line.print(f"trial {number} of {len(self.trials)} failed and is tried once more:\n{said}")
+            output = bench.last_lines(run_name(bench.folder.name, trial))
+            self.line.print(f"trial {number} of {len(self.trials)} failed and is tried once more:\n{output}")
             row = bench.measure(trial, show)
         if row.measured:
-            pace.add(trial.workers, seconds)
+            pace.add(trial, seconds)
         return row
 
 
 def note_links(path: Path, network: dict[str, Any]) -> None:
-    """Record the bandwidth of the slowest link between the hosts; the look at the hosts has just measured it.
-
-    Args:
-        path: the sweep's summary.json.
-        network: results of `network_probe` by host; empty if nothing was measured.
-
-    Raises:
-        LockstepError: the links differ from those of earlier trials.
-    """
+    """Record the bandwidth of the slowest link between the hosts; the look at the hosts has just measured it."""
     record = dict(read_json(path))
     names = [name for name in host_labels.host_names(record["hosts"]) if name in network]
     now, before = prediction.slowest(names, network), record.get("mbit_s")
     if now is None:
         return
-    measured = timings.any_measured(path.with_name("timings.csv"))
+    measured = timings.any_measured(path.with_name(timings.FILE))
     if before and measured and not 1 / OTHER_LINKS < now / before < OTHER_LINKS:
-        name = path.parent.name
-        raise LockstepError(
-            f"sweep={name}: the slowest link carries {now:,.0f} Mbit/s now, and {before:,.0f} when its trials were measured; "
-            f"times of both can't be compared: measure under another name, -e sweep={name[:30]}-2"
-        )
+        refuse_other("sweep", path.parent.name, [f"slowest link ({before:,.0f} Mbit/s, now {now:,.0f})"])
     write_json(path, {**record, "mbit_s": round(now, 1)})

@@ -69,12 +69,12 @@ def test_methods_that_can_not_be_compared(asked, message):
 
 def test_rows_are_read_as_they_were_written_and_a_second_one_replaces_the_first(tmp_path):
     path = tmp_path / "results.csv"
-    assert accuracy.read(path) == []
+    assert accuracy.STORE.read(path) == []
     for one in ROWS:
-        accuracy.put(path, one)
-    assert accuracy.read(path) == ROWS
-    accuracy.put(path, row(seed=1, last=0.5))
-    assert accuracy.read(path) == [*ROWS[1:], row(seed=1, last=0.5)]
+        accuracy.STORE.put(path, one)
+    assert accuracy.STORE.read(path) == ROWS
+    accuracy.STORE.put(path, row(seed=1, last=0.5))
+    assert accuracy.STORE.read(path) == [*ROWS[1:], row(seed=1, last=0.5)]
 
 
 def test_medians_are_compared_in_points_over_the_same_seeds():
@@ -107,9 +107,11 @@ def test_a_comparison_is_continued_with_more_seeds_but_not_with_other_epochs(res
     assert len(run_accuracy.plan({"accuracy": "one", "seeds": "1-5"}, HOSTS)["trainings"]) == 20
     more = [*HOSTS, {"name": "node5", "address": "10.0.0.5"}]
     assert run_accuracy.plan({"accuracy": "one", "workers": "5"}, more)["hosts"] == made["hosts"]
-    with pytest.raises(LockstepError, match=r"^hosts=.*node4 10\.0\.1\.4.* was begun with .*node4 10\.0\.0\.4"):
+    with pytest.raises(
+        LockstepError, match=r"^accuracy=one: it was measured with another hosts \(.*node4 10\.0\.0\.4.*, now .*node4 10\.0\.1\.4"
+    ):
         run_accuracy.plan({"accuracy": "one"}, [*HOSTS[:4], {"name": "node4", "address": "10.0.1.4"}])
-    with pytest.raises(LockstepError, match=r"^epochs=3: accuracy=one was begun with 10; leave it alike, or take another name$"):
+    with pytest.raises(LockstepError, match=r"^accuracy=one: it was measured with another epochs \(10, now 3\), .*: -e accuracy=one-2$"):
         run_accuracy.plan({"accuracy": "one", "epochs": "3"}, HOSTS)
 
 
@@ -128,7 +130,7 @@ def test_what_is_compared_is_not_set(given, way, results):
     key = given.rpartition(",")[2].partition("=")[0]
     with pytest.raises(LockstepError) as caught:
         run_accuracy.plan({"set": given}, HOSTS)
-    assert str(caught.value) == f"set={key}: it is what the comparison varies, or asks for by itself; give it as in -e {way}"
+    assert str(caught.value) == f"set={key}: the comparison varies or sets it; give it as -e {way}"
     assert run_accuracy.plan({"set": "data.limit_train=0.2"}, HOSTS)["set"] == "data.limit_train=0.2"
 
 
@@ -138,7 +140,7 @@ def test_other_code_is_another_comparison(results, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "plan.json").write_text(json.dumps({key: made[key] for key in run_accuracy.KEPT}))
     monkeypatch.setattr(run_accuracy.package, "TRAINER", SimpleNamespace(sha256=lambda: "other"))
-    with pytest.raises(LockstepError, match=r"^code=other: accuracy=one was begun with "):
+    with pytest.raises(LockstepError, match=r"^accuracy=one: it was measured with another code \(.*, now other\)"):
         run_accuracy.plan({"accuracy": "one"}, HOSTS)
 
 
@@ -168,7 +170,7 @@ def test_the_conclusion_writes_table_summary_and_picture(results):
     for method in ("packed", "powersgd"):
         for seed in (1, 2):
             training = Training("task_cnn", method, seed)
-            accuracy.put(folder / "results.csv", run_accuracy.row_of(training, finished(results, training)))
+            accuracy.STORE.put(folder / "results.csv", run_accuracy.row_of(training, finished(results, training)))
     said = run_accuracy.conclude(folder, made)
     assert "Test accuracy after 10 epochs" in said
     assert "-e seeds=1-5" in said

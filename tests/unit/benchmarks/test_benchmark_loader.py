@@ -320,9 +320,9 @@ def test_a_host_in_a_line_and_in_a_file():
 
 def test_what_repeats_tell_apart():
     one, other, far = common.Spread((10.0, 11.0, 9.0)), common.Spread((12.0, 11.0, 13.0)), common.Spread((20.0, 21.0, 19.0))
-    assert not common.told_apart(one, other)
-    assert common.told_apart(one, far)
-    assert not common.told_apart(common.Spread((1.0,)), far), "single repeats say nothing"
+    assert not common.differ(one, other)
+    assert common.differ(one, far)
+    assert not common.differ(common.Spread((1.0,)), far), "single repeats say nothing"
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_what_repeats_tell_apart():
     [
         (4, 1.0, 3.0, ""),
         (4, 1.0, 2.3, ""),
-        (4, 1.0, 1.0, "Take care: other processes took 2.0 of 4 cores; measure again on a quiet host."),
+        (4, 1.0, 1.0, "Warning: other processes took 2.0 of 4 cores; measure again on a quiet host."),
         (0.38, 0.38, 0.0, ""),
     ],
 )

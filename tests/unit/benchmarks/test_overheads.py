@@ -23,7 +23,7 @@ def test_stays_are_counted_by_kind_and_all_before_the_first_step_is_the_start():
 
 
 def test_the_table_is_in_percent_of_the_training():
-    lines = overheads.told("mine", [*RUN, {"kind": "heartbeat", "t": 1.0, "phase": "training", "step": 1}]).splitlines()
+    lines = overheads.table("mine", [*RUN, {"kind": "heartbeat", "t": 1.0, "phase": "training", "step": 1}]).splitlines()
     assert lines[0] == "mine: 100.0 s of training"
     assert [line.split()[-4:] for line in lines[2:5]] == [
         ["10.00", "10.00%", "1", "10.000"],
@@ -33,7 +33,7 @@ def test_the_table_is_in_percent_of_the_training():
 
 
 def test_a_run_that_never_trained():
-    assert "-" in overheads.told("mine", phases((0, "starting"), (5, "ended")))
+    assert "-" in overheads.table("mine", phases((0, "starting"), (5, "ended")))
 
 
 def test_a_misspelt_run_is_named_with_the_nearest(tmp_path, monkeypatch):

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.analysis import peers, peers_plot, peers_results
-from benchmarks.analysis.peers import SYSTEMS, Cell, Pace, Settings, Wanted
+from benchmarks.analysis.peers import SYSTEMS, Cell, Settings, Wanted
 from benchmarks.analysis.peers_results import Results, Row
 from benchmarks.tasks import conclude_peers, judge_peers, plan_peers
+from control.campaign import Pace, check_name, remaining
 from control.remote.remote import MARK
 from plugins.action import peer_cell, peer_link
 from tests.unit.conftest import ROOT, load_file
@@ -42,7 +43,7 @@ class TestWhatIsAskedFor:
     def test_a_link_that_can_t_be_limited(self):
         assert refusal(peers.wanted, {"links": "none,1gbit"}, 4, False) == (
             "links=none,1gbit: only the lab's links can be limited (ansible-playbook lab.yml makes one); on other hosts measure them as "
-            "they are: leave links away, or -e links=none"
+            "they are: omit links, or -e links=none"
         )
 
     def test_more_workers_than_hosts(self):
@@ -70,7 +71,7 @@ class TestWhatIsAskedFor:
 
     @pytest.mark.parametrize("name", ["../x", "", "-a", "A"])
     def test_a_name_can_t_leave_the_folder(self, name):
-        assert refusal(peers.check_name, name).startswith(f"peers={name}: ")
+        assert refusal(check_name, "peers", name, peers.LONGEST_NAME).startswith(f"peers={name}: ")
 
 
 class TestCells:
@@ -120,7 +121,7 @@ class TestCells:
 
     def test_what_is_measured_is_left_out(self):
         found = peers.cells(self.asked)
-        assert peers.remaining(found, found[1:]) == found[:1]
+        assert remaining(found, [peers_results.Row(**dataclasses.asdict(cell), state="measured") for cell in found[1:]]) == found[:1]
 
     def test_keys_tell_all_cells_apart(self):
         found = peers.cells(self.asked)
@@ -132,12 +133,12 @@ class TestPace:
         assert Pace().left([Cell(1, "none", 2, "ddp")]) is None
 
     def test_the_most_alike_cells_count(self):
-        pace = Pace()
+        pace = Pace(lambda cell: (cell.link, cell.system), lambda cell: cell.link)
         for link, system, seconds in (("none", "ddp", 10), ("none", "stock", 20), ("100mbit", "ddp", 90)):
             pace.add(Cell(1, link, 2, system), seconds)
         assert pace.left([Cell(2, "none", 3, "ddp")]) == 10
         assert pace.left([Cell(2, "none", 3, "horovod")]) == 15
-        assert pace.left([Cell(2, "1gbit", 3, "ddp"), Cell(2, "100mbit", 3, "stock")]) == 40 + 90
+        assert pace.left([Cell(2, "1gbit", 3, "ddp"), Cell(2, "100mbit", 3, "stock")]) == 20 + 90
 
 
 class TestStart:
@@ -203,10 +204,10 @@ class TestEndOfAWorker:
         assert peers_results.telling([*lines, "Aborted"]) == "what():  connect: refused"
 
     def test_too_long_and_silent(self):
-        assert peers_results.first_failure([{"host": "a", "exit": 124, "lines": []}]) == "a: took too long: it said nothing"
+        assert peers_results.first_failure([{"host": "a", "exit": 124, "lines": []}]) == "a: took too long: no output"
         assert peers_results.first_failure([{"host": "a", "exit": None, "lines": ["x"]}]) == "a: ended without an exit code: x"
         killed = [{"host": "a", "exit": 137, "lines": []}]
-        assert peers_results.first_failure(killed) == "a: exit code 137 (killed by SIGKILL): it said nothing"
+        assert peers_results.first_failure(killed) == "a: exit code 137 (killed by SIGKILL): no output"
 
 
 def result(rank=0, seconds=0.1, **other):
@@ -261,14 +262,14 @@ class TestRows:
 
     def test_rows_come_back_from_the_file_and_a_second_try_replaces_the_first(self, tmp_path):
         path = tmp_path / "results.csv"
-        assert peers_results.read(path) == []
-        peers_results.put(path, peers_results.failed(self.cell, 'it said "no", and ended'))
+        assert peers_results.STORE.read(path) == []
+        peers_results.STORE.put(path, peers_results.failed(self.cell, 'it said "no", and ended'))
         other = peers_results.failed(Cell(2, "none", 2, "ddp"), "x")
-        peers_results.put(path, other)
-        assert peers_results.read(path)[0].reason == 'it said "no", and ended'
+        peers_results.STORE.put(path, other)
+        assert peers_results.STORE.read(path)[0].reason == 'it said "no", and ended'
         measured = peers_results.of_results(self.cell, [result(), result(1, weights_sha256="bb")])
-        peers_results.put(path, measured)
-        assert peers_results.read(path) == [other, dataclasses.replace(measured, seconds_step=0.1)]
+        peers_results.STORE.put(path, measured)
+        assert peers_results.STORE.read(path) == [other, dataclasses.replace(measured, seconds_step=0.1)]
 
 
 def row(system, images_per_s, number=1, link="none", workers=5, sent=14.75e6):
@@ -458,7 +459,7 @@ class TestActions:
         with pytest.raises(LockstepError) as caught:
             judge_peers.continued("g", [one, two], [one, {**two, "cpus": 0.19}])
         assert str(caught.value) == (
-            "peers=g: node2 was measured with another cpus, and numbers of both can't be compared; measure under another name: -e peers=g-2"
+            "peers=g: node2 was measured with another cpus, and the two can't be compared; measure under another name: -e peers=g-2"
         )
 
     def test_a_host_that_trains_is_refused(self):
@@ -499,7 +500,7 @@ class TestActions:
             "rounds": 3,
         }
         (tmp_path / "summary.json").write_text(json.dumps(known))
-        peers_results.put(tmp_path / "results.csv", peers_results.failed(Cell(1, "none", 2, "ddp"), "x"))
+        peers_results.STORE.put(tmp_path / "results.csv", peers_results.failed(Cell(1, "none", 2, "ddp"), "x"))
         return plan_peers.check_same(tmp_path, {**known, "date": "now", "command": "second", **changed})
 
     def test_a_folder_is_continued_with_more(self, tmp_path):
@@ -517,7 +518,7 @@ class TestActions:
     def test_a_folder_of_other_code_or_hosts_is_not(self, tmp_path):
         assert refusal(lambda: self.continued(tmp_path, code="peers-2.zip", hosts=[{"name": "pi1"}])) == (
             "peers=a: it was measured with another trainer or peer programs (their code has changed), list of hosts, "
-            "and numbers of both can't be compared; measure under another name: -e peers=a-2"
+            "and the two can't be compared; measure under another name: -e peers=a-2"
         )
 
     def test_what_was_found_out_of_a_folder_s_machines_stays_when_it_is_continued(self, tmp_path):

@@ -6,7 +6,6 @@ import pytest
 
 from tests.unit.conftest import ROOT, load_file
 
-sys.modules.setdefault("local_step", load_file(ROOT / "benchmarks" / "local_step.py", "local_step"))
 trace = sys.modules.setdefault("trace_step", load_file(ROOT / "benchmarks" / "trace_step.py", "trace_step"))
 ASKED = "while/cond/_0/while/Less:Less"
 BODY = "while/body/_1/while"

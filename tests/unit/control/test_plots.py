@@ -381,7 +381,7 @@ def test_neighbours_in_a_bar_differ_without_colour():
 
 
 def test_neighbouring_lines_differ_without_colour():
-    inks = [plots._ink(index) for index in range(60)]
+    inks = [plots.line_style(index) for index in range(60)]
     assert len({tuple(ink.values()) for ink in inks}) == 60
     for one, two in itertools.pairwise(inks):
         assert one["linestyle"] != two["linestyle"]

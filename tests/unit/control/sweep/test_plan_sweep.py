@@ -165,13 +165,13 @@ def test_nothing_keeps_the_settings_of_a_sweep_that_has_measured_nothing(existin
 )
 def test_another_configuration_is_another_sweep(existing, options, key):
     assert refusal(same, existing, options, HOSTS[:2]) == (
-        f"sweep=pi: it was measured with another {key}, and times of both can't be compared; measure under another name: -e sweep=pi-2"
+        f"sweep=pi: it was measured with another {key}, and the two can't be compared; measure under another name: -e sweep=pi-2"
     )
 
 
 def test_other_hosts_are_another_sweep(existing):
     moved = [HOSTS[0], {**HOSTS[1], "address": "10.0.0.9"}]
-    assert "another list of hosts, and times" in refusal(same, existing, {}, moved)
+    assert "another list of hosts, and the two" in refusal(same, existing, {}, moved)
     assert same(existing, {}, HOSTS[:1])["hosts"] == ["pi1 10.0.0.1", "pi2 10.0.0.2"]
 
 
@@ -184,7 +184,7 @@ def test_another_trainer_or_dataset_is_another_sweep():
     plan_sweep.check_same_facts("pi", {}, {"code": "b", "dataset": "d"})
     plan_sweep.check_same_facts("pi", known, {"code": "a", "dataset": "d"})
     said = refusal(plan_sweep.check_same_facts, "pi", {**known, "dataset": "c"}, {"code": "b", "dataset": "d"})
-    assert said.startswith("sweep=pi: it was measured with another dataset, trainer (its code has changed), and times")
+    assert said.startswith("sweep=pi: it was measured with another dataset, trainer (its code has changed), and the two")
 
 
 # --- what the links carry
@@ -210,8 +210,8 @@ def test_other_links_are_another_sweep(existing):
     with pytest.raises(LockstepError) as caught:
         run_trials.note_links(path, network(95.0))
     assert str(caught.value) == (
-        f"sweep={existing.name}: the slowest link carries 95 Mbit/s now, and 952 when its trials were measured; "
-        f"times of both can't be compared: measure under another name, -e sweep={existing.name[:30]}-2"
+        f"sweep={existing.name}: it was measured with another slowest link (952 Mbit/s, now 95), and the two can't be compared; "
+        f"measure under another name: -e sweep={existing.name[:30]}-2"
     )
     (existing / "timings.csv").unlink()
     run_trials.note_links(path, network(95.0))

@@ -55,8 +55,6 @@ def test_a_ragged_last_step_does_not_change_the_seconds_of_a_step():
 def test_seconds_of_a_step():
     assert scaling.step_seconds(timing(2, 1, 640.0), WEAK_WORK) == pytest.approx(0.2)
     assert scaling.step_seconds(timing(2, 1, 640.0, "strong"), STRONG_WORK) == pytest.approx(0.5)
-    with pytest.raises(ValueError, match=r"^trial 3 of 2 workers is FAILED and has no images/s; leave it out$"):
-        scaling.step_seconds(lost(timing(2, 3, 640.0)), WEAK_WORK)
 
 
 @pytest.mark.parametrize(("workers", "share"), [(2, 0.1), (6, 0.1), (7, 0.5 / 6), (51, 0.01)])
@@ -89,8 +87,6 @@ def test_quantities_follow_from_the_formula():
     assert found.step_s(5) == pytest.approx(seconds)
     assert found.parts_s(5) == pytest.approx((0.08, 0.016, 1.6 * BYTES * 8e-9, 0.0))
     assert found.images_per_s(5) == pytest.approx(320 / seconds)
-    assert found.speedup(5) == pytest.approx(5 * 0.08 / seconds)
-    assert found.efficiency(5) == pytest.approx(0.08 / seconds)
     assert found.gain(5) == pytest.approx(5 / 4 * before / seconds - 1)
     assert found.communication_share(5) == pytest.approx(1 - 0.08 / seconds)
     assert found.communication_share(1) == 0.0
@@ -105,7 +101,7 @@ def test_strong_scaling_shares_the_work():
 def test_without_communication_every_worker_brings_all_it_can():
     found = fit(trials(step(0.08), noise=0.02), WEAK_WORK)
     assert [found.gain(n) for n in (2, 3, 4, 5)] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4], abs=0.03)
-    assert found.efficiency(5) == pytest.approx(1.0, abs=0.02)
+    assert found.images_per_s(5) == pytest.approx(5 * found.images_per_s(1), rel=0.02)
     assert found.interval("communication_share", 5)[0] == pytest.approx(0.0, abs=0.01)
 
 
@@ -128,10 +124,9 @@ def test_intervals_hold_the_truth():
     assert max(width(one.interval("images_per_s", 4)) for one in found) < 0.15 * truth["images_per_s"]
 
 
-def test_intervals_are_wider_the_more_noise_and_the_higher_the_level():
+def test_intervals_are_wider_the_more_noise():
     quiet, loud = (fit(trials(step(**MIDDLE), noise=noise), WEAK_WORK) for noise in (0.01, 0.03))
     assert width(quiet.interval("gain", 4)) < width(loud.interval("gain", 4))
-    assert width(quiet.interval("gain", 4, level=0.5)) < width(quiet.interval("gain", 4))
 
 
 def width(interval):
@@ -153,17 +148,6 @@ def test_the_order_of_the_rows_does_not_matter():
 
 def test_without_a_jump_its_interval_is_empty():
     assert fit(trials(step(**MIDDLE), noise=0.01), WEAK_WORK).interval("jump_s", 1) == (0.0, 0.0)
-
-
-def test_an_unknown_quantity():
-    found = fit(trials(step(**MIDDLE)), WEAK_WORK)
-    with pytest.raises(ValueError, match=r"^cost: no quantity of a fit; there are: step_s, images_per_s, speedup, efficiency, gain, "):
-        found.interval("cost", 2)
-
-
-def test_the_first_worker_gains_over_nothing():
-    with pytest.raises(ValueError, match=r"^gain of 1 workers: there is none before it to compare with; ask from 2 on$"):
-        fit(trials(step(**MIDDLE)), WEAK_WORK).gain(1)
 
 
 def test_a_number_left_out_is_predicted_within_3_percent():
@@ -309,7 +293,7 @@ def test_refused_when_no_curve_meets_the_numbers():
     assert said.startswith("images/s of 1 worker are 8")
     assert said.endswith(
         "% wide (limit: 30%). The repeats agree within 1%, but no curve meets all numbers of workers: "
-        "3 workers take 41% longer than the others let expect. "
+        "3 workers take 41% longer than the others suggest. "
         "See that the hosts are equally fast, free of other work and not parts of one machine (ansible-playbook doctor.yml), "
         "then measure anew: ansible-playbook sweep.yml -e sweep=pi-2 "
         "-e config=sweeps/pi/config.yml -e workers=1-5 -e repeats=3 -e epochs=3"
@@ -319,7 +303,7 @@ def test_refused_when_no_curve_meets_the_numbers():
 def test_refused_when_every_gain_is_open():
     rows = trials(lambda n: 0.05 * n, noise=0.06, seed=3, counts=(1, 2, 3))
     assert refusal(rows) == (
-        "no worker's gain in images/s can be told from 0, nor from the 10% that is worth a worker: 2 workers [-11%, +14%], "
+        "no worker's gain in images/s is distinguishable from 0, nor from the 10% that is worth a worker: 2 workers [-11%, +14%], "
         "3 workers [-1%, +19%]. The repeats of 1 worker lie 27% apart. Measure more often, with no other work on the hosts: "
         f"{AGAIN} -e workers=1-3 -e repeats=5 -e epochs=3"
     )
@@ -344,8 +328,8 @@ def test_refused_with_too_few_numbers(counts, named, asked):
 def test_refused_with_too_few_repeats():
     rows = [row for row in trials(step(**MIDDLE)) if row.repeat == 1 or row.workers > 3]
     assert refusal(rows) == (
-        "3 of 5 numbers of workers were measured only once (1, 2 and 3); without at least 2 repeats of most, noise can't be told "
-        f"from scaling. Measure: {AGAIN} -e workers=1-5 -e repeats=3 -e epochs=3"
+        "3 of 5 numbers of workers were measured only once (1, 2 and 3); without at least 2 repeats of most, noise and "
+        f"scaling look the same. Measure: {AGAIN} -e workers=1-5 -e repeats=3 -e epochs=3"
     )
     assert fit([*rows, timing(3, 2, 192 / step(**MIDDLE)(3))], WEAK_WORK).step_s(3) == pytest.approx(step(**MIDDLE)(3))
 
@@ -367,17 +351,6 @@ def test_the_command_that_measures_more():
         f"{AGAIN} -e workers=1,4,6 -e repeats=4 -e epochs=3 -e scaling=strong"
     )
     assert scaling.again([], "pi", 3) == f"{AGAIN} -e repeats=3"
-
-
-def test_groups_are_not_mixed():
-    rows = trials(step(0.1))
-    mixed = [*rows, dataclasses.replace(rows[0], checkpoint_every=50)]
-    with pytest.raises(ValueError, match=r"^2 groups of trials .*\[\('weak', 3, 0\), \('weak', 3, 50\)\]; fit one at a time$"):
-        fit(mixed, WEAK_WORK)
-    with pytest.raises(ValueError, match=r"^the trials are of weak scaling, the work is of strong scaling$"):
-        fit(rows, STRONG_WORK)
-    with pytest.raises(ValueError, match=r"^scaling weekly: there are weak and strong$"):
-        fit(rows, dataclasses.replace(WEAK_WORK, scaling="weekly"))
 
 
 # --- own work, from profiled steps
@@ -432,11 +405,6 @@ def test_own_work_weighs_as_much_as_its_repeats():
     assert scaling._solve(found, None)[0] == pytest.approx(c)
 
 
-def test_own_work_of_nothing():
-    with pytest.raises(ValueError, match=r"^own work of a step of 2 workers is 0\.0 s; it must be above 0, leave it out$"):
-        fit(trials(step(**MIDDLE)), WEAK_WORK, own={1: 0.08, 2: 0.0})
-
-
 def test_own_work_shows_a_slow_host_without_trials_of_one_worker():
     counts = (2, 3, 4, 5, 6)
     rows = trials(step(**MIDDLE, slow=3, d=0.05), counts=counts)
@@ -488,7 +456,7 @@ def test_workers_that_share_a_machine_are_refused():
 
 def test_own_work_is_drawn_with_the_misfit_and_the_noise_of_a_mean():
     data = scaling._Data(WEAK_WORK, {1: [0.08] * 4}, {1: 0.08})
-    best = scaling._Curve(WEAK_WORK, None, np.array([0.08, 0.0, 0.0, 0.0]))
+    best = scaling.Model(WEAK_WORK, None, np.array([0.08, 0.0, 0.0, 0.0]))
     drawn = scaling._own_targets(best, data, misfit=0.1, noise=0.3**2, generator=np.random.default_rng(0))
     # Four repeats: weight 2, and the noise of their mean is half of 0.3.
     assert np.log(drawn / 2).std() == pytest.approx((0.1**2 + 0.15**2) ** 0.5, rel=0.05)

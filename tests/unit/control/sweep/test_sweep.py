@@ -4,8 +4,10 @@ import dataclasses
 
 import pytest
 
+from control import campaign
+from control.campaign import remaining
 from control.sweep import sweep, timings
-from control.sweep.sweep import Pace, Wanted, order, remaining
+from control.sweep.sweep import Wanted, order
 from control.sweep.timings import Timing, Trial
 from trainer.errors import ConfigError, LockstepError
 
@@ -43,8 +45,8 @@ def test_numbers_may_begin_at_zero():
 
 @pytest.mark.parametrize("name", ["../x", "Pi", "", "a" * 33, "a b", "-a"])
 def test_names_that_are_refused(name):
-    with pytest.raises(ConfigError, match="a sweep's name is 1 to 32 of"):
-        sweep.check_name(name)
+    with pytest.raises(ConfigError, match="a name is 1 to 32 of"):
+        campaign.check_name("sweep", name, sweep.LONGEST_NAME)
 
 
 def test_scaling_is_weak_or_strong():
@@ -55,7 +57,7 @@ def test_scaling_is_weak_or_strong():
 
 def test_every_trial_comes_once_and_every_repeat_is_a_block():
     trials = order(WANTED, 17)
-    assert len(trials) == len(set(trials)) == WANTED.trials() == 15
+    assert len(trials) == len(set(trials)) == 15
     for repeat in (1, 2, 3):
         block = trials[5 * repeat - 5 : 5 * repeat]
         assert {trial.repeat for trial in block} == {repeat}
@@ -99,15 +101,13 @@ def test_labels():
 
 def test_time_left():
     trials = [Trial("weak", 0, 3, n, 1) for n in (1, 2, 4)]
-    pace = Pace()
+    pace = sweep.pace()
     assert pace.left(trials) is None
-    pace.add(1, 10.0)
-    pace.add(1, 30.0)
-    pace.add(1, 12.0)
-    pace.add(2, 20.0)
+    for trial, seconds in ((trials[0], 10.0), (trials[0], 30.0), (trials[0], 12.0), (trials[1], 20.0)):
+        pace.add(trial, seconds)
     assert pace.left(trials) == 12.0 + 20.0 + 16.0
     assert pace.left([]) == 0
-    assert Pace([timing(trials[0]), timing(trials[1], "FAILED")]).expected(3) == 40.5
+    assert sweep.pace([timing(trials[0]), timing(trials[1], "FAILED")]).expected(trials[2]) == 40.5
 
 
 def test_finding_a_sweep():
@@ -149,8 +149,8 @@ def test_no_file_is_no_rows(tmp_path):
     ("text", "said"),
     [
         ("a,b\n1,2\n", r"timings\.csv: its columns are \['a', 'b'\], expected workers, repeat, .*; move it away to measure anew"),
-        (",".join(timings.COLUMNS) + "\n1,x,3,,,,0,weak,FAILED,n\n", r"line 2: invalid literal .*'x'; remove that line"),
-        (",".join(timings.COLUMNS) + "\n1,2\n", r"line 2: .*; remove that line to measure its trial anew"),
+        (",".join(timings.STORE.columns) + "\n1,x,3,,,,0,weak,FAILED,n\n", r"line 2: invalid literal .*'x'; remove that line"),
+        (",".join(timings.STORE.columns) + "\n1,2\n", r"line 2: .*; remove that line to measure its trial anew"),
     ],
 )
 def test_a_file_that_is_none_of_ours(tmp_path, text, said):

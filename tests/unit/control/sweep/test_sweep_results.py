@@ -76,7 +76,7 @@ def test_all_files_are_written_and_the_second_time_nothing_changes(tmp_path):
     second = sweep_results.conclude(folder)
     assert (first.changed, second.changed) == (True, False)
     assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.png")} == before
-    assert (second.rows, second.found, second.answer) == (first.rows, first.found, first.answer)
+    assert (second.rows, second.studies, second.answer) == (first.rows, first.studies, first.answer)
 
 
 def test_a_further_trial_changes_them(tmp_path, drawn):
@@ -167,7 +167,7 @@ def test_phases_are_of_one_group_only(tmp_path, drawn):
     found = analysis(folder)["split_ms"]
     assert list(found) == ["1", "2", "3"]
     assert [phases["forward_backward"] for hosts in found.values() for phases in hosts.values()] == pytest.approx([70] * 6)
-    assert [one.fit.own for one in results.found] == [
+    assert [one.fit.own for one in results.studies] == [
         pytest.approx({1: 0.08, 2: 0.08, 3: 0.08}),
         pytest.approx({1: 0.4, 2: 0.2, 3: 0.4 / 3}),
     ]
@@ -178,7 +178,7 @@ def test_own_work_is_left_out_where_a_host_has_no_samples(tmp_path, drawn):
     folder = made(tmp_path, rows)
     for row in rows:
         taken_apart(folder, row, hosts=None if row.workers < 3 else ["node1", "node2"])
-    made_fit = sweep_results.conclude(folder).found[0].fit
+    made_fit = sweep_results.conclude(folder).studies[0].fit
     assert made_fit.own == pytest.approx({1: 0.08, 2: 0.08})
 
 

@@ -6,10 +6,11 @@ import multiprocessing
 
 import pytest
 
+from control.campaign import alone
 from control.children import Interrupted, Playbook
 from control.sweep import timings, trials
 from control.sweep.timings import Trial
-from control.sweep.trials import Bench, alone
+from control.sweep.trials import Bench
 from trainer.errors import LockstepError
 from trainer.files import write_json
 
@@ -155,7 +156,7 @@ def test_one_command_at_a_time_measures(tmp_path):
     held, done = method.Event(), method.Event()
     process = method.Process(target=hold, args=(lock, held, done))
     process.start()
-    said = r"^another sweep\.yml is measuring, and two at once would measure each other; wait for it, or end it$"
+    said = r"^another sweep or benchmark is measuring, and two at once would measure each other; wait for it, or end it$"
     try:
         assert held.wait(20)
         with pytest.raises(LockstepError, match=said), alone(lock):
