@@ -40,10 +40,10 @@ def main() -> None:
 
 def launch(workers: int) -> None:
     """Run this script once per worker; the chief's output is shown."""
-    places = [f"127.0.0.1:{port}" for port in free_ports(workers)]
+    endpoints = [f"127.0.0.1:{port}" for port in free_ports(workers)]
     processes = []
     for rank in range(workers):
-        tf_config = {"cluster": {"worker": places}, "task": {"type": "worker", "index": rank}}
+        tf_config = {"cluster": {"worker": endpoints}, "task": {"type": "worker", "index": rank}}
         environment = {**os.environ, "TF_CONFIG": json.dumps(tf_config), "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(ROOT)}
         output = None if rank == 0 else subprocess.DEVNULL
         processes.append(subprocess.Popen([sys.executable, *sys.argv, "--rank", str(rank)], env=environment, stdout=output, stderr=output))
@@ -79,9 +79,10 @@ def measure(rank: int, workers: int, rounds: int, steps: int) -> None:
 
 def joined(workers: int) -> Any:
     """The cluster of local workers, with this worker's share of the cores."""
-    from trainer.cluster import Cluster, place_from_environment
+    from trainer.cluster import Cluster
+    from trainer.member import Member
 
-    return Cluster(place_from_environment(), max(1, len(os.sched_getaffinity(0)) // workers))
+    return Cluster(Member.from_environment(), max(1, len(os.sched_getaffinity(0)) // workers))
 
 
 def prepared(cluster: Any, rank: int, steps: int, model: str = "task_cnn", reduction: str = "packed") -> tuple[Any, Any, Any]:
@@ -94,7 +95,7 @@ def prepared(cluster: Any, rank: int, steps: int, model: str = "task_cnn", reduc
     config = Config(model={"name": model}, reduction=Reduction(name=reduction))
     cluster.connect(config.reduction.transport)
     parts, _ = assembly.assemble(assembly.build_local(cluster, config, CLASSES), config, config.reduction)
-    feed = step.full(*batches(rank, steps), BATCH * cluster.place.workers)
+    feed = step.full(*batches(rank, steps), BATCH * cluster.member.workers)
     return parts, feed, np.full(steps, 0.01, np.float32)
 
 
@@ -136,7 +137,7 @@ def plain(cluster: Any, rank: int) -> Callable[[int], None]:
     def step(images: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images, training=True))
-            loss = tf.reduce_sum(losses) / (BATCH * cluster.place.workers)
+            loss = tf.reduce_sum(losses) / (BATCH * cluster.member.workers)
         variables = model.trainable_variables
         optimizer.apply(tape.gradient(loss, [variable.value for variable in variables]), variables)
         return loss

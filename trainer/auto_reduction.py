@@ -42,8 +42,8 @@ def resolve(
         own_seconds: measures a forward and backward pass on this worker.
         kept: earlier measurements for this model on these hosts, the same on all workers.
     """
-    at_once = known(asked, cluster.place.hosts, before, kept)
-    if cluster.place.workers == 1:
+    at_once = known(asked, cluster.member.hosts, before, kept)
+    if cluster.member.workers == 1:
         found = Choice("packed", "to nobody: one worker trains", 0)
     elif at_once:
         name, reason = at_once
@@ -54,9 +54,7 @@ def resolve(
 
 
 def _slowest(cluster: Cluster, seconds: float) -> float:
-    microseconds = np.zeros((cluster.place.workers, 1), np.int32)
-    microseconds[cluster.place.rank] = max(1, round(seconds * 1e6))
-    return float(cluster.gather(microseconds).max()) / 1e6
+    return float(cluster.gather([max(1, round(seconds * 1e6))]).max()) / 1e6
 
 
 def own_seconds(cluster: Cluster, forward_backward_call: Callable[..., object], image: Sequence[int], batch: int) -> float:

@@ -40,7 +40,7 @@ def shares(
     Raises:
         ConfigError: the list's length differs from the number of workers.
     """
-    workers = cluster.place.workers
+    workers = cluster.member.workers
     known = given(train, workers)
     if known is not None:
         return known, False
@@ -68,13 +68,12 @@ def given(train: Train, workers: int) -> list[int] | None:
 def _measured(cluster: Cluster, batch: int, seconds: Callable[[int], float], overhead: Callable[[], float]) -> list[tuple[float, float]]:
     """Fixed seconds and seconds per image of every worker."""
     small = max(1, batch // SMALLER)
-    table = np.zeros((cluster.place.workers, 3), np.int32)
-    table[cluster.place.rank] = [round(1e6 * value) for value in (seconds(small), seconds(batch), overhead())]
-    found = []
-    for first, second, more in cluster.gather(table) / 1e6:
+    microseconds = cluster.gather([round(1e6 * value) for value in (seconds(small), seconds(batch), overhead())])
+    costs = []
+    for first, second, more in microseconds / 1e6:
         fixed, an_image = line(small, first, batch, second)
-        found.append((fixed + more, an_image))
-    return found
+        costs.append((fixed + more, an_image))
+    return costs
 
 
 def line(small: int, first: float, large: int, second: float) -> tuple[float, float]:

@@ -45,7 +45,7 @@ def slurm(arguments: argparse.Namespace) -> int:
 
     threads = arguments.threads or int(os.environ.get("SLURM_CPUS_ON_NODE", len(os.sched_getaffinity(0))))
     where = (arguments.job, arguments.root, published(arguments), arguments.config_sha256, arguments.caches)
-    return task.main(task.Place(*where, arguments.port, threads, arguments.gpus, arguments.start_deadline))
+    return task.main(task.NodePaths(*where, arguments.port, threads, arguments.gpus, arguments.start_deadline))
 
 
 def steptime(arguments: argparse.Namespace) -> int:

@@ -82,17 +82,17 @@ class Trainer:
         self._warmup_call = step.make_train_call(dataclasses.replace(parts, reduction=uncompressed))
         self._evaluate_call = step.make_evaluate_call(self.model)
         self.variables = [variable.value for variable in self.model.weights] + self.optimizer.slots
-        self.memories = Memories(job.own / "memory", cluster.place, config.checkpoint.keep, method.memory, job.metrics.warning)
+        self.memories = Memories(job.own / "memory", cluster.member, config.checkpoint.keep, method.memory, job.metrics.warning)
         self.saver = Saver(job.metrics.warning, self._make_room)
         self.shares = self._divide()
         self.history = History(job.run / "history.csv")
-        self.events = Events(job.run / "logs") if cluster.place.is_chief else None
+        self.events = Events(job.run / "logs") if cluster.member.is_chief else None
         self._saved = 0
         """The step of the newest saved state of this run that this worker took part in saving."""
         self._last: tuple[str, int, dict[str, Any]] | None = None
         """Name, epoch and row of the snapshot of the current weights; None inside an epoch."""
         self.splits, self._lines = Splits(job.metrics), StepLines(config.telemetry.log_every)
-        self._progress_lines = ProgressLines(job.counts.epochs, job.counts.total_steps, cluster.place.is_chief)
+        self._progress_lines = ProgressLines(job.counts.epochs, job.counts.total_steps, cluster.member.is_chief)
         self._prepare_data()
 
     def _divide(self) -> list[int]:
@@ -102,15 +102,15 @@ class Trainer:
         before = [self._before.shares, self._kept.shares]
         found, measured = balance.shares(train, self.cluster, job.counts.global_batch, before, self._own_seconds, self._overhead_seconds)
         if measured or len(set(found)) > 1:
-            job.metrics.shares(balance.told(self.cluster.place.hosts, job.counts.global_batch, found), found, measured)
+            job.metrics.shares(balance.told(self.cluster.member.hosts, job.counts.global_batch, found), found, measured)
         return found
 
     def _choose(self) -> Reduction:
         job, cluster = self.job, self.cluster
         job.metrics.phase("choosing how to send gradients")
-        place = cluster.place
-        parts = balance.given(job.config.train, place.workers) or [1] * place.workers
-        measure = functools.partial(self._own_seconds, max(1, job.counts.global_batch * parts[place.rank] // sum(parts)))
+        member = cluster.member
+        parts = balance.given(job.config.train, member.workers) or [1] * member.workers
+        measure = functools.partial(self._own_seconds, max(1, job.counts.global_batch * parts[member.rank] // sum(parts)))
         shapes = step.shapes(self.model)
         chosen, self.choice = auto_reduction.resolve(job.config.reduction, cluster, shapes, self._before.method, measure, self._kept)
         job.metrics.reduction(self.choice.name, self.choice.why, self.choice.measured)
@@ -124,11 +124,11 @@ class Trainer:
             return auto_reduction.overhead_seconds(self._profiled_call, self.job.config.data.image_size)
 
     def _prepare_data(self) -> None:
-        counts, place = self.job.counts, self.cluster.place
+        counts, member = self.job.counts, self.cluster.member
         order = np.asarray(self.job.manifest.validation_order)
         chosen = order[counts.validation_images : counts.validation_images + counts.train_images]
-        self._feeder = Feeder(self.job.images["train"], chosen, self.shares, place.rank)
-        start, stop = share(counts.validation_images, self.shares, place.rank)
+        self._feeder = Feeder(self.job.images["train"], chosen, self.shares, member.rank)
+        start, stop = share(counts.validation_images, self.shares, member.rank)
         self._validation = np.sort(order[: counts.validation_images])[start:stop]
 
     def run(self) -> int:
@@ -162,7 +162,7 @@ class Trainer:
 
     def _remember(self) -> None:
         """Store what was measured in the state, so that a resumed run keeps it."""
-        if self.cluster.place.workers > 1:
+        if self.cluster.member.workers > 1:
             self.progress.method = self.choice.name
         if self.job.config.train.batch_sizes == balance.CALIBRATED:
             self.progress.shares = self.shares
@@ -268,7 +268,7 @@ class Trainer:
 
     def _log(self, epoch: int, steps: int, sums: np.ndarray, seconds: float, rate: float) -> None:
         progress = self.progress
-        if self.cluster.place.is_chief and self.job.config.telemetry.log_every:
+        if self.cluster.member.is_chief and self.job.config.telemetry.log_every:
             lines = self._lines.add(progress.step, steps, sums.tolist(), seconds, rate)
         else:
             means = progress.loss / progress.images, progress.correct / progress.images
@@ -284,7 +284,7 @@ class Trainer:
 
     def _out_of_time(self) -> bool:
         limit = self.job.config.train.time_limit
-        return limit is not None and self.cluster.place.is_chief and time.monotonic() - self.job.started > limit
+        return limit is not None and self.cluster.member.is_chief and time.monotonic() - self.job.started > limit
 
     def _check_finite(self, rows: np.ndarray, rates: np.ndarray) -> None:
         bad = np.flatnonzero(~np.isfinite(rows[:, 0]))
@@ -391,7 +391,7 @@ class Trainer:
     def _save_state(self) -> None:
         self._trained()
         self.progress.seconds_total = self._seconds_total()
-        step, states, chief = self.progress.step, self.states.files, self.cluster.place.is_chief
+        step, states, chief = self.progress.step, self.states.files, self.cluster.member.is_chief
         # All parts must exist before the state does.
         saved = self._save_memory()
         if chief and saved:
@@ -412,17 +412,17 @@ class Trainer:
         path = memories.files.path(progress.step)
         self.saver.save(PART, path, _size(memories.memory), lambda: memories.write(progress.step, progress.attempt))
         saved = self._all_did(PART not in self.saver.missing)
-        if self.cluster.place.is_chief and not saved:
+        if self.cluster.member.is_chief and not saved:
             self.saver.lacks(STATE, f"{self.states.files.path(progress.step)}: a worker has no room for its part of it")
         return saved
 
     def _all_did(self, did: bool) -> bool:
-        return int(self.cluster.sum(np.array([did], np.int32))[0]) == self.cluster.place.workers
+        return int(self.cluster.sum(np.array([did], np.int32))[0]) == self.cluster.member.workers
 
     def _make_room(self) -> bool:
         """Delete what this worker can do without; its newest intact state stays."""
         freed = self.memories.files.free(self._saved)
-        if not self.cluster.place.is_chief:
+        if not self.cluster.member.is_chief:
             return freed
         unfinished = list((self.job.run / "checkpoints").glob(".part-*"))
         for path in unfinished:
@@ -469,7 +469,7 @@ class Trainer:
         return PREEMPTED if stopped else DONE
 
     def _summary(self, state: str, by_rank: list[str] | None = None) -> None:
-        if not self.cluster.place.is_chief:
+        if not self.cluster.member.is_chief:
             return
         progress, counts = self.progress, self.job.counts
         # The current epoch may already have a row if the run ended inside it.

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from trainer import assembly, step
-from trainer.cluster import Cluster, Place
+from trainer.cluster import Cluster
 from trainer.config import Config
+from trainer.member import Member
 
 STEPS = 8
 """Steps between two returns to Python, the default in training."""
@@ -26,7 +27,7 @@ def measure(config: Config, classes: int, batch: int, threads: int, seconds: flo
     Returns:
         `step_seconds` (median over calls), `images_per_s`, `batch`, `steps` timed.
     """
-    cluster = Cluster(Place(0, ["alone"]), threads)
+    cluster = Cluster(Member(0, ["alone"]), threads)
     local = assembly.build_local(cluster, config, classes)
     call = step.make_train_call(assembly.assemble(local, config, config.reduction)[0])
     arguments = _random_batches(config, classes, batch)

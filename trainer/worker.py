@@ -18,6 +18,7 @@ from trainer.data.cache import open_images
 from trainer.data.manifest import Published
 from trainer.errors import DIVERGED, FAILED, RESTART, Diverged, LockstepError, PeerLost
 from trainer.files import full, shortage
+from trainer.member import Member
 from trainer.peerwatch import PeerWatch
 from trainer.saving import FIX, Log, Reserve
 from trainer.telemetry import Metrics
@@ -99,24 +100,24 @@ def _train(
     # TensorFlow runs from here on; anything that forks or does not need it comes before.
     import tensorflow as tf
 
-    from trainer.cluster import Cluster, ask, place_from_environment
+    from trainer.cluster import Cluster, ask
     from trainer.loop import Job, Trainer
 
-    place = place_from_environment()
+    member = Member.from_environment()
     print(
-        f"rank {place.rank} of {place.workers}: {json.dumps(place.addresses)}, {threads} threads{f', GPUs: {gpus}' if gpus else ''}",
+        f"rank {member.rank} of {member.workers}: {json.dumps(member.addresses)}, {threads} threads{f', GPUs: {gpus}' if gpus else ''}",
         flush=True,
     )
-    cluster = Cluster(place, threads, gpus=gpus, direct_port=direct_port)
+    cluster = Cluster(member, threads, gpus=gpus, direct_port=direct_port)
     watchdog.catch_signals()
 
     def lost(rank: int) -> None:
-        message = f"rank {rank} ({place.hosts[rank]}) stopped answering: it is frozen, or its host or network is gone"
+        message = f"rank {rank} ({member.hosts[rank]}) stopped answering: it is frozen, or its host or network is gone"
         watchdog.end(RESTART, f"error: {message}; this worker ends so that all can start again")
 
-    watch = PeerWatch([rank for rank in range(place.workers) if rank != place.rank], ask, lost)
+    watch = PeerWatch([rank for rank in range(member.workers) if rank != member.rank], ask, lost)
     watch.start()
-    counts = schedule.counts(config, place.workers, len(manifest.train.files), manifest.held_out)
+    counts = schedule.counts(config, member.workers, len(manifest.train.files), manifest.held_out)
     job = Job(config, counts, run, manifest, images, metrics, watchdog.stop_asked.is_set, run / "workers" / host, started)
     try:
         code = Trainer(job, cluster).run()

@@ -15,9 +15,10 @@ import itertools, json, sys
 from pathlib import Path
 from trainer import worker
 worker.quiet_tensorflow()
-from trainer.cluster import Cluster, Place, digest
+from trainer.cluster import Cluster, digest
+from trainer.member import Member
 from trainer.direct import aligned
-cluster = Cluster(Place(0, ["alone"]), 1)
+cluster = Cluster(Member(0, ["alone"]), 1)
 import keras
 import numpy as np
 import tensorflow as tf
