@@ -24,7 +24,7 @@ from trainer.config import Config, Reduction
 from trainer.data.cache import Images
 from trainer.data.manifest import Manifest
 from trainer.data.partition import EpochPlan, share
-from trainer.data.pipeline import Batches, Feeder, calls
+from trainer.data.pipeline import Batch, Call, Feeder, calls
 from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged
 from trainer.files import write_json
 from trainer.reduction import chain
@@ -192,8 +192,8 @@ class Trainer:
         self.job.metrics.phase("training", f"epoch {epoch}")
         plan = EpochPlan(counts.train_images, counts.global_batch, counts.steps_per_epoch, self.job.config.seed, epoch)
         stop = False
-        for batches in self._timed(self._feeder.epoch(plan, self._calls(epoch))):
-            stop = self._call(epoch, *batches)
+        for (call, batch), waited in self._timed(self._feeder.epoch(plan, self._calls(epoch))):
+            stop = self._call(epoch, call, batch, waited)
             if stop:
                 break
         if self._epoch_is_over():
@@ -225,22 +225,22 @@ class Trainer:
         """Pairs of the next batches and the seconds spent waiting for them."""
         while True:
             begun = time.monotonic()
-            batches = next(feed, None)
-            if batches is None:
+            fed = next(feed, None)
+            if fed is None:
                 return
-            yield batches, time.monotonic() - begun
+            yield fed, time.monotonic() - begun
 
-    def _call(self, epoch: int, batches: Batches, waited: float) -> bool:
-        rates = self._rates(epoch, batches)
+    def _call(self, epoch: int, call: Call, batch: Batch, waited: float) -> bool:
+        rates = self._rates(epoch, call)
         begun = time.monotonic()
-        rows, parts = self._train(batches, rates)
+        rows, parts = self._train(call, batch, rates)
         seconds = time.monotonic() - begun
         self._check_finite(rows, rates)
         sums = rows.astype(np.float64).sum(axis=0)
-        self._add(batches.call.steps, sums, seconds + waited)
-        self._log(epoch, batches.call.steps, sums, seconds + waited, float(rates[-1]))
+        self._add(call.steps, sums, seconds + waited)
+        self._log(epoch, call.steps, sums, seconds + waited, float(rates[-1]))
         self._sample(epoch, sums, seconds + waited, waited)
-        self._sample_split(epoch, batches, parts, seconds, waited)
+        self._sample_split(epoch, call, batch, parts, seconds, waited)
         stop, every = bool(sums[3] > 0), self.job.config.checkpoint.every_steps
         # At the end of an epoch its record comes first: a resume from a state saved here would skip it.
         if (stop or (every and self.progress.step % every == 0)) and not self._epoch_is_over():
@@ -250,15 +250,14 @@ class Trainer:
             self.job.metrics.phase("training", f"epoch {epoch}")
         return stop
 
-    def _train(self, batches: Batches, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
+    def _train(self, call: Call, batch: Batch, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
         """The call's rows and, for a profiled step, the seconds of its parts."""
         stop = np.float32(self.job.stop_asked() or self._out_of_time())
-        numbers = self.progress.step + np.arange(batches.call.steps, dtype=np.int32)
-        batch = step.Batch(batches.images, batches.labels, batches.weights, batches.places, batches.totals, numbers, stop)
-        if batches.call.taken_apart:
+        batch = batch._replace(stop=stop)
+        if call.taken_apart:
             return self._profiled_call(batch, rates)
-        call = self._warmup_call if self.progress.step < self._warmup else self._train_call
-        return call(batch, rates).numpy(), None
+        train = self._warmup_call if self.progress.step < self._warmup else self._train_call
+        return train(batch, rates).numpy(), None
 
     def _add(self, steps: int, sums: np.ndarray, seconds: float) -> None:
         progress = self.progress
@@ -276,9 +275,9 @@ class Trainer:
         for line in lines:
             print(line, flush=True)
 
-    def _rates(self, epoch: int, batches: Batches) -> np.ndarray:
+    def _rates(self, epoch: int, call: Call) -> np.ndarray:
         counts = self.job.counts
-        steps = range(batches.call.first, batches.call.first + batches.call.steps)
+        steps = range(call.first, call.first + call.steps)
         times = (epoch - 1 + number / counts.steps_per_epoch for number in steps)
         return np.array([schedule.learning_rate(self.job.config, counts.workers, at) for at in times], np.float32)
 
@@ -317,10 +316,10 @@ class Trainer:
                 seconds=round(seconds, 6),
             )
 
-    def _sample_split(self, epoch: int, batches: Batches, parts: dict[str, float] | None, seconds: float, waited: float) -> None:
-        self.splits.waited(waited, batches.call.steps)
-        if batches.call.taken_apart:
-            self.splits.sample(epoch, self.progress.step, int(batches.weights.sum()), parts, seconds)
+    def _sample_split(self, epoch: int, call: Call, batch: Batch, parts: dict[str, float] | None, seconds: float, waited: float) -> None:
+        self.splits.waited(waited, call.steps)
+        if call.taken_apart:
+            self.splits.sample(epoch, self.progress.step, int(batch.weights.sum()), parts, seconds)
 
     def _finish_epoch(self, epoch: int) -> None:
         progress = self.progress

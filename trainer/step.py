@@ -11,13 +11,14 @@ import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from trainer.cluster import Cluster
+from trainer.data.pipeline import Batch
 from trainer.optimizer import Rule, other_penalties
 from trainer.reduction.chain import Chain
 from trainer.stopwatch import Stopwatch
@@ -28,29 +29,6 @@ SEEDS_APART = 1_000_003
 """Distance between the seeds of two devices' generators."""
 DRAWS = 256
 """Upper bound on how often a generator is called per step."""
-
-
-class Batch(NamedTuple):
-    """One worker's part of a step; for several steps each field but `stop` has an extra leading dimension."""
-
-    images: Any
-    """`[batch, height, width, channels]` uint8."""
-    labels: Any
-    """`[batch]` int32."""
-    weights: Any
-    """`[batch]` float32; 0 leaves an image out."""
-    places: Any
-    """`[batch]` int32: position of each image in the global batch."""
-    total: Any
-    """float32: size of the global batch."""
-    number: Any
-    """int32: number of the step in the run, from 0."""
-    stop: Any
-    """float32: 1 where this worker asks all to stop."""
-
-    def at(self, index: Any) -> "Batch":
-        """One step of several."""
-        return self._replace(**{name: getattr(self, name)[index] for name in self._fields[:-1]})
 
 
 def full(images: np.ndarray, labels: np.ndarray, total: int | None = None) -> Batch:

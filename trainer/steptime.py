@@ -8,6 +8,7 @@ import numpy as np
 from trainer import assembly, step
 from trainer.cluster import Cluster
 from trainer.config import Config
+from trainer.data.pipeline import Batch
 from trainer.member import Member
 
 STEPS = 8
@@ -41,7 +42,7 @@ def measure(config: Config, classes: int, batch: int, threads: int, seconds: flo
     return {"step_seconds": median, "images_per_s": batch / median, "batch": batch, "steps": len(durations) * STEPS}
 
 
-def _random_batches(config: Config, classes: int, batch: int) -> tuple[step.Batch, np.ndarray]:
+def _random_batches(config: Config, classes: int, batch: int) -> tuple[Batch, np.ndarray]:
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (STEPS, batch, *config.data.image_size), dtype=np.uint8)
     labels = random.integers(0, classes, (STEPS, batch)).astype(np.int32)
