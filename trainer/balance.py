@@ -41,12 +41,12 @@ def shares(
         ConfigError: the list's length differs from the number of workers.
     """
     workers = cluster.member.workers
-    known = given(train, workers)
-    if known is not None:
-        return known, False
-    for found in before:
-        if found is not None and len(found) == workers:
-            return list(found), False
+    fixed = given(train, workers)
+    if fixed is not None:
+        return fixed, False
+    for earlier in before:
+        if earlier is not None and len(earlier) == workers:
+            return list(earlier), False
     return balanced(global_batch, _measured(cluster, global_batch // workers, seconds, overhead)), True
 
 
@@ -105,8 +105,8 @@ def balanced(global_batch: int, costs: Sequence[tuple[float, float]]) -> list[in
     return [int(size) for size in sizes]
 
 
-def told(names: Sequence[str], global_batch: int, parts: Sequence[int]) -> str:
-    """`worker1 107, worker2 53 images a step`."""
+def described(names: Sequence[str], global_batch: int, parts: Sequence[int]) -> str:
+    """`worker1 107, worker2 53 images per step`."""
     total = sum(parts)
     sizes = [math.floor(global_batch * part / total + 0.5) for part in parts]
-    return ", ".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True)) + " images a step"
+    return ", ".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True)) + " images per step"

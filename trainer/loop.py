@@ -10,9 +10,7 @@ import functools
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,43 +18,18 @@ import numpy as np
 from trainer import assembly, auto_reduction, balance, kept, reduction, schedule, step
 from trainer.checkpoint import Memories, States, newest_progress, restore, save_snapshot
 from trainer.cluster import Cluster, digest
-from trainer.config import Config, Reduction
-from trainer.data.cache import Images
-from trainer.data.manifest import Manifest
+from trainer.config import Reduction
 from trainer.data.partition import EpochPlan, share
 from trainer.data.pipeline import Batch, Call, Feeder, calls
 from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged
-from trainer.files import write_json
+from trainer.job import Job
+from trainer.recording import Recorder
 from trainer.reduction import chain
 from trainer.rundir import prune, snapshot_name, snapshot_path, wanted
 from trainer.saving import Saver
-from trainer.schedule import Counts
-from trainer.telemetry import Events, History, Metrics, ProgressLines, Splits, StepLines
 
 VALIDATION_BATCH = 250
 STATE, PART = "the training state", "what the reduction has not sent"
-
-
-@dataclass
-class Job:
-    """What a worker is asked to do, and its inputs."""
-
-    config: Config
-    counts: Counts
-    run: Path
-    manifest: Manifest
-    images: dict[str, Images]
-    metrics: Metrics
-    stop_asked: Callable[[], bool]
-    own: Path
-    """This worker's part of the run directory, `workers/<host>`."""
-    started: float
-    """When this process started the job, on the monotonic clock."""
-
-    @property
-    def stop_marker(self) -> Path:
-        """Exists when stop.yml asked for the stop, rather than a signal from elsewhere."""
-        return self.own / "stop"
 
 
 class Trainer:
@@ -85,14 +58,10 @@ class Trainer:
         self.memories = Memories(job.own / "memory", cluster.member, config.checkpoint.keep, method.memory, job.metrics.warning)
         self.saver = Saver(job.metrics.warning, self._make_room)
         self.shares = self._divide()
-        self.history = History(job.run / "history.csv")
-        self.events = Events(job.run / "logs") if cluster.member.is_chief else None
         self._saved = 0
         """The step of the newest saved state of this run that this worker took part in saving."""
         self._last: tuple[str, int, dict[str, Any]] | None = None
         """Name, epoch and row of the snapshot of the current weights; None inside an epoch."""
-        self.splits, self._lines = Splits(job.metrics), StepLines(config.telemetry.log_every)
-        self._progress_lines = ProgressLines(job.counts.epochs, job.counts.total_steps, cluster.member.is_chief)
         self._prepare_data()
 
     def _divide(self) -> list[int]:
@@ -100,10 +69,15 @@ class Trainer:
         if train.batch_sizes == balance.CALIBRATED:
             job.metrics.phase("measuring the workers")
         before = [self._before.shares, self._kept.shares]
-        found, measured = balance.shares(train, self.cluster, job.counts.global_batch, before, self._own_seconds, self._overhead_seconds)
-        if measured or len(set(found)) > 1:
-            job.metrics.shares(balance.told(self.cluster.member.hosts, job.counts.global_batch, found), found, measured)
-        return found
+        shares, measured = balance.shares(train, self.cluster, job.counts.global_batch, before, self._own_seconds, self._overhead_seconds)
+        if measured or len(set(shares)) > 1:
+            job.metrics.record(
+                "shares",
+                told=balance.described(self.cluster.member.hosts, job.counts.global_batch, shares),
+                parts=shares,
+                measured=measured,
+            )
+        return shares
 
     def _choose(self) -> Reduction:
         job, cluster = self.job, self.cluster
@@ -113,7 +87,7 @@ class Trainer:
         measure = functools.partial(self._own_seconds, max(1, job.counts.global_batch * parts[member.rank] // sum(parts)))
         shapes = step.shapes(self.model)
         chosen, self.choice = auto_reduction.resolve(job.config.reduction, cluster, shapes, self._before.method, measure, self._kept)
-        job.metrics.reduction(self.choice.name, self.choice.why, self.choice.measured)
+        job.metrics.record("reduction", name=self.choice.name, why=self.choice.why, measured=self.choice.measured)
         return chosen
 
     def _own_seconds(self, batch: int) -> float:
@@ -150,7 +124,7 @@ class Trainer:
         self._saved = self.progress.step
         self._remember()
         self._seconds_before = self.progress.seconds_total
-        self.history.truncate(self.progress.step // self.job.counts.steps_per_epoch)
+        self.recorder = Recorder(self.job, self.cluster.member.is_chief, self.saver, self.progress)
         # A layer may hold non-finite values from the start, such as a mask of -inf.
         self._numbers = [bool(np.isfinite(array).all()) for array in self._weights()]
         self._same_weights("at the start")
@@ -238,9 +212,8 @@ class Trainer:
         self._check_finite(rows, rates)
         sums = rows.astype(np.float64).sum(axis=0)
         self._add(call.steps, sums, seconds + waited)
-        self._log(epoch, call.steps, sums, seconds + waited, float(rates[-1]))
-        self._sample(epoch, sums, seconds + waited, waited)
-        self._sample_split(epoch, call, batch, parts, seconds, waited)
+        self.recorder.call(epoch, call.steps, sums, seconds + waited, waited, float(rates[-1]))
+        self.recorder.split(epoch, call, batch, parts, seconds, waited)
         stop, every = bool(sums[3] > 0), self.job.config.checkpoint.every_steps
         # At the end of an epoch its record comes first: a resume from a state saved here would skip it.
         if (stop or (every and self.progress.step % every == 0)) and not self._epoch_is_over():
@@ -264,16 +237,6 @@ class Trainer:
         progress.step += steps
         progress.loss, progress.images, progress.correct = progress.loss + sums[0], progress.images + sums[1], progress.correct + sums[2]
         progress.seconds, progress.images_total = progress.seconds + seconds, progress.images_total + sums[1]
-
-    def _log(self, epoch: int, steps: int, sums: np.ndarray, seconds: float, rate: float) -> None:
-        progress = self.progress
-        if self.cluster.member.is_chief and self.job.config.telemetry.log_every:
-            lines = self._lines.add(progress.step, steps, sums.tolist(), seconds, rate)
-        else:
-            means = progress.loss / progress.images, progress.correct / progress.images
-            lines = self._progress_lines.add(epoch, progress.step, float(sums[1]), seconds, *means)
-        for line in lines:
-            print(line, flush=True)
 
     def _rates(self, epoch: int, call: Call) -> np.ndarray:
         counts = self.job.counts
@@ -303,69 +266,30 @@ class Trainer:
         narrow = self.choice.name == "half" and self.job.config.reduction.dtype == "float16"
         return f"{lower}. Or a gradient was too large for float16: reduction.dtype=bfloat16" if narrow else lower
 
-    def _sample(self, epoch: int, sums: np.ndarray, seconds: float, waited: float) -> None:
-        self.job.metrics.step = self.progress.step
-        if self.progress.step // self.job.config.train.steps_per_call % self.job.config.telemetry.sample_every == 0:
-            self.job.metrics.steps(
-                epoch=epoch,
-                step=self.progress.step,
-                images_per_s=round(sums[1] / seconds, 1),
-                loss=round(self.progress.loss / self.progress.images, 6),
-                accuracy=round(self.progress.correct / self.progress.images, 6),
-                input_wait=round(waited, 6),
-                seconds=round(seconds, 6),
-            )
-
-    def _sample_split(self, epoch: int, call: Call, batch: Batch, parts: dict[str, float] | None, seconds: float, waited: float) -> None:
-        self.splits.waited(waited, call.steps)
-        if call.taken_apart:
-            self.splits.sample(epoch, self.progress.step, int(batch.weights.sum()), parts, seconds)
-
     def _finish_epoch(self, epoch: int) -> None:
         progress = self.progress
         val_loss, val_accuracy = self._validate()
         self._check_update(val_loss, "the validation loss")
         self._check_weights()
-        row = {
-            "epoch": epoch,
-            "loss": round(progress.loss / progress.images, 6),
-            "accuracy": round(progress.correct / progress.images, 6),
-            "val_loss": round(val_loss, 6),
-            "val_accuracy": round(val_accuracy, 6),
-            "learning_rate": float(schedule.learning_rate(self.job.config, self.job.counts.workers, epoch - 1)),
-            "seconds": round(progress.seconds, 3),
-            "images_per_s": round(progress.images / progress.seconds, 1),
-        }
+        row = self.recorder.row(epoch, val_loss, val_accuracy)
         if progress.step % self.job.counts.steps_per_epoch == 0:
             progress.loss = progress.images = progress.correct = progress.seconds = 0.0
         self.job.metrics.phase("saving", f"epoch {epoch}")
-        self._record(epoch, row, self.splits.epoch())
+        self.recorder.events(row)
+        if self.cluster.member.is_chief:
+            self._snapshot(epoch, row)
+            self.recorder.add(row)
+            prune(self.job.run, self.job.config.checkpoint.snapshots, self.recorder.history.rows)
         self._save_state()
         self._summary("RUNNING")
-        self.job.metrics.epoch(row)
-        print(self._progress_lines.epoch(row), flush=True)
-
-    def _record(self, epoch: int, row: dict[str, Any], phases: dict[str, float]) -> None:
-        if self.events is not None:
-            self.saver.save("TensorBoard's log", self.job.run / "logs", None, functools.partial(self._write_events, epoch, row, phases))
-            self._snapshot(epoch, row)
-            self._add_row(row)
-            prune(self.job.run, self.job.config.checkpoint.snapshots, self.history.rows)
-
-    def _write_events(self, epoch: int, row: dict[str, Any], phases: dict[str, float]) -> None:
-        assert self.events is not None
-        self.events.epoch(row)
-        self.events.phases(epoch, phases)
+        self.recorder.epoch(row)
 
     def _snapshot(self, epoch: int, row: dict[str, Any]) -> None:
-        policy, rows = self.job.config.checkpoint.snapshots, self.history.rows
-        if wanted(policy, rows, row):
+        policy = self.job.config.checkpoint.snapshots
+        if wanted(policy, self.recorder.history.rows, row):
             self._last = snapshot_name(policy, epoch), epoch, row
             path, size = snapshot_path(self.job.run, epoch), _size([weight.value for weight in self.model.weights])
             self.saver.save(self._last[0], path, size, lambda: save_snapshot(self.model, self.job.run, epoch))
-
-    def _add_row(self, row: dict[str, Any]) -> None:
-        self.saver.save("history.csv", self.job.run / "history.csv", None, lambda: self.history.add(row))
 
     def _validate(self) -> tuple[float, float]:
         """Mean loss and accuracy over all validation images: one shard per worker, one all-reduce."""
@@ -435,7 +359,7 @@ class Trainer:
         if self._last is not None and self._last[0] in self.saver.missing:
             self._snapshot(*self._last[1:])
         if "history.csv" in self.saver.missing:
-            self._add_row(self.history.rows[-1])
+            self.recorder.add(self.recorder.history.rows[-1])
 
     def _needed(self) -> list[str]:
         """What a run must have saved to succeed."""
@@ -468,35 +392,8 @@ class Trainer:
         return PREEMPTED if stopped else DONE
 
     def _summary(self, state: str, by_rank: list[str] | None = None) -> None:
-        if not self.cluster.member.is_chief:
-            return
-        progress, counts = self.progress, self.job.counts
-        # The current epoch may already have a row if the run ended inside it.
-        finished = progress.step // counts.steps_per_epoch
-        steps_seconds = sum(row["seconds"] for row in self.history.rows if row["epoch"] <= finished) + progress.seconds
-        summary = {
-            "state": state,
-            "workers": counts.workers,
-            "epochs_done": finished,
-            "epochs": counts.epochs,
-            "steps": progress.step,
-            "total_steps": counts.total_steps,
-            "in_steps": self.job.config.train.steps is not None,
-            "restarts": progress.restarts,
-            "reduction": dataclasses.asdict(self.choice),
-            "shares": self.shares if len(set(self.shares)) > 1 else None,
-            "seconds_total": round(self._seconds_total(), 3),
-            "seconds_training": round(progress.seconds_training, 3),
-            "images_per_s": round(progress.images_total / steps_seconds, 1) if steps_seconds else None,
-            "best": self.history.best(),
-            "weights_sha256": by_rank[0] if by_rank else None,
-            "weights_sha256_by_rank": by_rank,
-            "exact": not progress.inexact,
-            "inexact_because": progress.inexact,
-            "unsaved": self.saver.missing,
-        }
-        path = self.job.run / "summary.json"
-        self.saver.save("summary.json", path, None, lambda: write_json(path, summary))
+        if self.cluster.member.is_chief:
+            self.recorder.summary(state, self._seconds_total(), self.choice, self.shares, by_rank)
 
 
 def _size(arrays: Sequence[Any]) -> int:

@@ -54,39 +54,19 @@ class Metrics:
     def phase(self, name: str, note: str = "") -> None:
         """Record what this worker is doing now."""
         self.phase_name = name
-        self._write("phase", {"phase": name, "note": note})
+        self.record("phase", phase=name, note=note)
 
     def heartbeat(self) -> None:
         """Record that this worker is alive."""
-        self._write("heartbeat", {"phase": self.phase_name, "step": self.step})
-
-    def steps(self, **values: Any) -> None:
-        """Record the progress of one call."""
-        self.step = values["step"]
-        self._write("steps", values)
-
-    def reduction(self, name: str, why: str, measured: bool) -> None:
-        """Record how gradients are sent, why, and whether that was measured just now."""
-        self._write("reduction", {"name": name, "why": why, "measured": measured})
+        self.record("heartbeat", phase=self.phase_name, step=self.step)
 
     def warning(self, text: str) -> None:
         """Warn the user at once, in worker.log and on the terminal of anyone watching."""
         print(f"warning: {text}", flush=True)
-        self._write("warning", {"text": text})
+        self.record("warning", text=text)
 
-    def shares(self, told: str, parts: list[int], measured: bool) -> None:
-        """Record how a step's images are divided."""
-        self._write("shares", {"told": told, "parts": parts, "measured": measured})
-
-    def split(self, **values: Any) -> None:
-        """Record the parts of a profiled step."""
-        self._write("split", values)
-
-    def epoch(self, row: dict[str, Any]) -> None:
-        """Record a finished epoch."""
-        self._write("epoch", row)
-
-    def _write(self, kind: str, values: dict[str, Any]) -> None:
+    def record(self, kind: str, **values: Any) -> None:
+        """Append a line of this kind."""
         line = json.dumps({"t": round(time.time(), 3), "kind": kind, **values}).encode() + b"\n"
         with self._lock:
             if kind not in SAMPLES or not (self._waiting or self._begun):
@@ -140,7 +120,7 @@ class Splits:
         values = {"input": waited, **parts}
         self._of_epoch.append(values)
         rounded = {phase: round(values[phase], 6) for phase in PHASES}
-        self._metrics.split(epoch=epoch, step=step, **rounded, step_seconds=round(waited + seconds, 6), images=images)
+        self._metrics.record("split", epoch=epoch, step=step, **rounded, step_seconds=round(waited + seconds, 6), images=images)
 
     def epoch(self) -> dict[str, float]:
         """Mean milliseconds of every phase over the samples since the last call; empty if there were none."""
@@ -281,19 +261,16 @@ class Events:
         self._folder, self._open = folder, tf.summary.create_file_writer
         self._writers: dict[str, Any] = {}
 
-    def epoch(self, row: dict[str, Any]) -> None:
-        """Write a finished epoch's scalars; the x axis is the epoch."""
+    def epoch(self, row: dict[str, Any], phases: dict[str, float]) -> None:
+        """Write a finished epoch's scalars, and `phases` of its steps as `split/<phase>` in milliseconds; the x axis is the epoch."""
         values = {
             "train": {"loss": "loss", "accuracy": "accuracy", "learning_rate": "learning_rate", "images_per_s": "images_per_s"},
             "validation": {"loss": "val_loss", "accuracy": "val_accuracy"},
         }
         for split, scalars in values.items():
             self._scalars(split, row["epoch"], {tag: row[key] for tag, key in scalars.items()})
-
-    def phases(self, epoch: int, phases: dict[str, float]) -> None:
-        """Write the parts of the chief's steps in an epoch, as `split/<phase>` in milliseconds."""
         if phases:
-            self._scalars("train", epoch, {f"split/{phase}": value for phase, value in phases.items()})
+            self._scalars("train", row["epoch"], {f"split/{phase}": value for phase, value in phases.items()})
 
     def _scalars(self, split: str, epoch: int, values: dict[str, float]) -> None:
         try:

@@ -18,6 +18,7 @@ from trainer.data.cache import open_images
 from trainer.data.manifest import Published
 from trainer.errors import DIVERGED, FAILED, RESTART, Diverged, LockstepError, PeerLost
 from trainer.files import full, shortage
+from trainer.job import Job
 from trainer.member import Member
 from trainer.peerwatch import PeerWatch
 from trainer.saving import FIX, Log, Reserve
@@ -101,7 +102,7 @@ def _train(
     import tensorflow as tf
 
     from trainer.cluster import Cluster, ask
-    from trainer.loop import Job, Trainer
+    from trainer.loop import Trainer
 
     member = Member.from_environment()
     print(
