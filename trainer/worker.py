@@ -1,8 +1,4 @@
-"""The worker process: from a run directory on this node to an exit code.
-
-Exit codes: 0 done, 75 a peer was lost (restart me), 42 preempted with the state saved, 3 the loss
-diverged; anything else is a failure.
-"""
+"""The worker process: from a run directory on this node to an exit code of `trainer.errors`."""
 
 import gc
 import json
