@@ -86,9 +86,7 @@ def line(small: int, first: float, large: int, second: float) -> tuple[float, fl
 def balanced(global_batch: int, costs: Sequence[tuple[float, float]]) -> list[int]:
     """Numbers of images, at least 1 each and `global_batch` in total, for which all workers take equally long.
 
-    Args:
-        global_batch: at least the number of workers.
-        costs: fixed seconds and seconds per image of each worker.
+    `costs` are each worker's fixed seconds and seconds per image.
     """
     speeds = np.array([1 / an_image for _, an_image in costs])
     fixed = np.array([fixed for fixed, _ in costs])

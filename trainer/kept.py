@@ -49,7 +49,7 @@ def parse(stored: Any) -> Kept:
     return Kept(method if method in METHODS else None, shares if sound else None, str(stored.get("told", "")))
 
 
-def known(asked: Reduction, addresses: Sequence[str], before: str | None, kept: Kept | None) -> tuple[str, str] | None:
+def unmeasured(asked: Reduction, addresses: Sequence[str], before: str | None, kept: Kept | None) -> tuple[str, str] | None:
     """The method for several workers and the reason for it; None if it must be measured.
 
     Args:

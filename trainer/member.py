@@ -57,11 +57,5 @@ def endpoint(address: str, port: object) -> str:
 
 
 def tf_config(cluster: Mapping[str, Sequence[str]], index: int, role: str = "worker") -> dict[str, Any]:
-    """TF_CONFIG of one member.
-
-    Args:
-        cluster: the members' endpoints by role.
-        index: of the member among those of its role.
-        role: of the member.
-    """
+    """TF_CONFIG of the member with this index among those of its role; `cluster` holds all endpoints by role."""
     return {"cluster": cluster, "task": {"type": role, "index": index}}

@@ -29,15 +29,9 @@ class Recorder:
         self._detailed = is_chief and job.config.telemetry.log_every > 0
 
     def call(self, epoch: int, steps: int, sums: np.ndarray, seconds: float, waited: float, rate: float) -> None:
-        """Record a finished call.
+        """Record a finished call of `steps` steps.
 
-        Args:
-            epoch: from 1.
-            steps: of the call.
-            sums: `step.SUMS` over the call.
-            seconds: of the call, including its wait for images.
-            waited: seconds of that wait.
-            rate: learning rate of the last step.
+        `sums` are `step.SUMS` over the call; `seconds` includes what it waited for images; `rate` is the last step's learning rate.
         """
         progress, metrics = self._progress, self._job.metrics
         loss, accuracy = progress.loss / progress.images, progress.correct / progress.images
@@ -96,15 +90,7 @@ class Recorder:
         print(self._progress_lines.epoch(row), flush=True)
 
     def summary(self, state: str, seconds_total: float, choice: Choice, shares: list[int], by_rank: list[str] | None) -> None:
-        """Write summary.json.
-
-        Args:
-            state: of the run.
-            seconds_total: since the launch, over all launches.
-            choice: how gradients are sent.
-            shares: each worker's share of a step.
-            by_rank: digests of the workers' weights; None before the end.
-        """
+        """Write summary.json; `by_rank` are the digests of the workers' weights, None before the end."""
         progress, counts = self._progress, self._job.counts
         # The current epoch may already have a row if the run ended inside it.
         finished = progress.step // counts.steps_per_epoch

@@ -25,9 +25,8 @@ from trainer import config as configs
 from trainer import member, ports, sealed
 from trainer.errors import DONE, FAILED, PREEMPTED, RESTART, ClusterError
 from trainer.files import read_json, sha256_file, write_json
-from trainer.records import HEADER
+from trainer.records import HEADER, read_history
 from trainer.rundir import prune, snapshots_policy
-from trainer.telemetry import read_history
 
 if TYPE_CHECKING:
     from trainer.data.manifest import Published

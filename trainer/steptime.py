@@ -16,17 +16,10 @@ STEPS = 8
 
 
 def measure(config: Config, classes: int, batch: int, threads: int, seconds: float) -> dict[str, Any]:
-    """Time training steps of a configuration's model on random images.
-
-    Args:
-        config: the run's configuration.
-        classes: number of classes.
-        batch: images per step on this worker.
-        threads: intra-op threads.
-        seconds: how long to measure after the warm-up; at least three calls are timed.
+    """Time training steps of a configuration's model on `batch` random images, for some seconds after the warm-up.
 
     Returns:
-        `step_seconds` (median over calls), `images_per_s`, `batch`, `steps` timed.
+        `step_seconds` (median over at least three calls), `images_per_s`, `batch`, `steps` timed.
     """
     cluster = Cluster(Member(0, ["alone"]), threads)
     local = assembly.build_local(cluster, config, classes)

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from trainer import files
-from trainer.telemetry import HISTORY, PHASES, History, Metrics, ProgressLines, Splits, StepLines, read_history
+from trainer.records import HISTORY, PHASES, read_history
+from trainer.telemetry import History, Metrics, ProgressLines, Splits, StepLines
 
 
 def row(epoch, val_accuracy=0.5, **more):
