@@ -34,13 +34,8 @@ def resolve(
 ) -> tuple[Reduction, Choice]:
     """The reduction of a run, with a name other than `auto`, and why; the same on all workers.
 
-    Args:
-        asked: the section `reduction`.
-        cluster: connected as the run will be.
-        shapes: of the gradients.
-        before: the method that a resumed run began with.
-        own_seconds: measures a forward and backward pass on this worker.
-        kept: earlier measurements for this model on these hosts, the same on all workers.
+    `before` is the method that a resumed run began with; `own_seconds` measures a forward and backward pass on this worker;
+    `kept` are earlier measurements for this model on these hosts, the same on all workers. The cluster is connected.
     """
     settled = unmeasured(asked, cluster.member.hosts, before, kept)
     if cluster.member.workers == 1:

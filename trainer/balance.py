@@ -29,16 +29,11 @@ def shares(
 ) -> tuple[list[int], bool]:
     """Each worker's relative share of a step, the same list on all workers; and whether it was measured just now.
 
-    Args:
-        train: `batch_sizes` is None (equal shares), a list by rank, or `auto`.
-        cluster: that trains.
-        global_batch: images per step.
-        before: lists of shares measured earlier, or None; the first one for this number of workers is used.
-        seconds: measures a forward and backward pass over N images on this worker.
-        overhead: measures the rest of a step on this worker, without waiting for others.
+    Of the lists in `before`, measured earlier, the first one for this number of workers is used. `seconds` measures a forward
+    and backward pass over N images on this worker, `overhead` the rest of a step, without waiting for others.
 
     Raises:
-        ConfigError: the list's length differs from the number of workers.
+        ConfigError: the length of `train.batch_sizes` differs from the number of workers.
     """
     workers = cluster.member.workers
     fixed = given(train, workers)

@@ -4,13 +4,11 @@ A state is one `state/step-<step>.npz`: weights, optimizer slots and the sums of
 in the order in which the model creates them. The order of images and the learning rate follow from
 the step alone, so nothing else is needed. Only the chief writes; every worker restores.
 
-A reduction may have its own memory on each worker (what PowerSGD has not sent yet). Each worker
-writes its part, `workers/<host>/memory/step-<step>.npz`, before the chief writes the state. Parts and
-state belong together only if the same attempt wrote them: a worker that was away for a while may hold
-an older part for the same step.
+A reduction may have its own memory on each worker (what PowerSGD has not sent yet). Each worker writes its part,
+`workers/<host>/memory/step-<step>.npz`, before the chief writes the state. Parts and state belong together only if the same attempt
+wrote them: a worker that was away for a while may hold an older part for the same step.
 
-Each file carries its digest (`trainer.sealed`). A damaged file is moved to `damaged/` with a warning, and the newest intact state is
-used instead.
+Each file carries its digest (`trainer.sealed`). A damaged one is moved to `damaged/`, and the newest intact state is used instead.
 """
 
 import contextlib

@@ -298,12 +298,12 @@ def override(raw: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     result = copy.deepcopy(raw)
     for dotted, value in overrides.items():
         *sections, key = dotted.split(".")
-        place: Any = result
+        values: Any = result
         for section in sections:
-            place = place.setdefault(section, {})
-            if not isinstance(place, dict):
+            values = values.setdefault(section, {})
+            if not isinstance(values, dict):
                 raise ConfigError(f"{dotted}: {section} is a single value, not a section")
-        place[key] = value
+        values[key] = value
     return result
 
 
@@ -396,11 +396,7 @@ def _describe(options: tuple[Any, ...]) -> str:
 
 
 def check(config: Config) -> None:
-    """Refuse values that are out of range or inconsistent.
-
-    Raises:
-        ConfigError: names the key, its value and the rule.
-    """
+    """Refuse values that are out of range or inconsistent (ConfigError)."""
     data, train, optimizer, schedule = config.data, config.train, config.optimizer, config.schedule
     size = data.image_size
     _rule(config.seed >= 0, "seed", config.seed, "at least 0")
@@ -456,12 +452,8 @@ def _check_augment(augment: Augment) -> None:
     _rule(0 <= augment.shift < 1, "augment.shift", augment.shift, "from 0 to below 1")
     _rule(0 <= augment.rotate <= 180, "augment.rotate", augment.rotate, "from 0 to 180")
     scale = augment.scale
-    _rule(
-        not scale or (len(scale) == 2 and 0 < scale[0] <= scale[1] < math.inf),
-        "augment.scale",
-        list(scale),
-        "empty, or [least, most] above 0",
-    )
+    fits = not scale or (len(scale) == 2 and 0 < scale[0] <= scale[1] < math.inf)
+    _rule(fits, "augment.scale", list(scale), "empty, or [least, most] above 0")
 
 
 def _check_reduction(reduction: Reduction) -> None:

@@ -52,11 +52,7 @@ def parse(stored: Any) -> Kept:
 def unmeasured(asked: Reduction, addresses: Sequence[str], before: str | None, kept: Kept | None) -> tuple[str, str] | None:
     """The method for several workers and the reason for it; None if it must be measured.
 
-    Args:
-        asked: the section `reduction`.
-        addresses: of the workers, without ports.
-        before: the method that a resumed run began with.
-        kept: measurements of an earlier run.
+    `addresses` have no ports; `before` is the method that a resumed run began with, `kept` the measurements of an earlier run.
     """
     if asked.name != "auto":
         return asked.name, "as configured"

@@ -71,12 +71,8 @@ class Trainer:
         before = [self._before.shares, self._kept.shares]
         shares, measured = balance.shares(train, self.cluster, job.counts.global_batch, before, self._own_seconds, self._overhead_seconds)
         if measured or len(set(shares)) > 1:
-            job.metrics.record(
-                "shares",
-                told=balance.described(self.cluster.member.hosts, job.counts.global_batch, shares),
-                parts=shares,
-                measured=measured,
-            )
+            description = balance.described(self.cluster.member.hosts, job.counts.global_batch, shares)
+            job.metrics.record("shares", told=description, parts=shares, measured=measured)
         return shares
 
     def _choose(self) -> Reduction:
@@ -94,7 +90,7 @@ class Trainer:
         return auto_reduction.own_seconds(self.cluster, self._forward_backward_call, self.job.config.data.image_size, batch)
 
     def _overhead_seconds(self) -> float:
-        with self._taken_back():
+        with self._undone():
             return auto_reduction.overhead_seconds(self._profiled_call, self.job.config.data.image_size)
 
     def _prepare_data(self) -> None:
@@ -144,19 +140,19 @@ class Trainer:
     def _trace(self) -> None:
         """Run one step of each kind on a blank image and undo it, so that no training step waits for tracing or connections."""
         blank, rates = step.blank(self.job.config.data.image_size), np.zeros(1, np.float32)
-        with self._taken_back():
+        with self._undone():
             for call in [self._train_call, *([self._warmup_call] if self._warmup else [])]:
                 call(blank, rates)
             if self.job.config.telemetry.profile_every:
                 self._profiled_call(blank, rates)
 
     @contextlib.contextmanager
-    def _taken_back(self) -> Iterator[None]:
+    def _undone(self) -> Iterator[None]:
         """Undo the steps run inside: restore everything that training changes."""
-        kept = [*self.variables, *self.memories.memory]
-        before = [np.array(variable.numpy()) for variable in kept]
+        changed = [*self.variables, *self.memories.memory]
+        before = [np.array(variable.numpy()) for variable in changed]
         yield
-        for variable, value in zip(kept, before, strict=True):
+        for variable, value in zip(changed, before, strict=True):
             variable.assign(value)
 
     def _epoch(self) -> bool:
@@ -181,18 +177,10 @@ class Trainer:
     def _calls(self, epoch: int) -> Any:
         counts, config = self.job.counts, self.job.config
         offset = (epoch - 1) * counts.steps_per_epoch
-        last = min(counts.steps_per_epoch, counts.total_steps - offset)
+        first, last = self.progress.step - offset, min(counts.steps_per_epoch, counts.total_steps - offset)
         uneven = last * counts.global_batch > counts.train_images and last == counts.steps_per_epoch
-        return calls(
-            self.progress.step - offset,
-            last,
-            config.train.steps_per_call,
-            uneven,
-            config.checkpoint.every_steps,
-            offset,
-            config.telemetry.profile_every,
-            self._warmup,
-        )
+        every, profile_every = config.checkpoint.every_steps, config.telemetry.profile_every
+        return calls(first, last, config.train.steps_per_call, uneven, every, offset, profile_every, self._warmup)
 
     @staticmethod
     def _timed(feed: Any) -> Any:
@@ -252,16 +240,16 @@ class Trainer:
         bad = np.flatnonzero(~np.isfinite(rows[:, 0]))
         if len(bad):
             number, rate = self.progress.step + int(bad[0]) + 1, float(rates[bad[0]])
-            raise Diverged(f"the loss became {rows[bad[0], 0]} at step {number} with {self._mend(rate)}")
+            raise Diverged(f"the loss became {rows[bad[0], 0]} at step {number} with {self._fix(rate)}")
 
     def _check_update(self, value: float, what: str) -> None:
         """Refuse non-finite results of the last update: that step's own loss was computed with the weights before it."""
         if not math.isfinite(value):
             step, counts = self.progress.step, self.job.counts
             rate = schedule.learning_rate(self.job.config, counts.workers, (step - 1) / counts.steps_per_epoch)
-            raise Diverged(f"{what} became {value} after step {step} with {self._mend(float(rate))}")
+            raise Diverged(f"{what} became {value} after step {step} with {self._fix(float(rate))}")
 
-    def _mend(self, rate: float) -> str:
+    def _fix(self, rate: float) -> str:
         lower = f"learning rate {rate:g}; lower it (-e set=optimizer.learning_rate={rate / 10:g}) under another run name"
         narrow = self.choice.name == "half" and self.job.config.reduction.dtype == "float16"
         return f"{lower}. Or a gradient was too large for float16: reduction.dtype=bfloat16" if narrow else lower

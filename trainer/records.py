@@ -181,20 +181,12 @@ def _shown(value: Any, show: Callable[[str], str] = printable) -> Any:
 
 
 def end(written: str) -> dict[str, Any]:
-    """The contents of exit.json.
-
-    Raises:
-        LockstepError: it is not what a worker writes.
-    """
+    """The contents of exit.json; LockstepError if it is not what a worker writes."""
     return _read(written, "exit.json", _END, _END_TYPES)
 
 
 def summary(written: str) -> dict[str, Any]:
-    """The contents of a worker's summary.json.
-
-    Raises:
-        LockstepError: it is not a summary of a run.
-    """
+    """The contents of a worker's summary.json; LockstepError if it is not a summary of a run."""
     return _read(written, "summary.json", _SUMMARY, _SUMMARY_TYPES)
 
 

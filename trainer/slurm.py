@@ -120,22 +120,14 @@ def _address(node: str, resolve: Callable[[str], str]) -> str:
 
 
 def check_port(port: int) -> None:
-    """Refuse a port that another program listens on.
-
-    Raises:
-        ClusterError: the port is taken.
-    """
+    """Refuse a port that another program listens on (ClusterError)."""
     if error := ports.taken(port):
         who = ports.holder(port) or "another run, or program,"
         raise ClusterError(f"port {port}: {error.strerror}; {who} has it on this node. Fix: end that, or -e slurm_port=N")
 
 
 def check_config(paths: NodePaths) -> None:
-    """Refuse a configuration other than the submitted one.
-
-    Raises:
-        ClusterError: it has changed since.
-    """
+    """Refuse a configuration other than the submitted one (ClusterError)."""
     digest = sha256_file(paths.run / "config.yml")
     if digest != paths.config_sha256:
         raise ClusterError(
@@ -145,11 +137,7 @@ def check_config(paths: NodePaths) -> None:
 
 
 def check_number(paths: NodePaths, nodes: int) -> None:
-    """Refuse a number of nodes other than planned if the learning rate depends on it.
-
-    Raises:
-        ClusterError: the number differs and the learning rate depends on it.
-    """
+    """Refuse a number of nodes other than planned if the learning rate depends on it (ClusterError)."""
     planned = read_json(paths.job / RUN)["workers"]
     scaling = configs.build(configs.load(paths.run / "config.yml")).schedule.scaling
     if scaling != "none" and nodes != planned:
@@ -269,16 +257,8 @@ def _temporary(own: Path) -> Iterator[Path]:
 
 def worker(paths: NodePaths, task: Allocation) -> list[str]:
     """The worker's command line."""
-    options = {
-        "manifest": paths.published.sha256,
-        "run": paths.run,
-        "host": task.node,
-        "packs": paths.published.folder,
-        "caches": paths.caches,
-        "threads": paths.threads,
-        "gpus": paths.gpus,
-        "start-deadline": paths.start_deadline,
-    }
+    data = {"manifest": paths.published.sha256, "run": paths.run, "host": task.node, "packs": paths.published.folder}
+    options = data | {"caches": paths.caches, "threads": paths.threads, "gpus": paths.gpus, "start-deadline": paths.start_deadline}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return [sys.executable, "-m", "trainer", "train", *words]
 

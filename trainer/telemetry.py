@@ -56,6 +56,10 @@ class Metrics:
         self.phase_name = name
         self.record("phase", phase=name, note=note)
 
+    def caching(self, count: int, total: int) -> None:
+        """Record how many images are packed or fetched."""
+        self.phase("caching", f"{count}/{total} images")
+
     def heartbeat(self) -> None:
         """Record that this worker is alive."""
         self.record("heartbeat", phase=self.phase_name, step=self.step)

@@ -29,15 +29,8 @@ def main(
 ) -> int:
     """Train as one worker of the cluster that TF_CONFIG describes.
 
-    Args:
-        run: the run directory on this node, with `config.yml`.
-        host: this worker's inventory name, for `workers/<host>/`.
-        published: the dataset.
-        caches: folder for packed caches on this node.
-        threads: intra-op threads.
-        gpus: how many GPUs it trains on; 0: the CPU.
-        start_deadline: seconds to wait for the other workers.
-        direct_port: TCP port on which the others connect to this worker; 0: any free port.
+    The run directory on this node holds `config.yml`; `host` is this worker's inventory name, for `workers/<host>/`. The others may
+    take `start_deadline` seconds to start. For `threads`, `gpus` and `direct_port` see `trainer.cluster.Cluster`.
     """
     # Importing and tracing create only long-lived objects; scanning them repeatedly would take a sixth of the import time.
     gc.disable()
@@ -88,11 +81,7 @@ def _train(
     config = configs.build(configs.load(run / "config.yml"))
     metrics.phase("caching")
     data = config.data
-
-    def progress(done: int, total: int) -> None:
-        metrics.phase("caching", f"{done}/{total} images")
-
-    manifest, images = open_images(published, caches, data.image_size, data.cache_limit_mb, progress, data.loaders)
+    manifest, images = open_images(published, caches, data.image_size, data.cache_limit_mb, metrics.caching, data.loaders)
     metrics.phase("joining")
     # TensorFlow runs from here on; anything that forks or does not need it comes before.
     import tensorflow as tf

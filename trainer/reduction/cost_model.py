@@ -28,13 +28,9 @@ class Choice:
 
 
 def choose(config: Reduction, shapes: Sequence[tuple[int, ...]], own: float, sending: float) -> Choice:
-    """The method for a model on a cluster.
+    """The method for gradients of these shapes on a cluster.
 
-    Args:
-        config: the section `reduction`, for the rank.
-        shapes: of the gradients.
-        own: seconds of a step's own work on the slowest worker.
-        sending: measured seconds of an all-reduce of all gradients in float32.
+    `own` are the seconds of a step's own work on the slowest worker, `sending` those of an all-reduce of all gradients in float32.
     """
     whole, kept = sent_bytes(config, "packed", shapes), sent_bytes(config, "powersgd", shapes)
     cost = f"all of them would take {_ms(sending)}, {sending / own:.0%} of the {_ms(own)} of a step's own work"

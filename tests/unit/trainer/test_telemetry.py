@@ -19,6 +19,7 @@ def test_metrics_lines_are_json_objects(tmp_path):
     metrics = Metrics(path)
     metrics.phase("joining", 'waits for "b"\nand ö')
     metrics.record("steps", epoch=1, step=8, images_per_s=100.0, loss=2.3, accuracy=0.1, input_wait=0.0, seconds=0.5)
+    metrics.step = 8
     metrics.heartbeat()
     metrics.record("epoch", **row(1))
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
