@@ -85,8 +85,8 @@ def balanced(global_batch: int, costs: Sequence[tuple[float, float]]) -> list[in
     """
     speeds = np.array([1 / an_image for _, an_image in costs])
     fixed = np.array([fixed for fixed, _ in costs])
-    whole = (global_batch + float(fixed @ speeds)) / speeds.sum()
-    wanted = np.maximum(1.0, (whole - fixed) * speeds)
+    step_seconds = (global_batch + float(fixed @ speeds)) / speeds.sum()
+    wanted = np.maximum(1.0, (step_seconds - fixed) * speeds)
     wanted *= global_batch / wanted.sum()
     sizes = np.maximum(1, np.floor(wanted)).astype(int)
     # The largest remainders take what rounding left over; the minimum of 1 may have given out too many.

@@ -97,12 +97,12 @@ class Numbered:
             self._put_aside(path, str(error))
             return None
 
-    def write(self, step: int, arrays: Sequence[Any], **about: Any) -> None:
+    def write(self, step: int, arrays: Sequence[Any], **description: Any) -> None:
         """Write a file with arrays and values that describe them."""
         numbered = {f"{index:04d}": array.numpy() for index, array in enumerate(arrays)}
         with replacing(self.path(step)) as part:
             with part.open("wb") as stream:
-                np.savez(stream, allow_pickle=False, **{name: np.array(value) for name, value in about.items()}, **numbered)
+                np.savez(stream, allow_pickle=False, **{name: np.array(value) for name, value in description.items()}, **numbered)
             sealed.seal(part)
         self._whole[self.path(step)] = True
 
@@ -153,7 +153,7 @@ class States:
         self.files.write(progress.step, variables, progress=json.dumps(asdict(progress)))
         self.files.tidy(progress.step)
 
-    def whole(self) -> Iterator[tuple[int, Progress]]:
+    def readable(self) -> Iterator[tuple[int, Progress]]:
         """Step and progress of the readable states on this disk, newest first."""
         for step in reversed(self.files.steps()):
             progress = self.files.read(step, _progress)
@@ -162,10 +162,10 @@ class States:
 
     def newest(self) -> Progress | None:
         """Progress of the newest readable state; None without any."""
-        return next((progress for _, progress in self.whole()), None)
+        return next((progress for _, progress in self.readable()), None)
 
     def load(self, step: int, variables: Sequence[Any]) -> tuple[list[np.ndarray], Progress]:
-        """Read the state of a step, one of `whole`.
+        """Read the state of a step, one of `readable`.
 
         Raises:
             LockstepError: it belongs to another model, or was damaged in the meantime.
@@ -269,12 +269,12 @@ def restore(cluster: Cluster, states: States, variables: list[tf.Variable], memo
 
 
 def _newest_step(cluster: Cluster, states: States) -> int:
-    return next((step for step, _ in states.whole()), -1) if cluster.member.is_chief else -1
+    return next((step for step, _ in states.readable()), -1) if cluster.member.is_chief else -1
 
 
 def _common(cluster: Cluster, states: States, memories: Memories) -> int:
     """The newest of the chief's steps for which all workers have their memory, else the chief's newest; -1 if it has none."""
-    saved = dict(states.whole()) if cluster.member.is_chief else {}
+    saved = dict(states.readable()) if cluster.member.is_chief else {}
     newest = max(saved, default=-1)
     again = newest >= 0 and saved[newest].hosts == cluster.member.hosts
     usable = {step: progress.attempt for step, progress in saved.items() if again or step == newest}

@@ -191,12 +191,12 @@ class Config:
     telemetry: Telemetry = Telemetry()
 
 
-def nearest(name: str, known: typing.Iterable[str], prefix: str = "") -> str:
-    """A hint ` (did you mean X?)` when a known name is close to `name`, else an empty string.
+def nearest(name: str, candidates: typing.Iterable[str], prefix: str = "") -> str:
+    """A hint ` (did you mean X?)` when a candidate is close to `name`, else an empty string.
 
     `prefix` is shown before X but not compared, because all names share it.
     """
-    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), list(candidates), n=1, cutoff=0.5)
     return f" (did you mean {prefix}{close[0]}?)" if close else ""
 
 
@@ -325,8 +325,8 @@ def _section(kind: type, raw: Any, prefix: str) -> Any:
     hints = typing.get_type_hints(kind)
     for key in raw:
         if key not in hints:
-            known = ", ".join(prefix + name for name in hints)
-            raise ConfigError(f"{prefix}{key}: unknown key{nearest(key, hints, prefix)}; known: {known}")
+            names = ", ".join(prefix + name for name in hints)
+            raise ConfigError(f"{prefix}{key}: unknown key{nearest(key, hints, prefix)}; known: {names}")
     values = {key: value_of(hints[key], value, prefix + key) for key, value in raw.items()}
     return kind(**values)
 
@@ -493,9 +493,9 @@ def _finite(key: str, value: float) -> None:
     _rule(math.isfinite(value), key, value, "finite")
 
 
-def _one_of(key: str, value: str, known: list[str]) -> None:
-    if value not in known:
-        raise ConfigError(f"{key}: {value} is unknown{nearest(value, known)}; it must be one of: {', '.join(known)}")
+def _one_of(key: str, value: str, choices: list[str]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{key}: {value} is unknown{nearest(value, choices)}; it must be one of: {', '.join(choices)}")
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -62,8 +62,8 @@ class Route:
     def __init__(self, arrays: Sequence[np.ndarray], workers: int, rank: int):
         self.one_hop = sum(array.nbytes for array in arrays) * (workers - 1) <= ONE_HOP
         sizes = [array.size for array in arrays]
-        whole = [Piece(array, 0, size) for array, size in enumerate(sizes) if size]
-        self.summed_by = [whole] * workers if self.one_hop else pieces(sizes, workers)
+        everything = [Piece(array, 0, size) for array, size in enumerate(sizes) if size]
+        self.summed_by = [everything] * workers if self.one_hop else pieces(sizes, workers)
         mine = self.summed_by[rank]
         self.incoming = [[np.empty(piece.stop - piece.start, arrays[piece.array].dtype) for piece in mine] for _ in range(workers)]
         # Two sets in turn: the last step's set may still be read while the next is filled.
@@ -240,11 +240,11 @@ class Buffers:
 
     def advance(self, count: int) -> None:
         """Drop the bytes that a call has processed."""
-        done = 0
-        while count and count >= len(self._left[done]):
-            count -= len(self._left[done])
-            done += 1
-        del self._left[:done]
+        finished = 0
+        while count and count >= len(self._left[finished]):
+            count -= len(self._left[finished])
+            finished += 1
+        del self._left[:finished]
         if count:
             self._left[0] = self._left[0][count:]
 

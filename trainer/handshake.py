@@ -183,7 +183,7 @@ class _Listener:
             self._drop_one()
         task = self._loop.create_task(self._hear(connection))
         self._pending[task] = str(address[0])
-        task.add_done_callback(lambda done: self._end(done, connection))
+        task.add_done_callback(lambda ended: self._end(ended, connection))
 
     def _drop_one(self) -> None:
         """Drop the oldest caller from the address with the most, so that one host's flood does not crowd out the others."""

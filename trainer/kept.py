@@ -28,7 +28,7 @@ class Kept:
     """`packed` or `powersgd`; None if not measured."""
     shares: list[int] | None = None
     """Each worker's share of a step, by rank; None if not measured."""
-    told: str = ""
+    origin: str = ""
     """When and by which run: `measured 2026-11-23 by run r`."""
 
 
@@ -61,7 +61,7 @@ def unmeasured(asked: Reduction, addresses: Sequence[str], before: str | None, k
     if one_machine(addresses):
         return "packed", "all workers are on this one machine"
     if kept and kept.method:
-        return kept.method, kept.told
+        return kept.method, kept.origin
     return None
 
 

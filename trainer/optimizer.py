@@ -88,8 +88,8 @@ class Adam:
         powers = tf.pow(config.beta_1, age), tf.pow(config.beta_2, age)
         for number, gradient in enumerate(gradients):
             weight, slots = self._weights[number], (self._means[number], self._squares[number])
-            whole = penalised(multiplied(gradient, weight.shape), short, weight, self._penalties[number])
-            self._apply(weight, slots, whole, rate, powers)
+            full = penalised(multiplied(gradient, weight.shape), short, weight, self._penalties[number])
+            self._apply(weight, slots, full, rate, powers)
 
     def _apply(
         self, weight: Any, slots: tuple[Any, Any], gradient: tf.Tensor, rate: tf.Tensor, powers: tuple[tf.Tensor, tf.Tensor]

@@ -89,14 +89,14 @@ def load(variable: str, function: Function) -> Callable[..., Any]:
     # So that tracebacks and Keras find the source lines.
     linecache.cache[function.file] = (len(function.source), None, function.source.splitlines(keepends=True), function.file)
     sys.modules[module.__name__] = module
-    with telling(variable, function):
+    with explaining_errors(variable, function):
         exec(compile(function.source, function.file, "exec"), module.__dict__)  # noqa: S102 - the user asked to run this code
         loaded: Callable[..., Any] = getattr(module, function.name)
         return loaded
 
 
 @contextlib.contextmanager
-def telling(variable: str, function: Function) -> Iterator[None]:
+def explaining_errors(variable: str, function: Function) -> Iterator[None]:
     """Turn an error in the user's code into a message with its line.
 
     Raises:

@@ -85,8 +85,8 @@ class HostChain:
         large = [gradients[number] for number in self._factors]
         begin = functools.partial(self._begin, [isinstance(one, LowRank) for one in large])
         begun = on_host(begin, tf.nest.flatten(large), sent)
-        whole = [(tuple(tensor.shape), tf.float32) for tensor in (sums, *others)]
-        results = on_host(self._finish, [sums, *others, *begun], [*lefts, *whole, *rights])
+        uncompressed = [(tuple(tensor.shape), tf.float32) for tensor in (sums, *others)]
+        results = on_host(self._finish, [sums, *others, *begun], [*lefts, *uncompressed, *rights])
         count = len(self._factors)
         factors = dict(zip(self._factors, zip(results[:count], results[-count:], strict=True), strict=True))
         small = iter(results[count + 1 : -count])

@@ -189,7 +189,7 @@ def test_what_a_person_names_or_the_run_began_with_comes_first(scratch):
     "stored", [None, [], "x", {"method": "half"}, {"shares": [0, 1]}, {"shares": ["1"]}, {"shares": [True]}, {"method": 3, "shares": 4}]
 )
 def test_a_record_that_makes_no_sense_gives_nothing(stored):
-    assert kept.parse(stored) in (kept.Kept(), kept.Kept(told=""))
+    assert kept.parse(stored) in (kept.Kept(), kept.Kept(origin=""))
 
 
 def test_slurms_jobs_read_theirs_from_their_own_record(tmp_path):
