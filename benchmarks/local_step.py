@@ -64,7 +64,7 @@ def plain(cluster: Any, rank: int) -> Callable[[int], None]:
     def step(images: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images, training=True))
-            loss = tf.reduce_sum(losses) / (BATCH * cluster.place.workers)
+            loss = tf.reduce_sum(losses) / (BATCH * cluster.member.workers)
         variables = model.trainable_variables
         optimizer.apply(tape.gradient(loss, [variable.value for variable in variables]), variables)
         return loss

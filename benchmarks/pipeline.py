@@ -39,8 +39,8 @@ def main() -> None:
 def one_epoch(feeder: Feeder, count: int, epoch: int) -> float:
     """Images per second in one epoch of one worker."""
     steps, seen, begun = count // 128, 0, time.perf_counter()
-    for batches in feeder.epoch(EpochPlan(count, 128, steps, 1, epoch), calls(0, steps, 8, False)):
-        seen += batches.labels.size
+    for _, batch in feeder.epoch(EpochPlan(count, 128, steps, 1, epoch), calls(0, steps, 8, False)):
+        seen += batch.labels.size
     return seen / (time.perf_counter() - begun)
 
 

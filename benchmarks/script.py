@@ -67,9 +67,10 @@ def free_ports(count: int) -> list[int]:
 
 def joined(workers: int) -> Any:
     """The cluster of local workers, with this worker's share of the cores."""
-    from trainer.cluster import Cluster, place_from_environment
+    from trainer.cluster import Cluster
+    from trainer.member import Member
 
-    return Cluster(place_from_environment(), max(1, len(os.sched_getaffinity(0)) // workers))
+    return Cluster(Member.from_environment(), max(1, len(os.sched_getaffinity(0)) // workers))
 
 
 def prepared(cluster: Any, rank: int, steps: int, model: str = "task_cnn", reduction: str = "packed") -> tuple[Any, Any, Any]:
@@ -82,7 +83,7 @@ def prepared(cluster: Any, rank: int, steps: int, model: str = "task_cnn", reduc
     config = Config(model={"name": model}, reduction=Reduction(name=reduction))
     cluster.connect(config.reduction.transport)
     parts, _ = assembly.assemble(assembly.build_local(cluster, config, CLASSES), config, config.reduction)
-    feed = step.full(*batches(rank, steps), BATCH * cluster.place.workers)
+    feed = step.full(*batches(rank, steps), BATCH * cluster.member.workers)
     return parts, feed, np.full(steps, 0.01, np.float32)
 
 

@@ -245,7 +245,7 @@ def history(rows: Sequence[Mapping[str, Any]], path: Path, best_epoch: int | Non
     """Draw accuracy and loss of both splits over the epochs of a run, with the best epoch marked.
 
     Args:
-        rows: from `trainer.telemetry.read_history`.
+        rows: from `trainer.records.read_history`.
         path: of the PNG file.
         best_epoch: one of the rows', or None for no mark.
     """
@@ -290,7 +290,7 @@ def compare(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None
     """Draw the validation accuracy of several runs over their epochs; runs without a finished epoch are named and left out.
 
     Args:
-        runs: name -> rows from `trainer.telemetry.read_history`.
+        runs: name -> rows from `trainer.records.read_history`.
         path: of the PNG file.
     """
     drawn = {name: rows for name, rows in runs.items() if rows}

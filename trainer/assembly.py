@@ -21,13 +21,7 @@ def build_local(cluster: Cluster, config: Config, classes: int) -> step.Local:
 
 
 def assemble(local: step.Local, config: Config, chosen: Reduction) -> tuple[step.Parts, Method]:
-    """The parts of a training step.
-
-    Args:
-        local: from `build_local`; its cluster is connected if several workers train.
-        config: for the optimizer and the seed.
-        chosen: how gradients are sent; its name is not `auto`.
-    """
+    """The parts of a training step, whose cluster is connected if several workers train; the name of `chosen` is not `auto`."""
     cluster = local.cluster
     setting = Setting(cluster.strategy.num_replicas_in_sync, cluster.direct is not None, cluster.threads, config.seed)
     with cluster.strategy.scope():

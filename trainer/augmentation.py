@@ -9,7 +9,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from trainer.config import Augment
-from trainer.step import Batch
+from trainer.data.pipeline import Batch
 
 DRAWS = 5
 """Numbers drawn per image: row, column, mirroring, angle, scale."""

@@ -13,7 +13,7 @@ import numpy as np
 from trainer import step
 from trainer.cluster import Cluster
 from trainer.config import Reduction
-from trainer.kept import SENT, Kept, known
+from trainer.kept import SENT, Kept, unmeasured
 from trainer.reduction.cost_model import Choice, choose, sent_bytes
 
 Shapes = Sequence[tuple[int, ...]]
@@ -34,29 +34,22 @@ def resolve(
 ) -> tuple[Reduction, Choice]:
     """The reduction of a run, with a name other than `auto`, and why; the same on all workers.
 
-    Args:
-        asked: the section `reduction`.
-        cluster: connected as the run will be.
-        shapes: of the gradients.
-        before: the method that a resumed run began with.
-        own_seconds: measures a forward and backward pass on this worker.
-        kept: earlier measurements for this model on these hosts, the same on all workers.
+    `before` is the method that a resumed run began with; `own_seconds` measures a forward and backward pass on this worker;
+    `kept` are earlier measurements for this model on these hosts, the same on all workers. The cluster is connected.
     """
-    at_once = known(asked, cluster.place.hosts, before, kept)
-    if cluster.place.workers == 1:
-        found = Choice("packed", "to nobody: one worker trains", 0)
-    elif at_once:
-        name, reason = at_once
-        found = Choice(name, f"{SENT[name]}: {reason}", sent_bytes(asked, name, shapes))
+    settled = unmeasured(asked, cluster.member.hosts, before, kept)
+    if cluster.member.workers == 1:
+        choice = Choice("packed", "to nobody: one worker trains", 0)
+    elif settled:
+        name, reason = settled
+        choice = Choice(name, f"{SENT[name]}: {reason}", sent_bytes(asked, name, shapes))
     else:
-        found = choose(asked, shapes, _slowest(cluster, own_seconds()), _slowest(cluster, sending_seconds(cluster, shapes)))
-    return dataclasses.replace(asked, name=found.name), found
+        choice = choose(asked, shapes, _slowest(cluster, own_seconds()), _slowest(cluster, sending_seconds(cluster, shapes)))
+    return dataclasses.replace(asked, name=choice.name), choice
 
 
 def _slowest(cluster: Cluster, seconds: float) -> float:
-    microseconds = np.zeros((cluster.place.workers, 1), np.int32)
-    microseconds[cluster.place.rank] = max(1, round(seconds * 1e6))
-    return float(cluster.gather(microseconds).max()) / 1e6
+    return float(cluster.gather([max(1, round(seconds * 1e6))]).max()) / 1e6
 
 
 def own_seconds(cluster: Cluster, forward_backward_call: Callable[..., object], image: Sequence[int], batch: int) -> float:
@@ -73,16 +66,12 @@ def own_seconds(cluster: Cluster, forward_backward_call: Callable[..., object], 
 def overhead_seconds(profiled_call: Callable[..., Any], image: Sequence[int]) -> float:
     """Seconds of a step on this worker that do not depend on its batch: compression and update, without waiting for others.
 
-    All workers call it at once. It runs steps on a blank image, so the caller must restore the weights.
-
-    Args:
-        profiled_call: a `step.ProfiledCall`; its first call traces.
-        image: height, width, channels.
+    All workers call it at once. It runs steps on a blank image, so the caller must restore the weights. The first one traces.
     """
     batch = step.blank(image)
-    found = [profiled_call(batch, np.zeros(1, np.float32))[1] for _ in range(1 + STEPS)]
+    profiles = [profiled_call(batch, np.zeros(1, np.float32))[1] for _ in range(1 + STEPS)]
     # The mean, not the shortest: a host with a fraction of a CPU computes in bursts.
-    return statistics.fmean(parts["compression"] + parts["apply"] for parts in found if parts is not None)
+    return statistics.fmean(parts["compression"] + parts["apply"] for parts in profiles if parts is not None)
 
 
 def sending_seconds(cluster: Cluster, shapes: Shapes) -> float:

@@ -29,24 +29,19 @@ def shares(
 ) -> tuple[list[int], bool]:
     """Each worker's relative share of a step, the same list on all workers; and whether it was measured just now.
 
-    Args:
-        train: `batch_sizes` is None (equal shares), a list by rank, or `auto`.
-        cluster: that trains.
-        global_batch: images per step.
-        before: lists of shares measured earlier, or None; the first one for this number of workers is used.
-        seconds: measures a forward and backward pass over N images on this worker.
-        overhead: measures the rest of a step on this worker, without waiting for others.
+    Of the lists in `before`, measured earlier, the first one for this number of workers is used. `seconds` measures a forward
+    and backward pass over N images on this worker, `overhead` the rest of a step, without waiting for others.
 
     Raises:
-        ConfigError: the list's length differs from the number of workers.
+        ConfigError: the length of `train.batch_sizes` differs from the number of workers.
     """
-    workers = cluster.place.workers
-    known = given(train, workers)
-    if known is not None:
-        return known, False
-    for found in before:
-        if found is not None and len(found) == workers:
-            return list(found), False
+    workers = cluster.member.workers
+    fixed = given(train, workers)
+    if fixed is not None:
+        return fixed, False
+    for earlier in before:
+        if earlier is not None and len(earlier) == workers:
+            return list(earlier), False
     return balanced(global_batch, _measured(cluster, global_batch // workers, seconds, overhead)), True
 
 
@@ -68,13 +63,12 @@ def given(train: Train, workers: int) -> list[int] | None:
 def _measured(cluster: Cluster, batch: int, seconds: Callable[[int], float], overhead: Callable[[], float]) -> list[tuple[float, float]]:
     """Fixed seconds and seconds per image of every worker."""
     small = max(1, batch // SMALLER)
-    table = np.zeros((cluster.place.workers, 3), np.int32)
-    table[cluster.place.rank] = [round(1e6 * value) for value in (seconds(small), seconds(batch), overhead())]
-    found = []
-    for first, second, more in cluster.gather(table) / 1e6:
+    microseconds = cluster.gather([round(1e6 * value) for value in (seconds(small), seconds(batch), overhead())])
+    costs = []
+    for first, second, more in microseconds / 1e6:
         fixed, an_image = line(small, first, batch, second)
-        found.append((fixed + more, an_image))
-    return found
+        costs.append((fixed + more, an_image))
+    return costs
 
 
 def line(small: int, first: float, large: int, second: float) -> tuple[float, float]:
@@ -87,14 +81,12 @@ def line(small: int, first: float, large: int, second: float) -> tuple[float, fl
 def balanced(global_batch: int, costs: Sequence[tuple[float, float]]) -> list[int]:
     """Numbers of images, at least 1 each and `global_batch` in total, for which all workers take equally long.
 
-    Args:
-        global_batch: at least the number of workers.
-        costs: fixed seconds and seconds per image of each worker.
+    `costs` are each worker's fixed seconds and seconds per image.
     """
     speeds = np.array([1 / an_image for _, an_image in costs])
     fixed = np.array([fixed for fixed, _ in costs])
-    whole = (global_batch + float(fixed @ speeds)) / speeds.sum()
-    wanted = np.maximum(1.0, (whole - fixed) * speeds)
+    step_seconds = (global_batch + float(fixed @ speeds)) / speeds.sum()
+    wanted = np.maximum(1.0, (step_seconds - fixed) * speeds)
     wanted *= global_batch / wanted.sum()
     sizes = np.maximum(1, np.floor(wanted)).astype(int)
     # The largest remainders take what rounding left over; the minimum of 1 may have given out too many.
@@ -106,8 +98,8 @@ def balanced(global_batch: int, costs: Sequence[tuple[float, float]]) -> list[in
     return [int(size) for size in sizes]
 
 
-def told(names: Sequence[str], global_batch: int, parts: Sequence[int]) -> str:
-    """`worker1 107, worker2 53 images a step`."""
+def described(names: Sequence[str], global_batch: int, parts: Sequence[int]) -> str:
+    """`worker1 107, worker2 53 images per step`."""
     total = sum(parts)
     sizes = [math.floor(global_batch * part / total + 0.5) for part in parts]
-    return ", ".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True)) + " images a step"
+    return ", ".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True)) + " images per step"

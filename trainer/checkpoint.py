@@ -4,13 +4,11 @@ A state is one `state/step-<step>.npz`: weights, optimizer slots and the sums of
 in the order in which the model creates them. The order of images and the learning rate follow from
 the step alone, so nothing else is needed. Only the chief writes; every worker restores.
 
-A reduction may have its own memory on each worker (what PowerSGD has not sent yet). Each worker
-writes its part, `workers/<host>/memory/step-<step>.npz`, before the chief writes the state. Parts and
-state belong together only if the same attempt wrote them: a worker that was away for a while may hold
-an older part for the same step.
+A reduction may have its own memory on each worker (what PowerSGD has not sent yet). Each worker writes its part,
+`workers/<host>/memory/step-<step>.npz`, before the chief writes the state. Parts and state belong together only if the same attempt
+wrote them: a worker that was away for a while may hold an older part for the same step.
 
-Each file carries its digest (`trainer.sealed`). A damaged file is moved to `damaged/` with a warning, and the newest intact state is
-used instead.
+Each file carries its digest (`trainer.sealed`). A damaged one is moved to `damaged/`, and the newest intact state is used instead.
 """
 
 import contextlib
@@ -27,9 +25,10 @@ import numpy as np
 import tensorflow as tf
 
 from trainer import sealed
-from trainer.cluster import Cluster, Place
+from trainer.cluster import Cluster
 from trainer.errors import LockstepError
 from trainer.files import replacing
+from trainer.member import Member
 from trainer.reduction import Memory
 from trainer.rundir import snapshot_path
 
@@ -98,12 +97,12 @@ class Numbered:
             self._put_aside(path, str(error))
             return None
 
-    def write(self, step: int, arrays: Sequence[Any], **about: Any) -> None:
+    def write(self, step: int, arrays: Sequence[Any], **description: Any) -> None:
         """Write a file with arrays and values that describe them."""
         numbered = {f"{index:04d}": array.numpy() for index, array in enumerate(arrays)}
         with replacing(self.path(step)) as part:
             with part.open("wb") as stream:
-                np.savez(stream, allow_pickle=False, **{name: np.array(value) for name, value in about.items()}, **numbered)
+                np.savez(stream, allow_pickle=False, **{name: np.array(value) for name, value in description.items()}, **numbered)
             sealed.seal(part)
         self._whole[self.path(step)] = True
 
@@ -137,10 +136,10 @@ class Numbered:
 
     def _put_aside(self, path: Path, reason: str) -> None:
         self._whole[path] = False
-        place = "where it is"
+        location = "where it is"
         with contextlib.suppress(OSError):
-            place = f"as {sealed.put_aside(path)}"
-        self._warn(f"{path} is damaged ({reason}): left out, and kept {place}")
+            location = f"as {sealed.put_aside(path)}"
+        self._warn(f"{path} is damaged ({reason}): left out, and kept {location}")
 
 
 class States:
@@ -154,7 +153,7 @@ class States:
         self.files.write(progress.step, variables, progress=json.dumps(asdict(progress)))
         self.files.tidy(progress.step)
 
-    def whole(self) -> Iterator[tuple[int, Progress]]:
+    def readable(self) -> Iterator[tuple[int, Progress]]:
         """Step and progress of the readable states on this disk, newest first."""
         for step in reversed(self.files.steps()):
             progress = self.files.read(step, _progress)
@@ -163,10 +162,10 @@ class States:
 
     def newest(self) -> Progress | None:
         """Progress of the newest readable state; None without any."""
-        return next((progress for _, progress in self.whole()), None)
+        return next((progress for _, progress in self.readable()), None)
 
     def load(self, step: int, variables: Sequence[Any]) -> tuple[list[np.ndarray], Progress]:
-        """Read the state of a step, one of `whole`.
+        """Read the state of a step, one of `readable`.
 
         Raises:
             LockstepError: it belongs to another model, or was damaged in the meantime.
@@ -183,9 +182,9 @@ class States:
 class Memories:
     """The memory of this worker's reduction, in its own folder."""
 
-    def __init__(self, folder: Path, place: Place, keep: int, memory: Sequence[Memory], warn: Callable[[str], None] = print):
+    def __init__(self, folder: Path, member: Member, keep: int, memory: Sequence[Memory], warn: Callable[[str], None] = print):
         self.files = Numbered(folder, max(keep, FEWEST_MEMORIES), warn)
-        self._place, self.warn = place, warn
+        self._member, self.warn = member, warn
         self.memory = memory
         self._first = [array.numpy() for array in memory]
 
@@ -215,7 +214,7 @@ class Memories:
         return arrays is not None
 
     def _about(self, attempt: str) -> str:
-        return json.dumps([attempt, self._place.workers, [array.shape for array in self.memory]])
+        return json.dumps([attempt, self._member.workers, [array.shape for array in self.memory]])
 
     def _open(self, step: int, attempt: str, use: Callable[[Any], Any]) -> Any:
         """The result of `use` on the file of a step; None if none matches."""
@@ -256,34 +255,32 @@ def restore(cluster: Cluster, states: States, variables: list[tf.Variable], memo
     """
     step = _common(cluster, states, memories) if memories.memory else _newest_step(cluster, states)
     arrays, progress = [variable.numpy() for variable in variables], Progress()
-    if cluster.place.is_chief and step >= 0:
+    if cluster.member.is_chief and step >= 0:
         arrays, progress = states.load(step, variables)
         progress.restarts += 1
-    if cluster.place.workers > 1:
+    if cluster.member.workers > 1:
         arrays = _broadcast(cluster, arrays)
         progress = _broadcast_progress(cluster, progress)
     for variable, array in zip(variables, arrays, strict=True):
         variable.assign(array)
     _recall(cluster, memories, progress)
-    progress.attempt, progress.hosts = cluster.text_from_chief(secrets.token_hex(8)), cluster.place.hosts
+    progress.attempt, progress.hosts = cluster.text_from_chief(secrets.token_hex(8)), cluster.member.hosts
     return progress
 
 
 def _newest_step(cluster: Cluster, states: States) -> int:
-    return next((step for step, _ in states.whole()), -1) if cluster.place.is_chief else -1
+    return next((step for step, _ in states.readable()), -1) if cluster.member.is_chief else -1
 
 
 def _common(cluster: Cluster, states: States, memories: Memories) -> int:
     """The newest of the chief's steps for which all workers have their memory, else the chief's newest; -1 if it has none."""
-    saved = dict(states.whole()) if cluster.place.is_chief else {}
+    saved = dict(states.readable()) if cluster.member.is_chief else {}
     newest = max(saved, default=-1)
-    again = newest >= 0 and saved[newest].hosts == cluster.place.hosts
+    again = newest >= 0 and saved[newest].hosts == cluster.member.hosts
     usable = {step: progress.attempt for step, progress in saved.items() if again or step == newest}
     shared: dict[str, str] = json.loads(cluster.text_from_chief(json.dumps(usable)))
-    table = np.full((cluster.place.workers, RECENT), -1, np.int32)
     steps = memories.steps({int(step): attempt for step, attempt in shared.items()})[-RECENT:]
-    table[cluster.place.rank, : len(steps)] = steps
-    table = cluster.gather(table)
+    table = cluster.gather([*steps, *[-1] * (RECENT - len(steps))])
     common = set.intersection(*(set(row[row >= 0].tolist()) for row in table))
     return max(common, default=newest)
 
@@ -292,23 +289,22 @@ def _recall(cluster: Cluster, memories: Memories, progress: Progress) -> None:
     """Load the memory of the state; unless all workers can, clear it everywhere and note why the weights will differ."""
     if not memories.memory or not progress.step:
         return
-    table = np.zeros((cluster.place.workers, 1), np.int32)
-    table[cluster.place.rank] = memories.load(progress.step, progress.attempt)
-    without = np.flatnonzero(cluster.gather(table)[:, 0] == 0).tolist()
+    loaded = memories.load(progress.step, progress.attempt)
+    without = np.flatnonzero(cluster.gather([int(loaded)])[:, 0] == 0).tolist()
     if without:
         memories.clear()
-        why = _why_inexact(cluster.place, progress, without)
+        why = _why_inexact(cluster.member, progress, without)
         progress.inexact = [*progress.inexact, why]
-        if cluster.place.is_chief:
+        if cluster.member.is_chief:
             memories.warn(f"{why}: the weights will differ a little from those of a run without interruption")
 
 
-def _why_inexact(place: Place, progress: Progress, without: Sequence[int]) -> str:
+def _why_inexact(member: Member, progress: Progress, without: Sequence[int]) -> str:
     before = progress.hosts
-    if before is None or before == place.hosts:
+    if before is None or before == member.hosts:
         why = f"missing or damaged on rank {', '.join(map(str, without))}"
     else:
-        why = "other workers saved it" if len(before) == place.workers else f"{len(before)} workers saved it, {place.workers} go on"
+        why = "other workers saved it" if len(before) == member.workers else f"{len(before)} workers saved it, {member.workers} go on"
     return f"what the reduction had not sent at step {progress.step:,} started anew ({why})"
 
 
@@ -320,7 +316,7 @@ def _broadcast(cluster: Cluster, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 def newest_progress(cluster: Cluster, states: States) -> Progress:
     """Progress of the chief's newest state, on every worker; a fresh one if there is none."""
-    progress = states.newest() if cluster.place.is_chief else None
+    progress = states.newest() if cluster.member.is_chief else None
     return _broadcast_progress(cluster, progress or Progress())
 
 

@@ -17,8 +17,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command."""
     line = CommandLine("trainer", __doc__)
     line.add("train", train, *NODE, *integers(("--gpus", "--direct-port"), default=0), DEADLINE)
-    places = (("--job", PATH), ("--root", PATH), *DATA, ("--config-sha256", TEXT), ("--caches", PATH))
-    line.add("slurm", slurm, *places, *integers(["--port"], required=True), *integers(("--threads", "--gpus"), default=0), DEADLINE)
+    paths = (("--job", PATH), ("--root", PATH), *DATA, ("--config-sha256", TEXT), ("--caches", PATH))
+    line.add("slurm", slurm, *paths, *integers(["--port"], required=True), *integers(("--threads", "--gpus"), default=0), DEADLINE)
     counts = integers(("--classes", "--batch", "--threads"), required=True)
     line.add("steptime", steptime, *counts, ("--seconds", {"type": float, "default": 3.0}))
     line.add("evaluate", evaluate, *NODE, ("--epochs", TEXT), ("--out", PATH))
@@ -45,7 +45,7 @@ def slurm(arguments: argparse.Namespace) -> int:
 
     threads = arguments.threads or int(os.environ.get("SLURM_CPUS_ON_NODE", len(os.sched_getaffinity(0))))
     where = (arguments.job, arguments.root, published(arguments), arguments.config_sha256, arguments.caches)
-    return task.main(task.Place(*where, arguments.port, threads, arguments.gpus, arguments.start_deadline))
+    return task.main(task.NodePaths(*where, arguments.port, threads, arguments.gpus, arguments.start_deadline))
 
 
 def steptime(arguments: argparse.Namespace) -> int:

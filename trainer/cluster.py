@@ -1,10 +1,7 @@
 """The synchronous cluster: TF_CONFIG in, a strategy out, and the few collectives used outside a step."""
 
 import hashlib
-import json
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +11,7 @@ from tensorflow.python.eager import context
 
 from trainer import collective, direct
 from trainer.errors import ClusterError
+from trainer.member import Member
 from trainer.peerwatch import ANSWER_S, Answer
 
 HEARTBEAT_TIMEOUT_MS = 30_000
@@ -22,55 +20,14 @@ COLLECTIVE_TIMEOUT_S = 600.0
 TASK = "/job:worker/replica:0/task:{}"
 
 
-@dataclass(frozen=True)
-class Place:
-    """This process's place in the cluster."""
-
-    rank: int
-    addresses: list[str]
-
-    @property
-    def workers(self) -> int:
-        """Number of workers."""
-        return len(self.addresses)
-
-    @property
-    def hosts(self) -> list[str]:
-        """Addresses of all workers, without ports."""
-        return [address.rpartition(":")[0].strip("[]") for address in self.addresses]
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this worker writes snapshots, events and the summary."""
-        return self.rank == 0
-
-
-def place_from_environment(environment: Mapping[str, str] = os.environ) -> Place:
-    """Read TF_CONFIG, the format of TensorFlow's `TFConfigClusterResolver`.
-
-    Raises:
-        ClusterError: TF_CONFIG is missing, is not JSON, or has no worker of that index.
-    """
-    text = environment.get("TF_CONFIG", "")
-    try:
-        parsed: dict[str, Any] = json.loads(text)
-        workers, task = parsed["cluster"]["worker"], parsed["task"]
-        place = Place(int(task["index"]), [str(address) for address in workers])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ClusterError(f"TF_CONFIG={text!r}: expected {{cluster: {{worker: [...]}}, task: {{type, index}}}} ({error!r})") from None
-    if task["type"] != "worker" or not 0 <= place.rank < place.workers:
-        raise ClusterError(f"TF_CONFIG: task {task} is none of the {place.workers} workers")
-    return place
-
-
 class Cluster:
-    """A running cluster: MultiWorkerMirroredStrategy and this worker's place in it."""
+    """A running cluster: MultiWorkerMirroredStrategy and this worker's membership."""
 
-    def __init__(self, place: Place, threads: int, devices: Sequence[str] = (), gpus: int | None = None, direct_port: int = 0):
+    def __init__(self, member: Member, threads: int, devices: Sequence[str] = (), gpus: int | None = None, direct_port: int = 0):
         """Join the cluster; return when every worker has joined. Creates the strategy before any op.
 
         Args:
-            place: of this worker.
+            member: of this worker.
             threads: intra-op threads.
             devices: names of this machine's devices for a single worker; default: all GPUs, or the CPU.
             gpus: how many GPUs this worker must train on; None: all available.
@@ -79,23 +36,23 @@ class Cluster:
         Raises:
             ClusterError: TensorFlow finds a different number of GPUs.
         """
-        self.place, self.threads, self._direct_port = place, threads, direct_port
-        found = take_gpus(gpus)
+        self.member, self.threads, self._direct_port = member, threads, direct_port
+        gpus_taken = take_gpus(gpus)
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
         tf.config.experimental.enable_op_determinism()
-        if place.workers > 1:
-            _watch_peers(place.workers)
-        ways = tf.distribute.experimental.CommunicationImplementation
+        if member.workers > 1:
+            _watch_peers(member.workers)
+        implementations = tf.distribute.experimental.CommunicationImplementation
         self.options = tf.distribute.experimental.CommunicationOptions(
             timeout_seconds=COLLECTIVE_TIMEOUT_S,
             # AUTO means NCCL between GPUs.
-            implementation=ways.AUTO if found else ways.RING,
+            implementation=implementations.AUTO if gpus_taken else implementations.RING,
         )
         self.strategy = _strategy(devices, self.options)
-        self.devices = self.strategy.num_replicas_in_sync // place.workers
+        self.devices = self.strategy.num_replicas_in_sync // member.workers
         """Devices per worker, the same on all workers; each takes a part of the worker's images."""
-        self.on_host = not found and self.devices == 1
+        self.on_host = not gpus_taken and self.devices == 1
         self.direct: direct.Direct | None = None
         self.all_reduce = collective.packed(self.options)
         self._sums = {dtype.name: self._make_sum(dtype) for dtype in (tf.float32, tf.int32)}
@@ -125,14 +82,14 @@ class Cluster:
                 "leave it at auto, or set reduction.transport=tensorflow"
             )
         wanted = transport == "direct" or (transport == "auto" and self.on_host)
-        if wanted and self.place.workers > 1:
-            rank, hosts = self.place.rank, self.place.hosts
+        if wanted and self.member.workers > 1:
+            rank, hosts = self.member.rank, self.member.hosts
             self.direct = direct.connect(rank, hosts, self.sum, COLLECTIVE_TIMEOUT_S, self._direct_port)
             self.all_reduce = collective.direct(self.direct)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Sum of an array over all workers, with the same shape and type (float32 or int32)."""
-        if self.place.workers == 1:
+        if self.member.workers == 1:
             return values
         reduced: np.ndarray = self._sums[values.dtype.name](values.ravel()).numpy()
         return reduced.reshape(values.shape)
@@ -152,27 +109,25 @@ class Cluster:
     def from_chief(self, values: np.ndarray) -> np.ndarray:
         """The chief's float32 array, bit for bit, on every worker."""
         bits = np.ascontiguousarray(values, np.float32).view(np.int32)
-        return self.sum(bits if self.place.is_chief else np.zeros_like(bits)).view(np.float32).reshape(values.shape)
+        return self.sum(bits if self.member.is_chief else np.zeros_like(bits)).view(np.float32).reshape(values.shape)
 
     def text_from_chief(self, text: str) -> str:
         """The chief's text on every worker."""
-        data = text.encode() if self.place.is_chief else b""
+        data = text.encode() if self.member.is_chief else b""
         length = int(self.sum(np.array([len(data)], np.int32))[0])
         codes = np.zeros(length, np.int32)
         codes[: len(data)] = np.frombuffer(data, np.uint8)
         return self.sum(codes).astype(np.uint8).tobytes().decode()
 
-    def gather(self, table: np.ndarray) -> np.ndarray:
-        """A table `[workers, columns]` int32 with every worker's own row."""
-        own = np.zeros_like(table)
-        own[self.place.rank] = table[self.place.rank]
-        return self.sum(own)
+    def gather(self, row: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Every worker's row of int32 numbers, as a table `[workers, columns]`."""
+        table = np.zeros((self.member.workers, len(row)), np.int32)
+        table[self.member.rank] = row
+        return self.sum(table)
 
     def digests(self, digest: str) -> list[str]:
         """Every worker's hex SHA-256, in order of rank."""
-        table = np.zeros((self.place.workers, 8), np.int32)
-        table[self.place.rank] = np.frombuffer(bytes.fromhex(digest), np.int32)
-        return [row.tobytes().hex() for row in self.gather(table)]
+        return [row.tobytes().hex() for row in self.gather(np.frombuffer(bytes.fromhex(digest), np.int32))]
 
 
 def take_gpus(wanted: int | None = None) -> int:
@@ -181,16 +136,16 @@ def take_gpus(wanted: int | None = None) -> int:
     Raises:
         ClusterError: the number differs from `wanted`.
     """
-    found = tf.config.list_physical_devices("GPU")
-    if wanted is not None and len(found) != wanted:
+    gpus = tf.config.list_physical_devices("GPU")
+    if wanted is not None and len(gpus) != wanted:
         raise ClusterError(
-            f"gpus={wanted}: TensorFlow finds {len(found)} on this host. Its Python must have CUDA's libraries (provision.yml installs "
+            f"gpus={wanted}: TensorFlow finds {len(gpus)} on this host. Its Python must have CUDA's libraries (provision.yml installs "
             "them where the inventory says gpus: N), and nvidia-smi there must list as many"
         )
-    for gpu in found:
+    for gpu in gpus:
         # Otherwise TensorFlow takes all of a GPU's memory, even on a shared host.
         tf.config.experimental.set_memory_growth(gpu, True)
-    return len(found)
+    return len(gpus)
 
 
 def _strategy(devices: Sequence[str], options: Any) -> tf.distribute.Strategy:

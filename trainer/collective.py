@@ -47,18 +47,12 @@ def direct(connections: Direct) -> AllReduce:
 def on_host(
     function: Callable[[list[Any]], Sequence[Any]], tensors: Sequence[tf.Tensor], results: Sequence[tuple[Any, Any]]
 ) -> list[tf.Tensor]:
-    """Call a Python function on a list of arrays inside a traced step.
-
-    Args:
-        function: returns one array per entry of `results`.
-        tensors: its input, passed as arrays.
-        results: shape and type of each array that it returns.
-    """
+    """Call a Python function on a list of arrays inside a traced step; `results`: shape and type of each array that it returns."""
 
     def call(*arrays: Any) -> list[Any]:
         return list(function(list(arrays)))
 
-    found = tf.numpy_function(call, list(tensors), [kind for _, kind in results])
-    for tensor, (shape, _) in zip(found, results, strict=True):
+    arrays = tf.numpy_function(call, list(tensors), [kind for _, kind in results])
+    for tensor, (shape, _) in zip(arrays, results, strict=True):
         tensor.set_shape(shape)
-    return list(found)
+    return list(arrays)

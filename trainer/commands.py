@@ -20,9 +20,9 @@ Option = tuple[str, Mapping[str, Any]]
 class CommandLine:
     """`python -m PACKAGE COMMAND --option ...`."""
 
-    def __init__(self, package: str, about: str | None):
+    def __init__(self, package: str, description: str | None):
         """Start without commands."""
-        self._parser = argparse.ArgumentParser(prog=f"python -m {package}", description=about)
+        self._parser = argparse.ArgumentParser(prog=f"python -m {package}", description=description)
         self._commands = self._parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(self, name: str, function: Callable[[argparse.Namespace], int], *options: Option) -> None:

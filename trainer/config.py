@@ -191,12 +191,12 @@ class Config:
     telemetry: Telemetry = Telemetry()
 
 
-def nearest(name: str, known: typing.Iterable[str], prefix: str = "") -> str:
-    """A hint ` (did you mean X?)` when a known name is close to `name`, else an empty string.
+def nearest(name: str, candidates: typing.Iterable[str], prefix: str = "") -> str:
+    """A hint ` (did you mean X?)` when a candidate is close to `name`, else an empty string.
 
     `prefix` is shown before X but not compared, because all names share it.
     """
-    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), list(candidates), n=1, cutoff=0.5)
     return f" (did you mean {prefix}{close[0]}?)" if close else ""
 
 
@@ -298,12 +298,12 @@ def override(raw: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     result = copy.deepcopy(raw)
     for dotted, value in overrides.items():
         *sections, key = dotted.split(".")
-        place: Any = result
+        values: Any = result
         for section in sections:
-            place = place.setdefault(section, {})
-            if not isinstance(place, dict):
+            values = values.setdefault(section, {})
+            if not isinstance(values, dict):
                 raise ConfigError(f"{dotted}: {section} is a single value, not a section")
-        place[key] = value
+        values[key] = value
     return result
 
 
@@ -325,8 +325,8 @@ def _section(kind: type, raw: Any, prefix: str) -> Any:
     hints = typing.get_type_hints(kind)
     for key in raw:
         if key not in hints:
-            known = ", ".join(prefix + name for name in hints)
-            raise ConfigError(f"{prefix}{key}: unknown key{nearest(key, hints, prefix)}; known: {known}")
+            names = ", ".join(prefix + name for name in hints)
+            raise ConfigError(f"{prefix}{key}: unknown key{nearest(key, hints, prefix)}; known: {names}")
     values = {key: value_of(hints[key], value, prefix + key) for key, value in raw.items()}
     return kind(**values)
 
@@ -396,11 +396,7 @@ def _describe(options: tuple[Any, ...]) -> str:
 
 
 def check(config: Config) -> None:
-    """Refuse values that are out of range or inconsistent.
-
-    Raises:
-        ConfigError: names the key, its value and the rule.
-    """
+    """Refuse values that are out of range or inconsistent (ConfigError)."""
     data, train, optimizer, schedule = config.data, config.train, config.optimizer, config.schedule
     size = data.image_size
     _rule(config.seed >= 0, "seed", config.seed, "at least 0")
@@ -456,12 +452,8 @@ def _check_augment(augment: Augment) -> None:
     _rule(0 <= augment.shift < 1, "augment.shift", augment.shift, "from 0 to below 1")
     _rule(0 <= augment.rotate <= 180, "augment.rotate", augment.rotate, "from 0 to 180")
     scale = augment.scale
-    _rule(
-        not scale or (len(scale) == 2 and 0 < scale[0] <= scale[1] < math.inf),
-        "augment.scale",
-        list(scale),
-        "empty, or [least, most] above 0",
-    )
+    fits = not scale or (len(scale) == 2 and 0 < scale[0] <= scale[1] < math.inf)
+    _rule(fits, "augment.scale", list(scale), "empty, or [least, most] above 0")
 
 
 def _check_reduction(reduction: Reduction) -> None:
@@ -501,9 +493,9 @@ def _finite(key: str, value: float) -> None:
     _rule(math.isfinite(value), key, value, "finite")
 
 
-def _one_of(key: str, value: str, known: list[str]) -> None:
-    if value not in known:
-        raise ConfigError(f"{key}: {value} is unknown{nearest(value, known)}; it must be one of: {', '.join(known)}")
+def _one_of(key: str, value: str, choices: list[str]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{key}: {value} is unknown{nearest(value, choices)}; it must be one of: {', '.join(choices)}")
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -46,14 +46,14 @@ class Piece:
 def pieces(sizes: Sequence[int], parts: int) -> list[list[Piece]]:
     """Cut the concatenated arrays into equal parts (to within one element): a list of pieces per part."""
     total, starts = sum(sizes), np.cumsum([0, *sizes]).tolist()
-    found = []
+    cut = []
     for part in range(parts):
         first, last = total * part // parts, total * (part + 1) // parts
         inside = (
             (array, max(first - start, 0), min(last - start, size)) for array, (start, size) in enumerate(zip(starts, sizes, strict=False))
         )
-        found.append([Piece(array, start, stop) for array, start, stop in inside if start < stop])
-    return found
+        cut.append([Piece(array, start, stop) for array, start, stop in inside if start < stop])
+    return cut
 
 
 class Route:
@@ -62,8 +62,8 @@ class Route:
     def __init__(self, arrays: Sequence[np.ndarray], workers: int, rank: int):
         self.one_hop = sum(array.nbytes for array in arrays) * (workers - 1) <= ONE_HOP
         sizes = [array.size for array in arrays]
-        whole = [Piece(array, 0, size) for array, size in enumerate(sizes) if size]
-        self.summed_by = [whole] * workers if self.one_hop else pieces(sizes, workers)
+        everything = [Piece(array, 0, size) for array, size in enumerate(sizes) if size]
+        self.summed_by = [everything] * workers if self.one_hop else pieces(sizes, workers)
         mine = self.summed_by[rank]
         self.incoming = [[np.empty(piece.stop - piece.start, arrays[piece.array].dtype) for piece in mine] for _ in range(workers)]
         # Two sets in turn: the last step's set may still be read while the next is filled.
@@ -105,12 +105,9 @@ class Direct:
     """This worker's connections to all others."""
 
     def __init__(self, rank: int, sockets: dict[int, socket.socket], timeout: float):
-        """Use connected sockets, one per peer.
+        """Use connected sockets, by rank of the peer.
 
-        Args:
-            rank: of this worker.
-            sockets: by rank of the peer.
-            timeout: seconds after which a peer that is alive but sends nothing counts as lost (`trainer.peerwatch` watches for dead ones).
+        A peer that is alive but sends nothing for `timeout` seconds counts as lost (`trainer.peerwatch` watches for dead ones).
         """
         self.rank, self.workers = rank, len(sockets) + 1
         self._sockets, self._timeout = sockets, timeout
@@ -135,9 +132,9 @@ class Direct:
         Raises:
             PeerLost: a worker ended, or sent nothing for too long.
         """
-        found = [np.asarray(array, order="C") for array in arrays]
+        contiguous = [np.asarray(array, order="C") for array in arrays]
         try:
-            return self._packed(found) if Packing.fits(found) else self._all_reduce(found)
+            return self._packed(contiguous) if Packing.fits(contiguous) else self._all_reduce(contiguous)
         except PeerLost as error:
             self.lost = error
             raise
@@ -243,11 +240,11 @@ class Buffers:
 
     def advance(self, count: int) -> None:
         """Drop the bytes that a call has processed."""
-        done = 0
-        while count and count >= len(self._left[done]):
-            count -= len(self._left[done])
-            done += 1
-        del self._left[:done]
+        finished = 0
+        while count and count >= len(self._left[finished]):
+            count -= len(self._left[finished])
+            finished += 1
+        del self._left[:finished]
         if count:
             self._left[0] = self._left[0][count:]
 
@@ -270,16 +267,6 @@ def add_up(addends: Arrays, out: np.ndarray) -> None:
         out[:] = narrow(total) if out.dtype == KIND else total
 
 
-def connect(
-    rank: int,
-    hosts: Sequence[str],
-    share: Callable[[np.ndarray], np.ndarray],
-    timeout: float,
-    port: int = 0,
-) -> Direct:
-    """Connect every worker with every other; for the arguments see `handshake.connect` and `Direct`.
-
-    Raises:
-        ClusterError: the port is taken, or a worker can't be reached or did not call in time.
-    """
+def connect(rank: int, hosts: Sequence[str], share: Callable[[np.ndarray], np.ndarray], timeout: float, port: int = 0) -> Direct:
+    """Connect every worker with every other; for arguments and errors see `handshake.connect` and `Direct`."""
     return Direct(rank, handshake.connect(rank, hosts, share, port), timeout)

@@ -25,15 +25,9 @@ LOADING = re.compile(r"PATH|LD_.*|PYTHON.*")
 
 
 def check(given: Mapping[str, str], key: str, of_a_host: bool = False) -> None:
-    """Refuse invalid names, and those reserved for a worker's start.
+    """Refuse (ConfigError) invalid names, and those reserved for a worker's start; `key` says where they were given.
 
-    Args:
-        given: name to value.
-        key: where it was given, for the message.
-        of_a_host: whether it comes from the inventory, which may also say where a host's Python and libraries are.
-
-    Raises:
-        ConfigError: names the first such variable.
+    The inventory (`of_a_host`) may also say where a host's Python and libraries are.
     """
     for name, value in given.items():
         if not NAME.fullmatch(name):
@@ -76,11 +70,7 @@ def as_texts(given: Any) -> dict[str, str] | None:
 
 
 def assignments(given: Mapping[str, str]) -> list[str]:
-    """`NAME=value` for a shell, each quoted to a single word.
-
-    Raises:
-        ConfigError: a name is invalid or may not be set.
-    """
+    """`NAME=value` for a shell, each quoted to a single word; ConfigError if a name is invalid or may not be set."""
     check(given, "environment", of_a_host=True)
     return [f"{name}={shlex.quote(str(value))}" for name, value in given.items()]
 

@@ -3,10 +3,11 @@
 DONE = 0
 FAILED = 1
 DIVERGED = 3
+"""The loss or a weight became NaN or infinite."""
 PREEMPTED = 42
+"""Asked to end early; the state is saved."""
 RESTART = 75
-
-
+"""A peer was lost: all must restart."""
 REFUSAL = "error: "
 """Prefix of an error message that one of our processes writes to standard error."""
 
@@ -15,14 +16,10 @@ class LockstepError(Exception):
     """A message for the user: the value, the rule and the fix. Printed without a traceback."""
 
 
-def refusal(said: str) -> str:
-    """The message with which one of our processes ended, any number of lines; empty if it ended without one.
-
-    Args:
-        said: its standard error; libraries and the user's own code may have written to it before.
-    """
-    _, found, message = f"\n{said}".rpartition(f"\n{REFUSAL}")
-    return message.strip() if found else ""
+def refusal(output: str) -> str:
+    """The message at the end of one of our processes' standard error, any number of lines; empty if it ended without one."""
+    _, prefix, message = f"\n{output}".rpartition(f"\n{REFUSAL}")
+    return message.strip() if prefix else ""
 
 
 class ConfigError(LockstepError):

@@ -25,11 +25,7 @@ def evaluate(run: Path, epochs: list[int], published: Published, caches: Path, o
     config = configs.build(configs.load(run / "config.yml"))
     limit = config.data.cache_limit_mb
     metrics.phase("caching")
-
-    def progress(done: int, total: int) -> None:
-        metrics.phase("caching", f"{done}/{total}")
-
-    manifest, images = open_images(published, caches, config.data.image_size, limit, progress, config.data.loaders)
+    manifest, images = open_images(published, caches, config.data.image_size, limit, metrics.caching, config.data.loaders)
     import keras
 
     own.prepare(config.model)

@@ -44,9 +44,9 @@ def full(error: BaseException) -> str:
 
 def shortage(path: Path, error: BaseException, needed: int | None = None) -> str:
     """Path, needed and free bytes, for a user whose disk is full."""
-    place = next(parent for parent in (path, *path.parents) if parent.is_dir())
+    folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
     wanted = f"{megabytes(needed)} needed, " if needed is not None else ""
-    return f"{path}: {full(error).lower()} ({wanted}{megabytes(shutil.disk_usage(place).free)} free)"
+    return f"{path}: {full(error).lower()} ({wanted}{megabytes(shutil.disk_usage(folder).free)} free)"
 
 
 def megabytes(count: int) -> str:

@@ -39,11 +39,7 @@ Sockets = dict[int, socket.socket]
 def connect(rank: int, hosts: Sequence[str], share: Callable[[np.ndarray], np.ndarray], port: int = 0) -> Sockets:
     """Connect every worker with every other; return a non-blocking socket for each peer, by rank.
 
-    Args:
-        rank: of this worker.
-        hosts: addresses of all workers, by rank, without ports.
-        share: sums an int32 array over all workers.
-        port: to listen on; 0: any free port.
+    `hosts` are the addresses of all workers, without ports; `share` sums an int32 array over all workers. Port 0: any free port.
 
     Raises:
         ClusterError: the port is taken, or a worker can't be reached or did not call in time.
@@ -53,14 +49,14 @@ def connect(rank: int, hosts: Sequence[str], share: Callable[[np.ndarray], np.nd
         table = np.zeros((len(hosts), 1 + SECRET // 4), np.int32)
         table[rank] = [server.getsockname()[1], *np.frombuffer(secret, np.int32)]
         table = share(table)
-        places = [(host, int(row[0]), row[1:].tobytes()) for host, row in zip(hosts, table, strict=True)]
-        sockets = asyncio.run(_meet(rank, server, places))
+        listening = [(host, int(row[0]), row[1:].tobytes()) for host, row in zip(hosts, table, strict=True)]
+        sockets = asyncio.run(_meet(rank, server, listening))
     for connection in sockets.values():
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sockets
 
 
-Place = tuple[str, int, bytes]
+Listening = tuple[str, int, bytes]
 """Where a worker listens, and its secret."""
 
 
@@ -81,11 +77,11 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-async def _meet(rank: int, server: socket.socket, places: Sequence[Place]) -> Sockets:
+async def _meet(rank: int, server: socket.socket, listening: Sequence[Listening]) -> Sockets:
     """Call the workers of lower rank and listen for those of higher rank, all at once."""
     connected: Sockets = {}
-    listener = _Listener(rank, server, places[rank][2], range(rank + 1, len(places)), connected)
-    calls = [asyncio.ensure_future(_call(rank, peer, places[peer], connected)) for peer in range(rank)]
+    listener = _Listener(rank, server, listening[rank][2], range(rank + 1, len(listening)), connected)
+    calls = [asyncio.ensure_future(_call(rank, peer, listening[peer], connected)) for peer in range(rank)]
     try:
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.gather(listener.complete.wait(), *calls)
@@ -93,24 +89,25 @@ async def _meet(rank: int, server: socket.socket, places: Sequence[Place]) -> So
         for connection in connected.values():
             connection.close()
         if isinstance(error, TimeoutError):
-            missing = [f"rank {peer} ({host} port {port})" for peer, (host, port, _) in enumerate(places) if peer not in {rank, *connected}]
-            raise ClusterError(f"rank {rank}: no connection within {DEADLINE_S:.0f} s with {', '.join(missing)}; {_mend()}") from None
+            reached = {rank, *connected}
+            missing = [f"rank {peer} ({host} port {port})" for peer, (host, port, _) in enumerate(listening) if peer not in reached]
+            raise ClusterError(f"rank {rank}: no connection within {DEADLINE_S:.0f} s with {', '.join(missing)}; {_fix()}") from None
         raise
     finally:
         listener.close()  # pending tasks are cancelled with the loop
     return connected
 
 
-def _mend() -> str:
+def _fix() -> str:
     return (
         "workers connect to each other on the TCP ports worker_direct_port. Fix: let the firewall pass these between the cluster's "
         "addresses (doctor.yml tries them), or send through TensorFlow's port alone with -e set=reduction.transport=tensorflow"
     )
 
 
-async def _call(rank: int, peer: int, place: Place, connected: Sockets) -> None:
+async def _call(rank: int, peer: int, listening: Listening, connected: Sockets) -> None:
     """Connect to a listener that proves to be `peer`; if it closes the connection before that, try again."""
-    host, port, secret = place
+    host, port, secret = listening
     while peer not in connected:
         connection = socket.socket(_family(host))
         connection.setblocking(False)
@@ -131,7 +128,7 @@ async def _reach(connection: socket.socket, rank: int, peer: int, address: tuple
         await asyncio.get_running_loop().sock_connect(connection, address)
     except OSError as error:
         where = f"{address[0]} port {address[1]}"
-        raise ClusterError(f"rank {rank} can't reach rank {peer} at {where} ({error.strerror or error}); {_mend()}") from None
+        raise ClusterError(f"rank {rank} can't reach rank {peer} at {where} ({error.strerror or error}); {_fix()}") from None
 
 
 async def _prove(connection: socket.socket, secret: bytes, rank: int, peer: int) -> bool:
@@ -186,7 +183,7 @@ class _Listener:
             self._drop_one()
         task = self._loop.create_task(self._hear(connection))
         self._pending[task] = str(address[0])
-        task.add_done_callback(lambda done: self._end(done, connection))
+        task.add_done_callback(lambda ended: self._end(ended, connection))
 
     def _drop_one(self) -> None:
         """Drop the oldest caller from the address with the most, so that one host's flood does not crowd out the others."""

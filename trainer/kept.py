@@ -28,7 +28,7 @@ class Kept:
     """`packed` or `powersgd`; None if not measured."""
     shares: list[int] | None = None
     """Each worker's share of a step, by rank; None if not measured."""
-    told: str = ""
+    origin: str = ""
     """When and by which run: `measured 2026-11-23 by run r`."""
 
 
@@ -49,14 +49,10 @@ def parse(stored: Any) -> Kept:
     return Kept(method if method in METHODS else None, shares if sound else None, str(stored.get("told", "")))
 
 
-def known(asked: Reduction, addresses: Sequence[str], before: str | None, kept: Kept | None) -> tuple[str, str] | None:
+def unmeasured(asked: Reduction, addresses: Sequence[str], before: str | None, kept: Kept | None) -> tuple[str, str] | None:
     """The method for several workers and the reason for it; None if it must be measured.
 
-    Args:
-        asked: the section `reduction`.
-        addresses: of the workers, without ports.
-        before: the method that a resumed run began with.
-        kept: measurements of an earlier run.
+    `addresses` have no ports; `before` is the method that a resumed run began with, `kept` the measurements of an earlier run.
     """
     if asked.name != "auto":
         return asked.name, "as configured"
@@ -65,7 +61,7 @@ def known(asked: Reduction, addresses: Sequence[str], before: str | None, kept: 
     if one_machine(addresses):
         return "packed", "all workers are on this one machine"
     if kept and kept.method:
-        return kept.method, kept.told
+        return kept.method, kept.origin
     return None
 
 

@@ -10,9 +10,7 @@ import functools
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,43 +18,18 @@ import numpy as np
 from trainer import assembly, auto_reduction, balance, kept, reduction, schedule, step
 from trainer.checkpoint import Memories, States, newest_progress, restore, save_snapshot
 from trainer.cluster import Cluster, digest
-from trainer.config import Config, Reduction
-from trainer.data.cache import Images
-from trainer.data.manifest import Manifest
+from trainer.config import Reduction
 from trainer.data.partition import EpochPlan, share
-from trainer.data.pipeline import Batches, Feeder, calls
+from trainer.data.pipeline import Batch, Call, Feeder, calls
 from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged
-from trainer.files import write_json
+from trainer.job import Job
+from trainer.recording import Recorder
 from trainer.reduction import chain
 from trainer.rundir import prune, snapshot_name, snapshot_path, wanted
 from trainer.saving import Saver
-from trainer.schedule import Counts
-from trainer.telemetry import Events, History, Metrics, ProgressLines, Splits, StepLines
 
 VALIDATION_BATCH = 250
 STATE, PART = "the training state", "what the reduction has not sent"
-
-
-@dataclass
-class Job:
-    """What a worker is asked to do, and its inputs."""
-
-    config: Config
-    counts: Counts
-    run: Path
-    manifest: Manifest
-    images: dict[str, Images]
-    metrics: Metrics
-    stop_asked: Callable[[], bool]
-    own: Path
-    """This worker's part of the run directory, `workers/<host>`."""
-    started: float
-    """When this process started the job, on the monotonic clock."""
-
-    @property
-    def stop_marker(self) -> Path:
-        """Exists when stop.yml asked for the stop, rather than a signal from elsewhere."""
-        return self.own / "stop"
 
 
 class Trainer:
@@ -82,17 +55,13 @@ class Trainer:
         self._warmup_call = step.make_train_call(dataclasses.replace(parts, reduction=uncompressed))
         self._evaluate_call = step.make_evaluate_call(self.model)
         self.variables = [variable.value for variable in self.model.weights] + self.optimizer.slots
-        self.memories = Memories(job.own / "memory", cluster.place, config.checkpoint.keep, method.memory, job.metrics.warning)
+        self.memories = Memories(job.own / "memory", cluster.member, config.checkpoint.keep, method.memory, job.metrics.warning)
         self.saver = Saver(job.metrics.warning, self._make_room)
         self.shares = self._divide()
-        self.history = History(job.run / "history.csv")
-        self.events = Events(job.run / "logs") if cluster.place.is_chief else None
         self._saved = 0
         """The step of the newest saved state of this run that this worker took part in saving."""
         self._last: tuple[str, int, dict[str, Any]] | None = None
         """Name, epoch and row of the snapshot of the current weights; None inside an epoch."""
-        self.splits, self._lines = Splits(job.metrics), StepLines(config.telemetry.log_every)
-        self._progress_lines = ProgressLines(job.counts.epochs, job.counts.total_steps, cluster.place.is_chief)
         self._prepare_data()
 
     def _divide(self) -> list[int]:
@@ -100,35 +69,36 @@ class Trainer:
         if train.batch_sizes == balance.CALIBRATED:
             job.metrics.phase("measuring the workers")
         before = [self._before.shares, self._kept.shares]
-        found, measured = balance.shares(train, self.cluster, job.counts.global_batch, before, self._own_seconds, self._overhead_seconds)
-        if measured or len(set(found)) > 1:
-            job.metrics.shares(balance.told(self.cluster.place.hosts, job.counts.global_batch, found), found, measured)
-        return found
+        shares, measured = balance.shares(train, self.cluster, job.counts.global_batch, before, self._own_seconds, self._overhead_seconds)
+        if measured or len(set(shares)) > 1:
+            description = balance.described(self.cluster.member.hosts, job.counts.global_batch, shares)
+            job.metrics.record("shares", told=description, parts=shares, measured=measured)
+        return shares
 
     def _choose(self) -> Reduction:
         job, cluster = self.job, self.cluster
         job.metrics.phase("choosing how to send gradients")
-        place = cluster.place
-        parts = balance.given(job.config.train, place.workers) or [1] * place.workers
-        measure = functools.partial(self._own_seconds, max(1, job.counts.global_batch * parts[place.rank] // sum(parts)))
+        member = cluster.member
+        parts = balance.given(job.config.train, member.workers) or [1] * member.workers
+        measure = functools.partial(self._own_seconds, max(1, job.counts.global_batch * parts[member.rank] // sum(parts)))
         shapes = step.shapes(self.model)
         chosen, self.choice = auto_reduction.resolve(job.config.reduction, cluster, shapes, self._before.method, measure, self._kept)
-        job.metrics.reduction(self.choice.name, self.choice.why, self.choice.measured)
+        job.metrics.record("reduction", name=self.choice.name, why=self.choice.why, measured=self.choice.measured)
         return chosen
 
     def _own_seconds(self, batch: int) -> float:
         return auto_reduction.own_seconds(self.cluster, self._forward_backward_call, self.job.config.data.image_size, batch)
 
     def _overhead_seconds(self) -> float:
-        with self._taken_back():
+        with self._undone():
             return auto_reduction.overhead_seconds(self._profiled_call, self.job.config.data.image_size)
 
     def _prepare_data(self) -> None:
-        counts, place = self.job.counts, self.cluster.place
+        counts, member = self.job.counts, self.cluster.member
         order = np.asarray(self.job.manifest.validation_order)
         chosen = order[counts.validation_images : counts.validation_images + counts.train_images]
-        self._feeder = Feeder(self.job.images["train"], chosen, self.shares, place.rank)
-        start, stop = share(counts.validation_images, self.shares, place.rank)
+        self._feeder = Feeder(self.job.images["train"], chosen, self.shares, member.rank)
+        start, stop = share(counts.validation_images, self.shares, member.rank)
         self._validation = np.sort(order[: counts.validation_images])[start:stop]
 
     def run(self) -> int:
@@ -150,7 +120,7 @@ class Trainer:
         self._saved = self.progress.step
         self._remember()
         self._seconds_before = self.progress.seconds_total
-        self.history.truncate(self.progress.step // self.job.counts.steps_per_epoch)
+        self.recorder = Recorder(self.job, self.cluster.member.is_chief, self.saver, self.progress)
         # A layer may hold non-finite values from the start, such as a mask of -inf.
         self._numbers = [bool(np.isfinite(array).all()) for array in self._weights()]
         self._same_weights("at the start")
@@ -162,7 +132,7 @@ class Trainer:
 
     def _remember(self) -> None:
         """Store what was measured in the state, so that a resumed run keeps it."""
-        if self.cluster.place.workers > 1:
+        if self.cluster.member.workers > 1:
             self.progress.method = self.choice.name
         if self.job.config.train.batch_sizes == balance.CALIBRATED:
             self.progress.shares = self.shares
@@ -170,19 +140,19 @@ class Trainer:
     def _trace(self) -> None:
         """Run one step of each kind on a blank image and undo it, so that no training step waits for tracing or connections."""
         blank, rates = step.blank(self.job.config.data.image_size), np.zeros(1, np.float32)
-        with self._taken_back():
+        with self._undone():
             for call in [self._train_call, *([self._warmup_call] if self._warmup else [])]:
                 call(blank, rates)
             if self.job.config.telemetry.profile_every:
                 self._profiled_call(blank, rates)
 
     @contextlib.contextmanager
-    def _taken_back(self) -> Iterator[None]:
+    def _undone(self) -> Iterator[None]:
         """Undo the steps run inside: restore everything that training changes."""
-        kept = [*self.variables, *self.memories.memory]
-        before = [np.array(variable.numpy()) for variable in kept]
+        changed = [*self.variables, *self.memories.memory]
+        before = [np.array(variable.numpy()) for variable in changed]
         yield
-        for variable, value in zip(kept, before, strict=True):
+        for variable, value in zip(changed, before, strict=True):
             variable.assign(value)
 
     def _epoch(self) -> bool:
@@ -192,8 +162,8 @@ class Trainer:
         self.job.metrics.phase("training", f"epoch {epoch}")
         plan = EpochPlan(counts.train_images, counts.global_batch, counts.steps_per_epoch, self.job.config.seed, epoch)
         stop = False
-        for batches in self._timed(self._feeder.epoch(plan, self._calls(epoch))):
-            stop = self._call(epoch, *batches)
+        for (call, batch), waited in self._timed(self._feeder.epoch(plan, self._calls(epoch))):
+            stop = self._call(epoch, call, batch, waited)
             if stop:
                 break
         if self._epoch_is_over():
@@ -207,40 +177,31 @@ class Trainer:
     def _calls(self, epoch: int) -> Any:
         counts, config = self.job.counts, self.job.config
         offset = (epoch - 1) * counts.steps_per_epoch
-        last = min(counts.steps_per_epoch, counts.total_steps - offset)
+        first, last = self.progress.step - offset, min(counts.steps_per_epoch, counts.total_steps - offset)
         uneven = last * counts.global_batch > counts.train_images and last == counts.steps_per_epoch
-        return calls(
-            self.progress.step - offset,
-            last,
-            config.train.steps_per_call,
-            uneven,
-            config.checkpoint.every_steps,
-            offset,
-            config.telemetry.profile_every,
-            self._warmup,
-        )
+        every, profile_every = config.checkpoint.every_steps, config.telemetry.profile_every
+        return calls(first, last, config.train.steps_per_call, uneven, every, offset, profile_every, self._warmup)
 
     @staticmethod
     def _timed(feed: Any) -> Any:
         """Pairs of the next batches and the seconds spent waiting for them."""
         while True:
             begun = time.monotonic()
-            batches = next(feed, None)
-            if batches is None:
+            fed = next(feed, None)
+            if fed is None:
                 return
-            yield batches, time.monotonic() - begun
+            yield fed, time.monotonic() - begun
 
-    def _call(self, epoch: int, batches: Batches, waited: float) -> bool:
-        rates = self._rates(epoch, batches)
+    def _call(self, epoch: int, call: Call, batch: Batch, waited: float) -> bool:
+        rates = self._rates(epoch, call)
         begun = time.monotonic()
-        rows, parts = self._train(batches, rates)
+        rows, parts = self._train(call, batch, rates)
         seconds = time.monotonic() - begun
         self._check_finite(rows, rates)
         sums = rows.astype(np.float64).sum(axis=0)
-        self._add(batches.call.steps, sums, seconds + waited)
-        self._log(epoch, batches.call.steps, sums, seconds + waited, float(rates[-1]))
-        self._sample(epoch, sums, seconds + waited, waited)
-        self._sample_split(epoch, batches, parts, seconds, waited)
+        self._add(call.steps, sums, seconds + waited)
+        self.recorder.call(epoch, call.steps, sums, seconds + waited, waited, float(rates[-1]))
+        self.recorder.split(epoch, call, batch, parts, seconds, waited)
         stop, every = bool(sums[3] > 0), self.job.config.checkpoint.every_steps
         # At the end of an epoch its record comes first: a resume from a state saved here would skip it.
         if (stop or (every and self.progress.step % every == 0)) and not self._epoch_is_over():
@@ -250,15 +211,14 @@ class Trainer:
             self.job.metrics.phase("training", f"epoch {epoch}")
         return stop
 
-    def _train(self, batches: Batches, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
+    def _train(self, call: Call, batch: Batch, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
         """The call's rows and, for a profiled step, the seconds of its parts."""
         stop = np.float32(self.job.stop_asked() or self._out_of_time())
-        numbers = self.progress.step + np.arange(batches.call.steps, dtype=np.int32)
-        batch = step.Batch(batches.images, batches.labels, batches.weights, batches.places, batches.totals, numbers, stop)
-        if batches.call.taken_apart:
+        batch = batch._replace(stop=stop)
+        if call.taken_apart:
             return self._profiled_call(batch, rates)
-        call = self._warmup_call if self.progress.step < self._warmup else self._train_call
-        return call(batch, rates).numpy(), None
+        train = self._warmup_call if self.progress.step < self._warmup else self._train_call
+        return train(batch, rates).numpy(), None
 
     def _add(self, steps: int, sums: np.ndarray, seconds: float) -> None:
         progress = self.progress
@@ -266,107 +226,58 @@ class Trainer:
         progress.loss, progress.images, progress.correct = progress.loss + sums[0], progress.images + sums[1], progress.correct + sums[2]
         progress.seconds, progress.images_total = progress.seconds + seconds, progress.images_total + sums[1]
 
-    def _log(self, epoch: int, steps: int, sums: np.ndarray, seconds: float, rate: float) -> None:
-        progress = self.progress
-        if self.cluster.place.is_chief and self.job.config.telemetry.log_every:
-            lines = self._lines.add(progress.step, steps, sums.tolist(), seconds, rate)
-        else:
-            means = progress.loss / progress.images, progress.correct / progress.images
-            lines = self._progress_lines.add(epoch, progress.step, float(sums[1]), seconds, *means)
-        for line in lines:
-            print(line, flush=True)
-
-    def _rates(self, epoch: int, batches: Batches) -> np.ndarray:
+    def _rates(self, epoch: int, call: Call) -> np.ndarray:
         counts = self.job.counts
-        steps = range(batches.call.first, batches.call.first + batches.call.steps)
+        steps = range(call.first, call.first + call.steps)
         times = (epoch - 1 + number / counts.steps_per_epoch for number in steps)
         return np.array([schedule.learning_rate(self.job.config, counts.workers, at) for at in times], np.float32)
 
     def _out_of_time(self) -> bool:
         limit = self.job.config.train.time_limit
-        return limit is not None and self.cluster.place.is_chief and time.monotonic() - self.job.started > limit
+        return limit is not None and self.cluster.member.is_chief and time.monotonic() - self.job.started > limit
 
     def _check_finite(self, rows: np.ndarray, rates: np.ndarray) -> None:
         bad = np.flatnonzero(~np.isfinite(rows[:, 0]))
         if len(bad):
             number, rate = self.progress.step + int(bad[0]) + 1, float(rates[bad[0]])
-            raise Diverged(f"the loss became {rows[bad[0], 0]} at step {number} with {self._mend(rate)}")
+            raise Diverged(f"the loss became {rows[bad[0], 0]} at step {number} with {self._fix(rate)}")
 
     def _check_update(self, value: float, what: str) -> None:
         """Refuse non-finite results of the last update: that step's own loss was computed with the weights before it."""
         if not math.isfinite(value):
             step, counts = self.progress.step, self.job.counts
             rate = schedule.learning_rate(self.job.config, counts.workers, (step - 1) / counts.steps_per_epoch)
-            raise Diverged(f"{what} became {value} after step {step} with {self._mend(float(rate))}")
+            raise Diverged(f"{what} became {value} after step {step} with {self._fix(float(rate))}")
 
-    def _mend(self, rate: float) -> str:
+    def _fix(self, rate: float) -> str:
         lower = f"learning rate {rate:g}; lower it (-e set=optimizer.learning_rate={rate / 10:g}) under another run name"
         narrow = self.choice.name == "half" and self.job.config.reduction.dtype == "float16"
         return f"{lower}. Or a gradient was too large for float16: reduction.dtype=bfloat16" if narrow else lower
-
-    def _sample(self, epoch: int, sums: np.ndarray, seconds: float, waited: float) -> None:
-        self.job.metrics.step = self.progress.step
-        if self.progress.step // self.job.config.train.steps_per_call % self.job.config.telemetry.sample_every == 0:
-            self.job.metrics.steps(
-                epoch=epoch,
-                step=self.progress.step,
-                images_per_s=round(sums[1] / seconds, 1),
-                loss=round(self.progress.loss / self.progress.images, 6),
-                accuracy=round(self.progress.correct / self.progress.images, 6),
-                input_wait=round(waited, 6),
-                seconds=round(seconds, 6),
-            )
-
-    def _sample_split(self, epoch: int, batches: Batches, parts: dict[str, float] | None, seconds: float, waited: float) -> None:
-        self.splits.waited(waited, batches.call.steps)
-        if batches.call.taken_apart:
-            self.splits.sample(epoch, self.progress.step, int(batches.weights.sum()), parts, seconds)
 
     def _finish_epoch(self, epoch: int) -> None:
         progress = self.progress
         val_loss, val_accuracy = self._validate()
         self._check_update(val_loss, "the validation loss")
         self._check_weights()
-        row = {
-            "epoch": epoch,
-            "loss": round(progress.loss / progress.images, 6),
-            "accuracy": round(progress.correct / progress.images, 6),
-            "val_loss": round(val_loss, 6),
-            "val_accuracy": round(val_accuracy, 6),
-            "learning_rate": float(schedule.learning_rate(self.job.config, self.job.counts.workers, epoch - 1)),
-            "seconds": round(progress.seconds, 3),
-            "images_per_s": round(progress.images / progress.seconds, 1),
-        }
+        row = self.recorder.row(epoch, val_loss, val_accuracy)
         if progress.step % self.job.counts.steps_per_epoch == 0:
             progress.loss = progress.images = progress.correct = progress.seconds = 0.0
         self.job.metrics.phase("saving", f"epoch {epoch}")
-        self._record(epoch, row, self.splits.epoch())
+        self.recorder.events(row)
+        if self.cluster.member.is_chief:
+            self._snapshot(epoch, row)
+            self.recorder.add(row)
+            prune(self.job.run, self.job.config.checkpoint.snapshots, self.recorder.history.rows)
         self._save_state()
         self._summary("RUNNING")
-        self.job.metrics.epoch(row)
-        print(self._progress_lines.epoch(row), flush=True)
-
-    def _record(self, epoch: int, row: dict[str, Any], phases: dict[str, float]) -> None:
-        if self.events is not None:
-            self.saver.save("TensorBoard's log", self.job.run / "logs", None, functools.partial(self._write_events, epoch, row, phases))
-            self._snapshot(epoch, row)
-            self._add_row(row)
-            prune(self.job.run, self.job.config.checkpoint.snapshots, self.history.rows)
-
-    def _write_events(self, epoch: int, row: dict[str, Any], phases: dict[str, float]) -> None:
-        assert self.events is not None
-        self.events.epoch(row)
-        self.events.phases(epoch, phases)
+        self.recorder.epoch(row)
 
     def _snapshot(self, epoch: int, row: dict[str, Any]) -> None:
-        policy, rows = self.job.config.checkpoint.snapshots, self.history.rows
-        if wanted(policy, rows, row):
+        policy = self.job.config.checkpoint.snapshots
+        if wanted(policy, self.recorder.history.rows, row):
             self._last = snapshot_name(policy, epoch), epoch, row
             path, size = snapshot_path(self.job.run, epoch), _size([weight.value for weight in self.model.weights])
             self.saver.save(self._last[0], path, size, lambda: save_snapshot(self.model, self.job.run, epoch))
-
-    def _add_row(self, row: dict[str, Any]) -> None:
-        self.saver.save("history.csv", self.job.run / "history.csv", None, lambda: self.history.add(row))
 
     def _validate(self) -> tuple[float, float]:
         """Mean loss and accuracy over all validation images: one shard per worker, one all-reduce."""
@@ -391,7 +302,7 @@ class Trainer:
     def _save_state(self) -> None:
         self._trained()
         self.progress.seconds_total = self._seconds_total()
-        step, states, chief = self.progress.step, self.states.files, self.cluster.place.is_chief
+        step, states, chief = self.progress.step, self.states.files, self.cluster.member.is_chief
         # All parts must exist before the state does.
         saved = self._save_memory()
         if chief and saved:
@@ -412,17 +323,17 @@ class Trainer:
         path = memories.files.path(progress.step)
         self.saver.save(PART, path, _size(memories.memory), lambda: memories.write(progress.step, progress.attempt))
         saved = self._all_did(PART not in self.saver.missing)
-        if self.cluster.place.is_chief and not saved:
+        if self.cluster.member.is_chief and not saved:
             self.saver.lacks(STATE, f"{self.states.files.path(progress.step)}: a worker has no room for its part of it")
         return saved
 
     def _all_did(self, did: bool) -> bool:
-        return int(self.cluster.sum(np.array([did], np.int32))[0]) == self.cluster.place.workers
+        return int(self.cluster.sum(np.array([did], np.int32))[0]) == self.cluster.member.workers
 
     def _make_room(self) -> bool:
         """Delete what this worker can do without; its newest intact state stays."""
         freed = self.memories.files.free(self._saved)
-        if not self.cluster.place.is_chief:
+        if not self.cluster.member.is_chief:
             return freed
         unfinished = list((self.job.run / "checkpoints").glob(".part-*"))
         for path in unfinished:
@@ -436,7 +347,7 @@ class Trainer:
         if self._last is not None and self._last[0] in self.saver.missing:
             self._snapshot(*self._last[1:])
         if "history.csv" in self.saver.missing:
-            self._add_row(self.history.rows[-1])
+            self.recorder.add(self.recorder.history.rows[-1])
 
     def _needed(self) -> list[str]:
         """What a run must have saved to succeed."""
@@ -469,35 +380,8 @@ class Trainer:
         return PREEMPTED if stopped else DONE
 
     def _summary(self, state: str, by_rank: list[str] | None = None) -> None:
-        if not self.cluster.place.is_chief:
-            return
-        progress, counts = self.progress, self.job.counts
-        # The current epoch may already have a row if the run ended inside it.
-        finished = progress.step // counts.steps_per_epoch
-        steps_seconds = sum(row["seconds"] for row in self.history.rows if row["epoch"] <= finished) + progress.seconds
-        summary = {
-            "state": state,
-            "workers": counts.workers,
-            "epochs_done": finished,
-            "epochs": counts.epochs,
-            "steps": progress.step,
-            "total_steps": counts.total_steps,
-            "in_steps": self.job.config.train.steps is not None,
-            "restarts": progress.restarts,
-            "reduction": dataclasses.asdict(self.choice),
-            "shares": self.shares if len(set(self.shares)) > 1 else None,
-            "seconds_total": round(self._seconds_total(), 3),
-            "seconds_training": round(progress.seconds_training, 3),
-            "images_per_s": round(progress.images_total / steps_seconds, 1) if steps_seconds else None,
-            "best": self.history.best(),
-            "weights_sha256": by_rank[0] if by_rank else None,
-            "weights_sha256_by_rank": by_rank,
-            "exact": not progress.inexact,
-            "inexact_because": progress.inexact,
-            "unsaved": self.saver.missing,
-        }
-        path = self.job.run / "summary.json"
-        self.saver.save("summary.json", path, None, lambda: write_json(path, summary))
+        if self.cluster.member.is_chief:
+            self.recorder.summary(state, self._seconds_total(), self.choice, self.shares, by_rank)
 
 
 def _size(arrays: Sequence[Any]) -> int:

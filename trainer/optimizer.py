@@ -29,11 +29,7 @@ class SGD:
     def __init__(self, config: Optimizer, variables: Sequence[keras.Variable], low_rank: Collection[int] = (), threads: int = 1):
         """Create under the strategy's scope: the slots live beside the weights.
 
-        Args:
-            config: the section `optimizer`.
-            variables: the trainable ones.
-            low_rank: which of them, by number, may get their gradient as `LowRank`.
-            threads: for the low-rank updates.
+        Variables whose numbers are in `low_rank` may get their gradient as `LowRank`; `threads` compute these updates.
         """
         self._momentum, self._decay, self._clip = config.momentum, config.weight_decay, config.clip_norm
         self._weights, self._penalties = [variable.value for variable in variables], [penalty(variable) for variable in variables]
@@ -46,13 +42,13 @@ class SGD:
         """Update in replica context."""
         short = shortening(gradients, self._clip) if self._clip else None
         step = rate if short is None else rate * short
-        for place, (weight, gradient) in enumerate(zip(self._weights, gradients, strict=True)):
-            if place in self._on_host:
-                self._on_host[place].apply(gradient, step, rate)
-            elif share := self._penalties[place]:
-                self._apply(weight, self.slots[place], penalised(gradient, short, weight, share), rate, rate)
+        for number, (weight, gradient) in enumerate(zip(self._weights, gradients, strict=True)):
+            if number in self._on_host:
+                self._on_host[number].apply(gradient, step, rate)
+            elif share := self._penalties[number]:
+                self._apply(weight, self.slots[number], penalised(gradient, short, weight, share), rate, rate)
             else:
-                self._apply(weight, self.slots[place], gradient, step, rate)
+                self._apply(weight, self.slots[number], gradient, step, rate)
 
     def _apply(self, weight: Any, slot: Any, gradient: tf.Tensor, step: tf.Tensor, rate: tf.Tensor) -> None:
         if self._decay:
@@ -90,10 +86,10 @@ class Adam:
         age = self._age + 1.0
         tf.raw_ops.AssignAddVariableOp(resource=self._age.handle, value=tf.constant(1.0))
         powers = tf.pow(config.beta_1, age), tf.pow(config.beta_2, age)
-        for place, gradient in enumerate(gradients):
-            weight, slots = self._weights[place], (self._means[place], self._squares[place])
-            whole = penalised(multiplied(gradient, weight.shape), short, weight, self._penalties[place])
-            self._apply(weight, slots, whole, rate, powers)
+        for number, gradient in enumerate(gradients):
+            weight, slots = self._weights[number], (self._means[number], self._squares[number])
+            full = penalised(multiplied(gradient, weight.shape), short, weight, self._penalties[number])
+            self._apply(weight, slots, full, rate, powers)
 
     def _apply(
         self, weight: Any, slots: tuple[Any, Any], gradient: tf.Tensor, rate: tf.Tensor, powers: tuple[tf.Tensor, tf.Tensor]

@@ -2,9 +2,9 @@
 
 import ast
 import contextlib
-import inspect
 import linecache
 import sys
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,11 +35,7 @@ class Function:
 
 
 def find(variable: str, given: str) -> Function:
-    """The function that `FILE.py:FUNCTION` names.
-
-    Args:
-        variable: the operator variable, for messages.
-        given: what it was given.
+    """The function that `FILE.py:FUNCTION`, the value of an operator variable, names.
 
     Raises:
         ConfigError: not of that form, no such file, not Python, or no such function at its top level.
@@ -57,9 +53,9 @@ def find(variable: str, given: str) -> Function:
         source = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise ConfigError(f"{variable}={given}: {path.name} is not UTF-8; save it as UTF-8") from None
-    found = Function(path.name, name, source, str(path.resolve()))
-    parameters(variable, found)
-    return found
+    function = Function(path.name, name, source, str(path.resolve()))
+    parameters(variable, function)
+    return function
 
 
 def parameters(variable: str, function: Function) -> ast.arguments:
@@ -72,13 +68,13 @@ def parameters(variable: str, function: Function) -> ast.arguments:
         tree = ast.parse(function.source, function.file)
     except SyntaxError as error:
         raise ConfigError(f"{variable}={function.called}: not Python: {error.msg} ({function.file}, line {error.lineno})") from None
-    there = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if function.name not in there:
-        known = ", ".join(there) or "none"
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if function.name not in functions:
+        names = ", ".join(functions) or "none"
         raise ConfigError(
-            f"{variable}={function.called}: no such function at the top of the file{nearest(function.name, there)}; there are: {known}"
+            f"{variable}={function.called}: no such function at the top of the file{nearest(function.name, functions)}; there are: {names}"
         )
-    return there[function.name].args
+    return functions[function.name].args
 
 
 def load(variable: str, function: Function) -> Callable[..., Any]:
@@ -93,14 +89,14 @@ def load(variable: str, function: Function) -> Callable[..., Any]:
     # So that tracebacks and Keras find the source lines.
     linecache.cache[function.file] = (len(function.source), None, function.source.splitlines(keepends=True), function.file)
     sys.modules[module.__name__] = module
-    with telling(variable, function):
+    with explaining_errors(variable, function):
         exec(compile(function.source, function.file, "exec"), module.__dict__)  # noqa: S102 - the user asked to run this code
-        found: Callable[..., Any] = getattr(module, function.name)
-        return found
+        loaded: Callable[..., Any] = getattr(module, function.name)
+        return loaded
 
 
 @contextlib.contextmanager
-def telling(variable: str, function: Function) -> Iterator[None]:
+def explaining_errors(variable: str, function: Function) -> Iterator[None]:
     """Turn an error in the user's code into a message with its line.
 
     Raises:
@@ -112,10 +108,6 @@ def telling(variable: str, function: Function) -> Iterator[None]:
     except ConfigError:
         raise
     except Exception as error:
-        frames = (
-            [frame for frame in inspect.getinnerframes(error.__traceback__) if frame.filename == function.file]
-            if error.__traceback__
-            else []
-        )
-        where = f", line {frames[-1].lineno}" if frames else ""
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == function.file]
+        where = f", line {lines[-1]}" if lines else ""
         raise ConfigError(f"{variable}={function.called}{where}: {type(error).__name__}: {error}") from error

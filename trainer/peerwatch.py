@@ -31,13 +31,7 @@ class PeerWatch(threading.Thread):
     """Watches the peers of one worker."""
 
     def __init__(self, peers: Sequence[int], ask: Callable[[int], Answer], lost: Callable[[int], None]):
-        """Watch from `start` to `stop`.
-
-        Args:
-            peers: ranks of the other workers.
-            ask: called in this thread, for at most `ANSWER_S`.
-            lost: called once, in this thread, with the rank of the first worker that is lost.
-        """
+        """Watch these ranks from `start` to `stop`; this thread calls `ask`, and once `lost` with the first rank that is lost."""
         super().__init__(daemon=True)
         self._peers, self._ask, self._lost, self._over = peers, ask, lost, threading.Event()
 

@@ -156,11 +156,16 @@ def metrics(lines: Iterable[str]) -> tuple[list[dict[str, Any]], int]:
     return fitting, len(read) - len(fitting)
 
 
-def _record(line: str) -> dict[str, Any] | None:
+def _parsed(lines: str) -> Any:
+    """Untrusted JSON; None if it is invalid."""
     try:
-        value = parse(line) if len(line) <= LINE else None
+        return parse(lines)
     except ValueError:
         return None
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    value = _parsed(line) if len(line) <= LINE else None
     kind = value.get("kind") if isinstance(value, dict) else None
     fits = isinstance(kind, str) and kind in _RECORDS and _RECORDS[kind](value)
     return _shown(value) if fits else None
@@ -176,20 +181,12 @@ def _shown(value: Any, show: Callable[[str], str] = printable) -> Any:
 
 
 def end(written: str) -> dict[str, Any]:
-    """The contents of exit.json.
-
-    Raises:
-        LockstepError: it is not what a worker writes.
-    """
+    """The contents of exit.json; LockstepError if it is not what a worker writes."""
     return _read(written, "exit.json", _END, _END_TYPES)
 
 
 def summary(written: str) -> dict[str, Any]:
-    """The contents of a worker's summary.json.
-
-    Raises:
-        LockstepError: it is not a summary of a run.
-    """
+    """The contents of a worker's summary.json; LockstepError if it is not a summary of a run."""
     return _read(written, "summary.json", _SUMMARY, _SUMMARY_TYPES)
 
 
@@ -214,10 +211,7 @@ def prediction(written: str) -> list[dict[str, Any]]:
     Raises:
         LockstepError: it prints something else.
     """
-    try:
-        value = parse(written)
-    except ValueError:
-        value = None
+    value = _parsed(written)
     if not value or not each(holding({"class": text, "probability": number}), 10)(value):
         raise LockstepError(f"predict: {_quoted(written)} is no list of classes")
     return list(_shown(value))
@@ -229,10 +223,7 @@ def answer(written: str, name: str) -> dict[str, Any]:
     Raises:
         LockstepError: it is not such a dict.
     """
-    try:
-        value = parse(written)
-    except ValueError:
-        value = None
+    value = _parsed(written)
     if not isinstance(value, dict):
         raise LockstepError(f"{name}: {_quoted(written)} is no answer")
     return dict(_shown(value, printable_lines))
@@ -240,10 +231,7 @@ def answer(written: str, name: str) -> dict[str, Any]:
 
 def _read(written: str, name: str, required: Mapping[str, Check], types: Mapping[str, Check]) -> dict[str, Any]:
     """A dict with the `required` fields; those in `types` are optional, and any others must be plain."""
-    try:
-        value = parse(written)
-    except ValueError:
-        value = None
+    value = _parsed(written)
     if not isinstance(value, dict) or not holding({**{key: types[key] for key in types if key in value}, **required})(value):
         raise LockstepError(f"{name}: {_quoted(written)} is not what a worker writes")
     return dict(_shown(value))
@@ -257,12 +245,14 @@ def _quoted(written: str) -> str:
     return printable(written.strip(), 80) or "(empty)"
 
 
-def history(path: Path) -> list[dict[str, Any]]:
-    """Rows of a history.csv as numbers.
+def read_history(path: Path) -> list[dict[str, Any]]:
+    """Rows of a history.csv as numbers; an empty list if there is no file.
 
     Raises:
         LockstepError: a row is invalid.
     """
+    if not path.is_file():
+        return []
     with path.open(encoding="utf-8", newline="", errors="replace") as stream:
         try:
             return [_row(row) for row in csv.DictReader(stream)]

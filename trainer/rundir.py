@@ -8,7 +8,8 @@ from typing import Any
 from trainer.config import load, nearest
 from trainer.errors import LockstepError
 from trainer.files import read_json
-from trainer.telemetry import read_history
+from trainer.records import read_history
+from trainer.telemetry import best_row
 
 NUMBERS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 WORDS = ("first", "best", "last", "all")
@@ -31,14 +32,14 @@ def existing_epochs(run: Path) -> list[int]:
     return sorted(int(name.group(1)) for name in names if name)
 
 
-def kept(policy: str | int, there: Sequence[int], rows: Sequence[dict[str, Any]]) -> set[int]:
+def kept(policy: str | int, existing: Sequence[int], rows: Sequence[dict[str, Any]]) -> set[int]:
     """The existing epochs whose snapshots `checkpoint.snapshots` keeps, given the rows of the history."""
     # Snapshots of later epochs belong to an attempt that was not continued.
-    current = [epoch for epoch in there if rows and epoch <= rows[-1]["epoch"]]
+    current = [epoch for epoch in existing if rows and epoch <= rows[-1]["epoch"]]
     if policy == "all" or not current:
-        return set(there)
+        return set(existing)
     if policy == "best":
-        return {_best([row for row in rows if row["epoch"] in current])}
+        return {_best_epoch([row for row in rows if row["epoch"] in current])}
     every = policy if isinstance(policy, int) else 0
     return {epoch for epoch in current if epoch == current[-1] or (every and epoch % every == 0)}
 
@@ -50,7 +51,7 @@ def most_kept(policy: str | int, epochs: int) -> int:
 
 def wanted(policy: str | int, rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> bool:
     """Whether to write the snapshot of the epoch that just ended: any may be the last, but only some are the best so far."""
-    return policy != "best" or _best([*(old for old in rows if old["epoch"] < row["epoch"]), row]) == row["epoch"]
+    return policy != "best" or _best_epoch([*(old for old in rows if old["epoch"] < row["epoch"]), row]) == row["epoch"]
 
 
 def snapshot_name(policy: str | int, epoch: int) -> str:
@@ -61,8 +62,8 @@ def snapshot_name(policy: str | int, epoch: int) -> str:
 
 def prune(run: Path, policy: str | int, rows: Sequence[dict[str, Any]]) -> None:
     """Remove the snapshots that `checkpoint.snapshots` does not keep."""
-    there = existing_epochs(run)
-    for epoch in set(there) - kept(policy, there, rows):
+    existing = existing_epochs(run)
+    for epoch in set(existing) - kept(policy, existing, rows):
         snapshot_path(run, epoch).unlink(missing_ok=True)
 
 
@@ -74,9 +75,8 @@ def snapshots_policy(run: Path) -> str | int:
     return policy
 
 
-def _best(rows: Sequence[dict[str, Any]]) -> int:
-    """The epoch with the highest validation accuracy, the earliest of equals."""
-    return int(max(rows, key=lambda row: (row["val_accuracy"], -row["epoch"]))["epoch"])
+def _best_epoch(rows: Sequence[dict[str, Any]]) -> int:
+    return int(best_row(rows)["epoch"])
 
 
 def choose_epochs(asked: str, run: Path) -> list[int]:
@@ -85,46 +85,46 @@ def choose_epochs(asked: str, run: Path) -> list[int]:
     Raises:
         LockstepError: there is no snapshot of that epoch (lists those that exist), or the text is not understood.
     """
-    there = existing_epochs(run)
-    if not there:
+    existing = existing_epochs(run)
+    if not existing:
         raise LockstepError(f"run={run.name}: there are no snapshots yet; the first is written at the end of epoch 1")
     chosen: list[int] = []
     for word in str(asked).split(","):
-        chosen += [epoch for epoch in _epochs_of(word.strip(), run, there) if epoch not in chosen]
+        chosen += [epoch for epoch in _epochs_of(word.strip(), run, existing) if epoch not in chosen]
     return chosen
 
 
-def _epochs_of(word: str, run: Path, there: list[int]) -> list[int]:
+def _epochs_of(word: str, run: Path, existing: list[int]) -> list[int]:
     if word == "all":
-        return there
+        return existing
     if word in ("first", "last"):
-        return [there[0 if word == "first" else -1]]
+        return [existing[0 if word == "first" else -1]]
     if word == "best":
-        rows = [row for row in read_history(run / "history.csv") if row["epoch"] in there]
+        rows = [row for row in read_history(run / "history.csv") if row["epoch"] in existing]
         if not rows:
             raise LockstepError(f"epoch=best: {run.name} has no history.csv that says which epoch is best; name a number")
-        return [_best(rows)]
+        return [_best_epoch(rows)]
     numbers = NUMBERS.fullmatch(word)
     if not numbers or (numbers[2] and int(numbers[2]) < int(numbers[1])):
         raise LockstepError(f"epoch={word}: expected numbers as in 12, 1,12,30 or 2-5, or one of {', '.join(WORDS)}{nearest(word, WORDS)}")
     first, last = int(numbers[1]), int(numbers[2] or numbers[1])
-    epochs = [epoch for epoch in there if first <= epoch <= last]
+    epochs = [epoch for epoch in existing if first <= epoch <= last]
     if len(epochs) != last - first + 1:
         which = "such snapshot" if first == last else "snapshot of some of these" if epochs else "such snapshots"
         policy = snapshots_policy(run)
         because = "" if policy == "all" else f" (checkpoint.snapshots={policy} keeps no others)"
-        raise LockstepError(f"epoch={word}: run {run.name} has no {which}; there are: {_ranges(there)}{because}")
+        raise LockstepError(f"epoch={word}: run {run.name} has no {which}; there are: {_ranges(existing)}{because}")
     return epochs
 
 
 def marks(run: Path) -> dict[int, str]:
     """Which snapshots are the first, best and last: epoch -> `best, last`."""
-    there, found = existing_epochs(run), dict[int, str]()
-    told = {row["epoch"] for row in read_history(run / "history.csv")}
-    for word in ("first", *(["best"] if told & set(there) else []), "last") if there else ():
-        (epoch,) = _epochs_of(word, run, there)
-        found[epoch] = f"{found[epoch]}, {word}" if epoch in found else word
-    return found
+    existing, words = existing_epochs(run), dict[int, str]()
+    recorded_epochs = {row["epoch"] for row in read_history(run / "history.csv")}
+    for word in ("first", *(["best"] if recorded_epochs & set(existing) else []), "last") if existing else ():
+        (epoch,) = _epochs_of(word, run, existing)
+        words[epoch] = f"{words[epoch]}, {word}" if epoch in words else word
+    return words
 
 
 def _ranges(numbers: list[int]) -> str:

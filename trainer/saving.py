@@ -47,15 +47,7 @@ class Saver:
         self.missing[what] = reason
 
     def check(self, needed: Sequence[str], last: str) -> None:
-        """Refuse to succeed without the files that a run exists for.
-
-        Args:
-            needed: what must be saved.
-            last: where a resumed run starts.
-
-        Raises:
-            DiskFull: some of it is missing.
-        """
+        """Refuse (DiskFull) to succeed without the files that a run exists for; `last` says where a resumed run starts."""
         lacking = [f"{what} is not saved: {self.missing[what]}" for what in needed if what in self.missing]
         if lacking:
             raise DiskFull("\n".join([*lacking, f"{FIX}, then the same command again with run=NAME of this run: it continues {last}"]))

@@ -45,7 +45,7 @@ def counts(config: Config, workers: int, train_files: int, held_out: int | None 
 def check_sizes(sizes: Counts, workers: int) -> None:
     """Refuse sizes that would leave a worker without images."""
     if sizes.global_batch < workers:
-        raise ConfigError(f"train.global_batch: {sizes.global_batch} is below the {workers} workers; each needs an image a step")
+        raise ConfigError(f"train.global_batch: {sizes.global_batch} is below the {workers} workers; each needs an image per step")
     if sizes.train_images < workers:
         raise ConfigError(f"the dataset has {sizes.train_images} training images for {workers} workers; use fewer workers or more images")
 

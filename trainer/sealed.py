@@ -63,8 +63,8 @@ def damage(path: str | os.PathLike[str]) -> str:
 
 def names(folder: str | os.PathLike[str]) -> list[str]:
     """Names of the states in a folder, oldest first."""
-    found = ((NAME.fullmatch(name), name) for name in (os.listdir(folder) if os.path.isdir(folder) else []))
-    return [name for _, name in sorted((int(match[1]), name) for match, name in found if match)]
+    matches = ((NAME.fullmatch(name), name) for name in (os.listdir(folder) if os.path.isdir(folder) else []))
+    return [name for _, name in sorted((int(match[1]), name) for match, name in matches if match)]
 
 
 def step_of(name: str) -> int:

@@ -1,4 +1,4 @@
-"""A worker that Slurm started: its place in the cluster comes from the allocation, its files from a folder that all nodes share.
+"""A worker that Slurm started: its rank comes from the allocation, its files from a folder that all nodes share.
 
 Slurm may give a run different nodes each time. So whatever a run needs to continue, and its results, are copied back to that folder
 at the end, however the task ends.
@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer import config as configs
-from trainer import ports, sealed
+from trainer import member, ports, sealed
 from trainer.errors import DONE, FAILED, PREEMPTED, RESTART, ClusterError
 from trainer.files import read_json, sha256_file, write_json
-from trainer.records import HEADER
+from trainer.records import HEADER, read_history
 from trainer.rundir import prune, snapshots_policy
-from trainer.telemetry import read_history
 
 if TYPE_CHECKING:
     from trainer.data.manifest import Published
@@ -41,7 +40,7 @@ RUN = "run.json"
 
 @dataclass(frozen=True)
 class Allocation:
-    """This task's place among those of a job."""
+    """One task among those of a job."""
 
     rank: int
     nodes: list[str]
@@ -58,7 +57,7 @@ class Allocation:
 
 
 @dataclass(frozen=True)
-class Place:
+class NodePaths:
     """Where things are on this node."""
 
     job: Path
@@ -80,7 +79,7 @@ class Place:
 
 
 def allocation(environment: Mapping[str, str] = os.environ, expand: Callable[[str], Sequence[str]] | None = None) -> Allocation:
-    """Read this task's place from the environment that `srun` sets.
+    """Read this task's allocation from the environment that `srun` sets.
 
     Raises:
         ClusterError: it was not started by `srun`, or there is more than one task per node.
@@ -88,74 +87,59 @@ def allocation(environment: Mapping[str, str] = os.environ, expand: Callable[[st
     try:
         rank, tasks, listed = int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"]), environment["SLURM_STEP_NODELIST"]
     except (KeyError, ValueError) as error:
-        raise ClusterError(f"{error}: not set as srun sets it; this command is started by srun, one task a node (train.sbatch)") from None
+        raise ClusterError(f"{error}: not set as srun sets it; this command is started by srun, one task per node (train.sbatch)") from None
     nodes = list((expand or hostnames)(listed))
     if tasks != len(nodes):
-        raise ClusterError(f"SLURM_NTASKS={tasks} on {len(nodes)} nodes ({listed}): one worker a node; ask for --ntasks-per-node=1")
+        raise ClusterError(f"SLURM_NTASKS={tasks} on {len(nodes)} nodes ({listed}): one worker per node; ask for --ntasks-per-node=1")
     return Allocation(rank, nodes, environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", ""))
 
 
 def hostnames(listed: str) -> list[str]:
     """Expand `node[1-3]` to three names, in Slurm's order of tasks."""
-    done = subprocess.run(["scontrol", "show", "hostnames", listed], capture_output=True, text=True, check=True)
-    return done.stdout.split()
+    completed = subprocess.run(["scontrol", "show", "hostnames", listed], capture_output=True, text=True, check=True)
+    return completed.stdout.split()
 
 
-def tf_config(found: Allocation, port: int, resolve: Callable[[str], str] = socket.gethostbyname) -> dict[str, Any]:
+def tf_config(task: Allocation, port: int, resolve: Callable[[str], str] = socket.gethostbyname) -> dict[str, Any]:
     """TF_CONFIG of this task.
 
     Raises:
         ClusterError: a node's name does not resolve, or resolves to the loopback.
     """
-    addresses = [_address(node, resolve) for node in found.nodes]
-    return {"cluster": {"worker": [f"{address}:{port}" for address in addresses]}, "task": {"type": "worker", "index": found.rank}}
+    return member.tf_config({"worker": [member.endpoint(_address(node, resolve), port) for node in task.nodes]}, task.rank)
 
 
 def _address(node: str, resolve: Callable[[str], str]) -> str:
     try:
         address = resolve(node)
     except OSError as error:
-        raise ClusterError(f"{node}: its name means no address here ({error}); add it to /etc/hosts or DNS on every node") from None
+        raise ClusterError(f"{node} does not resolve ({error}); add it to /etc/hosts or DNS on every node") from None
     if address.startswith("127."):
-        raise ClusterError(
-            f"{node}: its name means {address}, which no other node reaches; in /etc/hosts give it the address of its network"
-        )
+        raise ClusterError(f"{node} resolves to {address}, which no other node reaches; in /etc/hosts give it the address of its network")
     return address
 
 
 def check_port(port: int) -> None:
-    """Refuse a port that another program listens on.
-
-    Raises:
-        ClusterError: the port is taken.
-    """
+    """Refuse a port that another program listens on (ClusterError)."""
     if error := ports.taken(port):
         who = ports.holder(port) or "another run, or program,"
         raise ClusterError(f"port {port}: {error.strerror}; {who} has it on this node. Fix: end that, or -e slurm_port=N")
 
 
-def check_config(place: Place) -> None:
-    """Refuse a configuration other than the submitted one.
-
-    Raises:
-        ClusterError: it has changed since.
-    """
-    found = sha256_file(place.run / "config.yml")
-    if found != place.config_sha256:
+def check_config(paths: NodePaths) -> None:
+    """Refuse a configuration other than the submitted one (ClusterError)."""
+    digest = sha256_file(paths.run / "config.yml")
+    if digest != paths.config_sha256:
         raise ClusterError(
-            f"{place.job / 'config.yml'} has SHA-256 {found[:16]}..., and {place.config_sha256[:16]}... was submitted; somebody else "
-            f"wrote it. Fix: ansible-playbook playbooks/slurm.yml -e run={place.job.name} writes it anew"
+            f"{paths.job / 'config.yml'} has SHA-256 {digest[:16]}..., and {paths.config_sha256[:16]}... was submitted; another user "
+            f"wrote it. Fix: ansible-playbook playbooks/slurm.yml -e run={paths.job.name} writes it anew"
         )
 
 
-def check_number(place: Place, nodes: int) -> None:
-    """Refuse a number of nodes other than planned if the learning rate depends on it.
-
-    Raises:
-        ClusterError: the number differs and the learning rate depends on it.
-    """
-    planned = read_json(place.job / RUN)["workers"]
-    scaling = configs.build(configs.load(place.run / "config.yml")).schedule.scaling
+def check_number(paths: NodePaths, nodes: int) -> None:
+    """Refuse a number of nodes other than planned if the learning rate depends on it (ClusterError)."""
+    planned = read_json(paths.job / RUN)["workers"]
+    scaling = configs.build(configs.load(paths.run / "config.yml")).schedule.scaling
     if scaling != "none" and nodes != planned:
         raise ClusterError(
             f"{nodes} nodes: this run was planned for {planned}, and schedule.scaling={scaling} makes its learning rate depend on that; "
@@ -163,45 +147,45 @@ def check_number(place: Place, nodes: int) -> None:
         )
 
 
-def main(place: Place) -> int:
+def main(paths: NodePaths) -> int:
     """Train as one task of a job; return the exit code of `trainer.worker`, or 128 plus the signal that ended it.
 
     The worker is a separate process, so its files are copied back however it ends.
     """
     hold = WorkerProcess()
-    found, started = allocation(), time.time()
+    task, started = allocation(), time.time()
     try:
-        put_others_aside(place)
+        put_others_aside(paths)
     except ClusterError as error:
-        return _refuse(place, found, started, error)
-    own = place.run / "workers" / found.node
+        return _refuse(paths, task, started, error)
+    own = paths.run / "workers" / task.node
     own.mkdir(parents=True, exist_ok=True)
-    take(place, found, own)
+    take(paths, task, own)
     code = FAILED
     over = threading.Event()
-    teller = threading.Thread(target=_tell, args=(place, found, own, hold, over), daemon=True)
-    teller.start()
+    reporter = threading.Thread(target=_report, args=(paths, task, own, hold, over), daemon=True)
+    reporter.start()
     try:
-        code = _train(place, found, own, hold)
+        code = _train(paths, task, own, hold)
     finally:
         over.set()
-        teller.join()
-        _write_end(own, found, started, code)
-        give_back(place, found, own)
+        reporter.join()
+        _write_end(own, task, started, code)
+        give_back(paths, task, own)
     return code
 
 
-def _write_end(own: Path, found: Allocation, started: float, code: int) -> None:
-    who = {"host": found.node, "rank": found.rank, "nodes": len(found.nodes), "job": found.job, "step": found.step}
+def _write_end(own: Path, task: Allocation, started: float, code: int) -> None:
+    who = {"host": task.node, "rank": task.rank, "nodes": len(task.nodes), "job": task.job, "step": task.step}
     write_json(own / "exit.json", {**who, "exit_code": code, "started_at": started, "ended_at": time.time()})
 
 
-def _refuse(place: Place, found: Allocation, started: float, error: ClusterError) -> int:
+def _refuse(paths: NodePaths, task: Allocation, started: float, error: ClusterError) -> int:
     """End before there is a run directory on this node: the message goes directly to the shared folder."""
-    own = place.job / "workers" / found.node
+    own = paths.job / "workers" / task.node
     own.mkdir(parents=True, exist_ok=True)
     (own / "worker.log").write_text(f"error: {error}\n", encoding="utf-8")
-    _write_end(own, found, started, FAILED)
+    _write_end(own, task, started, FAILED)
     return FAILED
 
 
@@ -213,21 +197,21 @@ class WorkerProcess:
 
     def __init__(self) -> None:
         self._worker: subprocess.Popen[bytes] | None = None
-        self.told = False
+        self.stop_asked = False
         """Whether Slurm asked this task to end."""
         self.gave_up: int | None = None
         """The task's exit code if its worker was killed because it waits for another that is gone."""
         signal.signal(signal.SIGTERM, self._pass_on)
 
     def _pass_on(self, number: int, _: Any) -> None:
-        self.told = True
+        self.stop_asked = True
         if self._worker is not None:
             self._worker.send_signal(number)
 
     def to(self, worker: "subprocess.Popen[bytes]") -> None:
         """Pass the signal on to a worker, even if it came earlier."""
         self._worker = worker
-        if self.told:
+        if self.stop_asked:
             worker.send_signal(signal.SIGTERM)
 
     def give_up(self, code: int) -> None:
@@ -237,23 +221,23 @@ class WorkerProcess:
             self._worker.kill()
 
 
-def _train(place: Place, found: Allocation, own: Path, hold: WorkerProcess) -> int:
+def _train(paths: NodePaths, task: Allocation, own: Path, hold: WorkerProcess) -> int:
     with (own / "worker.log").open("a", encoding="utf-8") as log, _temporary(own) as temporary:
         when = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        print(f"{HEADER}{found.job}.{found.step}, {when}, rank {found.rank}", file=log, flush=True)
+        print(f"{HEADER}{task.job}.{task.step}, {when}, rank {task.rank}", file=log, flush=True)
         try:
-            check_config(place)
-            check_port(place.port)
-            check_number(place, len(found.nodes))
-            config = json.dumps(tf_config(found, place.port))
+            check_config(paths)
+            check_port(paths.port)
+            check_number(paths, len(task.nodes))
+            config = json.dumps(tf_config(task, paths.port))
         except ClusterError as error:
             print(f"error: {error}", file=log)
             return FAILED
         (own / "tf_config.json").write_text(config, encoding="utf-8")
-        if hold.told:
+        if hold.stop_asked:
             return PREEMPTED
         environment = {**os.environ, "TF_CONFIG": config, "TMPDIR": str(temporary)}
-        process = subprocess.Popen(worker(place, found), stdout=log, stderr=log, env=environment)
+        process = subprocess.Popen(worker(paths, task), stdout=log, stderr=log, env=environment)
         hold.to(process)
         code = process.wait()
     if hold.gave_up is not None:
@@ -271,39 +255,39 @@ def _temporary(own: Path) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def worker(place: Place, found: Allocation) -> list[str]:
+def worker(paths: NodePaths, task: Allocation) -> list[str]:
     """The worker's command line."""
-    paths = {"run": place.run, "host": found.node, "packs": place.published.folder, "caches": place.caches}
-    numbers = {"threads": place.threads, "gpus": place.gpus, "start-deadline": place.start_deadline}
-    words = [word for name, value in ({"manifest": place.published.sha256} | paths | numbers).items() for word in (f"--{name}", str(value))]
+    data = {"manifest": paths.published.sha256, "run": paths.run, "host": task.node, "packs": paths.published.folder}
+    options = data | {"caches": paths.caches, "threads": paths.threads, "gpus": paths.gpus, "start-deadline": paths.start_deadline}
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return [sys.executable, "-m", "trainer", "train", *words]
 
 
-def _tell(place: Place, found: Allocation, own: Path, hold: WorkerProcess, over: threading.Event) -> None:
+def _report(paths: NodePaths, task: Allocation, own: Path, hold: WorkerProcess, over: threading.Event) -> None:
     """Show this task's progress in the run's shared folder; the chief also copies snapshots there as they appear."""
     records = own / "metrics.jsonl"
     earlier = records.stat().st_size if records.is_file() else 0
     joining = True
     while not over.wait(EVERY_S):
         if records.is_file():
-            copy(records, place.job / "workers" / found.node / "metrics.jsonl")
+            copy(records, paths.job / "workers" / task.node / "metrics.jsonl")
         joining = joining and hold.gave_up is None and not _trains(records, earlier)
-        if joining and (ended := _ended_badly(place, found)):
+        if joining and (ended := _ended_badly(paths, task)):
             code = RESTART if ended["exit_code"] == RESTART or ended["exit_code"] > 128 else FAILED
             with (own / "worker.log").open("a", encoding="utf-8") as log:
                 print(f"{ended['host']} ended with exit code {ended['exit_code']} while all were to join; see its log", file=log)
             hold.give_up(code)
-        if found.rank == 0 and (place.run / "checkpoints").is_dir():
-            copy(place.run / "checkpoints", place.job / "checkpoints")
-            _prune(place)
+        if task.rank == 0 and (paths.run / "checkpoints").is_dir():
+            copy(paths.run / "checkpoints", paths.job / "checkpoints")
+            _prune(paths)
 
 
-def _ended_badly(place: Place, found: Allocation) -> dict[str, Any] | None:
+def _ended_badly(paths: NodePaths, task: Allocation) -> dict[str, Any] | None:
     """The exit record of another task started with this one, if it failed."""
-    for path in sorted((place.job / "workers").glob("*/exit.json")):
+    for path in sorted((paths.job / "workers").glob("*/exit.json")):
         ended: dict[str, Any] = read_json(path)
-        same = (ended.get("job"), ended.get("step")) == (found.job, found.step)
-        if same and ended["host"] != found.node and ended["exit_code"] not in (DONE, PREEMPTED):
+        same = (ended.get("job"), ended.get("step")) == (task.job, task.step)
+        if same and ended["host"] != task.node and ended["exit_code"] not in (DONE, PREEMPTED):
             return ended
     return None
 
@@ -317,39 +301,39 @@ def _trains(records: Path, earlier: int) -> bool:
         return b'"kind": "steps"' in file.read()
 
 
-def put_others_aside(place: Place) -> None:
+def put_others_aside(paths: NodePaths) -> None:
     """Rename what an older run of the same name left on this node, for example a run that was deleted only elsewhere.
 
     Raises:
         ClusterError: something listens on this task's port; it may be that run.
     """
-    if place.run.is_dir() and _identity(place.run) not in (None, read_json(place.job / RUN)["id"]):
-        check_port(place.port)
-        free = (place.run.with_name(f"{place.run.name}.before-{number}") for number in itertools.count(1))
-        place.run.rename(next(path for path in free if not path.exists()))
+    if paths.run.is_dir() and _identity(paths.run) not in (None, read_json(paths.job / RUN)["id"]):
+        check_port(paths.port)
+        free = (paths.run.with_name(f"{paths.run.name}.before-{number}") for number in itertools.count(1))
+        paths.run.rename(next(path for path in free if not path.exists()))
 
 
 def _identity(run: Path) -> str | None:
     """The id of a directory's run (`train.yml` writes it to a different file); None if the file can't be read."""
-    found = [path for path in (run / RUN, run / "cluster.json") if path.is_file()]
+    records = [path for path in (run / RUN, run / "cluster.json") if path.is_file()]
     try:
-        return str(read_json(found[0]).get("id", "")) if found else ""
+        return str(read_json(records[0]).get("id", "")) if records else ""
     except ValueError:
         return None
 
 
-def take(place: Place, found: Allocation, own: Path) -> None:
+def take(paths: NodePaths, task: Allocation, own: Path) -> None:
     """Copy what this task lacks: the configuration; for the chief, the newest state; the memory of its reduction."""
     for name in (RUN, "config.yml"):
-        copy(place.job / name, place.run / name)
-    if found.rank == 0 and _newest(place.job / "state") > _newest(place.run / "state", own=True):
+        copy(paths.job / name, paths.run / name)
+    if task.rank == 0 and _newest(paths.job / "state") > _newest(paths.run / "state", own=True):
         for name in ("state", "history.csv"):
-            copy(place.job / name, place.run / name)
-    memory = place.job / "workers" / found.node / "memory"
+            copy(paths.job / name, paths.run / name)
+    memory = paths.job / "workers" / task.node / "memory"
     if _newest(memory) > _newest(own / "memory", own=True):
         copy(memory, own / "memory")
     (own / "exit.json").unlink(missing_ok=True)
-    _put_aside(own, found.job)
+    _put_aside(own, task.job)
 
 
 def _put_aside(own: Path, job: str) -> None:
@@ -370,18 +354,18 @@ def _newest(folder: Path, own: bool = False) -> int:
     return sealed.step_of(newest)
 
 
-def _prune(place: Place) -> None:
-    prune(place.job, snapshots_policy(place.run), read_history(place.run / "history.csv"))
+def _prune(paths: NodePaths) -> None:
+    prune(paths.job, snapshots_policy(paths.run), read_history(paths.run / "history.csv"))
 
 
-def give_back(place: Place, found: Allocation, own: Path) -> None:
+def give_back(paths: NodePaths, task: Allocation, own: Path) -> None:
     """Copy this task's files to the run's shared folder; unchanged files are not copied again."""
-    copy(own, place.job / "workers" / found.node)
-    if found.rank == 0:
+    copy(own, paths.job / "workers" / task.node)
+    if task.rank == 0:
         for name in GIVEN_BACK:
-            if (place.run / name).exists():
-                copy(place.run / name, place.job / name)
-        _prune(place)
+            if (paths.run / name).exists():
+                copy(paths.run / name, paths.job / name)
+        _prune(paths)
 
 
 def copy(source: Path, target: Path) -> None:
@@ -393,22 +377,22 @@ def copy(source: Path, target: Path) -> None:
     left = (path for path in files if not path.name.startswith(".part-") and sealed.ASIDE not in path.parts)
     wanted = {target if source.is_file() else target / path.relative_to(source): path for path in left}
     damaged = False
-    for there, file in wanted.items():
-        if not _same(there, file):
+    for copied, file in wanted.items():
+        if not _same(copied, file):
             if sealed.NAME.fullmatch(file.name) and sealed.damage(file):
                 damaged = True
                 continue
-            there.parent.mkdir(parents=True, exist_ok=True)
-            part = there.with_name(f".part-{there.name}")
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            part = copied.with_name(f".part-{copied.name}")
             shutil.copy2(file, part)
-            part.replace(there)
+            part.replace(copied)
     for old in target.rglob("step-*.npz") if target.is_dir() and not damaged else []:
         if old not in wanted:
             old.unlink()
 
 
-def _same(there: Path, file: Path) -> bool:
-    if not there.is_file():
+def _same(copied: Path, file: Path) -> bool:
+    if not copied.is_file():
         return False
-    one, other = there.stat(), file.stat()
+    one, other = copied.stat(), file.stat()
     return one.st_size == other.st_size and abs(one.st_mtime - other.st_mtime) < 0.01

@@ -11,13 +11,14 @@ import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from trainer.cluster import Cluster
+from trainer.data.pipeline import Batch
 from trainer.optimizer import Rule, other_penalties
 from trainer.reduction.chain import Chain
 from trainer.stopwatch import Stopwatch
@@ -30,37 +31,8 @@ DRAWS = 256
 """Upper bound on how often a generator is called per step."""
 
 
-class Batch(NamedTuple):
-    """One worker's part of a step; for several steps each field but `stop` has an extra leading dimension."""
-
-    images: Any
-    """`[batch, height, width, channels]` uint8."""
-    labels: Any
-    """`[batch]` int32."""
-    weights: Any
-    """`[batch]` float32; 0 leaves an image out."""
-    places: Any
-    """`[batch]` int32: position of each image in the global batch."""
-    total: Any
-    """float32: size of the global batch."""
-    number: Any
-    """int32: number of the step in the run, from 0."""
-    stop: Any
-    """float32: 1 where this worker asks all to stop."""
-
-    def at(self, index: Any) -> "Batch":
-        """One step of several."""
-        return self._replace(**{name: getattr(self, name)[index] for name in self._fields[:-1]})
-
-
 def full(images: np.ndarray, labels: np.ndarray, total: int | None = None) -> Batch:
-    """Batches of several steps, starting at step 0, in which every image counts.
-
-    Args:
-        images: `[steps, batch, height, width, channels]` uint8.
-        labels: `[steps, batch]` int32.
-        total: size of the global batch; default: this worker's batch.
-    """
+    """A `Batch` of several steps, starting at step 0, in which every image counts; `total`: size of the global batch, if larger."""
     steps, batch = labels.shape
     places = np.tile(np.arange(batch, dtype=np.int32), (steps, 1))
     totals, numbers = np.full(steps, total or batch, np.float32), np.arange(steps, dtype=np.int32)
@@ -121,11 +93,11 @@ class Local:
     def _seeds(self, batch: Batch) -> list[tuple[keras.Variable, tf.Tensor]]:
         """The state of each of the model's random generators: its initial state, offset per step and device."""
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        found = []
+        states = []
         for variable in seeds(self.model):
             own = tf.stack([tf.cast(replica, tf.int64) * SEEDS_APART, tf.cast(batch.number, tf.int64) * DRAWS])
-            found.append((variable, variable.value + tf.cast(own, variable.dtype)))
-        return found
+            states.append((variable, variable.value + tf.cast(own, variable.dtype)))
+        return states
 
 
 def statistics(model: keras.Model) -> list[keras.Variable]:
@@ -191,12 +163,7 @@ def signature(model: keras.Model, steps: int) -> Batch:
 
 
 def make_forward_backward_call(local: Local, take: Callable[[list[Any]], list[Any]] = list) -> Callable[..., Any]:
-    """`local` on its own, called from Python with one `Batch` of any size.
-
-    Args:
-        local: of the worker.
-        take: converts the result to what a reduction takes.
-    """
+    """`local` on its own, called from Python with one `Batch` of any size; `take` converts the result to what a reduction takes."""
 
     def compute(batch: Batch) -> list[Any]:
         return take(local(batch))

@@ -6,27 +6,22 @@ from typing import Any
 import numpy as np
 
 from trainer import assembly, step
-from trainer.cluster import Cluster, Place
+from trainer.cluster import Cluster
 from trainer.config import Config
+from trainer.data.pipeline import Batch
+from trainer.member import Member
 
 STEPS = 8
 """Steps between two returns to Python, the default in training."""
 
 
 def measure(config: Config, classes: int, batch: int, threads: int, seconds: float) -> dict[str, Any]:
-    """Time training steps of a configuration's model on random images.
-
-    Args:
-        config: the run's configuration.
-        classes: number of classes.
-        batch: images per step on this worker.
-        threads: intra-op threads.
-        seconds: how long to measure after the warm-up; at least three calls are timed.
+    """Time training steps of a configuration's model on `batch` random images, for some seconds after the warm-up.
 
     Returns:
-        `step_seconds` (median over calls), `images_per_s`, `batch`, `steps` timed.
+        `step_seconds` (median over at least three calls), `images_per_s`, `batch`, `steps` timed.
     """
-    cluster = Cluster(Place(0, ["alone"]), threads)
+    cluster = Cluster(Member(0, ["alone"]), threads)
     local = assembly.build_local(cluster, config, classes)
     call = step.make_train_call(assembly.assemble(local, config, config.reduction)[0])
     arguments = _random_batches(config, classes, batch)
@@ -40,7 +35,7 @@ def measure(config: Config, classes: int, batch: int, threads: int, seconds: flo
     return {"step_seconds": median, "images_per_s": batch / median, "batch": batch, "steps": len(durations) * STEPS}
 
 
-def _random_batches(config: Config, classes: int, batch: int) -> tuple[step.Batch, np.ndarray]:
+def _random_batches(config: Config, classes: int, batch: int) -> tuple[Batch, np.ndarray]:
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (STEPS, batch, *config.data.image_size), dtype=np.uint8)
     labels = random.integers(0, classes, (STEPS, batch)).astype(np.int32)

@@ -9,11 +9,7 @@ class Stopwatch:
     """Adds up the seconds of named parts."""
 
     def __init__(self, settle: Callable[[], None] = lambda: None) -> None:
-        """Start at zero.
-
-        Args:
-            settle: waits until all pending work is done, for functions that return earlier.
-        """
+        """Start at zero; `settle` waits until all pending work is done, for functions that return earlier."""
         self._settle = settle
         self.seconds = dict.fromkeys(("forward_backward", "compression", "all_reduce", "apply"), 0.0)
 

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from trainer.files import full, read_json, write_rows
-from trainer.records import HISTORY, PHASES, history, metrics
+from trainer.records import HISTORY, PHASES, metrics, read_history
 from trainer.saving import Reserve
 
 PROGRESS_S = 10.0
@@ -54,39 +54,23 @@ class Metrics:
     def phase(self, name: str, note: str = "") -> None:
         """Record what this worker is doing now."""
         self.phase_name = name
-        self._write("phase", {"phase": name, "note": note})
+        self.record("phase", phase=name, note=note)
+
+    def caching(self, count: int, total: int) -> None:
+        """Record how many images are packed or fetched."""
+        self.phase("caching", f"{count}/{total} images")
 
     def heartbeat(self) -> None:
         """Record that this worker is alive."""
-        self._write("heartbeat", {"phase": self.phase_name, "step": self.step})
-
-    def steps(self, **values: Any) -> None:
-        """Record the progress of one call."""
-        self.step = values["step"]
-        self._write("steps", values)
-
-    def reduction(self, name: str, why: str, measured: bool) -> None:
-        """Record how gradients are sent, why, and whether that was measured just now."""
-        self._write("reduction", {"name": name, "why": why, "measured": measured})
+        self.record("heartbeat", phase=self.phase_name, step=self.step)
 
     def warning(self, text: str) -> None:
         """Warn the user at once, in worker.log and on the terminal of anyone watching."""
         print(f"warning: {text}", flush=True)
-        self._write("warning", {"text": text})
+        self.record("warning", text=text)
 
-    def shares(self, told: str, parts: list[int], measured: bool) -> None:
-        """Record how a step's images are divided."""
-        self._write("shares", {"told": told, "parts": parts, "measured": measured})
-
-    def split(self, **values: Any) -> None:
-        """Record the parts of a profiled step."""
-        self._write("split", values)
-
-    def epoch(self, row: dict[str, Any]) -> None:
-        """Record a finished epoch."""
-        self._write("epoch", row)
-
-    def _write(self, kind: str, values: dict[str, Any]) -> None:
+    def record(self, kind: str, **values: Any) -> None:
+        """Append a line of this kind."""
         line = json.dumps({"t": round(time.time(), 3), "kind": kind, **values}).encode() + b"\n"
         with self._lock:
             if kind not in SAMPLES or not (self._waiting or self._begun):
@@ -125,14 +109,9 @@ class Splits:
         self._waited, self._steps = self._waited + seconds, self._steps + steps
 
     def sample(self, epoch: int, step: int, images: int, parts: dict[str, float] | None, seconds: float) -> None:
-        """Record a profiled step.
+        """Record a profiled step of this worker's `images` that took `seconds` without its wait for input.
 
-        Args:
-            epoch: from 1.
-            step: its number, from 1.
-            images: of this worker in the step.
-            parts: seconds of every phase but `input`; None if TensorFlow traced in the step, which drops the sample.
-            seconds: of the whole step, without its wait for input.
+        `parts` are the seconds of every phase but `input`; None if TensorFlow traced in the step, which drops the sample.
         """
         waited, self._waited, self._steps = self._waited / self._steps, 0.0, 0
         if parts is None:
@@ -140,7 +119,7 @@ class Splits:
         values = {"input": waited, **parts}
         self._of_epoch.append(values)
         rounded = {phase: round(values[phase], 6) for phase in PHASES}
-        self._metrics.split(epoch=epoch, step=step, **rounded, step_seconds=round(waited + seconds, 6), images=images)
+        self._metrics.record("split", epoch=epoch, step=step, **rounded, step_seconds=round(waited + seconds, 6), images=images)
 
     def epoch(self) -> dict[str, float]:
         """Mean milliseconds of every phase over the samples since the last call; empty if there were none."""
@@ -153,24 +132,16 @@ class StepLines:
 
     def __init__(self, every: int):
         self._every = every
-        self._late, self._all = np.zeros(3), np.zeros(3)
+        self._recent, self._total = np.zeros(3), np.zeros(3)
 
     def add(self, step: int, steps: int, sums: Sequence[float], seconds: float, rate: float) -> list[str]:
-        """Lines to write after a call.
-
-        Args:
-            step: finished steps in total.
-            steps: of the call.
-            sums: of losses and images over the call.
-            seconds: duration of the call.
-            rate: learning rate of its last step.
-        """
-        self._late += (sums[0], sums[1], seconds)
-        self._all += (sums[0], sums[1], seconds)
+        """Lines to write after a call of `steps` steps that ended at `step` with `sums` of losses and images; `rate` is its last step's."""
+        self._recent += (sums[0], sums[1], seconds)
+        self._total += (sums[0], sums[1], seconds)
         if not self._every or step // self._every == (step - steps) // self._every:
             return []
-        (loss, images, took), self._late = self._late, np.zeros(3)
-        lines = [f"step {step:,}: {images / took:,.1f} images/s, on average {self._all[1] / self._all[2]:,.1f}"]
+        (loss, images, took), self._recent = self._recent, np.zeros(3)
+        lines = [f"step {step:,}: {images / took:,.1f} images/s, on average {self._total[1] / self._total[2]:,.1f}"]
         if step // (10 * self._every) != (step - steps) // (10 * self._every):
             lines.append(f"step {step:,}: loss {loss / images:.4f}, learning rate {rate:g}")
         return lines
@@ -185,20 +156,11 @@ class ProgressLines:
         self._next, self._images, self._seconds = -math.inf, 0.0, 0.0
 
     def add(self, epoch: int, step: int, images: float, seconds: float, loss: float, accuracy: float) -> list[str]:
-        """Lines to write after a call.
-
-        Args:
-            epoch: from 1.
-            step: finished steps in total.
-            images: of the call.
-            seconds: duration of the call.
-            loss: mean of the epoch so far.
-            accuracy: mean of the epoch so far.
-        """
+        """Lines to write after a call of `images` and `seconds` that ended at `step`; loss and accuracy are means of the epoch so far."""
         self._images, self._seconds = self._images + images, self._seconds + seconds
         if self._clock() < self._next:
             return []
-        line = f"{self._place(epoch)}  step {step:,}/{self._steps:,}"
+        line = f"{self._epoch_label(epoch)}  step {step:,}/{self._steps:,}"
         if self._detailed:
             line += f"  {self._images / self._seconds:,.0f} images/s  loss {loss:.4f}  accuracy {accuracy:.4f}"
         self._next, self._images, self._seconds = self._clock() + PROGRESS_S, 0.0, 0.0
@@ -206,12 +168,12 @@ class ProgressLines:
 
     def epoch(self, row: dict[str, Any]) -> str:
         """The line of a finished epoch."""
-        line = f"{self._place(row['epoch'])} done"
+        line = f"{self._epoch_label(row['epoch'])} done"
         shown = ("loss", "accuracy", "val_loss", "val_accuracy")
         values = "".join(f"  {key.replace('_', ' ')} {row[key]:.4f}" for key in shown)
         return f"{line}{values}  {row['seconds']:,.1f} s" if self._detailed else line
 
-    def _place(self, epoch: int) -> str:
+    def _epoch_label(self, epoch: int) -> str:
         return f"epoch {epoch}/{self._epochs}"
 
 
@@ -224,8 +186,7 @@ class History:
 
     def add(self, row: dict[str, Any]) -> None:
         """Add or replace an epoch's row and rewrite the file."""
-        kept = [old for old in self.rows if old["epoch"] < row["epoch"]]
-        self.rows = [*kept, {key: row[key] for key in HISTORY}]
+        self.rows = [*(old for old in self.rows if old["epoch"] < row["epoch"]), {key: row[key] for key in HISTORY}]
         write_rows(self._path, HISTORY, self.rows)
 
     def truncate(self, epochs: int) -> None:
@@ -236,17 +197,13 @@ class History:
         """The epoch with the highest validation accuracy, the earliest of equals."""
         if not self.rows:
             return None
-        row = max(self.rows, key=lambda row: (row["val_accuracy"], -row["epoch"]))
+        row = best_row(self.rows)
         return {"epoch": row["epoch"], "val_accuracy": row["val_accuracy"]}
 
 
-def read_history(path: Path) -> list[dict[str, Any]]:
-    """Rows of a history.csv as numbers; an empty list if there is no file.
-
-    Raises:
-        LockstepError: a row is invalid.
-    """
-    return history(path) if path.is_file() else []
+def best_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The row with the highest validation accuracy, the earliest of equals."""
+    return max(rows, key=lambda row: (row["val_accuracy"], -row["epoch"]))
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -281,19 +238,16 @@ class Events:
         self._folder, self._open = folder, tf.summary.create_file_writer
         self._writers: dict[str, Any] = {}
 
-    def epoch(self, row: dict[str, Any]) -> None:
-        """Write a finished epoch's scalars; the x axis is the epoch."""
+    def epoch(self, row: dict[str, Any], phases: dict[str, float]) -> None:
+        """Write a finished epoch's scalars, and `phases` of its steps as `split/<phase>` in milliseconds; the x axis is the epoch."""
         values = {
             "train": {"loss": "loss", "accuracy": "accuracy", "learning_rate": "learning_rate", "images_per_s": "images_per_s"},
             "validation": {"loss": "val_loss", "accuracy": "val_accuracy"},
         }
         for split, scalars in values.items():
             self._scalars(split, row["epoch"], {tag: row[key] for tag, key in scalars.items()})
-
-    def phases(self, epoch: int, phases: dict[str, float]) -> None:
-        """Write the parts of the chief's steps in an epoch, as `split/<phase>` in milliseconds."""
         if phases:
-            self._scalars("train", epoch, {f"split/{phase}": value for phase, value in phases.items()})
+            self._scalars("train", row["epoch"], {f"split/{phase}": value for phase, value in phases.items()})
 
     def _scalars(self, split: str, epoch: int, values: dict[str, float]) -> None:
         try:

@@ -23,12 +23,7 @@ class Watchdog(threading.Thread):
     """Watches one worker process from inside."""
 
     def __init__(self, metrics: Metrics, start_deadline: float):
-        """Install the signal handlers; call from the main thread.
-
-        Args:
-            metrics: where heartbeats go.
-            start_deadline: seconds that this worker waits for its peers.
-        """
+        """Install the signal handlers; call from the main thread. `start_deadline`: seconds that this worker waits for its peers."""
         super().__init__(daemon=True)
         self._metrics, self._deadline = metrics, start_deadline
         self.stop_asked = threading.Event()

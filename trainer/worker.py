@@ -1,8 +1,4 @@
-"""The worker process: from a run directory on this node to an exit code.
-
-Exit codes: 0 done, 75 a peer was lost (restart me), 42 preempted with the state saved, 3 the loss
-diverged; anything else is a failure.
-"""
+"""The worker process: from a run directory on this node to an exit code of `trainer.errors`."""
 
 import gc
 import json
@@ -18,6 +14,8 @@ from trainer.data.cache import open_images
 from trainer.data.manifest import Published
 from trainer.errors import DIVERGED, FAILED, RESTART, Diverged, LockstepError, PeerLost
 from trainer.files import full, shortage
+from trainer.job import Job
+from trainer.member import Member
 from trainer.peerwatch import PeerWatch
 from trainer.saving import FIX, Log, Reserve
 from trainer.telemetry import Metrics
@@ -31,15 +29,8 @@ def main(
 ) -> int:
     """Train as one worker of the cluster that TF_CONFIG describes.
 
-    Args:
-        run: the run directory on this node, with `config.yml`.
-        host: this worker's inventory name, for `workers/<host>/`.
-        published: the dataset.
-        caches: folder for packed caches on this node.
-        threads: intra-op threads.
-        gpus: how many GPUs it trains on; 0: the CPU.
-        start_deadline: seconds to wait for the other workers.
-        direct_port: TCP port on which the others connect to this worker; 0: any free port.
+    The run directory on this node holds `config.yml`; `host` is this worker's inventory name, for `workers/<host>/`. The others may
+    take `start_deadline` seconds to start. For `threads`, `gpus` and `direct_port` see `trainer.cluster.Cluster`.
     """
     # Importing and tracing create only long-lived objects; scanning them repeatedly would take a sixth of the import time.
     gc.disable()
@@ -90,33 +81,29 @@ def _train(
     config = configs.build(configs.load(run / "config.yml"))
     metrics.phase("caching")
     data = config.data
-
-    def progress(done: int, total: int) -> None:
-        metrics.phase("caching", f"{done}/{total} images")
-
-    manifest, images = open_images(published, caches, data.image_size, data.cache_limit_mb, progress, data.loaders)
+    manifest, images = open_images(published, caches, data.image_size, data.cache_limit_mb, metrics.caching, data.loaders)
     metrics.phase("joining")
     # TensorFlow runs from here on; anything that forks or does not need it comes before.
     import tensorflow as tf
 
-    from trainer.cluster import Cluster, ask, place_from_environment
-    from trainer.loop import Job, Trainer
+    from trainer.cluster import Cluster, ask
+    from trainer.loop import Trainer
 
-    place = place_from_environment()
+    member = Member.from_environment()
     print(
-        f"rank {place.rank} of {place.workers}: {json.dumps(place.addresses)}, {threads} threads{f', GPUs: {gpus}' if gpus else ''}",
+        f"rank {member.rank} of {member.workers}: {json.dumps(member.addresses)}, {threads} threads{f', GPUs: {gpus}' if gpus else ''}",
         flush=True,
     )
-    cluster = Cluster(place, threads, gpus=gpus, direct_port=direct_port)
+    cluster = Cluster(member, threads, gpus=gpus, direct_port=direct_port)
     watchdog.catch_signals()
 
     def lost(rank: int) -> None:
-        message = f"rank {rank} ({place.hosts[rank]}) stopped answering: it is frozen, or its host or network is gone"
+        message = f"rank {rank} ({member.hosts[rank]}) stopped answering: it is frozen, or its host or network is gone"
         watchdog.end(RESTART, f"error: {message}; this worker ends so that all can start again")
 
-    watch = PeerWatch([rank for rank in range(place.workers) if rank != place.rank], ask, lost)
+    watch = PeerWatch([rank for rank in range(member.workers) if rank != member.rank], ask, lost)
     watch.start()
-    counts = schedule.counts(config, place.workers, len(manifest.train.files), manifest.held_out)
+    counts = schedule.counts(config, member.workers, len(manifest.train.files), manifest.held_out)
     job = Job(config, counts, run, manifest, images, metrics, watchdog.stop_asked.is_set, run / "workers" / host, started)
     try:
         code = Trainer(job, cluster).run()

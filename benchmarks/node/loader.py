@@ -18,7 +18,7 @@ from trainer.config import Augment, Config
 from trainer.data.cache import open_images
 from trainer.data.manifest import Published
 from trainer.data.partition import EpochPlan, epoch_order
-from trainer.data.pipeline import Batches, Feeder, calls
+from trainer.data.pipeline import Batch, Call, Feeder, calls
 from trainer.errors import DatasetError
 from trainer.files import write_json
 from trainer.telemetry import Metrics
@@ -93,18 +93,17 @@ def in_turn(numbers: Sequence[int], round_number: int) -> list[int]:
     return sorted(numbers, reverse=round_number % 2 == 0)
 
 
-def varying(config: Config) -> Callable[[Batches], None] | None:
+def varying(config: Config) -> Callable[[Call, Batch], None] | None:
     """A function that augments batches as in training; None if the configuration has no augmentation."""
     if config.augment == Augment():
         return None
-    from trainer import augmentation, step
+    from trainer import augmentation
 
-    augment: Callable[[step.Batch], Any] = cast(Any, augmentation.make(config.augment, config.seed))
+    augment: Callable[[Batch], Any] = cast(Any, augmentation.make(config.augment, config.seed))
 
-    def vary(batches: Batches) -> None:
-        call = step.full(batches.images, batches.labels)
-        for index in range(batches.call.steps):
-            augment(call.at(index))
+    def vary(call: Call, batch: Batch) -> None:
+        for index in range(call.steps):
+            augment(batch.at(index))
 
     return vary
 
@@ -115,16 +114,16 @@ def one_pass(
     images: int,
     epoch: int,
     progress: Callable[[int], None],
-    vary: Callable[[Batches], None] | None = None,
+    vary: Callable[[Call, Batch], None] | None = None,
 ) -> dict[str, float]:
     """What one pass in the order of an epoch takes, as the values of `Spent`."""
-    batch, finished = config.train.batch_size, 0
-    steps, spent = math.ceil(images / batch), Spent()
-    planned = calls(0, steps, config.train.steps_per_call, uneven=images % batch > 0)
-    for batches in feeder.epoch(EpochPlan(images, batch, steps, config.seed, epoch), planned):
+    size, finished = config.train.batch_size, 0
+    steps, spent = math.ceil(images / size), Spent()
+    planned = calls(0, steps, config.train.steps_per_call, uneven=images % size > 0)
+    for call, batch in feeder.epoch(EpochPlan(images, size, steps, config.seed, epoch), planned):
         if vary is not None:
-            vary(batches)
-        finished += batches.labels.size
+            vary(call, batch)
+        finished += batch.labels.size
         progress(finished)
     return spent.so_far()
 

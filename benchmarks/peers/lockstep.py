@@ -62,24 +62,25 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched:
 
     from trainer import assembly, auto_reduction, balance, step
     from trainer import config as configs
-    from trainer.cluster import Cluster, place_from_environment
+    from trainer.cluster import Cluster
+    from trainer.member import Member
     from trainer.reduction import Method, chain
 
     update = {"learning_rate": common.LEARNING_RATE, "momentum": common.MOMENTUM}
     config = configs.build({"model": {"name": "task_cnn"}, "optimizer": update, **sections})
-    cluster = Cluster(place_from_environment(), given.threads)
+    cluster = Cluster(Member.from_environment(), given.threads)
     cluster.connect(config.reduction.transport)
     local = assembly.build_local(cluster, config, common.CLASSES)
     model, forward_backward = local.model, step.make_forward_backward_call(local)
     seconds = functools.partial(auto_reduction.own_seconds, cluster, forward_backward, config.data.image_size)
-    total = given.batch * cluster.place.workers
+    total = given.batch * cluster.member.workers
     chosen, choice = auto_reduction.resolve(config.reduction, cluster, step.shapes(model), None, functools.partial(seconds, given.batch))
     parts, _ = assembly.assemble(local, config, chosen)
     if waits:
         parts = dataclasses.replace(parts, reduction=chain.make(Method(waits_twice()), cluster.all_reduce, None))
     overhead = functools.partial(auto_reduction.overhead_seconds, step.ProfiledCall(parts, forward_backward), config.data.image_size)
     shares, _ = balance.shares(config.train, cluster, total, [], seconds, overhead)
-    batch = total * shares[cluster.place.rank] // sum(shares)
+    batch = total * shares[cluster.member.rank] // sum(shares)
     call = step.make_train_call(parts)
 
     images, labels = common.images(given.rank, batch)

@@ -25,8 +25,8 @@ from control.task import Task
 from trainer import config as configs
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json, write_text
+from trainer.records import read_history
 from trainer.rundir import recorded
-from trainer.telemetry import read_history
 
 PLAN = "plan.json"
 COMMAND = "benchmarks/accuracy"

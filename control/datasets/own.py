@@ -86,10 +86,10 @@ class Own:
 
     def _results(self, function: Callable[..., Any], split: str) -> Iterator[Any]:
         """The function's results, one at a time: all of them may not fit into memory."""
-        with own.telling("dataset", self._function):
+        with own.explaining_errors("dataset", self._function):
             iterator = iter(function(split))
         while True:
-            with own.telling("dataset", self._function):
+            with own.explaining_errors("dataset", self._function):
                 pair = next(iterator, END)
             if pair is END:
                 return

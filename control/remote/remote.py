@@ -25,8 +25,8 @@ from control.remote.tmux import SOCKET
 from control.runs import admission, logs
 from trainer import files, records, sealed
 from trainer.errors import LockstepError
+from trainer.records import read_history
 from trainer.rundir import prune, snapshots_policy
-from trainer.telemetry import read_history
 from trainer.terminal import printable
 
 TMUX = f"tmux -L {SOCKET}"

@@ -11,8 +11,8 @@ from control.text import model_name
 from trainer import config as configs
 from trainer.errors import LockstepError
 from trainer.files import read_json
+from trainer.records import read_history
 from trainer.rundir import existing_epochs
-from trainer.telemetry import read_history
 
 MARKS = ("first", "best", "last")
 

@@ -78,7 +78,7 @@ def kinds(host: str | None, parameters: int | None) -> tuple[Kind, ...]:
     snapshot, state = GB + 16 * numbers, GB + 64 * numbers
     own = "workers/" + (ANY_HOST if host is None else SPECIAL.sub(r"\\\1", host))
     return (
-        Kind("history[.]csv", 64 * MB, records.history),
+        Kind("history[.]csv", 64 * MB, records.read_history),
         Kind("summary[.]json", MB, _reading(records.summary)),
         Kind("checkpoints/epoch-[0-9]{4,9}[.]keras", snapshot),
         Kind("state/step-[0-9]{1,18}[.]npz", state, _whole),

@@ -92,11 +92,11 @@ def shown(plan: dict[str, Any]) -> str:
     before = run_results.read_summary(Path(plan["folder"])).get("reduction", {}).get("name") if _has_begun(plan) else None
     if len(plan["hosts"]) == 1:
         return ""
-    found = kept.known(reduction, [str(host["address"]) for host in plan["hosts"]], before, given)
+    found = kept.unmeasured(reduction, [str(host["address"]) for host in plan["hosts"]], before, given)
     if found is None:
         return "auto: measured at the start of this training, and kept for later ones on these hosts"
     name, reason = found
-    again = "; measure again: -e remeasure=true" if given.method and reason == given.told else ""
+    again = "; measure again: -e remeasure=true" if given.method and reason == given.origin else ""
     return f"{name}{f' rank {reduction.rank}' if name == 'powersgd' else ''} ({reason}{again})"
 
 
@@ -105,7 +105,7 @@ def divided(plan: dict[str, Any]) -> str:
     given, counts = kept.parse(plan["kept"]), plan["counts"]
     if given.shares is None or len(given.shares) != len(plan["hosts"]):
         return ""
-    return f", divided {text.listed(given.shares)} ({given.told}; measure again: -e remeasure=true)" if counts["workers"] > 1 else ""
+    return f", divided {text.listed(given.shares)} ({given.origin}; measure again: -e remeasure=true)" if counts["workers"] > 1 else ""
 
 
 def _key(plan: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from trainer import environment
+from trainer import environment, member
 
 AUTO = "auto"
 CHOSEN = "port_chosen"
@@ -37,14 +37,13 @@ def tf_config(hosts: list[dict[str, Any]], name: str) -> dict[str, Any]:
     for role, those in members.items():
         for index, host in enumerate(those):
             if host["name"] == name:
-                return {"cluster": cluster, "task": {"type": role, "index": index}}
+                return member.tf_config(cluster, index, role)
     raise AnsibleFilterError(f"TF_CONFIG: {name} is not among the hosts that train: {', '.join(host['name'] for host in hosts)}")
 
 
 def place(host: dict[str, Any]) -> str:
     """`address:port`; IPv6 addresses in brackets."""
-    address = str(host["address"])
-    return f"[{address}]:{host['port']}" if ":" in address else f"{address}:{host['port']}"
+    return member.endpoint(str(host["address"]), host["port"])
 
 
 def places(host: dict[str, Any]) -> list[str]:

@@ -3,7 +3,8 @@
 import signal
 from typing import Any
 
-PREEMPTED, RESTART, DONE = 42, 75, 0
+from trainer.errors import DONE, PREEMPTED, RESTART
+
 TIMED = ("training", "ended")
 """Phases of the chief whose start times a result shows."""
 CRASHES = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGBUS", "SIGABRT", "SIGTRAP", "SIGSYS")
@@ -13,7 +14,7 @@ CRASHES = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGBUS", "SIGABRT", "SIGTRAP", "SIGSY
 def root_cause(verdicts: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The verdict to blame: the earliest failure that is not merely the loss of a peer.
 
-    A worker that exits with 75 lost a peer; it is blamed only if no other worker failed. A worker that we
+    A worker that exits with RESTART lost a peer; it is blamed only if no other worker failed. A worker that we
     ended because another failed comes last. A worker that was silent, gone or unreachable counts from when it
     was last heard.
     """

@@ -7,7 +7,7 @@ from control import text
 from control.doctor import prediction
 from control.project import relative
 from trainer.files import read_json
-from trainer.telemetry import read_history
+from trainer.records import read_history
 
 FAIR_STEPS = 100
 

@@ -15,6 +15,7 @@ from control.remote import lean
 from control.remote.remote import HostUnreachable, Worker
 from control.runs import evaluations
 from trainer import rundir
+from trainer.errors import DONE
 from trainer.records import evaluation
 
 
@@ -58,7 +59,7 @@ class ActionModule(ActionBase):
                 break
             time.sleep(0.5)
         line.end()
-        if seen.exit is None or seen.exit["exit_code"] != 0:
+        if seen.exit is None or seen.exit["exit_code"] != DONE:
             last = "\n  ".join(worker.last_lines())
             raise AnsibleActionFail(f"evaluation failed on {arguments['run']}'s chief; the last lines of its log:\n  {last}")
         return worker

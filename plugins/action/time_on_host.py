@@ -20,7 +20,7 @@ from control.remote.upload import with_progress
 from control.runs.cluster import place_digest
 from plugins.shared import action
 from trainer import records
-from trainer.errors import refusal
+from trainer.errors import DONE, refusal
 
 POLL_S = 0.5
 GRACE_S = 2
@@ -94,7 +94,7 @@ class ActionModule(ActionBase):
                 time.sleep(POLL_S)
         finally:
             line.end()
-        if seen.exit is None or seen.exit["exit_code"] != 0:
+        if seen.exit is None or seen.exit["exit_code"] != DONE:
             raise AnsibleActionFail(failure(self.host, seen.exit, worker.last_lines()))
 
     def _leave(self, session: str) -> None:

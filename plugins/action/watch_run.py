@@ -15,6 +15,7 @@ from control.remote import lean
 from control.remote.remote import HostUnreachable, Seen, Worker, mark, since_mark
 from control.runs import choices, launches, outcome
 from trainer import records
+from trainer.errors import DONE
 from trainer.watchdog import WAITING
 
 POLL_S = 1.0
@@ -102,7 +103,7 @@ class _Watch:
     def _ended(self, seen: Seen) -> dict[str, Any] | None:
         if seen.exit is not None:
             code = seen.exit["exit_code"]
-            return self._verdict(outcome.of_exit_code(code), exit_code=code, at=seen.exit["ended_at"] - seen.ahead, lines=code not in (0,))
+            return self._verdict(outcome.of_exit_code(code), exit_code=code, at=seen.exit["ended_at"] - seen.ahead, lines=code != DONE)
         if not seen.alive and seen.unclear:
             return self._verdict("unclear", message=f"its session ended, and how it ended is not known: {seen.unclear}", lines=True)
         if not seen.alive:

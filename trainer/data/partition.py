@@ -40,6 +40,7 @@ class EpochPlan:
 
     def __init__(self, images: int, global_batch: int, steps: int, seed: int, epoch: int):
         self.images, self.global_batch, self.steps = images, global_batch, steps
+        self.steps_before = (epoch - 1) * steps
         self._seed, self._epoch = seed, epoch
         self._orders = {0: epoch_order(images, seed, epoch)}
         self._wraps = steps * global_batch >= images + global_batch

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,21 +21,27 @@ class Call:
     """Whether this is a single profiled step: its parts are timed separately."""
 
 
-@dataclass(frozen=True)
-class Batches:
-    """What one worker feeds to one call."""
+class Batch(NamedTuple):
+    """One worker's part of a step; for several steps each field but `stop` has an extra leading dimension."""
 
-    call: Call
-    images: np.ndarray
-    """`[steps, batch, height, width, channels]` uint8."""
-    labels: np.ndarray
-    """`[steps, batch]` int32."""
-    weights: np.ndarray
-    """`[steps, batch]` float32, 0 for the placeholder of a worker whose share is empty."""
-    places: np.ndarray
-    """`[steps, batch]` int32: position of each image in the global batch."""
-    totals: np.ndarray
-    """`[steps]` float32: size of the global batch."""
+    images: Any
+    """`[batch, height, width, channels]` uint8."""
+    labels: Any
+    """`[batch]` int32."""
+    weights: Any
+    """`[batch]` float32; 0 leaves an image out, such as the placeholder of a worker whose share is empty."""
+    places: Any
+    """`[batch]` int32: position of each image in the global batch."""
+    total: Any
+    """float32: size of the global batch."""
+    number: Any
+    """int32: number of the step in the run, from 0."""
+    stop: Any
+    """float32: 1 where this worker asks all to stop."""
+
+    def at(self, index: Any) -> "Batch":
+        """One step of several."""
+        return self._replace(**{name: getattr(self, name)[index] for name in self._fields[:-1]})
 
 
 def calls(
@@ -79,9 +86,9 @@ class Feeder:
         self._shares, self._rank = shares, rank
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feeder")
 
-    def epoch(self, plan: EpochPlan, planned: Iterator[Call]) -> Iterator[Batches]:
+    def epoch(self, plan: EpochPlan, planned: Iterator[Call]) -> Iterator[tuple[Call, Batch]]:
         """The batches of an epoch's calls, in order."""
-        ahead: Future[Batches] | None = None
+        ahead: Future[tuple[Call, Batch]] | None = None
         for call in planned:
             following = self._thread.submit(self._gather, plan, call)
             if ahead is not None:
@@ -90,18 +97,19 @@ class Feeder:
         if ahead is not None:
             yield ahead.result()
 
-    def _gather(self, plan: EpochPlan, call: Call) -> Batches:
+    def _gather(self, plan: EpochPlan, call: Call) -> tuple[Call, Batch]:
         steps = range(call.first, call.first + call.steps)
         parts = [plan.part(step, self._shares, self._rank) for step in steps]
         weight = 1.0 if len(parts[0]) else 0.0
         positions = np.stack(parts) if len(parts[0]) else np.zeros((call.steps, 1), np.int64)
         indices = self._chosen[positions]
         pixels = self._images.gather(indices.ravel())
-        return Batches(
-            call,
+        return call, Batch(
             pixels.reshape(*indices.shape, *pixels.shape[1:]),
             self._images.labels[indices].astype(np.int32),
             np.full(indices.shape, weight, np.float32),
             np.stack([plan.first(step, self._shares, self._rank) + np.arange(indices.shape[1], dtype=np.int32) for step in steps]),
             np.array([plan.size(step) for step in steps], np.float32),
+            np.array([plan.steps_before + step for step in steps], np.int32),
+            np.float32(0),
         )

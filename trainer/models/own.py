@@ -58,7 +58,7 @@ def build(given: dict[str, Any], size: tuple[int, ...], classes: int) -> "keras.
     """
     function, options = _function(given), options_of(given)
     builder = own.load("model", function)
-    with own.telling("model", function):
+    with own.explaining_errors("model", function):
         model = builder(size, classes, **options)
     return _checked(model, function, size, classes)
 
@@ -109,7 +109,7 @@ def check_reopens(given: dict[str, Any], model: "keras.Model") -> None:
 
     function = _function(given)
     try:
-        with own.telling("model", function):
+        with own.explaining_errors("model", function):
             keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
     except ConfigError as error:
         unknown = re.search(r"Could not locate (?:class|function) '[^']+'", str(error))

@@ -87,13 +87,7 @@ class Setting:
 
 
 def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting) -> Method:
-    """The method that a configuration names; empty for a single device, which has nothing to reduce.
-
-    Args:
-        config: the section `reduction`.
-        shapes: of the gradients.
-        setting: where it runs.
-    """
+    """The method that a configuration names, for gradients of these shapes; empty for a single device, which has nothing to reduce."""
     if setting.parts == 1:
         return Method([])
     if config.name == "half":

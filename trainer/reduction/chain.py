@@ -46,11 +46,7 @@ class GraphChain:
         return self._all_reduce([tf.identity(tensor) for tensor in tensors])
 
     def profiled(self, trace: Callable[[Callable[..., Any]], Traced]) -> ProfiledReduction:
-        """The chain with its parts timed.
-
-        Args:
-            trace: wraps a function in replica context so that it can be called from outside.
-        """
+        """The chain with its parts timed; `trace` wraps a function in replica context so that it can be called from outside."""
         computations, send = [trace(compute) for compute in self._computations], trace(self.send)
 
         def run(values: list[Any], watch: Stopwatch) -> list[Any]:
@@ -89,12 +85,12 @@ class HostChain:
         large = [gradients[number] for number in self._factors]
         begin = functools.partial(self._begin, [isinstance(one, LowRank) for one in large])
         begun = on_host(begin, tf.nest.flatten(large), sent)
-        whole = [(tuple(tensor.shape), tf.float32) for tensor in (sums, *others)]
-        found = on_host(self._finish, [sums, *others, *begun], [*lefts, *whole, *rights])
+        uncompressed = [(tuple(tensor.shape), tf.float32) for tensor in (sums, *others)]
+        results = on_host(self._finish, [sums, *others, *begun], [*lefts, *uncompressed, *rights])
         count = len(self._factors)
-        factors = dict(zip(self._factors, zip(found[:count], found[-count:], strict=True), strict=True))
-        small = iter(found[count + 1 : -count])
-        return [found[count], *(LowRank(*factors[number]) if number in factors else next(small) for number in range(len(gradients)))]
+        factors = dict(zip(self._factors, zip(results[:count], results[-count:], strict=True), strict=True))
+        small = iter(results[count + 1 : -count])
+        return [results[count], *(LowRank(*factors[number]) if number in factors else next(small) for number in range(len(gradients)))]
 
     def _begin(self, factored: list[bool], arrays: list[np.ndarray]) -> list[np.ndarray]:
         self._sending, left = 0.0, iter(arrays)
@@ -108,18 +104,18 @@ class HostChain:
 
     def _send(self, stayed: list[np.ndarray], sent: list[np.ndarray]) -> list[np.ndarray]:
         begun = time.perf_counter()
-        found = [*stayed, *(self._connections.all_reduce(sent) if sent else [])]
+        results = [*stayed, *(self._connections.all_reduce(sent) if sent else [])]
         self._sending += time.perf_counter() - begun
-        return found
+        return results
 
     def profiled(self, trace: Callable[[Callable[..., Any]], Traced]) -> ProfiledReduction:
         """The chain with its parts timed; see `GraphChain.profiled`."""
         traced = trace(self.__call__)
 
         def run(values: list[Any], watch: Stopwatch) -> list[Any]:
-            found: list[Any] = watch.time("compression", traced, values)
+            results: list[Any] = watch.time("compression", traced, values)
             watch.move("compression", "all_reduce", self._sending)
-            return found
+            return results
 
         return run
 

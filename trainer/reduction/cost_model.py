@@ -28,23 +28,19 @@ class Choice:
 
 
 def choose(config: Reduction, shapes: Sequence[tuple[int, ...]], own: float, sending: float) -> Choice:
-    """The method for a model on a cluster.
+    """The method for gradients of these shapes on a cluster.
 
-    Args:
-        config: the section `reduction`, for the rank.
-        shapes: of the gradients.
-        own: seconds of a step's own work on the slowest worker.
-        sending: measured seconds of an all-reduce of all gradients in float32.
+    `own` are the seconds of a step's own work on the slowest worker, `sending` those of an all-reduce of all gradients in float32.
     """
-    whole, kept = sent_bytes(config, "packed", shapes), sent_bytes(config, "powersgd", shapes)
+    packed_bytes, compressed_bytes = sent_bytes(config, "packed", shapes), sent_bytes(config, "powersgd", shapes)
     cost = f"all of them would take {_ms(sending)}, {sending / own:.0%} of the {_ms(own)} of a step's own work"
-    if kept == whole:
-        return Choice("packed", f"as they are: none is large enough to compress ({cost})", whole, measured=True)
+    if compressed_bytes == packed_bytes:
+        return Choice("packed", f"as they are: none is large enough to compress ({cost})", packed_bytes, measured=True)
     if sending <= SHARE * own:
-        return Choice("packed", f"as they are: {cost}; from {SHARE:.0%} on they are compressed", whole, measured=True)
-    smaller = f"{kept / 1e3:,.0f} kB instead of {whole / 1e3:,.0f}"
+        return Choice("packed", f"as they are: {cost}; from {SHARE:.0%} on they are compressed", packed_bytes, measured=True)
+    smaller = f"{compressed_bytes / 1e3:,.0f} kB instead of {packed_bytes / 1e3:,.0f}"
     why = f"compressed (PowerSGD, rank {config.rank}, {smaller}): {cost}, more than {SHARE:.0%}"
-    return Choice("powersgd", why, kept, measured=True)
+    return Choice("powersgd", why, compressed_bytes, measured=True)
 
 
 def sent_bytes(config: Reduction, name: str, shapes: Sequence[tuple[int, ...]]) -> int:

@@ -54,13 +54,7 @@ def factors_of(matrix: tuple[int, int], config: Reduction) -> int:
 
 
 def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting) -> Method:
-    """Compress the gradients that are large enough.
-
-    Args:
-        config: `rank`, `max_rank` (at most the smaller side of a matrix) and `min_elements`.
-        shapes: of all gradients.
-        setting: on the host, compiled loops do the work; elsewhere TensorFlow ops.
-    """
+    """Compress those gradients that are large enough: on the host with compiled loops, elsewhere with TensorFlow ops."""
     large = {number: matrix for number, shape in enumerate(shapes) if (matrix := matrix_of(shape, config)) is not None}
     if not large:
         return plain()
@@ -196,6 +190,6 @@ def product(gradient: LowRank, begin: int, end: int, out: np.ndarray) -> None:
 
 def kernels() -> Any:
     """The compiled loops; importing numba is deferred to their first use."""
-    from trainer.reduction import kernels as found
+    from trainer.reduction import kernels as compiled
 
-    return found
+    return compiled

@@ -15,13 +15,11 @@ class Cluster:
     """Worker 0 of several; `others` are the rows that the rest put into a table."""
 
     def __init__(self, workers, others=()):
-        self.place = SimpleNamespace(workers=workers, rank=0)
+        self.member = SimpleNamespace(workers=workers, rank=0)
         self._others = others
 
-    def gather(self, table):
-        for rank, row in enumerate(self._others, 1):
-            table[rank] = row
-        return table
+    def gather(self, row):
+        return np.array([row, *self._others], np.int32)
 
 
 def never(*_):
@@ -100,7 +98,7 @@ def test_parts_of_any_batch_follow_the_shares_and_cover_it():
 
 
 def test_it_is_told_in_images_of_a_whole_step():
-    assert balance.told(["node1", "node2"], 96, [2, 1]) == "node1 64, node2 32 images a step"
+    assert balance.described(["node1", "node2"], 96, [2, 1]) == "node1 64, node2 32 images per step"
 
 
 def test_numpy_is_not_in_what_goes_into_a_state():

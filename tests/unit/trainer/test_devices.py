@@ -17,12 +17,13 @@ import numpy as np
 import tensorflow as tf
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
 from trainer import assembly, step
-from trainer.cluster import Cluster, Place
+from trainer.cluster import Cluster
+from trainer.member import Member
 from trainer.errors import ClusterError
 from trainer.config import Config, Optimizer, Reduction, Train
 
-both = Cluster(Place(0, ["alone"]), 1, ("CPU:0", "CPU:1"))
-alone = Cluster(Place(0, ["alone"]), 1, ("CPU:0",))
+both = Cluster(Member(0, ["alone"]), 1, ("CPU:0", "CPU:1"))
+alone = Cluster(Member(0, ["alone"]), 1, ("CPU:0",))
 MODEL = {"name": "deep_cnn", "filters": 2, "stages": 1}
 
 def train(cluster, reduction=Reduction("packed"), clip=None, precision="float32", apart=False):
@@ -67,7 +68,7 @@ for cluster, transport in ((both, "direct"), (both, "auto"), (alone, "direct")):
     except ClusterError as error:
         found.setdefault("connect", []).append(str(error))
 try:
-    Cluster(Place(0, ["alone"]), 1, gpus=2)
+    Cluster(Member(0, ["alone"]), 1, gpus=2)
 except ClusterError as error:
     found["gpus"] = str(error)
 clipped = train(alone, clip=0.05)[0]

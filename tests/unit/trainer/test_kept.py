@@ -19,11 +19,12 @@ import tensorflow as tf
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
 from trainer import assembly, augmentation, optimizer, step
 from trainer import config as configs
-from trainer.cluster import Cluster, Place, digest
+from trainer.cluster import Cluster, digest
+from trainer.member import Member
 from trainer.models import fused
 from trainer.reduction import LowRank
 
-alone, both = (Cluster(Place(0, ["alone"]), 1, devices) for devices in (("CPU:0",), ("CPU:0", "CPU:1")))
+alone, both = (Cluster(Member(0, ["alone"]), 1, devices) for devices in (("CPU:0",), ("CPU:0", "CPU:1")))
 random = np.random.default_rng(0)
 IMAGES = random.integers(0, 256, (3, 12, 8, 8, 1), dtype=np.uint8)
 LABELS = random.integers(0, 3, (3, 12)).astype(np.int32)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from trainer.checkpoint import Memories
-from trainer.cluster import Place
 from trainer.hostarray import HostArray
+from trainer.member import Member
 
 
 def memories(folder, shapes=((3, 4), (2,)), workers=2):
-    return Memories(folder, Place(0, ["a:1"] * workers), 2, [HostArray(shape) for shape in shapes])
+    return Memories(folder, Member(0, ["a:1"] * workers), 2, [HostArray(shape) for shape in shapes])
 
 
 def save(made, step, attempt):
@@ -46,7 +46,7 @@ def test_a_damaged_part_is_put_aside_and_counts_as_none(tmp_path):
     saved(folder)
     path = folder / "step-000000007.npz"
     path.write_bytes(path.read_bytes()[:100])
-    made = Memories(folder, Place(0, ["a:1", "b:1"]), 2, [HostArray((3, 4)), HostArray((2,))], heard.append)
+    made = Memories(folder, Member(0, ["a:1", "b:1"]), 2, [HostArray((3, 4)), HostArray((2,))], heard.append)
     assert made.steps({7: "first"}) == []
     assert not made.load(7, "first")
     assert list(folder.iterdir()) == []
@@ -74,7 +74,7 @@ def test_that_of_a_version_without_attempts_is_left_alone(tmp_path):
 
 
 def test_what_lies_of_later_steps_takes_no_place(tmp_path):
-    made = Memories(tmp_path, Place(0, ["a:1", "b:1"]), 2, [HostArray((3, 4))])
+    made = Memories(tmp_path, Member(0, ["a:1", "b:1"]), 2, [HostArray((3, 4))])
     for step, attempt in ((5000, "first"), (5500, "first"), (1500, "second"), (2000, "second")):
         save(made, step, attempt)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-000001500.npz", "step-000002000.npz"]
@@ -89,7 +89,7 @@ def test_that_of_the_same_step_of_another_attempt_is_left_alone(tmp_path):
 
 
 def test_the_part_of_the_state_before_stays_until_that_state_is_surely_not_needed(tmp_path):
-    made = Memories(tmp_path, Place(0, ["a:1", "b:1"]), 1, [HostArray((3, 4))])
+    made = Memories(tmp_path, Member(0, ["a:1", "b:1"]), 1, [HostArray((3, 4))])
     for step in (5, 6, 7):
         save(made, step, "first")
     assert made.steps(dict.fromkeys((5, 6, 7), "first")) == [6, 7]

@@ -93,8 +93,8 @@ def test_feeder_yields_the_workers_images_and_labels_in_order(workers, rank):
     chosen = np.array([30, 2, 17, 8, 21, 5, 11, 29, 3, 14])
     plan = EpochPlan(10, 6, 2, seed=1, epoch=1)
     fed = list(Feeder(InMemory(31), chosen, [1] * workers, rank).epoch(plan, calls(0, 2, 8, uneven=True)))
-    assert [batches.call for batches in fed] == [Call(0, 1), Call(1, 1)]
-    for step, batches in enumerate(fed):
+    assert [call for call, _ in fed] == [Call(0, 1), Call(1, 1)]
+    for step, (_, batches) in enumerate(fed):
         indices = chosen[plan.part(step, [1] * workers, rank)]
         assert batches.images.shape == (1, len(indices), 2, 2, 1)
         assert batches.images[0, :, 0, 0, 0].tolist() == indices.tolist()
@@ -104,18 +104,19 @@ def test_feeder_yields_the_workers_images_and_labels_in_order(workers, rank):
 
 
 def test_feeder_stacks_the_steps_of_a_call():
-    plan = EpochPlan(12, 4, 3, seed=1, epoch=1)
-    (batches,) = Feeder(InMemory(12), np.arange(12), [1] * 2, 1).epoch(plan, calls(0, 3, 8, uneven=False))
+    plan = EpochPlan(12, 4, 3, seed=1, epoch=2)
+    ((_, batches),) = Feeder(InMemory(12), np.arange(12), [1] * 2, 1).epoch(plan, calls(0, 3, 8, uneven=False))
     assert batches.images.shape == (3, 2, 2, 2, 1)
+    assert (batches.number.tolist(), batches.number.dtype) == ([3, 4, 5], np.int32)
     assert batches.images[..., 0, 0, 0].tolist() == [plan.part(step, [1] * 2, 1).tolist() for step in range(3)]
 
 
 def test_empty_share_is_a_stand_in_with_weight_zero():
     plan = EpochPlan(7, 6, 2, seed=1, epoch=1)
     fed = {rank: list(Feeder(InMemory(7), np.arange(7), [1] * 3, rank).epoch(plan, calls(0, 2, 8, uneven=True)))[1] for rank in range(3)}
-    assert [batches.weights.tolist() for batches in fed.values()] == [[[0.0]], [[0.0]], [[1.0]]]
-    assert [batches.images.shape for batches in fed.values()] == [(1, 1, 2, 2, 1)] * 3
-    assert fed[2].images[0, 0, 0, 0, 0] == plan.union(1)[0]
+    assert [batch.weights.tolist() for _, batch in fed.values()] == [[[0.0]], [[0.0]], [[1.0]]]
+    assert [batch.images.shape for _, batch in fed.values()] == [(1, 1, 2, 2, 1)] * 3
+    assert fed[2][1].images[0, 0, 0, 0, 0] == plan.union(1)[0]
 
 
 def test_epoch_without_calls_yields_nothing():
@@ -135,6 +136,6 @@ def test_an_exception_in_gather_reaches_the_caller():
     plan = EpochPlan(10, 2, 5, seed=1, epoch=1)
     feed = Feeder(Broken(10), np.arange(10), [1] * 1, 0).epoch(plan, calls(0, 5, 1, uneven=False))
     before = next(step for step in range(5) if 9 in plan.union(step))
-    assert [next(feed).call.first for _ in range(before)] == list(range(before))
+    assert [next(feed)[0].first for _ in range(before)] == list(range(before))
     with pytest.raises(OSError, match="disk gone"):
         next(feed)

@@ -122,8 +122,8 @@ def test_records_wait_for_room_and_the_files_time_is_the_heartbeat(disk):
     fill(disk)
     os.utime(path, (1, 1))
     for step in range(2000):
-        metrics.steps(epoch=1, step=step, images_per_s=1.0, loss=1.0, accuracy=0.0, input_wait=0.0, seconds=1.0)
-    metrics.epoch({"epoch": 1})
+        metrics.record("steps", epoch=1, step=step, images_per_s=1.0, loss=1.0, accuracy=0.0, input_wait=0.0, seconds=1.0)
+    metrics.record("epoch", epoch=1)
     assert path.stat().st_mtime > 1e9
     (disk / "filler").unlink()
     metrics.phase("validating")
@@ -184,7 +184,7 @@ model = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), kera
 failed = []
 for epoch in range(1, 60):
     try:
-        events.epoch({**row, "epoch": epoch})
+        events.epoch({**row, "epoch": epoch}, {})
     except Exception as error:
         assert full(error), error
         failed.append(epoch)

@@ -1,4 +1,4 @@
-"""A worker that Slurm starts: its place, its files, what it gives back."""
+"""A worker that Slurm starts: its node_paths, its files, what it gives back."""
 
 import dataclasses
 import hashlib
@@ -59,10 +59,10 @@ def test_names_are_expanded_by_slurm_itself(tmp_path, monkeypatch):
 
 def test_what_no_srun_started_is_refused():
     assert refused(slurm.allocation, {}) == (
-        "'SLURM_PROCID': not set as srun sets it; this command is started by srun, one task a node (train.sbatch)"
+        "'SLURM_PROCID': not set as srun sets it; this command is started by srun, one task per node (train.sbatch)"
     )
     said = refused(slurm.allocation, environment(tasks=6), lambda _: NODES)
-    assert said == "SLURM_NTASKS=6 on 3 nodes (node[1-3]): one worker a node; ask for --ntasks-per-node=1"
+    assert said == "SLURM_NTASKS=6 on 3 nodes (node[1-3]): one worker per node; ask for --ntasks-per-node=1"
 
 
 def test_names_that_mean_no_address_or_the_node_itself_are_refused():
@@ -70,8 +70,8 @@ def test_names_that_mean_no_address_or_the_node_itself_are_refused():
         raise socket.gaierror("Name or service not known")
 
     found = slurm.Allocation(0, ["self"])
-    assert "self: its name means 127.0.1.1, which no other node reaches" in refused(slurm.tf_config, found, 1, ADDRESSES.__getitem__)
-    assert "self: its name means no address here (Name or service not known)" in refused(slurm.tf_config, found, 1, unknown)
+    assert "self resolves to 127.0.1.1, which no other node reaches" in refused(slurm.tf_config, found, 1, ADDRESSES.__getitem__)
+    assert "self does not resolve (Name or service not known)" in refused(slurm.tf_config, found, 1, unknown)
 
 
 def test_a_port_that_is_taken_is_refused():
@@ -87,12 +87,12 @@ def test_a_port_that_is_taken_is_refused():
 
 
 @pytest.fixture
-def place(tmp_path):
+def node_paths(tmp_path):
     job = tmp_path / "shared" / "run1"
     job.mkdir(parents=True)
     (job / "config.yml").write_text(CONFIG)
     (job / "run.json").write_text('{"id": "this", "workers": 1}')
-    made = slurm.Place(
+    made = slurm.NodePaths(
         job,
         tmp_path / "root",
         Published(tmp_path / "packs", "f" * 64),
@@ -114,25 +114,25 @@ def write(path, text):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_chief_takes_the_newest_state_and_each_its_own_memory(rank, place):
-    own = place.run / "workers" / "alpha"
-    write_state(place.job / "state" / "step-000000020.npz", "newer")
-    write(place.job / "history.csv", "epoch")
-    write_state(place.run / "state" / "step-000000010.npz", "older")
-    write_state(place.job / "workers" / "alpha" / "memory" / "step-000000020.npz", "memory")
+def test_the_chief_takes_the_newest_state_and_each_its_own_memory(rank, node_paths):
+    own = node_paths.run / "workers" / "alpha"
+    write_state(node_paths.job / "state" / "step-000000020.npz", "newer")
+    write(node_paths.job / "history.csv", "epoch")
+    write_state(node_paths.run / "state" / "step-000000010.npz", "older")
+    write_state(node_paths.job / "workers" / "alpha" / "memory" / "step-000000020.npz", "memory")
     write(own / "exit.json", "{}")
-    slurm.take(place, slurm.Allocation(rank, ["alpha", "alpha"]), own)
-    assert (place.run / "config.yml").read_text() == "seed: 1\n"
-    assert (place.run / "state" / "step-000000020.npz").exists() == (rank == 0)
-    assert (place.run / "history.csv").exists() == (rank == 0)
+    slurm.take(node_paths, slurm.Allocation(rank, ["alpha", "alpha"]), own)
+    assert (node_paths.run / "config.yml").read_text() == "seed: 1\n"
+    assert (node_paths.run / "state" / "step-000000020.npz").exists() == (rank == 0)
+    assert (node_paths.run / "history.csv").exists() == (rank == 0)
     assert read_state(own / "memory" / "step-000000020.npz") == "memory"
     assert not (own / "exit.json").exists()
 
 
-def test_records_of_an_earlier_job_are_put_aside_and_those_of_this_one_are_not(place):
-    own = place.run / "workers" / "alpha"
+def test_records_of_an_earlier_job_are_put_aside_and_those_of_this_one_are_not(node_paths):
+    own = node_paths.run / "workers" / "alpha"
     for job, there, text in (("7", False, "first"), ("7", True, "first"), ("8", False, "second")):
-        slurm.take(place, slurm.Allocation(0, ["alpha"], job), own)
+        slurm.take(node_paths, slurm.Allocation(0, ["alpha"], job), own)
         assert (own / "metrics.jsonl").exists() == there
         write(own / "metrics.jsonl", text)
     assert (own / "metrics.jsonl").read_text() == "second"
@@ -140,111 +140,111 @@ def test_records_of_an_earlier_job_are_put_aside_and_those_of_this_one_are_not(p
 
 
 @pytest.mark.parametrize("there", ['{"id": "deleted", "workers": 3}', '{"id": ""}', None])
-def test_what_an_older_run_of_that_name_left_on_a_node_is_put_aside(there, place, alone, monkeypatch):
-    (place.run / "run.json").unlink()
+def test_what_an_older_run_of_that_name_left_on_a_node_is_put_aside(there, node_paths, alone, monkeypatch):
+    (node_paths.run / "run.json").unlink()
     if there:
-        write(place.run / "run.json", there)
-    write(place.run / "state" / "step-000000900.npz", "older run's")
-    write(place.run.with_name(f"{place.run.name}.before-1") / "state" / "step-000000001.npz", "still older")
+        write(node_paths.run / "run.json", there)
+    write(node_paths.run / "state" / "step-000000900.npz", "older run's")
+    write(node_paths.run.with_name(f"{node_paths.run.name}.before-1") / "state" / "step-000000001.npz", "still older")
     monkeypatch.setattr(slurm, "check_port", lambda port: None)
-    monkeypatch.setattr(slurm, "worker", lambda place, found: [sys.executable, "-c", ""])
-    assert slurm.main(place) == 0
-    assert not (place.run / "state").exists()
-    aside = place.run.with_name(f"{place.run.name}.before-2")
+    monkeypatch.setattr(slurm, "worker", lambda node_paths, found: [sys.executable, "-c", ""])
+    assert slurm.main(node_paths) == 0
+    assert not (node_paths.run / "state").exists()
+    aside = node_paths.run.with_name(f"{node_paths.run.name}.before-2")
     assert (aside / "state" / "step-000000900.npz").read_text() == "older run's"
-    write_state(place.run / "state" / "step-000000005.npz", "own")
-    assert slurm.main(place) == 0
-    assert (place.run / "state" / "step-000000005.npz").exists()
+    write_state(node_paths.run / "state" / "step-000000005.npz", "own")
+    assert slurm.main(node_paths) == 0
+    assert (node_paths.run / "state" / "step-000000005.npz").exists()
 
 
 @pytest.mark.parametrize(("name", "there"), [("cluster.json", '{"id": "this"}'), ("run.json", "")])
-def test_what_this_run_left_stays_also_where_a_crash_tore_its_name(name, there, place):
-    (place.run / "run.json").unlink()
-    write(place.run / name, there)
-    slurm.put_others_aside(place)
-    assert place.run.is_dir()
+def test_what_this_run_left_stays_also_where_a_crash_tore_its_name(name, there, node_paths):
+    (node_paths.run / "run.json").unlink()
+    write(node_paths.run / name, there)
+    slurm.put_others_aside(node_paths)
+    assert node_paths.run.is_dir()
 
 
-def test_nothing_is_put_aside_while_another_run_may_be_alive_in_it(place, alone):
-    write(place.run / "run.json", '{"id": "another"}')
+def test_nothing_is_put_aside_while_another_run_may_be_alive_in_it(node_paths, alone):
+    write(node_paths.run / "run.json", '{"id": "another"}')
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
-        assert slurm.main(dataclasses.replace(place, port=taken.getsockname()[1])) == 1
-    assert [path.name for path in place.root.glob("runs/*")] == [place.run.name]
-    assert not (place.run / "workers" / "alpha" / "exit.json").exists()
-    assert (ended(place)["exit_code"], ended(place)["job"]) == (1, "31")
-    assert "has it on this node. Fix: end that, or -e slurm_port=N" in log(place)
+        assert slurm.main(dataclasses.replace(node_paths, port=taken.getsockname()[1])) == 1
+    assert [path.name for path in node_paths.root.glob("runs/*")] == [node_paths.run.name]
+    assert not (node_paths.run / "workers" / "alpha" / "exit.json").exists()
+    assert (ended(node_paths)["exit_code"], ended(node_paths)["job"]) == (1, "31")
+    assert "has it on this node. Fix: end that, or -e slurm_port=N" in log(node_paths)
 
 
-def test_a_configuration_that_somebody_changed_after_the_job_was_submitted_is_not_trained(place, alone):
+def test_a_configuration_that_somebody_changed_after_the_job_was_submitted_is_not_trained(node_paths, alone):
     """It may hold the source of a person's own model, and every node writes the folder it lies in."""
-    write(place.job / "config.yml", "seed: 1\nmodel: {name: own, source: 'import os'}\n")
-    assert slurm.main(place) == 1
-    assert f"{place.job / 'config.yml'} has SHA-256" in log(place)
-    assert f"Fix: ansible-playbook playbooks/slurm.yml -e run={place.job.name} writes it anew" in log(place)
+    write(node_paths.job / "config.yml", "seed: 1\nmodel: {name: own, source: 'import os'}\n")
+    assert slurm.main(node_paths) == 1
+    assert f"{node_paths.job / 'config.yml'} has SHA-256" in log(node_paths)
+    assert f"Fix: ansible-playbook playbooks/slurm.yml -e run={node_paths.job.name} writes it anew" in log(node_paths)
 
 
-def test_a_learning_rate_that_depends_on_the_number_of_nodes_takes_the_planned_one(place):
-    write(place.run / "config.yml", CONFIG)
-    slurm.check_number(place, 8)
-    write(place.run / "config.yml", "schedule: {scaling: linear}\n")
-    slurm.check_number(place, 1)
-    assert refused(slurm.check_number, place, 8) == (
+def test_a_learning_rate_that_depends_on_the_number_of_nodes_takes_the_planned_one(node_paths):
+    write(node_paths.run / "config.yml", CONFIG)
+    slurm.check_number(node_paths, 8)
+    write(node_paths.run / "config.yml", "schedule: {scaling: linear}\n")
+    slurm.check_number(node_paths, 1)
+    assert refused(slurm.check_number, node_paths, 8) == (
         "8 nodes: this run was planned for 1, and schedule.scaling=linear makes its learning rate depend on that; "
         "submit it with --nodes=1, or plan a run with workers=8"
     )
 
 
-def test_an_older_state_is_not_taken(place):
-    write_state(place.job / "state" / "step-000000010.npz", "older")
-    write_state(place.run / "state" / "step-000000020.npz", "newer")
-    slurm.take(place, slurm.Allocation(0, ["alpha"]), place.run / "workers" / "alpha")
-    assert [path.name for path in (place.run / "state").iterdir()] == ["step-000000020.npz"]
+def test_an_older_state_is_not_taken(node_paths):
+    write_state(node_paths.job / "state" / "step-000000010.npz", "older")
+    write_state(node_paths.run / "state" / "step-000000020.npz", "newer")
+    slurm.take(node_paths, slurm.Allocation(0, ["alpha"]), node_paths.run / "workers" / "alpha")
+    assert [path.name for path in (node_paths.run / "state").iterdir()] == ["step-000000020.npz"]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_what_was_made_is_given_back_once_and_old_states_go(rank, place):
-    own, found = place.run / "workers" / "alpha", slurm.Allocation(rank, ["alpha", "alpha"])
+def test_what_was_made_is_given_back_once_and_old_states_go(rank, node_paths):
+    own, found = node_paths.run / "workers" / "alpha", slurm.Allocation(rank, ["alpha", "alpha"])
     write(own / "exit.json", "{}")
-    write_state(place.run / "state" / "step-000000020.npz", "new")
-    write(place.run / "checkpoints" / "epoch-0001.keras", "weights")
-    write(place.run / "checkpoints" / ".part-x.keras", "half")
-    write_state(place.job / "state" / "step-000000010.npz", "old")
-    slurm.give_back(place, found, own)
-    assert (place.job / "workers" / "alpha" / "exit.json").read_text() == "{}"
+    write_state(node_paths.run / "state" / "step-000000020.npz", "new")
+    write(node_paths.run / "checkpoints" / "epoch-0001.keras", "weights")
+    write(node_paths.run / "checkpoints" / ".part-x.keras", "half")
+    write_state(node_paths.job / "state" / "step-000000010.npz", "old")
+    slurm.give_back(node_paths, found, own)
+    assert (node_paths.job / "workers" / "alpha" / "exit.json").read_text() == "{}"
     chief = rank == 0
-    assert sorted(path.name for path in (place.job / "state").iterdir()) == [f"step-0000000{20 if chief else 10}.npz"]
-    assert [path.name for path in place.job.glob("checkpoints/*")] == (["epoch-0001.keras"] if chief else [])
+    assert sorted(path.name for path in (node_paths.job / "state").iterdir()) == [f"step-0000000{20 if chief else 10}.npz"]
+    assert [path.name for path in node_paths.job.glob("checkpoints/*")] == (["epoch-0001.keras"] if chief else [])
     if chief:
-        before = (place.job / "checkpoints" / "epoch-0001.keras").stat().st_ino
-        slurm.give_back(place, found, own)
-        assert (place.job / "checkpoints" / "epoch-0001.keras").stat().st_ino == before
+        before = (node_paths.job / "checkpoints" / "epoch-0001.keras").stat().st_ino
+        slurm.give_back(node_paths, found, own)
+        assert (node_paths.job / "checkpoints" / "epoch-0001.keras").stat().st_ino == before
 
 
-def test_a_damaged_state_is_neither_given_back_nor_taken(place):
-    own, found = place.run / "workers" / "alpha", slurm.Allocation(0, ["alpha"])
+def test_a_damaged_state_is_neither_given_back_nor_taken(node_paths):
+    own, found = node_paths.run / "workers" / "alpha", slurm.Allocation(0, ["alpha"])
     for step in (10, 20):
-        write_state(place.run / "state" / f"step-0000000{step}.npz")
-    slurm.give_back(place, found, own)
-    write_state(place.run / "state" / "step-000000030.npz")
-    (place.run / "state" / "step-000000010.npz").unlink()
-    flip_a_bit(place.run / "state" / "step-000000030.npz")
-    slurm.give_back(place, found, own)
-    assert sorted(path.name for path in (place.job / "state").iterdir()) == ["step-000000010.npz", "step-000000020.npz"]
-    flip_a_bit(place.run / "state" / "step-000000020.npz")
-    slurm.take(place, found, own)
-    assert sealed.newest_whole(place.run / "state")[0] == "step-000000020.npz"
+        write_state(node_paths.run / "state" / f"step-0000000{step}.npz")
+    slurm.give_back(node_paths, found, own)
+    write_state(node_paths.run / "state" / "step-000000030.npz")
+    (node_paths.run / "state" / "step-000000010.npz").unlink()
+    flip_a_bit(node_paths.run / "state" / "step-000000030.npz")
+    slurm.give_back(node_paths, found, own)
+    assert sorted(path.name for path in (node_paths.job / "state").iterdir()) == ["step-000000010.npz", "step-000000020.npz"]
+    flip_a_bit(node_paths.run / "state" / "step-000000020.npz")
+    slurm.take(node_paths, found, own)
+    assert sealed.newest_whole(node_paths.run / "state")[0] == "step-000000020.npz"
 
 
-def test_snapshots_that_are_not_kept_go_from_the_shared_folder_too(place):
-    own, found = place.run / "workers" / "alpha", slurm.Allocation(0, ["alpha"])
-    write(place.run / "config.yml", "checkpoint: {snapshots: last}\n")
-    write(place.run / "history.csv", ",".join(HISTORY) + "\n" + ",".join(["2"] + ["0.5"] * 7) + "\n")
-    write(place.job / "checkpoints" / "epoch-0001.keras", "old")
-    write(place.run / "checkpoints" / "epoch-0002.keras", "new")
-    slurm.give_back(place, found, own)
-    assert [path.name for path in (place.job / "checkpoints").iterdir()] == ["epoch-0002.keras"]
+def test_snapshots_that_are_not_kept_go_from_the_shared_folder_too(node_paths):
+    own, found = node_paths.run / "workers" / "alpha", slurm.Allocation(0, ["alpha"])
+    write(node_paths.run / "config.yml", "checkpoint: {snapshots: last}\n")
+    write(node_paths.run / "history.csv", ",".join(HISTORY) + "\n" + ",".join(["2"] + ["0.5"] * 7) + "\n")
+    write(node_paths.job / "checkpoints" / "epoch-0001.keras", "old")
+    write(node_paths.run / "checkpoints" / "epoch-0002.keras", "new")
+    slurm.give_back(node_paths, found, own)
+    assert [path.name for path in (node_paths.job / "checkpoints").iterdir()] == ["epoch-0002.keras"]
 
 
 @pytest.fixture
@@ -256,24 +256,24 @@ def alone(monkeypatch):
     signal.signal(signal.SIGTERM, before)
 
 
-def ended(place):
-    return json.loads((place.job / "workers" / "alpha" / "exit.json").read_text())
+def ended(node_paths):
+    return json.loads((node_paths.job / "workers" / "alpha" / "exit.json").read_text())
 
 
-def log(place):
-    return (place.job / "workers" / "alpha" / "worker.log").read_text()
+def log(node_paths):
+    return (node_paths.job / "workers" / "alpha" / "worker.log").read_text()
 
 
-def test_a_task_that_cant_begin_says_why_in_its_log_and_how_it_ended(place, alone, monkeypatch):
+def test_a_task_that_cant_begin_says_why_in_its_log_and_how_it_ended(node_paths, alone, monkeypatch):
     def taken(port):
         raise ClusterError(f"port {port} is taken")
 
     monkeypatch.setattr(slurm, "check_port", taken)
-    assert slurm.main(place) == 1
+    assert slurm.main(node_paths) == 1
     expected = {"host": "alpha", "rank": 0, "nodes": 1, "exit_code": 1, "job": "31", "step": "2"}
-    assert {key: ended(place)[key] for key in expected} == expected
-    assert ended(place)["started_at"] <= ended(place)["ended_at"]
-    header, line = log(place).splitlines()
+    assert {key: ended(node_paths)[key] for key in expected} == expected
+    assert ended(node_paths)["started_at"] <= ended(node_paths)["ended_at"]
+    header, line = log(node_paths).splitlines()
     assert header.startswith("=== launch 31.2, ")
     assert line == "error: port 12345 is taken"
 
@@ -286,21 +286,21 @@ def test_a_task_that_cant_begin_says_why_in_its_log_and_how_it_ended(place, alon
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
     ],
 )
-def test_whatever_becomes_of_the_worker_its_end_is_given_back(script, code, place, alone, monkeypatch):
+def test_whatever_becomes_of_the_worker_its_end_is_given_back(script, code, node_paths, alone, monkeypatch):
     monkeypatch.setattr(slurm, "check_port", lambda port: None)
-    monkeypatch.setattr(slurm, "worker", lambda place, found: [sys.executable, "-c", script])
-    assert slurm.main(place) == code
-    assert ended(place)["exit_code"] == code
-    assert json.loads((place.job / "workers" / "alpha" / "tf_config.json").read_text()) == {"task": {"index": 0}}
+    monkeypatch.setattr(slurm, "worker", lambda node_paths, found: [sys.executable, "-c", script])
+    assert slurm.main(node_paths) == code
+    assert ended(node_paths)["exit_code"] == code
+    assert json.loads((node_paths.job / "workers" / "alpha" / "tf_config.json").read_text()) == {"task": {"index": 0}}
     if code == 0:
-        assert log(place).splitlines()[1:] == ['{"task": {"index": 0}}']
+        assert log(node_paths).splitlines()[1:] == ['{"task": {"index": 0}}']
 
 
-def test_a_wish_to_end_is_passed_on(place, alone, monkeypatch):
+def test_a_wish_to_end_is_passed_on(node_paths, alone, monkeypatch):
     script = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(42)); print('ready', flush=True); signal.pause()"
     monkeypatch.setattr(slurm, "check_port", lambda port: None)
-    monkeypatch.setattr(slurm, "worker", lambda place, found: [sys.executable, "-c", script])
-    written = place.run / "workers" / "alpha" / "worker.log"
+    monkeypatch.setattr(slurm, "worker", lambda node_paths, found: [sys.executable, "-c", script])
+    written = node_paths.run / "workers" / "alpha" / "worker.log"
 
     def tell():
         await_until(lambda: written.is_file() and "ready" in written.read_text(), 20, "the worker is ready")
@@ -308,24 +308,24 @@ def test_a_wish_to_end_is_passed_on(place, alone, monkeypatch):
 
     teller = threading.Thread(target=tell)
     teller.start()
-    assert slurm.main(place) == 42
+    assert slurm.main(node_paths) == 42
     teller.join()
 
 
 def test_a_wish_that_came_before_the_worker_is_passed_on_to_it(alone):
     hold = slurm.WorkerProcess()
     os.kill(os.getpid(), signal.SIGTERM)
-    assert hold.told
+    assert hold.stop_asked
     with subprocess.Popen(["sleep", "60"]) as worker:
         hold.to(worker)
         assert worker.wait(20) == -signal.SIGTERM
 
 
-def test_told_to_end_before_anything_began_no_worker_is_started(place, alone, monkeypatch):
+def test_told_to_end_before_anything_began_no_worker_is_started(node_paths, alone, monkeypatch):
     monkeypatch.setattr(slurm, "check_port", lambda port: os.kill(os.getpid(), signal.SIGTERM))
-    monkeypatch.setattr(slurm, "worker", lambda place, found: pytest.fail("started"))
-    assert slurm.main(place) == PREEMPTED
-    assert ended(place)["exit_code"] == PREEMPTED
+    monkeypatch.setattr(slurm, "worker", lambda node_paths, found: pytest.fail("started"))
+    assert slurm.main(node_paths) == PREEMPTED
+    assert ended(node_paths)["exit_code"] == PREEMPTED
 
 
 WAITS = "import os, sys, time; os.rename(*sys.argv[2:]); time.sleep(60)"
@@ -341,23 +341,23 @@ time.sleep(2)
     ("script", "theirs", "step", "mine"),
     [(WAITS, 1, "2", 1), (WAITS, 75, "2", 75), (WAITS, 137, "2", 75), (TRAINS, 1, "2", 0), (TRAINS, 1, "1", 0), (TRAINS, 42, "2", 0)],
 )
-def test_who_waits_for_one_that_is_gone_is_ended_and_who_trains_is_not(script, theirs, step, mine, place, alone, monkeypatch):
+def test_who_waits_for_one_that_is_gone_is_ended_and_who_trains_is_not(script, theirs, step, mine, node_paths, alone, monkeypatch):
     """A task that ended at an earlier start of the job, or because it was told to, is none to wait for."""
-    own = place.run / "workers" / "alpha"
+    own = node_paths.run / "workers" / "alpha"
     write(own / "job", "31")
     write(own / "metrics.jsonl", '{"kind": "steps"}\n')
     end = {"host": "beta", "rank": 1, "job": "31", "step": step, "exit_code": theirs}
-    (beta := place.job / "workers" / "beta").mkdir(parents=True)
+    (beta := node_paths.job / "workers" / "beta").mkdir(parents=True)
     write(beta / "soon", json.dumps(end))
     monkeypatch.setattr(slurm, "EVERY_S", 0.1)
     monkeypatch.setattr(slurm, "check_port", lambda port: None)
     monkeypatch.setattr(
         slurm,
         "worker",
-        lambda place, found: [sys.executable, "-c", script, str(own), *(str(beta / name) for name in ("soon", "exit.json"))],
+        lambda node_paths, found: [sys.executable, "-c", script, str(own), *(str(beta / name) for name in ("soon", "exit.json"))],
     )
-    assert slurm.main(place) == mine
-    told = f"beta ended with exit code {theirs} while all were to join; see its log\n" in log(place)
+    assert slurm.main(node_paths) == mine
+    told = f"beta ended with exit code {theirs} while all were to join; see its log\n" in log(node_paths)
     assert told == (script == WAITS)
 
 
@@ -509,12 +509,12 @@ def test_of_a_job_only_slurm_can_tell_and_it_is_said_how(command, state, is_refu
     )
 
 
-def test_the_worker_is_started_like_any_other(place, monkeypatch):
-    argv = slurm.worker(place, slurm.Allocation(1, NODES))
+def test_the_worker_is_started_like_any_other(node_paths, monkeypatch):
+    argv = slurm.worker(node_paths, slurm.Allocation(1, NODES))
     assert argv[1:4] == ["-m", "trainer", "train"]
     given = dict(zip(argv[4::2], argv[5::2], strict=True))
-    assert given["--run"] == str(place.run)
-    assert (given["--packs"], given["--manifest"]) == (str(place.published.folder), "f" * 64)
+    assert given["--run"] == str(node_paths.run)
+    assert (given["--packs"], given["--manifest"]) == (str(node_paths.published.folder), "f" * 64)
     assert (given["--host"], given["--threads"], given["--start-deadline"]) == ("beta", "1", "300.0")
     monkeypatch.setattr(cli, "train", lambda arguments: arguments.host != "beta")
     assert cli.main(argv[3:]) == 0

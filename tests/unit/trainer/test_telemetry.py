@@ -5,7 +5,8 @@ import json
 import pytest
 
 from trainer import files
-from trainer.telemetry import HISTORY, PHASES, History, Metrics, ProgressLines, Splits, StepLines, read_history
+from trainer.records import HISTORY, PHASES, read_history
+from trainer.telemetry import History, Metrics, ProgressLines, Splits, StepLines
 
 
 def row(epoch, val_accuracy=0.5, **more):
@@ -17,9 +18,10 @@ def test_metrics_lines_are_json_objects(tmp_path):
     path = tmp_path / "workers" / "a" / "metrics.jsonl"
     metrics = Metrics(path)
     metrics.phase("joining", 'waits for "b"\nand ö')
-    metrics.steps(epoch=1, step=8, images_per_s=100.0, loss=2.3, accuracy=0.1, input_wait=0.0, seconds=0.5)
+    metrics.record("steps", epoch=1, step=8, images_per_s=100.0, loss=2.3, accuracy=0.1, input_wait=0.0, seconds=0.5)
+    metrics.step = 8
     metrics.heartbeat()
-    metrics.epoch(row(1))
+    metrics.record("epoch", **row(1))
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert [line["kind"] for line in lines] == ["phase", "steps", "heartbeat", "epoch"]
     assert all(line["t"] > 1e9 for line in lines)

@@ -159,7 +159,7 @@ def test_a_run_that_goes_on_is_not_measured_again(scratch):
 
 def test_the_loopback_is_never_measured(scratch):
     assert choices.shown(plan(scratch, addresses=LOOPBACK)) == "packed (all workers are on this one machine)"
-    assert kept.known(Reduction(), LOOPBACK, None, kept.Kept("powersgd")) == ("packed", "all workers are on this one machine")
+    assert kept.unmeasured(Reduction(), LOOPBACK, None, kept.Kept("powersgd")) == ("packed", "all workers are on this one machine")
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,10 @@ def test_one_machine(addresses, one):
 
 
 def test_what_a_person_names_or_the_run_began_with_comes_first(scratch):
-    assert kept.known(Reduction(name="half"), LOOPBACK, "powersgd", kept.Kept("packed")) == ("half", "as configured")
-    assert kept.known(Reduction(), LAN, "packed", kept.Kept("powersgd"))[0] == "packed"
-    assert kept.known(Reduction(), LOOPBACK, "powersgd", None) == ("powersgd", "as when the run began")
-    assert kept.known(Reduction(), LAN, None, kept.Kept()) is None
+    assert kept.unmeasured(Reduction(name="half"), LOOPBACK, "powersgd", kept.Kept("packed")) == ("half", "as configured")
+    assert kept.unmeasured(Reduction(), LAN, "packed", kept.Kept("powersgd"))[0] == "packed"
+    assert kept.unmeasured(Reduction(), LOOPBACK, "powersgd", None) == ("powersgd", "as when the run began")
+    assert kept.unmeasured(Reduction(), LAN, None, kept.Kept()) is None
     assert choices.shown(plan(scratch, changes={"reduction.name": "half"})) == "half (as configured)"
     assert choices.shown(plan(scratch, addresses=["10.0.0.1"])) == ""
 
@@ -189,7 +189,7 @@ def test_what_a_person_names_or_the_run_began_with_comes_first(scratch):
     "stored", [None, [], "x", {"method": "half"}, {"shares": [0, 1]}, {"shares": ["1"]}, {"shares": [True]}, {"method": 3, "shares": 4}]
 )
 def test_a_record_that_makes_no_sense_gives_nothing(stored):
-    assert kept.parse(stored) in (kept.Kept(), kept.Kept(told=""))
+    assert kept.parse(stored) in (kept.Kept(), kept.Kept(origin=""))
 
 
 def test_slurms_jobs_read_theirs_from_their_own_record(tmp_path):

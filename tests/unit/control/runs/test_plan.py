@@ -323,7 +323,7 @@ def sizes(images=100, batch=10, total=30):
 
 
 def test_a_global_batch_below_the_workers():
-    assert refusal(schedule.check_sizes, sizes(batch=4), 5) == "train.global_batch: 4 is below the 5 workers; each needs an image a step"
+    assert refusal(schedule.check_sizes, sizes(batch=4), 5) == "train.global_batch: 4 is below the 5 workers; each needs an image per step"
 
 
 def test_fewer_images_than_workers():

@@ -1,0 +1,92 @@
+"""What a worker records: the chief writes the run's files, every worker its own records."""
+
+import json
+
+import numpy as np
+import pytest
+
+from trainer import config as configs
+from trainer.checkpoint import Progress
+from trainer.data.pipeline import Batch, Call
+from trainer.job import Job
+from trainer.recording import Recorder
+from trainer.records import read_history, summary
+from trainer.reduction.cost_model import Choice
+from trainer.saving import Saver
+from trainer.schedule import Counts
+from trainer.telemetry import Metrics, read_records
+
+SUMS = np.array([8.0, 10.0, 5.0, 0.0])
+PARTS = {"forward_backward": 0.1, "compression": 0.0, "all_reduce": 0.2, "apply": 0.1}
+
+
+def recorder(folder, is_chief, log_every=0):
+    config = configs.build({"telemetry": {"log_every": log_every, "sample_every": 1}, "train": {"steps_per_call": 2}})
+    metrics = Metrics(folder / "workers" / "a" / "metrics.jsonl")
+    counts = Counts(2, 20, 5, 5, 4, 3, 12)
+    job = Job(config, counts, folder, None, {}, metrics, lambda: False, folder / "workers" / "a", 0.0)
+    progress = Progress(step=4, loss=8.0, images=10.0, correct=5.0, seconds=2.0, images_total=10.0)
+    return Recorder(job, is_chief, Saver(pytest.fail, lambda: False), progress)
+
+
+def record_epoch(recorder):
+    recorder.call(1, 2, SUMS, 2.0, 0.5, 0.01)
+    batch = Batch(None, None, np.ones((1, 3), np.float32), None, None, None, None)
+    recorder.split(1, Call(3, 1, taken_apart=True), batch, PARTS, 0.5, 0.1)
+    row = recorder.row(1, 0.7, 0.6)
+    recorder.events(row)
+    recorder.add(row)
+    recorder.epoch(row)
+    return row
+
+
+def test_an_epoch_of_the_chief(tmp_path, capsys):
+    tested = recorder(tmp_path, is_chief=True)
+    row = record_epoch(tested)
+    expected = {"epoch": 1, "loss": 0.8, "accuracy": 0.5, "val_loss": 0.7, "val_accuracy": 0.6, "learning_rate": 0.01}
+    assert row == {**expected, "seconds": 2.0, "images_per_s": 5.0}
+    assert read_history(tmp_path / "history.csv") == [row]
+    assert {path.name for path in (tmp_path / "logs").iterdir()} == {"train", "validation"}
+    steps, split, epoch = read_records(tmp_path / "workers" / "a" / "metrics.jsonl")
+    assert {key: steps[key] for key in ("kind", "step", "images_per_s", "loss", "input_wait", "seconds")} == {
+        "kind": "steps",
+        "step": 4,
+        "images_per_s": 5.0,
+        "loss": 0.8,
+        "input_wait": 0.5,
+        "seconds": 2.0,
+    }
+    assert (split["kind"], split["images"], split["all_reduce"], split["step_seconds"]) == ("split", 3, 0.2, 0.6)
+    assert (epoch["kind"], epoch["val_accuracy"]) == ("epoch", 0.6)
+    assert capsys.readouterr().out.splitlines() == [
+        "epoch 1/3  step 4/12  5 images/s  loss 0.8000  accuracy 0.5000",
+        "epoch 1/3 done  loss 0.8000  accuracy 0.5000  val loss 0.7000  val accuracy 0.6000  2.0 s",
+    ]
+
+
+def test_only_the_chief_writes_events_and_speed(tmp_path, capsys):
+    tested = recorder(tmp_path, is_chief=False, log_every=2)
+    tested.call(1, 2, SUMS, 2.0, 0.5, 0.01)
+    tested.events(tested.row(1, 0.7, 0.6))
+    assert not (tmp_path / "logs").exists()
+    assert capsys.readouterr().out == "epoch 1/3  step 4/12\n"
+
+
+def test_every_n_steps_the_chief_writes_images_per_s(tmp_path, capsys):
+    recorder(tmp_path, is_chief=True, log_every=2).call(1, 2, SUMS, 2.0, 0.5, 0.01)
+    assert capsys.readouterr().out == "step 4: 5.0 images/s, on average 5.0\n"
+
+
+@pytest.mark.parametrize(("shares", "shown"), [([1, 1], None), ([3, 1], [3, 1])])
+def test_the_summary_is_what_readers_accept(shares, shown, tmp_path):
+    tested = recorder(tmp_path, is_chief=True)
+    record_epoch(tested)
+    tested.summary("SUCCEEDED", 12.5, Choice("packed", "as configured", 100), shares, ["f" * 64] * 2)
+    written = (tmp_path / "summary.json").read_text()
+    values = summary(written)
+    assert values == json.loads(written)
+    assert (values["state"], values["steps"], values["epochs_done"], values["total_steps"]) == ("SUCCEEDED", 4, 1, 12)
+    assert (values["shares"], values["best"]) == (shown, {"epoch": 1, "val_accuracy": 0.6})
+    assert (values["weights_sha256"], values["weights_sha256_by_rank"]) == ("f" * 64, ["f" * 64] * 2)
+    assert values["reduction"] == {"name": "packed", "why": "as configured", "sent_bytes": 100, "measured": False}
+    assert values["exact"] is True

@@ -1,0 +1,33 @@
+"""What a worker is asked to do, and its inputs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.config import Config
+from trainer.data.cache import Images
+from trainer.data.manifest import Manifest
+from trainer.schedule import Counts
+from trainer.telemetry import Metrics
+
+
+@dataclass
+class Job:
+    """One worker's part of a run."""
+
+    config: Config
+    counts: Counts
+    run: Path
+    manifest: Manifest
+    images: dict[str, Images]
+    metrics: Metrics
+    stop_asked: Callable[[], bool]
+    own: Path
+    """This worker's part of the run directory, `workers/<host>`."""
+    started: float
+    """When this process started the job, on the monotonic clock."""
+
+    @property
+    def stop_marker(self) -> Path:
+        """Exists when stop.yml asked for the stop, rather than a signal from elsewhere."""
+        return self.own / "stop"

@@ -1,0 +1,61 @@
+"""Which worker of a cluster a process is: TF_CONFIG, the format of TensorFlow's `TFConfigClusterResolver`, written and read."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.errors import ClusterError
+
+
+@dataclass(frozen=True)
+class Member:
+    """One worker of the cluster."""
+
+    rank: int
+    addresses: list[str]
+    """`address:port` of all workers, by rank."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Member":
+        """Read TF_CONFIG.
+
+        Raises:
+            ClusterError: TF_CONFIG is missing, is not JSON, or has no worker of that index.
+        """
+        text = environment.get("TF_CONFIG", "")
+        try:
+            parsed: dict[str, Any] = json.loads(text)
+            workers, task = parsed["cluster"]["worker"], parsed["task"]
+            member = cls(int(task["index"]), [str(address) for address in workers])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ClusterError(f"TF_CONFIG={text!r}: expected {{cluster: {{worker: [...]}}, task: {{type, index}}}} ({error!r})") from None
+        if task["type"] != "worker" or not 0 <= member.rank < member.workers:
+            raise ClusterError(f"TF_CONFIG: task {task} is none of the {member.workers} workers")
+        return member
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return len(self.addresses)
+
+    @property
+    def hosts(self) -> list[str]:
+        """Addresses of all workers, without ports."""
+        return [address.rpartition(":")[0].strip("[]") for address in self.addresses]
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker writes snapshots, events and the summary."""
+        return self.rank == 0
+
+
+def endpoint(address: str, port: object) -> str:
+    """`address:port`; IPv6 addresses in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def tf_config(cluster: Mapping[str, Sequence[str]], index: int, role: str = "worker") -> dict[str, Any]:
+    """TF_CONFIG of the member with this index among those of its role; `cluster` holds all endpoints by role."""
+    return {"cluster": cluster, "task": {"type": role, "index": index}}

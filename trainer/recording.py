@@ -1,0 +1,120 @@
+"""What a worker records of its training: lines in worker.log, metrics.jsonl, history.csv, TensorBoard's events and summary.json."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from trainer import schedule
+from trainer.checkpoint import Progress
+from trainer.data.pipeline import Batch, Call
+from trainer.files import write_json
+from trainer.job import Job
+from trainer.reduction.cost_model import Choice
+from trainer.saving import Saver
+from trainer.telemetry import Events, History, ProgressLines, Splits, StepLines
+
+
+class Recorder:
+    """Records one worker's training; the chief also writes the files of the run."""
+
+    def __init__(self, job: Job, is_chief: bool, saver: Saver, progress: Progress):
+        """Continue the records of a run that has made this progress, which the trainer updates."""
+        self._job, self._saver, self._progress = job, saver, progress
+        self.history = History(job.run / "history.csv")
+        self.history.truncate(progress.step // job.counts.steps_per_epoch)
+        self._events = Events(job.run / "logs") if is_chief else None
+        self._splits, self._step_lines = Splits(job.metrics), StepLines(job.config.telemetry.log_every)
+        self._progress_lines = ProgressLines(job.counts.epochs, job.counts.total_steps, is_chief)
+        self._detailed = is_chief and job.config.telemetry.log_every > 0
+
+    def call(self, epoch: int, steps: int, sums: np.ndarray, seconds: float, waited: float, rate: float) -> None:
+        """Record a finished call of `steps` steps.
+
+        `sums` are `step.SUMS` over the call; `seconds` includes what it waited for images; `rate` is the last step's learning rate.
+        """
+        progress, metrics = self._progress, self._job.metrics
+        loss, accuracy = progress.loss / progress.images, progress.correct / progress.images
+        if self._detailed:
+            lines = self._step_lines.add(progress.step, steps, sums.tolist(), seconds, rate)
+        else:
+            lines = self._progress_lines.add(epoch, progress.step, float(sums[1]), seconds, loss, accuracy)
+        for line in lines:
+            print(line, flush=True)
+        metrics.step = progress.step
+        if progress.step // self._job.config.train.steps_per_call % self._job.config.telemetry.sample_every == 0:
+            metrics.record(
+                "steps",
+                epoch=epoch,
+                step=progress.step,
+                images_per_s=round(sums[1] / seconds, 1),
+                loss=round(loss, 6),
+                accuracy=round(accuracy, 6),
+                input_wait=round(waited, 6),
+                seconds=round(seconds, 6),
+            )
+
+    def split(self, epoch: int, call: Call, batch: Batch, parts: dict[str, float] | None, seconds: float, waited: float) -> None:
+        """Record the wait for a call's images and, of a profiled step, its `parts` and its seconds without that wait."""
+        self._splits.waited(waited, call.steps)
+        if call.taken_apart:
+            self._splits.sample(epoch, self._progress.step, int(batch.weights.sum()), parts, seconds)
+
+    def row(self, epoch: int, val_loss: float, val_accuracy: float) -> dict[str, Any]:
+        """The row of history.csv of the epoch that just ended."""
+        progress = self._progress
+        return {
+            "epoch": epoch,
+            "loss": round(progress.loss / progress.images, 6),
+            "accuracy": round(progress.correct / progress.images, 6),
+            "val_loss": round(val_loss, 6),
+            "val_accuracy": round(val_accuracy, 6),
+            "learning_rate": float(schedule.learning_rate(self._job.config, self._job.counts.workers, epoch - 1)),
+            "seconds": round(progress.seconds, 3),
+            "images_per_s": round(progress.images / progress.seconds, 1),
+        }
+
+    def events(self, row: dict[str, Any]) -> None:
+        """Write an epoch's events, on the chief."""
+        phases, events = self._splits.epoch(), self._events
+        if events is not None:
+            self._saver.save("TensorBoard's log", self._job.run / "logs", None, lambda: events.epoch(row, phases))
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Write history.csv with an epoch's row."""
+        self._saver.save("history.csv", self._job.run / "history.csv", None, lambda: self.history.add(row))
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        """Record a finished epoch in metrics.jsonl and worker.log."""
+        self._job.metrics.record("epoch", **row)
+        print(self._progress_lines.epoch(row), flush=True)
+
+    def summary(self, state: str, seconds_total: float, choice: Choice, shares: list[int], by_rank: list[str] | None) -> None:
+        """Write summary.json; `by_rank` are the digests of the workers' weights, None before the end."""
+        progress, counts = self._progress, self._job.counts
+        # The current epoch may already have a row if the run ended inside it.
+        finished = progress.step // counts.steps_per_epoch
+        steps_seconds = sum(row["seconds"] for row in self.history.rows if row["epoch"] <= finished) + progress.seconds
+        summary = {
+            "state": state,
+            "workers": counts.workers,
+            "epochs_done": finished,
+            "epochs": counts.epochs,
+            "steps": progress.step,
+            "total_steps": counts.total_steps,
+            "in_steps": self._job.config.train.steps is not None,
+            "restarts": progress.restarts,
+            "reduction": dataclasses.asdict(choice),
+            "shares": shares if len(set(shares)) > 1 else None,
+            "seconds_total": round(seconds_total, 3),
+            "seconds_training": round(progress.seconds_training, 3),
+            "images_per_s": round(progress.images_total / steps_seconds, 1) if steps_seconds else None,
+            "best": self.history.best(),
+            "weights_sha256": by_rank[0] if by_rank else None,
+            "weights_sha256_by_rank": by_rank,
+            "exact": not progress.inexact,
+            "inexact_because": progress.inexact,
+            "unsaved": self._saver.missing,
+        }
+        path = self._job.run / "summary.json"
+        self._saver.save("summary.json", path, None, lambda: write_json(path, summary))
