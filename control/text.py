@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from control.runs import outcome
-from control.runs.course import Verdict, judge
+from control.runs import course, outcome
+from control.runs.outcome import Verdict
 from trainer.terminal import printable
 
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
@@ -225,15 +225,15 @@ def times(summary: dict[str, Any]) -> str:
 
 def after_run(run: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]] = ()) -> list[tuple[str, str]]:
     """Commands that a user may want after a run; training longer only if it is not advised against."""
-    commands, crash = [], summary.get("failure") or {}
-    if summary["state"] in UNFINISHED and not crash.get("again"):
+    commands, failed = [], summary.get("failure") or {}
+    if summary["state"] in UNFINISHED and not failed.get("again"):
         commands.append(go_on(run, summary))
-    if summary["state"] == "FAILED" and (option := _without_onednn(crash)):
+    if summary["state"] == "FAILED" and (option := _without_onednn(failed.get("exit_code"), failed.get("environment"))):
         commands.append(("continue without oneDNN", f"{go_on(run, summary)[1]} -e {option}"))
     if summary.get("best"):
         commands.append(("accuracy on the test images", f"ansible-playbook evaluate.yml -e run={run} -e epoch=first,best,last"))
         commands.append(("curves", "ansible-playbook tensorboard.yml"))
-    if summary["state"] == "SUCCEEDED" and not (rows and judge(rows).verdict is Verdict.OVERFITS):
+    if summary["state"] == "SUCCEEDED" and not (rows and course.judge(rows).verdict is course.Verdict.OVERFITS):
         commands.append(go_on(run, summary))
     if summary["state"] == "FAILED" and "started_by" not in summary:
         commands.append(("all logs", f"ansible-playbook logs.yml -e run={run}"))
@@ -278,45 +278,45 @@ def next_commands(commands: Sequence[tuple[str, str]]) -> str:
     return "Next\n" + fields(list(commands)) if commands else ""
 
 
-def failure(verdict: dict[str, Any], others: Sequence[dict[str, Any]]) -> str:
+def failure(cause: Verdict, others: Sequence[Verdict]) -> str:
     """The root cause: first failing host, rank, exit code, its last lines; then what happened to the others."""
-    lines = [f"First failure: {verdict['host']} (rank {verdict['rank']}), {_ended(verdict)}", *_crash_hint(verdict)]
-    if verdict.get("message"):
-        lines.append(f"  {verdict['message']}")
-    if verdict.get("last_lines"):
-        lines += [f"  last lines of {verdict['host']}/worker.log:", *(f"    {line}" for line in verdict["last_lines"])]
-    lines += [f"  {other['host']} (rank {other['rank']}): {_ended(other)}" for other in others]
+    lines = [f"First failure: {cause.host} (rank {cause.rank}), {_ended(cause)}", *_crash_hint(cause)]
+    if cause.message:
+        lines.append(f"  {cause.message}")
+    if cause.last_lines:
+        lines += [f"  last lines of {cause.host}/worker.log:", *(f"    {line}" for line in cause.last_lines)]
+    lines += [f"  {other.host} (rank {other.rank}): {_ended(other)}" for other in others]
     return "\n".join(lines)
 
 
-def _ended(verdict: dict[str, Any]) -> str:
+def _ended(verdict: Verdict) -> str:
     """How a worker ended: its exit code, a signal and what it was doing then, or the state in which it was left."""
-    code = verdict.get("exit_code")
+    code = verdict.exit_code
     if code is None:
-        return str(verdict["state"])
-    name, phase, step = outcome.signal_of(code), verdict.get("phase"), verdict.get("step")
-    doing = f" while {phase}{f', after step {step:,}' if step else ''}" if phase and name else ""
+        return verdict.state
+    step = f", after step {verdict.step:,}" if verdict.step else ""
+    doing = f" while {verdict.phase}{step}" if verdict.phase else ""
     return f"exit code {code}{signal_name(code, doing)}"
 
 
-def _crash_hint(failure: dict[str, Any]) -> list[str]:
+def _crash_hint(cause: Verdict) -> list[str]:
     """What to try after a crash of native code."""
-    lines = ["  The launch before ended the same way: to continue as it is would end so again."] if failure.get("again") else []
-    if outcome.signal_of(failure.get("exit_code")) not in NATIVE:
+    lines = ["  The previous launch ended the same way; continued as it is, the run will end like that again."] if cause.again else []
+    if outcome.signal_of(cause.exit_code) not in NATIVE:
         return lines
-    if option := _without_onednn(failure):
+    if option := _without_onednn(cause.exit_code, cause.environment):
         return [
             *lines,
-            "  Native code crashed. oneDNN, TensorFlow's code for processors, does with some layers (strided 1x1 convolutions).",
+            "  Native code crashed. oneDNN, TensorFlow's library for CPUs, crashes with some layers (strided 1x1 convolutions).",
             f"  Fix: train without it: -e {option}, or worker_environment: {{{ONEDNN}: 0}} in the inventory",
         ]
-    return [*lines, f"  Native code crashed, and not in oneDNN ({ONEDNN}=0 is set). Fix: look at what the model's own code calls"]
+    return [*lines, f"  Native code crashed, but not in oneDNN ({ONEDNN}=0 is set). Fix: check what the model's own code calls"]
 
 
-def _without_onednn(failure: dict[str, Any]) -> str:
-    """An addition to a command that makes a run with crashing native code go on without oneDNN; empty if that does not help."""
-    tried = (failure.get("environment") or {}).get(ONEDNN) == "0"
-    return f"set=train.environment.{ONEDNN}=0" if outcome.signal_of(failure.get("exit_code")) in NATIVE and not tried else ""
+def _without_onednn(exit_code: int | None, environment: dict[str, str] | None) -> str:
+    """The option that continues a run without oneDNN after native code crashed; empty if that does not help."""
+    tried = (environment or {}).get(ONEDNN) == "0"
+    return f"set=train.environment.{ONEDNN}=0" if outcome.signal_of(exit_code) in NATIVE and not tried else ""
 
 
 def signal_name(code: int, doing: str = "") -> str:

@@ -17,6 +17,7 @@ from control.progress import Estimate, Line
 from control.remote import lean
 from control.remote.remote import HostUnreachable, Worker
 from control.runs import launches, logs, outcome, run_results
+from control.runs.outcome import Verdict
 from plugins.shared import action
 from trainer import records
 from trainer.errors import DONE, FAILED, PREEMPTED, LockstepError
@@ -54,7 +55,7 @@ class ActionModule(ActionBase):
                     self._record(arguments["published"], ended)
                 verdicts = self._collect(ended)
                 if not self._goes_on(verdicts):
-                    return {**result, "verdicts": verdicts}
+                    return {**result, "verdicts": [verdict.to_dict() for verdict in verdicts]}
                 self.line.print(f"job {ended} has ended, and its results are here; the run goes on")
             if not number:
                 number, new = self._submit(arguments), True
@@ -64,7 +65,7 @@ class ActionModule(ActionBase):
             if arguments["detach"]:
                 return {**result, "verdicts": [], "show_last": f"{self.plan['run']} is job {number}\n{self._commands(number)}"}
             self._follow(number, "is submitted" if new else "is in the queue already")
-            return {**result, "verdicts": self._collect(number)}
+            return {**result, "verdicts": [verdict.to_dict() for verdict in self._collect(number)]}
         except HostUnreachable as error:
             raise AnsibleActionFail(f"the submit host can't be reached: {error}. The job goes on without it") from None
         finally:
@@ -128,9 +129,9 @@ class ActionModule(ActionBase):
                 "of it; choose another run name, or remove that folder"
             )
 
-    def _goes_on(self, verdicts: list[dict[str, Any]]) -> bool:
+    def _goes_on(self, verdicts: list[Verdict]) -> bool:
         """Whether a job that ended well, or was told to end, left something to train."""
-        well = all(verdict["exit_code"] in (DONE, PREEMPTED) for verdict in verdicts)
+        well = all(verdict.exit_code in (DONE, PREEMPTED) for verdict in verdicts)
         return well and (run_results.read_summary(self.local).get("steps") or 0) < self.plan["counts"]["total_steps"]
 
     def _record(self, published: dict[str, Any], number: str) -> None:
@@ -183,7 +184,7 @@ class ActionModule(ActionBase):
                 self.line.print(text.epoch_line(record, self.plan["counts"], left))
         return epoch
 
-    def _collect(self, number: str) -> list[dict[str, Any]]:
+    def _collect(self, number: str) -> list[Verdict]:
         """Fetch the nodes' results, and a verdict for each."""
         Worker(self, self.job, self.job, "-").collect(self.local)
         found = ends(self.local, number)
@@ -193,24 +194,25 @@ class ActionModule(ActionBase):
         launches.tell(self.local)
         return verdicts
 
-    def _verdict(self, ended: dict[str, Any]) -> dict[str, Any]:
+    def _verdict(self, ended: dict[str, Any]) -> Verdict:
         code = ended["exit_code"]
         log = self.local / "workers" / ended["host"] / "worker.log"
         written = log.read_text(encoding="utf-8", errors="replace").split("\n") if code and log.is_file() else []
         lines = logs.shown(logs.of_last_launch(written))[-20:]
         phase, step = records.doing(read_records(log.with_name("metrics.jsonl")), "-", 0)
-        known = {"host": ended["host"], "rank": ended["rank"], "phase": phase, "step": step, "at": ended["ended_at"], "exit_code": code}
-        return {**known, "state": outcome.of_exit_code(code), **({"last_lines": lines} if lines else {})}
+        state, at = outcome.of_exit_code(code), ended["ended_at"]
+        return Verdict(ended["host"], ended["rank"], state, phase, step, at, exit_code=code, last_lines=lines or None)
 
-    def _lost(self, number: str) -> dict[str, Any]:
+    def _lost(self, number: str) -> Verdict:
         """Verdict if Slurm ended the job before its workers could report how they ended."""
         log = self._shell(f"tail -n 20 {shlex.quote(self.job)}/slurm-{number}.log 2>/dev/null; true", "tail").split("\n")
-        told = self._shell(
+        reason = self._shell(
             f"scontrol show job {number} 2>/dev/null | grep -o 'JobState=[A-Z_]*\\|Reason=[A-Za-z_]*' | tr '\\n' ' '; true", "scontrol"
         )
-        message = f"job {number} ended without a word of all its workers: {told.strip() or 'Slurm no longer knows it'}"
-        known = {"host": f"job {number}", "rank": "-", "state": "gone", "phase": "-", "at": time.time(), "exit_code": FAILED}
-        return {**known, "message": message, "last_lines": logs.shown(log)}
+        message = f"job {number} ended before all of its workers reported how they ended: {reason.strip() or 'Slurm no longer knows it'}"
+        return Verdict(
+            f"job {number}", "-", "gone", phase="-", at=time.time(), exit_code=FAILED, message=message, last_lines=logs.shown(log)
+        )
 
     def _commands(self, number: str) -> str:
         return text.next_commands(

@@ -1,5 +1,6 @@
 """Watch one worker until it ends; on the chief's host, show progress and collect results."""
 
+import dataclasses
 import os
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from control.progress import Estimate, Line
 from control.remote import lean
 from control.remote.remote import HostUnreachable, Seen, Worker, mark, since_mark
 from control.runs import choices, launches, outcome
+from control.runs.outcome import Verdict
 from trainer import records
 from trainer.watchdog import WAITING
 
@@ -33,9 +35,7 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         arguments = self._task.args
         result["launched_at"] = launches.launched_at(arguments["local"])
-        watch = _Watch(self, arguments, task_vars)
-        verdict = watch.until_end()
-        result["verdict"] = verdict
+        result["verdict"] = _Watch(self, arguments, task_vars).until_end().to_dict()
         return result
 
 
@@ -59,7 +59,7 @@ class _Watch:
         self.phases_began: dict[str, float] = {}
         self.more = False
 
-    def until_end(self) -> dict[str, Any]:
+    def until_end(self) -> Verdict:
         verdict = None
         while verdict is None:
             verdict, more = self._once(), self.more
@@ -68,7 +68,7 @@ class _Watch:
                 return self._verdict("running")
             if verdict is None and not more:
                 self._pause()
-        self._tell_others(verdict["state"])
+        self._tell_others(verdict.state)
         self.line.end()
         self._collect(last=True)
         return verdict
@@ -87,7 +87,7 @@ class _Watch:
             if time.monotonic() >= deadline or since_mark(self.marks, "ended", self.host) is not None:
                 return
 
-    def _once(self) -> dict[str, Any] | None:
+    def _once(self) -> Verdict | None:
         try:
             seen = self.worker.poll()
         except (HostUnreachable, OSError) as error:
@@ -99,7 +99,7 @@ class _Watch:
             self._follow(seen.records)
         return self._ended(seen) or self._under_way() or self._late(seen) or self._abandoned()
 
-    def _ended(self, seen: Seen) -> dict[str, Any] | None:
+    def _ended(self, seen: Seen) -> Verdict | None:
         if seen.exit is not None:
             code = seen.exit["exit_code"]
             return self._verdict(outcome.of_exit_code(code), exit_code=code, at=seen.exit["ended_at"] - seen.ahead, lines=code not in (0,))
@@ -111,10 +111,10 @@ class _Watch:
             )
         return None
 
-    def _under_way(self) -> dict[str, Any] | None:
+    def _under_way(self) -> Verdict | None:
         return self._verdict("running") if self.arguments["detach"] and self.trained else None
 
-    def _late(self, seen: Seen) -> dict[str, Any] | None:
+    def _late(self, seen: Seen) -> Verdict | None:
         silence = float(self.arguments["silence"])
         if seen.heard is not None and seen.heard > silence and time.monotonic() - self.heard_at > min(silence, 10):
             return self._end_it("silent", f"no heartbeat for {seen.heard:.0f} s while {self.phase} (limit {silence:.0f} s)")
@@ -123,43 +123,35 @@ class _Watch:
             return self._end_it("silent", f"still {self.phase} after {deadline:.0f} s")
         return None
 
-    def _silent(self, state: str, message: str) -> dict[str, Any] | None:
+    def _silent(self, state: str, message: str) -> Verdict | None:
         if time.monotonic() - self.heard_at > float(self.arguments["silence"]):
             return self._verdict(state, message=message)
         return self._abandoned()
 
-    def _abandoned(self) -> dict[str, Any] | None:
+    def _abandoned(self) -> Verdict | None:
         age = since_mark(self.marks, "failed", self.host)
         if age is not None and age > OTHERS_GRACE_S:
             return self._end_it("ended", "ended because another worker failed", by_us=True)
         return None
 
-    def _end_it(self, state: str, message: str, by_us: bool = False) -> dict[str, Any]:
+    def _end_it(self, state: str, message: str, by_us: bool = False) -> Verdict:
         verdict = self._verdict(state, message=message, lines=True, ended_by_us=by_us)
         arguments = {"name": self.arguments["session"], "state": "absent", "grace": 2}
         try:
             lean.execute(self.action, "tmux_session", arguments, self.task_vars or {})
         except AnsibleConnectionFailure as error:
-            verdict["message"] += f"; its session could not be ended: {error}"
+            return dataclasses.replace(verdict, message=f"{message}; its session could not be ended: {error}")
         return verdict
 
-    def _verdict(self, state: str, lines: bool = False, **more: Any) -> dict[str, Any]:
-        verdict = {
-            "host": self.host,
-            "rank": self.rank,
-            "state": state,
-            "phase": self.phase,
-            "step": self.step,
-            "at": self._happened(state),
-            **more,
-        }
-        verdict["phases_began"] = self.phases_began
-        if lines:
-            try:
-                verdict["last_lines"] = self.worker.last_lines()
-            except HostUnreachable as error:
-                verdict["last_lines"] = [str(error)]
-        return verdict
+    def _verdict(self, state: str, lines: bool = False, **more: Any) -> Verdict:
+        known = {"phase": self.phase, "step": self.step, "at": self._happened(state), "phases_began": self.phases_began, **more}
+        return Verdict(self.host, self.rank, state, last_lines=self._last_lines() if lines else None, **known)
+
+    def _last_lines(self) -> list[str]:
+        try:
+            return self.worker.last_lines()
+        except HostUnreachable as error:
+            return [str(error)]
 
     def _happened(self, state: str) -> float:
         """When a worker reached a state; one that fell silent counts from when it was last heard."""

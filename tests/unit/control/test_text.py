@@ -1,5 +1,6 @@
 """What a person reads: tables, the plan, progress, failures, the run's outcome and its status."""
 
+import dataclasses
 import os
 
 import pytest
@@ -310,7 +311,7 @@ def test_no_commands_no_heading():
 
 
 def verdict(host, rank, state="failed", **more):
-    return {"host": host, "rank": rank, "state": state, **more}
+    return outcome.Verdict(host, rank, state, **more)
 
 
 def test_failure_shows_the_first_cause_its_last_lines_and_the_others():
@@ -350,7 +351,7 @@ def crash(code=139, **more):
 def test_a_crash_of_native_code_names_phase_and_mend():
     assert text.failure(crash(), [verdict("b", 1, exit_code=75)]).splitlines() == [
         "First failure: a (rank 0), exit code 139 (killed by SIGSEGV while tracing)",
-        "  Native code crashed. oneDNN, TensorFlow's code for processors, does with some layers (strided 1x1 convolutions).",
+        "  Native code crashed. oneDNN, TensorFlow's library for CPUs, crashes with some layers (strided 1x1 convolutions).",
         "  Fix: train without it: -e set=train.environment.TF_ENABLE_ONEDNN_OPTS=0, "
         "or worker_environment: {TF_ENABLE_ONEDNN_OPTS: 0} in the inventory",
         "  b (rank 1): exit code 75",
@@ -361,8 +362,8 @@ def test_a_crash_without_onednn_says_something_else():
     lines = text.failure(crash(-4, again=True, environment={"TF_ENABLE_ONEDNN_OPTS": "0"}), []).splitlines()
     assert lines == [
         "First failure: a (rank 0), exit code -4 (killed by SIGILL while tracing)",
-        "  The launch before ended the same way: to continue as it is would end so again.",
-        "  Native code crashed, and not in oneDNN (TF_ENABLE_ONEDNN_OPTS=0 is set). Fix: look at what the model's own code calls",
+        "  The previous launch ended the same way; continued as it is, the run will end like that again.",
+        "  Native code crashed, but not in oneDNN (TF_ENABLE_ONEDNN_OPTS=0 is set). Fix: check what the model's own code calls",
     ]
 
 
@@ -376,7 +377,7 @@ def test_a_crash_without_onednn_says_something_else():
     ],
 )
 def test_next_commands_after_a_crash(failure, expected):
-    summary = {**SUMMARY, "state": "FAILED", "best": None, "failure": failure}
+    summary = {**SUMMARY, "state": "FAILED", "best": None, "failure": failure.to_dict()}
     assert [command for _, command in text.after_run("r", summary)] == expected
 
 
@@ -394,7 +395,8 @@ def test_next_commands_after_a_crash(failure, expected):
     ],
 )
 def test_the_same_crash_twice(now, before, again):
-    assert outcome.crashed_again(crash() | now, None if before is None else crash() | before) is again
+    previous = None if before is None else crash().to_dict() | before
+    assert outcome.crashed_again(dataclasses.replace(crash(), **now), previous) is again
 
 
 def test_failure_by_a_signal_names_it():
@@ -463,8 +465,8 @@ def test_a_launch_that_never_trained_and_one_of_which_nothing_is_known():
 
 
 def blamed(*verdicts):
-    found = outcome.root_cause(list(verdicts))
-    return found and found["host"]
+    cause = outcome.root_cause(list(verdicts))
+    return cause and cause.host
 
 
 def test_nobody_is_blamed_when_nobody_failed():

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from control.runs import launches
+from control.runs import launches, outcome
 from control.runs.tasks import find as find_run
 from plugins.action import slurm_run
 from tests.project import await_until
@@ -425,7 +425,7 @@ class Followed(slurm_run.ActionModule):
     def _collect(self, number):
         self.did.append(f"collect {number}")
         launches.tell(self.local)
-        return [{"exit_code": self._ended}]
+        return [outcome.Verdict("a", 0, "ended", exit_code=self._ended)]
 
     def _submit(self, arguments):
         self.did.append("submit")
@@ -470,7 +470,7 @@ def test_what_a_job_came_to_is_fetched_before_another_is_submitted(job, queue, e
     action = Followed(tmp_path, job, queue, ends, ended, steps)
     result = action.run()
     assert action.did == did
-    assert result["verdicts"] == [{"exit_code": ended}]
+    assert [verdict["exit_code"] for verdict in result["verdicts"]] == [ended]
     assert result.get("changed", False) == ("submit" in did)
 
 
