@@ -65,6 +65,19 @@ def execute(
         raise AnsibleActionFail(str(error)) from None
 
 
+def require(action: ActionBase, module: str, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+    """What a module returns from the action's host.
+
+    Raises:
+        AnsibleConnectionFailure: the host can't be reached.
+        AnsibleActionFail: the module failed, or the host's Python returned no answer.
+    """
+    returned = execute(action, module, arguments, task_vars)
+    if returned.get("failed"):
+        raise AnsibleActionFail(str(returned["msg"]))
+    return returned
+
+
 def payload(module: str, arguments: dict[str, Any], mark: str, check_mode: bool) -> bytes:
     """Compressed Python source: the stand-in, the module, its imports from this project, its arguments."""
     source = DOCUMENTATION.sub("", (PLUGINS / "modules" / f"{module}.py").read_text(encoding="utf-8"))

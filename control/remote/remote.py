@@ -34,6 +34,7 @@ MARK = "=====lockstep====="
 STATE = re.compile(r"(.*/)?(state|memory)/step-\d+\.npz")
 LOOK = 4 * 2**20
 """Bytes of metrics.jsonl per look; the next look continues there."""
+FOLLOW_S = 0.5
 EXIT = 64 * 1024
 TAIL = 256 * 1024
 """Bytes at the end of worker.log that are searched for its last lines."""
@@ -118,6 +119,25 @@ class Worker:
         except LockstepError as error:
             unclear = str(error)
         return Seen(new, end, alive.strip() == "alive", heard, ahead, unclear, more)
+
+    def follow(self, show: Callable[[dict[str, Any]], None], check: Callable[[], None] = lambda: None) -> Seen:
+        """Poll until the worker ends, and return the last look.
+
+        Args:
+            show: called with every record.
+            check: called after every look while the worker is alive; raises to leave it.
+
+        Raises:
+            HostUnreachable: as `poll`.
+        """
+        while True:
+            seen = self.poll()
+            for record in seen.records:
+                show(record)
+            if seen.exit is not None or not seen.alive:
+                return seen
+            check()
+            time.sleep(FOLLOW_S)
 
     def _session(self) -> str:
         """A command that prints `alive` if the worker's session exists."""

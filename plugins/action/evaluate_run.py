@@ -1,7 +1,6 @@
 """Evaluate snapshots on the chief in a tmux session, with progress; record and show the results."""
 
 import shlex
-import time
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +44,14 @@ class ActionModule(ActionBase):
         folder = shlex.quote(arguments["folder"])
         lean.execute(self, "tmux_session", {"name": arguments["session"], "state": "absent", "grace": 2}, task_vars or {})
         self._low_level_execute_command(f"cd {folder} && rm -f exit.json metrics.jsonl epoch-*.json", sudoable=False)
-        started = lean.execute(self, "tmux_session", session, task_vars or {})
-        if started.get("failed"):
-            raise AnsibleActionFail(started["msg"])
+        lean.require(self, "tmux_session", session, task_vars or {})
         line = Line(Display(), command_line.terminal())
-        while True:
-            seen = worker.poll()
-            for record in seen.records:
-                if record["kind"] == "phase":
-                    line.update(f"{record['phase']} {record['note']}".rstrip())
-            if seen.exit is not None or not seen.alive:
-                break
-            time.sleep(0.5)
+
+        def show(record: dict[str, Any]) -> None:
+            if record["kind"] == "phase":
+                line.update(f"{record['phase']} {record['note']}".rstrip())
+
+        seen = worker.follow(show)
         line.end()
         if seen.exit is None or seen.exit["exit_code"] != 0:
             last = "\n  ".join(worker.last_lines())

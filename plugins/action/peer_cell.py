@@ -33,15 +33,15 @@ class ActionModule(ActionBase):
         hosts = job["hosts"]
         rank = [host["name"] for host in hosts].index(given["host"])
         script = peers.start_script(self._job(given, rank))
-        self._module("worker_files", {"files": [{"path": f"{given['folder']}/run.sh", "content": script, "mode": "0750"}]}, variables)
+        lean.require(self, "worker_files", {"files": [{"path": f"{given['folder']}/run.sh", "content": script, "mode": "0750"}]}, variables)
         try:
-            started = self._module("tmux_session", {**session, "argv": ["bash", "run.sh"], "chdir": given["folder"]}, variables)
+            started = lean.require(self, "tmux_session", {**session, "argv": ["bash", "run.sh"], "chdir": given["folder"]}, variables)
             if not started["changed"]:
                 raise AnsibleActionFail(f"{given['host']}: session {given['session']} is left of another cell; see tmux ls there")
             with action.refusing():
                 end = self._wait(given["folder"], given["session"], int(job["deadline"]) + AFTER_S)
         finally:
-            self._module("tmux_session", {**session, "state": "absent", "grace": 2}, variables)
+            lean.require(self, "tmux_session", {**session, "state": "absent", "grace": 2}, variables)
         write_json(Path(job["out"]) / f"{rank}.json", {"host": given["host"], "rank": rank, **end})
         return result
 
@@ -64,12 +64,6 @@ class ActionModule(ActionBase):
         checked = checked_code.command(given["python"], given["code"], job["code_sha256"], given["caches"])
         command = [*checked, "-c", start, *argv, "--result", f"{given['folder']}/result.json"]
         return {"environment": environment, "argv": command, "folder": given["folder"], "deadline": job["deadline"]}
-
-    def _module(self, name: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        done: dict[str, Any] = lean.execute(self, name, arguments, variables)
-        if done.get("failed"):
-            raise AnsibleActionFail(str(done["msg"]))
-        return done
 
     def _wait(self, folder: str, session: str, seconds: int) -> dict[str, Any]:
         """One call that sleeps on the host until the session's first process is gone: nothing polls while steps are timed."""

@@ -13,7 +13,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from control import command_line, text
-from control.progress import Estimate, Line
+from control.progress import Line, Progress
 from control.remote import lean
 from control.remote.remote import HostUnreachable, Worker
 from control.runs import launches, logs, outcome, run_results
@@ -94,9 +94,7 @@ class ActionModule(ActionBase):
             {"path": f"{self.job}/config.yml", "content": self.plan["config_yaml"]},
             {"path": f"{self.job}/train.sbatch", "content": arguments["script"], "mode": "0750"},
         ]
-        written = lean.execute(self, "worker_files", {"files": files}, self.vars)
-        if written.get("failed"):
-            raise AnsibleActionFail(written["msg"])
+        lean.require(self, "worker_files", {"files": files}, self.vars)
         # Files of an earlier job of the run: its nodes may have been others.
         self._shell(f"rm -f {shlex.quote(self.job)}/workers/*/exit.json {shlex.quote(self.job)}/workers/*/metrics.jsonl", "rm")
         number = self._shell(f"sbatch --parsable {shlex.quote(self.job)}/train.sbatch", "sbatch").strip().partition(";")[0]
@@ -141,7 +139,7 @@ class ActionModule(ActionBase):
         launches.write(self.local, self.plan, launches.record(self.plan, published, hosts, id=self._identity(), slurm=job))
 
     def _follow(self, number: str, how: str) -> None:
-        estimate, epoch, chief = Estimate(self.plan["counts"]), None, None
+        progress, chief = Progress(self.line, self.plan["counts"]), None
         self.line.print(f"job {number} {how}; its log: {self.job}/slurm-{number}.log")
         while True:
             state, nodes = self._state(number)
@@ -151,7 +149,8 @@ class ActionModule(ActionBase):
                 self.line.update(f"job {number}: {printable(state.lower(), 40)}")
             else:
                 chief = chief or Worker(self, self.job, f"{self.job}/workers/{self._first(nodes)}", "-")
-                epoch = self._show(chief, estimate, epoch)
+                for record in chief.poll().records:
+                    progress.show(str(chief.host), record)
             time.sleep(POLL_S)
 
     def _state(self, number: str) -> tuple[str, str]:
@@ -165,24 +164,6 @@ class ActionModule(ActionBase):
 
     def _first(self, nodes: str) -> str:
         return self._shell(f"scontrol show hostnames {shlex.quote(nodes)}", "scontrol").split()[0]
-
-    def _show(self, chief: Worker, estimate: Estimate, epoch: dict[str, Any] | None) -> dict[str, Any] | None:
-        for record in chief.poll().records:
-            if record["kind"] == "phase" and record["phase"] != "training":
-                self.line.update(f"{record['phase']} {record['note']}".rstrip())
-            elif record["kind"] == "warning":
-                self.line.print(f"warning: {record['text']}")
-            elif record["kind"] == "reduction":
-                self.line.print(f"Gradients are sent {record['why']}.")
-            elif record["kind"] == "steps":
-                left = estimate.left(record["step"], record["images_per_s"])
-                self.line.update(text.progress(record, self.plan["counts"], epoch, left))
-            elif record["kind"] == "epoch":
-                epoch = record
-                estimate.epoch(record["t"], record["epoch"])
-                left = estimate.left(record["epoch"] * self.plan["counts"]["steps_per_epoch"], record["images_per_s"])
-                self.line.print(text.epoch_line(record, self.plan["counts"], left))
-        return epoch
 
     def _collect(self, number: str) -> list[Verdict]:
         """Fetch the nodes' results, and a verdict for each."""

@@ -1,7 +1,6 @@
 """Run a benchmark on one host in a tmux session, with progress, and fetch its results; nothing is left there."""
 
 import shlex
-import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,7 +21,6 @@ from plugins.shared import action
 from trainer import records
 from trainer.errors import refusal
 
-POLL_S = 0.5
 GRACE_S = 2
 
 
@@ -66,32 +64,26 @@ class ActionModule(ActionBase):
             {"path": f"{self.folder}/config.yml", "content": self.bench["config_yaml"]},
             {"path": f"{self.folder}/run_worker.sh", "content": arguments["script"], "mode": "0750"},
         ]
-        written = lean.execute(self, "worker_files", {"files": files}, self.task_vars)
-        if written.get("failed"):
-            raise AnsibleActionFail(f"{self.host}: {written['msg']}")
+        lean.require(self, "worker_files", {"files": files}, self.task_vars)
         if self.bench["snapshot"]:
             with_progress(self, "the snapshot", self.host).file(Path(self.bench["snapshot"]), f"{self.folder}/model.keras")
 
     def _start(self, session: str) -> None:
-        started = lean.execute(
-            self, "tmux_session", {"name": session, "argv": ["bash", "run_worker.sh"], "chdir": self.folder}, self.task_vars
-        )
-        if started.get("failed"):
-            raise AnsibleActionFail(f"{self.host}: {started['msg']}")
+        lean.require(self, "tmux_session", {"name": session, "argv": ["bash", "run_worker.sh"], "chdir": self.folder}, self.task_vars)
 
     def _follow(self, session: str, ended: Any) -> None:
         worker, line = Worker(self, self.folder, self.folder, session), Line(Display(), command_line.terminal())
+
+        def show(record: dict[str, Any]) -> None:
+            if record["kind"] == "phase":
+                line.update(f"{self.host}: {record['note']}")
+
+        def check() -> None:
+            if ended():
+                raise AnsibleActionFail(f"{self.bench['name']} was ended before its last pass; nothing of it is left on {self.host}")
+
         try:
-            while True:
-                seen = worker.poll()
-                for record in seen.records:
-                    if record["kind"] == "phase":
-                        line.update(f"{self.host}: {record['note']}")
-                if seen.exit is not None or not seen.alive:
-                    break
-                if ended():
-                    raise AnsibleActionFail(f"{self.bench['name']} was ended before its last pass; nothing of it is left on {self.host}")
-                time.sleep(POLL_S)
+            seen = worker.follow(show, check)
         finally:
             line.end()
         if seen.exit is None or seen.exit["exit_code"] != 0:

@@ -10,8 +10,8 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from control import command_line, project, text
-from control.progress import Estimate, Line
+from control import command_line, project
+from control.progress import Line, Progress
 from control.remote import lean
 from control.remote.remote import HostUnreachable, Seen, Worker, mark, since_mark
 from control.runs import choices, launches, outcome
@@ -45,13 +45,12 @@ class _Watch:
     def __init__(self, action: ActionModule, arguments: dict[str, Any], task_vars: dict[str, Any] | None):
         self.action, self.arguments, self.task_vars = action, arguments, task_vars
         self.host, self.rank = arguments["host"], int(arguments["rank"])
-        self.counts, self.local = arguments["counts"], Path(arguments["local"])
+        self.local, self.quiet = Path(arguments["local"]), bool(arguments.get("quiet"))
         self.worker = Worker(action, arguments["run_folder"], arguments["folder"], arguments["session"])
         self.marks = project.PRIVATE / "watch" / arguments["run"]
         self.line = Line(Display(), command_line.terminal(), every=1e9)
         self.worker.say = self.line.print if self.rank == 0 else None
-        self.estimate = Estimate(self.counts)
-        self.last_epoch: dict[str, Any] | None = None
+        self.progress = Progress(self.line, arguments["counts"], self.quiet)
         self.heard_at = time.monotonic()
         self.parent = os.getppid()
         self.phase, self.step, self.trained, self.collected = "starting", 0, False, 0.0
@@ -160,20 +159,14 @@ class _Watch:
 
     def _follow(self, news: list[dict[str, Any]]) -> None:
         self.phase, self.step = records.doing(news, self.phase, self.step)
+        self.trained = self.trained or any(record["kind"] == "steps" for record in news)
         for record in news:
-            if record["kind"] in ("phase", "heartbeat"):
-                self._show_phase(record)
-            elif record["kind"] == "warning":
-                self.line.print(f"{self.host}: {record['text']}")
-            elif record["kind"] in ("reduction", "shares"):
-                if self.rank == 0:
-                    choices.keep_of(self.local, record)
-                self._show_decision(record)
-            elif record["kind"] == "steps":
-                self.trained = True
-                self._show_steps(record)
-            elif record["kind"] == "epoch":
-                self._show_epoch(record)
+            if self.rank == 0 or record["kind"] == "warning":
+                self.progress.show(self.host, record)
+            if self.rank == 0:
+                choices.keep_of(self.local, record)
+            if record["kind"] == "epoch" and not self.quiet:
+                self.collected = 0.0
         if self.rank == 0:
             self._collect()
 
@@ -182,28 +175,6 @@ class _Watch:
         for record in seen.records:
             if record["kind"] == "phase" and record["phase"] in outcome.TIMED:
                 self.phases_began.setdefault(record["phase"], float(record["t"]) - seen.ahead)
-
-    def _show_phase(self, record: dict[str, Any]) -> None:
-        if self.rank == 0 and record["kind"] == "phase" and record["phase"] != "training":
-            self.line.update(f"{self.host}: {record['phase']} {record['note']}".rstrip())
-
-    def _show_decision(self, record: dict[str, Any]) -> None:
-        if self.rank == 0 and not self.arguments.get("quiet"):
-            said = f"Gradients are sent {record['why']}." if record["kind"] == "reduction" else f"A step's images: {record['told']}."
-            self.line.print(said)
-
-    def _show_steps(self, record: dict[str, Any]) -> None:
-        if self.rank == 0:
-            left = self.estimate.left(record["step"], record["images_per_s"])
-            self.line.update(text.progress(record, self.counts, self.last_epoch, left))
-
-    def _show_epoch(self, record: dict[str, Any]) -> None:
-        if self.rank == 0 and not self.arguments.get("quiet"):
-            self.last_epoch = record
-            self.estimate.epoch(record["t"], record["epoch"])
-            left = self.estimate.left(record["epoch"] * self.counts["steps_per_epoch"], record["images_per_s"])
-            self.line.print(text.epoch_line(record, self.counts, left))
-            self.collected = 0.0
 
     def _collect(self, last: bool = False) -> None:
         """Fetch the chief's whole run directory, the others' own folders; at most every 15 s between epochs.

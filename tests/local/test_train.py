@@ -182,7 +182,7 @@ def test_uneven_batches_give_the_same_loss_curve(project, pictures, whole, sizes
     assert len(set(summary["weights_sha256_by_rank"])) == 1
     if sizes != "auto":
         assert summary["shares"] == [14, 6]
-        assert "A step's images: 127.0.0.1 14, 127.0.0.1 6 images a step." in done.stdout
+        assert "The global batch is divided: 127.0.0.1 14, 127.0.0.1 6 images " in done.stdout
     for mine, theirs in zip(rows(project, name), rows(project, "whole"), strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=2e-3)
         assert mine["val_loss"] == pytest.approx(theirs["val_loss"], rel=2e-3)
