@@ -175,27 +175,27 @@ def check(command: str, given: Mapping[str, Any], inventory: Iterable[str]) -> d
     Raises:
         ConfigError: a name that this command does not take, with the nearest one that it does.
     """
-    known, overridable = COMMANDS[command], set(inventory)
+    taken, overridable = COMMANDS[command], set(inventory)
     if "_raw_params" in given:
         raise ConfigError(
             f"-e ... {given['_raw_params']}: Ansible splits a value at spaces; "
             "put quotes inside the quotes, as in -e 'dataset=\"my pictures\"'"
         )
     for name in given:
-        if name in known or name in overridable or name.startswith("ansible_"):
+        if name in taken or name in overridable or name.startswith("ansible_"):
             continue
         others = _owners(name)
         where = f" It belongs to: {', '.join(f'{other}.yml' for other in others)}." if others else ""
         raise ConfigError(
-            f"-e {name}={given[name]}: {command}.yml takes no such variable{nearest(name, known)}; it takes: {', '.join(known)}.{where}"
+            f"-e {name}={given[name]}: {command}.yml takes no such variable{nearest(name, taken)}; it takes: {', '.join(taken)}.{where}"
         )
-    return {name: value for name, value in given.items() if name in known}
+    return {name: value for name, value in given.items() if name in taken}
 
 
 def _owners(name: str) -> list[str]:
     """Commands that take a variable; benchmarks only if no other does."""
-    found = sorted(command for command, names in COMMANDS.items() if name in names and command != "trial")
-    return [command for command in found if "/" not in command] or found
+    commands = sorted(command for command, names in COMMANDS.items() if name in names and command != "trial")
+    return [command for command in commands if "/" not in command] or commands
 
 
 def integer(name: str, value: Any) -> int:

@@ -49,34 +49,34 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
 
 
-def plan(made: dict[str, Any], runs: str, warnings: Sequence[str] = ()) -> str:
+def plan(plan: dict[str, Any], runs: str, warnings: Sequence[str] = ()) -> str:
     """The plan as a block of lines."""
-    counts, config, dataset = made["counts"], made["config"], made["dataset"]
-    hosts = ", ".join(f"{rank} {host['name']} {host['address']}:{host['port']}" for rank, host in enumerate(made["hosts"]))
-    chosen = "; ports chosen free for this launch" if any(host.get("port_chosen") for host in made["hosts"]) else ""
+    counts, config, dataset = plan["counts"], plan["config"], plan["dataset"]
+    hosts = ", ".join(f"{rank} {host['name']} {host['address']}:{host['port']}" for rank, host in enumerate(plan["hosts"]))
+    chosen = "; ports chosen free for this launch" if any(host.get("port_chosen") for host in plan["hosts"]) else ""
     size = "x".join(str(side) for side in config["data"]["image_size"])
     digest = dataset["digest"][:16] if dataset["digest"] else "to be published now"
     images = f"{counts['train_images']:,} training, {counts['validation_images']:,} validation, {dataset['test']:,} test images"
     pairs = [
-        ("run", f"{made['run']} ({'continues' if made['resume'] else 'new'}, configuration {made['config_name']})"),
-        ("hosts", f"{len(made['hosts'])} (rank host address): {hosts}{chosen}"),
-        ("model", f"{model_name(config['model'])}, {made['parameters']['total']:,} parameters, input {size}"),
+        ("run", f"{plan['run']} ({'continues' if plan['resume'] else 'new'}, configuration {plan['config_name']})"),
+        ("hosts", f"{len(plan['hosts'])} (rank host address): {hosts}{chosen}"),
+        ("model", f"{model_name(config['model'])}, {plan['parameters']['total']:,} parameters, input {size}"),
         ("dataset", f"{_source(config['data'], dataset)} ({digest}): {len(dataset['classes'])} classes, {images}"),
         (
             "global batch",
-            f"{counts['global_batch']} images a step over {count(counts['workers'], 'worker')}"
-            f"{made.get('divided') or _sizes(config.get('train', {}).get('batch_sizes'))}",
+            f"{counts['global_batch']} images per step on {count(counts['workers'], 'worker')}"
+            f"{plan.get('divided') or _sizes(config.get('train', {}).get('batch_sizes'))}",
         ),
-        *([("gradients", made["gradients"])] if made.get("gradients") else []),
-        ("steps", f"{counts['steps_per_epoch']:,} an epoch x {count(counts['epochs'], 'epoch')} = {counts['total_steps']:,}"),
-        ("results", f"{runs}/{made['run']}"),
+        *([("gradients", plan["gradients"])] if plan.get("gradients") else []),
+        ("steps", f"{counts['steps_per_epoch']:,} per epoch x {count(counts['epochs'], 'epoch')} = {counts['total_steps']:,}"),
+        ("results", f"{runs}/{plan['run']}"),
     ]
-    if (made.get("choice") or {}).get("why"):
-        pairs.insert(1, ("configuration", made["choice"]["why"]))
+    if (plan.get("choice") or {}).get("why"):
+        pairs.insert(1, ("configuration", plan["choice"]["why"]))
     if dataset.get("note"):
         pairs.append(("split", dataset["note"]))
-    if "needs" in made:
-        pairs.append(("disk", _disk(made["needs"], config["checkpoint"]["snapshots"])))
+    if "needs" in plan:
+        pairs.append(("disk", _disk(plan["needs"], config["checkpoint"]["snapshots"])))
     if dataset["ignored"]:
         pairs.append(("ignored", f"{dataset['ignored']} entries of class folders that are no image files"))
     if dataset["left_out"]:
@@ -132,7 +132,7 @@ def history(rows: Sequence[dict[str, Any]]) -> str:
     """The table of epochs; a long one keeps its first, best and last rows."""
     shown = list(rows)
     if len(rows) > 24:
-        best = max(rows, key=lambda row: (row["val_accuracy"], -row["epoch"]))["epoch"]
+        best = course.best(rows)["epoch"]
         shown = [row for row in rows if row["epoch"] <= 3 or row["epoch"] == best or row["epoch"] > rows[-1]["epoch"] - 10]
     cells = [
         [
@@ -171,12 +171,12 @@ def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[s
     if summary.get("best"):
         best = summary["best"]
         pairs.append(("best epoch", f"{best['epoch']} (validation accuracy {best['val_accuracy']:.4f})"))
-    pairs += [("time", said)] if (said := times(summary)) else []
+    pairs += [("time", duration_text)] if (duration_text := times(summary)) else []
     if summary.get("images_per_s"):
         pairs.append(("speed", f"{summary['images_per_s']:,.0f} images/s in training steps"))
-    whole = [row["seconds"] for row in rows if row["epoch"] <= summary.get("epochs_done", len(rows))]
-    if len(whole) > 1:
-        pairs.append(("mean epoch", f"{statistics.fmean(whole):,.1f} s of training steps"))
+    epoch_seconds = [row["seconds"] for row in rows if row["epoch"] <= summary.get("epochs_done", len(rows))]
+    if len(epoch_seconds) > 1:
+        pairs.append(("mean epoch", f"{statistics.fmean(epoch_seconds):,.1f} s of training steps"))
     if predicted:
         pairs.append(("predicted", predicted))
     if digests := summary.get("weights_sha256_by_rank"):
@@ -256,10 +256,10 @@ def go_on(run: str, summary: dict[str, Any], epochs: int | None = None) -> tuple
         return "continue where it stopped", command
     if summary.get("state") != "SUCCEEDED":
         return "it is still training, or nobody watched its end", ""
-    done = summary["epochs"] if epochs is None else epochs
+    trained = summary["epochs"] if epochs is None else epochs
     return "train longer", f"{command} -e set=train.steps={summary['steps'] * 2}" if summary.get(
         "in_steps"
-    ) else f"{command} -e epochs={done * 2}"
+    ) else f"{command} -e epochs={trained * 2}"
 
 
 def under_way(run: str) -> str:

@@ -79,8 +79,8 @@ class AnsibleModule:
     @staticmethod
     def run_command(argv: list[str]) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of a command."""
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        completed = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        return completed.returncode, completed.stdout.decode(errors="replace"), completed.stderr.decode(errors="replace")
 
 
 def run(sent: dict[str, Any]) -> None:

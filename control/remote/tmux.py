@@ -43,10 +43,10 @@ def _with_descendants(roots: list[int]) -> list[int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             children.setdefault(_parent(entry), []).append(int(entry))
-    found = list(roots)
-    for pid in found:
-        found.extend(children.get(pid, []))
-    return found
+    pids = list(roots)
+    for pid in pids:
+        pids.extend(children.get(pid, []))
+    return pids
 
 
 def _parent(pid: str) -> int | None:

@@ -122,13 +122,14 @@ def listing(run: str, only: str | None, allowed: Sequence[Kind]) -> str:
     below = f"./{only}" if only else "."
     parts = (only or "").split("/")
     folders = [run, *(f"{run}/{'/'.join(parts[:count])}" for count in range(1, len(parts) + 1) if only)]
-    known = shlex.quote(f"[.]/({'|'.join(kind.pattern for kind in allowed)})")
+    patterns = shlex.quote(f"[.]/({'|'.join(kind.pattern for kind in allowed)})")
     find = f"find {below} -regextype posix-extended"
     return (
         f'for f in {" ".join(folders)}; do if [ -L "$f" ]; then printf \'\\0%s\\0\' "$f"; exit; fi; done; '
         f"cd {run} 2>/dev/null && [ -d {below} ] || exit 0; "
-        f"{find} -type f -regex {known} -printf '%s %T@ %P\\0' 2>/dev/null | head -z -n {FILES + 1}; printf '\\0'; "
-        f"{find} ! -type d ! -regex '[.]/{STAY}' ! '(' -type f -regex {known} ')' -printf '%P\\0' 2>/dev/null | head -z -n {REFUSED}; true"
+        f"{find} -type f -regex {patterns} -printf '%s %T@ %P\\0' 2>/dev/null | head -z -n {FILES + 1}; printf '\\0'; "
+        f"{find} ! -type d ! -regex '[.]/{STAY}' ! '(' -type f -regex {patterns} ')' -printf '%P\\0' 2>/dev/null "
+        f"| head -z -n {REFUSED}; true"
     )
 
 
@@ -141,8 +142,8 @@ def admit(entries: str, allowed: Sequence[Kind], only: str | None, room: int) ->
         only: the folder that was asked for; names are still relative to the run directory.
         room: bytes that may be fetched in total.
     """
-    known, _, others = f"\0{entries}".partition("\0\0")
-    lines = [entry for entry in known.split("\0") if entry]
+    listed, _, others = f"\0{entries}".partition("\0\0")
+    lines = [entry for entry in listed.split("\0") if entry]
     refused = [Refusal(f"{len(lines) - FILES:,} files or more", f"a run has at most {FILES:,}")] if len(lines) > FILES else []
     refused += [Refusal(name, "no file that a worker writes") for name in others.split("\0")[: REFUSED + 1] if name]
     taken: list[File] = []
@@ -171,8 +172,8 @@ def _file(entry: str, allowed: Sequence[Kind], only: str | None) -> File | Refus
 
 def room(into: Path) -> int:
     """Bytes that may be fetched into a folder, which need not exist yet."""
-    there = next(folder for folder in (into, *into.absolute().parents) if folder.is_dir())
-    return shutil.disk_usage(there).free - RESERVE
+    parent = next(folder for folder in (into, *into.absolute().parents) if folder.is_dir())
+    return shutil.disk_usage(parent).free - RESERVE
 
 
 def parameters(into: Path) -> int | None:
@@ -181,7 +182,7 @@ def parameters(into: Path) -> int | None:
     return int(total) if isinstance(total, int) else None
 
 
-def place(root: Path, name: str) -> Path:
+def destination(root: Path, name: str) -> Path:
     """Where a file goes below `root`; creates its folder and refuses links on the way.
 
     Raises:
@@ -202,9 +203,9 @@ def place(root: Path, name: str) -> Path:
     return path
 
 
-def told(refused: Iterable[Refusal]) -> str:
+def summary(refused: Iterable[Refusal]) -> str:
     """One line about what was not fetched; empty for nothing."""
     all_of_them = list(refused)
     shown = ", ".join(str(one) for one in all_of_them[:3])
     more = f" and {len(all_of_them) - 3:,}{' or' if len(all_of_them) >= REFUSED else ''} more" if len(all_of_them) > 3 else ""
-    return f"left there: {shown}{more}" if all_of_them else ""
+    return f"not fetched: {shown}{more}" if all_of_them else ""

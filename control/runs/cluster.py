@@ -33,7 +33,7 @@ def tf_config(hosts: list[dict[str, Any]], name: str) -> dict[str, Any]:
     members: dict[str, list[dict[str, Any]]] = {}
     for host in hosts:
         members.setdefault(host.get("role", "worker"), []).append(host)
-    cluster = {role: [place(host) for host in members[role]] for role in ROLES if role in members and role != "evaluator"}
+    cluster = {role: [endpoint(host) for host in members[role]] for role in ROLES if role in members and role != "evaluator"}
     for role, those in members.items():
         for index, host in enumerate(those):
             if host["name"] == name:
@@ -41,15 +41,15 @@ def tf_config(hosts: list[dict[str, Any]], name: str) -> dict[str, Any]:
     raise AnsibleFilterError(f"TF_CONFIG: {name} is not among the hosts that train: {', '.join(host['name'] for host in hosts)}")
 
 
-def place(host: dict[str, Any]) -> str:
+def endpoint(host: dict[str, Any]) -> str:
     """`address:port`; IPv6 addresses in brackets."""
     address = str(host["address"])
     return f"[{address}]:{host['port']}" if ":" in address else f"{address}:{host['port']}"
 
 
-def places(host: dict[str, Any]) -> list[str]:
+def endpoints(host: dict[str, Any]) -> list[str]:
     """All addresses on which a host's worker listens."""
-    return [place({**host, "port": port}) for port in ports(host)]
+    return [endpoint({**host, "port": port}) for port in ports(host)]
 
 
 def ports(host: dict[str, Any]) -> list[int]:
@@ -63,10 +63,10 @@ def check_hosts(hosts: list[dict[str, Any]]) -> None:
         raise AnsibleFilterError("TF_CONFIG: no hosts; put at least one in the inventory's group `workers`")
     for host in hosts:
         _check_host(host)
-    twice = [where for where, count in Counter(where for host in hosts for where in places(host)).items() if count > 1]
+    twice = [where for where, count in Counter(where for host in hosts for where in endpoints(host)).items() if count > 1]
     if twice:
-        names = ", ".join(host["name"] for host in hosts if twice[0] in places(host))
-        kinds = "worker_port" if [place(host) for host in hosts].count(twice[0]) > 1 else "worker_port and worker_direct_port"
+        names = ", ".join(host["name"] for host in hosts if twice[0] in endpoints(host))
+        kinds = "worker_port" if [endpoint(host) for host in hosts].count(twice[0]) > 1 else "worker_port and worker_direct_port"
         raise AnsibleFilterError(f"TF_CONFIG: {names} share {twice[0]}; give each a worker_address or {kinds} of its own")
     if sum(host.get("role") == "chief" for host in hosts) > 1:
         raise AnsibleFilterError("TF_CONFIG: more than one host has the role chief; a cluster has one")
@@ -181,9 +181,9 @@ def session_name(run: str, rank_number: int, root: str = "") -> str:
 
     tmux does not allow `.`; `+` can't occur in a run's name. A digest of the worker's directory separates two projects of one user.
     """
-    return f"{run.replace('.', '+')}-w{rank_number}" + (f"-{place_digest(root)}" if root else "")
+    return f"{run.replace('.', '+')}-w{rank_number}" + (f"-{path_digest(root)}" if root else "")
 
 
-def place_digest(path: str) -> str:
+def path_digest(path: str) -> str:
     """Six hex digits of a directory's name, to separate two projects of one user."""
     return hashlib.sha256(path.encode()).hexdigest()[:6]

@@ -206,7 +206,7 @@ def revision() -> str | None:
     """The project's git revision, with `+` if there are uncommitted changes; None outside git."""
     argv = ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
     try:
-        done = subprocess.run(argv, cwd=project.ROOT, capture_output=True, text=True, check=False, timeout=10)
+        completed = subprocess.run(argv, cwd=project.ROOT, capture_output=True, text=True, check=False, timeout=10)
     except FileNotFoundError:
         return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    return completed.stdout.strip() or None if completed.returncode == 0 else None

@@ -87,9 +87,9 @@ def make(request: Request) -> dict[str, Any]:
     hosts = choose_hosts(request, started)
     config = with_global_batch(with_batch_sizes(asked, hosts), len(hosts))
     listing = listing or open_dataset(config.data, request.write)[1]
-    known = publish.published(listing, request.packs, config.data.allow_bad_images) or expected(listing)
+    published = publish.published(listing, request.packs, config.data.allow_bad_images) or expected(listing)
     check_scaling(config, len(hosts), started)
-    sizes = schedule.counts(config, len(hosts), known["train"], known["held_out"])
+    sizes = schedule.counts(config, len(hosts), published["train"], published["held_out"])
     schedule.check_sizes(sizes, len(hosts))
     size, code = parameters(config, len(listing.classes), request), package.TRAINER.sha256()
     return {
@@ -104,7 +104,7 @@ def make(request: Request) -> dict[str, Any]:
         "counts": vars(sizes),
         "parameters": size,
         "needs": needs(config, sum(len(files) for files in listing.files.values()), sizes.epochs, size, started is not None),
-        "dataset": describe(listing, known),
+        "dataset": describe(listing, published),
         "code": code[:16],
         "code_sha256": code,
         "expected_digest": recorded(started).get("dataset", {}).get("digest"),
@@ -253,8 +253,8 @@ def overrides(options: dict[str, Any]) -> dict[str, Any]:
     if options.get("selftest"):
         result |= SELFTEST
     if "dataset" in options:
-        found = detect(str(options["dataset"]))
-        result |= {"data.source": found["source"], "data.path": found["path"]}
+        detected = detect(str(options["dataset"]))
+        result |= {"data.source": detected["source"], "data.path": detected["path"]}
     if "epochs" in options:
         result["train.epochs"] = integer("epochs", options["epochs"])
     if "allow_bad_images" in options:
@@ -404,17 +404,17 @@ def expected(listing: Listing) -> dict[str, Any]:
     return {"digest": None, "manifest": None, **counts, "held_out": listing.held_out, "excluded": []}
 
 
-def describe(listing: Listing, known: dict[str, Any]) -> dict[str, Any]:
+def describe(listing: Listing, published: dict[str, Any]) -> dict[str, Any]:
     """The dataset's entries for the plan and the results."""
     return {
         "name": listing.name,
         "classes": listing.classes,
-        "train": known["train"],
-        "test": known["test"],
+        "train": published["train"],
+        "test": published["test"],
         "ignored": len(listing.ignored),
-        "left_out": len(known["excluded"]),
-        "digest": known["digest"],
-        "manifest": known["manifest"],
+        "left_out": len(published["excluded"]),
+        "digest": published["digest"],
+        "manifest": published["manifest"],
         "note": listing.note,
     }
 
@@ -427,14 +427,14 @@ def parameters(config: Config, classes: int, request: Request) -> dict[str, int]
     if entry.is_file():
         return dict(read_json(entry))
     argv = [sys.executable, "-m", "control", "parameters"]
-    done = subprocess.run(argv, input=json.dumps(section), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        last = "\n".join(done.stderr.strip().splitlines()[-5:])
-        raise LockstepError(refusal(done.stderr) or f"model {config.model['name']}: can't be built:\n{last}")
-    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(argv, input=json.dumps(section), capture_output=True, text=True, check=False)
+    if completed.returncode != 0:
+        last = "\n".join(completed.stderr.strip().splitlines()[-5:])
+        raise LockstepError(refusal(completed.stderr) or f"model {config.model['name']}: can't be built:\n{last}")
+    counts: dict[str, int] = json.loads(completed.stdout.splitlines()[-1])
     if request.write:
-        write_json(entry, found)
-    return found
+        write_json(entry, counts)
+    return counts
 
 
 def _models_digest() -> str:
@@ -450,8 +450,8 @@ def latest_run(runs: Path, asked: str | None) -> Path:
     Raises:
         ConfigError: there is no run, or none of that name (with the nearest).
     """
-    found = sorted((path for path in runs.glob("*/config.yml")), key=lambda path: path.stat().st_mtime)
-    names = [path.parent.name for path in found]
+    configs_by_age = sorted((path for path in runs.glob("*/config.yml")), key=lambda path: path.stat().st_mtime)
+    names = [path.parent.name for path in configs_by_age]
     if asked is not None:
         check_run_name(asked)
         if asked not in names:

@@ -24,19 +24,21 @@ def hosts(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
     Raises:
         AnsibleFilterError: a relative folder.
     """
-    found = cluster_hosts(task_vars["hostvars"], task_vars["groups"].get("workers", []))
-    for host in found:
+    workers = cluster_hosts(task_vars["hostvars"], task_vars["groups"].get("workers", []))
+    for host in workers:
         variables = task_vars["hostvars"][host["name"]]
         check_absolute({key: str(variables[key]) for key in ("worker_root", "dfs_path", "worker_caches") if key in variables})
-    return ports.choose(found)
+    return ports.choose(workers)
 
 
-def make(options: dict[str, Any], found: list[dict[str, Any]], place: str, default_workers: int, packs: str, write: bool) -> dict[str, Any]:
+def make(
+    options: dict[str, Any], workers: list[dict[str, Any]], place: str, default_workers: int, packs: str, write: bool
+) -> dict[str, Any]:
     """The plan from `control plan`, with the run's location.
 
     Args:
         options: operator variables as typed.
-        found: workers of the inventory, in order.
+        workers: workers of the inventory, in order.
         place: where this command keeps its runs, as in `project.runs_folder`.
         default_workers: how many train by default.
         packs: folder of published datasets on the control node.
@@ -48,7 +50,7 @@ def make(options: dict[str, Any], found: list[dict[str, Any]], place: str, defau
     folder = project.runs_folder(place)
     request = {
         "options": options,
-        "hosts": found,
+        "hosts": workers,
         "default_workers": default_workers,
         "runs": str(folder),
         "packs": packs,
@@ -56,10 +58,11 @@ def make(options: dict[str, Any], found: list[dict[str, Any]], place: str, defau
         "write": write,
     }
     argv = [sys.executable, "-m", "control", "plan"]
-    done = subprocess.run(argv, input=json.dumps(request), capture_output=True, text=True, cwd=project.ROOT, check=False)
-    if done.returncode != 0:
-        raise LockstepError(refusal(done.stderr) or done.stderr.strip() or f"the plan failed with exit code {done.returncode}")
-    plan: dict[str, Any] = json.loads(done.stdout)
+    completed = subprocess.run(argv, input=json.dumps(request), capture_output=True, text=True, cwd=project.ROOT, check=False)
+    if completed.returncode != 0:
+        errors = completed.stderr
+        raise LockstepError(refusal(errors) or errors.strip() or f"the plan failed with exit code {completed.returncode}")
+    plan: dict[str, Any] = json.loads(completed.stdout)
     before = recorded(folder / plan["run"]).get("hosts") if plan["resume"] else None
     plan["hosts"] = ports.choose(plan["hosts"], plan["run"], before, write)
     check_hosts(plan["hosts"])

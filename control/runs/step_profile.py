@@ -34,13 +34,13 @@ def read(run: Path) -> dict[str, list[dict[str, Any]]]:
     Raises:
         LockstepError: an invalid line; a torn last line is left out.
     """
-    found = {}
+    samples = {}
     for folder in sorted(path for path in run.glob("workers/*") if path.is_dir()):
         files = [*sorted(folder.glob("metrics-*.jsonl")), folder / "metrics.jsonl"]
         records = [record for path in files for record in of_worker(read_records(path))]
         if records:
-            found[folder.name] = whole(records)
-    return found
+            samples[folder.name] = whole(records)
+    return samples
 
 
 def of_worker(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -56,8 +56,8 @@ def whole(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def median(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Milliseconds of every phase, in order: the median over one host's whole steps. Empty without samples."""
-    found = whole(samples)
-    return {phase: 1000 * statistics.median(sample[phase] for sample in found) for phase in PHASES} if found else {}
+    steps = whole(samples)
+    return {phase: 1000 * statistics.median(sample[phase] for sample in steps) for phase in PHASES} if steps else {}
 
 
 def medians(samples: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]]:
@@ -93,10 +93,10 @@ def slowest(hosts: dict[str, dict[str, float]]) -> tuple[str, float, float] | No
 
 def sentence(hosts: dict[str, dict[str, float]]) -> str:
     """Which host is the slowest, and by how much; empty for fewer than two hosts."""
-    found = slowest(hosts)
-    if found is None:
+    comparison = slowest(hosts)
+    if comparison is None:
         return ""
-    name, own, factor = found
+    name, own, factor = comparison
     if factor < SLOWER:
         return f"No host is slower than the others by more than {SLOWER - 1:.0%}: the slowest, {name}, by {factor - 1:.0%}."
     others = [host for host in hosts if host != name]

@@ -24,16 +24,16 @@ class ActionModule(ActionBase):
         """Look, and send what is missing or was changed."""
         result = super().run(tmp, task_vars)
         arguments = self._task.args
-        published, place = arguments.get("published"), arguments["path"]
+        published, shared_folder = arguments.get("published"), arguments["path"]
         if published is None:
             published = of_run(arguments["run"], Path(arguments["packs"]))
             result["ansible_facts"] = {"published": published}
-        code = Item("the trainer", Path(published["code"]), f"{place}/code/{published['code_name']}", published["code_sha256"])
-        dataset = Item("the dataset", Path(published["folder"]), f"{place}/datasets/{published['name']}", published["manifest"])
+        code = Item("the trainer", Path(published["code"]), f"{shared_folder}/code/{published['code_name']}", published["code_sha256"])
+        dataset = Item("the dataset", Path(published["folder"]), f"{shared_folder}/datasets/{published['name']}", published["manifest"])
         folder = SharedFolder(self, arguments["host"])
         folder.agree([code], dataset if published["manifest"] else None, bool(arguments.get("whole")))
         result["changed"] = bool(folder.sent or folder.replaced)
-        result["show"] = folder.told()
+        result["show"] = folder.warning()
         return result
 
 

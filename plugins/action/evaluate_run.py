@@ -31,11 +31,11 @@ class ActionModule(ActionBase):
             self._evaluate(arguments, task_vars).collect(local, "evaluate")
         except HostUnreachable as error:
             raise AnsibleActionFail(f"the chief can't be reached: {error}") from None
-        found = [_read(local / "evaluate" / f"epoch-{epoch:04d}.json") for epoch in epochs]
-        pictures = [evaluations.picture(local, row) for row in found]
-        evaluations.append(local / "evaluations.csv", found)
+        evaluated = [_read(local / "evaluate" / f"epoch-{epoch:04d}.json") for epoch in epochs]
+        pictures = [project.relative(evaluations.picture(local, row)) for row in evaluated]
+        evaluations.append(local / "evaluations.csv", evaluated)
         result["changed"] = True
-        result["show_last"] = evaluations.show(arguments["run"], found, [project.relative(path) for path in pictures], rundir.marks(local))
+        result["show_last"] = evaluations.show(arguments["run"], evaluated, pictures, rundir.marks(local))
         return result
 
     def _evaluate(self, arguments: dict[str, Any], task_vars: Any) -> Worker:

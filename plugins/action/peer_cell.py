@@ -11,7 +11,7 @@ from benchmarks.analysis import peers
 from control.remote import checked_code, lean
 from control.remote.remote import MARK, TMUX
 from control.runs import logs
-from control.runs.cluster import place
+from control.runs.cluster import endpoint
 from plugins.shared import action
 from trainer import records
 from trainer.files import write_json
@@ -49,7 +49,7 @@ class ActionModule(ActionBase):
         job = given["cell"]
         cell, common = peers.Cell(**job["cell"]), peers.Settings(**job["settings"])
         threads = int(job["threads"][given["host"]])
-        argv = peers.arguments(cell, rank, [place(host) for host in job["hosts"]], common, threads)
+        argv = peers.arguments(cell, rank, [endpoint(host) for host in job["hosts"]], common, threads)
         environment = {
             "OMP_NUM_THREADS": threads,
             "OPENBLAS_NUM_THREADS": 1,
@@ -73,15 +73,15 @@ class ActionModule(ActionBase):
             f'if [ -n "$pid" ]; then timeout {seconds} tail --pid="$pid" -s 0.5 -f /dev/null; fi; cd {quoted} && '
             f"{{ echo {MARK}; cat exit 2>/dev/null; echo {MARK}; cat result.json 2>/dev/null; echo; echo {MARK}; tail -n 30 worker.log; }}"
         )
-        said = str(self._low_level_execute_command(script, sudoable=False, executable="/bin/bash")["stdout"])
-        return parse(said)
+        output = str(self._low_level_execute_command(script, sudoable=False, executable="/bin/bash")["stdout"])
+        return parse(output)
 
 
-def parse(said: str) -> dict[str, Any]:
+def parse(output: str) -> dict[str, Any]:
     """How a worker ended, from the output of the wait: `exit`, `result`, `lines` of its log."""
-    parts = [part.strip("\n") for part in said.split(MARK)]
+    parts = [part.strip("\n") for part in output.split(MARK)]
     if len(parts) != 4:
-        return {"exit": None, "result": None, "lines": logs.shown(said.split("\n"))[-5:]}
+        return {"exit": None, "result": None, "lines": logs.shown(output.split("\n"))[-5:]}
     _, code, result, log = parts
     read = records.answer(result, "result.json") if result else None
     return {"exit": int(code) if code.strip().isdecimal() else None, "result": read, "lines": logs.shown(log.split("\n"))}

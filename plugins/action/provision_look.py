@@ -22,10 +22,10 @@ class ActionModule(ActionBase):
         result["wanted"] = arguments["packages"]
         result["password"] = bool(self._play_context.become_pass or (task_vars or {}).get("ansible_become_password"))
         try:
-            done = self._low_level_execute_command("exec sh -s", in_data=script.encode(), sudoable=False, executable="/bin/sh")
+            completed = self._low_level_execute_command("exec sh -s", in_data=script.encode(), sudoable=False, executable="/bin/sh")
         except AnsibleConnectionFailure as error:
             result["unreachable_because"] = str(error).strip()
             return result
-        result["output"] = done["stdout"]
-        result["try_sudo"] = result["password"] and "sudo=password" in done["stdout"].splitlines()
+        result["output"] = completed["stdout"]
+        result["try_sudo"] = result["password"] and "sudo=password" in completed["stdout"].splitlines()
         return result

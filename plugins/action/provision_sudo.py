@@ -15,15 +15,15 @@ class ActionModule(ActionBase):
         """Become root, and do nothing."""
         result = super().run(tmp, task_vars)
         try:
-            done = self._low_level_execute_command("true", executable="/bin/sh")
+            completed = self._low_level_execute_command("true", executable="/bin/sh")
         except AnsibleError as error:
             result["said"] = " ".join(str(error).split())
             return result
-        result["said"] = "" if done["rc"] == 0 else reason(done)
+        result["said"] = "" if completed["rc"] == 0 else reason(completed)
         return result
 
 
-def reason(done: dict[str, Any]) -> str:
+def reason(completed: dict[str, Any]) -> str:
     """The last line of sudo's output."""
-    lines = [line.strip() for line in f"{done['stdout']}\n{done['stderr']}".splitlines() if line.strip()]
-    return lines[-1] if lines else f"exit code {done['rc']}"
+    lines = [line.strip() for line in f"{completed['stdout']}\n{completed['stderr']}".splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit code {completed['rc']}"

@@ -44,14 +44,14 @@ class ActionModule(ActionBase):
         self.line = Line(Display(), command_line.terminal())
         try:
             self._refuse_train()
-            known = recorded(self.local)
-            number, new = self._queued(known), False
-            if number and known:
+            record = recorded(self.local)
+            number, new = self._queued(record), False
+            if number and record:
                 self._refuse_others()
                 with action.refusing():
                     launches.refuse_changes(self.plan, [f"job {number}"])
-            elif not number and (ended := self._later(known) or launches.untold(known)):
-                if ended != known["slurm"]["job"]:
+            elif not number and (ended := self._later(record) or launches.untold(record)):
+                if ended != record["slurm"]["job"]:
                     self._record(arguments["published"], ended)
                 verdicts = self._collect(ended)
                 if not self._goes_on(verdicts):
@@ -71,19 +71,19 @@ class ActionModule(ActionBase):
         finally:
             self.line.end()
 
-    def _queued(self, known: dict[str, Any]) -> str:
+    def _queued(self, record: dict[str, Any]) -> str:
         # If Slurm was removed, a job's files in its folder are still fetched.
-        gone = "command -v squeue > /dev/null || exit 0; " if launches.untold(known) else ""
-        found = self._shell(f"{gone}squeue --me --noheader --name {shlex.quote(self.name)} --format %i", "squeue")
-        return next((number for number in found.split() if number.isdecimal()), "")
+        gone = "command -v squeue > /dev/null || exit 0; " if launches.untold(record) else ""
+        numbers = self._shell(f"{gone}squeue --me --noheader --name {shlex.quote(self.name)} --format %i", "squeue")
+        return next((number for number in numbers.split() if number.isdecimal()), "")
 
-    def _later(self, known: dict[str, Any]) -> str:
+    def _later(self, record: dict[str, Any]) -> str:
         """The last finished job that the user submitted by hand after the recorded one; empty for none."""
-        recorded_job = known.get("slurm", {}).get("job")
+        recorded_job = record.get("slurm", {}).get("job")
         if not recorded_job:
             return ""
-        said = self._shell(f'grep -hoE \'"job": *"[0-9]+"\' {shlex.quote(self.job)}/workers/*/exit.json 2>/dev/null; true', "grep")
-        return later(said, recorded_job)
+        jobs = self._shell(f'grep -hoE \'"job": *"[0-9]+"\' {shlex.quote(self.job)}/workers/*/exit.json 2>/dev/null; true', "grep")
+        return later(jobs, recorded_job)
 
     def _submit(self, arguments: dict[str, Any]) -> str:
         self._refuse_others()
@@ -108,8 +108,8 @@ class ActionModule(ActionBase):
         return str(records.answer(written, RUN).get("id", "")) if written else ""
 
     def _refuse_train(self) -> None:
-        known = recorded(self.local)
-        if known and "job" not in known.get("slurm", {}):
+        record = recorded(self.local)
+        if record and "job" not in record.get("slurm", {}):
             raise AnsibleActionFail(
                 f"run={self.plan['run']}: it was last trained by train.yml, and its state lies on that run's hosts; continue it with "
                 f"ansible-playbook train.yml -e run={self.plan['run']}, or give a new run name"
@@ -117,11 +117,11 @@ class ActionModule(ActionBase):
 
     def _refuse_others(self) -> None:
         """Refuse a folder, or a job, of another run with the same name."""
-        known = recorded(self.local)
+        record = recorded(self.local)
         trained = self._shell(f"ls -d {shlex.quote(self.job)}/workers {shlex.quote(self.job)}/state 2>/dev/null; true", "ls")
         # A run of a version without run identities is known by its job.
-        unnamed = "id" not in known and bool(known)
-        if trained and not unnamed and self._identity() != known.get("id"):
+        unnamed = "id" not in record and bool(record)
+        if trained and not unnamed and self._identity() != record.get("id"):
             raise AnsibleActionFail(
                 f"run={self.plan['run']}: what jobs of an older run of that name left lies in {self.job}, and this machine knows nothing "
                 "of it; choose another run name, or remove that folder"
@@ -155,12 +155,13 @@ class ActionModule(ActionBase):
 
     def _state(self, number: str) -> tuple[str, str]:
         """State and nodes; an empty state once the job is no longer in Slurm's queue."""
-        done = self._low_level_execute_command(f"squeue --noheader --job {number} --format '%T %N'", sudoable=False, executable="/bin/bash")
-        if done["rc"] != 0:
+        script = f"squeue --noheader --job {number} --format '%T %N'"
+        completed = self._low_level_execute_command(script, sudoable=False, executable="/bin/bash")
+        if completed["rc"] != 0:
             # A controller that does not answer does not mean that the job ended.
-            return ("", "") if "Invalid job id" in done["stderr"] + done["stdout"] else ("UNKNOWN: Slurm does not answer", "")
-        said = done["stdout"].split()
-        return (said[0], said[1] if len(said) > 1 else "") if said else ("", "")
+            return ("", "") if "Invalid job id" in completed["stderr"] + completed["stdout"] else ("UNKNOWN: Slurm does not answer", "")
+        fields = completed["stdout"].split()
+        return (fields[0], fields[1] if len(fields) > 1 else "") if fields else ("", "")
 
     def _first(self, nodes: str) -> str:
         return self._shell(f"scontrol show hostnames {shlex.quote(nodes)}", "scontrol").split()[0]
@@ -168,9 +169,9 @@ class ActionModule(ActionBase):
     def _collect(self, number: str) -> list[Verdict]:
         """Fetch the nodes' results, and a verdict for each."""
         Worker(self, self.job, self.job, "-").collect(self.local)
-        found = ends(self.local, number)
-        verdicts = [self._verdict(ended) for ended in found]
-        if is_short(found, len(recorded(self.local)["hosts"])):
+        reported = ends(self.local, number)
+        verdicts = [self._verdict(ended) for ended in reported]
+        if is_short(reported, len(recorded(self.local)["hosts"])):
             verdicts.append(self._lost(number))
         launches.tell(self.local)
         return verdicts
@@ -205,25 +206,26 @@ class ActionModule(ActionBase):
         )
 
     def _shell(self, script: str, program: str) -> str:
-        done = self._low_level_execute_command(script, sudoable=False, executable="/bin/bash")
-        if done["rc"] == 127:
+        completed = self._low_level_execute_command(script, sudoable=False, executable="/bin/bash")
+        if completed["rc"] == 127:
             raise AnsibleActionFail(
-                f"{program} is not there: the inventory's first host must be one from which jobs are submitted (slurm-client)"
+                f"{program} is missing: the inventory's first host must be one from which jobs are submitted (slurm-client)"
             )
-        if done["rc"] != 0:
-            raise AnsibleActionFail(f"{script.split(' /', maxsplit=1)[0]} failed: {done['stderr'].strip() or done['stdout'].strip()}")
-        return str(done["stdout"])
+        if completed["rc"] != 0:
+            output = completed["stderr"].strip() or completed["stdout"].strip()
+            raise AnsibleActionFail(f"{script.split(' /', maxsplit=1)[0]} failed: {output}")
+        return str(completed["stdout"])
 
 
-def later(said: str, known: str) -> str:
+def later(jobs: str, recorded_job: str) -> str:
     """The highest job number in lines of `exit.json` files, if above the known one."""
-    last = max((int(number) for number in re.findall(r"\b\d{1,18}\b", said)), default=0)
-    return str(last) if last > int(known) else ""
+    last = max((int(number) for number in re.findall(r"\b\d{1,18}\b", jobs)), default=0)
+    return str(last) if last > int(recorded_job) else ""
 
 
-def is_short(found: list[dict[str, Any]], planned: int) -> bool:
+def is_short(reported: list[dict[str, Any]], planned: int) -> bool:
     """Whether some of a job's workers did not report how they ended; a job submitted by hand may have other workers than planned."""
-    return len(found) < max((ended["nodes"] for ended in found if "nodes" in ended), default=planned)
+    return len(reported) < max((ended["nodes"] for ended in reported if "nodes" in ended), default=planned)
 
 
 def ends(run: Path, job: str) -> list[dict[str, Any]]:
@@ -231,11 +233,11 @@ def ends(run: Path, job: str) -> list[dict[str, Any]]:
 
     A later job is one submitted by hand: the playbook removes what its own job left before the next.
     """
-    found = [ended for path in (run / "workers").glob("*/exit.json") if (ended := _end(path))]
-    if found:
-        latest = max(found, key=lambda ended: ended["ended_at"]).get("job", "")
+    every = [ended for path in (run / "workers").glob("*/exit.json") if (ended := _end(path))]
+    if every:
+        latest = max(every, key=lambda ended: ended["ended_at"]).get("job", "")
         job = latest if latest.isdecimal() and int(latest) > int(job) else job
-    return sorted((ended for ended in found if ended.get("job") == job), key=lambda ended: ended["rank"])
+    return sorted((ended for ended in every if ended.get("job") == job), key=lambda ended: ended["rank"])
 
 
 def _end(path: Path) -> dict[str, Any]:

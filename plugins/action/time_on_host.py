@@ -16,7 +16,7 @@ from control.remote import lean
 from control.remote.remote import HostUnreachable, Worker
 from control.remote.shared_folder import Item, SharedFolder
 from control.remote.upload import with_progress
-from control.runs.cluster import place_digest
+from control.runs.cluster import path_digest
 from plugins.shared import action
 from trainer import records
 from trainer.errors import refusal
@@ -34,7 +34,7 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         self.bench, self.host, self.folder = (self._task.args[name] for name in ("bench", "host", "folder"))
         self.task_vars = task_vars or {}
-        session = f"{self.bench['name']}-{place_digest(self.folder)}"
+        session = f"{self.bench['name']}-{path_digest(self.folder)}"
         try:
             with heeding_signals() as ended, action.refusing():
                 try:
@@ -95,10 +95,10 @@ class ActionModule(ActionBase):
         self._shell(f"rm -rf {shlex.quote(self.folder)} && if [ -d {parent} ]; then rmdir --ignore-fail-on-non-empty {parent}; fi")
 
     def _shell(self, script: str) -> str:
-        done = self._low_level_execute_command(script, sudoable=False, executable="/bin/sh")
-        if done["rc"] != 0:
-            raise AnsibleActionFail(f"{self.host}: {script}: {done['stderr'].strip()}")
-        return str(done["stdout"])
+        completed = self._low_level_execute_command(script, sudoable=False, executable="/bin/sh")
+        if completed["rc"] != 0:
+            raise AnsibleActionFail(f"{self.host}: {script}: {completed['stderr'].strip()}")
+        return str(completed["stdout"])
 
 
 def failure(host: str, ended: dict[str, Any] | None, lines: list[str]) -> str:

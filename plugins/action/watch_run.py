@@ -143,8 +143,8 @@ class _Watch:
         return verdict
 
     def _verdict(self, state: str, lines: bool = False, **more: Any) -> Verdict:
-        known = {"phase": self.phase, "step": self.step, "at": self._happened(state), "phases_began": self.phases_began, **more}
-        return Verdict(self.host, self.rank, state, last_lines=self._last_lines() if lines else None, **known)
+        progress = {"phase": self.phase, "step": self.step, "at": self._happened(state), "phases_began": self.phases_began, **more}
+        return Verdict(self.host, self.rank, state, last_lines=self._last_lines() if lines else None, **progress)
 
     def _last_lines(self) -> list[str]:
         try:

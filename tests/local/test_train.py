@@ -64,7 +64,7 @@ def test_output_has_plan_epochs_table_and_next_commands(whole):
     for expected in (
         "model         task_cnn, 3,687,811 parameters",
         "144 training, 36 validation, 60 test images",
-        "8 an epoch x 4 epochs = 32",
+        "8 per epoch x 4 epochs = 32",
         "epoch 4/4  step 32/32",
         "whole: SUCCEEDED",
         "equal on all 2 workers",

@@ -14,13 +14,13 @@ from control import command_line, project, text
 from control.operator_variables import integer
 from control.remote.tmux import SOCKET
 from control.runs import hparams
-from control.runs.cluster import place_digest
+from control.runs.cluster import path_digest
 from control.runs.plan import latest_run
 from control.task import Task
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json, write_json
 
-SESSION = f"tensorboard-{place_digest(str(project.ROOT))}"
+SESSION = f"tensorboard-{path_digest(str(project.ROOT))}"
 TMUX = ["tmux", "-L", SOCKET]
 RECORD = project.PRIVATE / "tensorboard.json"
 DEADLINE_S = 60

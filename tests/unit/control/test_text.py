@@ -83,8 +83,8 @@ def test_plan_says_what_will_be_done():
         "  hosts         2 (rank host address): 0 node01 10.0.0.1:12345, 1 node02 10.0.0.2:23456",
         "  model         lecture_cnn, 2,770,634 parameters, input 28x28x1",
         "  dataset       digits (0123456789abcdef): 10 classes, 48,000 training, 12,000 validation, 10,000 test images",
-        "  global batch  128 images a step over 2 workers",
-        "  steps         70 an epoch x 3 epochs = 210",
+        "  global batch  128 images per step on 2 workers",
+        "  steps         70 per epoch x 3 epochs = 210",
         "  results       runs/my-run",
     ]
 
@@ -107,8 +107,8 @@ def test_plan_names_the_functions_of_a_persons_own_files_and_counts_one_as_one()
     shown = text.plan(made, "runs")
     assert "model         mine.py:build, 2,770,634 parameters" in shown
     assert "dataset       digits, images from images.py:pairs (0123456789abcdef)" in shown
-    assert "128 images a step over 1 worker\n" in shown
-    assert "70 an epoch x 1 epoch = 210" in shown
+    assert "128 images per step on 1 worker\n" in shown
+    assert "70 per epoch x 1 epoch = 210" in shown
 
 
 # --- progress

@@ -118,7 +118,7 @@ def test_a_run_directory_that_is_a_link_itself_is_left_alone(part, node, tmp_pat
     (there / part if part else there).symlink_to(other)
     assert worker.collect(here, "workers/pi1") == []
     assert not here.exists() or written(here) == []
-    assert "left there" in warned[0]
+    assert "not fetched" in warned[0]
 
 
 def test_links_on_this_machine_are_not_followed(node, tmp_path, warned):
@@ -345,7 +345,7 @@ def test_entries_of_no_listing(entry, tmp_path):
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "", "."])
 def test_no_name_leads_out_of_the_run_directory(name, tmp_path):
     with pytest.raises(LockstepError):
-        admission.place(tmp_path / "run", name)
+        admission.destination(tmp_path / "run", name)
 
 
 def test_every_record_that_a_worker_writes_is_known(tmp_path):
