@@ -53,7 +53,7 @@ def operator_options(command: str, task_vars: dict[str, Any]) -> dict[str, Any]:
     if task_vars.get("ansible_limit"):
         raise LockstepError(
             f"--limit {task_vars['ansible_limit']}: a synchronous cluster waits for every worker, so hosts can't be left out; "
-            "leave --limit away and choose how many train with -e workers=N, or take hosts out of the inventory."
+            "omit --limit and choose how many train with -e workers=N, or take hosts out of the inventory."
         )
     return operator_variables.check(command, extra_variables(), inventory_variables())
 

@@ -192,7 +192,7 @@ def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[s
 def weights(digests: Sequence[str]) -> str:
     """A sentence on the digests of the weights, one per worker."""
     if len(set(digests)) > 1:
-        return f"DIFFERENT on {len(digests)} workers, which must not be: sha256 {', '.join(digest[:16] for digest in digests)}"
+        return f"DIFFERENT on {len(digests)} workers, which must not happen: sha256 {', '.join(digest[:16] for digest in digests)}"
     where = f"equal on all {len(digests)} workers" if len(digests) > 1 else "of the only worker"
     return f"{where} (sha256 {digests[0][:16]})"
 
@@ -213,11 +213,11 @@ def times(summary: dict[str, Any]) -> str:
         parts.append(f"{duration(launch['seconds_from_enter'])} from Enter to {until}")
         if "seconds_training" in launch:
             before, trained, after = (duration(launch[f"seconds_{name}"]) for name in ("to_training", "training", "after_training"))
-            parts.append(f", of it training {trained} with validation and saving (before it {before}, after it {after})")
+            parts.append(f", {trained} of it training with validation and saving ({before} before, {after} after)")
         else:
             parts.append(", no step was trained")
     elif summary.get("seconds_total"):
-        parts.append(f"{duration(summary['seconds_total'])} of the chief's process, of it training {duration(summary['seconds_training'])}")
+        parts.append(f"{duration(summary['seconds_total'])} of the chief's process, {duration(summary['seconds_training'])} of it training")
     if parts and summary.get("restarts") and "seconds_training" in summary:
         parts.append(f"; all {summary['restarts'] + 1} launches trained {duration(summary['seconds_training'])}")
     return "".join(parts)

@@ -109,7 +109,7 @@ class Worker:
         try:
             now = float(clock)
         except ValueError:
-            raise HostUnreachable(f"its clock says {printable(clock, 80)}") from None
+            raise HostUnreachable(f"its clock reads {printable(clock, 80)}") from None
         ahead = now - (asked + time.time()) / 2
         new, more = self._records(news, latest)
         heard = now - max(self._last, _seconds(touched)) if self._last is not None and not more else None
@@ -167,7 +167,7 @@ class Worker:
         self._offset += size if full and not complete else len(_bytes(complete))
         new, others = records.metrics(lines)
         if others or (full and not complete):
-            self._warn("records", f"metrics.jsonl: {max(others, 1):,} lines are no records of a worker; they are passed over")
+            self._warn("records", f"metrics.jsonl: {max(others, 1):,} lines are not valid records and are skipped")
         if new:
             self._last = new[-1]["t"]
         return new, full and not latest

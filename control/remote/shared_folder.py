@@ -86,8 +86,8 @@ class SharedFolder:
         if not self.replaced:
             return ""
         return (
-            f"warning: {', '.join(self.replaced)}: other bytes than were published; sent anew. Somebody else can write that folder, or "
-            "its disk is damaged: see its owner and mode (ls -l), and docs/security.md"
+            f"warning: {', '.join(self.replaced)}: contents differ from what was published; sent again. Somebody else can write to that "
+            "folder, or its disk is damaged. Fix: check its owner and mode (ls -l); see docs/security.md"
         )
 
     def _send_unless_there(self, item: Item, sums: Mapping[str, str]) -> bool:
@@ -130,6 +130,6 @@ class SharedFolder:
 def _lost(item: Item, actual: str | None) -> str:
     state = f"has SHA-256 {actual[:16]}..., and {item.sha256[:16]}... was published" if actual and item.sha256 else "is missing or changed"
     return (
-        f"{item.remote} {state}, and this machine's own copy ({item.local}) is gone or changed, too. Fix: a training with the same dataset "
-        "and the same version of Lockstep publishes it anew (a new run name is enough); or restore that copy from a backup"
+        f"{item.remote} {state}, and this machine's own copy ({item.local}) is missing or changed, too. Fix: train with the same dataset "
+        "and the same version of Lockstep, which publishes it again (a new run name is enough), or restore that copy from a backup"
     )

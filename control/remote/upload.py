@@ -80,7 +80,7 @@ class Upload:
         if digests != [sha256_file(local) for local, _ in pairs]:
             self._shell(f"rm -f -- {names}", "removing the broken copy")
             raise AnsibleActionFail(
-                f"{pairs[0][1]} arrived with other bytes than were sent (does another command send it, too?); run this command again"
+                f"{pairs[0][1]} arrived with a different digest (is another command sending it, too?). Fix: run this command again"
             )
 
     def _sizes(self, remotes: Iterable[str]) -> dict[str, int]:

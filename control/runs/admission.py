@@ -145,7 +145,7 @@ def admit(entries: str, allowed: Sequence[Kind], only: str | None, room: int) ->
     listed, _, others = f"\0{entries}".partition("\0\0")
     lines = [entry for entry in listed.split("\0") if entry]
     refused = [Refusal(f"{len(lines) - FILES:,} files or more", f"a run has at most {FILES:,}")] if len(lines) > FILES else []
-    refused += [Refusal(name, "no file that a worker writes") for name in others.split("\0")[: REFUSED + 1] if name]
+    refused += [Refusal(name, "not a file that workers write") for name in others.split("\0")[: REFUSED + 1] if name]
     taken: list[File] = []
     for entry in lines[:FILES]:
         one = _file(entry, allowed, only)
@@ -164,7 +164,7 @@ def _file(entry: str, allowed: Sequence[Kind], only: str | None) -> File | Refus
     name = f"{only}/{name}" if only else name
     kind = next((kind for kind in allowed if re.fullmatch(kind.pattern, name)), None)
     if kind is None or not re.fullmatch(r"[0-9]{1,18}", size) or not re.fullmatch(r"[0-9]{1,10}([.][0-9]{0,12})?", changed):
-        return Refusal(name, "no file that a worker writes")
+        return Refusal(name, "not a file that workers write")
     if int(size) > kind.limit:
         return Refusal(name, f"{int(size) / MB:,.0f} MB, at most {kind.limit / MB:,.0f} are its kind's")
     return File(name, int(size), min(float(changed), LATEST), kind)

@@ -34,7 +34,7 @@ def of(plan: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     remeasure = boolean("remeasure", options.get("remeasure", False))
     if remeasure and _has_begun(plan):
         raise ConfigError(
-            f"remeasure=true: run={plan['run']} goes on as it began. Fix: leave it out, or give a new run name, which measures anew"
+            f"remeasure=true: run={plan['run']} continues as it began. Fix: leave it out, or give a new run name, which measures again"
         )
     key = _key(plan)
     path = FOLDER / f"{key}.json"

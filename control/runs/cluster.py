@@ -148,7 +148,7 @@ def _direct_port(given: Any, port: Any) -> Any:
 def _gpus(variables: Any, name: str) -> int:
     text = str(variables.get("gpus", 0))
     if not text.isdecimal():
-        raise AnsibleFilterError(f"gpus={text} of {name}: expected how many GPUs its worker trains on, a whole number from 0")
+        raise AnsibleFilterError(f"gpus={text} of {name}: expected the number of GPUs its worker trains on, a whole number from 0")
     return int(text)
 
 

@@ -375,8 +375,8 @@ def check_gpus(hosts: list[dict[str, Any]]) -> None:
     for host in hosts:
         if host.get("gpus", 0) != usual:
             raise ConfigError(
-                f"gpus={host.get('gpus', 0)} of {host['name']}: {hosts[0]['name']} has {usual}, and all workers of a run take as many; "
-                "set the smallest number for all, or leave hosts out (-e workers=N takes the first N)"
+                f"gpus={host.get('gpus', 0)} of {host['name']}: {hosts[0]['name']} has {usual}, but all workers of a run need the same "
+                "number; set the smallest number for all, or leave hosts out (-e workers=N takes the first N)"
             )
 
 

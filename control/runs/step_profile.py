@@ -101,7 +101,7 @@ def sentence(hosts: dict[str, dict[str, float]]) -> str:
         return f"No host is slower than the others by more than {SLOWER - 1:.0%}: the slowest, {name}, by {factor - 1:.0%}."
     others = [host for host in hosts if host != name]
     whose, who_waits = ("the others' median", "the others wait") if len(others) > 1 else (f"that of {others[0]}", f"{others[0]} waits")
-    work = f"{_milliseconds(own)} of its own work a step, {factor:.2f} times {whose}"
+    work = f"{_milliseconds(own)} of its own work per step, {factor:.2f} times {whose}"
     return f"{name} is the slowest: {work}; {who_waits} for it in the all-reduce."
 
 

@@ -25,7 +25,7 @@ def take_back(launch: dict[str, Any]) -> str:
 
 
 def _taken_back() -> str:
-    return "The launch was taken back: none of its workers runs."
+    return "The launch was taken back: none of its workers is running."
 
 
 def _not_all_taken_back() -> str:

@@ -53,8 +53,9 @@ def of_run(run: dict[str, Any], packs: Path) -> dict[str, Any]:
     sha256 = run.get("code_sha256") or (sha256_file(code) if code.is_file() else "")
     if not sha256:
         raise AnsibleActionFail(
-            f"run={run['name']}: an earlier version launched it and recorded no digest of its code, so nothing tells whether the shared "
-            f"folder still has it. Fix: train on, which publishes anew: ansible-playbook train.yml -e run={run['name']} -e epochs=N"
+            f"run={run['name']}: an earlier version launched it and recorded no digest of its code, so the shared folder's copy can't "
+            f"be checked. Fix: continue the training, which publishes the code again: ansible-playbook train.yml -e run={run['name']} "
+            "-e epochs=N"
         )
     return {
         "digest": dataset["digest"],

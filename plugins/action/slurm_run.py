@@ -56,7 +56,7 @@ class ActionModule(ActionBase):
                 verdicts = self._collect(ended)
                 if not self._goes_on(verdicts):
                     return {**result, "verdicts": [verdict.to_dict() for verdict in verdicts]}
-                self.line.print(f"job {ended} has ended, and its results are here; the run goes on")
+                self.line.print(f"job {ended} has ended and its results are collected; the run continues")
             if not number:
                 number, new = self._submit(arguments), True
             result["changed"] = new
@@ -67,7 +67,7 @@ class ActionModule(ActionBase):
             self._follow(number, "is submitted" if new else "is in the queue already")
             return {**result, "verdicts": [verdict.to_dict() for verdict in self._collect(number)]}
         except HostUnreachable as error:
-            raise AnsibleActionFail(f"the submit host can't be reached: {error}. The job goes on without it") from None
+            raise AnsibleActionFail(f"the submit host can't be reached: {error}. The job continues without it") from None
         finally:
             self.line.end()
 
@@ -111,7 +111,7 @@ class ActionModule(ActionBase):
         record = recorded(self.local)
         if record and "job" not in record.get("slurm", {}):
             raise AnsibleActionFail(
-                f"run={self.plan['run']}: it was last trained by train.yml, and its state lies on that run's hosts; continue it with "
+                f"run={self.plan['run']}: it was last trained by train.yml, and its state is on that run's hosts; continue it with "
                 f"ansible-playbook train.yml -e run={self.plan['run']}, or give a new run name"
             )
 

@@ -103,7 +103,7 @@ class _Watch:
             code = seen.exit["exit_code"]
             return self._verdict(outcome.of_exit_code(code), exit_code=code, at=seen.exit["ended_at"] - seen.ahead, lines=code not in (0,))
         if not seen.alive and seen.unclear:
-            return self._verdict("unclear", message=f"its session ended, and how it ended is not known: {seen.unclear}", lines=True)
+            return self._verdict("unclear", message=f"its session ended, and how it ended is unknown: {seen.unclear}", lines=True)
         if not seen.alive:
             return self._verdict(
                 "gone", message="its tmux session ended without an exit code (killed, or the host was restarted)", lines=True

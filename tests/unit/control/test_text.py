@@ -224,7 +224,7 @@ def test_result_of_a_run_that_succeeded():
     shown = text.result("my-run", "runs/my-run", SUMMARY, [row(1), row(2, 0.8765)]).splitlines()
     assert shown[0] == "my-run: SUCCEEDED"
     assert "  best epoch  2 (validation accuracy 0.8765)" in shown
-    assert "  time        1:15 of the chief's process, of it training 1:00" in shown
+    assert "  time        1:15 of the chief's process, 1:00 of it training" in shown
     assert "  speed       2,346 images/s in training steps" in shown
     assert "  weights     equal on all 2 workers (sha256 0123456789abcdef)" in shown
     assert "  results     runs/my-run" in shown
@@ -409,7 +409,7 @@ def test_failure_by_a_signal_names_it():
 def test_weights_are_called_equal_only_of_several_workers_and_only_when_they_are():
     assert text.weights(["a" * 64, "a" * 64]) == f"equal on all 2 workers (sha256 {'a' * 16})"
     assert text.weights(["a" * 64]) == f"of the only worker (sha256 {'a' * 16})"
-    assert text.weights(["a" * 64, "b" * 64]) == f"DIFFERENT on 2 workers, which must not be: sha256 {'a' * 16}, {'b' * 16}"
+    assert text.weights(["a" * 64, "b" * 64]) == f"DIFFERENT on 2 workers, which must not happen: sha256 {'a' * 16}, {'b' * 16}"
 
 
 def test_a_model_of_ones_own_is_named_by_its_function():
@@ -438,7 +438,7 @@ def test_a_launch_is_timed_from_enter_to_the_result_and_its_parts_are_all_of_it(
         "seconds_after_training": 11.4,
     }
     assert text.times({"launch": launch, "seconds_total": 50.0, "seconds_training": 44.0}) == (
-        "1:26 from Enter to this result, of it training 0:44 with validation and saving (before it 0:31, after it 0:11)"
+        "1:26 from Enter to this result, 0:44 of it training with validation and saving (0:31 before, 0:11 after)"
     )
 
 
@@ -447,7 +447,7 @@ def test_a_command_that_came_back_to_a_run_counts_to_the_end_of_its_last_worker(
     assert launch["until"] == "last worker's end"
     assert (launch["seconds_from_enter"], launch["seconds_after_training"]) == (81.0, 6.0)
     said = text.times({"launch": launch, "restarts": 2, "seconds_training": 131.0})
-    assert said.startswith("1:21 from Enter to the end of the last worker, of it training 0:44 ")
+    assert said.startswith("1:21 from Enter to the end of the last worker, 0:44 of it training ")
     assert said.endswith("; all 3 launches trained 2:11")
 
 
@@ -597,7 +597,7 @@ def test_status_says_what_a_step_is_made_of_where_that_is_known():
         "  host  input  forward/backward  compression  all-reduce  apply  own work   step",
         "  pi0     1.0              50.0          2.0        80.0    4.0      57.0  137.0",
         "  pi1     1.0              80.0          2.0        50.0    4.0      87.0  137.0",
-        "  pi1 is the slowest: 87 ms of its own work a step, 1.53 times that of pi0; pi0 waits for it in the all-reduce.",
+        "  pi1 is the slowest: 87 ms of its own work per step, 1.53 times that of pi0; pi0 waits for it in the all-reduce.",
     ]
 
 

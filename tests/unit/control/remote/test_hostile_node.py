@@ -92,7 +92,7 @@ def test_only_names_that_a_worker_writes_are_fetched(name, node, warned):
     assert written(here) == ["history.csv"]
     worker.collect(here)
     assert len(warned) == 1
-    assert "no file that a worker writes" in warned[0]
+    assert "not a file that workers write" in warned[0]
     assert warned[0].isprintable()
 
 
@@ -258,7 +258,7 @@ def test_records_of_no_worker_are_passed_over_and_told_once(node, warned):
     log = there / "workers/pi1/metrics.jsonl"
     log.write_text("\n".join([*bad, json.dumps(good), *bad]) + "\n")
     assert worker.poll().records == [good]
-    assert f"{2 * len(bad)} lines are no records" in warned[0]
+    assert f"{2 * len(bad)} lines are not valid records" in warned[0]
     assert worker.poll().records == []
     with log.open("a") as stream:
         stream.write("7\n" + json.dumps(good) + "\n" + json.dumps(good))

@@ -89,7 +89,7 @@ def test_what_was_changed_is_sent_anew_and_said(name, keep_time, items, tmp_path
     change(path, keep_time=keep_time)
     folder = agree(items)
     assert (folder.sent, folder.replaced) == ([], [path])
-    assert folder.warning().startswith(f"warning: {path}: other bytes than were published; sent anew.")
+    assert folder.warning().startswith(f"warning: {path}: contents differ from what was published; sent again.")
     assert same(items)
     assert agree(items).replaced == []
 

@@ -263,7 +263,7 @@ def test_more_hosts_than_the_inventory_has(ask):
 def test_all_workers_take_as_many_gpus():
     plan.check_gpus([{"name": "a", "gpus": 2}, {"name": "b", "gpus": 2}])
     assert refusal(plan.check_gpus, [{"name": "a", "gpus": 2}, {"name": "b"}]) == (
-        "gpus=0 of b: a has 2, and all workers of a run take as many; set the smallest number for all, "
+        "gpus=0 of b: a has 2, but all workers of a run need the same number; set the smallest number for all, "
         "or leave hosts out (-e workers=N takes the first N)"
     )
 
