@@ -9,6 +9,7 @@ from typing import Any
 from trainer.config import nearest
 from trainer.errors import ConfigError
 
+STATES = ("present", "absent")
 COMMANDS: dict[str, dict[str, str]] = {
     "train": {
         "run": "run name; an existing one continues where it stopped",
@@ -196,6 +197,18 @@ def _owners(name: str) -> list[str]:
     """Commands that take a variable; benchmarks only if no other does."""
     commands = sorted(command for command, names in COMMANDS.items() if name in names and command != "trial")
     return [command for command in commands if "/" not in command] or commands
+
+
+def check_state(options: Mapping[str, Any]) -> str:
+    """`state`: present (the default) or absent.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    state = str(options.get("state", "present"))
+    if state not in STATES:
+        raise ConfigError(f"state={state}: expected present or absent{nearest(state, STATES)}")
+    return state
 
 
 def integer(name: str, value: Any) -> int:

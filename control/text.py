@@ -119,13 +119,8 @@ def progress(record: dict[str, Any], counts: dict[str, Any], last_epoch: dict[st
 
 def epoch_line(row: dict[str, Any], counts: dict[str, Any], eta: float | None) -> str:
     """One line for a finished epoch."""
-    left = duration(eta) if eta is not None else "-"
     step = min(row["epoch"] * counts["steps_per_epoch"], counts["total_steps"])
-    return (
-        f"epoch {row['epoch']}/{counts['epochs']}  step {step:,}/{counts['total_steps']:,}  "
-        f"{row['images_per_s']:,.0f} images/s  loss {row['loss']:.4f}  accuracy {row['accuracy']:.4f}  "
-        f"val accuracy {row['val_accuracy']:.4f}  ETA {left}"
-    )
+    return progress({**row, "step": step}, counts, row, eta)
 
 
 def history(rows: Sequence[dict[str, Any]]) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-PREEMPTED, RESTART, DONE = 42, 75, 0
+from trainer.errors import DONE, PREEMPTED, RESTART
+
 TIMED = ("training", "ended")
 """Phases of the chief whose start times a result shows."""
 CRASHES = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGBUS", "SIGABRT", "SIGTRAP", "SIGSYS")

@@ -142,8 +142,8 @@ def batch_warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any])
         key, by = ("batch_size", sizes.workers) if train.global_batch is None else ("global_batch", 1)
         fits = max(1 if by > 1 else sizes.workers, sizes.train_images // by // 4)
         warnings.append(
-            f"a step of {sizes.global_batch} images over {sizes.workers} workers is more than the {sizes.train_images} there are to train "
-            f"on: every step takes all of them. Fix: a smaller one, as in -e set=train.{key}={fits}"
+            f"the global batch of {sizes.global_batch} images on {sizes.workers} workers exceeds the {sizes.train_images} training "
+            f"images: every step takes all of them. Fix: use a smaller one, as in -e set=train.{key}={fits}"
         )
     return warnings
 
@@ -238,7 +238,11 @@ def whole(config: Config) -> Config:
     Raises:
         ConfigError: an unknown model or option.
     """
-    return configs.build(configs.override(configs.to_dict(config), {"model": models.section_of(config.model)}))
+    return _changed(config, {"model": models.section_of(config.model)})
+
+
+def _changed(config: Config, changes: dict[str, Any]) -> Config:
+    return configs.build(configs.override(configs.to_dict(config), changes))
 
 
 def overrides(options: dict[str, Any]) -> dict[str, Any]:
@@ -271,7 +275,7 @@ def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
     # Rebuilt, so that keys newer than the run have their defaults.
     old = configs.to_dict(whole(configs.build(configs.load(existing / "config.yml"))))
     if "global_batch" not in str(options.get("set", "")):
-        config = configs.build(configs.override(configs.to_dict(config), {"train.global_batch": old["train"]["global_batch"]}))
+        config = _changed(config, {"train.global_batch": old["train"]["global_batch"]})
     changed = [key for key in configs.differences(old, configs.to_dict(config)) if not _may_change(key)]
     if changed:
         raise ConfigError(
@@ -312,7 +316,7 @@ def with_batch_sizes(config: Config, hosts: list[dict[str, Any]]) -> Config:
     listed = config.train.batch_sizes
     if listed is None and any(host.get("batch_size") is not None for host in hosts):
         sizes = [integer(f"worker_batch_size of {host['name']}", host.get("batch_size") or config.train.batch_size) for host in hosts]
-        return configs.build(configs.override(configs.to_dict(config), {"train.batch_sizes": sizes}))
+        return _changed(config, {"train.batch_sizes": sizes})
     if isinstance(listed, tuple) and (misfit := configs.sizes_misfit(listed, len(hosts))):
         raise ConfigError(f"{misfit}, or null (-e set=train.batch_sizes=null) for equal ones")
     return config
@@ -326,8 +330,7 @@ def with_environment(host: dict[str, Any], config: Config) -> dict[str, Any]:
 
 def with_global_batch(config: Config, workers: int) -> Config:
     """Fix the global batch, so that a resumed run takes the same steps on any number of workers."""
-    batch = schedule.global_batch(config, workers)
-    return configs.build(configs.override(configs.to_dict(config), {"train.global_batch": batch}))
+    return _changed(config, {"train.global_batch": schedule.global_batch(config, workers)})
 
 
 def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]]:
