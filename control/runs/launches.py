@@ -92,10 +92,10 @@ def end(launch: dict[str, Any]) -> None:
     _note(launch["id"]).unlink(missing_ok=True)
 
 
-def end_all(run: str, place: str) -> None:
+def end_all(run: str, run_kind: str) -> None:
     """Mark all launches of a run as done."""
     for launch in _begun():
-        if (launch["run"], launch["place"]) == (run, place):
+        if (launch["run"], launch["place"]) == (run, run_kind):
             end(launch)
 
 

@@ -123,8 +123,8 @@ class ActionModule(ActionBase):
         unnamed = "id" not in record and bool(record)
         if trained and not unnamed and self._identity() != record.get("id"):
             raise AnsibleActionFail(
-                f"run={self.plan['run']}: what jobs of an older run of that name left lies in {self.job}, and this machine knows nothing "
-                "of it; choose another run name, or remove that folder"
+                f"run={self.plan['run']}: {self.job} holds the results of an older run of that name, but this machine has no record of "
+                "it. Fix: choose another run name, or remove that folder"
             )
 
     def _goes_on(self, verdicts: list[Verdict]) -> bool:
