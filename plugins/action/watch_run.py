@@ -67,12 +67,12 @@ class _Watch:
                 return self._verdict("running")
             if verdict is None and not more:
                 self._pause()
-        self._tell_others(verdict.state)
+        self._mark_end(verdict.state)
         self.line.end()
         self._collect(last=True)
         return verdict
 
-    def _tell_others(self, state: str) -> None:
+    def _mark_end(self, state: str) -> None:
         if state in ("done", "preempted"):
             mark(self.marks, "ended", self.host)
         elif state not in ("running", "unreachable"):
