@@ -17,6 +17,7 @@ from control.remote.remote import HostUnreachable, Seen, Worker, mark, since_mar
 from control.runs import choices, launches, outcome
 from control.runs.outcome import Verdict
 from trainer import records
+from trainer.errors import DONE
 from trainer.watchdog import WAITING
 
 POLL_S = 1.0
@@ -90,7 +91,8 @@ class _Watch:
         try:
             seen = self.worker.poll()
         except (HostUnreachable, OSError) as error:
-            return self._silent("unreachable", f"{self.host} can't be reached: {error}")
+            self.more = False
+            return self._unreachable(f"{self.host} can't be reached: {error}")
         self.more = seen.more
         if seen.records:
             self.heard_at = time.monotonic()
@@ -101,7 +103,7 @@ class _Watch:
     def _ended(self, seen: Seen) -> Verdict | None:
         if seen.exit is not None:
             code = seen.exit["exit_code"]
-            return self._verdict(outcome.of_exit_code(code), exit_code=code, at=seen.exit["ended_at"] - seen.ahead, lines=code not in (0,))
+            return self._verdict(outcome.of_exit_code(code), exit_code=code, at=seen.exit["ended_at"] - seen.ahead, lines=code != DONE)
         if not seen.alive and seen.unclear:
             return self._verdict("unclear", message=f"its session ended, and how it ended is unknown: {seen.unclear}", lines=True)
         if not seen.alive:
@@ -122,9 +124,9 @@ class _Watch:
             return self._end_it("silent", f"still {self.phase} after {deadline:.0f} s")
         return None
 
-    def _silent(self, state: str, message: str) -> Verdict | None:
+    def _unreachable(self, message: str) -> Verdict | None:
         if time.monotonic() - self.heard_at > float(self.arguments["silence"]):
-            return self._verdict(state, message=message)
+            return self._verdict("unreachable", message=message)
         return self._abandoned()
 
     def _abandoned(self) -> Verdict | None:

@@ -34,3 +34,14 @@ def test_phase_and_step_are_those_of_the_last_records():
     assert (watch.phase, watch.step) == ("training", 0)
     watch._follow([{"kind": "heartbeat", "phase": "saving", "step": 40}])
     assert (watch.phase, watch.step) == ("saving", 40)
+
+
+def test_a_host_that_is_lost_while_records_are_waiting_is_polled_after_a_pause():
+    def poll():
+        raise OSError("gone")
+
+    watch = _Watch.__new__(_Watch)
+    watch.host, watch.more, watch.worker, watch.heard_at = "pi3", True, SimpleNamespace(poll=poll), time.monotonic()
+    watch.arguments, watch._abandoned = {"silence": 60}, lambda: None
+    assert watch._once() is None
+    assert not watch.more
