@@ -10,6 +10,7 @@ from trainer.errors import DONE, PREEMPTED, RESTART
 
 TIMED = ("training", "ended")
 """Phases of the chief whose start times a result shows."""
+GONE = "its session ended without an exit code (killed, or the host was restarted)"
 CRASHES = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGBUS", "SIGABRT", "SIGTRAP", "SIGSYS")
 """Signals that a process causes itself; others come from outside."""
 

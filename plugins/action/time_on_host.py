@@ -16,6 +16,7 @@ from control.remote import lean
 from control.remote.remote import HostUnreachable, Worker
 from control.remote.shared_folder import Item, SharedFolder
 from control.remote.upload import with_progress
+from control.runs import outcome
 from control.runs.cluster import path_digest
 from plugins.shared import action
 from trainer import records
@@ -103,10 +104,7 @@ class ActionModule(ActionBase):
 
 def failure(host: str, ended: dict[str, Any] | None, lines: list[str]) -> str:
     """Why there are no results: the benchmark's own refusal, or how it ended and the end of its log."""
-    if ended is None:
-        how = "its session ended without an exit code (killed, or the host was restarted)"
-    else:
-        how = f"exit code {ended['exit_code']}"
+    how = outcome.GONE if ended is None else f"exit code {ended['exit_code']}"
     refused = refusal("\n".join(lines))
     if refused:
         return f"{host}: {refused}"

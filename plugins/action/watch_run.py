@@ -107,9 +107,7 @@ class _Watch:
         if not seen.alive and seen.unclear:
             return self._verdict("unclear", message=f"its session ended, and how it ended is unknown: {seen.unclear}", lines=True)
         if not seen.alive:
-            return self._verdict(
-                "gone", message="its tmux session ended without an exit code (killed, or the host was restarted)", lines=True
-            )
+            return self._verdict("gone", message=outcome.GONE, lines=True)
         return None
 
     def _under_way(self) -> Verdict | None:
