@@ -60,13 +60,13 @@ class AnsibleModule:
 
     def exit_json(self, **returned: Any) -> None:
         """Print the result and exit."""
-        self._tell({"changed": False, **returned})
+        self._print({"changed": False, **returned})
 
     def fail_json(self, msg: str, **returned: Any) -> None:
         """Print the failure and exit."""
-        self._tell({"failed": True, "msg": msg, **returned})
+        self._print({"failed": True, "msg": msg, **returned})
 
-    def _tell(self, returned: dict[str, Any]) -> None:
+    def _print(self, returned: dict[str, Any]) -> None:
         sys.stdout.write(f"\n{self.mark}{json.dumps(returned)}\n")
         sys.stdout.flush()
         sys.exit(0)

@@ -278,7 +278,7 @@ class Worker:
         if message and subject not in self._warned:
             self._warned.add(subject)
             # Ansible shows its own warnings only at the end of the task.
-            (self.say or _say)(f"[WARNING] {self.host or 'host'}: {message}")
+            (self.say or _print)(f"[WARNING] {self.host or 'host'}: {message}")
 
     def _shell(self, script: str) -> str:
         try:
@@ -290,7 +290,7 @@ class Worker:
         return str(completed["stdout"])
 
 
-def _say(message: str) -> None:
+def _print(message: str) -> None:
     """Print on its own line, whatever another host's progress has drawn."""
     line = Line(Display(), command_line.terminal())
     line.update("")

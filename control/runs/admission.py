@@ -81,9 +81,9 @@ def kinds(host: str | None, parameters: int | None) -> tuple[Kind, ...]:
         Kind("history[.]csv", 64 * MB, records.history),
         Kind("summary[.]json", MB, _reading(records.summary)),
         Kind("checkpoints/epoch-[0-9]{4,9}[.]keras", snapshot),
-        Kind("state/step-[0-9]{1,18}[.]npz", state, _whole),
+        Kind("state/step-[0-9]{1,18}[.]npz", state, _check_sealed),
         Kind("logs/(train|validation)/events[.]out[.]tfevents[.][A-Za-z0-9._-]{1,200}", GB),
-        Kind(f"{own}/memory/step-[0-9]{{1,18}}[.]npz", state, _whole),
+        Kind(f"{own}/memory/step-[0-9]{{1,18}}[.]npz", state, _check_sealed),
         Kind(f"({own}|evaluate)/exit[.]json", 64 * 1024, _reading(records.end)),
         Kind(f"({own}|evaluate)/(worker[.]log|metrics(-[0-9a-z]{{1,20}})?[.]jsonl)", 4 * GB),
         Kind(f"({own}|evaluate)/(tf_config[.]json|run_worker[.]sh|stop|job)", MB),
@@ -99,7 +99,7 @@ STAY = (
 """Files that are not fetched: written by this machine, half written, temporary, or put aside as damaged."""
 
 
-def _whole(path: Path) -> None:
+def _check_sealed(path: Path) -> None:
     if reason := sealed.damage(path):
         raise LockstepError(f"is damaged ({reason}); what was collected before stays")
 

@@ -142,13 +142,13 @@ def _identity(pid: int) -> dict[str, Any]:
     return {"pid": pid, "began": began, "boot": boot}
 
 
-def tell(folder: Path) -> None:
+def mark_collected(folder: Path) -> None:
     """Record that the end of a run's job has been reported."""
     record = recorded(folder)
     write_json(folder / "cluster.json", record | {"slurm": record["slurm"] | {"told": True}})
 
 
-def untold(record: dict[str, Any]) -> str:
+def uncollected_job(record: dict[str, Any]) -> str:
     """Number of a run's last job if its end was never reported.
 
     Args:
@@ -164,7 +164,7 @@ def check_job(run: str, before: dict[str, Any]) -> None:
     Raises:
         LockstepError: which job, and what to do.
     """
-    if job := untold(before):
+    if job := uncollected_job(before):
         raise LockstepError(
             f"run={run}: job {job} of Slurm trains it, or did, and its results are not here yet; first: "
             f"ansible-playbook playbooks/slurm.yml -e run={run}"

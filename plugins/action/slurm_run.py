@@ -50,7 +50,7 @@ class ActionModule(ActionBase):
                 self._refuse_others()
                 with action.refusing():
                     launches.refuse_changes(self.plan, [f"job {number}"])
-            elif not number and (ended := self._later(record) or launches.untold(record)):
+            elif not number and (ended := self._later(record) or launches.uncollected_job(record)):
                 if ended != record["slurm"]["job"]:
                     self._record(arguments["published"], ended)
                 verdicts = self._collect(ended)
@@ -73,7 +73,7 @@ class ActionModule(ActionBase):
 
     def _queued(self, record: dict[str, Any]) -> str:
         # If Slurm was removed, a job's files in its folder are still fetched.
-        gone = "command -v squeue > /dev/null || exit 0; " if launches.untold(record) else ""
+        gone = "command -v squeue > /dev/null || exit 0; " if launches.uncollected_job(record) else ""
         numbers = self._shell(f"{gone}squeue --me --noheader --name {shlex.quote(self.name)} --format %i", "squeue")
         return next((number for number in numbers.split() if number.isdecimal()), "")
 
@@ -173,7 +173,7 @@ class ActionModule(ActionBase):
         verdicts = [self._verdict(ended) for ended in reported]
         if is_short(reported, len(recorded(self.local)["hosts"])):
             verdicts.append(self._lost(number))
-        launches.tell(self.local)
+        launches.mark_collected(self.local)
         return verdicts
 
     def _verdict(self, ended: dict[str, Any]) -> Verdict:

@@ -49,7 +49,7 @@ UNSTARTED: dict[str, Any] = {"dataset": {}, "code": "", "counts": {}, "hosts": [
 
 def _refuse_jobs(run: Path, command: str, job: dict[str, Any]) -> None:
     """Refuse commands on Slurm's jobs: only Slurm stops them and knows their state."""
-    under_way = bool(launches.untold({"slurm": job})) or run_results.read_summary(run)["state"] in (None, "RUNNING")
+    under_way = bool(launches.uncollected_job({"slurm": job})) or run_results.read_summary(run)["state"] in (None, "RUNNING")
     if command in ("stop", "logs") or (command == "status" and under_way):
         number = job["job"]
         refusal = (
