@@ -10,12 +10,15 @@ from trainer.config import nearest
 from trainer.errors import ConfigError
 
 STATES = ("present", "absent")
+CONFIGURATION = {
+    "config": "name of a configuration, or a path",
+    "model": "a model of your own, as FILE.py:FUNCTION",
+    "dataset": "folder, file or source name",
+}
 COMMANDS: dict[str, dict[str, str]] = {
     "train": {
         "run": "run name; an existing one continues where it stopped",
-        "config": "name of a configuration, or a path",
-        "model": "a model of your own, as FILE.py:FUNCTION",
-        "dataset": "folder, file or source name",
+        **CONFIGURATION,
         "workers": "how many hosts train, in inventory order",
         "epochs": "how many in all",
         "set": "overrides, as in a.b=1,c=[1,2]",
@@ -29,9 +32,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "sweep": {
         "sweep": "the sweep's name; an existing one is continued",
-        "config": "name of a configuration, or a path",
-        "model": "a model of your own, as FILE.py:FUNCTION",
-        "dataset": "folder, file or source name",
+        **CONFIGURATION,
         "workers": "numbers of workers to measure, as in 3 or 1,3,5 or 1-5; default: 1 to all",
         "repeats": "how often each is measured; default: 3",
         "epochs": "epochs of a trial; default: 3",
@@ -48,9 +49,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "trial": dict.fromkeys(("run", "sweep", "config", "workers", "epochs", "set", "remeasure"), "of sweep.yml's own trials"),
     "doctor": {
-        "config": "name of a configuration, or a path",
-        "model": "a model of your own, as FILE.py:FUNCTION",
-        "dataset": "folder, file or source name",
+        **CONFIGURATION,
         "workers": "how many hosts, in inventory order; default: all",
         "set": "overrides, as in a.b=1,c=[1,2]",
         "selftest": "false: no two-step training at the end",
@@ -108,9 +107,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "playbooks/slurm": {
         "run": "run name; an existing one continues where it stopped",
-        "config": "name of a configuration, or a path",
-        "model": "a model of your own, as FILE.py:FUNCTION",
-        "dataset": "folder, file or source name",
+        **CONFIGURATION,
         "workers": "how many nodes Slurm is asked for; default: as many as the inventory has",
         "epochs": "how many in all",
         "set": "overrides, as in a.b=1,c=[1,2]",

@@ -226,13 +226,13 @@ def resolve(request: Request, existing: Path | None, choice: preset.Choice | Non
     else:
         raw = configs.load(configs.find(name))
     given = (choice.overrides if choice else {}) | overrides(options)
-    config = whole(configs.build(configs.override(raw, given)))
+    config = with_model_defaults(configs.build(configs.override(raw, given)))
     if existing is not None and recorded(existing):
         config = _resumed(config, existing, options)
     return config, name
 
 
-def whole(config: Config) -> Config:
+def with_model_defaults(config: Config) -> Config:
     """The configuration with the model's defaults written out, so that a later version's defaults do not change this run.
 
     Raises:
@@ -273,7 +273,7 @@ def _may_change(key: str) -> bool:
 
 def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
     # Rebuilt, so that keys newer than the run have their defaults.
-    old = configs.to_dict(whole(configs.build(configs.load(existing / "config.yml"))))
+    old = configs.to_dict(with_model_defaults(configs.build(configs.load(existing / "config.yml"))))
     if "global_batch" not in str(options.get("set", "")):
         config = _changed(config, {"train.global_batch": old["train"]["global_batch"]})
     changed = [key for key in configs.differences(old, configs.to_dict(config)) if not _may_change(key)]
@@ -296,7 +296,7 @@ def changes(existing: Path | None, asked: Config, config: Config, workers: int) 
     """
     if existing is None:
         return []
-    old = configs.to_dict(whole(configs.build(configs.load(existing / "config.yml"))))
+    old = configs.to_dict(with_model_defaults(configs.build(configs.load(existing / "config.yml"))))
     by_inventory = set(configs.differences(configs.to_dict(asked), configs.to_dict(config)))
     new = configs.to_dict(config)
     keys = [key for key in configs.differences(old, new) if key not in GUARDED_BY_DIGEST and key not in by_inventory]

@@ -39,7 +39,7 @@ def read(run: Path) -> dict[str, list[dict[str, Any]]]:
         files = [*sorted(folder.glob("metrics-*.jsonl")), folder / "metrics.jsonl"]
         records = [record for path in files for record in of_worker(read_records(path))]
         if records:
-            samples[folder.name] = whole(records)
+            samples[folder.name] = full_steps(records)
     return samples
 
 
@@ -48,7 +48,7 @@ def of_worker(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [record for record in records if record["kind"] == "split"]
 
 
-def whole(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def full_steps(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One host's samples without ragged steps: the last step of an epoch takes the remaining images."""
     images = [sample.get("images", 0) for sample in samples]
     return [sample for sample, count in zip(samples, images, strict=True) if count >= WHOLE * max(images)]
@@ -56,7 +56,7 @@ def whole(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def median(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Milliseconds of every phase, in order: the median over one host's whole steps. Empty without samples."""
-    steps = whole(samples)
+    steps = full_steps(samples)
     return {phase: 1000 * statistics.median(sample[phase] for sample in steps) for phase in PHASES} if steps else {}
 
 
@@ -75,7 +75,7 @@ def own_seconds(samples: Mapping[str, Sequence[dict[str, Any]]]) -> float:
 
     Without compression, which only several workers do.
     """
-    return max(statistics.median(sum(sample[phase] for phase in OWN) for sample in whole(records)) for records in samples.values())
+    return max(statistics.median(sum(sample[phase] for phase in OWN) for sample in full_steps(records)) for records in samples.values())
 
 
 def slowest(hosts: dict[str, dict[str, float]]) -> tuple[str, float, float] | None:
