@@ -10,7 +10,6 @@ from trainer import environment
 
 AUTO = "auto"
 CHOSEN = "port_chosen"
-ROLES = ("chief", "worker", "ps", "evaluator")
 PORTS = ("port", "direct_port")
 """TensorFlow's port, and the port to which other workers connect to send gradients."""
 DIRECT = 1000
@@ -21,24 +20,18 @@ def tf_config(hosts: list[dict[str, Any]], name: str) -> dict[str, Any]:
     """TF_CONFIG of one host, as TensorFlow's `TFConfigClusterResolver` reads it.
 
     Args:
-        hosts: the hosts that train, by rank: `name`, `address`, `port`, and optionally `role` (`worker` by default; also `chief`, `ps`,
-            `evaluator`).
+        hosts: the hosts that train, by rank: `name`, `address`, `port`. All are workers, the first is their chief.
         name: the host whose TF_CONFIG is wanted.
 
     Raises:
-        AnsibleFilterError: a host without an address or port, two hosts with the same address and port, an unknown role, more than one
-            chief, or a name that is not among the hosts.
+        AnsibleFilterError: a host without an address or port, two hosts with the same address and port, or a name that is not among
+            the hosts.
     """
     check_hosts(hosts)
-    members: dict[str, list[dict[str, Any]]] = {}
-    for host in hosts:
-        members.setdefault(host.get("role", "worker"), []).append(host)
-    cluster = {role: [endpoint(host) for host in members[role]] for role in ROLES if role in members and role != "evaluator"}
-    for role, those in members.items():
-        for index, host in enumerate(those):
-            if host["name"] == name:
-                return {"cluster": cluster, "task": {"type": role, "index": index}}
-    raise AnsibleFilterError(f"TF_CONFIG: {name} is not among the hosts that train: {', '.join(host['name'] for host in hosts)}")
+    names = [host["name"] for host in hosts]
+    if name not in names:
+        raise AnsibleFilterError(f"TF_CONFIG: {name} is not among the hosts that train: {', '.join(names)}")
+    return {"cluster": {"worker": [endpoint(host) for host in hosts]}, "task": {"type": "worker", "index": names.index(name)}}
 
 
 def endpoint(host: dict[str, Any]) -> str:
@@ -68,8 +61,6 @@ def check_hosts(hosts: list[dict[str, Any]]) -> None:
         names = ", ".join(host["name"] for host in hosts if twice[0] in endpoints(host))
         kinds = "worker_port" if [endpoint(host) for host in hosts].count(twice[0]) > 1 else "worker_port and worker_direct_port"
         raise AnsibleFilterError(f"TF_CONFIG: {names} share {twice[0]}; give each a worker_address or {kinds} of its own")
-    if sum(host.get("role") == "chief" for host in hosts) > 1:
-        raise AnsibleFilterError("TF_CONFIG: more than one host has the role chief; a cluster has one")
 
 
 def _check_host(host: dict[str, Any]) -> None:
@@ -80,8 +71,6 @@ def _check_host(host: dict[str, Any]) -> None:
         if (kind == "port" or kind in host) and (not str(port).isdecimal() or not 0 < int(port) < 65536):
             words = kind.replace("_", " ")
             raise AnsibleFilterError(f"TF_CONFIG: {host['name']}: {words} {port!r} is not a number from 1 to 65535; set worker_{kind}")
-    if host.get("role", "worker") not in ROLES:
-        raise AnsibleFilterError(f"TF_CONFIG: {host['name']}: role {host['role']!r} is unknown; it must be one of: {', '.join(ROLES)}")
 
 
 def check_absolute(variables: dict[str, str]) -> None:
