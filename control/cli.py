@@ -55,8 +55,8 @@ def publish(arguments: argparse.Namespace) -> int:
     from control.datasets import publish as publishing
     from control.datasets.sources import open_source
 
-    def progress(done: int, total: int) -> None:
-        print(f"checked {done:,} of {total:,} images", flush=True)
+    def progress(checked: int, total: int) -> None:
+        print(f"checked {checked:,} of {total:,} images", flush=True)
 
     source = open_source(arguments.source, arguments.path)
     manifest = publishing.publish(source, arguments.packs, arguments.allow_bad_images, progress)
@@ -71,11 +71,11 @@ def convert(arguments: argparse.Namespace) -> int:
 
     worker.quiet_tensorflow()
 
-    def progress(line: str) -> None:
+    def show(line: str) -> None:
         print(line, flush=True)
 
     given = (arguments.source, arguments.path, arguments.digest, arguments.out)
-    print(json.dumps(converting.convert(*given, progress, arguments.check)))
+    print(json.dumps(converting.convert(*given, show, arguments.check)))
     return DONE
 
 

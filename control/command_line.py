@@ -12,8 +12,7 @@ from ansible import context
 from ansible.parsing.dataloader import DataLoader
 from ansible.utils.vars import load_extra_vars
 
-from control import operator_variables
-from control.project import ROOT
+from control import operator_variables, project
 from trainer.errors import LockstepError
 
 COMMAND = re.compile(r"ansible-playbook (?=(playbooks/|benchmarks/)?\w+\.yml)(?!lab\.yml)")
@@ -54,14 +53,14 @@ def operator_options(command: str, task_vars: dict[str, Any]) -> dict[str, Any]:
     if task_vars.get("ansible_limit"):
         raise LockstepError(
             f"--limit {task_vars['ansible_limit']}: a synchronous cluster waits for every worker, so hosts can't be left out; "
-            "leave --limit away and choose how many train with -e workers=N, or take hosts out of the inventory."
+            "omit --limit and choose how many train with -e workers=N, or take hosts out of the inventory."
         )
     return operator_variables.check(command, extra_variables(), inventory_variables())
 
 
 def inventory_variables() -> set[str]:
     """Variables that an inventory may set and `-e` may therefore override: the roles' own and a few more."""
-    files = ROOT.glob("roles/*/defaults/main.yml")
+    files = project.ROOT.glob("roles/*/defaults/main.yml")
     return INVENTORY.union(*(yaml.safe_load(file.read_text(encoding="utf-8")) for file in files))
 
 
@@ -80,10 +79,5 @@ def as_typed(text: str) -> str:
     given = (context.CLIARGS.get("inventory") or ()) if context.CLIARGS else ()
     if not given or not any(argument.startswith(("-i", "--inventory")) for argument in sys.argv[1:]):
         return text
-    options = " ".join(f"-i {shlex.quote(typed_path(one))}" for one in given)
+    options = " ".join(f"-i {shlex.quote(project.relative(Path(one)))}" for one in given)
     return COMMAND.sub(lambda match: f"{match.group(0)}{options} ", text)
-
-
-def typed_path(path: str) -> str:
-    """A path below the current folder as a user would type it."""
-    return os.path.relpath(path) if path.startswith(f"{os.getcwd()}/") else path

@@ -9,12 +9,16 @@ from typing import Any
 from trainer.config import nearest
 from trainer.errors import ConfigError
 
+STATES = ("present", "absent")
+CONFIGURATION = {
+    "config": "name of a configuration, or a path",
+    "model": "a model of your own, as FILE.py:FUNCTION",
+    "dataset": "folder, file or source name",
+}
 COMMANDS: dict[str, dict[str, str]] = {
     "train": {
         "run": "run name; an existing one continues where it stopped",
-        "config": "name of a configuration, or a path",
-        "model": "a model of your own, as FILE.py:FUNCTION",
-        "dataset": "folder, file or source name",
+        **CONFIGURATION,
         "workers": "how many hosts train, in inventory order",
         "epochs": "how many in all",
         "set": "overrides, as in a.b=1,c=[1,2]",
@@ -24,13 +28,11 @@ COMMANDS: dict[str, dict[str, str]] = {
         "preflight": "false: start without looking at the hosts first",
         "evaluate": "true: loss and accuracy on the test images at the end",
         "show_config": "true: only print the whole configuration that would be used",
-        "remeasure": "true: measure anew what auto chooses, and keep that for these hosts",
+        "remeasure": "true: measure again what auto chooses, and keep it for these hosts",
     },
     "sweep": {
         "sweep": "the sweep's name; an existing one is continued",
-        "config": "name of a configuration, or a path",
-        "model": "a model of your own, as FILE.py:FUNCTION",
-        "dataset": "folder, file or source name",
+        **CONFIGURATION,
         "workers": "numbers of workers to measure, as in 3 or 1,3,5 or 1-5; default: 1 to all",
         "repeats": "how often each is measured; default: 3",
         "epochs": "epochs of a trial; default: 3",
@@ -38,23 +40,21 @@ COMMANDS: dict[str, dict[str, str]] = {
         "checkpoint_every": "steps between saved states to compare, as in 50,200,1000",
         "set": "overrides, as in a.b=1,c=[1,2]",
         "seed": "of the order of the trials; default: drawn, and recorded",
-        "measure": "false: only tell again what the measurements say",
-        "watts_per_node": "watts of a host while it trains, for joules an epoch",
-        "meter": "address of a metering plug that all hosts draw from, for joules an epoch as measured",
+        "measure": "false: only show the analysis of the measurements again",
+        "watts_per_node": "watts of a host while it trains, for joules per epoch",
+        "meter": "address of a metering plug that all hosts draw from, for measured joules per epoch",
         "allow_bad_images": "leave unreadable images out",
         "preflight": "false: start without looking at the hosts first",
-        "remeasure": "true: measure anew what auto chooses, and keep that for these hosts",
+        "remeasure": "true: measure again what auto chooses, and keep it for these hosts",
     },
     "trial": dict.fromkeys(("run", "sweep", "config", "workers", "epochs", "set", "remeasure"), "of sweep.yml's own trials"),
     "doctor": {
-        "config": "name of a configuration, or a path",
-        "model": "a model of your own, as FILE.py:FUNCTION",
-        "dataset": "folder, file or source name",
+        **CONFIGURATION,
         "workers": "how many hosts, in inventory order; default: all",
         "set": "overrides, as in a.b=1,c=[1,2]",
         "selftest": "false: no two-step training at the end",
         "allow_bad_images": "leave unreadable images out",
-        "remeasure": "true: measure anew what auto chooses, and keep that for these hosts",
+        "remeasure": "true: measure again what auto chooses, and keep it for these hosts",
     },
     "evaluate": {
         "run": "run name; default: the latest",
@@ -99,7 +99,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "steps": "steps to time in a cell, at most; default: 40",
         "warm_up": "steps before; default: 16",
         "seconds": "the timed steps become fewer when they would take longer; default: 20",
-        "batch": "images a step on each worker; default: 64",
+        "batch": "images per step on each worker; default: 64",
         "threads": "threads of each system on a host; default: the host's whole cores, at least 1",
         "seed": "of the order of the cells; default: 1",
         "peers_path": "folder on the hosts for the peers' environments; default: peers in worker_root",
@@ -107,9 +107,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "playbooks/slurm": {
         "run": "run name; an existing one continues where it stopped",
-        "config": "name of a configuration, or a path",
-        "model": "a model of your own, as FILE.py:FUNCTION",
-        "dataset": "folder, file or source name",
+        **CONFIGURATION,
         "workers": "how many nodes Slurm is asked for; default: as many as the inventory has",
         "epochs": "how many in all",
         "set": "overrides, as in a.b=1,c=[1,2]",
@@ -118,7 +116,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "detach": "return once the job is submitted",
         "time": "the job's limit, as Slurm takes it: 1:30:00; default: the partition's",
         "partition": "Slurm's partition; default: its own",
-        "remeasure": "true: measure anew what auto chooses, and keep that for these hosts",
+        "remeasure": "true: measure again what auto chooses, and keep it for these hosts",
     },
     "playbooks/lab_slurm": {"state": "present or absent"},
     "playbooks/delete_run": {"run": "run name"},
@@ -175,27 +173,39 @@ def check(command: str, given: Mapping[str, Any], inventory: Iterable[str]) -> d
     Raises:
         ConfigError: a name that this command does not take, with the nearest one that it does.
     """
-    known, overridable = COMMANDS[command], set(inventory)
+    taken, overridable = COMMANDS[command], set(inventory)
     if "_raw_params" in given:
         raise ConfigError(
             f"-e ... {given['_raw_params']}: Ansible splits a value at spaces; "
             "put quotes inside the quotes, as in -e 'dataset=\"my pictures\"'"
         )
     for name in given:
-        if name in known or name in overridable or name.startswith("ansible_"):
+        if name in taken or name in overridable or name.startswith("ansible_"):
             continue
         others = _owners(name)
         where = f" It belongs to: {', '.join(f'{other}.yml' for other in others)}." if others else ""
         raise ConfigError(
-            f"-e {name}={given[name]}: {command}.yml takes no such variable{nearest(name, known)}; it takes: {', '.join(known)}.{where}"
+            f"-e {name}={given[name]}: {command}.yml takes no such variable{nearest(name, taken)}; it takes: {', '.join(taken)}.{where}"
         )
-    return {name: value for name, value in given.items() if name in known}
+    return {name: value for name, value in given.items() if name in taken}
 
 
 def _owners(name: str) -> list[str]:
     """Commands that take a variable; benchmarks only if no other does."""
-    found = sorted(command for command, names in COMMANDS.items() if name in names and command != "trial")
-    return [command for command in found if "/" not in command] or found
+    commands = sorted(command for command, names in COMMANDS.items() if name in names and command != "trial")
+    return [command for command in commands if "/" not in command] or commands
+
+
+def check_state(options: Mapping[str, Any]) -> str:
+    """`state`: present (the default) or absent.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    state = str(options.get("state", "present"))
+    if state not in STATES:
+        raise ConfigError(f"state={state}: expected present or absent{nearest(state, STATES)}")
+    return state
 
 
 def integer(name: str, value: Any) -> int:

@@ -1,14 +1,15 @@
-"""A line that is redrawn on a terminal, and printed rarely elsewhere."""
+"""Progress for the user: a redrawn line, the time left, a run's records as lines."""
 
 import shutil
 import time
 from typing import Any
 
+from control import text
 from trainer.terminal import printable, printable_lines
 
 
 class Line:
-    """One progress line, drawn through Ansible's Display (which reaches the main process)."""
+    """One progress line, redrawn on a terminal and printed rarely elsewhere; Ansible's Display reaches the main process."""
 
     def __init__(self, display: Any, terminal: bool, every: float = 5.0):
         """Redraw on a `terminal`; otherwise print a line every `every` seconds."""
@@ -57,3 +58,33 @@ class Estimate:
             (first, start), (last, end) = self._epochs[0], self._epochs[-1]
             return (last - first) / ((end - start) * self._counts["steps_per_epoch"]) * steps
         return steps * self._counts["global_batch"] / images_per_s if images_per_s else None
+
+
+class Progress:
+    """Shows a run's records of metrics.jsonl."""
+
+    def __init__(self, line: Line, counts: dict[str, Any], quiet: bool = False):
+        """Show them through `line`; `quiet` leaves out the lines that stay, except warnings."""
+        self._line, self._counts, self._quiet = line, counts, quiet
+        self._estimate = Estimate(counts)
+        self._last_epoch: dict[str, Any] | None = None
+
+    def show(self, host: str, record: dict[str, Any]) -> None:
+        """Show a record of that host's worker."""
+        kind = record["kind"]
+        if kind == "warning":
+            self._line.print(f"{host}: {record['text']}")
+        elif kind == "phase" and record["phase"] != "training":
+            self._line.update(f"{host}: {record['phase']} {record['note']}".rstrip())
+        elif kind == "steps":
+            left = self._estimate.left(record["step"], record["images_per_s"])
+            self._line.update(text.progress(record, self._counts, self._last_epoch, left))
+        elif kind == "epoch" and not self._quiet:
+            self._last_epoch = record
+            self._estimate.epoch(record["t"], record["epoch"])
+            left = self._estimate.left(record["epoch"] * self._counts["steps_per_epoch"], record["images_per_s"])
+            self._line.print(text.epoch_line(record, self._counts, left))
+        elif kind == "reduction" and not self._quiet:
+            self._line.print(f"Gradients are sent {record['why']}.")
+        elif kind == "shares" and not self._quiet:
+            self._line.print(f"The global batch is divided: {record['told']}.")

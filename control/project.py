@@ -10,12 +10,12 @@ TRIALS = "trials"
 """Folder of a sweep's trials: `trials/<sweep>` below worker_root, which may be this very folder; `sweeps/<sweep>/trials` here."""
 
 
-def runs_folder(place: str) -> Path:
+def runs_folder(run_kind: str) -> Path:
     """Folder of run directories on the control node: the user's runs, a sweep's trials, or a command's own."""
-    kind, _, name = place.partition("/")
+    kind, _, name = run_kind.partition("/")
     if kind == TRIALS:
         return SWEEPS / name / TRIALS
-    return RUNS if place == "runs" else PRIVATE / place
+    return RUNS if run_kind == "runs" else PRIVATE / run_kind
 
 
 def sweeps() -> list[str]:

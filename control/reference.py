@@ -51,9 +51,9 @@ def _models() -> str:
     parts = ["## `model`: what a registered model takes\n"]
     for name in models.names():
         entry = registry.entry(name)
-        said = (inspect.getdoc(entry.build) or "").partition("\n")[0]
+        summary = (inspect.getdoc(entry.build) or "").partition("\n")[0]
         options = table("model.", entry.options) if dataclasses.fields(entry.options) else "No options."
-        parts.append(f"### `{name}`\n\n{said}\n\n{options}\n")
+        parts.append(f"### `{name}`\n\n{summary}\n\n{options}\n")
     return "\n".join(parts)
 
 
@@ -78,13 +78,13 @@ def table(prefix: str, kind: type) -> str:
 def docstrings(kind: type) -> dict[str, str]:
     """The docstring of each field of a dataclass, in one line."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    found, name = {}, None
+    meanings, name = {}, None
     for node in typing.cast(ast.ClassDef, tree).body:
         if isinstance(node, ast.AnnAssign):
             name = typing.cast(ast.Name, node.target).id
         elif name and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            found[name], name = " ".join(str(node.value.value).split()), None
-    return found
+            meanings[name], name = " ".join(str(node.value.value).split()), None
+    return meanings
 
 
 def type_name(hint: Any) -> str:
@@ -110,8 +110,8 @@ def _default(field: Any) -> str:
 
 
 def _first_line(kind: Any) -> str:
-    said = (inspect.getdoc(kind) or "").partition("\n")[0]
-    return said[:1].lower() + said[1:].rstrip(".")
+    summary = (inspect.getdoc(kind) or "").partition("\n")[0]
+    return summary[:1].lower() + summary[1:].rstrip(".")
 
 
 if __name__ == "__main__":

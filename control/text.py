@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from control.runs import outcome
-from control.runs.course import Verdict, judge
+from control.runs import course, outcome
+from control.runs.outcome import Verdict
 from trainer.terminal import printable
 
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
@@ -49,34 +49,34 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
 
 
-def plan(made: dict[str, Any], runs: str, warnings: Sequence[str] = ()) -> str:
+def plan(plan: dict[str, Any], runs: str, warnings: Sequence[str] = ()) -> str:
     """The plan as a block of lines."""
-    counts, config, dataset = made["counts"], made["config"], made["dataset"]
-    hosts = ", ".join(f"{rank} {host['name']} {host['address']}:{host['port']}" for rank, host in enumerate(made["hosts"]))
-    chosen = "; ports chosen free for this launch" if any(host.get("port_chosen") for host in made["hosts"]) else ""
+    counts, config, dataset = plan["counts"], plan["config"], plan["dataset"]
+    hosts = ", ".join(f"{rank} {host['name']} {host['address']}:{host['port']}" for rank, host in enumerate(plan["hosts"]))
+    chosen = "; ports chosen free for this launch" if any(host.get("port_chosen") for host in plan["hosts"]) else ""
     size = "x".join(str(side) for side in config["data"]["image_size"])
     digest = dataset["digest"][:16] if dataset["digest"] else "to be published now"
     images = f"{counts['train_images']:,} training, {counts['validation_images']:,} validation, {dataset['test']:,} test images"
     pairs = [
-        ("run", f"{made['run']} ({'continues' if made['resume'] else 'new'}, configuration {made['config_name']})"),
-        ("hosts", f"{len(made['hosts'])} (rank host address): {hosts}{chosen}"),
-        ("model", f"{model_name(config['model'])}, {made['parameters']['total']:,} parameters, input {size}"),
+        ("run", f"{plan['run']} ({'continues' if plan['resume'] else 'new'}, configuration {plan['config_name']})"),
+        ("hosts", f"{len(plan['hosts'])} (rank host address): {hosts}{chosen}"),
+        ("model", f"{model_name(config['model'])}, {plan['parameters']['total']:,} parameters, input {size}"),
         ("dataset", f"{_source(config['data'], dataset)} ({digest}): {len(dataset['classes'])} classes, {images}"),
         (
             "global batch",
-            f"{counts['global_batch']} images a step over {count(counts['workers'], 'worker')}"
-            f"{made.get('divided') or _sizes(config.get('train', {}).get('batch_sizes'))}",
+            f"{counts['global_batch']} images per step on {count(counts['workers'], 'worker')}"
+            f"{plan.get('divided') or _sizes(config.get('train', {}).get('batch_sizes'))}",
         ),
-        *([("gradients", made["gradients"])] if made.get("gradients") else []),
-        ("steps", f"{counts['steps_per_epoch']:,} an epoch x {count(counts['epochs'], 'epoch')} = {counts['total_steps']:,}"),
-        ("results", f"{runs}/{made['run']}"),
+        *([("gradients", plan["gradients"])] if plan.get("gradients") else []),
+        ("steps", f"{counts['steps_per_epoch']:,} per epoch x {count(counts['epochs'], 'epoch')} = {counts['total_steps']:,}"),
+        ("results", f"{runs}/{plan['run']}"),
     ]
-    if (made.get("choice") or {}).get("why"):
-        pairs.insert(1, ("configuration", made["choice"]["why"]))
+    if (plan.get("choice") or {}).get("why"):
+        pairs.insert(1, ("configuration", plan["choice"]["why"]))
     if dataset.get("note"):
         pairs.append(("split", dataset["note"]))
-    if "needs" in made:
-        pairs.append(("disk", _disk(made["needs"], config["checkpoint"]["snapshots"])))
+    if "needs" in plan:
+        pairs.append(("disk", _disk(plan["needs"], config["checkpoint"]["snapshots"])))
     if dataset["ignored"]:
         pairs.append(("ignored", f"{dataset['ignored']} entries of class folders that are no image files"))
     if dataset["left_out"]:
@@ -119,20 +119,15 @@ def progress(record: dict[str, Any], counts: dict[str, Any], last_epoch: dict[st
 
 def epoch_line(row: dict[str, Any], counts: dict[str, Any], eta: float | None) -> str:
     """One line for a finished epoch."""
-    left = duration(eta) if eta is not None else "-"
     step = min(row["epoch"] * counts["steps_per_epoch"], counts["total_steps"])
-    return (
-        f"epoch {row['epoch']}/{counts['epochs']}  step {step:,}/{counts['total_steps']:,}  "
-        f"{row['images_per_s']:,.0f} images/s  loss {row['loss']:.4f}  accuracy {row['accuracy']:.4f}  "
-        f"val accuracy {row['val_accuracy']:.4f}  ETA {left}"
-    )
+    return progress({**row, "step": step}, counts, row, eta)
 
 
 def history(rows: Sequence[dict[str, Any]]) -> str:
     """The table of epochs; a long one keeps its first, best and last rows."""
     shown = list(rows)
     if len(rows) > 24:
-        best = max(rows, key=lambda row: (row["val_accuracy"], -row["epoch"]))["epoch"]
+        best = course.best(rows)["epoch"]
         shown = [row for row in rows if row["epoch"] <= 3 or row["epoch"] == best or row["epoch"] > rows[-1]["epoch"] - 10]
     cells = [
         [
@@ -171,12 +166,12 @@ def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[s
     if summary.get("best"):
         best = summary["best"]
         pairs.append(("best epoch", f"{best['epoch']} (validation accuracy {best['val_accuracy']:.4f})"))
-    pairs += [("time", said)] if (said := times(summary)) else []
+    pairs += [("time", duration_text)] if (duration_text := times(summary)) else []
     if summary.get("images_per_s"):
         pairs.append(("speed", f"{summary['images_per_s']:,.0f} images/s in training steps"))
-    whole = [row["seconds"] for row in rows if row["epoch"] <= summary.get("epochs_done", len(rows))]
-    if len(whole) > 1:
-        pairs.append(("mean epoch", f"{statistics.fmean(whole):,.1f} s of training steps"))
+    epoch_seconds = [row["seconds"] for row in rows if row["epoch"] <= summary.get("epochs_done", len(rows))]
+    if len(epoch_seconds) > 1:
+        pairs.append(("mean epoch", f"{statistics.fmean(epoch_seconds):,.1f} s of training steps"))
     if predicted:
         pairs.append(("predicted", predicted))
     if digests := summary.get("weights_sha256_by_rank"):
@@ -192,7 +187,7 @@ def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[s
 def weights(digests: Sequence[str]) -> str:
     """A sentence on the digests of the weights, one per worker."""
     if len(set(digests)) > 1:
-        return f"DIFFERENT on {len(digests)} workers, which must not be: sha256 {', '.join(digest[:16] for digest in digests)}"
+        return f"DIFFERENT on {len(digests)} workers, which must not happen: sha256 {', '.join(digest[:16] for digest in digests)}"
     where = f"equal on all {len(digests)} workers" if len(digests) > 1 else "of the only worker"
     return f"{where} (sha256 {digests[0][:16]})"
 
@@ -213,11 +208,11 @@ def times(summary: dict[str, Any]) -> str:
         parts.append(f"{duration(launch['seconds_from_enter'])} from Enter to {until}")
         if "seconds_training" in launch:
             before, trained, after = (duration(launch[f"seconds_{name}"]) for name in ("to_training", "training", "after_training"))
-            parts.append(f", of it training {trained} with validation and saving (before it {before}, after it {after})")
+            parts.append(f", {trained} of it training with validation and saving ({before} before, {after} after)")
         else:
             parts.append(", no step was trained")
     elif summary.get("seconds_total"):
-        parts.append(f"{duration(summary['seconds_total'])} of the chief's process, of it training {duration(summary['seconds_training'])}")
+        parts.append(f"{duration(summary['seconds_total'])} of the chief's process, {duration(summary['seconds_training'])} of it training")
     if parts and summary.get("restarts") and "seconds_training" in summary:
         parts.append(f"; all {summary['restarts'] + 1} launches trained {duration(summary['seconds_training'])}")
     return "".join(parts)
@@ -225,15 +220,15 @@ def times(summary: dict[str, Any]) -> str:
 
 def after_run(run: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]] = ()) -> list[tuple[str, str]]:
     """Commands that a user may want after a run; training longer only if it is not advised against."""
-    commands, crash = [], summary.get("failure") or {}
-    if summary["state"] in UNFINISHED and not crash.get("again"):
+    commands, failed = [], summary.get("failure") or {}
+    if summary["state"] in UNFINISHED and not failed.get("again"):
         commands.append(go_on(run, summary))
-    if summary["state"] == "FAILED" and (option := _without_onednn(crash)):
+    if summary["state"] == "FAILED" and (option := _without_onednn(failed.get("exit_code"), failed.get("environment"))):
         commands.append(("continue without oneDNN", f"{go_on(run, summary)[1]} -e {option}"))
     if summary.get("best"):
         commands.append(("accuracy on the test images", f"ansible-playbook evaluate.yml -e run={run} -e epoch=first,best,last"))
         commands.append(("curves", "ansible-playbook tensorboard.yml"))
-    if summary["state"] == "SUCCEEDED" and not (rows and judge(rows).verdict is Verdict.OVERFITS):
+    if summary["state"] == "SUCCEEDED" and not (rows and course.judge(rows).verdict is course.Verdict.OVERFITS):
         commands.append(go_on(run, summary))
     if summary["state"] == "FAILED" and "started_by" not in summary:
         commands.append(("all logs", f"ansible-playbook logs.yml -e run={run}"))
@@ -256,10 +251,10 @@ def go_on(run: str, summary: dict[str, Any], epochs: int | None = None) -> tuple
         return "continue where it stopped", command
     if summary.get("state") != "SUCCEEDED":
         return "it is still training, or nobody watched its end", ""
-    done = summary["epochs"] if epochs is None else epochs
+    trained = summary["epochs"] if epochs is None else epochs
     return "train longer", f"{command} -e set=train.steps={summary['steps'] * 2}" if summary.get(
         "in_steps"
-    ) else f"{command} -e epochs={done * 2}"
+    ) else f"{command} -e epochs={trained * 2}"
 
 
 def under_way(run: str) -> str:
@@ -278,45 +273,45 @@ def next_commands(commands: Sequence[tuple[str, str]]) -> str:
     return "Next\n" + fields(list(commands)) if commands else ""
 
 
-def failure(verdict: dict[str, Any], others: Sequence[dict[str, Any]]) -> str:
+def failure(cause: Verdict, others: Sequence[Verdict]) -> str:
     """The root cause: first failing host, rank, exit code, its last lines; then what happened to the others."""
-    lines = [f"First failure: {verdict['host']} (rank {verdict['rank']}), {_ended(verdict)}", *_crash_hint(verdict)]
-    if verdict.get("message"):
-        lines.append(f"  {verdict['message']}")
-    if verdict.get("last_lines"):
-        lines += [f"  last lines of {verdict['host']}/worker.log:", *(f"    {line}" for line in verdict["last_lines"])]
-    lines += [f"  {other['host']} (rank {other['rank']}): {_ended(other)}" for other in others]
+    lines = [f"First failure: {cause.host} (rank {cause.rank}), {_ended(cause)}", *_crash_hint(cause)]
+    if cause.message:
+        lines.append(f"  {cause.message}")
+    if cause.last_lines:
+        lines += [f"  last lines of {cause.host}/worker.log:", *(f"    {line}" for line in cause.last_lines)]
+    lines += [f"  {other.host} (rank {other.rank}): {_ended(other)}" for other in others]
     return "\n".join(lines)
 
 
-def _ended(verdict: dict[str, Any]) -> str:
+def _ended(verdict: Verdict) -> str:
     """How a worker ended: its exit code, a signal and what it was doing then, or the state in which it was left."""
-    code = verdict.get("exit_code")
+    code = verdict.exit_code
     if code is None:
-        return str(verdict["state"])
-    name, phase, step = outcome.signal_of(code), verdict.get("phase"), verdict.get("step")
-    doing = f" while {phase}{f', after step {step:,}' if step else ''}" if phase and name else ""
+        return verdict.state
+    step = f", after step {verdict.step:,}" if verdict.step else ""
+    doing = f" while {verdict.phase}{step}" if verdict.phase else ""
     return f"exit code {code}{signal_name(code, doing)}"
 
 
-def _crash_hint(failure: dict[str, Any]) -> list[str]:
+def _crash_hint(cause: Verdict) -> list[str]:
     """What to try after a crash of native code."""
-    lines = ["  The launch before ended the same way: to continue as it is would end so again."] if failure.get("again") else []
-    if outcome.signal_of(failure.get("exit_code")) not in NATIVE:
+    lines = ["  The previous launch ended the same way; continued as it is, the run will end like that again."] if cause.again else []
+    if outcome.signal_of(cause.exit_code) not in NATIVE:
         return lines
-    if option := _without_onednn(failure):
+    if option := _without_onednn(cause.exit_code, cause.environment):
         return [
             *lines,
-            "  Native code crashed. oneDNN, TensorFlow's code for processors, does with some layers (strided 1x1 convolutions).",
+            "  Native code crashed. oneDNN, TensorFlow's library for CPUs, crashes with some layers (strided 1x1 convolutions).",
             f"  Fix: train without it: -e {option}, or worker_environment: {{{ONEDNN}: 0}} in the inventory",
         ]
-    return [*lines, f"  Native code crashed, and not in oneDNN ({ONEDNN}=0 is set). Fix: look at what the model's own code calls"]
+    return [*lines, f"  Native code crashed, but not in oneDNN ({ONEDNN}=0 is set). Fix: check what the model's own code calls"]
 
 
-def _without_onednn(failure: dict[str, Any]) -> str:
-    """An addition to a command that makes a run with crashing native code go on without oneDNN; empty if that does not help."""
-    tried = (failure.get("environment") or {}).get(ONEDNN) == "0"
-    return f"set=train.environment.{ONEDNN}=0" if outcome.signal_of(failure.get("exit_code")) in NATIVE and not tried else ""
+def _without_onednn(exit_code: int | None, environment: dict[str, str] | None) -> str:
+    """The option that continues a run without oneDNN after native code crashed; empty if that does not help."""
+    tried = (environment or {}).get(ONEDNN) == "0"
+    return f"set=train.environment.{ONEDNN}=0" if outcome.signal_of(exit_code) in NATIVE and not tried else ""
 
 
 def signal_name(code: int, doing: str = "") -> str:

@@ -56,6 +56,6 @@ def endpoint(address: str, port: object) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def tf_config(cluster: Mapping[str, Sequence[str]], index: int, role: str = "worker") -> dict[str, Any]:
-    """TF_CONFIG of the member with this index among those of its role; `cluster` holds all endpoints by role."""
-    return {"cluster": cluster, "task": {"type": role, "index": index}}
+def tf_config(endpoints: Sequence[str], rank: int) -> dict[str, Any]:
+    """TF_CONFIG of one worker; `endpoints` are those of all workers, by rank."""
+    return {"cluster": {"worker": list(endpoints)}, "task": {"type": "worker", "index": rank}}

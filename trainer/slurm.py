@@ -106,7 +106,7 @@ def tf_config(task: Allocation, port: int, resolve: Callable[[str], str] = socke
     Raises:
         ClusterError: a node's name does not resolve, or resolves to the loopback.
     """
-    return member.tf_config({"worker": [member.endpoint(_address(node, resolve), port) for node in task.nodes]}, task.rank)
+    return member.tf_config([member.endpoint(_address(node, resolve), port) for node in task.nodes], task.rank)
 
 
 def _address(node: str, resolve: Callable[[str], str]) -> str:

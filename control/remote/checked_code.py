@@ -31,11 +31,11 @@ def copy(shared: str, sha256: str, own: str) -> None:
     """Put a verified copy of the shared archive on this host's disk, whole or not at all; on failure, exit with a message."""
     data = content(shared)
     if data is None:
-        sys.exit(f"error: {shared}: no such file. Fix: run the same command again, it sends the code anew")
+        sys.exit(f"error: {shared}: no such file. Fix: run the same command again; it sends the code again")
     if digest(data) != sha256:
         sys.exit(
-            f"error: {shared} has SHA-256 {digest(data)[:16]}..., and {sha256[:16]}... was published; it is not run, somebody else wrote "
-            "it. Fix: run the same command again, it sends the code anew; and see who can write that folder"
+            f"error: {shared} has SHA-256 {digest(data)[:16]}..., and {sha256[:16]}... was published; it is not run: somebody else wrote "
+            "it. Fix: run the same command again; it sends the code again; and see who can write that folder"
         )
     os.makedirs(os.path.dirname(own), exist_ok=True)
     # Another worker on this host may make its copy at the same time.

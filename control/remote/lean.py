@@ -54,15 +54,28 @@ def execute(
     sent = payload(module, arguments, mark, check_mode)
     python = action._templar.template(interpreter(task_vars))
     command = f"{shlex.quote(python)} -c '{LOADER}'"
-    done = action._low_level_execute_command(command, in_data=sent, executable="/bin/sh")
-    answers = [line for line in done["stdout"].splitlines() if line.startswith(mark)]
+    completed = action._low_level_execute_command(command, in_data=sent, executable="/bin/sh")
+    answers = [line for line in completed["stdout"].splitlines() if line.startswith(mark)]
     if not answers:
-        said = printable((done["stderr"].strip() or done["stdout"].strip() or "nothing").splitlines()[-1])
-        raise AnsibleActionFail(f"{module} got no answer (exit code {done['rc']}): {said}")
+        output = printable((completed["stderr"].strip() or completed["stdout"].strip() or "nothing").splitlines()[-1])
+        raise AnsibleActionFail(f"{module} got no answer (exit code {completed['rc']}): {output}")
     try:
         return records.answer(answers[-1].removeprefix(mark), module)
     except LockstepError as error:
         raise AnsibleActionFail(str(error)) from None
+
+
+def require(action: ActionBase, module: str, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+    """What a module returns from the action's host.
+
+    Raises:
+        AnsibleConnectionFailure: the host can't be reached.
+        AnsibleActionFail: the module failed, or the host's Python returned no answer.
+    """
+    returned = execute(action, module, arguments, task_vars)
+    if returned.get("failed"):
+        raise AnsibleActionFail(str(returned["msg"]))
+    return returned
 
 
 def payload(module: str, arguments: dict[str, Any], mark: str, check_mode: bool) -> bytes:
@@ -77,6 +90,6 @@ def payload(module: str, arguments: dict[str, Any], mark: str, check_mode: bool)
 
 def interpreter(task_vars: dict[str, Any]) -> str:
     """The host's Python: the inventory's, the one Ansible found, or `python3`."""
-    named: str = task_vars.get("ansible_python_interpreter") or ""
-    found: str = task_vars.get("ansible_facts", {}).get("discovered_interpreter_python") or ""
-    return named if named and not named.startswith("auto") else found or "python3"
+    configured: str = task_vars.get("ansible_python_interpreter") or ""
+    discovered: str = task_vars.get("ansible_facts", {}).get("discovered_interpreter_python") or ""
+    return configured if configured and not configured.startswith("auto") else discovered or "python3"

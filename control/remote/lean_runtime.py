@@ -60,13 +60,13 @@ class AnsibleModule:
 
     def exit_json(self, **returned: Any) -> None:
         """Print the result and exit."""
-        self._tell({"changed": False, **returned})
+        self._print({"changed": False, **returned})
 
     def fail_json(self, msg: str, **returned: Any) -> None:
         """Print the failure and exit."""
-        self._tell({"failed": True, "msg": msg, **returned})
+        self._print({"failed": True, "msg": msg, **returned})
 
-    def _tell(self, returned: dict[str, Any]) -> None:
+    def _print(self, returned: dict[str, Any]) -> None:
         sys.stdout.write(f"\n{self.mark}{json.dumps(returned)}\n")
         sys.stdout.flush()
         sys.exit(0)
@@ -79,8 +79,8 @@ class AnsibleModule:
     @staticmethod
     def run_command(argv: list[str]) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of a command."""
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        completed = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        return completed.returncode, completed.stdout.decode(errors="replace"), completed.stderr.decode(errors="replace")
 
 
 def run(sent: dict[str, Any]) -> None:

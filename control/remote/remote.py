@@ -34,6 +34,7 @@ MARK = "=====lockstep====="
 STATE = re.compile(r"(.*/)?(state|memory)/step-\d+\.npz")
 LOOK = 4 * 2**20
 """Bytes of metrics.jsonl per look; the next look continues there."""
+FOLLOW_S = 0.5
 EXIT = 64 * 1024
 TAIL = 256 * 1024
 """Bytes at the end of worker.log that are searched for its last lines."""
@@ -108,7 +109,7 @@ class Worker:
         try:
             now = float(clock)
         except ValueError:
-            raise HostUnreachable(f"its clock says {printable(clock, 80)}") from None
+            raise HostUnreachable(f"its clock reads {printable(clock, 80)}") from None
         ahead = now - (asked + time.time()) / 2
         new, more = self._records(news, latest)
         heard = now - max(self._last, _seconds(touched)) if self._last is not None and not more else None
@@ -118,6 +119,25 @@ class Worker:
         except LockstepError as error:
             unclear = str(error)
         return Seen(new, end, alive.strip() == "alive", heard, ahead, unclear, more)
+
+    def follow(self, show: Callable[[dict[str, Any]], None], check: Callable[[], None] = lambda: None) -> Seen:
+        """Poll until the worker ends, and return the last look.
+
+        Args:
+            show: called with every record.
+            check: called after every look while the worker is alive; raises to leave it.
+
+        Raises:
+            HostUnreachable: as `poll`.
+        """
+        while True:
+            seen = self.poll()
+            for record in seen.records:
+                show(record)
+            if seen.exit is not None or not seen.alive:
+                return seen
+            check()
+            time.sleep(FOLLOW_S)
 
     def _session(self) -> str:
         """A command that prints `alive` if the worker's session exists."""
@@ -141,13 +161,13 @@ class Worker:
         """Whole records, and whether there are more; a torn last line is read again next time."""
         size = len(_bytes(news))
         full = size >= LOOK
-        whole = news[: news.rfind("\n") + 1]
-        lines = whole.split("\n")[1 if latest and full else 0 :]
+        complete = news[: news.rfind("\n") + 1]
+        lines = complete.split("\n")[1 if latest and full else 0 :]
         # Skip a line longer than a look.
-        self._offset += size if full and not whole else len(_bytes(whole))
+        self._offset += size if full and not complete else len(_bytes(complete))
         new, others = records.metrics(lines)
-        if others or (full and not whole):
-            self._warn("records", f"metrics.jsonl: {max(others, 1):,} lines are no records of a worker; they are passed over")
+        if others or (full and not complete):
+            self._warn("records", f"metrics.jsonl: {max(others, 1):,} lines are not valid records and are skipped")
         if new:
             self._last = new[-1]["t"]
         return new, full and not latest
@@ -176,9 +196,9 @@ class Worker:
         # What does not fit into one call comes with the next; so does the end of a line in progress.
         full = len(_bytes(news)) >= TAIL
         living = full or alive.strip() == "alive"
-        whole = news if not living or (full and "\n" not in news) else news[: news.rfind("\n") + 1]
-        self._log_offset = int(start) + len(_bytes(whole))
-        lines = whole.split("\n")
+        complete = news if not living or (full and "\n" not in news) else news[: news.rfind("\n") + 1]
+        self._log_offset = int(start) + len(_bytes(complete))
+        lines = complete.split("\n")
         return (logs.shown(logs.of_last_launch(lines))[-count:] if first else logs.shown(lines)), living
 
     def collect(self, into: Path, only: str | None = None, keep: bool = False, without: tuple[str, ...] = ()) -> list[str]:
@@ -199,7 +219,7 @@ class Worker:
                 continue
             tried = self._unfit.get((file.name, file.changed), 0)
             try:
-                path = admission.place(into, file.name)
+                path = admission.destination(into, file.name)
                 if tried < ATTEMPTS and not _same(path, file.size, file.changed):
                     self._fetch(f"{self.run}/{file.name}", path, file)
                     fetched.append(file.name[begin:])
@@ -209,7 +229,7 @@ class Worker:
                     self._warn("states", f"{file.name} {printable(error, 300)}")
                 else:
                     refused.append(admission.Refusal(file.name, printable(error, 300)))
-        self._warn("names", admission.told(refused))
+        self._warn("names", admission.summary(refused))
         _forget_old_states(into / (only or "."), {file.name[begin:] for file in taken})
         if not only and "checkpoints" not in without:
             _forget_old_snapshots(into)
@@ -253,24 +273,24 @@ class Worker:
             return False
         return not part.is_symlink()
 
-    def _warn(self, about: str, message: str) -> None:
+    def _warn(self, subject: str, message: str) -> None:
         """Warn once per subject: a watched host is polled every second."""
-        if message and about not in self._warned:
-            self._warned.add(about)
+        if message and subject not in self._warned:
+            self._warned.add(subject)
             # Ansible shows its own warnings only at the end of the task.
-            (self.say or _say)(f"[WARNING] {self.host or 'host'}: {message}")
+            (self.say or _print)(f"[WARNING] {self.host or 'host'}: {message}")
 
     def _shell(self, script: str) -> str:
         try:
-            done = self.action._low_level_execute_command(script, sudoable=False, executable="/bin/bash")
+            completed = self.action._low_level_execute_command(script, sudoable=False, executable="/bin/bash")
         except AnsibleConnectionFailure as error:
             raise HostUnreachable(str(error)) from None
-        if done["rc"] == 255 and self.action._connection.transport != "local":
-            raise HostUnreachable(printable(done["stderr"].strip()))
-        return str(done["stdout"])
+        if completed["rc"] == 255 and self.action._connection.transport != "local":
+            raise HostUnreachable(printable(completed["stderr"].strip()))
+        return str(completed["stdout"])
 
 
-def _say(message: str) -> None:
+def _print(message: str) -> None:
     """Print on its own line, whatever another host's progress has drawn."""
     line = Line(Display(), command_line.terminal())
     line.update("")
@@ -296,17 +316,17 @@ def _at_most(size: int) -> Iterator[None]:
 
 def _grow(local: Path, longer: Path) -> None:
     """Append what is new: TensorBoard keeps an event file open, and would never see another file in its place."""
-    with local.open("ab") as there, longer.open("rb") as new:
-        new.seek(there.tell())
-        shutil.copyfileobj(new, there)
+    with local.open("ab") as existing, longer.open("rb") as new:
+        new.seek(existing.tell())
+        shutil.copyfileobj(new, existing)
 
 
-def _forget_old_states(into: Path, there: set[str]) -> None:
+def _forget_old_states(into: Path, remote_names: set[str]) -> None:
     """Delete training states that a worker has replaced by newer ones."""
-    folders = {name.rpartition("/")[0] for name in there if STATE.fullmatch(name)}
+    folders = {name.rpartition("/")[0] for name in remote_names if STATE.fullmatch(name)}
     for folder in folders:
         ours = sealed.names(into / folder)
-        replaced = [name for name in ours if f"{folder}/{name}" not in there]
+        replaced = [name for name in ours if f"{folder}/{name}" not in remote_names]
         newest = next((name for name in reversed(ours) if name not in replaced), "")
         older = [name for name in replaced if sealed.step_of(name) < sealed.step_of(newest)]
         if older and not sealed.damage(into / folder / newest):

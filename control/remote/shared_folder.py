@@ -74,30 +74,30 @@ class SharedFolder:
         if dataset and not stamps:
             always.pop()
             self._send_folder(dataset)
-        known = self._known(dataset) if dataset else {}
-        doubtful = [part for part in parts if stamps and (whole or stamps.get(part.remote) != known.get(part.remote, ""))]
+        seen = self._stored_stamps(dataset) if dataset else {}
+        doubtful = [part for part in parts if stamps and (whole or stamps.get(part.remote) != seen.get(part.remote, ""))]
         sums |= self._look(doubtful, [])[0] if doubtful else {}
-        fixed = [self._mend(item, sums) for item in {item.remote: item for item in [*always, *doubtful]}.values()]
-        if dataset and (stamps != known or any(fixed)):
-            write_json(self._place(dataset), self._look([], parts)[1] if any(fixed) or not stamps else stamps)
+        fixed = [self._send_unless_there(item, sums) for item in {item.remote: item for item in [*always, *doubtful]}.values()]
+        if dataset and (stamps != seen or any(fixed)):
+            write_json(self._stamps_file(dataset), self._look([], parts)[1] if any(fixed) or not stamps else stamps)
 
-    def told(self) -> str:
+    def warning(self) -> str:
         """What was replaced, for the user; empty if nothing was."""
         if not self.replaced:
             return ""
         return (
-            f"warning: {', '.join(self.replaced)}: other bytes than were published; sent anew. Somebody else can write that folder, or "
-            "its disk is damaged: see its owner and mode (ls -l), and docs/security.md"
+            f"warning: {', '.join(self.replaced)}: contents differ from what was published; sent again. Somebody else can write to that "
+            "folder, or its disk is damaged. Fix: check its owner and mode (ls -l); see docs/security.md"
         )
 
-    def _mend(self, item: Item, sums: Mapping[str, str]) -> bool:
+    def _send_unless_there(self, item: Item, sums: Mapping[str, str]) -> bool:
         """Send a file unless it is there as published; returns whether it was sent."""
-        there, here = sums.get(item.remote), sha256_file(item.local) if item.local.is_file() else ""
-        if there == (item.sha256 or here):
+        remote_sha256, local_sha256 = sums.get(item.remote), sha256_file(item.local) if item.local.is_file() else ""
+        if remote_sha256 == (item.sha256 or local_sha256):
             return False
-        if not here or here != (item.sha256 or here):
-            raise AnsibleActionFail(_lost(item, there))
-        (self.replaced if there else self.sent).append(item.remote)
+        if not local_sha256 or local_sha256 != (item.sha256 or local_sha256):
+            raise AnsibleActionFail(_lost(item, remote_sha256))
+        (self.replaced if remote_sha256 else self.sent).append(item.remote)
         with_progress(self._action, item.what, self._host).file(item.local, item.remote)
         return True
 
@@ -110,26 +110,26 @@ class SharedFolder:
     def _look(self, hashed: Iterable[Item], stamped: Iterable[Item]) -> tuple[dict[str, str], dict[str, str]]:
         """SHA-256 and stamps of those files that are readable there, by path, in one call."""
         words = {name: " ".join(shlex.quote(item.remote) for item in items) for name, items in (("hashed", hashed), ("stamped", stamped))}
-        done = self._action._low_level_execute_command(LOOK.format(**words), sudoable=False, executable="/bin/sh")
-        if done["rc"] != 0:
-            raise AnsibleActionFail(f"{self._host}: looking at the shared folder failed: {done['stderr'].strip()}")
+        completed = self._action._low_level_execute_command(LOOK.format(**words), sudoable=False, executable="/bin/sh")
+        if completed["rc"] != 0:
+            raise AnsibleActionFail(f"{self._host}: looking at the shared folder failed: {completed['stderr'].strip()}")
         seen: dict[str, dict[str, str]] = {"sum": {}, "stamp": {}}
-        for line in str(done["stdout"]).splitlines():
+        for line in str(completed["stdout"]).splitlines():
             kind, value, path = line.split(" ", 2)
             seen[kind][path] = value
         return seen["sum"], seen["stamp"]
 
-    def _place(self, dataset: Item) -> Path:
+    def _stamps_file(self, dataset: Item) -> Path:
         return SEEN / f"{hashlib.sha256(f'{self._host} {dataset.remote}'.encode()).hexdigest()[:16]}.json"
 
-    def _known(self, dataset: Item) -> dict[str, str]:
-        path = self._place(dataset)
+    def _stored_stamps(self, dataset: Item) -> dict[str, str]:
+        path = self._stamps_file(dataset)
         return dict(read_json(path)) if path.is_file() else {}
 
 
-def _lost(item: Item, there: str | None) -> str:
-    state = f"has SHA-256 {there[:16]}..., and {item.sha256[:16]}... was published" if there and item.sha256 else "is missing or changed"
+def _lost(item: Item, actual: str | None) -> str:
+    state = f"has SHA-256 {actual[:16]}..., and {item.sha256[:16]}... was published" if actual and item.sha256 else "is missing or changed"
     return (
-        f"{item.remote} {state}, and this machine's own copy ({item.local}) is gone or changed, too. Fix: a training with the same dataset "
-        "and the same version of Lockstep publishes it anew (a new run name is enough); or restore that copy from a backup"
+        f"{item.remote} {state}, and this machine's own copy ({item.local}) is missing or changed, too. Fix: train with the same dataset "
+        "and the same version of Lockstep, which publishes it again (a new run name is enough), or restore that copy from a backup"
     )

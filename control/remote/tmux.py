@@ -43,10 +43,10 @@ def _with_descendants(roots: list[int]) -> list[int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             children.setdefault(_parent(entry), []).append(int(entry))
-    found = list(roots)
-    for pid in found:
-        found.extend(children.get(pid, []))
-    return found
+    pids = list(roots)
+    for pid in pids:
+        pids.extend(children.get(pid, []))
+    return pids
 
 
 def _parent(pid: str) -> int | None:
@@ -66,7 +66,7 @@ def send(pids: Iterable[int], number: int) -> None:
             continue
 
 
-def end(module: Any, name: str, grace: float, ask: bool = True) -> str:
+def end(module: Any, name: str, grace: float) -> str:
     """End a session: SIGTERM to its worker, wait, then SIGKILL to the rest of the session.
 
     Returns:
@@ -74,8 +74,7 @@ def end(module: Any, name: str, grace: float, ask: bool = True) -> str:
     """
     if not exists(module, name):
         return "absent"
-    if ask:
-        send(processes(module, name)[1:], signal.SIGTERM)
+    send(processes(module, name)[1:], signal.SIGTERM)
     deadline = time.monotonic() + grace
     while exists(module, name) and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -42,5 +42,5 @@ def run(argv: list[str], doing: str) -> dict[str, Any]:
     line.end()
     if process.returncode != 0:
         raise LockstepError(refusal(error) or error.strip())
-    found: dict[str, Any] = json.loads(output[-1])
-    return found
+    result: dict[str, Any] = json.loads(output[-1])
+    return result

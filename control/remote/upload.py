@@ -23,7 +23,7 @@ class Upload:
     """One upload of several files to one host."""
 
     action: ActionBase
-    told: Callable[[int, int], None]
+    show: Callable[[int, int], None]
     """Called with the bytes sent and the total."""
 
     def folder(self, local: Path, remote: str) -> None:
@@ -40,26 +40,26 @@ class Upload:
         self._shell(f"chmod 0640 {shlex.quote(part)} && mv -T {shlex.quote(part)} {shlex.quote(remote)}", f"moving {remote} into place")
 
     def _send(self, pairs: list[tuple[Path, str]]) -> None:
-        there = self._sizes(remote for _, remote in pairs)
+        sizes = self._sizes(remote for _, remote in pairs)
         total = sum(local.stat().st_size for local, _ in pairs)
-        self._room(str(PurePosixPath(pairs[0][1]).parent), total - sum(there.values()))
+        self._room(str(PurePosixPath(pairs[0][1]).parent), total - sum(sizes.values()))
         # An empty file has no write that would create it.
         self._shell(f"umask 027; touch -- {' '.join(shlex.quote(remote) for _, remote in pairs)}", "writing there")
-        done = 0
+        sent = 0
         for local, remote in pairs:
             size = local.stat().st_size
-            begin = there.get(remote, 0)
+            begin = sizes.get(remote, 0)
             if begin > size:
                 self._shell(f"rm -f {shlex.quote(remote)}", f"replacing {remote}")
                 begin = 0
-            done += begin
-            self.told(done, total)
+            sent += begin
+            self.show(sent, total)
             with local.open("rb") as stream:
                 stream.seek(begin)
                 while chunk := stream.read(CHUNK):
                     self._append(remote, chunk)
-                    done += len(chunk)
-                    self.told(done, total)
+                    sent += len(chunk)
+                    self.show(sent, total)
         self._check(pairs)
 
     def _room(self, folder: str, wanted: int) -> None:
@@ -76,11 +76,11 @@ class Upload:
         """Refuse files that a simultaneous upload has mixed up; the next try starts over."""
         names = " ".join(shlex.quote(remote) for _, remote in pairs)
         listing = self._shell(f"sha256sum -- {names}", "comparing digests").splitlines()
-        found = [line.lstrip("\\")[:64] for line in listing]
-        if found != [sha256_file(local) for local, _ in pairs]:
+        digests = [line.lstrip("\\")[:64] for line in listing]
+        if digests != [sha256_file(local) for local, _ in pairs]:
             self._shell(f"rm -f -- {names}", "removing the broken copy")
             raise AnsibleActionFail(
-                f"{pairs[0][1]} arrived with other bytes than were sent (does another command send it, too?); run this command again"
+                f"{pairs[0][1]} arrived with a different digest (is another command sending it, too?). Fix: run this command again"
             )
 
     def _sizes(self, remotes: Iterable[str]) -> dict[str, int]:
@@ -96,10 +96,11 @@ class Upload:
         self._shell(f"cat >> {shlex.quote(remote)}", f"writing {remote}", chunk)
 
     def _shell(self, command: str, what: str, data: bytes | None = None) -> str:
-        done = self.action._low_level_execute_command(command, in_data=data, sudoable=False, executable="/bin/sh")
-        if done["rc"] != 0:
-            raise AnsibleActionFail(f"{what} failed: {done['stderr'].strip()}; check free space, owner and mount (doctor.yml shows them)")
-        return str(done["stdout"])
+        completed = self.action._low_level_execute_command(command, in_data=data, sudoable=False, executable="/bin/sh")
+        if completed["rc"] != 0:
+            error = completed["stderr"].strip()
+            raise AnsibleActionFail(f"{what} failed: {error}. Fix: check free space, owner and mount (doctor.yml shows them)")
+        return str(completed["stdout"])
 
 
 def _number(answer: str, what: str) -> int:
@@ -112,9 +113,9 @@ def with_progress(action: ActionBase, what: str, host: str) -> Upload:
     """An upload that shows its progress on its own line."""
     line = Line(Display(), command_line.terminal())
 
-    def told(done: int, total: int) -> None:
-        line.update(f"sending {what} to {host}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB")
-        if done == total:
+    def show(sent: int, total: int) -> None:
+        line.update(f"sending {what} to {host}: {sent / 1e6:,.0f} of {total / 1e6:,.0f} MB")
+        if sent == total:
             line.end()
 
-    return Upload(action, told)
+    return Upload(action, show)

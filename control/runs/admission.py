@@ -81,9 +81,9 @@ def kinds(host: str | None, parameters: int | None) -> tuple[Kind, ...]:
         Kind("history[.]csv", 64 * MB, records.read_history),
         Kind("summary[.]json", MB, _reading(records.summary)),
         Kind("checkpoints/epoch-[0-9]{4,9}[.]keras", snapshot),
-        Kind("state/step-[0-9]{1,18}[.]npz", state, _whole),
+        Kind("state/step-[0-9]{1,18}[.]npz", state, _check_sealed),
         Kind("logs/(train|validation)/events[.]out[.]tfevents[.][A-Za-z0-9._-]{1,200}", GB),
-        Kind(f"{own}/memory/step-[0-9]{{1,18}}[.]npz", state, _whole),
+        Kind(f"{own}/memory/step-[0-9]{{1,18}}[.]npz", state, _check_sealed),
         Kind(f"({own}|evaluate)/exit[.]json", 64 * 1024, _reading(records.end)),
         Kind(f"({own}|evaluate)/(worker[.]log|metrics(-[0-9a-z]{{1,20}})?[.]jsonl)", 4 * GB),
         Kind(f"({own}|evaluate)/(tf_config[.]json|run_worker[.]sh|stop|job)", MB),
@@ -99,7 +99,7 @@ STAY = (
 """Files that are not fetched: written by this machine, half written, temporary, or put aside as damaged."""
 
 
-def _whole(path: Path) -> None:
+def _check_sealed(path: Path) -> None:
     if reason := sealed.damage(path):
         raise LockstepError(f"is damaged ({reason}); what was collected before stays")
 
@@ -122,13 +122,14 @@ def listing(run: str, only: str | None, allowed: Sequence[Kind]) -> str:
     below = f"./{only}" if only else "."
     parts = (only or "").split("/")
     folders = [run, *(f"{run}/{'/'.join(parts[:count])}" for count in range(1, len(parts) + 1) if only)]
-    known = shlex.quote(f"[.]/({'|'.join(kind.pattern for kind in allowed)})")
+    patterns = shlex.quote(f"[.]/({'|'.join(kind.pattern for kind in allowed)})")
     find = f"find {below} -regextype posix-extended"
     return (
         f'for f in {" ".join(folders)}; do if [ -L "$f" ]; then printf \'\\0%s\\0\' "$f"; exit; fi; done; '
         f"cd {run} 2>/dev/null && [ -d {below} ] || exit 0; "
-        f"{find} -type f -regex {known} -printf '%s %T@ %P\\0' 2>/dev/null | head -z -n {FILES + 1}; printf '\\0'; "
-        f"{find} ! -type d ! -regex '[.]/{STAY}' ! '(' -type f -regex {known} ')' -printf '%P\\0' 2>/dev/null | head -z -n {REFUSED}; true"
+        f"{find} -type f -regex {patterns} -printf '%s %T@ %P\\0' 2>/dev/null | head -z -n {FILES + 1}; printf '\\0'; "
+        f"{find} ! -type d ! -regex '[.]/{STAY}' ! '(' -type f -regex {patterns} ')' -printf '%P\\0' 2>/dev/null "
+        f"| head -z -n {REFUSED}; true"
     )
 
 
@@ -141,10 +142,10 @@ def admit(entries: str, allowed: Sequence[Kind], only: str | None, room: int) ->
         only: the folder that was asked for; names are still relative to the run directory.
         room: bytes that may be fetched in total.
     """
-    known, _, others = f"\0{entries}".partition("\0\0")
-    lines = [entry for entry in known.split("\0") if entry]
+    listed, _, others = f"\0{entries}".partition("\0\0")
+    lines = [entry for entry in listed.split("\0") if entry]
     refused = [Refusal(f"{len(lines) - FILES:,} files or more", f"a run has at most {FILES:,}")] if len(lines) > FILES else []
-    refused += [Refusal(name, "no file that a worker writes") for name in others.split("\0")[: REFUSED + 1] if name]
+    refused += [Refusal(name, "not a file that workers write") for name in others.split("\0")[: REFUSED + 1] if name]
     taken: list[File] = []
     for entry in lines[:FILES]:
         one = _file(entry, allowed, only)
@@ -163,7 +164,7 @@ def _file(entry: str, allowed: Sequence[Kind], only: str | None) -> File | Refus
     name = f"{only}/{name}" if only else name
     kind = next((kind for kind in allowed if re.fullmatch(kind.pattern, name)), None)
     if kind is None or not re.fullmatch(r"[0-9]{1,18}", size) or not re.fullmatch(r"[0-9]{1,10}([.][0-9]{0,12})?", changed):
-        return Refusal(name, "no file that a worker writes")
+        return Refusal(name, "not a file that workers write")
     if int(size) > kind.limit:
         return Refusal(name, f"{int(size) / MB:,.0f} MB, at most {kind.limit / MB:,.0f} are its kind's")
     return File(name, int(size), min(float(changed), LATEST), kind)
@@ -171,8 +172,8 @@ def _file(entry: str, allowed: Sequence[Kind], only: str | None) -> File | Refus
 
 def room(into: Path) -> int:
     """Bytes that may be fetched into a folder, which need not exist yet."""
-    there = next(folder for folder in (into, *into.absolute().parents) if folder.is_dir())
-    return shutil.disk_usage(there).free - RESERVE
+    parent = next(folder for folder in (into, *into.absolute().parents) if folder.is_dir())
+    return shutil.disk_usage(parent).free - RESERVE
 
 
 def parameters(into: Path) -> int | None:
@@ -181,7 +182,7 @@ def parameters(into: Path) -> int | None:
     return int(total) if isinstance(total, int) else None
 
 
-def place(root: Path, name: str) -> Path:
+def destination(root: Path, name: str) -> Path:
     """Where a file goes below `root`; creates its folder and refuses links on the way.
 
     Raises:
@@ -202,9 +203,9 @@ def place(root: Path, name: str) -> Path:
     return path
 
 
-def told(refused: Iterable[Refusal]) -> str:
+def summary(refused: Iterable[Refusal]) -> str:
     """One line about what was not fetched; empty for nothing."""
     all_of_them = list(refused)
     shown = ", ".join(str(one) for one in all_of_them[:3])
     more = f" and {len(all_of_them) - 3:,}{' or' if len(all_of_them) >= REFUSED else ''} more" if len(all_of_them) > 3 else ""
-    return f"left there: {shown}{more}" if all_of_them else ""
+    return f"not fetched: {shown}{more}" if all_of_them else ""

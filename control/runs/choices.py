@@ -26,7 +26,7 @@ AUTO = "auto"
 
 
 def of(plan: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """What the plan's run is given: `method` and `shares` if they are kept, `told` (when and by whom), `key`, `remeasure`.
+    """What the plan's run is given: `method` and `shares` if they are kept, `told` (when and by which run), `key`, `remeasure`.
 
     Raises:
         ConfigError: `remeasure` is not true or false, or is set for a run that keeps what it began with.
@@ -34,15 +34,15 @@ def of(plan: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     remeasure = boolean("remeasure", options.get("remeasure", False))
     if remeasure and _has_begun(plan):
         raise ConfigError(
-            f"remeasure=true: run={plan['run']} goes on as it began. Fix: leave it out, or give a new run name, which measures anew"
+            f"remeasure=true: run={plan['run']} continues as it began. Fix: leave it out, or give a new run name, which measures again"
         )
     key = _key(plan)
     path = FOLDER / f"{key}.json"
     stored = read_json(path) if path.is_file() and not remeasure else {}
     wanted = {"method": plan["config"]["reduction"]["name"], "shares": plan["config"]["train"]["batch_sizes"]}
     given = {name: stored[name] for name, asked in wanted.items() if asked == AUTO and name in stored}
-    told = {"told": _told(stored)} if given else {}
-    return {"key": key, "remeasure": remeasure, **given, **told}
+    origin = {"told": _origin(stored)} if given else {}
+    return {"key": key, "remeasure": remeasure, **given, **origin}
 
 
 def _has_begun(plan: dict[str, Any]) -> bool:
@@ -68,15 +68,15 @@ def keep(run: Path, measured: dict[str, Any]) -> None:
     stored = read_json(path) if path.is_file() else {}
     renews = given["remeasure"] and at > stored.get("at", 0)
     if renews or set(measured) - stored.keys():
-        about = {"run": run.name, "at": at, "hosts": [host_labels.place(host) for host in record["hosts"]]}
-        write_json(path, {**measured, **({} if renews else stored)} | (about if renews or not stored else {}))
+        origin = {"run": run.name, "at": at, "hosts": [host_labels.place(host) for host in record["hosts"]]}
+        write_json(path, {**measured, **({} if renews else stored)} | (origin if renews or not stored else {}))
 
 
 def keep_of(run: Path, record: dict[str, Any]) -> None:
     """Keep what a record of metrics.jsonl says was measured, if it is valid."""
     if record["kind"] in ("reduction", "shares") and record.get("measured"):
-        found = kept.parse({"method": record.get("name"), "shares": record.get("parts")})
-        keep(run, {name: value for name, value in (("method", found.method), ("shares", found.shares)) if value is not None})
+        measured = kept.parse({"method": record.get("name"), "shares": record.get("parts")})
+        keep(run, {name: value for name, value in (("method", measured.method), ("shares", measured.shares)) if value is not None})
 
 
 def keep_all(run: Path) -> None:
@@ -110,7 +110,7 @@ def divided(plan: dict[str, Any]) -> str:
 
 def _key(plan: dict[str, Any]) -> str:
     config = plan["config"]
-    said = {
+    inputs = {
         "measures": MODEL,
         "model": config["model"],
         "size": config["data"]["image_size"],
@@ -122,8 +122,8 @@ def _key(plan: dict[str, Any]) -> str:
         "batch": [plan["counts"]["global_batch"], config["train"]["batch_sizes"]],
         "hosts": [[host["name"], str(host["address"]), host.get("gpus", 0)] for host in plan["hosts"]],
     }
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _told(stored: dict[str, Any]) -> str:
+def _origin(stored: dict[str, Any]) -> str:
     return f"measured {datetime.datetime.fromtimestamp(stored['at']):%Y-%m-%d} by run {stored['run']}"

@@ -10,7 +10,6 @@ from trainer import environment, member
 
 AUTO = "auto"
 CHOSEN = "port_chosen"
-ROLES = ("chief", "worker", "ps", "evaluator")
 PORTS = ("port", "direct_port")
 """TensorFlow's port, and the port to which other workers connect to send gradients."""
 DIRECT = 1000
@@ -21,34 +20,28 @@ def tf_config(hosts: list[dict[str, Any]], name: str) -> dict[str, Any]:
     """TF_CONFIG of one host, as TensorFlow's `TFConfigClusterResolver` reads it.
 
     Args:
-        hosts: the hosts that train, by rank: `name`, `address`, `port`, and optionally `role` (`worker` by default; also `chief`, `ps`,
-            `evaluator`).
+        hosts: the hosts that train, by rank: `name`, `address`, `port`. All are workers, the first is their chief.
         name: the host whose TF_CONFIG is wanted.
 
     Raises:
-        AnsibleFilterError: a host without an address or port, two hosts with the same address and port, an unknown role, more than one
-            chief, or a name that is not among the hosts.
+        AnsibleFilterError: a host without an address or port, two hosts with the same address and port, or a name that is not among
+            the hosts.
     """
     check_hosts(hosts)
-    members: dict[str, list[dict[str, Any]]] = {}
-    for host in hosts:
-        members.setdefault(host.get("role", "worker"), []).append(host)
-    cluster = {role: [place(host) for host in members[role]] for role in ROLES if role in members and role != "evaluator"}
-    for role, those in members.items():
-        for index, host in enumerate(those):
-            if host["name"] == name:
-                return member.tf_config(cluster, index, role)
-    raise AnsibleFilterError(f"TF_CONFIG: {name} is not among the hosts that train: {', '.join(host['name'] for host in hosts)}")
+    names = [host["name"] for host in hosts]
+    if name not in names:
+        raise AnsibleFilterError(f"TF_CONFIG: {name} is not among the hosts that train: {', '.join(names)}")
+    return member.tf_config([endpoint(host) for host in hosts], names.index(name))
 
 
-def place(host: dict[str, Any]) -> str:
+def endpoint(host: dict[str, Any]) -> str:
     """`address:port`; IPv6 addresses in brackets."""
     return member.endpoint(str(host["address"]), host["port"])
 
 
-def places(host: dict[str, Any]) -> list[str]:
+def endpoints(host: dict[str, Any]) -> list[str]:
     """All addresses on which a host's worker listens."""
-    return [place({**host, "port": port}) for port in ports(host)]
+    return [endpoint({**host, "port": port}) for port in ports(host)]
 
 
 def ports(host: dict[str, Any]) -> list[int]:
@@ -62,13 +55,11 @@ def check_hosts(hosts: list[dict[str, Any]]) -> None:
         raise AnsibleFilterError("TF_CONFIG: no hosts; put at least one in the inventory's group `workers`")
     for host in hosts:
         _check_host(host)
-    twice = [where for where, count in Counter(where for host in hosts for where in places(host)).items() if count > 1]
+    twice = [where for where, count in Counter(where for host in hosts for where in endpoints(host)).items() if count > 1]
     if twice:
-        names = ", ".join(host["name"] for host in hosts if twice[0] in places(host))
-        kinds = "worker_port" if [place(host) for host in hosts].count(twice[0]) > 1 else "worker_port and worker_direct_port"
+        names = ", ".join(host["name"] for host in hosts if twice[0] in endpoints(host))
+        kinds = "worker_port" if [endpoint(host) for host in hosts].count(twice[0]) > 1 else "worker_port and worker_direct_port"
         raise AnsibleFilterError(f"TF_CONFIG: {names} share {twice[0]}; give each a worker_address or {kinds} of its own")
-    if sum(host.get("role") == "chief" for host in hosts) > 1:
-        raise AnsibleFilterError("TF_CONFIG: more than one host has the role chief; a cluster has one")
 
 
 def _check_host(host: dict[str, Any]) -> None:
@@ -79,8 +70,6 @@ def _check_host(host: dict[str, Any]) -> None:
         if (kind == "port" or kind in host) and (not str(port).isdecimal() or not 0 < int(port) < 65536):
             words = kind.replace("_", " ")
             raise AnsibleFilterError(f"TF_CONFIG: {host['name']}: {words} {port!r} is not a number from 1 to 65535; set worker_{kind}")
-    if host.get("role", "worker") not in ROLES:
-        raise AnsibleFilterError(f"TF_CONFIG: {host['name']}: role {host['role']!r} is unknown; it must be one of: {', '.join(ROLES)}")
 
 
 def check_absolute(variables: dict[str, str]) -> None:
@@ -147,7 +136,7 @@ def _direct_port(given: Any, port: Any) -> Any:
 def _gpus(variables: Any, name: str) -> int:
     text = str(variables.get("gpus", 0))
     if not text.isdecimal():
-        raise AnsibleFilterError(f"gpus={text} of {name}: expected how many GPUs its worker trains on, a whole number from 0")
+        raise AnsibleFilterError(f"gpus={text} of {name}: expected the number of GPUs its worker trains on, a whole number from 0")
     return int(text)
 
 
@@ -180,9 +169,9 @@ def session_name(run: str, rank_number: int, root: str = "") -> str:
 
     tmux does not allow `.`; `+` can't occur in a run's name. A digest of the worker's directory separates two projects of one user.
     """
-    return f"{run.replace('.', '+')}-w{rank_number}" + (f"-{place_digest(root)}" if root else "")
+    return f"{run.replace('.', '+')}-w{rank_number}" + (f"-{path_digest(root)}" if root else "")
 
 
-def place_digest(path: str) -> str:
+def path_digest(path: str) -> str:
     """Six hex digits of a directory's name, to separate two projects of one user."""
     return hashlib.sha256(path.encode()).hexdigest()[:6]

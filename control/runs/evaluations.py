@@ -14,12 +14,12 @@ from trainer.files import replacing, write_text
 COLUMNS = ("epoch", "split", "loss", "accuracy", "images", "seconds", "evaluated_at")
 
 
-def append(path: Path, found: Sequence[dict[str, Any]]) -> None:
+def append(path: Path, evaluations: Sequence[dict[str, Any]]) -> None:
     """Append one row per evaluation, in order; the file is complete at all times."""
     before = path.read_text(encoding="utf-8") if path.is_file() else ",".join(COLUMNS) + "\n"
     stream = io.StringIO()
     writer = csv.DictWriter(stream, COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writerows(found)
+    writer.writerows(evaluations)
     write_text(path, before + stream.getvalue())
 
 
@@ -40,20 +40,20 @@ def accuracy_by_epoch(path: Path) -> dict[int, float]:
         return {int(row["epoch"]): float(row["accuracy"]) for row in csv.DictReader(stream) if row["split"] == "test"}
 
 
-def per_class(found: dict[str, Any]) -> list[tuple[str, int, float, str]]:
+def per_class(evaluation: dict[str, Any]) -> list[tuple[str, int, float, str]]:
     """For each class: name, test images, accuracy, and the class it is most often mistaken for."""
-    confusion = np.array(found["confusion"])
+    confusion = np.array(evaluation["confusion"])
     rows = []
-    for index, name in enumerate(found["classes"]):
+    for index, name in enumerate(evaluation["classes"]):
         total, right = int(confusion[index].sum()), int(confusion[index, index])
         wrong = confusion[index].copy()
         wrong[index] = 0
-        taken = f"{found['classes'][int(wrong.argmax())]} ({wrong.max() / total:.1%})" if wrong.max() else "-"
+        taken = f"{evaluation['classes'][int(wrong.argmax())]} ({wrong.max() / total:.1%})" if wrong.max() else "-"
         rows.append((name, total, right / total, taken))
     return rows
 
 
-def show(run: str, found: Sequence[dict[str, Any]], pictures: Sequence[str], marks: Mapping[int, str]) -> str:
+def show(run: str, evaluated: Sequence[dict[str, Any]], pictures: Sequence[str], marks: Mapping[int, str]) -> str:
     """The table of epochs, which is first, best or last; the last one's classes, where the pictures are, next commands."""
     rows = [
         [
@@ -63,24 +63,25 @@ def show(run: str, found: Sequence[dict[str, Any]], pictures: Sequence[str], mar
             row["images"],
             text.Number(row["seconds"], 1),
         ]
-        for row in found
+        for row in evaluated
     ]
     parts = [f"{run} on its test images", text.table(["epoch", "loss", "accuracy", "images", "seconds"], rows)]
-    classes = [[name, images, text.Number(accuracy, 4), taken] for name, images, accuracy, taken in per_class(found[-1])]
-    parts += ["", f"Epoch {found[-1]['epoch']} by class", text.table(["class", "images", "accuracy", "most often taken for"], classes), ""]
+    classes = [[name, images, text.Number(accuracy, 4), taken] for name, images, accuracy, taken in per_class(evaluated[-1])]
+    table = text.table(["class", "images", "accuracy", "most often taken for"], classes)
+    parts += ["", f"Epoch {evaluated[-1]['epoch']} by class", table, ""]
     parts.append(text.fields([("confusion matrix", picture) for picture in pictures[-3:]]))
     commands = [("one image", f"ansible-playbook evaluate.yml -e run={run} -e image=PATH"), ("curves", "ansible-playbook tensorboard.yml")]
     return "\n".join([*parts, "", text.next_commands(commands)])
 
 
-def picture(run: Path, found: dict[str, Any]) -> Path:
+def picture(run: Path, evaluation: dict[str, Any]) -> Path:
     """Draw the confusion matrix; the same numbers give the same file."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    confusion, classes = np.array(found["confusion"]), found["classes"]
+    confusion, classes = np.array(evaluation["confusion"]), evaluation["classes"]
     shares = confusion / confusion.sum(axis=1, keepdims=True)
     side = max(5.0, 0.55 * len(classes) + 2.5)
     figure, axes = plt.subplots(figsize=(side, side), layout="constrained")
@@ -91,8 +92,8 @@ def picture(run: Path, found: dict[str, Any]) -> Path:
     axes.set_yticks(range(len(classes)), classes)
     axes.set_xlabel("taken for")
     axes.set_ylabel("is")
-    axes.set_title(f"{run.name}, epoch {found['epoch']}: test accuracy {found['accuracy']:.2%}\n(percent of each class)")
-    path = run / "evaluations" / f"confusion-epoch-{found['epoch']:04d}.png"
+    axes.set_title(f"{run.name}, epoch {evaluation['epoch']}: test accuracy {evaluation['accuracy']:.2%}\n(percent of each class)")
+    path = run / "evaluations" / f"confusion-epoch-{evaluation['epoch']:04d}.png"
     with replacing(path) as part:
         figure.savefig(part, dpi=110, metadata={"Software": None})
     plt.close(figure)

@@ -133,19 +133,19 @@ def _row(run: Path) -> list[Event]:
 
 def hyperparameters(config: dict[str, Any], workers: int) -> dict[str, bool | float | str]:
     """`config.yml` by dotted names, and the number of workers; lists as JSON, nulls left out."""
-    found = {name: json.dumps(value) if isinstance(value, list) else value for name, value in _flat(config) if value is not None}
-    return {**found, "workers": workers}
+    values = {name: json.dumps(value) if isinstance(value, list) else value for name, value in _flat(config) if value is not None}
+    return {**values, "workers": workers}
 
 
 def results(summary: dict[str, Any], tested: dict[int, float]) -> dict[str, tuple[float, int]]:
     """Known results of a run: tag -> (accuracy from 0 to 1 or images/s, epoch)."""
     best = summary.get("best") or {}
-    found = {
+    values = {
         VALIDATION: (best.get("val_accuracy"), best.get("epoch")),
         SPEED: (summary.get("images_per_s"), summary.get("epochs_done")),
         TEST: (tested.get(best.get("epoch", 0)), best.get("epoch")),
     }
-    return {tag: (value, step) for tag, (value, step) in found.items() if value is not None and step is not None and math.isfinite(value)}
+    return {tag: (value, step) for tag, (value, step) in values.items() if value is not None and step is not None and math.isfinite(value)}
 
 
 def experiment(values: dict[str, bool | float | str]) -> Experiment:

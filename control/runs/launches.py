@@ -92,10 +92,10 @@ def end(launch: dict[str, Any]) -> None:
     _note(launch["id"]).unlink(missing_ok=True)
 
 
-def end_all(run: str, place: str) -> None:
+def end_all(run: str, run_kind: str) -> None:
     """Mark all launches of a run as done."""
     for launch in _begun():
-        if (launch["run"], launch["place"]) == (run, place):
+        if (launch["run"], launch["place"]) == (run, run_kind):
             end(launch)
 
 
@@ -142,13 +142,13 @@ def _identity(pid: int) -> dict[str, Any]:
     return {"pid": pid, "began": began, "boot": boot}
 
 
-def tell(folder: Path) -> None:
+def mark_collected(folder: Path) -> None:
     """Record that the end of a run's job has been reported."""
     record = recorded(folder)
     write_json(folder / "cluster.json", record | {"slurm": record["slurm"] | {"told": True}})
 
 
-def untold(record: dict[str, Any]) -> str:
+def uncollected_job(record: dict[str, Any]) -> str:
     """Number of a run's last job if its end was never reported.
 
     Args:
@@ -164,7 +164,7 @@ def check_job(run: str, before: dict[str, Any]) -> None:
     Raises:
         LockstepError: which job, and what to do.
     """
-    if job := untold(before):
+    if job := uncollected_job(before):
         raise LockstepError(
             f"run={run}: job {job} of Slurm trains it, or did, and its results are not here yet; first: "
             f"ansible-playbook playbooks/slurm.yml -e run={run}"
@@ -206,7 +206,7 @@ def revision() -> str | None:
     """The project's git revision, with `+` if there are uncommitted changes; None outside git."""
     argv = ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
     try:
-        done = subprocess.run(argv, cwd=project.ROOT, capture_output=True, text=True, check=False, timeout=10)
+        completed = subprocess.run(argv, cwd=project.ROOT, capture_output=True, text=True, check=False, timeout=10)
     except FileNotFoundError:
         return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    return completed.stdout.strip() or None if completed.returncode == 0 else None

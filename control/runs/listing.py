@@ -21,7 +21,7 @@ def runs() -> str:
 def _last_known(folder: Path) -> dict[str, object]:
     """The summary of a run. An unwatched run goes on, or ends, without reporting to this machine."""
     summary = run_results.read_summary(folder)
-    if job := launches.untold(recorded(folder)):
+    if job := launches.uncollected_job(recorded(folder)):
         return summary | {"state": f"job {job} of Slurm, not collected"}
     if summary["state"] is None:
         return {"state": "not collected"}

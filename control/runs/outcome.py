@@ -1,41 +1,79 @@
 """The outcome of a run, from what was seen of each worker. Pure functions."""
 
+import dataclasses
 import signal
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 from trainer.errors import DONE, PREEMPTED, RESTART
 
 TIMED = ("training", "ended")
 """Phases of the chief whose start times a result shows."""
+GONE = "its session ended without an exit code (killed, or the host was restarted)"
 CRASHES = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGBUS", "SIGABRT", "SIGTRAP", "SIGSYS")
 """Signals that a process causes itself; others come from outside."""
 
 
-def root_cause(verdicts: list[dict[str, Any]]) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class Verdict:
+    """What was seen of one worker, up to its end."""
+
+    host: str
+    rank: int | str
+    """`-` for a job of Slurm."""
+    state: str
+    """`running`, `done`, `preempted`, `failed`, `gone`, `silent`, `unreachable`, `unclear`, or `ended` (because another worker failed)."""
+    phase: str | None = None
+    step: int | None = None
+    at: float = 0.0
+    """When it reached its state, in seconds since 1970; for a lost worker, when it was last heard."""
+    exit_code: int | None = None
+    message: str | None = None
+    last_lines: list[str] | None = None
+    """The end of its worker.log."""
+    ended_by_us: bool = False
+    phases_began: dict[str, float] | None = None
+    """When the phases in `TIMED` began; None if it was not watched."""
+    environment: dict[str, str] | None = None
+    again: bool | None = None
+    """Whether the previous launch ended the same way; None if not asked."""
+
+    @classmethod
+    def from_dict(cls, returned: dict[str, Any]) -> Self:
+        """The verdict that an action returned."""
+        return cls(**returned)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For Ansible; fields without a value are left out."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+
+def root_cause(verdicts: Sequence[Verdict]) -> Verdict | None:
     """The verdict to blame: the earliest failure that is not merely the loss of a peer.
 
     A worker that exits with RESTART lost a peer; it is blamed only if no other worker failed. A worker that we
     ended because another failed comes last. A worker that was silent, gone or unreachable counts from when it
     was last heard.
     """
-    failed = [verdict for verdict in verdicts if verdict["state"] not in ("done", "preempted", "running")]
+    failed = [verdict for verdict in verdicts if verdict.state not in ("done", "preempted", "running")]
     if not failed:
         return None
-    return min(failed, key=lambda verdict: (bool(verdict.get("ended_by_us")), verdict.get("exit_code") == RESTART, verdict.get("at") or 0))
+    return min(failed, key=lambda verdict: (verdict.ended_by_us, verdict.exit_code == RESTART, verdict.at))
 
 
-def state(verdicts: list[dict[str, Any]], chief_state: str | None, cancelled: bool) -> str:
+def state(verdicts: Sequence[Verdict], chief_state: str | None, cancelled: bool) -> str:
     """The run's state for summary.json."""
     if root_cause(verdicts) is not None:
         return "FAILED"
-    if any(verdict["state"] == "running" for verdict in verdicts):
+    if any(verdict.state == "running" for verdict in verdicts):
         return "RUNNING"
-    if any(verdict["state"] == "preempted" for verdict in verdicts):
+    if any(verdict.state == "preempted" for verdict in verdicts):
         return "CANCELLED" if cancelled or chief_state == "CANCELLED" else "PREEMPTED"
     return "SUCCEEDED"
 
 
-def launch_times(entered: float | None, verdicts: list[dict[str, Any]], now: float | None) -> dict[str, Any] | None:
+def launch_times(entered: float | None, verdicts: Sequence[Verdict], now: float | None) -> dict[str, Any] | None:
     """Durations of a launch by the clock of the machine where Enter was pressed, for summary.json; None if unknown.
 
     Args:
@@ -46,13 +84,13 @@ def launch_times(entered: float | None, verdicts: list[dict[str, Any]], now: flo
 
     Training lasts from the first step to the end of the last epoch, including validation and saving.
     """
-    began = next((verdict["phases_began"] for verdict in verdicts if verdict["rank"] == 0 and "phases_began" in verdict), None)
+    began = next((verdict.phases_began for verdict in verdicts if verdict.rank == 0), None)
     if entered is None or began is None:
         return None
-    end = now if now is not None else max(verdict["at"] for verdict in verdicts)
+    end = now if now is not None else max(verdict.at for verdict in verdicts)
     times: dict[str, Any] = {"until": "result" if now is not None else "last worker's end", "seconds_from_enter": round(end - entered, 3)}
     if (first := began.get("training")) is not None:
-        last = began.get("ended", max(verdict["at"] for verdict in verdicts))
+        last = began.get("ended", max(verdict.at for verdict in verdicts))
         times |= {"seconds_to_training": first - entered, "seconds_training": last - first, "seconds_after_training": end - last}
     return {name: round(value, 3) if isinstance(value, float) else value for name, value in times.items()}
 
@@ -70,7 +108,12 @@ def signal_of(code: int | None) -> str:
         return ""
 
 
-def crashed_again(failure: dict[str, Any], before: dict[str, Any] | None) -> bool:
-    """Whether a run ended like its previous launch: by the same self-caused signal, in the same phase and at the same step."""
-    same = before is not None and all(failure.get(key) == before.get(key) for key in ("exit_code", "phase", "step"))
-    return same and signal_of(failure.get("exit_code")) in CRASHES
+def crashed_again(cause: Verdict, before: dict[str, Any] | None) -> bool:
+    """Whether a run ended like its previous launch: by the same self-caused signal, in the same phase and at the same step.
+
+    Args:
+        cause: the verdict to blame.
+        before: `failure` of the previous launch's summary.json.
+    """
+    same = before is not None and all(getattr(cause, key) == before.get(key) for key in ("exit_code", "phase", "step"))
+    return same and signal_of(cause.exit_code) in CRASHES

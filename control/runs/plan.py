@@ -87,9 +87,9 @@ def make(request: Request) -> dict[str, Any]:
     hosts = choose_hosts(request, started)
     config = with_global_batch(with_batch_sizes(asked, hosts), len(hosts))
     listing = listing or open_dataset(config.data, request.write)[1]
-    known = publish.published(listing, request.packs, config.data.allow_bad_images) or expected(listing)
+    published = publish.published(listing, request.packs, config.data.allow_bad_images) or expected(listing)
     check_scaling(config, len(hosts), started)
-    sizes = schedule.counts(config, len(hosts), known["train"], known["held_out"])
+    sizes = schedule.counts(config, len(hosts), published["train"], published["held_out"])
     schedule.check_sizes(sizes, len(hosts))
     size, code = parameters(config, len(listing.classes), request), package.TRAINER.sha256()
     return {
@@ -104,7 +104,7 @@ def make(request: Request) -> dict[str, Any]:
         "counts": vars(sizes),
         "parameters": size,
         "needs": needs(config, sum(len(files) for files in listing.files.values()), sizes.epochs, size, started is not None),
-        "dataset": describe(listing, known),
+        "dataset": describe(listing, published),
         "code": code[:16],
         "code_sha256": code,
         "expected_digest": recorded(started).get("dataset", {}).get("digest"),
@@ -142,8 +142,8 @@ def batch_warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any])
         key, by = ("batch_size", sizes.workers) if train.global_batch is None else ("global_batch", 1)
         fits = max(1 if by > 1 else sizes.workers, sizes.train_images // by // 4)
         warnings.append(
-            f"a step of {sizes.global_batch} images over {sizes.workers} workers is more than the {sizes.train_images} there are to train "
-            f"on: every step takes all of them. Fix: a smaller one, as in -e set=train.{key}={fits}"
+            f"the global batch of {sizes.global_batch} images on {sizes.workers} workers exceeds the {sizes.train_images} training "
+            f"images: every step takes all of them. Fix: use a smaller one, as in -e set=train.{key}={fits}"
         )
     return warnings
 
@@ -226,19 +226,23 @@ def resolve(request: Request, existing: Path | None, choice: preset.Choice | Non
     else:
         raw = configs.load(configs.find(name))
     given = (choice.overrides if choice else {}) | overrides(options)
-    config = whole(configs.build(configs.override(raw, given)))
+    config = with_model_defaults(configs.build(configs.override(raw, given)))
     if existing is not None and recorded(existing):
         config = _resumed(config, existing, options)
     return config, name
 
 
-def whole(config: Config) -> Config:
+def with_model_defaults(config: Config) -> Config:
     """The configuration with the model's defaults written out, so that a later version's defaults do not change this run.
 
     Raises:
         ConfigError: an unknown model or option.
     """
-    return configs.build(configs.override(configs.to_dict(config), {"model": models.section_of(config.model)}))
+    return _changed(config, {"model": models.section_of(config.model)})
+
+
+def _changed(config: Config, changes: dict[str, Any]) -> Config:
+    return configs.build(configs.override(configs.to_dict(config), changes))
 
 
 def overrides(options: dict[str, Any]) -> dict[str, Any]:
@@ -253,8 +257,8 @@ def overrides(options: dict[str, Any]) -> dict[str, Any]:
     if options.get("selftest"):
         result |= SELFTEST
     if "dataset" in options:
-        found = detect(str(options["dataset"]))
-        result |= {"data.source": found["source"], "data.path": found["path"]}
+        detected = detect(str(options["dataset"]))
+        result |= {"data.source": detected["source"], "data.path": detected["path"]}
     if "epochs" in options:
         result["train.epochs"] = integer("epochs", options["epochs"])
     if "allow_bad_images" in options:
@@ -269,9 +273,9 @@ def _may_change(key: str) -> bool:
 
 def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
     # Rebuilt, so that keys newer than the run have their defaults.
-    old = configs.to_dict(whole(configs.build(configs.load(existing / "config.yml"))))
+    old = configs.to_dict(with_model_defaults(configs.build(configs.load(existing / "config.yml"))))
     if "global_batch" not in str(options.get("set", "")):
-        config = configs.build(configs.override(configs.to_dict(config), {"train.global_batch": old["train"]["global_batch"]}))
+        config = _changed(config, {"train.global_batch": old["train"]["global_batch"]})
     changed = [key for key in configs.differences(old, configs.to_dict(config)) if not _may_change(key)]
     if changed:
         raise ConfigError(
@@ -292,7 +296,7 @@ def changes(existing: Path | None, asked: Config, config: Config, workers: int) 
     """
     if existing is None:
         return []
-    old = configs.to_dict(whole(configs.build(configs.load(existing / "config.yml"))))
+    old = configs.to_dict(with_model_defaults(configs.build(configs.load(existing / "config.yml"))))
     by_inventory = set(configs.differences(configs.to_dict(asked), configs.to_dict(config)))
     new = configs.to_dict(config)
     keys = [key for key in configs.differences(old, new) if key not in GUARDED_BY_DIGEST and key not in by_inventory]
@@ -312,7 +316,7 @@ def with_batch_sizes(config: Config, hosts: list[dict[str, Any]]) -> Config:
     listed = config.train.batch_sizes
     if listed is None and any(host.get("batch_size") is not None for host in hosts):
         sizes = [integer(f"worker_batch_size of {host['name']}", host.get("batch_size") or config.train.batch_size) for host in hosts]
-        return configs.build(configs.override(configs.to_dict(config), {"train.batch_sizes": sizes}))
+        return _changed(config, {"train.batch_sizes": sizes})
     if isinstance(listed, tuple) and (misfit := configs.sizes_misfit(listed, len(hosts))):
         raise ConfigError(f"{misfit}, or null (-e set=train.batch_sizes=null) for equal ones")
     return config
@@ -326,8 +330,7 @@ def with_environment(host: dict[str, Any], config: Config) -> dict[str, Any]:
 
 def with_global_batch(config: Config, workers: int) -> Config:
     """Fix the global batch, so that a resumed run takes the same steps on any number of workers."""
-    batch = schedule.global_batch(config, workers)
-    return configs.build(configs.override(configs.to_dict(config), {"train.global_batch": batch}))
+    return _changed(config, {"train.global_batch": schedule.global_batch(config, workers)})
 
 
 def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]]:
@@ -375,8 +378,8 @@ def check_gpus(hosts: list[dict[str, Any]]) -> None:
     for host in hosts:
         if host.get("gpus", 0) != usual:
             raise ConfigError(
-                f"gpus={host.get('gpus', 0)} of {host['name']}: {hosts[0]['name']} has {usual}, and all workers of a run take as many; "
-                "set the smallest number for all, or leave hosts out (-e workers=N takes the first N)"
+                f"gpus={host.get('gpus', 0)} of {host['name']}: {hosts[0]['name']} has {usual}, but all workers of a run need the same "
+                "number; set the smallest number for all, or leave hosts out (-e workers=N takes the first N)"
             )
 
 
@@ -404,17 +407,17 @@ def expected(listing: Listing) -> dict[str, Any]:
     return {"digest": None, "manifest": None, **counts, "held_out": listing.held_out, "excluded": []}
 
 
-def describe(listing: Listing, known: dict[str, Any]) -> dict[str, Any]:
+def describe(listing: Listing, published: dict[str, Any]) -> dict[str, Any]:
     """The dataset's entries for the plan and the results."""
     return {
         "name": listing.name,
         "classes": listing.classes,
-        "train": known["train"],
-        "test": known["test"],
+        "train": published["train"],
+        "test": published["test"],
         "ignored": len(listing.ignored),
-        "left_out": len(known["excluded"]),
-        "digest": known["digest"],
-        "manifest": known["manifest"],
+        "left_out": len(published["excluded"]),
+        "digest": published["digest"],
+        "manifest": published["manifest"],
         "note": listing.note,
     }
 
@@ -427,14 +430,14 @@ def parameters(config: Config, classes: int, request: Request) -> dict[str, int]
     if entry.is_file():
         return dict(read_json(entry))
     argv = [sys.executable, "-m", "control", "parameters"]
-    done = subprocess.run(argv, input=json.dumps(section), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        last = "\n".join(done.stderr.strip().splitlines()[-5:])
-        raise LockstepError(refusal(done.stderr) or f"model {config.model['name']}: can't be built:\n{last}")
-    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(argv, input=json.dumps(section), capture_output=True, text=True, check=False)
+    if completed.returncode != 0:
+        last = "\n".join(completed.stderr.strip().splitlines()[-5:])
+        raise LockstepError(refusal(completed.stderr) or f"model {config.model['name']}: can't be built:\n{last}")
+    counts: dict[str, int] = json.loads(completed.stdout.splitlines()[-1])
     if request.write:
-        write_json(entry, found)
-    return found
+        write_json(entry, counts)
+    return counts
 
 
 def _models_digest() -> str:
@@ -450,8 +453,8 @@ def latest_run(runs: Path, asked: str | None) -> Path:
     Raises:
         ConfigError: there is no run, or none of that name (with the nearest).
     """
-    found = sorted((path for path in runs.glob("*/config.yml")), key=lambda path: path.stat().st_mtime)
-    names = [path.parent.name for path in found]
+    configs_by_age = sorted((path for path in runs.glob("*/config.yml")), key=lambda path: path.stat().st_mtime)
+    names = [path.parent.name for path in configs_by_age]
     if asked is not None:
         check_run_name(asked)
         if asked not in names:

@@ -24,20 +24,22 @@ def hosts(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
     Raises:
         AnsibleFilterError: a relative folder.
     """
-    found = cluster_hosts(task_vars["hostvars"], task_vars["groups"].get("workers", []))
-    for host in found:
+    workers = cluster_hosts(task_vars["hostvars"], task_vars["groups"].get("workers", []))
+    for host in workers:
         variables = task_vars["hostvars"][host["name"]]
         check_absolute({key: str(variables[key]) for key in ("worker_root", "dfs_path", "worker_caches") if key in variables})
-    return ports.choose(found)
+    return ports.choose(workers)
 
 
-def make(options: dict[str, Any], found: list[dict[str, Any]], place: str, default_workers: int, packs: str, write: bool) -> dict[str, Any]:
+def make(
+    options: dict[str, Any], workers: list[dict[str, Any]], run_kind: str, default_workers: int, packs: str, write: bool
+) -> dict[str, Any]:
     """The plan from `control plan`, with the run's location.
 
     Args:
         options: operator variables as typed.
-        found: workers of the inventory, in order.
-        place: where this command keeps its runs, as in `project.runs_folder`.
+        workers: workers of the inventory, in order.
+        run_kind: where this command keeps its runs, as in `project.runs_folder`.
         default_workers: how many train by default.
         packs: folder of published datasets on the control node.
         write: whether caches may be written.
@@ -45,10 +47,10 @@ def make(options: dict[str, Any], found: list[dict[str, Any]], place: str, defau
     Raises:
         LockstepError: what the plan refuses.
     """
-    folder = project.runs_folder(place)
+    folder = project.runs_folder(run_kind)
     request = {
         "options": options,
-        "hosts": found,
+        "hosts": workers,
         "default_workers": default_workers,
         "runs": str(folder),
         "packs": packs,
@@ -56,14 +58,15 @@ def make(options: dict[str, Any], found: list[dict[str, Any]], place: str, defau
         "write": write,
     }
     argv = [sys.executable, "-m", "control", "plan"]
-    done = subprocess.run(argv, input=json.dumps(request), capture_output=True, text=True, cwd=project.ROOT, check=False)
-    if done.returncode != 0:
-        raise LockstepError(refusal(done.stderr) or done.stderr.strip() or f"the plan failed with exit code {done.returncode}")
-    plan: dict[str, Any] = json.loads(done.stdout)
+    completed = subprocess.run(argv, input=json.dumps(request), capture_output=True, text=True, cwd=project.ROOT, check=False)
+    if completed.returncode != 0:
+        errors = completed.stderr
+        raise LockstepError(refusal(errors) or errors.strip() or f"the plan failed with exit code {completed.returncode}")
+    plan: dict[str, Any] = json.loads(completed.stdout)
     before = recorded(folder / plan["run"]).get("hosts") if plan["resume"] else None
     plan["hosts"] = ports.choose(plan["hosts"], plan["run"], before, write)
     check_hosts(plan["hosts"])
-    plan |= {"nonce": secrets.token_hex(16), "place": place, "folder": str(folder / plan["run"])}
+    plan |= {"nonce": secrets.token_hex(16), "place": run_kind, "folder": str(folder / plan["run"])}
     plan["kept"] = choices.of(plan, options)
     return {**plan, "gradients": choices.shown(plan), "divided": choices.divided(plan)}
 
@@ -118,12 +121,12 @@ def _open_ports(chosen: list[dict[str, Any]]) -> list[str]:
 
 def disk_warnings(plan: dict[str, Any]) -> list[str]:
     """The disk space that a run's weights take here, if less is free; a resumed run already has some of them."""
-    place = next(parent for parent in Path(plan["folder"]).parents if parent.is_dir())
-    needed, free = text.results_mb(plan["needs"]), shutil.disk_usage(place).free / 2**20
+    folder = next(parent for parent in Path(plan["folder"]).parents if parent.is_dir())
+    needed, free = text.results_mb(plan["needs"]), shutil.disk_usage(folder).free / 2**20
     if plan["resume"] or free >= needed:
         return []
     return [
-        f"{place} has {free:,.0f} MB free, and the run's snapshots and states take up to {needed:,.0f}: free some, or keep fewer "
+        f"{folder} has {free:,.0f} MB free, and the run's snapshots and states take up to {needed:,.0f}: free some, or keep fewer "
         "(-e set=checkpoint.snapshots=best, last or 10)"
     ]
 

@@ -35,21 +35,21 @@ def choose(hosts: Hosts, run: str = "", before: Hosts | None = None, reserve: bo
     """
     if not any(host.get(CHOSEN) for host in hosts):
         return hosts
-    known = {host["name"]: host["port"] for host in before or [] if host.get(CHOSEN)}
+    previous = {host["name"]: host["port"] for host in before or [] if host.get(CHOSEN)}
     with _locked(reserve):
         others = {port for port, one in _reserved().items() if one["run"] != run or not run}
         used = {port for host in hosts if not host.get(CHOSEN) for port in ports_of(host)}
-        found = []
+        chosen_hosts = []
         for rank, host in enumerate(hosts):
             chosen: dict[str, int] = {}
             if host.get(CHOSEN):
-                port = _kept(known.get(host["name"]), others, session_name(run, rank)) or _free(others | used)
+                port = _kept(previous.get(host["name"]), others, session_name(run, rank)) or _free(others | used)
                 chosen = {"port": port, "direct_port": port + DIRECT}
                 used |= set(chosen.values())
-            found.append(host | chosen)
+            chosen_hosts.append(host | chosen)
         if reserve:
-            _reserve([host["port"] for host in found if host.get(CHOSEN)], run)
-    return found
+            _reserve([host["port"] for host in chosen_hosts if host.get(CHOSEN)], run)
+    return chosen_hosts
 
 
 def _kept(port: int | None, others: set[int], session: str) -> int | None:
@@ -82,12 +82,12 @@ def _ephemeral() -> tuple[int, int]:
 
 def _sessions() -> list[str]:
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             ["tmux", "-L", SOCKET, "list-sessions", "-F", "#{session_name}"], capture_output=True, text=True, check=False, timeout=10
         )
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return []
-    return done.stdout.split()
+    return completed.stdout.split()
 
 
 @contextlib.contextmanager

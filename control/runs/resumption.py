@@ -17,43 +17,43 @@ class Resumption:
     """One line per damaged file that is newer than the state in use."""
 
 
-def choose(folder: Path, places: dict[str, dict[str, Any]]) -> Resumption:
+def choose(folder: Path, claims: dict[str, dict[str, Any]]) -> Resumption:
     """Compare the hosts' states with those collected here; put damaged files here aside.
 
     Args:
         folder: the run directory on this machine.
-        places: what `worker_claim` returned, by host in order of rank.
+        claims: what `worker_claim` returned, by host in order of rank.
     """
-    chosen = Resumption({host: [] for host in places})
-    for rank, (host, place) in enumerate(places.items()):
+    chosen = Resumption({host: [] for host in claims})
+    for rank, (host, claim) in enumerate(claims.items()):
         if rank == 0:
-            _state(chosen, folder, host, place)
-        _memory(chosen, folder, host, place)
+            _state(chosen, folder, host, claim)
+        _memory(chosen, folder, host, claim)
     return chosen
 
 
-def _state(chosen: Resumption, folder: Path, chief: str, place: dict[str, Any]) -> None:
-    here, broken = _newer(folder / "state", place["newest_state"])
+def _state(chosen: Resumption, folder: Path, chief: str, claim: dict[str, Any]) -> None:
+    here, broken = _newer(folder / "state", claim["newest_state"])
     if here:
         chosen.give[chief] += [name for name in ("state", "history.csv") if (folder / name).exists()]
-    step, where = (sealed.step_of(here), "this machine") if here else (sealed.step_of(place["newest_state"]), chief)
+    step, where = (sealed.step_of(here), "this machine") if here else (sealed.step_of(claim["newest_state"]), chief)
     going = f"continuing from step {step:,} of {where}" if step >= 0 else "no other is left: continuing from the start"
-    damaged = [(chief, one["name"], one["reason"]) for one in place["damaged"] if one["kind"] == "state"]
-    damaged += [("this machine", name, reason) for name, reason in broken.items()]
-    for owner, name, reason in damaged:
-        chosen.lines.append(f"state of step {sealed.step_of(name):,} on {owner} is damaged ({reason}) and put aside; {going}")
+    chosen.lines += [f"state of {damaged}; {going}" for damaged in _damaged("state", chief, claim, broken)]
 
 
-def _memory(chosen: Resumption, folder: Path, host: str, place: dict[str, Any]) -> None:
+def _memory(chosen: Resumption, folder: Path, host: str, claim: dict[str, Any]) -> None:
     name = f"workers/{host}/memory"
-    here, broken = _newer(folder / name, place["newest_memory"])
+    here, broken = _newer(folder / name, claim["newest_memory"])
     if here:
         chosen.give[host].append(name)
-    damaged = [(host, one["name"], one["reason"]) for one in place["damaged"] if one["kind"] == "memory"]
-    damaged += [("this machine", damaged_name, reason) for damaged_name, reason in broken.items()]
-    for owner, damaged_name, reason in damaged:
-        step = sealed.step_of(damaged_name)
-        chosen.lines.append(f"{host}'s part of the state of step {step:,} on {owner} is damaged ({reason}) and put aside")
+    chosen.lines += [f"{host}'s part of the state of {damaged}" for damaged in _damaged("memory", host, claim, broken)]
+
+
+def _damaged(kind: str, host: str, claim: dict[str, Any], broken: dict[str, str]) -> list[str]:
+    """What was put aside of a kind, on a host and on this machine."""
+    files = [(host, one["name"], one["reason"]) for one in claim["damaged"] if one["kind"] == kind]
+    files += [("this machine", name, reason) for name, reason in broken.items()]
+    return [f"step {sealed.step_of(name):,} on {owner} is damaged ({reason}) and put aside" for owner, name, reason in files]
 
 
 def _newer(folder: Path, than: str) -> tuple[str, dict[str, str]]:

@@ -85,7 +85,7 @@ def table(run: str, state: str | None, hosts: list[dict[str, Any]], seen: list[d
     header = ["rank", "host", "state", "phase", "step", "waits for input", "heard", "note"]
     chief = by_host.get(hosts[0]["name"], {})
     lines = [f"{run}: {overall(state, list(by_host.values()))}", *_progress(chief, counts), "", text.table(header, rows)]
-    phases = step_profile.shown({host["name"]: found for host in hosts if (found := by_host.get(host["name"], {}).get("split"))})
+    phases = step_profile.shown({host["name"]: split for host in hosts if (split := by_host.get(host["name"], {}).get("split"))})
     return "\n".join([*lines, *(["", phases] if phases else [])])
 
 

@@ -35,13 +35,13 @@ def read(run: Path) -> dict[str, list[dict[str, Any]]]:
     Raises:
         LockstepError: an invalid line; a torn last line is left out.
     """
-    found = {}
+    samples = {}
     for folder in sorted(path for path in run.glob("workers/*") if path.is_dir()):
         files = [*sorted(folder.glob("metrics-*.jsonl")), folder / "metrics.jsonl"]
         records = [record for path in files for record in of_worker(read_records(path))]
         if records:
-            found[folder.name] = whole(records)
-    return found
+            samples[folder.name] = full_steps(records)
+    return samples
 
 
 def of_worker(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ def of_worker(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [record for record in records if record["kind"] == "split"]
 
 
-def whole(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def full_steps(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One host's samples without ragged steps: the last step of an epoch takes the remaining images."""
     images = [sample.get("images", 0) for sample in samples]
     return [sample for sample, count in zip(samples, images, strict=True) if count >= WHOLE * max(images)]
@@ -57,8 +57,8 @@ def whole(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def median(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Milliseconds of every phase, in order: the median over one host's whole steps. Empty without samples."""
-    found = whole(samples)
-    return {phase: 1000 * statistics.median(sample[phase] for sample in found) for phase in PHASES} if found else {}
+    steps = full_steps(samples)
+    return {phase: 1000 * statistics.median(sample[phase] for sample in steps) for phase in PHASES} if steps else {}
 
 
 def medians(samples: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]]:
@@ -76,7 +76,7 @@ def own_seconds(samples: Mapping[str, Sequence[dict[str, Any]]]) -> float:
 
     Without compression, which only several workers do.
     """
-    return max(statistics.median(sum(sample[phase] for phase in OWN) for sample in whole(records)) for records in samples.values())
+    return max(statistics.median(sum(sample[phase] for phase in OWN) for sample in full_steps(records)) for records in samples.values())
 
 
 def slowest(hosts: dict[str, dict[str, float]]) -> tuple[str, float, float] | None:
@@ -94,15 +94,15 @@ def slowest(hosts: dict[str, dict[str, float]]) -> tuple[str, float, float] | No
 
 def sentence(hosts: dict[str, dict[str, float]]) -> str:
     """Which host is the slowest, and by how much; empty for fewer than two hosts."""
-    found = slowest(hosts)
-    if found is None:
+    comparison = slowest(hosts)
+    if comparison is None:
         return ""
-    name, own, factor = found
+    name, own, factor = comparison
     if factor < SLOWER:
         return f"No host is slower than the others by more than {SLOWER - 1:.0%}: the slowest, {name}, by {factor - 1:.0%}."
     others = [host for host in hosts if host != name]
     whose, who_waits = ("the others' median", "the others wait") if len(others) > 1 else (f"that of {others[0]}", f"{others[0]} waits")
-    work = f"{_milliseconds(own)} of its own work a step, {factor:.2f} times {whose}"
+    work = f"{_milliseconds(own)} of its own work per step, {factor:.2f} times {whose}"
     return f"{name} is the slowest: {work}; {who_waits} for it in the all-reduce."
 
 

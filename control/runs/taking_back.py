@@ -20,22 +20,22 @@ def take_back(launch: dict[str, Any]) -> str:
         code = Playbook("playbooks/stages/take_back.yml", variables, LOG).run(lambda: time.monotonic() > deadline)
     except Interrupted:
         code = -1
-    whole = code == 0 and not launches.is_noted(launch)
-    return "\n".join([_whole() if whole else _in_part(), *_next(launch, whole)])
+    complete = code == 0 and not launches.is_noted(launch)
+    return "\n".join([_taken_back() if complete else _not_all_taken_back(), *_next(launch, complete)])
 
 
-def _whole() -> str:
-    return "The launch was taken back: none of its workers runs."
+def _taken_back() -> str:
+    return "The launch was taken back: none of its workers is running."
 
 
-def _in_part() -> str:
+def _not_all_taken_back() -> str:
     lines = "\n".join(f"  {line}" for line in last_lines(LOG, 5))
     return f"Not all of the launch could be taken back; the next train.yml tries again:\n{lines}"
 
 
-def _next(launch: dict[str, Any], whole: bool) -> list[str]:
+def _next(launch: dict[str, Any], complete: bool) -> list[str]:
     if launch["place"] != "runs":
         return []
     run = launch["run"]
     again, stop = ("start it", f"ansible-playbook train.yml -e run={run}"), ("stop it", f"ansible-playbook stop.yml -e run={run}")
-    return [text.next_commands([again] if whole else [again, stop])]
+    return [text.next_commands([again] if complete else [again, stop])]

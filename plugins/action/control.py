@@ -29,5 +29,5 @@ def task_class(name: str) -> type[Task]:
     """The class that `do` names."""
     domain, _, task = name.partition(".")
     package = "benchmarks" if domain == "benchmarks" else f"control.{domain}"
-    found: type[Task] = getattr(importlib.import_module(f"{package}.tasks.{task}"), "".join(map(str.capitalize, task.split("_"))))
-    return found
+    named_class: type[Task] = getattr(importlib.import_module(f"{package}.tasks.{task}"), "".join(map(str.capitalize, task.split("_"))))
+    return named_class

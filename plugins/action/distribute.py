@@ -24,16 +24,16 @@ class ActionModule(ActionBase):
         """Look, and send what is missing or was changed."""
         result = super().run(tmp, task_vars)
         arguments = self._task.args
-        published, place = arguments.get("published"), arguments["path"]
+        published, shared_folder = arguments.get("published"), arguments["path"]
         if published is None:
             published = of_run(arguments["run"], Path(arguments["packs"]))
             result["ansible_facts"] = {"published": published}
-        code = Item("the trainer", Path(published["code"]), f"{place}/code/{published['code_name']}", published["code_sha256"])
-        dataset = Item("the dataset", Path(published["folder"]), f"{place}/datasets/{published['name']}", published["manifest"])
+        code = Item("the trainer", Path(published["code"]), f"{shared_folder}/code/{published['code_name']}", published["code_sha256"])
+        dataset = Item("the dataset", Path(published["folder"]), f"{shared_folder}/datasets/{published['name']}", published["manifest"])
         folder = SharedFolder(self, arguments["host"])
         folder.agree([code], dataset if published["manifest"] else None, bool(arguments.get("whole")))
         result["changed"] = bool(folder.sent or folder.replaced)
-        result["show"] = folder.told()
+        result["show"] = folder.warning()
         return result
 
 
@@ -53,8 +53,9 @@ def of_run(run: dict[str, Any], packs: Path) -> dict[str, Any]:
     sha256 = run.get("code_sha256") or (sha256_file(code) if code.is_file() else "")
     if not sha256:
         raise AnsibleActionFail(
-            f"run={run['name']}: an earlier version launched it and recorded no digest of its code, so nothing tells whether the shared "
-            f"folder still has it. Fix: train on, which publishes anew: ansible-playbook train.yml -e run={run['name']} -e epochs=N"
+            f"run={run['name']}: an earlier version launched it and recorded no digest of its code, so the shared folder's copy can't "
+            f"be checked. Fix: continue the training, which publishes the code again: ansible-playbook train.yml -e run={run['name']} "
+            "-e epochs=N"
         )
     return {
         "digest": dataset["digest"],

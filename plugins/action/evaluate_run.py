@@ -1,7 +1,6 @@
 """Evaluate snapshots on the chief in a tmux session, with progress; record and show the results."""
 
 import shlex
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +32,11 @@ class ActionModule(ActionBase):
             self._evaluate(arguments, task_vars).collect(local, "evaluate")
         except HostUnreachable as error:
             raise AnsibleActionFail(f"the chief can't be reached: {error}") from None
-        found = [_read(local / "evaluate" / f"epoch-{epoch:04d}.json") for epoch in epochs]
-        pictures = [evaluations.picture(local, row) for row in found]
-        evaluations.append(local / "evaluations.csv", found)
+        evaluated = [_read(local / "evaluate" / f"epoch-{epoch:04d}.json") for epoch in epochs]
+        pictures = [project.relative(evaluations.picture(local, row)) for row in evaluated]
+        evaluations.append(local / "evaluations.csv", evaluated)
         result["changed"] = True
-        result["show_last"] = evaluations.show(arguments["run"], found, [project.relative(path) for path in pictures], rundir.marks(local))
+        result["show_last"] = evaluations.show(arguments["run"], evaluated, pictures, rundir.marks(local))
         return result
 
     def _evaluate(self, arguments: dict[str, Any], task_vars: Any) -> Worker:
@@ -46,18 +45,14 @@ class ActionModule(ActionBase):
         folder = shlex.quote(arguments["folder"])
         lean.execute(self, "tmux_session", {"name": arguments["session"], "state": "absent", "grace": 2}, task_vars or {})
         self._low_level_execute_command(f"cd {folder} && rm -f exit.json metrics.jsonl epoch-*.json", sudoable=False)
-        started = lean.execute(self, "tmux_session", session, task_vars or {})
-        if started.get("failed"):
-            raise AnsibleActionFail(started["msg"])
+        lean.require(self, "tmux_session", session, task_vars or {})
         line = Line(Display(), command_line.terminal())
-        while True:
-            seen = worker.poll()
-            for record in seen.records:
-                if record["kind"] == "phase":
-                    line.update(f"{record['phase']} {record['note']}".rstrip())
-            if seen.exit is not None or not seen.alive:
-                break
-            time.sleep(0.5)
+
+        def show(record: dict[str, Any]) -> None:
+            if record["kind"] == "phase":
+                line.update(f"{record['phase']} {record['note']}".rstrip())
+
+        seen = worker.follow(show)
         line.end()
         if seen.exit is None or seen.exit["exit_code"] != DONE:
             last = "\n  ".join(worker.last_lines())

@@ -11,7 +11,7 @@ from benchmarks.analysis import peers
 from control.remote import checked_code, lean
 from control.remote.remote import MARK, TMUX
 from control.runs import logs
-from control.runs.cluster import place
+from control.runs.cluster import endpoint
 from plugins.shared import action
 from trainer import records
 from trainer.files import write_json
@@ -33,15 +33,15 @@ class ActionModule(ActionBase):
         hosts = job["hosts"]
         rank = [host["name"] for host in hosts].index(given["host"])
         script = peers.start_script(self._job(given, rank))
-        self._module("worker_files", {"files": [{"path": f"{given['folder']}/run.sh", "content": script, "mode": "0750"}]}, variables)
+        lean.require(self, "worker_files", {"files": [{"path": f"{given['folder']}/run.sh", "content": script, "mode": "0750"}]}, variables)
         try:
-            started = self._module("tmux_session", {**session, "argv": ["bash", "run.sh"], "chdir": given["folder"]}, variables)
+            started = lean.require(self, "tmux_session", {**session, "argv": ["bash", "run.sh"], "chdir": given["folder"]}, variables)
             if not started["changed"]:
                 raise AnsibleActionFail(f"{given['host']}: session {given['session']} is left of another cell; see tmux ls there")
             with action.refusing():
                 end = self._wait(given["folder"], given["session"], int(job["deadline"]) + AFTER_S)
         finally:
-            self._module("tmux_session", {**session, "state": "absent", "grace": 2}, variables)
+            lean.require(self, "tmux_session", {**session, "state": "absent", "grace": 2}, variables)
         write_json(Path(job["out"]) / f"{rank}.json", {"host": given["host"], "rank": rank, **end})
         return result
 
@@ -49,7 +49,7 @@ class ActionModule(ActionBase):
         job = given["cell"]
         cell, common = peers.Cell(**job["cell"]), peers.Settings(**job["settings"])
         threads = int(job["threads"][given["host"]])
-        argv = peers.arguments(cell, rank, [place(host) for host in job["hosts"]], common, threads)
+        argv = peers.arguments(cell, rank, [endpoint(host) for host in job["hosts"]], common, threads)
         environment = {
             "OMP_NUM_THREADS": threads,
             "OPENBLAS_NUM_THREADS": 1,
@@ -65,12 +65,6 @@ class ActionModule(ActionBase):
         command = [*checked, "-c", start, *argv, "--result", f"{given['folder']}/result.json"]
         return {"environment": environment, "argv": command, "folder": given["folder"], "deadline": job["deadline"]}
 
-    def _module(self, name: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        done: dict[str, Any] = lean.execute(self, name, arguments, variables)
-        if done.get("failed"):
-            raise AnsibleActionFail(str(done["msg"]))
-        return done
-
     def _wait(self, folder: str, session: str, seconds: int) -> dict[str, Any]:
         """One call that sleeps on the host until the session's first process is gone: nothing polls while steps are timed."""
         quoted = shlex.quote(folder)
@@ -79,15 +73,15 @@ class ActionModule(ActionBase):
             f'if [ -n "$pid" ]; then timeout {seconds} tail --pid="$pid" -s 0.5 -f /dev/null; fi; cd {quoted} && '
             f"{{ echo {MARK}; cat exit 2>/dev/null; echo {MARK}; cat result.json 2>/dev/null; echo; echo {MARK}; tail -n 30 worker.log; }}"
         )
-        said = str(self._low_level_execute_command(script, sudoable=False, executable="/bin/bash")["stdout"])
-        return parse(said)
+        output = str(self._low_level_execute_command(script, sudoable=False, executable="/bin/bash")["stdout"])
+        return parse(output)
 
 
-def parse(said: str) -> dict[str, Any]:
+def parse(output: str) -> dict[str, Any]:
     """How a worker ended, from the output of the wait: `exit`, `result`, `lines` of its log."""
-    parts = [part.strip("\n") for part in said.split(MARK)]
+    parts = [part.strip("\n") for part in output.split(MARK)]
     if len(parts) != 4:
-        return {"exit": None, "result": None, "lines": logs.shown(said.split("\n"))[-5:]}
+        return {"exit": None, "result": None, "lines": logs.shown(output.split("\n"))[-5:]}
     _, code, result, log = parts
     read = records.answer(result, "result.json") if result else None
     return {"exit": int(code) if code.strip().isdecimal() else None, "result": read, "lines": logs.shown(log.split("\n"))}

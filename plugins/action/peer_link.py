@@ -22,11 +22,11 @@ class ActionModule(ActionBase):
         """Run the node's own script, or its equivalent for another rate."""
         result = super().run(tmp, task_vars)
         rate = str(self._task.args["rate"])
-        done = self._low_level_execute_command(NODE if rate == OWN else script(rate), sudoable=True, executable="/bin/sh")
-        if done["rc"] != 0:
-            host = self._task.args["host"]
-            raise AnsibleActionFail(f"{host}: its link can't be set to {rate}: {done['stderr'].strip() or done['stdout'].strip()}")
-        result["changed"] = "changed" in done["stdout"].split()
+        completed = self._low_level_execute_command(NODE if rate == OWN else script(rate), sudoable=True, executable="/bin/sh")
+        if completed["rc"] != 0:
+            output = completed["stderr"].strip() or completed["stdout"].strip()
+            raise AnsibleActionFail(f"{self._task.args['host']}: its link can't be set to {rate}: {output}")
+        result["changed"] = "changed" in completed["stdout"].split()
         return result
 
 

@@ -19,4 +19,4 @@ class ActionModule(ActionBase):
         archive = peers_wheels.programs()
         folder = SharedFolder(self, self._task.args["host"])
         folder.agree([Item("the programs", archive, f"{self._task.args['path']}/code/{archive.name}")])
-        return {**result, "changed": bool(folder.sent or folder.replaced), "show": folder.told()}
+        return {**result, "changed": bool(folder.sent or folder.replaced), "show": folder.warning()}

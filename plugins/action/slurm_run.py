@@ -13,10 +13,11 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from control import command_line, text
-from control.progress import Estimate, Line
+from control.progress import Line, Progress
 from control.remote import lean
 from control.remote.remote import HostUnreachable, Worker
 from control.runs import launches, logs, outcome, run_results
+from control.runs.outcome import Verdict
 from plugins.shared import action
 from trainer import records
 from trainer.errors import DONE, FAILED, PREEMPTED, LockstepError
@@ -43,19 +44,19 @@ class ActionModule(ActionBase):
         self.line = Line(Display(), command_line.terminal())
         try:
             self._refuse_train()
-            known = recorded(self.local)
-            number, new = self._queued(known), False
-            if number and known:
+            record = recorded(self.local)
+            number, new = self._queued(record), False
+            if number and record:
                 self._refuse_others()
                 with action.refusing():
                     launches.refuse_changes(self.plan, [f"job {number}"])
-            elif not number and (ended := self._later(known) or launches.untold(known)):
-                if ended != known["slurm"]["job"]:
+            elif not number and (ended := self._later(record) or launches.uncollected_job(record)):
+                if ended != record["slurm"]["job"]:
                     self._record(arguments["published"], ended)
                 verdicts = self._collect(ended)
                 if not self._goes_on(verdicts):
-                    return {**result, "verdicts": verdicts}
-                self.line.print(f"job {ended} has ended, and its results are here; the run goes on")
+                    return {**result, "verdicts": [verdict.to_dict() for verdict in verdicts]}
+                self.line.print(f"job {ended} has ended and its results are collected; the run continues")
             if not number:
                 number, new = self._submit(arguments), True
             result["changed"] = new
@@ -64,25 +65,25 @@ class ActionModule(ActionBase):
             if arguments["detach"]:
                 return {**result, "verdicts": [], "show_last": f"{self.plan['run']} is job {number}\n{self._commands(number)}"}
             self._follow(number, "is submitted" if new else "is in the queue already")
-            return {**result, "verdicts": self._collect(number)}
+            return {**result, "verdicts": [verdict.to_dict() for verdict in self._collect(number)]}
         except HostUnreachable as error:
-            raise AnsibleActionFail(f"the submit host can't be reached: {error}. The job goes on without it") from None
+            raise AnsibleActionFail(f"the submit host can't be reached: {error}. The job continues without it") from None
         finally:
             self.line.end()
 
-    def _queued(self, known: dict[str, Any]) -> str:
+    def _queued(self, record: dict[str, Any]) -> str:
         # If Slurm was removed, a job's files in its folder are still fetched.
-        gone = "command -v squeue > /dev/null || exit 0; " if launches.untold(known) else ""
-        found = self._shell(f"{gone}squeue --me --noheader --name {shlex.quote(self.name)} --format %i", "squeue")
-        return next((number for number in found.split() if number.isdecimal()), "")
+        gone = "command -v squeue > /dev/null || exit 0; " if launches.uncollected_job(record) else ""
+        numbers = self._shell(f"{gone}squeue --me --noheader --name {shlex.quote(self.name)} --format %i", "squeue")
+        return next((number for number in numbers.split() if number.isdecimal()), "")
 
-    def _later(self, known: dict[str, Any]) -> str:
+    def _later(self, record: dict[str, Any]) -> str:
         """The last finished job that the user submitted by hand after the recorded one; empty for none."""
-        recorded_job = known.get("slurm", {}).get("job")
+        recorded_job = record.get("slurm", {}).get("job")
         if not recorded_job:
             return ""
-        said = self._shell(f'grep -hoE \'"job": *"[0-9]+"\' {shlex.quote(self.job)}/workers/*/exit.json 2>/dev/null; true', "grep")
-        return later(said, recorded_job)
+        jobs = self._shell(f'grep -hoE \'"job": *"[0-9]+"\' {shlex.quote(self.job)}/workers/*/exit.json 2>/dev/null; true', "grep")
+        return later(jobs, recorded_job)
 
     def _submit(self, arguments: dict[str, Any]) -> str:
         self._refuse_others()
@@ -93,9 +94,7 @@ class ActionModule(ActionBase):
             {"path": f"{self.job}/config.yml", "content": self.plan["config_yaml"]},
             {"path": f"{self.job}/train.sbatch", "content": arguments["script"], "mode": "0750"},
         ]
-        written = lean.execute(self, "worker_files", {"files": files}, self.vars)
-        if written.get("failed"):
-            raise AnsibleActionFail(written["msg"])
+        lean.require(self, "worker_files", {"files": files}, self.vars)
         # Files of an earlier job of the run: its nodes may have been others.
         self._shell(f"rm -f {shlex.quote(self.job)}/workers/*/exit.json {shlex.quote(self.job)}/workers/*/metrics.jsonl", "rm")
         number = self._shell(f"sbatch --parsable {shlex.quote(self.job)}/train.sbatch", "sbatch").strip().partition(";")[0]
@@ -109,28 +108,28 @@ class ActionModule(ActionBase):
         return str(records.answer(written, RUN).get("id", "")) if written else ""
 
     def _refuse_train(self) -> None:
-        known = recorded(self.local)
-        if known and "job" not in known.get("slurm", {}):
+        record = recorded(self.local)
+        if record and "job" not in record.get("slurm", {}):
             raise AnsibleActionFail(
-                f"run={self.plan['run']}: it was last trained by train.yml, and its state lies on that run's hosts; continue it with "
+                f"run={self.plan['run']}: it was last trained by train.yml, and its state is on that run's hosts; continue it with "
                 f"ansible-playbook train.yml -e run={self.plan['run']}, or give a new run name"
             )
 
     def _refuse_others(self) -> None:
         """Refuse a folder, or a job, of another run with the same name."""
-        known = recorded(self.local)
+        record = recorded(self.local)
         trained = self._shell(f"ls -d {shlex.quote(self.job)}/workers {shlex.quote(self.job)}/state 2>/dev/null; true", "ls")
         # A run of a version without run identities is known by its job.
-        unnamed = "id" not in known and bool(known)
-        if trained and not unnamed and self._identity() != known.get("id"):
+        unnamed = "id" not in record and bool(record)
+        if trained and not unnamed and self._identity() != record.get("id"):
             raise AnsibleActionFail(
-                f"run={self.plan['run']}: what jobs of an older run of that name left lies in {self.job}, and this machine knows nothing "
-                "of it; choose another run name, or remove that folder"
+                f"run={self.plan['run']}: {self.job} holds the results of an older run of that name, but this machine has no record of "
+                "it. Fix: choose another run name, or remove that folder"
             )
 
-    def _goes_on(self, verdicts: list[dict[str, Any]]) -> bool:
+    def _goes_on(self, verdicts: list[Verdict]) -> bool:
         """Whether a job that ended well, or was told to end, left something to train."""
-        well = all(verdict["exit_code"] in (DONE, PREEMPTED) for verdict in verdicts)
+        well = all(verdict.exit_code in (DONE, PREEMPTED) for verdict in verdicts)
         return well and (run_results.read_summary(self.local).get("steps") or 0) < self.plan["counts"]["total_steps"]
 
     def _record(self, published: dict[str, Any], number: str) -> None:
@@ -140,7 +139,7 @@ class ActionModule(ActionBase):
         launches.write(self.local, self.plan, launches.record(self.plan, published, hosts, id=self._identity(), slurm=job))
 
     def _follow(self, number: str, how: str) -> None:
-        estimate, epoch, chief = Estimate(self.plan["counts"]), None, None
+        progress, chief = Progress(self.line, self.plan["counts"]), None
         self.line.print(f"job {number} {how}; its log: {self.job}/slurm-{number}.log")
         while True:
             state, nodes = self._state(number)
@@ -150,67 +149,52 @@ class ActionModule(ActionBase):
                 self.line.update(f"job {number}: {printable(state.lower(), 40)}")
             else:
                 chief = chief or Worker(self, self.job, f"{self.job}/workers/{self._first(nodes)}", "-")
-                epoch = self._show(chief, estimate, epoch)
+                for record in chief.poll().records:
+                    progress.show(str(chief.host), record)
             time.sleep(POLL_S)
 
     def _state(self, number: str) -> tuple[str, str]:
         """State and nodes; an empty state once the job is no longer in Slurm's queue."""
-        done = self._low_level_execute_command(f"squeue --noheader --job {number} --format '%T %N'", sudoable=False, executable="/bin/bash")
-        if done["rc"] != 0:
+        script = f"squeue --noheader --job {number} --format '%T %N'"
+        completed = self._low_level_execute_command(script, sudoable=False, executable="/bin/bash")
+        if completed["rc"] != 0:
             # A controller that does not answer does not mean that the job ended.
-            return ("", "") if "Invalid job id" in done["stderr"] + done["stdout"] else ("UNKNOWN: Slurm does not answer", "")
-        said = done["stdout"].split()
-        return (said[0], said[1] if len(said) > 1 else "") if said else ("", "")
+            return ("", "") if "Invalid job id" in completed["stderr"] + completed["stdout"] else ("UNKNOWN: Slurm does not answer", "")
+        fields = completed["stdout"].split()
+        return (fields[0], fields[1] if len(fields) > 1 else "") if fields else ("", "")
 
     def _first(self, nodes: str) -> str:
         return self._shell(f"scontrol show hostnames {shlex.quote(nodes)}", "scontrol").split()[0]
 
-    def _show(self, chief: Worker, estimate: Estimate, epoch: dict[str, Any] | None) -> dict[str, Any] | None:
-        for record in chief.poll().records:
-            if record["kind"] == "phase" and record["phase"] != "training":
-                self.line.update(f"{record['phase']} {record['note']}".rstrip())
-            elif record["kind"] == "warning":
-                self.line.print(f"warning: {record['text']}")
-            elif record["kind"] == "reduction":
-                self.line.print(f"Gradients are sent {record['why']}.")
-            elif record["kind"] == "steps":
-                left = estimate.left(record["step"], record["images_per_s"])
-                self.line.update(text.progress(record, self.plan["counts"], epoch, left))
-            elif record["kind"] == "epoch":
-                epoch = record
-                estimate.epoch(record["t"], record["epoch"])
-                left = estimate.left(record["epoch"] * self.plan["counts"]["steps_per_epoch"], record["images_per_s"])
-                self.line.print(text.epoch_line(record, self.plan["counts"], left))
-        return epoch
-
-    def _collect(self, number: str) -> list[dict[str, Any]]:
+    def _collect(self, number: str) -> list[Verdict]:
         """Fetch the nodes' results, and a verdict for each."""
         Worker(self, self.job, self.job, "-").collect(self.local)
-        found = ends(self.local, number)
-        verdicts = [self._verdict(ended) for ended in found]
-        if is_short(found, len(recorded(self.local)["hosts"])):
+        reported = ends(self.local, number)
+        verdicts = [self._verdict(ended) for ended in reported]
+        if is_short(reported, len(recorded(self.local)["hosts"])):
             verdicts.append(self._lost(number))
-        launches.tell(self.local)
+        launches.mark_collected(self.local)
         return verdicts
 
-    def _verdict(self, ended: dict[str, Any]) -> dict[str, Any]:
+    def _verdict(self, ended: dict[str, Any]) -> Verdict:
         code = ended["exit_code"]
         log = self.local / "workers" / ended["host"] / "worker.log"
         written = log.read_text(encoding="utf-8", errors="replace").split("\n") if code and log.is_file() else []
         lines = logs.shown(logs.of_last_launch(written))[-20:]
         phase, step = records.doing(read_records(log.with_name("metrics.jsonl")), "-", 0)
-        known = {"host": ended["host"], "rank": ended["rank"], "phase": phase, "step": step, "at": ended["ended_at"], "exit_code": code}
-        return {**known, "state": outcome.of_exit_code(code), **({"last_lines": lines} if lines else {})}
+        state, at = outcome.of_exit_code(code), ended["ended_at"]
+        return Verdict(ended["host"], ended["rank"], state, phase, step, at, exit_code=code, last_lines=lines or None)
 
-    def _lost(self, number: str) -> dict[str, Any]:
+    def _lost(self, number: str) -> Verdict:
         """Verdict if Slurm ended the job before its workers could report how they ended."""
         log = self._shell(f"tail -n 20 {shlex.quote(self.job)}/slurm-{number}.log 2>/dev/null; true", "tail").split("\n")
-        told = self._shell(
+        reason = self._shell(
             f"scontrol show job {number} 2>/dev/null | grep -o 'JobState=[A-Z_]*\\|Reason=[A-Za-z_]*' | tr '\\n' ' '; true", "scontrol"
         )
-        message = f"job {number} ended without a word of all its workers: {told.strip() or 'Slurm no longer knows it'}"
-        known = {"host": f"job {number}", "rank": "-", "state": "gone", "phase": "-", "at": time.time(), "exit_code": FAILED}
-        return {**known, "message": message, "last_lines": logs.shown(log)}
+        message = f"job {number} ended before all of its workers reported how they ended: {reason.strip() or 'Slurm no longer knows it'}"
+        return Verdict(
+            f"job {number}", "-", "gone", phase="-", at=time.time(), exit_code=FAILED, message=message, last_lines=logs.shown(log)
+        )
 
     def _commands(self, number: str) -> str:
         return text.next_commands(
@@ -222,25 +206,26 @@ class ActionModule(ActionBase):
         )
 
     def _shell(self, script: str, program: str) -> str:
-        done = self._low_level_execute_command(script, sudoable=False, executable="/bin/bash")
-        if done["rc"] == 127:
+        completed = self._low_level_execute_command(script, sudoable=False, executable="/bin/bash")
+        if completed["rc"] == 127:
             raise AnsibleActionFail(
-                f"{program} is not there: the inventory's first host must be one from which jobs are submitted (slurm-client)"
+                f"{program} is missing: the inventory's first host must be one from which jobs are submitted (slurm-client)"
             )
-        if done["rc"] != 0:
-            raise AnsibleActionFail(f"{script.split(' /', maxsplit=1)[0]} failed: {done['stderr'].strip() or done['stdout'].strip()}")
-        return str(done["stdout"])
+        if completed["rc"] != 0:
+            output = completed["stderr"].strip() or completed["stdout"].strip()
+            raise AnsibleActionFail(f"{script.split(' /', maxsplit=1)[0]} failed: {output}")
+        return str(completed["stdout"])
 
 
-def later(said: str, known: str) -> str:
+def later(jobs: str, recorded_job: str) -> str:
     """The highest job number in lines of `exit.json` files, if above the known one."""
-    last = max((int(number) for number in re.findall(r"\b\d{1,18}\b", said)), default=0)
-    return str(last) if last > int(known) else ""
+    last = max((int(number) for number in re.findall(r"\b\d{1,18}\b", jobs)), default=0)
+    return str(last) if last > int(recorded_job) else ""
 
 
-def is_short(found: list[dict[str, Any]], planned: int) -> bool:
+def is_short(reported: list[dict[str, Any]], planned: int) -> bool:
     """Whether some of a job's workers did not report how they ended; a job submitted by hand may have other workers than planned."""
-    return len(found) < max((ended["nodes"] for ended in found if "nodes" in ended), default=planned)
+    return len(reported) < max((ended["nodes"] for ended in reported if "nodes" in ended), default=planned)
 
 
 def ends(run: Path, job: str) -> list[dict[str, Any]]:
@@ -248,11 +233,11 @@ def ends(run: Path, job: str) -> list[dict[str, Any]]:
 
     A later job is one submitted by hand: the playbook removes what its own job left before the next.
     """
-    found = [ended for path in (run / "workers").glob("*/exit.json") if (ended := _end(path))]
-    if found:
-        latest = max(found, key=lambda ended: ended["ended_at"]).get("job", "")
+    every = [ended for path in (run / "workers").glob("*/exit.json") if (ended := _end(path))]
+    if every:
+        latest = max(every, key=lambda ended: ended["ended_at"]).get("job", "")
         job = latest if latest.isdecimal() and int(latest) > int(job) else job
-    return sorted((ended for ended in found if ended.get("job") == job), key=lambda ended: ended["rank"])
+    return sorted((ended for ended in every if ended.get("job") == job), key=lambda ended: ended["rank"])
 
 
 def _end(path: Path) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Run a benchmark on one host in a tmux session, with progress, and fetch its results; nothing is left there."""
 
 import shlex
-import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,12 +16,12 @@ from control.remote import lean
 from control.remote.remote import HostUnreachable, Worker
 from control.remote.shared_folder import Item, SharedFolder
 from control.remote.upload import with_progress
-from control.runs.cluster import place_digest
+from control.runs import outcome
+from control.runs.cluster import path_digest
 from plugins.shared import action
 from trainer import records
 from trainer.errors import DONE, refusal
 
-POLL_S = 0.5
 GRACE_S = 2
 
 
@@ -36,7 +35,7 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         self.bench, self.host, self.folder = (self._task.args[name] for name in ("bench", "host", "folder"))
         self.task_vars = task_vars or {}
-        session = f"{self.bench['name']}-{place_digest(self.folder)}"
+        session = f"{self.bench['name']}-{path_digest(self.folder)}"
         try:
             with heeding_signals() as ended, action.refusing():
                 try:
@@ -66,32 +65,26 @@ class ActionModule(ActionBase):
             {"path": f"{self.folder}/config.yml", "content": self.bench["config_yaml"]},
             {"path": f"{self.folder}/run_worker.sh", "content": arguments["script"], "mode": "0750"},
         ]
-        written = lean.execute(self, "worker_files", {"files": files}, self.task_vars)
-        if written.get("failed"):
-            raise AnsibleActionFail(f"{self.host}: {written['msg']}")
+        lean.require(self, "worker_files", {"files": files}, self.task_vars)
         if self.bench["snapshot"]:
             with_progress(self, "the snapshot", self.host).file(Path(self.bench["snapshot"]), f"{self.folder}/model.keras")
 
     def _start(self, session: str) -> None:
-        started = lean.execute(
-            self, "tmux_session", {"name": session, "argv": ["bash", "run_worker.sh"], "chdir": self.folder}, self.task_vars
-        )
-        if started.get("failed"):
-            raise AnsibleActionFail(f"{self.host}: {started['msg']}")
+        lean.require(self, "tmux_session", {"name": session, "argv": ["bash", "run_worker.sh"], "chdir": self.folder}, self.task_vars)
 
     def _follow(self, session: str, ended: Any) -> None:
         worker, line = Worker(self, self.folder, self.folder, session), Line(Display(), command_line.terminal())
+
+        def show(record: dict[str, Any]) -> None:
+            if record["kind"] == "phase":
+                line.update(f"{self.host}: {record['note']}")
+
+        def check() -> None:
+            if ended():
+                raise AnsibleActionFail(f"{self.bench['name']} was ended before its last pass; nothing of it is left on {self.host}")
+
         try:
-            while True:
-                seen = worker.poll()
-                for record in seen.records:
-                    if record["kind"] == "phase":
-                        line.update(f"{self.host}: {record['note']}")
-                if seen.exit is not None or not seen.alive:
-                    break
-                if ended():
-                    raise AnsibleActionFail(f"{self.bench['name']} was ended before its last pass; nothing of it is left on {self.host}")
-                time.sleep(POLL_S)
+            seen = worker.follow(show, check)
         finally:
             line.end()
         if seen.exit is None or seen.exit["exit_code"] != DONE:
@@ -103,18 +96,15 @@ class ActionModule(ActionBase):
         self._shell(f"rm -rf {shlex.quote(self.folder)} && if [ -d {parent} ]; then rmdir --ignore-fail-on-non-empty {parent}; fi")
 
     def _shell(self, script: str) -> str:
-        done = self._low_level_execute_command(script, sudoable=False, executable="/bin/sh")
-        if done["rc"] != 0:
-            raise AnsibleActionFail(f"{self.host}: {script}: {done['stderr'].strip()}")
-        return str(done["stdout"])
+        completed = self._low_level_execute_command(script, sudoable=False, executable="/bin/sh")
+        if completed["rc"] != 0:
+            raise AnsibleActionFail(f"{self.host}: {script}: {completed['stderr'].strip()}")
+        return str(completed["stdout"])
 
 
 def failure(host: str, ended: dict[str, Any] | None, lines: list[str]) -> str:
     """Why there are no results: the benchmark's own refusal, or how it ended and the end of its log."""
-    if ended is None:
-        how = "its session ended without an exit code (killed, or the host was restarted)"
-    else:
-        how = f"exit code {ended['exit_code']}"
+    how = outcome.GONE if ended is None else f"exit code {ended['exit_code']}"
     refused = refusal("\n".join(lines))
     if refused:
         return f"{host}: {refused}"

@@ -23,14 +23,14 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         plan, host = self._task.args["plan"], self._task.args["host"]
         threads = thread_share(plan["hosts"], host, int(self._task.args["cpus"]))
-        done = self._low_level_execute_command(
+        completed = self._low_level_execute_command(
             self._command(plan, threads), in_data=plan["config_yaml"].encode(), sudoable=False, executable="/bin/sh"
         )
-        if done["rc"] != 0:
-            last = "\n  ".join(done["stderr"].strip().splitlines()[-8:])
-            raise AnsibleActionFail(f"{host}: the model's training step can't be timed (exit code {done['rc']}):\n  {last}")
+        if completed["rc"] != 0:
+            last = "\n  ".join(completed["stderr"].strip().splitlines()[-8:])
+            raise AnsibleActionFail(f"{host}: the model's training step can't be timed (exit code {completed['rc']}):\n  {last}")
         with action.refusing():
-            timed = records.answer((done["stdout"].strip().splitlines() or [""])[-1], f"{host}: steptime")
+            timed = records.answer((completed["stdout"].strip().splitlines() or [""])[-1], f"{host}: steptime")
         result["timed"] = {**timed, "threads": threads}
         return result
 

@@ -1,5 +1,6 @@
 """Watch one worker until it ends; on the chief's host, show progress and collect results."""
 
+import dataclasses
 import os
 import time
 from pathlib import Path
@@ -9,11 +10,12 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from control import command_line, project, text
-from control.progress import Estimate, Line
+from control import command_line, project
+from control.progress import Line, Progress
 from control.remote import lean
 from control.remote.remote import HostUnreachable, Seen, Worker, mark, since_mark
 from control.runs import choices, launches, outcome
+from control.runs.outcome import Verdict
 from trainer import records
 from trainer.errors import DONE
 from trainer.watchdog import WAITING
@@ -34,9 +36,7 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         arguments = self._task.args
         result["launched_at"] = launches.launched_at(arguments["local"])
-        watch = _Watch(self, arguments, task_vars)
-        verdict = watch.until_end()
-        result["verdict"] = verdict
+        result["verdict"] = _Watch(self, arguments, task_vars).until_end().to_dict()
         return result
 
 
@@ -46,13 +46,12 @@ class _Watch:
     def __init__(self, action: ActionModule, arguments: dict[str, Any], task_vars: dict[str, Any] | None):
         self.action, self.arguments, self.task_vars = action, arguments, task_vars
         self.host, self.rank = arguments["host"], int(arguments["rank"])
-        self.counts, self.local = arguments["counts"], Path(arguments["local"])
+        self.local, self.quiet = Path(arguments["local"]), bool(arguments.get("quiet"))
         self.worker = Worker(action, arguments["run_folder"], arguments["folder"], arguments["session"])
         self.marks = project.PRIVATE / "watch" / arguments["run"]
         self.line = Line(Display(), command_line.terminal(), every=1e9)
         self.worker.say = self.line.print if self.rank == 0 else None
-        self.estimate = Estimate(self.counts)
-        self.last_epoch: dict[str, Any] | None = None
+        self.progress = Progress(self.line, arguments["counts"], self.quiet)
         self.heard_at = time.monotonic()
         self.parent = os.getppid()
         self.phase, self.step, self.trained, self.collected = "starting", 0, False, 0.0
@@ -60,7 +59,7 @@ class _Watch:
         self.phases_began: dict[str, float] = {}
         self.more = False
 
-    def until_end(self) -> dict[str, Any]:
+    def until_end(self) -> Verdict:
         verdict = None
         while verdict is None:
             verdict, more = self._once(), self.more
@@ -69,12 +68,12 @@ class _Watch:
                 return self._verdict("running")
             if verdict is None and not more:
                 self._pause()
-        self._tell_others(verdict["state"])
+        self._mark_end(verdict.state)
         self.line.end()
         self._collect(last=True)
         return verdict
 
-    def _tell_others(self, state: str) -> None:
+    def _mark_end(self, state: str) -> None:
         if state in ("done", "preempted"):
             mark(self.marks, "ended", self.host)
         elif state not in ("running", "unreachable"):
@@ -88,11 +87,12 @@ class _Watch:
             if time.monotonic() >= deadline or since_mark(self.marks, "ended", self.host) is not None:
                 return
 
-    def _once(self) -> dict[str, Any] | None:
+    def _once(self) -> Verdict | None:
         try:
             seen = self.worker.poll()
         except (HostUnreachable, OSError) as error:
-            return self._silent("unreachable", f"{self.host} can't be reached: {error}")
+            self.more = False
+            return self._unreachable(f"{self.host} can't be reached: {error}")
         self.more = seen.more
         if seen.records:
             self.heard_at = time.monotonic()
@@ -100,22 +100,20 @@ class _Watch:
             self._follow(seen.records)
         return self._ended(seen) or self._under_way() or self._late(seen) or self._abandoned()
 
-    def _ended(self, seen: Seen) -> dict[str, Any] | None:
+    def _ended(self, seen: Seen) -> Verdict | None:
         if seen.exit is not None:
             code = seen.exit["exit_code"]
             return self._verdict(outcome.of_exit_code(code), exit_code=code, at=seen.exit["ended_at"] - seen.ahead, lines=code != DONE)
         if not seen.alive and seen.unclear:
-            return self._verdict("unclear", message=f"its session ended, and how it ended is not known: {seen.unclear}", lines=True)
+            return self._verdict("unclear", message=f"its session ended, and how it ended is unknown: {seen.unclear}", lines=True)
         if not seen.alive:
-            return self._verdict(
-                "gone", message="its tmux session ended without an exit code (killed, or the host was restarted)", lines=True
-            )
+            return self._verdict("gone", message=outcome.GONE, lines=True)
         return None
 
-    def _under_way(self) -> dict[str, Any] | None:
+    def _under_way(self) -> Verdict | None:
         return self._verdict("running") if self.arguments["detach"] and self.trained else None
 
-    def _late(self, seen: Seen) -> dict[str, Any] | None:
+    def _late(self, seen: Seen) -> Verdict | None:
         silence = float(self.arguments["silence"])
         if seen.heard is not None and seen.heard > silence and time.monotonic() - self.heard_at > min(silence, 10):
             return self._end_it("silent", f"no heartbeat for {seen.heard:.0f} s while {self.phase} (limit {silence:.0f} s)")
@@ -124,43 +122,35 @@ class _Watch:
             return self._end_it("silent", f"still {self.phase} after {deadline:.0f} s")
         return None
 
-    def _silent(self, state: str, message: str) -> dict[str, Any] | None:
+    def _unreachable(self, message: str) -> Verdict | None:
         if time.monotonic() - self.heard_at > float(self.arguments["silence"]):
-            return self._verdict(state, message=message)
+            return self._verdict("unreachable", message=message)
         return self._abandoned()
 
-    def _abandoned(self) -> dict[str, Any] | None:
+    def _abandoned(self) -> Verdict | None:
         age = since_mark(self.marks, "failed", self.host)
         if age is not None and age > OTHERS_GRACE_S:
             return self._end_it("ended", "ended because another worker failed", by_us=True)
         return None
 
-    def _end_it(self, state: str, message: str, by_us: bool = False) -> dict[str, Any]:
+    def _end_it(self, state: str, message: str, by_us: bool = False) -> Verdict:
         verdict = self._verdict(state, message=message, lines=True, ended_by_us=by_us)
         arguments = {"name": self.arguments["session"], "state": "absent", "grace": 2}
         try:
             lean.execute(self.action, "tmux_session", arguments, self.task_vars or {})
         except AnsibleConnectionFailure as error:
-            verdict["message"] += f"; its session could not be ended: {error}"
+            return dataclasses.replace(verdict, message=f"{message}; its session could not be ended: {error}")
         return verdict
 
-    def _verdict(self, state: str, lines: bool = False, **more: Any) -> dict[str, Any]:
-        verdict = {
-            "host": self.host,
-            "rank": self.rank,
-            "state": state,
-            "phase": self.phase,
-            "step": self.step,
-            "at": self._happened(state),
-            **more,
-        }
-        verdict["phases_began"] = self.phases_began
-        if lines:
-            try:
-                verdict["last_lines"] = self.worker.last_lines()
-            except HostUnreachable as error:
-                verdict["last_lines"] = [str(error)]
-        return verdict
+    def _verdict(self, state: str, lines: bool = False, **more: Any) -> Verdict:
+        progress = {"phase": self.phase, "step": self.step, "at": self._happened(state), "phases_began": self.phases_began, **more}
+        return Verdict(self.host, self.rank, state, last_lines=self._last_lines() if lines else None, **progress)
+
+    def _last_lines(self) -> list[str]:
+        try:
+            return self.worker.last_lines()
+        except HostUnreachable as error:
+            return [str(error)]
 
     def _happened(self, state: str) -> float:
         """When a worker reached a state; one that fell silent counts from when it was last heard."""
@@ -169,20 +159,14 @@ class _Watch:
 
     def _follow(self, news: list[dict[str, Any]]) -> None:
         self.phase, self.step = records.doing(news, self.phase, self.step)
+        self.trained = self.trained or any(record["kind"] == "steps" for record in news)
         for record in news:
-            if record["kind"] in ("phase", "heartbeat"):
-                self._show_phase(record)
-            elif record["kind"] == "warning":
-                self.line.print(f"{self.host}: {record['text']}")
-            elif record["kind"] in ("reduction", "shares"):
-                if self.rank == 0:
-                    choices.keep_of(self.local, record)
-                self._show_decision(record)
-            elif record["kind"] == "steps":
-                self.trained = True
-                self._show_steps(record)
-            elif record["kind"] == "epoch":
-                self._show_epoch(record)
+            if self.rank == 0 or record["kind"] == "warning":
+                self.progress.show(self.host, record)
+            if self.rank == 0:
+                choices.keep_of(self.local, record)
+            if record["kind"] == "epoch" and not self.quiet:
+                self.collected = 0.0
         if self.rank == 0:
             self._collect()
 
@@ -191,28 +175,6 @@ class _Watch:
         for record in seen.records:
             if record["kind"] == "phase" and record["phase"] in outcome.TIMED:
                 self.phases_began.setdefault(record["phase"], float(record["t"]) - seen.ahead)
-
-    def _show_phase(self, record: dict[str, Any]) -> None:
-        if self.rank == 0 and record["kind"] == "phase" and record["phase"] != "training":
-            self.line.update(f"{self.host}: {record['phase']} {record['note']}".rstrip())
-
-    def _show_decision(self, record: dict[str, Any]) -> None:
-        if self.rank == 0 and not self.arguments.get("quiet"):
-            said = f"Gradients are sent {record['why']}." if record["kind"] == "reduction" else f"A step's images: {record['told']}."
-            self.line.print(said)
-
-    def _show_steps(self, record: dict[str, Any]) -> None:
-        if self.rank == 0:
-            left = self.estimate.left(record["step"], record["images_per_s"])
-            self.line.update(text.progress(record, self.counts, self.last_epoch, left))
-
-    def _show_epoch(self, record: dict[str, Any]) -> None:
-        if self.rank == 0 and not self.arguments.get("quiet"):
-            self.last_epoch = record
-            self.estimate.epoch(record["t"], record["epoch"])
-            left = self.estimate.left(record["epoch"] * self.counts["steps_per_epoch"], record["images_per_s"])
-            self.line.print(text.epoch_line(record, self.counts, left))
-            self.collected = 0.0
 
     def _collect(self, last: bool = False) -> None:
         """Fetch the chief's whole run directory, the others' own folders; at most every 15 s between epochs.

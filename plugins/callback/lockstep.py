@@ -47,7 +47,7 @@ class CallbackModule(Default):
         self._stage = ""
         self._play = self._variables = None
         self._last_words = []
-        self._told = set()
+        self._messages_shown = set()
         self._explained = False
         os.environ["LOCKSTEP_ENTERED"] = repr(process_began())
         os.environ["LOCKSTEP_TTY"] = "1" if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" else "0"
@@ -137,9 +137,9 @@ class CallbackModule(Default):
         hosts = self._variables._inventory.get_hosts(self._play.hosts) if task.when else []
         if not hosts:
             return True
-        known = self._variables.get_vars(play=self._play, host=hosts[0], task=task)
+        variables = self._variables.get_vars(play=self._play, host=hosts[0], task=task)
         try:
-            return all(Templar(self._variables._loader, known).evaluate_conditional(condition) for condition in task.when)
+            return all(Templar(self._variables._loader, variables).evaluate_conditional(condition) for condition in task.when)
         except AnsibleError:
             return True  # the task itself will say what is wrong
 
@@ -187,8 +187,8 @@ class CallbackModule(Default):
         self._follow(returned)
         if self._wordy or not returned.get("msg"):
             super().v2_runner_on_failed(result, ignore_errors)
-        elif not ignore_errors and returned["msg"] not in self._told:
-            self._told.add(returned["msg"])
+        elif not ignore_errors and returned["msg"] not in self._messages_shown:
+            self._messages_shown.add(returned["msg"])
             message = shown(str(returned["msg"]))
             self._display.display(
                 f"{result.host.get_name()}: {message}" if self._names_host(result) else message, color=constants.COLOR_ERROR
@@ -206,18 +206,18 @@ class CallbackModule(Default):
         from control.doctor import checks
 
         name = result.host.get_name()
-        known = self._variables.get_vars(play=self._play, host=result.host) if self._variables else result.host.get_vars()
-        host = {"name": name, "address": str(known.get("ansible_host", name))}
-        host |= {key: known[variable] for key, variable in (("user", "ansible_user"), ("ssh_port", "ansible_port")) if variable in known}
-        found = checks.ssh(host, str(self._returned(result).get("msg", "")))
-        return shown(f"{name}: {found.value}. Fix: {found.fix}")
+        variables = self._variables.get_vars(play=self._play, host=result.host) if self._variables else result.host.get_vars()
+        host = {"name": name, "address": str(variables.get("ansible_host", name))}
+        host |= {key: variables[name] for key, name in (("user", "ansible_user"), ("ssh_port", "ansible_port")) if name in variables}
+        finding = checks.ssh(host, str(self._returned(result).get("msg", "")))
+        return shown(f"{name}: {finding.value}. Fix: {finding.fix}")
 
     def v2_playbook_on_stats(self, stats):
         """The result, then Ansible's counts: only with full output, or if nothing else says what failed."""
         for words in self._last_words:
             self._display.display(words)
-        untold = (stats.failures or stats.dark) and not self._explained
-        if self._wordy or untold or os.environ.get("LOCKSTEP_RECAP"):
+        unexplained = (stats.failures or stats.dark) and not self._explained
+        if self._wordy or unexplained or os.environ.get("LOCKSTEP_RECAP"):
             super().v2_playbook_on_stats(stats)
 
     @staticmethod
@@ -309,7 +309,7 @@ def refuse_empty_inventory(playbook):
         sys.exit(1)
 
 
-NO_WORKERS = """{place}: {rule}. Fix: write into {file}:
+NO_WORKERS = """{inventory}: {rule}. Fix: write into {file}:
 
 workers:
   hosts:
@@ -321,13 +321,15 @@ inventory/sample shows what else can be set."""
 
 def no_workers(sources, hosts):
     """What an inventory without workers lacks, and where that is documented."""
-    places = [typed_path(source) for source in sources]
+    from control.project import relative
+
     paths = [Path(source) for source in sources if "," not in source]
     lost = [str(path) for path in paths if not path.exists()]
-    rule = "the group `workers` has no hosts, and a command is about all of them"
+    rule = "the group `workers` has no hosts, and a command runs on all of them"
     rule += f"; {', '.join(hosts[:5])} {'are' if len(hosts) > 1 else 'is'} in no such group" if hosts else ""
     file = next((path / "hosts.yml" if path.is_dir() else path for path in paths), Path("inventory/mine/hosts.yml"))
-    return NO_WORKERS.format(place=", ".join(places), rule="there is no such file or folder" if lost else rule, file=typed_path(str(file)))
+    shown = ", ".join(relative(Path(source)) for source in sources)
+    return NO_WORKERS.format(inventory=shown, rule="there is no such file or folder" if lost else rule, file=relative(file))
 
 
 def as_typed(text):
@@ -335,10 +337,3 @@ def as_typed(text):
     from control import command_line
 
     return command_line.as_typed(text)
-
-
-def typed_path(path):
-    """A path below the current folder as a user would type it."""
-    from control import command_line
-
-    return command_line.typed_path(path)

@@ -296,7 +296,7 @@ def test_a_worker_that_crashes_twice_is_not_continued_as_it_was(project, picture
             done.stdout
         )
         assert f"Fix: train without it: -e {option}, or worker_environment: {{TF_ENABLE_ONEDNN_OPTS: 0}} in the inventory" in done.stdout
-        assert ("The launch before ended the same way" in done.stdout) == again
+        assert ("The previous launch ended the same way" in done.stdout) == again
         assert ("continue where it stopped" in done.stdout) == (not again)
         assert f"continue without oneDNN  ansible-playbook train.yml -e run=crashing -e {option}" in re.sub(" {3,}", "  ", done.stdout)
         failure = project.summary("crashing")["failure"]

@@ -85,8 +85,8 @@ def test_what_a_hostile_node_says_is_shown_and_never_obeyed(attacked):
     _, output, _, _, _ = attacked
     assert all(character.isprintable() or character in "\n\t" for character in output)
     words = " ".join(output.split())
-    assert "no file that a worker writes" in words
-    assert "lines are no records of a worker" in words
+    assert "not a file that workers write" in words
+    assert "lines are not valid records" in words
     assert "Traceback" not in output
 
 

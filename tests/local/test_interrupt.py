@@ -14,7 +14,7 @@ from control.runs.cluster import session_name
 from tests.project import EXHAUSTIVE, await_until
 
 SHORT = ("config=task_cnn", "set=train.global_batch=20,train.steps=24,train.steps_per_call=2")
-NOTHING, BACK, ON = "This command started nothing", "The launch was taken back: none of its workers runs", "Training goes on: "
+NOTHING, BACK, ON = "This command started nothing", "The launch was taken back: none of its workers is running", "Training goes on: "
 
 
 def after(seconds):
@@ -205,7 +205,7 @@ def test_a_launch_that_was_killed_half_way_is_put_right_by_the_next_command(proj
     assert re.search(r"1 +worker2 +not started", status)
     other = name if following == "the same run" else "after-half"
     done = project.play("train", f"run={other}", f"dataset={pictures}", *SHORT)
-    assert f"run {name}: a launch that was broken off is taken back; none of its workers is left" in done.stdout
+    assert f"run {name}: an interrupted launch was taken back; none of its workers is left" in done.stdout
     assert f"{other}: SUCCEEDED" in done.stdout
     assert f"{name}-w" not in sessions()
 

@@ -63,9 +63,7 @@ def test_the_time_that_is_told_is_the_shells(project, pictures):
     begun = time.monotonic()
     done = project.play("train", *options, "epochs=2")
     by_the_clock = time.monotonic() - begun
-    shown = re.search(
-        r"time +(\S+) from Enter to this result, of it training (\S+) with .* \(before it (\S+), after it (\S+)\)", done.stdout
-    )
+    shown = re.search(r"time +(\S+) from Enter to this result, (\S+) of it training with .* \((\S+) before, (\S+) after\)", done.stdout)
     assert shown, done.stdout
     whole, *parts = map(seconds, shown.groups())
     assert abs(whole - by_the_clock) <= 2

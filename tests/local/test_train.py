@@ -64,7 +64,7 @@ def test_output_has_plan_epochs_table_and_next_commands(whole):
     for expected in (
         "model         task_cnn, 3,687,811 parameters",
         "144 training, 36 validation, 60 test images",
-        "8 an epoch x 4 epochs = 32",
+        "8 per epoch x 4 epochs = 32",
         "epoch 4/4  step 32/32",
         "whole: SUCCEEDED",
         "equal on all 2 workers",
@@ -183,7 +183,7 @@ def test_uneven_batches_give_the_same_loss_curve(project, pictures, whole, sizes
     assert len(set(summary["weights_sha256_by_rank"])) == 1
     if sizes != "auto":
         assert summary["shares"] == [14, 6]
-        assert "A step's images: 127.0.0.1 14, 127.0.0.1 6 images per step." in done.stdout
+        assert "The global batch is divided: 127.0.0.1 14, 127.0.0.1 6 images per step." in done.stdout
     for mine, theirs in zip(rows(project, name), rows(project, "whole"), strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=2e-3)
         assert mine["val_loss"] == pytest.approx(theirs["val_loss"], rel=2e-3)
@@ -248,7 +248,7 @@ def test_new_run_does_not_take_over_the_state_of_a_forgotten_one(project, pictur
     shutil.rmtree(project.run("forgotten"))
     done = train(project, pictures, "forgotten", "epochs=2", check=False)
     assert done.returncode != 0
-    assert "worker1: the training state of an older run=forgotten lies in runs/forgotten under worker_root" in done.stdout
+    assert "worker1: the training state of an older run=forgotten is in runs/forgotten under worker_root" in done.stdout
 
 
 def test_resumed_run_refuses_a_changed_dataset(project, pictures, tmp_path, whole):

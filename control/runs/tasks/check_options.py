@@ -3,11 +3,8 @@
 from typing import Any
 
 from control import command_line
+from control.operator_variables import check_state
 from control.task import Task
-from trainer.config import nearest
-from trainer.errors import ConfigError
-
-STATES = ("present", "absent")
 
 
 class CheckOptions(Task):
@@ -15,8 +12,5 @@ class CheckOptions(Task):
 
     def act(self) -> dict[str, Any]:
         """Check the options."""
-        options = command_line.operator_options(self.arguments["command"], self.task_vars)
-        state = str(options.get("state", "present"))
-        if state not in STATES:
-            raise ConfigError(f"state={state}: expected present or absent{nearest(state, STATES)}")
+        check_state(command_line.operator_options(self.arguments["command"], self.task_vars))
         return {}

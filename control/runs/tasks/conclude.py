@@ -1,5 +1,6 @@
 """Conclude a run: write its summary, show the result, fail with the root cause."""
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from ansible.utils.display import Display
 from control import command_line, project, text
 from control.doctor import forecast
 from control.runs import choices, hparams, launches, outcome, run_results
+from control.runs.outcome import Verdict
 from control.task import Task
 from trainer import config as configs
 from trainer.files import read_json, write_json
@@ -21,11 +23,9 @@ class Conclude(Task):
     def act(self) -> dict[str, Any]:
         """Judge, write, show."""
         name, folder = self.arguments["run"], Path(self.arguments["folder"])
-        verdicts = _with_launch(recorded(folder), self.arguments["verdicts"])
-        if all(verdict["state"] == "unreachable" for verdict in verdicts):
-            message = (
-                f"{name}: no host can be reached from here: {verdicts[0]['message']}. Training may well go on.\n\n{text.under_way(name)}"
-            )
+        verdicts = _with_launch(recorded(folder), [Verdict.from_dict(returned) for returned in self.arguments["verdicts"]])
+        if all(verdict.state == "unreachable" for verdict in verdicts):
+            message = f"{name}: no host can be reached from here: {verdicts[0].message}. Training may well go on.\n\n{text.under_way(name)}"
             return {"failed": True, "msg": message}
         summary = _summary(folder, verdicts)
         launches.end_all(name, self.arguments["place"])
@@ -58,19 +58,19 @@ def _launched_here(folder: Path) -> bool:
     return recorded(folder).get("entered_at") == command_line.entered()
 
 
-def _with_launch(record: dict[str, Any], verdicts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_launch(record: dict[str, Any], verdicts: list[Verdict]) -> list[Verdict]:
     """The verdicts. The one to blame also has its worker's environment variables, and whether the previous launch ended the same way."""
     cause = outcome.root_cause(verdicts)
     if cause is None:
         return verdicts
-    known = {host["name"]: host.get("environment", {}) for host in record.get("hosts", [])}
+    environments = {host["name"]: host.get("environment", {}) for host in record.get("hosts", [])}
     # Slurm may have taken hosts that are not in the inventory; its script has the first host's variables.
-    environment = known.get(cause["host"], next(iter(known.values()), {}))
-    more = {"environment": environment, "again": outcome.crashed_again(cause, record.get("failed_before"))}
-    return [verdict | more if verdict is cause else verdict for verdict in verdicts]
+    environment = environments.get(cause.host, next(iter(environments.values()), {}))
+    again = outcome.crashed_again(cause, record.get("failed_before"))
+    return [dataclasses.replace(verdict, environment=environment, again=again) if verdict is cause else verdict for verdict in verdicts]
 
 
-def _trouble(name: str, summary: dict[str, Any], verdicts: list[dict[str, Any]]) -> str:
+def _trouble(name: str, summary: dict[str, Any], verdicts: list[Verdict]) -> str:
     """What kept a run from finishing, root cause first; empty if it finished."""
     cause = outcome.root_cause(verdicts)
     if cause is not None:
@@ -78,7 +78,7 @@ def _trouble(name: str, summary: dict[str, Any], verdicts: list[dict[str, Any]])
     return "" if summary["state"] == "SUCCEEDED" else f"{name} was stopped before its end: {summary['state']}"
 
 
-def _trial(folder: Path, summary: dict[str, Any], verdicts: list[dict[str, Any]]) -> str:
+def _trial(folder: Path, summary: dict[str, Any], verdicts: list[Verdict]) -> str:
     """Message for the doctor's two failed steps: not a user's run, so nothing to resume."""
     trouble = _trouble("the trial", summary, verdicts)
     again = "fix that, then run it again: ansible-playbook doctor.yml"
@@ -92,12 +92,12 @@ def _forecast(folder: Path) -> dict[str, float]:
     return {"predicted_images_per_s": expected} if expected is not None else {}
 
 
-def _end_to_end(folder: Path, verdicts: list[dict[str, Any]]) -> dict[str, float]:
+def _end_to_end(folder: Path, verdicts: list[Verdict]) -> dict[str, float]:
     """Seconds from the launch to the end of the last worker, both by this machine's clock."""
-    return {"seconds_end_to_end": round(max(verdict["at"] for verdict in verdicts) - read_json(folder / "cluster.json")["launched_at"], 3)}
+    return {"seconds_end_to_end": round(max(verdict.at for verdict in verdicts) - read_json(folder / "cluster.json")["launched_at"], 3)}
 
 
-def _summary(folder: Path, verdicts: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(folder: Path, verdicts: list[Verdict]) -> dict[str, Any]:
     summary = {"workers": len(verdicts), **run_results.read_summary(folder)}
     summary["state"] = outcome.state(verdicts, summary["state"], cancelled=False)
     if "job" in recorded(folder).get("slurm", {}):
@@ -106,7 +106,7 @@ def _summary(folder: Path, verdicts: list[dict[str, Any]]) -> dict[str, Any]:
         cause = outcome.root_cause(verdicts)
         assert cause is not None
         kept = ("host", "rank", "state", "exit_code", "message", "phase", "step", "environment", "again")
-        summary["failure"] = {key: cause.get(key) for key in kept}
+        summary["failure"] = {key: getattr(cause, key) for key in kept}
     else:
         summary.pop("failure", None)
     return summary

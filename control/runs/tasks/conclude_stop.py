@@ -4,6 +4,7 @@ from typing import Any
 
 from control import project
 from control.runs import launches, outcome, run_results
+from control.runs.outcome import Verdict
 from control.task import Task
 from trainer.files import write_json
 
@@ -13,7 +14,8 @@ class ConcludeStop(Task):
 
     def act(self) -> dict[str, Any]:
         """A run that did not have to be stopped keeps its state."""
-        name, verdicts, stopped = self.arguments["run"], self.arguments["verdicts"], int(self.arguments["stopped"])
+        name, stopped = self.arguments["run"], int(self.arguments["stopped"])
+        verdicts = [Verdict.from_dict(returned) for returned in self.arguments["verdicts"]]
         folder = project.RUNS / name
         launches.end_all(name, "runs")
         summary = {"workers": len(verdicts), **run_results.read_summary(folder)}

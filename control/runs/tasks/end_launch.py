@@ -19,7 +19,7 @@ class EndLaunch(Task):
         left = [f"{name} ({why})" for name, ended in self.arguments["ended"].items() if (why := _trouble(ended))]
         if left:
             Display().warning(
-                f"run {launch['run']}: a launch was broken off, and what it started could not be ended on {', '.join(left)}; "
+                f"run {launch['run']}: a launch was interrupted, and its workers could not be ended on {', '.join(left)}; "
                 "the next train.yml tries again"
             )
             return {}
@@ -27,8 +27,8 @@ class EndLaunch(Task):
         taken_back = not all(ended.get("skipped") for ended in self.arguments["ended"].values())
         if taken_back:
             launches.forget_start(launch)
-        said = f"run {launch['run']}: a launch that was broken off is taken back; none of its workers is left"
-        return {**({"show": said} if taken_back else {}), "launch_begun": None}
+        message = f"run {launch['run']}: an interrupted launch was taken back; none of its workers is left"
+        return {**({"show": message} if taken_back else {}), "launch_begun": None}
 
 
 def _started(launch: dict[str, Any]) -> dict[str, Any]:

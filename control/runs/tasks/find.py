@@ -32,7 +32,7 @@ class Find(Task):
         slurm = {"slurm": cluster["slurm"]} if "slurm" in cluster else {}
         if "job" in cluster.get("slurm", {}):
             _refuse_jobs(folder, self.arguments["command"], cluster["slurm"])
-        found = {
+        run = {
             **slurm,
             "name": folder.name,
             "place": "runs",
@@ -41,7 +41,7 @@ class Find(Task):
             "code_sha256": cluster.get("code_sha256", ""),
         }
         left = {"if_interrupted": f"Only its logs are no longer shown.\n{text.under_way(folder.name)}"} if options.get("follow") else {}
-        return {**left, "ansible_facts": {"run_found": found, "cluster": cluster["hosts"], "run_options": options}}
+        return {**left, "ansible_facts": {"run_found": run, "cluster": cluster["hosts"], "run_options": options}}
 
 
 UNSTARTED: dict[str, Any] = {"dataset": {}, "code": "", "counts": {}, "hosts": []}
@@ -49,15 +49,15 @@ UNSTARTED: dict[str, Any] = {"dataset": {}, "code": "", "counts": {}, "hosts": [
 
 def _refuse_jobs(run: Path, command: str, job: dict[str, Any]) -> None:
     """Refuse commands on Slurm's jobs: only Slurm stops them and knows their state."""
-    under_way = bool(launches.untold({"slurm": job})) or run_results.read_summary(run)["state"] in (None, "RUNNING")
+    under_way = bool(launches.uncollected_job({"slurm": job})) or run_results.read_summary(run)["state"] in (None, "RUNNING")
     if command in ("stop", "logs") or (command == "status" and under_way):
         number = job["job"]
-        told = (
+        refusal = (
             f"run={run.name} is job {number} of Slurm. Look: squeue --job {number}; logs: {job['folder']}; watch it: ansible-playbook "
             f"playbooks/slurm.yml -e run={run.name}; stop it, keeping its state: scancel --signal=TERM {number}"
         )
         rest = listing.runs() if command == "status" else ""
-        raise LockstepError("\n\n".join(part for part in (told, rest) if part))
+        raise LockstepError("\n\n".join(part for part in (refusal, rest) if part))
 
 
 def _names() -> list[str]:
@@ -76,14 +76,14 @@ def _image(asked: str) -> str:
     return str(path)
 
 
-def _cluster(folder: Path, known: list[str]) -> dict[str, Any]:
+def _cluster(folder: Path, inventory_names: list[str]) -> dict[str, Any]:
     path = folder / "cluster.json"
     if not path.is_file():
         raise LockstepError(
             f"run={folder.name}: it never started (no cluster.json); start it: ansible-playbook train.yml -e run={folder.name}"
         )
     cluster: dict[str, Any] = read_json(path)
-    missing = [host["name"] for host in cluster["hosts"] if host["name"] not in known]
+    missing = [host["name"] for host in cluster["hosts"] if host["name"] not in inventory_names]
     if missing:
         raise LockstepError(f"run={folder.name}: its hosts {', '.join(missing)} are not in this inventory; choose the run's own with -i")
     return cluster

@@ -16,8 +16,8 @@ class Forget(Task):
         name = str(self.arguments["run"])
         check_run_name(name)
         folder = project.RUNS / name
-        there = folder.is_dir()
-        if there and not self.check_mode:
+        exists = folder.is_dir()
+        if exists and not self.check_mode:
             shutil.rmtree(folder)
-        said = "would be deleted" if self.check_mode else "deleted"
-        return {"changed": there, "show_last": f"{name}: {said}\n\nNext\n  see what is left  ansible-playbook status.yml"}
+        outcome = "would be deleted" if self.check_mode else "deleted"
+        return {"changed": exists, "show_last": f"{name}: {outcome}\n\nNext\n  see what is left  ansible-playbook status.yml"}

@@ -30,4 +30,4 @@ def _judge_queue(name: str, queued: dict[str, Any]) -> None:
     if jobs:
         raise LockstepError(f"run={name}: job {' '.join(jobs)} of Slurm is queued or runs; end it first: scancel {' '.join(jobs)}")
     if queued.get("rc") == 1:
-        raise LockstepError(f"run={name}: Slurm does not tell whether a job of it runs: {queued['stderr']}")
+        raise LockstepError(f"run={name}: Slurm does not report whether it has a job: {queued['stderr']}")

@@ -82,5 +82,5 @@ def _already(plan: dict[str, Any]) -> str:
     """The result of a run that is already complete."""
     folder = Path(plan["folder"])
     shown = run_results.shown_result(folder, run_results.read_summary(folder))
-    done = "is" if plan["counts"]["epochs"] == 1 else "are"
-    return f"Nothing to do: {text.count(plan['counts']['epochs'], 'epoch')} {done} done already.\n\n{shown}"
+    verb = "is" if plan["counts"]["epochs"] == 1 else "are"
+    return f"Nothing to do: {text.count(plan['counts']['epochs'], 'epoch')} {verb} done already.\n\n{shown}"

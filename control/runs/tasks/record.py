@@ -17,52 +17,52 @@ class Record(Task):
 
     def act(self) -> dict[str, Any]:
         """Check, then write both files; write nothing if the run is under way or nothing may be touched."""
-        plan, places = self.arguments["plan"], self.arguments["places"]
+        plan, claims = self.arguments["plan"], self.arguments["places"]
         if self.check_mode:
             # Workers that would have been ended by now are still running.
             settled = self.arguments["settled"]
-            check_places(plan, {name: place | {"running": place["running"] and name not in settled} for name, place in places.items()})
+            check_claims(plan, {name: claim | {"running": claim["running"] and name not in settled} for name, claim in claims.items()})
             return {}
-        check_places(plan, places)
+        check_claims(plan, claims)
         before = recorded(Path(plan["folder"]))
         under_way = {"run_under_way": plan["run"]} if plan["place"] == "runs" else {}
-        if all(place["running"] for place in places.values()):
+        if all(claim["running"] for claim in claims.values()):
             return {**under_way, "before_start": None}
         folder = Path(plan["folder"])
-        facts = {name: place["facts"] for name, place in places.items()}
+        facts = {name: claim["facts"] for name, claim in claims.items()}
         hosts = _hosts(plan["hosts"], facts, {host["name"]: host["threads"] for host in before.get("hosts", [])})
         # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
         shared = {"slurm": {"folder": before["slurm"]["folder"]}} if "slurm" in before else {}
         record = launches.record(plan, self.arguments["published"], hosts, **shared)
         launches.write(folder, plan, record)
         clear_marks(project.PRIVATE / "watch" / plan["run"])
-        chosen, launch = resumption.choose(folder, {host["name"]: places[host["name"]] for host in plan["hosts"]}), launches.begin(plan)
+        chosen, launch = resumption.choose(folder, {host["name"]: claims[host["name"]] for host in plan["hosts"]}), launches.begin(plan)
         text = (folder / "cluster.json").read_text(encoding="utf-8")
         facts_set = {"record": record, "record_text": text, "state_to_give": chosen.give, "launch": launch}
         begun = {} if launches.is_trial(plan) else {"launch_begun": launch}
         return {"changed": True, "ansible_facts": facts_set, "show": "\n".join(chosen.lines), "before_start": None, **begun}
 
 
-def check_places(plan: dict[str, Any], places: dict[str, dict[str, Any]]) -> None:
+def check_claims(plan: dict[str, Any], claims: dict[str, dict[str, Any]]) -> None:
     """Refuse a launch that would mix with an older run of that name, or with one still running on some hosts.
 
     Raises:
         LockstepError: what was found where, and what to do.
     """
-    if lines := [_occupied(name, place["holder"]) for name, place in places.items() if place["holder"]]:
+    if lines := [_occupied(name, claim["holder"]) for name, claim in claims.items() if claim["holder"]]:
         raise LockstepError("\n".join(lines))
-    run, running = plan["run"], [name for name, place in places.items() if place["running"]]
-    if running and len(running) < len(places):
+    run, running = plan["run"], [name for name, claim in claims.items() if claim["running"]]
+    if running and len(running) < len(claims):
         raise LockstepError(
-            f"run={run} is running on {len(running)} of {len(places)} hosts ({', '.join(running)}); "
+            f"run={run} is running on {len(running)} of {len(claims)} hosts ({', '.join(running)}); "
             f"stop it first: ansible-playbook stop.yml -e run={run}"
         )
     launches.refuse_changes(plan, running)
-    old = [name for name, place in places.items() if place["newest_state"] or place["newest_memory"] or place["damaged"]]
+    old = [name for name, claim in claims.items() if claim["newest_state"] or claim["newest_memory"] or claim["damaged"]]
     if old and not plan["resume"] and not running:
         raise LockstepError(
-            f"{', '.join(old)}: the training state of an older run={run} lies in {plan['place']}/{run} under worker_root, "
-            "and this machine knows nothing of it; choose another run name, or remove that folder."
+            f"{', '.join(old)}: the training state of an older run={run} is in {plan['place']}/{run} under worker_root, "
+            "but this machine has no record of it. Fix: choose another run name, or remove that folder"
         )
 
 

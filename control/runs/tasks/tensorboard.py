@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from control import command_line, project, text
-from control.operator_variables import integer
+from control.operator_variables import check_state, integer
 from control.remote.tmux import SOCKET
 from control.runs import hparams
-from control.runs.cluster import place_digest
+from control.runs.cluster import path_digest
 from control.runs.plan import latest_run
 from control.task import Task
-from trainer.errors import ConfigError, LockstepError
+from trainer.errors import LockstepError
 from trainer.files import read_json, write_json
 
-SESSION = f"tensorboard-{place_digest(str(project.ROOT))}"
+SESSION = f"tensorboard-{path_digest(str(project.ROOT))}"
 TMUX = ["tmux", "-L", SOCKET]
 RECORD = project.PRIVATE / "tensorboard.json"
 DEADLINE_S = 60
@@ -32,10 +32,7 @@ class Tensorboard(Task):
     def act(self) -> dict[str, Any]:
         """Start it, stop it, or report that there is nothing to do."""
         options = command_line.operator_options("tensorboard", self.task_vars)
-        state = str(options.get("state", "present"))
-        if state not in ("present", "absent"):
-            raise ConfigError(f"state={state}: it must be present or absent")
-        up = _is_up()
+        state, up = check_state(options), _is_up()
         if state == "absent":
             return {"changed": up, "show_last": self._stop(up)}
         return {"changed": not up} if self.check_mode else self._start(up, options)

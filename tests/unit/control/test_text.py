@@ -1,5 +1,6 @@
 """What a person reads: tables, the plan, progress, failures, the run's outcome and its status."""
 
+import dataclasses
 import os
 
 import pytest
@@ -82,8 +83,8 @@ def test_plan_says_what_will_be_done():
         "  hosts         2 (rank host address): 0 node01 10.0.0.1:12345, 1 node02 10.0.0.2:23456",
         "  model         lecture_cnn, 2,770,634 parameters, input 28x28x1",
         "  dataset       digits (0123456789abcdef): 10 classes, 48,000 training, 12,000 validation, 10,000 test images",
-        "  global batch  128 images a step over 2 workers",
-        "  steps         70 an epoch x 3 epochs = 210",
+        "  global batch  128 images per step on 2 workers",
+        "  steps         70 per epoch x 3 epochs = 210",
         "  results       runs/my-run",
     ]
 
@@ -106,8 +107,8 @@ def test_plan_names_the_functions_of_a_persons_own_files_and_counts_one_as_one()
     shown = text.plan(made, "runs")
     assert "model         mine.py:build, 2,770,634 parameters" in shown
     assert "dataset       digits, images from images.py:pairs (0123456789abcdef)" in shown
-    assert "128 images a step over 1 worker\n" in shown
-    assert "70 an epoch x 1 epoch = 210" in shown
+    assert "128 images per step on 1 worker\n" in shown
+    assert "70 per epoch x 1 epoch = 210" in shown
 
 
 # --- progress
@@ -223,7 +224,7 @@ def test_result_of_a_run_that_succeeded():
     shown = text.result("my-run", "runs/my-run", SUMMARY, [row(1), row(2, 0.8765)]).splitlines()
     assert shown[0] == "my-run: SUCCEEDED"
     assert "  best epoch  2 (validation accuracy 0.8765)" in shown
-    assert "  time        1:15 of the chief's process, of it training 1:00" in shown
+    assert "  time        1:15 of the chief's process, 1:00 of it training" in shown
     assert "  speed       2,346 images/s in training steps" in shown
     assert "  weights     equal on all 2 workers (sha256 0123456789abcdef)" in shown
     assert "  results     runs/my-run" in shown
@@ -310,7 +311,7 @@ def test_no_commands_no_heading():
 
 
 def verdict(host, rank, state="failed", **more):
-    return {"host": host, "rank": rank, "state": state, **more}
+    return outcome.Verdict(host, rank, state, **more)
 
 
 def test_failure_shows_the_first_cause_its_last_lines_and_the_others():
@@ -350,7 +351,7 @@ def crash(code=139, **more):
 def test_a_crash_of_native_code_names_phase_and_mend():
     assert text.failure(crash(), [verdict("b", 1, exit_code=75)]).splitlines() == [
         "First failure: a (rank 0), exit code 139 (killed by SIGSEGV while tracing)",
-        "  Native code crashed. oneDNN, TensorFlow's code for processors, does with some layers (strided 1x1 convolutions).",
+        "  Native code crashed. oneDNN, TensorFlow's library for CPUs, crashes with some layers (strided 1x1 convolutions).",
         "  Fix: train without it: -e set=train.environment.TF_ENABLE_ONEDNN_OPTS=0, "
         "or worker_environment: {TF_ENABLE_ONEDNN_OPTS: 0} in the inventory",
         "  b (rank 1): exit code 75",
@@ -361,8 +362,8 @@ def test_a_crash_without_onednn_says_something_else():
     lines = text.failure(crash(-4, again=True, environment={"TF_ENABLE_ONEDNN_OPTS": "0"}), []).splitlines()
     assert lines == [
         "First failure: a (rank 0), exit code -4 (killed by SIGILL while tracing)",
-        "  The launch before ended the same way: to continue as it is would end so again.",
-        "  Native code crashed, and not in oneDNN (TF_ENABLE_ONEDNN_OPTS=0 is set). Fix: look at what the model's own code calls",
+        "  The previous launch ended the same way; continued as it is, the run will end like that again.",
+        "  Native code crashed, but not in oneDNN (TF_ENABLE_ONEDNN_OPTS=0 is set). Fix: check what the model's own code calls",
     ]
 
 
@@ -376,7 +377,7 @@ def test_a_crash_without_onednn_says_something_else():
     ],
 )
 def test_next_commands_after_a_crash(failure, expected):
-    summary = {**SUMMARY, "state": "FAILED", "best": None, "failure": failure}
+    summary = {**SUMMARY, "state": "FAILED", "best": None, "failure": failure.to_dict()}
     assert [command for _, command in text.after_run("r", summary)] == expected
 
 
@@ -394,7 +395,8 @@ def test_next_commands_after_a_crash(failure, expected):
     ],
 )
 def test_the_same_crash_twice(now, before, again):
-    assert outcome.crashed_again(crash() | now, None if before is None else crash() | before) is again
+    previous = None if before is None else crash().to_dict() | before
+    assert outcome.crashed_again(dataclasses.replace(crash(), **now), previous) is again
 
 
 def test_failure_by_a_signal_names_it():
@@ -407,7 +409,7 @@ def test_failure_by_a_signal_names_it():
 def test_weights_are_called_equal_only_of_several_workers_and_only_when_they_are():
     assert text.weights(["a" * 64, "a" * 64]) == f"equal on all 2 workers (sha256 {'a' * 16})"
     assert text.weights(["a" * 64]) == f"of the only worker (sha256 {'a' * 16})"
-    assert text.weights(["a" * 64, "b" * 64]) == f"DIFFERENT on 2 workers, which must not be: sha256 {'a' * 16}, {'b' * 16}"
+    assert text.weights(["a" * 64, "b" * 64]) == f"DIFFERENT on 2 workers, which must not happen: sha256 {'a' * 16}, {'b' * 16}"
 
 
 def test_a_model_of_ones_own_is_named_by_its_function():
@@ -436,7 +438,7 @@ def test_a_launch_is_timed_from_enter_to_the_result_and_its_parts_are_all_of_it(
         "seconds_after_training": 11.4,
     }
     assert text.times({"launch": launch, "seconds_total": 50.0, "seconds_training": 44.0}) == (
-        "1:26 from Enter to this result, of it training 0:44 with validation and saving (before it 0:31, after it 0:11)"
+        "1:26 from Enter to this result, 0:44 of it training with validation and saving (0:31 before, 0:11 after)"
     )
 
 
@@ -445,7 +447,7 @@ def test_a_command_that_came_back_to_a_run_counts_to_the_end_of_its_last_worker(
     assert launch["until"] == "last worker's end"
     assert (launch["seconds_from_enter"], launch["seconds_after_training"]) == (81.0, 6.0)
     said = text.times({"launch": launch, "restarts": 2, "seconds_training": 131.0})
-    assert said.startswith("1:21 from Enter to the end of the last worker, of it training 0:44 ")
+    assert said.startswith("1:21 from Enter to the end of the last worker, 0:44 of it training ")
     assert said.endswith("; all 3 launches trained 2:11")
 
 
@@ -463,8 +465,8 @@ def test_a_launch_that_never_trained_and_one_of_which_nothing_is_known():
 
 
 def blamed(*verdicts):
-    found = outcome.root_cause(list(verdicts))
-    return found and found["host"]
+    cause = outcome.root_cause(list(verdicts))
+    return cause and cause.host
 
 
 def test_nobody_is_blamed_when_nobody_failed():
@@ -595,7 +597,7 @@ def test_status_says_what_a_step_is_made_of_where_that_is_known():
         "  host  input  forward/backward  compression  all-reduce  apply  own work   step",
         "  pi0     1.0              50.0          2.0        80.0    4.0      57.0  137.0",
         "  pi1     1.0              80.0          2.0        50.0    4.0      87.0  137.0",
-        "  pi1 is the slowest: 87 ms of its own work a step, 1.53 times that of pi0; pi0 waits for it in the all-reduce.",
+        "  pi1 is the slowest: 87 ms of its own work per step, 1.53 times that of pi0; pi0 waits for it in the all-reduce.",
     ]
 
 

@@ -182,7 +182,7 @@ def test_a_command_without_workers_fails_and_says_what_to_write_where(name, tmp_
     (tmp_path / "hosts.yml").write_text("workers:\n  hosts:\n")
     done = command(name, tmp_path)
     assert done.returncode != 0, done.stdout
-    assert done.stdout.startswith(f"error: {tmp_path}: the group `workers` has no hosts, and a command is about all of them. Fix: write")
+    assert done.stdout.startswith(f"error: {tmp_path}: the group `workers` has no hosts, and a command runs on all of them. Fix: write")
     assert f"write into {tmp_path}/hosts.yml:\n\nworkers:\n  hosts:\n    node01: {{ansible_host: 10.0.0.1}}\n" in done.stdout
     assert done.stdout.count("Fix:") == 1
 
@@ -192,7 +192,7 @@ def test_a_command_without_workers_fails_and_says_what_to_write_where(name, tmp_
     [
         (
             "servers:\n  hosts:\n    pi1:\n    pi2:\n",
-            "the group `workers` has no hosts, and a command is about all of them; pi1, pi2 are in no such",
+            "the group `workers` has no hosts, and a command runs on all of them; pi1, pi2 are in no such",
         ),
         (None, "there is no such file or folder"),
     ],

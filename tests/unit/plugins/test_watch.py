@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from control.progress import Progress
 from plugins.action.watch_run import _Watch
 
 
@@ -16,20 +17,31 @@ def test_a_lost_worker_counts_from_when_it_was_last_heard(state, ago):
 
 
 @pytest.mark.parametrize("rank", [0, 3])
-def test_a_warning_of_any_worker_is_shown_at_once(rank, monkeypatch):
+def test_a_warning_of_any_worker_is_shown_at_once(rank, tmp_path, monkeypatch):
     watch, shown = _Watch.__new__(_Watch), []
-    watch.rank, watch.host, watch.line, watch.phase, watch.step = rank, "pi3", SimpleNamespace(print=shown.append), "training", 7
+    watch.rank, watch.host, watch.phase, watch.step, watch.trained, watch.local = rank, "pi3", "training", 7, False, tmp_path
+    watch.progress = Progress(SimpleNamespace(print=shown.append), {})
     monkeypatch.setattr(watch, "_collect", lambda: None)
     watch._follow([{"kind": "warning", "text": "the disk is full"}])
     assert shown == ["pi3: the disk is full"]
 
 
-def test_phase_and_step_are_those_of_the_last_records(monkeypatch):
+def test_phase_and_step_are_those_of_the_last_records():
     """Of a node that another holds, too: a field that a kind of record need not have may hold anything."""
     watch = _Watch.__new__(_Watch)
-    watch.rank, watch.host, watch.phase, watch.step = 1, "pi3", "starting", 0
-    monkeypatch.setattr(watch, "_show_phase", lambda record: None)
+    watch.rank, watch.host, watch.phase, watch.step, watch.trained = 1, "pi3", "starting", 0, False
     watch._follow([{"kind": "phase", "phase": "tracing", "note": ""}, {"kind": "phase", "phase": "training", "note": "", "step": "\x1b"}])
     assert (watch.phase, watch.step) == ("training", 0)
     watch._follow([{"kind": "heartbeat", "phase": "saving", "step": 40}])
     assert (watch.phase, watch.step) == ("saving", 40)
+
+
+def test_a_host_that_is_lost_while_records_are_waiting_is_polled_after_a_pause():
+    def poll():
+        raise OSError("gone")
+
+    watch = _Watch.__new__(_Watch)
+    watch.host, watch.more, watch.worker, watch.heard_at = "pi3", True, SimpleNamespace(poll=poll), time.monotonic()
+    watch.arguments, watch._abandoned = {"silence": 60}, lambda: None
+    assert watch._once() is None
+    assert not watch.more

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from control.runs import launches
+from control.runs import launches, outcome
 from control.runs.tasks import find as find_run
 from plugins.action import slurm_run
 from tests.project import await_until
@@ -362,17 +362,17 @@ def test_who_waits_for_one_that_is_gone_is_ended_and_who_trains_is_not(script, t
 
 
 def test_a_job_is_untold_until_its_end_was_seen(tmp_path):
-    assert launches.untold({}) == launches.untold({"slurm": {"folder": "/x"}}) == ""
+    assert launches.uncollected_job({}) == launches.uncollected_job({"slurm": {"folder": "/x"}}) == ""
     write(tmp_path / "cluster.json", json.dumps({"run": "r", "slurm": {"job": "7", "folder": "/x"}}))
-    assert launches.untold(recorded(tmp_path)) == "7"
+    assert launches.uncollected_job(recorded(tmp_path)) == "7"
     with pytest.raises(LockstepError) as caught:
         launches.check_job("r", recorded(tmp_path))
     assert str(caught.value) == (
         "run=r: job 7 of Slurm trains it, or did, and its results are not here yet; first: ansible-playbook playbooks/slurm.yml -e run=r"
     )
-    launches.tell(tmp_path)
+    launches.mark_collected(tmp_path)
     assert recorded(tmp_path) == {"run": "r", "slurm": {"job": "7", "folder": "/x", "told": True}}
-    assert launches.untold(recorded(tmp_path)) == ""
+    assert launches.uncollected_job(recorded(tmp_path)) == ""
     launches.check_job("r", recorded(tmp_path))
 
 
@@ -424,8 +424,8 @@ class Followed(slurm_run.ActionModule):
 
     def _collect(self, number):
         self.did.append(f"collect {number}")
-        launches.tell(self.local)
-        return [{"exit_code": self._ended}]
+        launches.mark_collected(self.local)
+        return [outcome.Verdict("a", 0, "ended", exit_code=self._ended)]
 
     def _submit(self, arguments):
         self.did.append("submit")
@@ -470,7 +470,7 @@ def test_what_a_job_came_to_is_fetched_before_another_is_submitted(job, queue, e
     action = Followed(tmp_path, job, queue, ends, ended, steps)
     result = action.run()
     assert action.did == did
-    assert result["verdicts"] == [{"exit_code": ended}]
+    assert [verdict["exit_code"] for verdict in result["verdicts"]] == [ended]
     assert result.get("changed", False) == ("submit" in did)
 
 

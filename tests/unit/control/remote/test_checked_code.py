@@ -82,7 +82,7 @@ def test_no_archive_is_said_so(there, shared, tmp_path):
     done = run(shared, tmp_path, "-m", "trainer")
     assert (done.returncode, done.stderr) == (
         1,
-        f"error: {shared[0]}: no such file. Fix: run the same command again, it sends the code anew\n",
+        f"error: {shared[0]}: no such file. Fix: run the same command again; it sends the code again\n",
     )
 
 

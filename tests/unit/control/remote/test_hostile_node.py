@@ -94,7 +94,7 @@ def test_only_names_that_a_worker_writes_are_fetched(name, node, warned):
     assert written(here) == ["history.csv"]
     worker.collect(here)
     assert len(warned) == 1
-    assert "no file that a worker writes" in warned[0]
+    assert "not a file that workers write" in warned[0]
     assert warned[0].isprintable()
 
 
@@ -120,7 +120,7 @@ def test_a_run_directory_that_is_a_link_itself_is_left_alone(part, node, tmp_pat
     (there / part if part else there).symlink_to(other)
     assert worker.collect(here, "workers/pi1") == []
     assert not here.exists() or written(here) == []
-    assert "left there" in warned[0]
+    assert "not fetched" in warned[0]
 
 
 def test_links_on_this_machine_are_not_followed(node, tmp_path, warned):
@@ -260,7 +260,7 @@ def test_records_of_no_worker_are_passed_over_and_told_once(node, warned):
     log = there / "workers/pi1/metrics.jsonl"
     log.write_text("\n".join([*bad, json.dumps(good), *bad]) + "\n")
     assert worker.poll().records == [good]
-    assert f"{2 * len(bad)} lines are no records" in warned[0]
+    assert f"{2 * len(bad)} lines are not valid records" in warned[0]
     assert worker.poll().records == []
     with log.open("a") as stream:
         stream.write("7\n" + json.dumps(good) + "\n" + json.dumps(good))
@@ -347,7 +347,7 @@ def test_entries_of_no_listing(entry, tmp_path):
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "", "."])
 def test_no_name_leads_out_of_the_run_directory(name, tmp_path):
     with pytest.raises(LockstepError):
-        admission.place(tmp_path / "run", name)
+        admission.destination(tmp_path / "run", name)
 
 
 def test_every_record_that_a_worker_writes_is_known(tmp_path):

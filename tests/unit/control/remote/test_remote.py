@@ -251,3 +251,26 @@ def test_the_last_lines_are_those_of_the_present_launch(worker):
     assert made.last_lines() == ["=== launch 4, now", "killed early"]
     log.write_text("".join(f"line {number}\n" for number in range(30)))
     assert made.last_lines(3) == ["line 27", "line 28", "line 29"]
+
+
+def test_a_worker_is_followed_until_it_ends(worker, monkeypatch):
+    made, remote, _ = worker
+    shown, pauses = [], []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        (remote / "workers/pi1/exit.json").write_text('{"exit_code": 0, "ended_at": 2.0}')
+
+    monkeypatch.setattr("control.remote.remote.time.sleep", pause)
+    monkeypatch.setattr(made, "_session", lambda: "echo alive")
+    assert made.follow(shown.append).exit["exit_code"] == 0
+    assert (shown, len(pauses)) == ([{"t": 1.0, **JOINING}], 1)
+
+
+def test_a_worker_is_left_when_the_check_raises(worker, monkeypatch):
+    def check():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker[0], "_session", lambda: "echo alive")
+    with pytest.raises(KeyboardInterrupt):
+        worker[0].follow(print, check)

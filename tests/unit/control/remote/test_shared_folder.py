@@ -64,7 +64,7 @@ def same(items):
 
 def test_what_is_missing_is_sent_once(items):
     first = agree(items)
-    assert (first.sent, first.replaced, first.told()) == ([items[1].remote, items[0].remote], [], "")
+    assert (first.sent, first.replaced, first.warning()) == ([items[1].remote, items[0].remote], [], "")
     assert same(items)
     again = agree(items)
     assert (again.sent, again.replaced) == ([], [])
@@ -89,7 +89,7 @@ def test_what_was_changed_is_sent_anew_and_said(name, keep_time, items, tmp_path
     change(path, keep_time=keep_time)
     folder = agree(items)
     assert (folder.sent, folder.replaced) == ([], [path])
-    assert folder.told().startswith(f"warning: {path}: other bytes than were published; sent anew.")
+    assert folder.warning().startswith(f"warning: {path}: contents differ from what was published; sent again.")
     assert same(items)
     assert agree(items).replaced == []
 

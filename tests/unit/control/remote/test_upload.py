@@ -69,7 +69,7 @@ def test_an_interrupted_upload_leaves_no_folder_and_continues(host, packs, tmp_p
 
 def test_bytes_that_got_mixed_up_are_not_taken(host, packs, tmp_path):
     (tmp_path / ".part-code.zip").write_bytes(b"other bytes")
-    with pytest.raises(AnsibleActionFail, match=r"code\.zip arrived with other bytes than were sent .*; run this command again"):
+    with pytest.raises(AnsibleActionFail, match=r"code\.zip arrived with a different digest .*\. Fix: run this command again"):
         Upload(host, lambda done, total: None).file(packs / "a.pack", f"{tmp_path}/code.zip")
     assert [path.name for path in tmp_path.iterdir()] == ["my packs"]
     Upload(host, lambda done, total: None).file(packs / "a.pack", f"{tmp_path}/code.zip")

@@ -609,7 +609,7 @@ def test_steps_in_the_order_of_rank(run):
     section = steps.sections(run, 2, "split.png")[0]
     assert [row[0] for row in section.blocks[1].rows] == ["node01", "node02"]
     assert section.blocks[1].rows[1] == ["node02", "1.0", "80.0", "3.0", "10.0", "6.0", "90.0", "100.0"]
-    assert text_of(section).startswith("node02 is the slowest: 90 ms of its own work a step, 1.50 times that of node01;")
+    assert text_of(section).startswith("node02 is the slowest: 90 ms of its own work per step, 1.50 times that of node01;")
     assert text_of(section).endswith("6 steps of all hosts together were profiled and timed phase by phase; the figures are medians.")
 
 

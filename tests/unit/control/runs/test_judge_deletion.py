@@ -15,7 +15,7 @@ def test_without_a_job_it_may_go(queued):
     ("queued", "message"),
     [
         ({"rc": 0, "stdout": "7\n8\n", "stderr": ""}, "run=r: job 7 8 of Slurm is queued or runs; end it first: scancel 7 8"),
-        ({"rc": 1, "stdout": "", "stderr": "no controller"}, "run=r: Slurm does not tell whether a job of it runs: no controller"),
+        ({"rc": 1, "stdout": "", "stderr": "no controller"}, "run=r: Slurm does not report whether it has a job: no controller"),
     ],
 )
 def test_a_job_and_a_queue_that_does_not_answer_are_told(queued, message):

@@ -151,7 +151,7 @@ def test_what_was_not_measured_or_makes_no_sense_is_not_kept(scratch, record):
 
 
 def test_a_run_that_goes_on_is_not_measured_again(scratch):
-    with pytest.raises(ConfigError, match=r"^remeasure=true: run=first goes on as it began. Fix: leave it out, or give a new run name"):
+    with pytest.raises(ConfigError, match=r"^remeasure=true: run=first continues as it began. Fix: leave it out, or give a new run name"):
         plan(scratch, options={"remeasure": "true"}, state="step-000000001.npz")
     with pytest.raises(ConfigError, match="remeasure=soon: expected true or false"):
         plan(scratch, options={"remeasure": "soon"})

@@ -263,7 +263,7 @@ def test_more_hosts_than_the_inventory_has(ask):
 def test_all_workers_take_as_many_gpus():
     plan.check_gpus([{"name": "a", "gpus": 2}, {"name": "b", "gpus": 2}])
     assert refusal(plan.check_gpus, [{"name": "a", "gpus": 2}, {"name": "b"}]) == (
-        "gpus=0 of b: a has 2, and all workers of a run take as many; set the smallest number for all, "
+        "gpus=0 of b: a has 2, but all workers of a run need the same number; set the smallest number for all, "
         "or leave hosts out (-e workers=N takes the first N)"
     )
 
@@ -672,15 +672,15 @@ def test_splits_that_are_not_the_usual_ones_are_in_the_plan(planned, tmp_path):
         (
             {"set": "train.batch_size=64"},
             [
-                "a step of 128 images over 2 workers is more than the 38 there are to train on: every step takes all of them. "
-                "Fix: a smaller one, as in -e set=train.batch_size=4"
+                "the global batch of 128 images on 2 workers exceeds the 38 training images: every step takes all of them. "
+                "Fix: use a smaller one, as in -e set=train.batch_size=4"
             ],
         ),
         (
             {"set": "train.global_batch=39"},
             [
-                "a step of 39 images over 2 workers is more than the 38 there are to train on: every step takes all of them. "
-                "Fix: a smaller one, as in -e set=train.global_batch=9"
+                "the global batch of 39 images on 2 workers exceeds the 38 training images: every step takes all of them. "
+                "Fix: use a smaller one, as in -e set=train.global_batch=9"
             ],
         ),
         (

@@ -121,13 +121,13 @@ def test_others_without_any_work():
 def test_sentence_names_the_slowest_of_several():
     hosts = {"node1": phases(70), "node2": phases(71), "node3": phases(92), "node4": phases(69)}
     assert step_profile.sentence(hosts) == (
-        "node3 is the slowest: 92 ms of its own work a step, 1.31 times the others' median; the others wait for it in the all-reduce."
+        "node3 is the slowest: 92 ms of its own work per step, 1.31 times the others' median; the others wait for it in the all-reduce."
     )
 
 
 def test_sentence_of_two():
     assert step_profile.sentence({"node1": phases(9.26), "node2": phases(7.5)}) == (
-        "node1 is the slowest: 9.3 ms of its own work a step, 1.23 times that of node2; node2 waits for it in the all-reduce."
+        "node1 is the slowest: 9.3 ms of its own work per step, 1.23 times that of node2; node2 waits for it in the all-reduce."
     )
 
 
@@ -139,7 +139,7 @@ def test_sentence_when_all_are_about_as_fast(own, shown):
 
 def test_ten_percent_is_slow():
     assert step_profile.sentence({"a": phases(100), "b": phases(110)}).startswith(
-        "b is the slowest: 110 ms of its own work a step, 1.10 times"
+        "b is the slowest: 110 ms of its own work per step, 1.10 times"
     )
 
 

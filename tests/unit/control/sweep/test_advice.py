@@ -451,7 +451,7 @@ def test_split_of_a_step():
     text = analysis(trials(step(0.08), counts=(1, 2)), Extras(split=SPLIT))
     assert section(text, "A step on every host") == "\n".join(
         [
-            "Milliseconds of a step on each host. With 2 workers: node2 is the slowest: 107 ms of its own work a step, "
+            "Milliseconds of a step on each host. With 2 workers: node2 is the slowest: 107 ms of its own work per step, "
             "1.37 times that of node1; "
             "node1 waits for it in the all-reduce.",
             "",

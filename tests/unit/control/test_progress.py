@@ -1,0 +1,42 @@
+"""What a command shows of a run while it trains."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from control.progress import Progress
+
+COUNTS = {"epochs": 2, "steps_per_epoch": 10, "total_steps": 20, "global_batch": 8}
+STEPS = {"kind": "steps", "epoch": 1, "step": 5, "images_per_s": 8.0, "loss": 0.5, "accuracy": 0.5}
+EPOCH = {"kind": "epoch", "t": 1.0, "epoch": 1, "images_per_s": 8.0, "loss": 0.5, "accuracy": 0.5, "val_accuracy": 0.25}
+RECORDS = [
+    {"kind": "phase", "phase": "joining", "note": ""},
+    {"kind": "phase", "phase": "training", "note": ""},
+    {"kind": "reduction", "why": "uncompressed"},
+    {"kind": "shares", "told": "a 5, b 3 images per step"},
+    STEPS,
+    {"kind": "warning", "text": "the disk is full"},
+    EPOCH,
+    {**STEPS, "epoch": 2, "step": 15},
+]
+UPDATED = [
+    "a: joining",
+    "epoch 1/2  step 5/20  8 images/s  loss 0.5000  accuracy 0.5000  val accuracy -  ETA 0:15",
+]
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_records_of_a_run_as_lines(quiet):
+    updated, printed = [], []
+    progress = Progress(SimpleNamespace(update=updated.append, print=printed.append), COUNTS, quiet)
+    for record in RECORDS:
+        progress.show("a", record)
+    value = "-" if quiet else "0.2500"
+    assert updated == [*UPDATED, f"epoch 2/2  step 15/20  8 images/s  loss 0.5000  accuracy 0.5000  val accuracy {value}  ETA 0:05"]
+    stay = [
+        "Gradients are sent uncompressed.",
+        "The global batch is divided: a 5, b 3 images per step.",
+        "a: the disk is full",
+        "epoch 1/2  step 10/20  8 images/s  loss 0.5000  accuracy 0.5000  val accuracy 0.2500  ETA 0:10",
+    ]
+    assert printed == (["a: the disk is full"] if quiet else stay)
