@@ -228,7 +228,7 @@ def after_run(run: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]] 
     if summary.get("best"):
         commands.append(("accuracy on the test images", f"ansible-playbook evaluate.yml -e run={run} -e epoch=first,best,last"))
         commands.append(("curves", "ansible-playbook tensorboard.yml"))
-    if summary["state"] == "SUCCEEDED" and not (rows and course.judge(rows).verdict is course.Verdict.OVERFITS):
+    if summary["state"] == "SUCCEEDED" and not (rows and course.judge(rows).trend is course.Trend.OVERFITS):
         commands.append(go_on(run, summary))
     if summary["state"] == "FAILED" and "started_by" not in summary:
         commands.append(("all logs", f"ansible-playbook logs.yml -e run={run}"))

@@ -9,7 +9,7 @@ from typing import Any
 from control.report.blocks import Block, Picture, Section, Table, Text
 from control.report.facts import Run
 from control.report.words import code, moment, moved, percent, points
-from control.runs.course import OVERFITTING, Verdict
+from control.runs.course import OVERFITTING, Trend
 from control.text import count, go_on, listed
 
 RULE = (
@@ -91,7 +91,7 @@ def overfitting(run: Run) -> str:
     end = f"is {course.rise:.1f}% above that at the end" if math.isfinite(course.rise) else f"is {last['val_loss']:.4f} at the end"
     losses = f"validation loss was lowest in epoch {low['epoch']} ({low['val_loss']:.4f}) and {end}"
     train = f"training loss {fell} from {low['loss']:.4f} to {last['loss']:.4f}"
-    if course.verdict is Verdict.OVERFITS:
+    if course.trend is Trend.OVERFITS:
         return f"The model overfits after epoch {low['epoch']}: {losses}, while {train}."
     return f"No overfitting by the rule: {losses}; meanwhile {train}."
 
@@ -118,11 +118,11 @@ def advice(run: Run) -> str:
     """Whether to train longer: one sentence that follows from the verdict."""
     course = run.course
     if course.longer:
-        why = "One epoch says little" if course.verdict is Verdict.SINGLE else "It is the last one, so accuracy may still have been rising"
+        why = "One epoch says little" if course.trend is Trend.SINGLE else "It is the last one, so accuracy may still have been rising"
         label, command = go_on(run.name, run.summary, run.last["epoch"])
         return f"{why}; {label}: {code(command)}." if command else f"{why}; {label}."
     later = run.last["epoch"] - course.best["epoch"]
-    if course.verdict is Verdict.PASSED:
+    if course.trend is Trend.PASSED:
         return f"None of the {count(later, 'epoch')} after it was better." if later > 1 else "The epoch after it was not better."
     if later == 0:
         return (
@@ -246,7 +246,7 @@ def short(run: Run) -> list[str]:
     if len(run.history) > 1:
         sentences.append(
             f"It overfits after epoch {course.low['epoch']}."
-            if course.verdict is Verdict.OVERFITS
+            if course.trend is Trend.OVERFITS
             else "It does not overfit, by the rule stated below."
         )
     return sentences

@@ -1,4 +1,4 @@
-"""The course of a run's training, from its epochs: one verdict, and whether to train more epochs. Pure functions.
+"""The course of a run's training, from its epochs: one trend, and whether to train more epochs. Pure functions.
 
 Every text that says whether a model overfits, which epoch is best or whether to train longer asks `judge`, so they never disagree.
 Overfitting is Prechelt's generalisation loss: by how many percent the last validation loss is above the lowest (Early Stopping - But
@@ -17,7 +17,7 @@ OVERFITTING = 5.0
 Row = dict[str, Any]
 
 
-class Verdict(Enum):
+class Trend(Enum):
     """What the epochs show; exactly one applies."""
 
     SINGLE = "one epoch shows no course"
@@ -28,9 +28,9 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Course:
-    """The epochs behind a verdict; all are rows of history.csv."""
+    """The epochs behind a trend; all are rows of history.csv."""
 
-    verdict: Verdict
+    trend: Trend
     best: Row
     """Highest validation accuracy; the earliest on a tie."""
     low: Row
@@ -45,7 +45,7 @@ class Course:
     @property
     def longer(self) -> bool:
         """Whether more epochs are advised."""
-        return self.verdict in (Verdict.SINGLE, Verdict.RISING)
+        return self.trend in (Trend.SINGLE, Trend.RISING)
 
 
 def rise(low: Row, last: Row) -> float:
@@ -61,7 +61,7 @@ def best(rows: Sequence[Row]) -> Row:
 
 
 def judge(rows: Sequence[Row]) -> Course:
-    """The verdict on finished epochs, at least one; the first rule that holds decides.
+    """The trend over finished epochs, at least one; the first rule that holds decides.
 
     1. A single epoch shows no course.
     2. A run overfits when its last validation loss is more than `OVERFITTING` percent above its lowest and the training loss kept
@@ -71,9 +71,9 @@ def judge(rows: Sequence[Row]) -> Course:
     """
     top, low, last = best(rows), min(rows, key=lambda row: (row["val_loss"], row["epoch"])), rows[-1]
     if len(rows) == 1:
-        verdict = Verdict.SINGLE
+        trend = Trend.SINGLE
     elif low is not last and rise(low, last) > OVERFITTING and last["loss"] < low["loss"]:
-        verdict = Verdict.OVERFITS
+        trend = Trend.OVERFITS
     else:
-        verdict = Verdict.RISING if top is last else Verdict.PASSED
-    return Course(verdict, top, low, last)
+        trend = Trend.RISING if top is last else Trend.PASSED
+    return Course(trend, top, low, last)

@@ -21,7 +21,7 @@ from control.report.blocks import Table
 from control.report.tasks import write as write_report
 from control.runs import evaluations
 from control.runs.course import OVERFITTING as LIMIT
-from control.runs.course import Verdict
+from control.runs.course import Trend
 from tests.unit.report_samples import (
     OVERFITTING,
     make_archive,
@@ -208,11 +208,11 @@ def test_no_overfitting_by_the_rule(tmp_path, last, said):
 
 def test_a_validation_loss_of_zero_is_no_division_by_zero(tmp_path):
     found = made(tmp_path, rows=[(0.5, 1, 0.0, 1), (0.4, 1, 0.1, 1)])
-    assert found.course.verdict is Verdict.OVERFITS
+    assert found.course.trend is Trend.OVERFITS
     assert "lowest in epoch 1 (0.0000) and is 0.1000 at the end" in accuracy.overfitting(found)
 
 
-# --- one verdict
+# --- one trend
 
 
 def histories(count, seed=0):
@@ -244,11 +244,11 @@ def test_no_two_sentences_of_a_report_contradict_each_other(tmp_path, run):
         history = [{"epoch": number, **row, "learning_rate": 0.01, "images_per_s": 1.0} for number, row in enumerate(history, 1)]
         found = dataclasses.replace(run, history=history, summary={**run.summary, "epochs": len(rows)}, tests={})
         said, commands = everything_said(found)
-        verdict = found.course.verdict
-        seen.add(verdict)
+        trend = found.course.trend
+        seen.add(trend)
         overfits = "The model overfits after" in said
-        assert overfits == (verdict is Verdict.OVERFITS) == ("It overfits after" in said) == ("are not advised" in said), rows
-        assert ("train longer" in said) == (verdict in (Verdict.SINGLE, Verdict.RISING)), rows
+        assert overfits == (trend is Trend.OVERFITS) == ("It overfits after" in said) == ("are not advised" in said), rows
+        assert ("train longer" in said) == (trend in (Trend.SINGLE, Trend.RISING)), rows
         assert not (overfits and any(label == "train longer" for label, _ in commands)), rows
         assert not (overfits and "No overfitting" in said), rows
         assert ("It is the last one" in said) == (found.best is found.last and len(rows) > 1), rows
@@ -258,7 +258,7 @@ def test_no_two_sentences_of_a_report_contradict_each_other(tmp_path, run):
         rises = history[-1]["val_loss"] > limit
         if history[-1]["val_loss"] != pytest.approx(limit, abs=1e-9):
             assert overfits == (len(rows) > 1 and rises and history[-1]["loss"] < low["loss"]), rows
-    assert seen == set(Verdict), "the made histories show every verdict"
+    assert seen == set(Trend), "the made histories show every trend"
 
 
 def test_a_run_whose_accuracy_rises_while_it_overfits_gets_one_advice(tmp_path):
