@@ -438,9 +438,11 @@ def _method(studies: Sequence[Study]) -> str:
 
 
 _METHOD = f"""\
-- S: bytes of gradients; c: seconds of a step's own work; a: seconds a message; b: seconds a byte. A ring all-reduce of n workers
-  takes 2 (n - 1) messages, and each worker sends 2 (n - 1) / n of S (Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005;
-  Patarasuk, Yuan, JPDC 69, 2009). Nothing is taken to overlap.
+- S: bytes of gradients, as sent; c: seconds of a step's own work; a: seconds per message; b: seconds per byte. The model assumes an
+  all-reduce in which every worker sends 2 (n - 1) messages and 2 (n - 1) / n of S. That is a ring (`reduction.transport: tensorflow`;
+  Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005; Patarasuk, Yuan, JPDC 69, 2009) and the direct exchange in two hops
+  (`reduction.transport: direct`), whose messages travel at the same time, so that its a is the work per message, not its travel time.
+  The direct exchange sends small sums in one hop, (n - 1) S in n - 1 messages, which the model ignores. Nothing overlaps.
 - d: a jump, only where the measurements show one (F test, {scaling.JUMP_CHANCE:.0%} divided by the jumps tried, and at least
   {scaling.JUMP:.0%} of c). From 3 workers on: a slow host, for which all wait. From 2 on: what working together costs at all; then it is
   added whole.
