@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from trainer.errors import DONE, PREEMPTED, RESTART
+from trainer.errors import DIVERGED, DONE, FAILED, PREEMPTED, RESTART
 
 TIMED = ("training", "ended")
 """Phases of the chief whose start times a result shows."""
@@ -63,9 +63,14 @@ def root_cause(verdicts: Sequence[Verdict]) -> Verdict | None:
 
 
 def state(verdicts: Sequence[Verdict], chief_state: str | None, cancelled: bool) -> str:
-    """The run's state for summary.json."""
-    if root_cause(verdicts) is not None:
-        return "FAILED"
+    """The run's state for summary.json.
+
+    A worker that does not survive being asked to end (`cancelled`) has not failed, unless it reports an error of its own: its state
+    could not be saved.
+    """
+    cause = root_cause(verdicts)
+    if cause is not None:
+        return "CANCELLED" if cancelled and cause.exit_code not in (FAILED, DIVERGED) else "FAILED"
     if any(verdict.state == "running" for verdict in verdicts):
         return "RUNNING"
     if any(verdict.state == "preempted" for verdict in verdicts):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from control import project
+from control import project, text
 from control.runs import launches, outcome, run_results
 from control.runs.outcome import Verdict
 from control.task import Task
@@ -20,10 +20,11 @@ class ConcludeStop(Task):
         launches.end_all(name, "runs")
         summary = {"workers": len(verdicts), **run_results.read_summary(folder)}
         state = outcome.state(verdicts, summary["state"], cancelled=stopped > 0)
-        if stopped and state == "FAILED":
-            state = "CANCELLED"
         if stopped or summary["state"] in (None, "RUNNING"):
             summary["state"] = state
             write_json(folder / "summary.json", summary)
-        headline = "" if stopped else f"{name} was not running.\n"
-        return {"show_last": headline + run_results.shown_result(folder, summary)}
+        shown = run_results.shown_result(folder, summary)
+        cause = outcome.root_cause(verdicts)
+        if stopped and state == "FAILED" and cause is not None:
+            return {"failed": True, "msg": f"{text.failure(cause, [one for one in verdicts if one is not cause])}\n\n{shown}"}
+        return {"show_last": shown if stopped else f"{name} was not running.\n{shown}"}

@@ -1,6 +1,12 @@
-"""A worker's verdict on its way through Ansible."""
+"""A worker's verdict on its way through Ansible, and what becomes of a run that was stopped."""
 
+import pytest
+
+from control.runs import outcome
 from control.runs.outcome import Verdict
+from control.runs.tasks import conclude_stop
+from trainer.errors import DIVERGED, FAILED, PREEMPTED
+from trainer.files import read_json, write_json
 
 
 def test_a_verdict_is_the_same_after_its_way_through_ansible_and_carries_only_what_is_known():
@@ -16,3 +22,41 @@ def test_a_verdict_is_the_same_after_its_way_through_ansible_and_carries_only_wh
         "phases_began": {},
     }
     assert Verdict.from_dict(verdict.to_dict()) == verdict
+
+
+@pytest.mark.parametrize(
+    ("code", "cancelled", "state"),
+    [(PREEMPTED, True, "CANCELLED"), (PREEMPTED, False, "PREEMPTED"), (137, True, "CANCELLED"), (137, False, "FAILED")]
+    + [(code, cancelled, "FAILED") for code in (FAILED, DIVERGED) for cancelled in (True, False)],
+)
+def test_a_run_that_was_stopped_has_failed_only_if_a_worker_reports_an_error_of_its_own(code, cancelled, state):
+    ends = [Verdict("node01", 0, outcome.of_exit_code(code), exit_code=code), Verdict("node02", 1, "preempted", exit_code=PREEMPTED)]
+    assert outcome.state(ends, "RUNNING", cancelled) == state
+
+
+@pytest.fixture
+def stopped_run(tmp_path, monkeypatch):
+    """A run's folder, and a task that concludes its stop from the workers' exit codes."""
+    monkeypatch.setattr(conclude_stop.project, "RUNS", tmp_path)
+    monkeypatch.setattr(conclude_stop.launches, "end_all", lambda name, kind: None)
+    write_json(tmp_path / "full" / "summary.json", {"state": "RUNNING"})
+
+    def conclude(*codes):
+        ends = [Verdict(f"node{rank}", rank, outcome.of_exit_code(code), exit_code=code, last_lines=[]) for rank, code in enumerate(codes)]
+        task = conclude_stop.ConcludeStop.__new__(conclude_stop.ConcludeStop)
+        task.arguments = {"run": "full", "stopped": len(codes), "verdicts": [end.to_dict() for end in ends]}
+        return task.act(), read_json(tmp_path / "full" / "summary.json")["state"]
+
+    return conclude
+
+
+def test_a_stop_that_could_not_save_the_state_fails_and_says_why(stopped_run):
+    result, state = stopped_run(FAILED, PREEMPTED)
+    assert (result["failed"], state) == (True, "FAILED")
+    assert result["msg"].startswith("First failure: node0 (rank 0), exit code 1\n")
+
+
+def test_a_worker_that_had_to_be_killed_was_stopped(stopped_run):
+    result, state = stopped_run(137, PREEMPTED)
+    assert state == "CANCELLED"
+    assert "failed" not in result
