@@ -35,7 +35,7 @@ class Training:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("versions", nargs=2, type=Path, metavar="CHECKOUT")
+    parser.add_argument("versions", nargs=2, type=lambda text: Path(text).resolve(), metavar="CHECKOUT")
     parser.add_argument("--rounds", type=int, default=5)
     arguments, more = parser.parse_known_args()
     for version in arguments.versions:
@@ -56,6 +56,8 @@ def main() -> None:
 def train(version: Path, run: str, more: list[str]) -> Training:
     """Train once, and delete the run."""
     environment = {**os.environ, "PYTHONPATH": str(version)}
+    if (version / "runs" / run).exists():
+        delete(version, run, more)
     begun = time.time()
     subprocess.run([PLAYBOOK, "train.yml", "-e", f"run={run}", *more], cwd=version, env=environment, check=True, capture_output=True)
     total = time.time() - begun
@@ -65,10 +67,15 @@ def train(version: Path, run: str, more: list[str]) -> Training:
     records = map(json.loads, (folder / "workers" / chief / "metrics.jsonl").read_text().splitlines())
     first = next(record["t"] for record in records if record["kind"] == "steps")
     images_per_s = json.loads((folder / "summary.json").read_text())["images_per_s"]
-    inventory = [word for flag, value in itertools.pairwise(more) if flag == "-i" for word in (flag, value)]
-    delete = [PLAYBOOK, "playbooks/delete_run.yml", *inventory, "-e", f"run={run}"]
-    subprocess.run(delete, cwd=version, env=environment, check=True, capture_output=True)
+    delete(version, run, more)
     return Training(first - begun, total, images_per_s)
+
+
+def delete(version: Path, run: str, more: list[str]) -> None:
+    """Delete a run, also one that an interrupted measurement left, from the hosts and here."""
+    inventory = [word for flag, value in itertools.pairwise(more) if flag == "-i" for word in (flag, value)]
+    argv = [PLAYBOOK, "playbooks/delete_run.yml", *inventory, "-e", f"run={run}"]
+    subprocess.run(argv, cwd=version, env={**os.environ, "PYTHONPATH": str(version)}, check=True, capture_output=True)
 
 
 def row(training: Training) -> str:
