@@ -169,13 +169,14 @@ def check_members(hosts: list[dict[str, Any]]) -> None:
 
 
 def check_workers(hosts: list[dict[str, Any]]) -> None:
-    """Refuse a port or a role that no worker can have: the firewall's rules are made of these ports.
+    """Refuse a port that no worker can have: the firewall's rules are made of these ports. Ports still to be chosen are left out.
 
     Raises:
         AnsibleFilterError: the first one.
     """
     for host in hosts:
-        cluster.check_hosts([host])
+        if cluster.CHOSEN not in host:
+            cluster.check_hosts([host])
 
 
 def check_apart(host: str, root: str, others: dict[str, str]) -> None:

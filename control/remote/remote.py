@@ -353,7 +353,7 @@ def _same(path: Path, size: int, changed: float) -> bool:
 def clear_marks(folder: Path) -> None:
     """Forget the ends of an earlier launch's workers."""
     for path in itertools.chain(folder.glob("ended-*"), folder.glob("failed-*")):
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def mark(folder: Path, end: Literal["ended", "failed"], host: str) -> None:
@@ -364,5 +364,8 @@ def mark(folder: Path, end: Literal["ended", "failed"], host: str) -> None:
 
 def since_mark(folder: Path, end: Literal["ended", "failed"], host: str) -> float | None:
     """Seconds since another host's worker came to that end, or None."""
-    ages = [time.time() - path.stat().st_mtime for path in folder.glob(f"{end}-*") if path.name != f"{end}-{host}"]
+    try:
+        ages = [time.time() - path.stat().st_mtime for path in folder.glob(f"{end}-*") if path.name != f"{end}-{host}"]
+    except FileNotFoundError:  # another command has just launched the run again
+        return None
     return max(ages, default=None)

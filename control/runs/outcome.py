@@ -11,6 +11,7 @@ from trainer.errors import DIVERGED, DONE, FAILED, PREEMPTED, RESTART
 TIMED = ("training", "ended")
 """Phases of the chief whose start times a result shows."""
 GONE = "its session ended without an exit code (killed, or the host was restarted)"
+FAILURE = ("host", "rank", "state", "exit_code", "message", "phase", "step", "environment", "again")
 CRASHES = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGBUS", "SIGABRT", "SIGTRAP", "SIGSYS")
 """Signals that a process causes itself; others come from outside."""
 
@@ -76,6 +77,11 @@ def state(verdicts: Sequence[Verdict], chief_state: str | None, cancelled: bool)
     if any(verdict.state == "preempted" for verdict in verdicts):
         return "CANCELLED" if cancelled or chief_state == "CANCELLED" else "PREEMPTED"
     return "SUCCEEDED"
+
+
+def failure(cause: Verdict) -> dict[str, Any]:
+    """`failure` in summary.json."""
+    return {name: getattr(cause, name) for name in FAILURE}
 
 
 def launch_times(entered: float | None, verdicts: Sequence[Verdict], now: float | None) -> dict[str, Any] | None:

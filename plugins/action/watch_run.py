@@ -1,5 +1,6 @@
 """Watch one worker until it ends; on the chief's host, show progress and collect results."""
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -74,10 +75,12 @@ class _Watch:
         return verdict
 
     def _mark_end(self, state: str) -> None:
-        if state in ("done", "preempted"):
-            mark(self.marks, "ended", self.host)
-        elif state not in ("running", "unreachable"):
-            mark(self.marks, "failed", self.host)
+        # Without a mark the others only take longer to notice.
+        with contextlib.suppress(OSError):
+            if state in ("done", "preempted"):
+                mark(self.marks, "ended", self.host)
+            elif state not in ("running", "unreachable"):
+                mark(self.marks, "failed", self.host)
 
     def _pause(self) -> None:
         """Wait for the next poll; only a moment once another worker has ended, since all end at the same step."""
@@ -123,9 +126,9 @@ class _Watch:
         return None
 
     def _unreachable(self, message: str) -> Verdict | None:
-        if time.monotonic() - self.heard_at > float(self.arguments["silence"]):
-            return self._verdict("unreachable", message=message)
-        return self._abandoned()
+        # Never because another failed: that one probably failed because it lost this host, and nothing can be ended here.
+        silent = time.monotonic() - self.heard_at > float(self.arguments["silence"])
+        return self._verdict("unreachable", message=message) if silent else None
 
     def _abandoned(self) -> Verdict | None:
         age = since_mark(self.marks, "failed", self.host)

@@ -216,7 +216,7 @@ def test_stop_ends_a_launch_that_was_killed_half_way(project, pictures, tmp_path
     project.play("stop", "run=half-stopped")
     assert "half-stopped-w" not in sessions()
     assert scene.claims() == []
-    assert "broken off" not in project.play("train", "--check", "run=any", f"dataset={pictures}", *SHORT).stdout
+    assert "interrupted" not in project.play("train", "--check", "run=any", f"dataset={pictures}", *SHORT).stdout
 
 
 def test_ctrl_c_while_one_of_two_workers_is_started_takes_it_back(project, pictures, tmp_path):

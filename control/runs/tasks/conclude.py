@@ -105,8 +105,7 @@ def _summary(folder: Path, verdicts: list[Verdict]) -> dict[str, Any]:
     if summary["state"] == "FAILED":
         cause = outcome.root_cause(verdicts)
         assert cause is not None
-        kept = ("host", "rank", "state", "exit_code", "message", "phase", "step", "environment", "again")
-        summary["failure"] = {key: getattr(cause, key) for key in kept}
+        summary["failure"] = outcome.failure(cause)
     else:
         summary.pop("failure", None)
     return summary

@@ -20,11 +20,11 @@ class ConcludeStop(Task):
         launches.end_all(name, "runs")
         summary = {"workers": len(verdicts), **run_results.read_summary(folder)}
         state = outcome.state(verdicts, summary["state"], cancelled=stopped > 0)
+        cause = outcome.root_cause(verdicts) if state == "FAILED" else None
         if stopped or summary["state"] in (None, "RUNNING"):
-            summary["state"] = state
+            summary |= {"state": state} if cause is None else {"state": state, "failure": outcome.failure(cause)}
             write_json(folder / "summary.json", summary)
         shown = run_results.shown_result(folder, summary)
-        cause = outcome.root_cause(verdicts)
-        if stopped and state == "FAILED" and cause is not None:
+        if stopped and cause is not None:
             return {"failed": True, "msg": f"{text.failure(cause, [one for one in verdicts if one is not cause])}\n\n{shown}"}
         return {"show_last": shown if stopped else f"{name} was not running.\n{shown}"}

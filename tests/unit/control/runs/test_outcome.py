@@ -45,18 +45,19 @@ def stopped_run(tmp_path, monkeypatch):
         ends = [Verdict(f"node{rank}", rank, outcome.of_exit_code(code), exit_code=code, last_lines=[]) for rank, code in enumerate(codes)]
         task = conclude_stop.ConcludeStop.__new__(conclude_stop.ConcludeStop)
         task.arguments = {"run": "full", "stopped": len(codes), "verdicts": [end.to_dict() for end in ends]}
-        return task.act(), read_json(tmp_path / "full" / "summary.json")["state"]
+        return task.act(), read_json(tmp_path / "full" / "summary.json")
 
     return conclude
 
 
 def test_a_stop_that_could_not_save_the_state_fails_and_says_why(stopped_run):
-    result, state = stopped_run(FAILED, PREEMPTED)
-    assert (result["failed"], state) == (True, "FAILED")
+    result, summary = stopped_run(FAILED, PREEMPTED)
+    assert (result["failed"], summary["state"]) == (True, "FAILED")
+    assert (summary["failure"]["host"], summary["failure"]["exit_code"]) == ("node0", FAILED)
     assert result["msg"].startswith("First failure: node0 (rank 0), exit code 1\n")
 
 
 def test_a_worker_that_had_to_be_killed_was_stopped(stopped_run):
-    result, state = stopped_run(137, PREEMPTED)
-    assert state == "CANCELLED"
+    result, summary = stopped_run(137, PREEMPTED)
+    assert (summary["state"], "failure" in summary) == ("CANCELLED", False)
     assert "failed" not in result
