@@ -3,11 +3,12 @@
 import json
 import signal
 
-from tests.project import await_until
+from tests.project import EXHAUSTIVE, await_until
 
 SETTINGS = ("accuracy=compared", "configs=task_cnn", "seeds=1", "epochs=15", "workers=2", "set=train.global_batch=20")
 
 
+@EXHAUSTIVE  # the peers' benchmark is ended and continued by the same code
 def test_ended_half_way_it_leaves_no_worker_and_goes_on(project, pictures):
     asked = (*SETTINGS, f"dataset={pictures}")
     process = project.start("benchmarks/accuracy", *asked)

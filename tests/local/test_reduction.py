@@ -64,25 +64,21 @@ def test_one_step_is_taken_apart_with_its_compression(project, straight):
     assert all('"compression": 0.0,' not in line and '"all_reduce": 0.0,' not in line for line in samples)
 
 
-def test_killed_inside_an_epoch_and_continued_it_ends_with_the_same_weights(project, pictures, straight):
+def test_killed_then_stopped_and_every_disk_lost_it_ends_with_the_same_weights(project, pictures, straight):
     train(project, pictures, "broken", "epochs=25", "workers=3", "detach=true")
     await_until(lambda: project.steps(1, "broken") >= 30, 90, "thirty steps")
     os.kill(project.trainer_pid(2, "broken"), signal.SIGKILL)
     # The others still wait for it, or have just ended.
-    project.play("train", "run=broken")
+    project.play("train", "run=broken", "detach=true")
+    await_until(lambda: project.steps(1, "broken") >= 90, 90, "ninety steps")
+    project.play("stop", "run=broken")
+    assert 90 <= project.summary("broken")["steps"] < 200
     assert project.summary("broken")["restarts"] == 1
-    assert project.summary("broken")["weights_sha256"] == project.summary("squeezed")["weights_sha256"]
-
-
-def test_stopped_by_the_operator_and_every_disk_lost_it_ends_with_the_same_weights(project, pictures, straight):
-    train(project, pictures, "scattered", "epochs=25", "workers=3", "detach=true")
-    await_until(lambda: project.steps(1, "scattered") >= 30, 90, "thirty steps")
-    project.play("stop", "run=scattered")
-    assert 30 <= project.summary("scattered")["steps"] < 200
     for worker in (1, 2, 3):
-        shutil.rmtree(project.node(worker, "scattered"))
-    project.play("train", "run=scattered")
-    assert project.summary("scattered")["weights_sha256"] == project.summary("squeezed")["weights_sha256"]
+        shutil.rmtree(project.node(worker, "broken"))
+    project.play("train", "run=broken")
+    assert project.summary("broken")["restarts"] == 2
+    assert project.summary("broken")["weights_sha256"] == project.summary("squeezed")["weights_sha256"]
 
 
 def test_on_another_number_of_workers_the_memory_starts_anew_and_the_run_goes_on(project, pictures, straight):

@@ -72,7 +72,7 @@ def test_the_time_that_is_told_is_the_shells(project, pictures):
     assert launch["seconds_training"] < launch["seconds_from_enter"] <= by_the_clock
     assert done.stdout.count("Next\n") == 1
 
-    detached = project.play("train", *options, "epochs=80", "detach=true")
+    detached = project.play("train", *options, "epochs=40", "detach=true")
     assert detached.stdout.count("Next\n") == 1, detached.stdout
     again = project.play("train", "run=timed")
     assert re.search(r"time +\S+ from Enter to the end of the last worker, .*; all 2 launches trained ", again.stdout), again.stdout

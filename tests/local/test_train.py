@@ -225,6 +225,7 @@ def told(history: list[dict[str, float]]) -> list[tuple[float, ...]]:
     return [tuple(row[name] for name in ("epoch", "loss", "accuracy", "val_loss", "val_accuracy")) for row in history]
 
 
+@EXHAUSTIVE
 def test_stop_in_the_last_call_of_an_epoch_still_records_the_epoch(project, pictures, whole):
     one_call = SMALL.replace("steps_per_call=2", "steps_per_call=8").replace("profile_every=3", "profile_every=0")
     options = (f"dataset={pictures}", "config=task_cnn", one_call)
