@@ -193,7 +193,7 @@ def down(lab: Lab, node: int, command: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("node", [4, 1])
+@pytest.mark.parametrize("node", [pytest.param(4, marks=EXHAUSTIVE), 1])
 def test_a_host_that_is_down_before_the_launch_is_named(cluster, node):
     down(cluster, node, "train", f"run=down{node}", *SHORT)
     assert cluster.summary(f"down{node}")["state"] == "FAILED_PREFLIGHT"
@@ -227,7 +227,10 @@ def test_a_host_unplugged_while_it_trains_ends_the_run_and_the_same_command_cont
 
 @pytest.mark.parametrize(
     ("node", "transport"),
-    [(3, "direct"), pytest.param(1, "direct", marks=EXHAUSTIVE), pytest.param(3, "tensorflow", marks=EXHAUSTIVE), (1, "tensorflow")],
+    [
+        (3, "direct"),
+        *(pytest.param(node, transport, marks=EXHAUSTIVE) for node, transport in ((1, "direct"), (3, "tensorflow"), (1, "tensorflow"))),
+    ],
 )
 def test_the_others_of_an_unplugged_host_end_within_30_s(cluster, node, transport):
     run = f"cut{node}-{transport}"

@@ -54,6 +54,7 @@ def test_a_run_that_is_under_way_is_found_again_on_its_ports_and_goes_on_with_ot
     default.play("stop", "run=steady")
 
 
+@EXHAUSTIVE
 def test_a_program_that_has_the_port_is_named_and_ending_it_helps(project, pictures):
     script = f"import socket, time\nserver = socket.create_server(('', {project.ports[1]}))\nprint('ready', flush=True)\ntime.sleep(600)"
     squatter = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)

@@ -99,7 +99,7 @@ def test_on_another_number_of_workers_the_memory_starts_anew_and_the_run_goes_on
     "reduction",
     [
         pytest.param("reduction.name=packed,reduction.transport=tensorflow", marks=EXHAUSTIVE),
-        "reduction.name=half",
+        pytest.param("reduction.name=half", marks=EXHAUSTIVE),
         pytest.param("reduction.name=half,reduction.dtype=float16,reduction.transport=tensorflow", marks=EXHAUSTIVE),
         "reduction.name=powersgd,reduction.transport=tensorflow",
         "train.precision=mixed_bfloat16,reduction.name=packed",

@@ -102,6 +102,7 @@ def broken(project):
     variables.parent.rmdir()
 
 
+@EXHAUSTIVE
 def test_a_warm_up_that_fails_ends_the_sweep_and_the_same_command_goes_on_once_it_is_mended(project, pictures, broken):
     lost = project.play("sweep", *settings(pictures, "lame", "workers=1,2", "repeats=1"), check=False)
     assert lost.returncode != 0
@@ -113,6 +114,7 @@ def test_a_warm_up_that_fails_ends_the_sweep_and_the_same_command_goes_on_once_i
     assert [row.state for row in rows(project, "lame")] == ["SUCCEEDED"]
 
 
+@EXHAUSTIVE
 def test_saved_states_are_a_column_of_their_own(project, pictures):
     done = project.play("sweep", *settings(pictures, "saved", "workers=2", "repeats=1", "checkpoint_every=1,0"))
     assert sorted(row.checkpoint_every for row in rows(project, "saved")) == [0, 1]

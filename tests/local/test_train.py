@@ -120,6 +120,7 @@ def test_tensorboard_has_the_phases_of_a_step(project, whole):
         assert make_ndarray(scalars[0].tensor_proto) == pytest.approx(sum(of_chief) / len(of_chief), abs=0.001)
 
 
+@EXHAUSTIVE
 def test_more_epochs_continue_to_the_same_weights(project, pictures, whole):
     train(project, pictures, "grown", "epochs=2")
     assert project.summary("grown")["epochs_done"] == 2
@@ -150,6 +151,7 @@ def test_stopped_inside_an_epoch_and_continued_ends_with_the_same_weights(projec
     assert rows(project, "stopped")[-1]["val_loss"] == rows(project, "straight")[-1]["val_loss"]
 
 
+@EXHAUSTIVE
 def test_continues_from_the_control_node_when_the_chief_lost_its_disk(project, pictures, whole):
     import shutil
 
@@ -265,6 +267,7 @@ def test_resumed_run_refuses_a_changed_dataset(project, pictures, tmp_path, whol
     assert "images were added, removed or changed" in done.stdout
 
 
+@EXHAUSTIVE
 def test_dataset_is_copied_once_where_the_control_node_packs_elsewhere(project, pictures, tmp_path):
     shared = tmp_path / "shared folder"
     where = (json.dumps({"dfs_path": str(shared), "control_packs": str(tmp_path / "packs" / "datasets")}),)
