@@ -57,7 +57,8 @@ def test_a_job_that_cant_begin_says_why(cluster):
     finally:
         cluster.on(2, f"kill {held}")
     assert done.returncode != 0
-    assert "error: port 12399: Address already in use; a process of user root has it on this node" in done.stdout
+    # Slurm's job is another user's: of the program that listens it sees the user.
+    assert "error: port 12399: Address already in use; a process of user root has it on this node" in done.stdout, done.stdout
 
 
 def test_what_jobs_need_to_go_on_is_not_removed_unasked(cluster):
