@@ -508,7 +508,7 @@ def test_one_that_was_ended_by_us_comes_last_of_all():
         (["preempted", "preempted"], "PREEMPTED", False, "PREEMPTED"),
         (["preempted", "preempted"], "CANCELLED", False, "CANCELLED"),
         (["preempted", "done"], None, True, "CANCELLED"),
-        (["preempted", "failed"], "CANCELLED", True, "FAILED"),
+        (["preempted", "failed"], "CANCELLED", True, "CANCELLED"),
         (["running", "gone"], "RUNNING", False, "FAILED"),
     ],
 )
