@@ -19,6 +19,7 @@ from trainer.errors import ConfigError, LockstepError
 from trainer.files import write_rows
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+LONGEST_NAME = 64
 SUMMARY = "summary.json"
 LOCK = project.PRIVATE / "sweep.lock"
 
@@ -116,7 +117,7 @@ class Pace:
         return sum(self.expected(trial) or 0.0 for trial in trials) if self._measured else None
 
 
-def check_name(variable: str, name: str, most: int) -> None:
+def check_name(variable: str, name: str, most: int = LONGEST_NAME) -> None:
     """Refuse a campaign's name that could leave its folder or reach a shell."""
     if len(name) > most or not NAME.fullmatch(name):
         raise ConfigError(f"{variable}={name}: a name is 1 to {most} of a-z 0-9 . _ - and starts with a letter or digit")

@@ -19,6 +19,19 @@ PARTS = ["ansible.cfg", "plugins", "roles", "playbooks", "templates", "trainer",
 LEFT = {"inventory": "lab", "benchmarks": "results"}
 
 
+BETWEEN = """
+- ansible.builtin.import_playbook: playbooks/stages/plan.yml
+- ansible.builtin.import_playbook: playbooks/stages/distribute.yml
+- hosts: cluster[0]
+  gather_facts: false
+  tasks:
+    - ansible.builtin.command:
+        argv: {argv}
+- ansible.builtin.import_playbook: playbooks/stages/launch.yml
+- ansible.builtin.import_playbook: playbooks/stages/watch.yml
+"""
+
+
 @dataclass
 class Project:
     """The copy and the inventory that its commands are given."""
@@ -33,6 +46,11 @@ class Project:
         if check:
             assert done.returncode == 0, f"{command} {arguments}:\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
         return done
+
+    def train_attacked(self, argv: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A training with a command on its first host between publication and launch; its arguments may be Jinja."""
+        (self.root / "attack.yml").write_text(BETWEEN.format(argv=json.dumps(argv)))
+        return self.play("attack", *arguments, check=False)
 
     def start(self, command: str, *arguments: str) -> subprocess.Popen[str]:
         """Start a root playbook and return at once."""

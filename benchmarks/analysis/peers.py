@@ -23,7 +23,6 @@ OWN, TORCH, HOROVOD = "own", "torch", "horovod"
 OURS, IDEAL, BOUND, PEER = "ours", "ideal", "bound", "peer"
 REDUCED = (OURS, PEER)
 """Kinds whose workers end with equal weights; the other kinds show the limits of these."""
-LONGEST_NAME = 64
 NO_LIMIT = "none"
 LAB_LINKS = f"{NO_LIMIT},1gbit,100mbit"
 HALF = '{"reduction": {"name": "half"}}'

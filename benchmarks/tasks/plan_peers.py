@@ -10,7 +10,6 @@ from benchmarks.analysis import benchmark, peers_results, peers_wheels
 from benchmarks.analysis.benchmark import ROWS
 from benchmarks.analysis.peers import (
     COMMAND,
-    LONGEST_NAME,
     OURS,
     OWN,
     PEER,
@@ -77,7 +76,7 @@ class PlanPeers(Task):
     def _record(self, options: dict[str, Any], asked: Wanted, hosts: list[dict[str, Any]]) -> dict[str, Any]:
         now = datetime.datetime.now(tz=datetime.UTC)
         name = str(options.get("peers", f"peers-{now:%Y%m%d-%H%M%S}"))
-        check_name("peers", name, LONGEST_NAME)
+        check_name("peers", name)
         folder = benchmark.results(name)
         record = {
             "name": name,

@@ -13,13 +13,13 @@ from benchmarks.analysis.accuracy import Row, Training
 from benchmarks.analysis.accuracy_plot import draw
 from benchmarks.analysis.benchmark import ROWS
 from control import command_line, host_labels, project, text
-from control.campaign import SUMMARY, Pace, refuse_other, remaining
+from control.campaign import SUMMARY, Pace, check_name, refuse_other, remaining
 from control.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
 from control.operator_variables import integer
 from control.progress import Line
 from control.runs import package, planning, run_results
 from control.runs.evaluations import accuracy_by_epoch
-from control.runs.plan import check_run_name, overrides
+from control.runs.plan import overrides
 from control.sweep import sweep
 from control.task import Task
 from trainer import config as configs
@@ -109,7 +109,7 @@ class RunAccuracy(Task):
 def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
     """What to train."""
     name = str(options.get("accuracy", f"accuracy-{datetime.datetime.now(tz=datetime.UTC):%Y%m%d-%H%M%S}"))
-    check_run_name(name)
+    check_name("accuracy", name)
     named = str(options.get("configs", "task_cnn,deep_cnn")).split(",")
     for config in named:
         configs.build(configs.override(configs.load(configs.find(config)), overrides(options)))

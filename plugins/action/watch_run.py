@@ -24,6 +24,7 @@ from trainer.watchdog import WAITING
 POLL_S = 1.0
 OTHERS_POLL_S = 3.0
 MOMENT_S = 0.2
+"""Between two looks at whether another worker has ended."""
 OTHERS_GRACE_S = 25.0
 
 

@@ -297,17 +297,6 @@ if "pack" in sys.argv[3:]:
     changed[: len(changed) // 2] = bytes(len(changed) // 2)
     pack.write_bytes(changed)
 """
-CHANGED_BETWEEN = """
-- ansible.builtin.import_playbook: playbooks/stages/plan.yml
-- ansible.builtin.import_playbook: playbooks/stages/distribute.yml
-- hosts: cluster[0]
-  gather_facts: false
-  tasks:
-    - ansible.builtin.command:
-        argv: [python3, -c, {program}, "{{{{ published.code_name }}}}", "{{{{ published.name }}}}", {what}]
-- ansible.builtin.import_playbook: playbooks/stages/launch.yml
-- ansible.builtin.import_playbook: playbooks/stages/watch.yml
-"""
 
 
 @pytest.fixture(scope="module")
@@ -350,8 +339,8 @@ def test_code_and_data_that_were_changed_between_two_commands_are_sent_anew(clus
 )
 def test_code_and_data_that_were_changed_before_the_start_are_not_used(what, file, cluster, undisturbed):
     forget_published_copies(cluster)
-    (cluster.root / "attack.yml").write_text(CHANGED_BETWEEN.format(program=json.dumps(CHANGES), what=what))
-    done = cluster.play("attack", f"run=attacked-{what}", *SHARED_OPTIONS, check=False)
+    argv = ["python3", "-c", CHANGES, "{{ published.code_name }}", "{{ published.name }}", what]
+    done = cluster.train_attacked(argv, f"run=attacked-{what}", *SHARED_OPTIONS)
     assert done.returncode != 0, done.stdout
     assert "First failure: node" in done.stdout, done.stdout
     assert file in done.stdout

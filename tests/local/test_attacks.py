@@ -9,17 +9,6 @@ from tests.local.conftest import LocalProject
 from tests.project import EXHAUSTIVE
 
 SMALL = ("config=task_cnn", "epochs=1", "set=train.global_batch=20,optimizer.learning_rate=0.005,reduction.name=packed")
-BETWEEN = """
-- ansible.builtin.import_playbook: playbooks/stages/plan.yml
-- ansible.builtin.import_playbook: playbooks/stages/distribute.yml
-- hosts: cluster[0]
-  gather_facts: false
-  tasks:
-    - ansible.builtin.command:
-        argv: [{python}, -c, {program}, "{{{{ dfs_path }}}}", "{{{{ published.code_name }}}}", "{{{{ published.name }}}}"]
-- ansible.builtin.import_playbook: playbooks/stages/launch.yml
-- ansible.builtin.import_playbook: playbooks/stages/watch.yml
-"""
 HEAD = """
 import json, pathlib, shutil, sys, warnings, zipfile
 dfs, code, name = sys.argv[1:]
@@ -49,9 +38,8 @@ pack.write_bytes(changed)
 
 def attack(project: LocalProject, program: str, run: str, pictures, *more: str):
     """A training, attacked between publication and start."""
-    python = json.dumps(shutil.which("python3"))
-    (project.root / "attack.yml").write_text(BETWEEN.format(python=python, program=json.dumps(HEAD + program)))
-    return project.play("attack", f"run={run}", f"dataset={pictures}", *SMALL, *more, check=False)
+    argv = [str(shutil.which("python3")), "-c", HEAD + program, "{{ dfs_path }}", "{{ published.code_name }}", "{{ published.name }}"]
+    return project.train_attacked(argv, f"run={run}", f"dataset={pictures}", *SMALL, *more)
 
 
 @pytest.fixture(scope="module")

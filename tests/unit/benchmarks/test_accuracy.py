@@ -33,6 +33,12 @@ def results(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.parametrize("name", ["../elsewhere", "x" * 65, "-x", "a/b"])
+def test_a_name_that_could_leave_the_results_is_refused(name):
+    with pytest.raises(ConfigError, match=f"^accuracy={name}: a name is 1 to 64 of "):
+        run_accuracy.plan({"accuracy": name}, HOSTS)
+
+
 def test_methods_take_turns():
     found = accuracy.trainings(["a", "b"], ["packed", "powersgd"], [1, 2])
     assert [(one.seed, one.config, one.method) for one in found[:4]] == [

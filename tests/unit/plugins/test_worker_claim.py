@@ -1,4 +1,4 @@
-"""A worker's place on a host: looked at, claimed with the worker started in it, given back."""
+"""A worker's claim on a host: polled, taken with the worker started under it, released."""
 
 import errno
 import getpass

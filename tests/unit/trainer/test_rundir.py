@@ -1,4 +1,4 @@
-"""Which snapshots of a run a person means."""
+"""Which snapshots of a run an operator's words select."""
 
 import pytest
 

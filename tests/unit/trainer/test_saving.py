@@ -1,4 +1,4 @@
-"""A disk that fills while a run saves: room is made, training goes on without, a person is told once. The disk is a small real one."""
+"""A disk that fills while a run saves: the run makes room, trains on without saving and warns once. The disk is a small real one."""
 
 import contextlib
 import errno
@@ -36,7 +36,7 @@ def disk(tmp_path):
 
 
 def fill(disk, leave=0):
-    """Take all space but so many bytes."""
+    """Fill the disk up to the given number of free bytes."""
     handle = os.open(disk / "filler", os.O_WRONLY | os.O_CREAT)
     with contextlib.suppress(OSError):
         while True:

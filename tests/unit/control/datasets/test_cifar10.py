@@ -252,32 +252,32 @@ import tensorflow as tf
 
 cifar10.BATCH = 100
 binary, python, out = map(Path, sys.argv[1:])
-told, found = [], {}
-changed = convert.convert("cifar10", binary, "any", out, told.append, check=True)["changed"]
+lines, found = [], {}
+changed = convert.convert("cifar10", binary, "any", out, lines.append, check=True)["changed"]
 found["looked"] = changed, sorted(path.name for path in out.parent.iterdir())
 def refused(archive, digest):
     try:
-        convert.convert("cifar10", archive, digest, out, told.append)
+        convert.convert("cifar10", archive, digest, out, lines.append)
     except DatasetError as error:
         return str(error), sorted(path.name for path in out.parent.iterdir())
 found["digest"] = refused(binary, None)
-found["made"] = convert.convert("cifar10", binary, "any", out, told.append)
-found["files"], found["told"] = sorted(path.name for path in out.iterdir()), told[-3:]
+found["made"] = convert.convert("cifar10", binary, "any", out, lines.append)
+found["files"], found["lines"] = sorted(path.name for path in out.iterdir()), lines[-3:]
 first = next(tf.data.TFRecordDataset(str(out / "eval.tfrecords")).as_numpy_iterator())
 feature = tf.train.Example.FromString(first).features.feature
 found["features"] = {key: feature[key].WhichOneof("kind") for key in sorted(feature)}
 found["image"], found["label"] = feature["image"].bytes_list.value[0].hex(), feature["label"].int64_list.value[0]
-found["again"] = [convert.convert("cifar10", binary, "any", out, told.append, check)["changed"] for check in (False, True)]
+found["again"] = [convert.convert("cifar10", binary, "any", out, lines.append, check)["changed"] for check in (False, True)]
 found["other"] = refused(python, "any")[0]
 folder = out.parent / "unpacked"
 with tarfile.open(binary) as archive:
     archive.extractall(folder, filter="data")
 one = out.parent / "from_folder"
-found["folder"] = [convert.convert("cifar10", folder, None, one, told.append, check)["changed"] for check in (False, True)]
+found["folder"] = [convert.convert("cifar10", folder, None, one, lines.append, check)["changed"] for check in (False, True)]
 (inside,) = folder.rglob("data_batch_2.bin")
 os.utime(inside, (1, 1))
 try:
-    convert.convert("cifar10", folder, None, one, told.append, check=True)
+    convert.convert("cifar10", folder, None, one, lines.append, check=True)
 except DatasetError as error:
     found["folder"].append(str(error))
 (out / "eval.tfrecords").unlink()
@@ -303,7 +303,7 @@ def test_an_archive_becomes_tfrecords_once_and_looking_writes_nothing(archives, 
         "eval.tfrecords": 100,
     }
     assert found["files"] == ["dataset.json", "eval.tfrecords", "train.tfrecords", "validation.tfrecords"]
-    assert found["told"] == ["writing train.tfrecords", "writing validation.tfrecords", "writing eval.tfrecords"]
+    assert found["lines"] == ["writing train.tfrecords", "writing validation.tfrecords", "writing eval.tfrecords"]
     images, labels = batch(5)
     assert found["features"] == {"image": "bytes_list", "label": "int64_list"}
     assert (found["image"], found["label"]) == (images[0].tobytes().hex(), labels[0])

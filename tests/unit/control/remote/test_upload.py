@@ -16,7 +16,7 @@ class Cut(Exception):
 
 @pytest.fixture
 def host(monkeypatch):
-    """A host whose connection can be cut after so many writes."""
+    """A host whose connection fails after a given number of writes."""
     monkeypatch.setattr(upload, "CHUNK", 10)
     state = SimpleNamespace(writes=0, cut_after=None, sent=0)
 

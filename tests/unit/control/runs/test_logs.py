@@ -1,4 +1,4 @@
-"""Lines of worker.log for a person."""
+"""Which lines of worker.log logs.yml shows."""
 
 import pytest
 

@@ -376,7 +376,7 @@ def test_bandwidth_of_the_fit():
 
 
 def saved(every, *seconds, workers=4):
-    """Trials that save their state every so many steps and train for so many seconds."""
+    """Trials by steps between states and seconds of training."""
     rows = [timing(workers, repeat, 2000.0, checkpoint_every=every) for repeat in range(1, len(seconds) + 1)]
     return [
         dataclasses.replace(row, seconds_training=value, seconds_end_to_end=value + 10) for row, value in zip(rows, seconds, strict=True)

@@ -332,12 +332,12 @@ def test_of_many_bars_only_the_slowest_host_is_shown_at_each_number():
 def test_workers_of_one_machine_have_no_wire_and_no_slow_host(tmp_path, drawn, slower):
     rows = trials(step(0.08, 0.002, 8e-9), counts=(1, 2, 3, 4, 5), repeats=3, work=WEAK_WORK)
     rows = [dataclasses.replace(row, images_per_s=row.images_per_s / (1.12 if row.workers in slower else 1)) for row in rows]
-    for network, told in (("127.0.0.", False), ("10.0.0.", True)):
+    for network, networked in (("127.0.0.", False), ("10.0.0.", True)):
         (tmp_path / network).mkdir()
         folder = made(tmp_path / network, rows, {**RECORD, "hosts": cluster(5, network)})
         sweep_results.conclude(folder)
         text = (folder / "analysis.md").read_text()
-        assert ("## The wire: " in text) == told
-        assert ("the wire alone needs" in text) == told
-        assert "slow host, it seems" not in text or told
-        assert ("take each other's cores" in text) == (bool(slower) and not told)
+        assert ("## The wire: " in text) == networked
+        assert ("the wire alone needs" in text) == networked
+        assert "slow host, it seems" not in text or networked
+        assert ("take each other's cores" in text) == (bool(slower) and not networked)
