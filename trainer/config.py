@@ -8,9 +8,11 @@ import copy
 import dataclasses
 import difflib
 import math
+import operator
 import re
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -192,20 +194,13 @@ class Config:
 
 
 def nearest(name: str, candidates: typing.Iterable[str], prefix: str = "") -> str:
-    """A hint ` (did you mean X?)` when a candidate is close to `name`, else an empty string.
-
-    `prefix` is shown before X but not compared, because all names share it.
-    """
+    """A hint ` (did you mean X?)` when a candidate is close to `name`, else an empty string; X is shown with `prefix`, which all share."""
     close = difflib.get_close_matches(str(name), list(candidates), n=1, cutoff=0.5)
     return f" (did you mean {prefix}{close[0]}?)" if close else ""
 
 
 def find(name: str) -> Path:
-    """Path of a configuration given by name (in `trainer/configs`) or by path.
-
-    Raises:
-        ConfigError: there is no such configuration.
-    """
+    """Path of a configuration given by name (in `trainer/configs`) or by path; ConfigError if there is none."""
     if name.endswith((".yml", ".yaml")) or "/" in name:
         path = Path(name).expanduser()
         if not path.is_file():
@@ -219,11 +214,7 @@ def find(name: str) -> Path:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a configuration file as plain nested dicts.
-
-    Raises:
-        ConfigError: the file is not UTF-8, not YAML or not a mapping.
-    """
+    """Read a configuration file as plain nested dicts; ConfigError if it is not UTF-8, not YAML or not a mapping."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
@@ -247,12 +238,9 @@ def _with_new_names(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_set(text: str) -> dict[str, Any]:
-    """Split `a.b=1,c=[1,2]` into `{"a.b": 1, "c": [1, 2]}`; values are YAML.
+    """Split `a.b=1,c=[1,2]` into `{"a.b": 1, "c": [1, 2]}`, at commas outside brackets, braces and quotes; values are YAML.
 
-    Commas inside brackets, braces or quotes do not separate.
-
-    Raises:
-        ConfigError: a part is not `key=value`, or its value is not YAML.
+    ConfigError if a part is not `key=value`, or its value is not YAML.
     """
     overrides = {}
     for part in _split_commas(text):
@@ -267,30 +255,24 @@ def parse_set(text: str) -> dict[str, Any]:
 
 
 def _split_commas(text: str) -> list[str]:
-    parts, depth, quote, start, closed = [], 0, "", 0, -1
-    for position, char in enumerate(text):
-        if quote:
-            quote, closed = ("", position) if char == quote else (quote, closed)
-        elif char in "\"'":
-            # Right after a closing quote it is YAML's doubled quote, which means one quote inside the text.
-            quote = char if closed == position - 1 >= 0 or _value_starts(text[start:position], depth) else ""
-        elif char in "[{":
-            depth += 1
-        elif char in "]}":
-            depth -= 1
-        elif char == "," and depth == 0:
-            parts.append(text[start:position])
-            start = position + 1
-    parts.append(text[start:])
+    parts: list[str] = []
+    for piece in text.split(","):
+        if parts and _is_open(parts[-1].partition("=")[2].strip()):
+            parts[-1] += f",{piece}"
+        else:
+            parts.append(piece)
     return [part for part in parts if part.strip()]
 
 
-def _value_starts(before: str, depth: int) -> bool:
-    """Whether a value starts after `before`, so that a quote there opens a string and is not an apostrophe."""
-    if depth > 0:
-        return before.rstrip().endswith(("[", "{", ",", ":"))
-    _, equals, value = before.partition("=")
-    return bool(equals) and not value.strip()
+def _is_open(value: str) -> bool:
+    """Whether a value ends inside brackets, braces or quotes."""
+    if not value.startswith(("[", "{", "'", '"')):
+        return sum(map(value.count, "[{")) > sum(map(value.count, "]}"))
+    try:
+        yaml.safe_load(value)
+    except yaml.YAMLError:
+        return True
+    return False
 
 
 def override(raw: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
@@ -308,12 +290,7 @@ def override(raw: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def build(raw: dict[str, Any]) -> Config:
-    """Make a checked `Config` from plain nested dicts.
-
-    Raises:
-        ConfigError: an unknown key (with the nearest known one), a value of the wrong type, or
-            inconsistent values.
-    """
+    """Make a checked `Config` from plain nested dicts; ConfigError for an unknown key, a wrong type or inconsistent values."""
     config = _section(Config, raw, "")
     check(config)
     return config
@@ -332,11 +309,7 @@ def _section(kind: type, raw: Any, prefix: str) -> Any:
 
 
 def value_of(hint: Any, value: Any, name: str) -> Any:
-    """A value converted to its declared type.
-
-    Raises:
-        ConfigError: it has another type.
-    """
+    """A value converted to its declared type; ConfigError if it has another."""
     if dataclasses.is_dataclass(hint):
         return _section(typing.cast(type, hint), value, name + ".")
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
@@ -384,58 +357,68 @@ def _convert_tuple(kind: Any, value: Any) -> tuple[Any, bool]:
 
 
 def _describe(options: tuple[Any, ...]) -> str:
-    names = {int: "an integer", float: "a number", str: "a text", bool: "true or false", dict: "a mapping"}
-    words = []
-    for option in options:
-        origin = typing.get_origin(option) or option
-        if typing.get_args(option) == (str, str):
-            words.append("a mapping of names to texts or numbers")
-            continue
-        words.append("null" if origin is types.NoneType else "a list" if origin is tuple else names[origin])
-    return " or ".join(words)
+    names = {int: "an integer", float: "a number", str: "a text", bool: "true or false", dict: "a mapping", tuple: "a list"}
+    others = {types.NoneType: "null", dict[str, str]: "a mapping of names to texts or numbers"}
+    return " or ".join(others.get(option) or names[typing.get_origin(option) or option] for option in options)
 
 
 def check(config: Config) -> None:
     """Refuse values that are out of range or inconsistent (ConfigError)."""
-    data, train, optimizer, schedule = config.data, config.train, config.optimizer, config.schedule
-    size = data.image_size
-    _rule(config.seed >= 0, "seed", config.seed, "at least 0")
-    _rule(config.seed < 2**63, "seed", config.seed, "below 2**63")
+    size, limit, sizes, scale = config.data.image_size, config.data.limit_train, config.train.batch_sizes, config.augment.scale
+    for rule, (holds, keys) in RULES.items():
+        for key in keys.split():
+            value = operator.attrgetter(key)(config)
+            _rule(holds(value), key, value, rule)
+    for key, choices in CHOICES.items():
+        _one_of(key, operator.attrgetter(key)(config), choices)
+    kinds = {"half": ["bfloat16", "float16"], "packed": ["bfloat16", "float16", "float32"]}
+    _one_of("reduction.dtype", config.reduction.dtype, kinds.get(config.reduction.name, ["bfloat16", "float32"]))
     _rule(isinstance(config.model.get("name"), str), "model.name", config.model.get("name"), "the name of a model")
     _rule(len(size) == 3 and min(size) > 0 and size[2] in (1, 3), "data.image_size", list(size), "[height, width, 1 or 3]")
-    _rule(0 < data.validation_split < 1, "data.validation_split", data.validation_split, "between 0 and 1")
-    _rule(_limit_fits(data.limit_train), "data.limit_train", data.limit_train, "a fraction up to 1.0 or a count from 1")
-    _rule(data.cache_limit_mb >= 0, "data.cache_limit_mb", data.cache_limit_mb, "at least 0")
-    _rule(data.loaders is None or data.loaders >= 1, "data.loaders", data.loaders, "null or at least 1")
-    _rule(train.epochs >= 1, "train.epochs", train.epochs, "at least 1")
-    for key in ("steps", "steps_per_epoch", "global_batch", "time_limit"):
-        value = getattr(train, key)
-        _rule(value is None or value > 0, f"train.{key}", value, "null or above 0")
-    _rule(train.batch_size >= 1, "train.batch_size", train.batch_size, "at least 1")
-    _rule(_sizes_fit(train.batch_sizes), "train.batch_sizes", train.batch_sizes, "null, auto, or a list of numbers from 1")
-    _rule(1 <= train.steps_per_call <= 1000, "train.steps_per_call", train.steps_per_call, "from 1 to 1000")
-    environment.check(train.environment, "train.environment")
-    _one_of("train.precision", train.precision, ["float32", "mixed_bfloat16"])
-    _one_of("optimizer.name", optimizer.name, ["sgd", "adam"])
-    _finite("optimizer.learning_rate", optimizer.learning_rate)
-    for key in ("momentum", "beta_1", "beta_2"):
-        _rule(0 <= getattr(optimizer, key) < 1, f"optimizer.{key}", getattr(optimizer, key), "from 0 to below 1")
-    _rule(0 < optimizer.epsilon < math.inf, "optimizer.epsilon", optimizer.epsilon, "above 0 and finite")
-    _finite("optimizer.weight_decay", optimizer.weight_decay)
-    _one_of("schedule.scaling", schedule.scaling, ["none", "linear", "sqrt"])
-    _finite("schedule.warmup_epochs", schedule.warmup_epochs)
-    _rule(all(len(pair) == 2 for pair in schedule.decay), "schedule.decay", schedule.decay, "a list of [epoch, factor]")
-    _check_augment(config.augment)
-    _check_reduction(config.reduction)
-    _rule(optimizer.clip_norm is None or optimizer.clip_norm > 0, "optimizer.clip_norm", optimizer.clip_norm, "null or above 0")
-    _rule(config.checkpoint.keep >= 1, "checkpoint.keep", config.checkpoint.keep, "at least 1")
+    fits = limit is None or (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1)
+    _rule(fits, "data.limit_train", limit, "a fraction up to 1.0 or a count from 1")
+    fits = sizes in (None, "auto") if isinstance(sizes, str | None) else len(sizes) > 0 and min(sizes) >= 1
+    _rule(fits, "train.batch_sizes", sizes, "null, auto, or a list of numbers from 1")
+    environment.check(config.train.environment, "train.environment")
+    _rule(all(len(pair) == 2 for pair in config.schedule.decay), "schedule.decay", config.schedule.decay, "a list of [epoch, factor]")
+    fits = not scale or (len(scale) == 2 and 0 < scale[0] <= scale[1] < math.inf)
+    _rule(fits, "augment.scale", list(scale), "empty, or [least, most] above 0")
     _check_snapshots(config.checkpoint.snapshots)
-    every = config.checkpoint.every_steps
-    _rule(every is None or every >= 1, "checkpoint.every_steps", every, "null or at least 1")
-    _rule(config.telemetry.sample_every >= 1, "telemetry.sample_every", config.telemetry.sample_every, "at least 1")
-    for key in ("profile_every", "log_every"):
-        value = getattr(config.telemetry, key)
-        _rule(value >= 0, f"telemetry.{key}", value, "at least 0")
+
+
+RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "at least 0": (
+        lambda value: value >= 0,
+        "seed data.cache_limit_mb augment.crop reduction.warmup_steps telemetry.profile_every telemetry.log_every "
+        "optimizer.learning_rate optimizer.weight_decay schedule.warmup_epochs",
+    ),
+    "at least 1": (
+        lambda value: value >= 1,
+        "train.epochs train.batch_size reduction.min_elements checkpoint.keep telemetry.sample_every",
+    ),
+    "null or at least 1": (lambda value: value is None or value >= 1, "data.loaders checkpoint.every_steps"),
+    "null or above 0": (
+        lambda value: value is None or value > 0,
+        "train.steps train.steps_per_epoch train.global_batch train.time_limit optimizer.clip_norm",
+    ),
+    "below 2**63": (lambda value: value < 2**63, "seed"),
+    "finite": (math.isfinite, "optimizer.learning_rate optimizer.weight_decay schedule.warmup_epochs"),
+    "above 0 and finite": (lambda value: 0 < value < math.inf, "optimizer.epsilon"),
+    "between 0 and 1": (lambda value: 0 < value < 1, "data.validation_split"),
+    "from 0 to below 1": (lambda value: 0 <= value < 1, "optimizer.momentum optimizer.beta_1 optimizer.beta_2 augment.shift"),
+    "from 0 to 32": (lambda value: 0 <= value <= 32, "reduction.recycle"),
+    "from 0 to 180": (lambda value: 0 <= value <= 180, "augment.rotate"),
+    "from 1 to 16": (lambda value: 1 <= value <= 16, "reduction.rank reduction.max_rank"),
+    "from 1 to 1000": (lambda value: 1 <= value <= 1000, "train.steps_per_call"),
+}
+"""Rules for single values, each with the keys that it applies to."""
+CHOICES = {
+    "train.precision": ["float32", "mixed_bfloat16"],
+    "optimizer.name": ["sgd", "adam"],
+    "schedule.scaling": ["none", "linear", "sqrt"],
+    "reduction.name": ["auto", "packed", "half", "powersgd"],
+    "reduction.transport": ["auto", "direct", "tensorflow"],
+}
 
 
 def _check_snapshots(snapshots: str | int) -> None:
@@ -445,35 +428,6 @@ def _check_snapshots(snapshots: str | int) -> None:
     elif snapshots not in words:
         hint = nearest(snapshots, words)
         raise ConfigError(f"checkpoint.snapshots: {snapshots} is unknown{hint}; it must be all, best, last, or a number N for every Nth")
-
-
-def _check_augment(augment: Augment) -> None:
-    _rule(augment.crop >= 0, "augment.crop", augment.crop, "at least 0")
-    _rule(0 <= augment.shift < 1, "augment.shift", augment.shift, "from 0 to below 1")
-    _rule(0 <= augment.rotate <= 180, "augment.rotate", augment.rotate, "from 0 to 180")
-    scale = augment.scale
-    fits = not scale or (len(scale) == 2 and 0 < scale[0] <= scale[1] < math.inf)
-    _rule(fits, "augment.scale", list(scale), "empty, or [least, most] above 0")
-
-
-def _check_reduction(reduction: Reduction) -> None:
-    _one_of("reduction.name", reduction.name, ["auto", "packed", "half", "powersgd"])
-    _rule(1 <= reduction.rank <= 16, "reduction.rank", reduction.rank, "from 1 to 16")
-    _rule(1 <= reduction.max_rank <= 16, "reduction.max_rank", reduction.max_rank, "from 1 to 16")
-    _rule(0 <= reduction.recycle <= 32, "reduction.recycle", reduction.recycle, "from 0 to 32")
-    _rule(reduction.min_elements >= 1, "reduction.min_elements", reduction.min_elements, "at least 1")
-    _rule(reduction.warmup_steps >= 0, "reduction.warmup_steps", reduction.warmup_steps, "at least 0")
-    kinds = {"half": ["bfloat16", "float16"], "packed": ["bfloat16", "float16", "float32"]}
-    _one_of("reduction.dtype", reduction.dtype, kinds.get(reduction.name, ["bfloat16", "float32"]))
-    _one_of("reduction.transport", reduction.transport, ["auto", "direct", "tensorflow"])
-
-
-def _limit_fits(limit: int | float | None) -> bool:
-    return limit is None or (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1)
-
-
-def _sizes_fit(sizes: str | tuple[int, ...] | None) -> bool:
-    return sizes in (None, "auto") if isinstance(sizes, str | None) else len(sizes) > 0 and min(sizes) >= 1
 
 
 def sizes_misfit(sizes: tuple[int, ...], workers: int) -> str | None:
@@ -486,11 +440,6 @@ def sizes_misfit(sizes: tuple[int, ...], workers: int) -> str | None:
 def _rule(holds: bool, key: str, value: Any, rule: str) -> None:
     if not holds:
         raise ConfigError(f"{key}: {value} is not allowed; it must be {rule}")
-
-
-def _finite(key: str, value: float) -> None:
-    _rule(value >= 0, key, value, "at least 0")
-    _rule(math.isfinite(value), key, value, "finite")
 
 
 def _one_of(key: str, value: str, choices: list[str]) -> None:
