@@ -1,8 +1,7 @@
 """Training state for an exact resume, and one snapshot of the weights per epoch.
 
-A state is one `state/step-<step>.npz`: weights, optimizer slots and the sums of the current epoch,
-in the order in which the model creates them. The order of images and the learning rate follow from
-the step alone, so nothing else is needed. Only the chief writes; every worker restores.
+A state is one `state/step-<step>.npz`: weights, optimizer slots and the sums of the current epoch. The order of images and the
+learning rate follow from the step alone. Only the chief writes; every worker restores.
 
 A reduction may have its own memory on each worker (what PowerSGD has not sent yet). Each worker writes its part,
 `workers/<host>/memory/step-<step>.npz`, before the chief writes the state. Parts and state belong together only if the same attempt
@@ -46,18 +45,15 @@ class Progress:
     step: int = 0
     """Finished steps in total."""
     loss: float = 0.0
+    """Sum over the current epoch, as are `images`, `correct` and `seconds`."""
     images: float = 0.0
     correct: float = 0.0
     seconds: float = 0.0
-    """Seconds spent on the current epoch (loss, images and correct are sums over it)."""
     seconds_training: float = 0.0
-    """Seconds spent training in total."""
     seconds_total: float = 0.0
     """Seconds since the launch, over all launches."""
     images_total: float = 0.0
-    """Images seen in total."""
     restarts: int = 0
-    """How often the run was resumed."""
     method: str | None = None
     """Name of the reduction that the run began with, if several workers train."""
     shares: list[int] | None = None
@@ -160,16 +156,8 @@ class States:
             if progress is not None:
                 yield step, progress
 
-    def newest(self) -> Progress | None:
-        """Progress of the newest readable state; None without any."""
-        return next((progress for _, progress in self.readable()), None)
-
     def load(self, step: int, variables: Sequence[Any]) -> tuple[list[np.ndarray], Progress]:
-        """Read the state of a step, one of `readable`.
-
-        Raises:
-            LockstepError: it belongs to another model, or was damaged in the meantime.
-        """
+        """Read the state of a step, one of `readable`; LockstepError if it is of another model, or was damaged in the meantime."""
         path = self.files.path(step)
         loaded: tuple[list[np.ndarray], Progress] | None = self.files.read(step, lambda stored: (_arrays(stored), _progress(stored)))
         if loaded is None:
@@ -184,9 +172,9 @@ class Memories:
 
     def __init__(self, folder: Path, member: Member, keep: int, memory: Sequence[Memory], warn: Callable[[str], None] = print):
         self.files = Numbered(folder, max(keep, FEWEST_MEMORIES), warn)
-        self._member, self.warn = member, warn
-        self.memory = memory
-        self._first = [array.numpy() for array in memory]
+        self._member, self.memory, self.warn = member, memory, warn
+        self.first = [array.numpy() for array in memory]
+        """The initial values."""
 
     def steps(self, attempts: Mapping[int, str]) -> list[int]:
         """Steps whose part is on this disk, oldest first, out of the given steps and the attempts that saved them."""
@@ -204,10 +192,7 @@ class Memories:
             self.files.path(step).unlink(missing_ok=True)
 
     def load(self, step: int, attempt: str) -> bool:
-        """Load the memory of a step; False, with nothing changed, if none matches.
-
-        It must be of this attempt, this number of workers and this reduction.
-        """
+        """Load the memory of a step; False, with nothing changed, if there is none of this attempt, number of workers and reduction."""
         arrays: list[np.ndarray] | None = self._open(step, attempt, _arrays)
         if arrays is not None:
             self.assign(arrays)
@@ -225,10 +210,6 @@ class Memories:
             return use(stored) if about == self._about(attempt) else None
 
         return self.files.read(step, fitting)
-
-    def clear(self) -> None:
-        """Reset the memory to its initial values."""
-        self.assign(self._first)
 
     def assign(self, arrays: Sequence[np.ndarray]) -> None:
         """Overwrite the memory."""
@@ -253,23 +234,22 @@ def restore(cluster: Cluster, states: States, variables: list[tf.Variable], memo
     one has lost its part, an older state for which all have their parts is used. If there is none, or
     if other workers trained in between, the memory is reset, and `Progress.inexact` says so.
     """
-    step = _common(cluster, states, memories) if memories.memory else _newest_step(cluster, states)
+    if memories.memory:
+        step = _common(cluster, states, memories)
+    else:
+        step = next((step for step, _ in states.readable()), -1) if cluster.member.is_chief else -1
     arrays, progress = [variable.numpy() for variable in variables], Progress()
     if cluster.member.is_chief and step >= 0:
         arrays, progress = states.load(step, variables)
         progress.restarts += 1
     if cluster.member.workers > 1:
-        arrays = _broadcast(cluster, arrays)
+        arrays = cluster.from_chief(arrays)
         progress = _broadcast_progress(cluster, progress)
     for variable, array in zip(variables, arrays, strict=True):
         variable.assign(array)
     _recall(cluster, memories, progress)
     progress.attempt, progress.hosts = cluster.text_from_chief(secrets.token_hex(8)), cluster.member.hosts
     return progress
-
-
-def _newest_step(cluster: Cluster, states: States) -> int:
-    return next((step for step, _ in states.readable()), -1) if cluster.member.is_chief else -1
 
 
 def _common(cluster: Cluster, states: States, memories: Memories) -> int:
@@ -292,7 +272,7 @@ def _recall(cluster: Cluster, memories: Memories, progress: Progress) -> None:
     loaded = memories.load(progress.step, progress.attempt)
     without = np.flatnonzero(cluster.gather([int(loaded)])[:, 0] == 0).tolist()
     if without:
-        memories.clear()
+        memories.assign(memories.first)
         why = _why_inexact(cluster.member, progress, without)
         progress.inexact = [*progress.inexact, why]
         if cluster.member.is_chief:
@@ -308,16 +288,10 @@ def _why_inexact(member: Member, progress: Progress, without: Sequence[int]) -> 
     return f"what the reduction had not sent at step {progress.step:,} started anew ({why})"
 
 
-def _broadcast(cluster: Cluster, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    flat = cluster.from_chief(np.concatenate([array.astype(np.float32).ravel() for array in arrays]))
-    ends = np.cumsum([array.size for array in arrays])[:-1]
-    return [part.reshape(array.shape).astype(array.dtype) for part, array in zip(np.split(flat, ends), arrays, strict=True)]
-
-
 def newest_progress(cluster: Cluster, states: States) -> Progress:
     """Progress of the chief's newest state, on every worker; a fresh one if there is none."""
-    progress = states.newest() if cluster.member.is_chief else None
-    return _broadcast_progress(cluster, progress or Progress())
+    newest = next((progress for _, progress in states.readable()), None) if cluster.member.is_chief else None
+    return _broadcast_progress(cluster, newest or Progress())
 
 
 def _broadcast_progress(cluster: Cluster, progress: Progress) -> Progress:

@@ -24,17 +24,10 @@ class Cluster:
     """A running cluster: MultiWorkerMirroredStrategy and this worker's membership."""
 
     def __init__(self, member: Member, threads: int, devices: Sequence[str] = (), gpus: int | None = None, direct_port: int = 0):
-        """Join the cluster; return when every worker has joined. Creates the strategy before any op.
+        """Join the cluster with `threads` intra-op threads; return when every worker has joined. Creates the strategy before any op.
 
-        Args:
-            member: of this worker.
-            threads: intra-op threads.
-            devices: names of this machine's devices for a single worker; default: all GPUs, or the CPU.
-            gpus: how many GPUs this worker must train on; None: all available.
-            direct_port: TCP port on which the other workers connect to this one; 0: any free port.
-
-        Raises:
-            ClusterError: TensorFlow finds a different number of GPUs.
+        `devices` names this machine's devices for a single worker; default: all GPUs, or the CPU. ClusterError if TensorFlow does not
+        find exactly `gpus`; None: any number. The other workers connect to `direct_port` (TCP); 0: any free port.
         """
         self.member, self.threads, self._direct_port = member, threads, direct_port
         gpus_taken = take_gpus(gpus)
@@ -49,7 +42,10 @@ class Cluster:
             # AUTO means NCCL between GPUs.
             implementation=implementations.AUTO if gpus_taken else implementations.RING,
         )
-        self.strategy = _strategy(devices, self.options)
+        if devices:
+            self.strategy: tf.distribute.Strategy = tf.distribute.MirroredStrategy(list(devices))
+        else:
+            self.strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=self.options)
         self.devices = self.strategy.num_replicas_in_sync // member.workers
         """Devices per worker, the same on all workers; each takes a part of the worker's images."""
         self.on_host = not gpus_taken and self.devices == 1
@@ -73,8 +69,7 @@ class Cluster:
     def connect(self, transport: str) -> None:
         """Set up the transport that `reduction.transport` names; all workers call it.
 
-        Raises:
-            ClusterError: a worker can't be reached directly, or has GPUs or several devices, whose tensors are not in host memory.
+        ClusterError if a worker can't be reached directly, or has GPUs or several devices, whose tensors are not in host memory.
         """
         if transport == "direct" and not self.on_host:
             raise ClusterError(
@@ -106,10 +101,12 @@ class Cluster:
 
         return call
 
-    def from_chief(self, values: np.ndarray) -> np.ndarray:
-        """The chief's float32 array, bit for bit, on every worker."""
-        bits = np.ascontiguousarray(values, np.float32).view(np.int32)
-        return self.sum(bits if self.member.is_chief else np.zeros_like(bits)).view(np.float32).reshape(values.shape)
+    def from_chief(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The chief's arrays on every worker, sent as float32, bit for bit."""
+        bits = np.concatenate([array.astype(np.float32).ravel() for array in arrays]).view(np.int32)
+        values = self.sum(bits if self.member.is_chief else np.zeros_like(bits)).view(np.float32)
+        parts = np.split(values, np.cumsum([array.size for array in arrays])[:-1])
+        return [part.reshape(array.shape).astype(array.dtype) for part, array in zip(parts, arrays, strict=True)]
 
     def text_from_chief(self, text: str) -> str:
         """The chief's text on every worker."""
@@ -131,11 +128,7 @@ class Cluster:
 
 
 def take_gpus(wanted: int | None = None) -> int:
-    """How many GPUs this process has; it allocates their memory as needed. Call before TensorFlow's first operation.
-
-    Raises:
-        ClusterError: the number differs from `wanted`.
-    """
+    """How many GPUs this process has, ClusterError if not as `wanted`; call before TensorFlow's first operation."""
     gpus = tf.config.list_physical_devices("GPU")
     if wanted is not None and len(gpus) != wanted:
         raise ClusterError(
@@ -146,12 +139,6 @@ def take_gpus(wanted: int | None = None) -> int:
         # Otherwise TensorFlow takes all of a GPU's memory, even on a shared host.
         tf.config.experimental.set_memory_growth(gpu, True)
     return len(gpus)
-
-
-def _strategy(devices: Sequence[str], options: Any) -> tf.distribute.Strategy:
-    if devices:
-        return tf.distribute.MirroredStrategy(list(devices))
-    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
 def ask(rank: int) -> Answer:

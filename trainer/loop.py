@@ -1,8 +1,4 @@
-"""The outer loop of one worker: join, restore, train epoch by epoch, validate, record, end.
-
-The inner and outer loops are separate, as in Orbit's controller: `trainer.step` runs steps, and this
-module decides what happens between them.
-"""
+"""The outer loop of one worker: join, restore, train epoch by epoch, validate, record, end; `trainer.step` is the inner one."""
 
 import contextlib
 import dataclasses
@@ -102,15 +98,7 @@ class Trainer:
         self._validation = np.sort(order[: counts.validation_images])[start:stop]
 
     def run(self) -> int:
-        """Train to the end or to a stop.
-
-        Returns:
-            The exit code, DONE or PREEMPTED.
-
-        Raises:
-            Diverged: the loss is NaN or infinite.
-            tf.errors.OpError: a peer is lost.
-        """
+        """Train to the end or to a stop, and return DONE or PREEMPTED; Diverged for a NaN, tf.errors.OpError if a peer is lost."""
         self.job.metrics.phase("tracing")
         self._trace()
         gc.freeze()
@@ -285,7 +273,7 @@ class Trainer:
         images, sums = self.job.images["train"], np.zeros(3)
         for start in range(0, len(self._validation), VALIDATION_BATCH):
             part = self._validation[start : start + VALIDATION_BATCH]
-            sums += self._evaluate_call(images.gather(part), images.labels[part].astype(np.int32)).numpy()
+            sums += self._evaluate_call(images.gather(part), images.labels[part].astype(np.int32))[0].numpy()
         loss, count, correct = self.cluster.sum(sums.astype(np.float32)).tolist()
         return loss / count, correct / count
 
@@ -385,7 +373,5 @@ class Trainer:
 
 
 def _size(arrays: Sequence[Any]) -> int:
-    """Bytes of tensors or arrays."""
-    kinds = (getattr(array, "dtype", np.float32) for array in arrays)
-    sizes = (np.dtype(getattr(kind, "as_numpy_dtype", kind)).itemsize for kind in kinds)
-    return sum(math.prod(array.shape) * size for array, size in zip(arrays, sizes, strict=True))
+    """Bytes of tensors or arrays, all of 32-bit numbers."""
+    return sum(4 * math.prod(array.shape) for array in arrays)

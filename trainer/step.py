@@ -2,9 +2,6 @@
 
 Each worker's gradient is the gradient of the sum of its local losses, divided by the global batch size.
 Summed over the workers it is the mean over all images, so uneven local batches are weighted exactly.
-
-Some steps are profiled: the same parts are traced and called one at a time to measure how long each
-takes. A profiled step trains like any other.
 """
 
 import functools
@@ -20,8 +17,7 @@ import tensorflow as tf
 from trainer.cluster import Cluster
 from trainer.data.pipeline import Batch
 from trainer.optimizer import Rule, other_penalties
-from trainer.reduction.chain import Chain
-from trainer.stopwatch import Stopwatch
+from trainer.reduction.chain import Chain, Stopwatch
 
 SUMS = ("loss", "images", "correct", "stop")
 """Columns of a call's result, each summed over all workers, float32."""
@@ -49,8 +45,8 @@ class Local:
     """What a worker computes in a step before anything is sent; called in replica context.
 
     It sends `[sums, *gradients, *statistics]`: `SUMS`, the gradients of this worker's part of the mean loss over the global
-    batch, and, weighted in the same way, the change of the model's moving statistics (BatchNormalization's). All workers
-    therefore keep the same statistics at every step. Each device normalises with the statistics of its own part of the batch.
+    batch, and, weighted in the same way, the change of the model's moving statistics (BatchNormalization's), which therefore
+    stay equal on all workers. Each device normalises with the statistics of its own part of the batch.
     """
 
     cluster: Cluster
@@ -126,22 +122,12 @@ class Parts:
     optimizer: Rule
     reduction: Chain
 
-    @property
-    def cluster(self) -> Cluster:
-        """The cluster that trains."""
-        return self.local.cluster
-
-    @property
-    def model(self) -> keras.Model:
-        """The model being trained."""
-        return self.local.model
-
     def apply(self, values: list[Any], rate: tf.Tensor) -> tf.Tensor:
         """Update the weights and the model's statistics; return the global sums."""
-        sums, *others = values
-        count = len(self.model.trainable_variables)
+        (sums, *others), model = values, self.local.model
+        count = len(model.trainable_variables)
         self.optimizer.apply(others[:count], rate)
-        for variable, moved in zip(statistics(self.model), others[count:], strict=True):
+        for variable, moved in zip(statistics(model), others[count:], strict=True):
             tf.raw_ops.AssignAddVariableOp(resource=variable.value.handle, value=tf.reshape(moved, variable.shape))
         # Only these sums outlive the step, and the step after next reuses the memory.
         return tf.raw_ops.DeepCopy(x=sums)
@@ -178,32 +164,29 @@ def shapes(model: keras.Model) -> list[tuple[int, ...]]:
 
 
 def make_train_call(parts: Parts) -> Callable[..., tf.Tensor]:
-    """A function that trains on the batches of one call.
-
-    Its arguments: a `Batch` of several steps; rates `[steps]` float32. Its result: `[steps, 4]` float32, the columns of `SUMS`.
-    """
+    """A function that trains on a `Batch` of several steps with rates `[steps]` float32; it returns `SUMS`, `[steps, 4]` float32."""
+    cluster = parts.local.cluster
 
     def step(rate: tf.Tensor, batch: Batch) -> tf.Tensor:
         values = parts.reduction.take(parts.local(batch))
         return parts.apply(parts.reduction(values), rate)
 
-    @tf.function(input_signature=[signature(parts.model, 1), tf.TensorSpec([None], tf.float32)])
+    @tf.function(input_signature=[signature(parts.local.model, 1), tf.TensorSpec([None], tf.float32)])
     def call(batches: Batch, rates: tf.Tensor) -> tf.Tensor:
         steps = tf.shape(rates)[0]
         rows = tf.TensorArray(tf.float32, size=steps, element_shape=[len(SUMS)])
         for index in tf.range(steps):
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-            rows = rows.write(index, parts.cluster.local(parts.cluster.strategy.run(step, args=(rates[index], batches.at(index)))))
+            rows = rows.write(index, cluster.local(cluster.strategy.run(step, args=(rates[index], batches.at(index)))))
         return rows.stack()
 
     return call
 
 
 class ProfiledCall:
-    """A call of one step whose parts run one after the other, each awaited.
+    """A call of one step whose parts run one after the other, each awaited; all workers call it at the same step.
 
-    It takes the arguments of `make_train_call` with `steps` = 1; all workers call it at the same step. The resulting
-    weights are bit for bit those of `make_train_call`. Parts are timed from Python because TensorFlow's own
+    The resulting weights are bit for bit those of `make_train_call`. Parts are timed from Python because TensorFlow's own
     clock (`tf.timestamp`) refuses to run with deterministic ops.
     """
 
@@ -211,18 +194,15 @@ class ProfiledCall:
         """Use this `make_forward_backward_call` as the first part, or build one if the reduction needs its own."""
         if parts.reduction.factored:
             forward_backward_call = make_forward_backward_call(parts.local, parts.reduction.take)
-        self._forward_backward, self._cluster = forward_backward_call, parts.cluster
-        self._reduction = parts.reduction.profiled(functools.partial(_traced, parts.cluster))
-        self._apply = _traced(parts.cluster, parts.apply)
+        self._forward_backward, self._cluster = forward_backward_call, parts.local.cluster
+        self._reduction = parts.reduction.profiled(functools.partial(_traced, self._cluster))
+        self._apply = _traced(self._cluster, parts.apply)
         self._traced = False
 
     def __call__(self, batches: Batch, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
-        """Train on one step's batch.
+        """As a `make_train_call` of one step; also returns the seconds of each part, None for the first call, which traces.
 
-        Returns:
-            The rows `[1, 4]` of `make_train_call`, and seconds by `forward_backward`, `compression`,
-            `all_reduce` (including the wait for the slowest worker) and `apply`. The first call traces and
-            returns None instead of the seconds.
+        Parts: `forward_backward`, `compression`, `all_reduce` (including the wait for the slowest worker), `apply`.
         """
         watch = Stopwatch(self._cluster.settle)
         batch = batches.at(0)
@@ -241,26 +221,15 @@ def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[Any] | N
     return tf.function(call, input_signature=signature)
 
 
-def make_evaluate_call(model: keras.Model) -> Callable[..., tf.Tensor]:
-    """A function of `(images, labels)` without collectives that returns `[loss sum, images, correct]` float32."""
+def make_evaluate_call(model: keras.Model) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+    """A function of `(images, labels)` without collectives: `[loss sum, images, correct]`, logits `[batch, classes]`, losses `[batch]`."""
 
     @tf.function(input_signature=[tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8), tf.TensorSpec([None], tf.int32)])
-    def call(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def call(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         logits = tf.cast(model(images, training=False), tf.float32)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         ones = tf.ones_like(losses)
-        return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(ones), _correct(logits, labels, ones)])
-
-    return call
-
-
-def make_logits_call(model: keras.Model) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
-    """A function of `(images, labels)` that returns logits `[batch, classes]` and per-image losses `[batch]`."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8), tf.TensorSpec([None], tf.int32)])
-    def call(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        logits = tf.cast(model(images, training=False), tf.float32)
-        return logits, tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(ones), _correct(logits, labels, ones)]), logits, losses
 
     return call
 

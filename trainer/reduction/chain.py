@@ -12,9 +12,27 @@ from trainer.bfloat16 import widen
 from trainer.collective import AllReduce, on_host
 from trainer.direct import Direct
 from trainer.reduction import LowRank, Method
-from trainer.stopwatch import Stopwatch
 
 Traced = Callable[..., Any]
+
+
+class Stopwatch:
+    """Adds up the seconds of a step's parts."""
+
+    def __init__(self, settle: Callable[[], None]) -> None:
+        """Start at zero; `settle` waits until all pending work is done, for functions that return earlier."""
+        self._settle = settle
+        self.seconds = dict.fromkeys(("forward_backward", "compression", "all_reduce", "apply"), 0.0)
+
+    def time(self, part: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The function's result, once its work is done."""
+        begun = time.perf_counter()
+        result = function(*arguments)
+        self._settle()
+        self.seconds[part] += time.perf_counter() - begun
+        return result
+
+
 ProfiledReduction = Callable[[list[Any], Stopwatch], list[Any]]
 """`(values, watch)`: called from Python, outside a traced function."""
 
@@ -114,7 +132,8 @@ class HostChain:
 
         def run(values: list[Any], watch: Stopwatch) -> list[Any]:
             results: list[Any] = watch.time("compression", traced, values)
-            watch.move("compression", "all_reduce", self._sending)
+            watch.seconds["compression"] -= self._sending
+            watch.seconds["all_reduce"] += self._sending
             return results
 
         return run

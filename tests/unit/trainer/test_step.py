@@ -71,7 +71,7 @@ def train(made, apart):
         rows.append(row.tolist())
         seconds.append(parts)
     traces = [function.experimental_get_tracing_count() for function in (split._forward_backward, split._apply)]
-    state = [variable.value.numpy() for variable in made.model.variables] + [slot.numpy() for slot in made.optimizer.slots]
+    state = [variable.value.numpy() for variable in made.local.model.variables] + [slot.numpy() for slot in made.optimizer.slots]
     return {"state": digest(state), "rows": rows, "seconds": seconds, "traces": traces}
 
 found = {"alone": len(reduction.make(config.Reduction(), [], Setting(1)).computations)}
@@ -88,7 +88,7 @@ def rows_of(choose, steps_per_call):
     return rows
 found["many"] = {name: [rows_of(choose, steps) for steps in (1, 4)] for name, choose in {"packed": packed, "powersgd": powersgd}.items()}
 
-sizes = step.shapes(parts(none).model)
+sizes = step.shapes(parts(none).local.model)
 found["low_rank"] = [sorted(powersgd(sizes, on_host).low_rank) for on_host in (True, False)]
 
 class Table(keras.layers.Layer):
@@ -126,7 +126,7 @@ found["behind"] = [float(tf.norm(one)) for one in step.make_forward_backward_cal
 def end(choose, clip):
     made = parts(choose, clip)
     train(made, False)
-    return np.concatenate([variable.numpy().ravel() for variable in made.model.variables])
+    return np.concatenate([variable.numpy().ravel() for variable in made.local.model.variables])
 
 for name, clip in {"loose": None, "clipped": 0.05}.items():
     whole = end(none, clip)
