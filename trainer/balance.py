@@ -1,8 +1,7 @@
 """How many images of a step each worker takes, so that all finish at the same time.
 
 A worker's step takes a fixed time (compression, update, a part of the forward and backward pass) plus a time per image.
-Both are measured before training, unless the sizes are given. The gradient does not depend on the sizes: each image
-counts once.
+Both are measured before training, unless the sizes are given.
 """
 
 import math
@@ -31,9 +30,7 @@ def shares(
 
     Of the lists in `before`, measured earlier, the first one for this number of workers is used. `seconds` measures a forward
     and backward pass over N images on this worker, `overhead` the rest of a step, without waiting for others.
-
-    Raises:
-        ConfigError: the length of `train.batch_sizes` differs from the number of workers.
+    ConfigError as `given`.
     """
     workers = cluster.member.workers
     fixed = given(train, workers)
@@ -46,11 +43,7 @@ def shares(
 
 
 def given(train: Train, workers: int) -> list[int] | None:
-    """The shares if they need no measuring; None if they must be calibrated.
-
-    Raises:
-        ConfigError: the list's length differs from the number of workers.
-    """
+    """The shares, None if they must be measured; ConfigError if the list's length differs from the number of workers."""
     if train.batch_sizes is None or workers == 1:
         return [1] * workers
     if isinstance(train.batch_sizes, str):

@@ -1,10 +1,8 @@
 """A sum over all workers in one or two hops, over plain TCP connections between each pair of workers.
 
-A ring takes 2(N-1) hops per sum, and on a small or busy host each hop waits for a process to wake
-up. Here every worker sends each other worker a part, sums the parts that it receives, and sends the
-sum to all: 2 hops, and as many bytes as the ring (reduce-scatter and all-gather by direct exchange:
-Thakur, Rabenseifner, Gropp 2005, doi:10.1177/1094342005051521). Tiny arrays go whole to all workers:
-1 hop.
+A ring takes 2(N-1) hops per sum, and on a small or busy host each hop waits for a process to wake up. Here every worker sends each
+other worker a part, sums the parts that it receives, and sends the sum to all: 2 hops, and as many bytes as the ring (reduce-scatter
+and all-gather by direct exchange: Thakur, Rabenseifner, Gropp 2005, doi:10.1177/1094342005051521). Tiny arrays go whole: 1 hop.
 
 Sums are formed in order of rank, by one worker or by all of them, so all workers get the same bits.
 """
@@ -105,10 +103,7 @@ class Direct:
     """This worker's connections to all others."""
 
     def __init__(self, rank: int, sockets: dict[int, socket.socket], timeout: float):
-        """Use connected sockets, by rank of the peer.
-
-        A peer that is alive but sends nothing for `timeout` seconds counts as lost (`trainer.peerwatch` watches for dead ones).
-        """
+        """Use sockets by rank of the peer; one that lives but sends nothing for `timeout` seconds is lost (for dead ones: `peerwatch`)."""
         self.rank, self.workers = rank, len(sockets) + 1
         self._sockets, self._timeout = sockets, timeout
         # Each worker begins with its right-hand neighbour, so that not all send to the same one.
@@ -120,17 +115,9 @@ class Direct:
         """Why the last sum failed: TensorFlow does not pass on the exception itself."""
 
     def all_reduce(self, arrays: Sequence[np.ndarray]) -> Arrays:
-        """The sum of each array over all workers.
+        """The sum of each array over all workers, in arrays that the call after next reuses; PeerLost if a worker ended, or is silent.
 
-        Args:
-            arrays: float32, or a half-precision type, which is summed in float32 and rounded once.
-                All workers pass the same shapes in the same order.
-
-        Returns:
-            Arrays of the same shapes; the call after next reuses them.
-
-        Raises:
-            PeerLost: a worker ended, or sent nothing for too long.
+        All workers pass the same shapes in the same order. A half-precision type is summed in float32 and rounded once.
         """
         contiguous = [np.asarray(array, order="C") for array in arrays]
         try:

@@ -43,11 +43,7 @@ def check(given: Mapping[str, str], key: str, of_a_host: bool = False) -> None:
 
 
 def of_host(given: Any, host: str) -> dict[str, str]:
-    """A host's `worker_environment` as texts.
-
-    Raises:
-        ConfigError: it is not a mapping of names to texts, or has a name that may not be set.
-    """
+    """A host's `worker_environment` as texts; ConfigError if it is no mapping of names to texts, or has a name that may not be set."""
     key = f"worker_environment of {host}"
     texts = as_texts(given)
     if texts is None:

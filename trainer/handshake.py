@@ -40,9 +40,7 @@ def connect(rank: int, hosts: Sequence[str], share: Callable[[np.ndarray], np.nd
     """Connect every worker with every other; return a non-blocking socket for each peer, by rank.
 
     `hosts` are the addresses of all workers, without ports; `share` sums an int32 array over all workers. Port 0: any free port.
-
-    Raises:
-        ClusterError: the port is taken, or a worker can't be reached or did not call in time.
+    ClusterError if the port is taken, or a worker can't be reached or did not call in time.
     """
     secret = secrets.token_bytes(SECRET)
     with _listen(rank, hosts[rank], port) as server:
@@ -144,11 +142,7 @@ def _hmac(secret: bytes, side: bytes, theirs: bytes, own: bytes, caller: int, li
 
 
 async def _read(connection: socket.socket, count: int) -> bytes:
-    """Read exactly `count` bytes.
-
-    Raises:
-        ConnectionError: the other side closed the connection first.
-    """
+    """Read exactly `count` bytes; ConnectionError if the other side closed the connection first."""
     data = b""
     while len(data) < count:
         part = await asyncio.get_running_loop().sock_recv(connection, count - len(data))

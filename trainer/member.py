@@ -19,11 +19,7 @@ class Member:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Member":
-        """Read TF_CONFIG.
-
-        Raises:
-            ClusterError: TF_CONFIG is missing, is not JSON, or has no worker of that index.
-        """
+        """Read TF_CONFIG; ClusterError if it is missing, is not JSON, or has no worker of that index."""
         text = environment.get("TF_CONFIG", "")
         try:
             parsed: dict[str, Any] = json.loads(text)

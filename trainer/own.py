@@ -35,11 +35,7 @@ class Function:
 
 
 def find(variable: str, given: str) -> Function:
-    """The function that `FILE.py:FUNCTION`, the value of an operator variable, names.
-
-    Raises:
-        ConfigError: not of that form, no such file, not Python, or no such function at its top level.
-    """
+    """The function that an operator variable names as `FILE.py:FUNCTION`; ConfigError if there is none at the file's top level."""
     file, colon, name = given.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
         raise ConfigError(f"{variable}={given}: expected FILE.py:FUNCTION, as in {variable}=my_models.py:build")
@@ -59,11 +55,7 @@ def find(variable: str, given: str) -> Function:
 
 
 def parameters(variable: str, function: Function) -> ast.arguments:
-    """The parameters of a function, from the text of its file.
-
-    Raises:
-        ConfigError: not Python, or no such function (with the nearest one).
-    """
+    """The parameters of a function, from the text of its file; ConfigError if that is not Python or has no such function."""
     try:
         tree = ast.parse(function.source, function.file)
     except SyntaxError as error:
@@ -78,11 +70,7 @@ def parameters(variable: str, function: Function) -> ast.arguments:
 
 
 def load(variable: str, function: Function) -> Callable[..., Any]:
-    """Run the file's text and return its function; its output goes to standard error.
-
-    Raises:
-        ConfigError: it raised an error.
-    """
+    """Run the file's text and return its function; output goes to standard error, errors become ConfigError."""
     # A unique name, because the file may have the name of a module in use.
     module = types.ModuleType(f"lockstep_own_{Path(function.file).stem}")
     module.__file__ = function.path or function.file
@@ -97,11 +85,7 @@ def load(variable: str, function: Function) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def explaining_errors(variable: str, function: Function) -> Iterator[None]:
-    """Turn an error in the user's code into a message with its line.
-
-    Raises:
-        ConfigError: for any error raised inside.
-    """
+    """Turn any error in the user's code into a ConfigError with its line."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield

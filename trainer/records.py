@@ -123,11 +123,7 @@ _EVALUATION: dict[str, Check] = {
 
 
 def parse(lines: str | bytes) -> Any:
-    """Untrusted JSON.
-
-    Raises:
-        ValueError: it is not JSON, contains NaN or infinity, or is nested too deeply.
-    """
+    """Untrusted JSON; ValueError if it is not JSON, contains NaN or infinity, or is nested too deeply."""
     try:
         return json.loads(lines, parse_constant=_no_number)
     except RecursionError:
@@ -191,11 +187,7 @@ def summary(written: str) -> dict[str, Any]:
 
 
 def evaluation(written: str) -> dict[str, Any]:
-    """The contents of an evaluation's `epoch-<n>.json`.
-
-    Raises:
-        LockstepError: it is not an evaluation, or its confusion matrix does not match its classes.
-    """
+    """The contents of an evaluation's `epoch-<n>.json`; LockstepError if it is none, or its matrix does not match its classes."""
     value = _read(written, "evaluation", _EVALUATION, {"confusion": _anything})
     classes: int = len(value["classes"])
     confusion: Any = value.get("confusion")
@@ -206,11 +198,7 @@ def evaluation(written: str) -> dict[str, Any]:
 
 
 def prediction(written: str) -> list[dict[str, Any]]:
-    """The classes that `trainer predict` prints, most probable first.
-
-    Raises:
-        LockstepError: it prints something else.
-    """
+    """The classes that `trainer predict` prints, most probable first; LockstepError if it prints something else."""
     value = _parsed(written)
     if not value or not each(holding({"class": text, "probability": number}), 10)(value):
         raise LockstepError(f"predict: {_quoted(written)} is no list of classes")
@@ -218,11 +206,7 @@ def prediction(written: str) -> list[dict[str, Any]]:
 
 
 def answer(written: str, name: str) -> dict[str, Any]:
-    """What a program on a host prints as JSON: a dict with finite numbers, its texts made safe for a terminal.
-
-    Raises:
-        LockstepError: it is not such a dict.
-    """
+    """What a program on a host prints as JSON: a dict with finite numbers, its texts made safe for a terminal; else LockstepError."""
     value = _parsed(written)
     if not isinstance(value, dict):
         raise LockstepError(f"{name}: {_quoted(written)} is no answer")
@@ -246,11 +230,7 @@ def _quoted(written: str) -> str:
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """Rows of a history.csv as numbers; an empty list if there is no file.
-
-    Raises:
-        LockstepError: a row is invalid.
-    """
+    """Rows of a history.csv as numbers, none if there is no file; LockstepError if a row is invalid."""
     if not path.is_file():
         return []
     with path.open(encoding="utf-8", newline="", errors="replace") as stream:

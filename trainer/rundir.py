@@ -82,8 +82,7 @@ def _best_epoch(rows: Sequence[dict[str, Any]]) -> int:
 def choose_epochs(asked: str, run: Path) -> list[int]:
     """Epochs for `12`, `1,12,30`, `2-5`, `first`, `best`, `last` or `all`, in the order given, each once.
 
-    Raises:
-        LockstepError: there is no snapshot of that epoch (lists those that exist), or the text is not understood.
+    LockstepError if there is no snapshot of one of them, or the text is not understood.
     """
     existing = existing_epochs(run)
     if not existing:

@@ -26,11 +26,7 @@ class Saver:
         """What could not be saved, and why."""
 
     def save(self, what: str, path: Path, needed: int | None, write: Callable[[], object]) -> bool:
-        """Write a file of `needed` bytes; return whether that succeeded.
-
-        Raises:
-            Exception: whatever `write` raises, unless the disk is full.
-        """
+        """Write a file of `needed` bytes; return whether that succeeded. Errors of `write` pass, unless the disk is full."""
         reason = self._attempt(path, needed, write)
         if reason and self._make_room():
             reason = self._attempt(path, needed, write)

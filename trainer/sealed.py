@@ -25,11 +25,7 @@ PIECE = 1 << 20
 
 
 def seal(path: str | os.PathLike[str]) -> None:
-    """Add the digest to a complete npz.
-
-    Raises:
-        OSError: it can't be written, for example on a full disk.
-    """
+    """Add the digest to a complete npz; OSError if it can't be written, for example on a full disk."""
     with open(path, "r+b") as stream:
         stream.seek(-END.size, os.SEEK_END)
         *record, _ = END.unpack(stream.read(END.size))

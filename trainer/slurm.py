@@ -79,11 +79,7 @@ class NodePaths:
 
 
 def allocation(environment: Mapping[str, str] = os.environ, expand: Callable[[str], Sequence[str]] | None = None) -> Allocation:
-    """Read this task's allocation from the environment that `srun` sets.
-
-    Raises:
-        ClusterError: it was not started by `srun`, or there is more than one task per node.
-    """
+    """This task's allocation, as `srun` set it; ClusterError if it was not started so, or there is more than one task per node."""
     try:
         rank, tasks, listed = int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"]), environment["SLURM_STEP_NODELIST"]
     except (KeyError, ValueError) as error:
@@ -101,11 +97,7 @@ def hostnames(listed: str) -> list[str]:
 
 
 def tf_config(task: Allocation, port: int, resolve: Callable[[str], str] = socket.gethostbyname) -> dict[str, Any]:
-    """TF_CONFIG of this task.
-
-    Raises:
-        ClusterError: a node's name does not resolve, or resolves to the loopback.
-    """
+    """TF_CONFIG of this task; ClusterError if a node's name does not resolve, or resolves to the loopback."""
     return member.tf_config([member.endpoint(_address(node, resolve), port) for node in task.nodes], task.rank)
 
 
@@ -302,11 +294,7 @@ def _trains(records: Path, earlier: int) -> bool:
 
 
 def put_others_aside(paths: NodePaths) -> None:
-    """Rename what an older run of the same name left on this node, for example a run that was deleted only elsewhere.
-
-    Raises:
-        ClusterError: something listens on this task's port; it may be that run.
-    """
+    """Rename what an older run of the same name left on this node; ClusterError if something, perhaps that run, has this task's port."""
     if paths.run.is_dir() and _identity(paths.run) not in (None, read_json(paths.job / RUN)["id"]):
         check_port(paths.port)
         free = (paths.run.with_name(f"{paths.run.name}.before-{number}") for number in itertools.count(1))

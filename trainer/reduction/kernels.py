@@ -1,11 +1,9 @@
 """PowerSGD's passes over large matrices and the momentum update, fused in compiled loops on the CPU.
 
-With TensorFlow ops, each product and each sum reads and writes the whole matrix again, and products with a
-two-column matrix run at a tenth of the memory bandwidth. Here a step reads the matrix three times in total.
+With TensorFlow ops, each product and each sum reads and writes the whole matrix again. Here a step reads it three times in total.
 
-Factors are kept transposed, `[rank, rows]` and `[rank, columns]`, so that inner loops run along memory.
-What all workers must compute identically (orthonormalise, principal, turn, momentum) is compiled without
-`fastmath`, so that every CPU gives the same bits. What concerns only one worker uses it.
+Factors are kept transposed, `[rank, rows]` and `[rank, columns]`, so that inner loops run along memory. What all workers must
+compute identically is compiled without `fastmath`, so that every CPU gives the same bits. What concerns only one worker uses it.
 """
 
 import numpy as np
@@ -60,18 +58,10 @@ def project(
     right: np.ndarray,
     left: np.ndarray,
 ) -> None:
-    """In rows `first` to `last`: subtract from `error` what was sent last, add the gradient, and multiply by `right`.
+    """In rows `first` to `last`: subtract from `error` what was sent last, add the gradient, and multiply by `right` into `left`.
 
-    Args:
-        first: row.
-        last: row after the last.
-        error: `[rows, columns]`, updated: what has not been sent yet, including this gradient.
-        gradient: `[rows, columns]`, without the first `before` rows.
-        before: leading rows that the gradient lacks.
-        sent_left: `[factors, rows]`, the product that this worker sent last together with `sent_right`.
-        sent_right: `[factors, columns]`.
-        right: `[rank, columns]`.
-        left: `[rank, rows]`, the result.
+    `error` `[rows, columns]` is what has not been sent yet. `gradient` lacks the first `before` rows. `sent_left` `[factors, rows]`
+    times `sent_right` `[factors, columns]` is what was sent last. `right` is `[rank, columns]`, `left` `[rank, rows]`.
     """
     for row in range(first, last):
         added = gradient[row - before]
