@@ -28,7 +28,6 @@ from trainer.cluster import Cluster
 from trainer.errors import LockstepError
 from trainer.files import replacing
 from trainer.member import Member
-from trainer.reduction import Memory
 from trainer.rundir import snapshot_path
 
 RECENT = 64
@@ -170,7 +169,7 @@ class States:
 class Memories:
     """The memory of this worker's reduction, in its own folder."""
 
-    def __init__(self, folder: Path, member: Member, keep: int, memory: Sequence[Memory], warn: Callable[[str], None] = print):
+    def __init__(self, folder: Path, member: Member, keep: int, memory: Sequence[Any], warn: Callable[[str], None] = print):
         self.files = Numbered(folder, max(keep, FEWEST_MEMORIES), warn)
         self._member, self.memory, self.warn = member, memory, warn
         self.first = [array.numpy() for array in memory]

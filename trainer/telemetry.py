@@ -227,35 +227,27 @@ class Events:
     """TensorBoard scalars of both splits; only the chief writes them."""
 
     def __init__(self, folder: Path):
-        import tensorflow as tf
-        from tensorflow.core.framework import summary_pb2
-
-        self._write, self._float = tf.summary.write, tf.float32
-        # The metadata that `tf.summary.scalar` adds; it needs the package tensorboard, which nodes do not have.
-        plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="scalars")
-        self._scalar = summary_pb2.SummaryMetadata(plugin_data=plugin, data_class=summary_pb2.DATA_CLASS_SCALAR)
-        self._constant = tf.constant
-        self._folder, self._open = folder, tf.summary.create_file_writer
+        self._folder = folder
         self._writers: dict[str, Any] = {}
 
     def epoch(self, row: dict[str, Any], phases: dict[str, float]) -> None:
         """Write a finished epoch's scalars, and `phases` of its steps as `split/<phase>` in milliseconds; the x axis is the epoch."""
-        values = {
-            "train": {"loss": "loss", "accuracy": "accuracy", "learning_rate": "learning_rate", "images_per_s": "images_per_s"},
-            "validation": {"loss": "val_loss", "accuracy": "val_accuracy"},
-        }
-        for split, scalars in values.items():
-            self._scalars(split, row["epoch"], {tag: row[key] for tag, key in scalars.items()})
-        if phases:
-            self._scalars("train", row["epoch"], {f"split/{phase}": value for phase, value in phases.items()})
+        training = {tag: row[tag] for tag in ("loss", "accuracy", "learning_rate", "images_per_s")}
+        self._scalars("train", row["epoch"], training | {f"split/{phase}": value for phase, value in phases.items()})
+        self._scalars("validation", row["epoch"], {tag: row[f"val_{tag}"] for tag in ("loss", "accuracy")})
 
     def _scalars(self, split: str, epoch: int, values: dict[str, float]) -> None:
+        import tensorflow as tf
+        from tensorflow.core.framework.summary_pb2 import DATA_CLASS_SCALAR, SummaryMetadata
+
+        # The metadata that `tf.summary.scalar` adds; it needs the package tensorboard, which nodes do not have.
+        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"), data_class=DATA_CLASS_SCALAR)
         try:
             if split not in self._writers:
-                self._writers[split] = self._open(str(self._folder / split))
+                self._writers[split] = tf.summary.create_file_writer(str(self._folder / split))
             with self._writers[split].as_default(step=epoch):
                 for tag, value in values.items():
-                    self._write(tag, self._constant(value, self._float), metadata=self._scalar)
+                    tf.summary.write(tag, tf.constant(value, tf.float32), metadata=metadata)
             self._writers[split].flush()
         except Exception:
             # Readers stop at a torn record, so what follows goes into another file.

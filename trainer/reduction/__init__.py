@@ -1,21 +1,17 @@
 """How gradients are summed over the workers: one module per method, one interface.
 
-A reduction works on a list of tensors. It starts as one worker's `[sums, *gradients]`: a short vector of
-local sums (`[loss, images, correct, stop]`, float32) and this worker's part of the mean gradient. It
-ends as the same list summed over all workers. In between, a method alternates between computing and
-sending: `packed` sends once, `powersgd` twice. The transport is separate (`trainer.collective`).
+A reduction works on a list of tensors. It starts as one worker's `[sums, *gradients]`: `step.SUMS` and this worker's part of the mean
+gradient. It ends as the same list summed over all workers. In between, a method alternates between computing and sending: `packed`
+sends once, `powersgd` twice. The transport is separate (`trainer.collective`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from trainer.config import Reduction
 
-if TYPE_CHECKING:
-    import numpy as np
-
-Compute = Callable[["list[Any]"], "tuple[list[Any], list[Any]]"]
+Compute = Callable[[list[Any]], tuple[list[Any], list[Any]]]
 """Maps its input tensors to those that stay and those that are sent.
 
 Sent tensors are summed over all workers, and `[*stayed, *summed]` is the input of the next computation.
@@ -47,28 +43,14 @@ class Shapes(NamedTuple):
     right: tuple[int, ...]
 
 
-class Memory(Protocol):
-    """What a method remembers from step to step; a `tf.Variable` is one."""
-
-    @property
-    def shape(self) -> Any:
-        """Shape of the array."""
-
-    def numpy(self) -> "np.ndarray":
-        """Its values."""
-
-    def assign(self, values: "np.ndarray") -> Any:
-        """Overwrite them."""
-
-
 @dataclass(frozen=True)
 class Method:
     """A reduction built for one model."""
 
     computations: list[Compute]
-    memory: "Sequence[Memory]" = ()
-    """This worker's own memory: it differs between workers, and each saves its own."""
-    low_rank: "Mapping[int, Shapes]" = field(default_factory=dict)
+    memory: Sequence[Any] = ()
+    """Variables, or what has their `shape`, `numpy` and `assign`, that differ between workers: each saves its own."""
+    low_rank: Mapping[int, Shapes] = field(default_factory=dict)
     """Which gradients, by number, come out as `LowRank`. If any do, the computations take and return arrays
     on the host. The first takes these gradients; the second takes the sums, the other gradients, and what the first
     sent. The result is the left factors, the sums, the other gradients, the right factors."""
@@ -103,14 +85,12 @@ def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting)
 
 def plain() -> Method:
     """All gradients in float32, as they are."""
-    return Method([send_all, keep_all])
+    return Method([_send_all, _keep_all])
 
 
-def send_all(values: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Everything is sent."""
+def _send_all(values: list[Any]) -> tuple[list[Any], list[Any]]:
     return [], values
 
 
-def keep_all(values: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Everything stays."""
+def _keep_all(values: list[Any]) -> tuple[list[Any], list[Any]]:
     return values, []

@@ -1,11 +1,8 @@
 """Half the bytes: gradients are sent in 16 bits; sums of counts and losses, and anything with one dimension, in 32.
 
-Biases take few bytes. So do the batch means, which may also be too large for float16.
-
-Direct connections sum in float32 and round the sum once; TensorFlow's ring rounds at each hop.
+Biases and batch means take few bytes. Direct connections sum in float32 and round the sum once; TensorFlow's ring rounds at each hop.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -22,21 +19,10 @@ def half(config: Reduction) -> Method:
     kind = tf.as_dtype(config.dtype)
     scale = SCALE if kind == tf.float16 else 1.0
 
-    def short(gradient: tf.Tensor) -> tf.Tensor:
-        return tf.cast(gradient * scale if scale != 1 else gradient, kind)
-
-    def wide(gradient: tf.Tensor) -> tf.Tensor:
-        return tf.cast(gradient, tf.float32) / scale
-
     def shorten(values: list[Any]) -> tuple[list[Any], list[tf.Tensor]]:
-        return [], _large(short, values)
+        return [], [value if len(value.shape) < 2 else tf.cast(value * scale if scale != 1 else value, kind) for value in values]
 
     def widen(values: list[Any]) -> tuple[list[Any], list[tf.Tensor]]:
-        return _large(wide, values), []
+        return [value if len(value.shape) < 2 else tf.cast(value, tf.float32) / scale for value in values], []
 
     return Method([shorten, widen])
-
-
-def _large(change: Callable[[tf.Tensor], tf.Tensor], values: list[Any]) -> list[tf.Tensor]:
-    """Change only tensors with two or more dimensions; the sums come first and have one."""
-    return [value if len(value.shape) < 2 else change(value) for value in values]
