@@ -25,12 +25,7 @@ STEPS = 8
 
 
 def resolve(
-    asked: Reduction,
-    cluster: Cluster,
-    shapes: Shapes,
-    before: str | None,
-    own_seconds: Callable[[], float],
-    kept: Kept | None = None,
+    asked: Reduction, cluster: Cluster, shapes: Shapes, before: str | None, own_seconds: Callable[[], float], kept: Kept | None = None
 ) -> tuple[Reduction, Choice]:
     """The reduction of a run, with a name other than `auto`, and why; the same on all workers.
 

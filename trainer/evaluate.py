@@ -73,12 +73,6 @@ def predict(run: Path, epoch: int, published: Published, image: Path) -> list[di
     own.prepare(config.model)
     model = keras.models.load_model(snapshot_path(run, epoch), compile=False)
     logits = np.asarray(model(pixels[None].astype(np.float32), training=False))[0]
-    chances = softmax(logits.astype(np.float32))  # a mixed-precision model returns them in 16 bits
+    chances = np.asarray(keras.ops.softmax(logits.astype(np.float32)))  # a mixed-precision model returns logits in 16 bits
     classes = load(published).classes
     return [{"class": classes[index], "probability": round(float(chances[index]), 6)} for index in np.argsort(-chances)[:3]]
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities `[n]` from logits `[n]`."""
-    powers = np.exp(logits - logits.max())
-    return powers / powers.sum()

@@ -337,10 +337,6 @@ class Trainer:
         if "history.csv" in self.saver.missing:
             self.recorder.add(self.recorder.history.rows[-1])
 
-    def _needed(self) -> list[str]:
-        """What a run must have saved to succeed."""
-        return [PART, STATE, "history.csv", "summary.json", *([self._last[0]] if self._last is not None else [])]
-
     def _seconds_total(self) -> float:
         return self._seconds_before + time.monotonic() - self.job.started
 
@@ -360,7 +356,7 @@ class Trainer:
         stopped = stopped and self.progress.step < self.job.counts.total_steps
         state = "SUCCEEDED" if not stopped else "CANCELLED" if self.job.stop_marker.exists() or self._out_of_time() else "PREEMPTED"
         self._save_again()
-        needed = self._needed()
+        needed = [PART, STATE, "history.csv", "summary.json", *([self._last[0]] if self._last is not None else [])]
         self._summary(state if not set(needed) & set(self.saver.missing) else "FAILED", by_rank)
         self.cluster.sum(np.zeros(1, np.float32))
         self.saver.check(needed, f"at step {self._saved:,}" if self._saved else "from the start")

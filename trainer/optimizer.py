@@ -21,9 +21,8 @@ from trainer.reduction import LowRank
 class SGD:
     """Stochastic gradient descent with momentum, Keras' formula, one fused op per variable.
 
-    velocity = momentum * velocity - rate * gradient; weight += velocity. Decay is decoupled and comes
-    first. With `clip_norm`, a gradient whose norm over all variables is larger is scaled down to it,
-    through a smaller rate instead of another pass over the gradient.
+    velocity = momentum * velocity - rate * gradient; weight += velocity. Decay is decoupled and comes first. `clip_norm` scales a
+    gradient down through a smaller rate, instead of another pass over it.
     """
 
     def __init__(self, config: Optimizer, variables: Sequence[keras.Variable], low_rank: Collection[int] = (), threads: int = 1):
@@ -59,8 +58,6 @@ class SGD:
             lr=step,
             grad=gradient,
             momentum=self._momentum,
-            use_locking=False,
-            use_nesterov=False,
         )
 
 
@@ -86,31 +83,24 @@ class Adam:
         age = self._age + 1.0
         tf.raw_ops.AssignAddVariableOp(resource=self._age.handle, value=tf.constant(1.0))
         powers = tf.pow(config.beta_1, age), tf.pow(config.beta_2, age)
-        for number, gradient in enumerate(gradients):
-            weight, slots = self._weights[number], (self._means[number], self._squares[number])
-            full = penalised(multiplied(gradient, weight.shape), short, weight, self._penalties[number])
-            self._apply(weight, slots, full, rate, powers)
-
-    def _apply(
-        self, weight: Any, slots: tuple[Any, Any], gradient: tf.Tensor, rate: tf.Tensor, powers: tuple[tf.Tensor, tf.Tensor]
-    ) -> None:
-        config = self._config
-        if config.weight_decay:
-            tf.raw_ops.AssignSubVariableOp(resource=weight.handle, value=weight * (rate * config.weight_decay))
-        tf.raw_ops.ResourceApplyAdam(
-            var=weight.handle,
-            m=slots[0].handle,
-            v=slots[1].handle,
-            beta1_power=powers[0],
-            beta2_power=powers[1],
-            lr=rate,
-            beta1=config.beta_1,
-            beta2=config.beta_2,
-            epsilon=config.epsilon,
-            grad=gradient,
-            use_locking=False,
-            use_nesterov=False,
-        )
+        for weight, mean, square, gradient, share in zip(
+            self._weights, self._means, self._squares, gradients, self._penalties, strict=True
+        ):
+            full = penalised(multiplied(gradient, weight.shape), short, weight, share)
+            if config.weight_decay:
+                tf.raw_ops.AssignSubVariableOp(resource=weight.handle, value=weight * (rate * config.weight_decay))
+            tf.raw_ops.ResourceApplyAdam(
+                var=weight.handle,
+                m=mean.handle,
+                v=square.handle,
+                beta1_power=powers[0],
+                beta2_power=powers[1],
+                lr=rate,
+                beta1=config.beta_1,
+                beta2=config.beta_2,
+                epsilon=config.epsilon,
+                grad=full,
+            )
 
 
 Rule = SGD | Adam
@@ -197,6 +187,4 @@ def _slot(weight: Any) -> tf.Variable:
 
 def make(config: Optimizer, variables: Sequence[keras.Variable], low_rank: Collection[int] = (), threads: int = 1) -> Rule:
     """The optimizer that a configuration names."""
-    if config.name == "adam":
-        return Adam(config, variables)
-    return SGD(config, variables, low_rank, threads)
+    return Adam(config, variables) if config.name == "adam" else SGD(config, variables, low_rank, threads)

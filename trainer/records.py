@@ -188,7 +188,7 @@ def summary(written: str) -> dict[str, Any]:
 
 def evaluation(written: str) -> dict[str, Any]:
     """The contents of an evaluation's `epoch-<n>.json`; LockstepError if it is none, or its matrix does not match its classes."""
-    value = _read(written, "evaluation", _EVALUATION, {"confusion": _anything})
+    value = _read(written, "evaluation", _EVALUATION, {"confusion": lambda _: True})
     classes: int = len(value["classes"])
     confusion: Any = value.get("confusion")
     square = classes > 0 and each(each(count, classes), classes)(confusion) and {len(rows) for rows in [confusion, *confusion]} == {classes}
@@ -219,10 +219,6 @@ def _read(written: str, name: str, required: Mapping[str, Check], types: Mapping
     if not isinstance(value, dict) or not holding({**{key: types[key] for key in types if key in value}, **required})(value):
         raise LockstepError(f"{name}: {_quoted(written)} is not what a worker writes")
     return dict(_shown(value))
-
-
-def _anything(_: Any) -> bool:
-    return True
 
 
 def _quoted(written: str) -> str:

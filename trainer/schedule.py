@@ -28,17 +28,13 @@ def counts(config: Config, workers: int, train_files: int, held_out: int | None 
     """Sizes that follow from a configuration, the number of workers and the files in `train/`.
 
     A dataset may itself set some files aside for validation (`held_out`), which overrides `data.validation_split`.
-
-    An epoch sees every training image once, and its last step takes what is left, unless
-    `train.steps_per_epoch` says otherwise.
+    Without `train.steps_per_epoch`, an epoch sees every training image once, and its last step takes what is left.
     """
     validation = held_out or validation_count(train_files, config.data.validation_split)
     images = limited(train_files - validation, config.data.limit_train)
     batch = global_batch(config, workers)
     per_epoch = config.train.steps_per_epoch or math.ceil(images / batch)
-    total = config.train.epochs * per_epoch
-    if config.train.steps is not None:
-        total = config.train.steps
+    total = config.train.epochs * per_epoch if config.train.steps is None else config.train.steps
     return Counts(workers, images, validation, batch, per_epoch, math.ceil(total / per_epoch), total)
 
 
@@ -73,8 +69,7 @@ def limited(images: int, limit: int | float | None) -> int:
 def learning_rate(config: Config, workers: int, epoch: float) -> float:
     """The rate at a point in time, in epochs from 0 (3.5 is the middle of the fourth epoch).
 
-    Scaling with the number of workers and gradual warm-up follow Goyal et al. 2017
-    (arXiv:1706.02677); decay is in stages.
+    Scaling with the number of workers and gradual warm-up follow Goyal et al. 2017 (arXiv:1706.02677); decay is in stages.
     """
     base = config.optimizer.learning_rate
     factor = {"none": 1.0, "linear": float(workers), "sqrt": math.sqrt(workers)}[config.schedule.scaling]

@@ -160,7 +160,7 @@ class ProgressLines:
         self._images, self._seconds = self._images + images, self._seconds + seconds
         if self._clock() < self._next:
             return []
-        line = f"{self._epoch_label(epoch)}  step {step:,}/{self._steps:,}"
+        line = f"epoch {epoch}/{self._epochs}  step {step:,}/{self._steps:,}"
         if self._detailed:
             line += f"  {self._images / self._seconds:,.0f} images/s  loss {loss:.4f}  accuracy {accuracy:.4f}"
         self._next, self._images, self._seconds = self._clock() + PROGRESS_S, 0.0, 0.0
@@ -168,13 +168,10 @@ class ProgressLines:
 
     def epoch(self, row: dict[str, Any]) -> str:
         """The line of a finished epoch."""
-        line = f"{self._epoch_label(row['epoch'])} done"
+        line = f"epoch {row['epoch']}/{self._epochs} done"
         shown = ("loss", "accuracy", "val_loss", "val_accuracy")
         values = "".join(f"  {key.replace('_', ' ')} {row[key]:.4f}" for key in shown)
         return f"{line}{values}  {row['seconds']:,.1f} s" if self._detailed else line
-
-    def _epoch_label(self, epoch: int) -> str:
-        return f"epoch {epoch}/{self._epochs}"
 
 
 class History:

@@ -7,14 +7,12 @@ starts from Q. (rows + columns) · rank numbers are sent instead of rows · colu
 
 The sum of the workers' errors is what the summed gradient lacks: nothing is lost, only sent later.
 
-That delay is the weakness: what does not fit into two columns per step waits for dozens of steps, and training lags behind. So
-gradients are also projected on the strongest P of earlier steps (`recycle`). Every worker has those, so only their part of Q is
-sent, a few kilobytes: the error stays small at the same cost on the wire. After each step, P and Q are turned to the principal
+That delay is the weakness: training lags behind. So gradients are also projected on the strongest P of earlier steps (`recycle`).
+Every worker has those, so only their part of Q is sent, a few kilobytes. After each step, P and Q are turned to the principal
 directions of the update. The strongest stay; the next step's new P start from the others. (This is our addition; with `recycle` 0
 it is the paper's method.)
 
-Small tensors are sent uncompressed: along with P in TensorFlow ops; along with Q on the host, where P is sent
-while the backward pass of early layers still runs.
+Small tensors are sent uncompressed: along with P in TensorFlow ops; along with Q on the host, where P is sent during the backward pass.
 """
 
 import math
@@ -39,8 +37,7 @@ WORTH = 2
 def rank_of(matrix: tuple[int, int], config: Reduction) -> int:
     """How many new left factors of a matrix a step sends, at most its smaller side.
 
-    A matrix with fewer than `EVEN` elements gets a higher rank for the same work, as long as compression pays: small matrices,
-    such as those of convolutions, are further from low rank than large ones.
+    A matrix with fewer than `EVEN` elements, such as a convolution's, is further from low rank: it gets more, as long as that pays.
     """
     (rows, columns), elements = matrix, math.prod(matrix)
     worth = (elements // WORTH - config.recycle * columns) // (rows + columns)
@@ -98,22 +95,6 @@ class Matrix:
         self._first = first
         self.projected = np.zeros((rank, rows), np.float32)
 
-    @property
-    def memory(self) -> list[HostArray]:
-        """What a checkpoint holds."""
-        return [self.error, self.left, self.right, self.start]
-
-    def take(self, left: np.ndarray) -> None:
-        """Append the new left factors `[rank, rows]`, made orthonormal, to the reused ones."""
-        self.left.array[self.recycled :] = left
-        kernels().orthonormalise(self.left.array, self.recycled)
-
-    def sort(self, right: np.ndarray) -> None:
-        """Turn both factors and the summed Q `[factors, columns]` to the principal directions of the update, strongest first."""
-        by = kernels().principal(right)
-        for factors in (self.left.array, self.right.array, right):
-            kernels().turn(by, factors)
-
     def begin_at(self, right: np.ndarray) -> None:
         """Start the next step from the last rows of the summed Q `[factors, columns]`, scaled to length 1; an empty row from random."""
         length = np.sqrt(np.square(right, dtype=np.float64).sum(axis=1, keepdims=True))
@@ -137,7 +118,7 @@ class HostPowerSGD:
 
     def method(self) -> Method:
         """The three computations between and around the two sums."""
-        memory = [array for matrix in self._matrices for array in matrix.memory]
+        memory = [array for matrix in self._matrices for array in (matrix.error, matrix.left, matrix.right, matrix.start)]
         factors = [Shapes(matrix.projected.shape, matrix.left.shape, matrix.right.shape) for matrix in self._matrices]
         return Method([self.project, self.reproject, self.remember], memory, dict(zip(self._large, factors, strict=True)))
 
@@ -156,7 +137,9 @@ class HostPowerSGD:
         """From `[sums, *small gradients, *P]`: sends the first two and every Q; the orthonormal P stay."""
         count = len(self._large)
         for matrix, left in zip(self._matrices, arrays[-count:], strict=True):
-            matrix.take(left)
+            # The new left factors, made orthonormal, follow the reused ones.
+            matrix.left.array[matrix.recycled :] = left
+            kernels().orthonormalise(matrix.left.array, matrix.recycled)
             parts = self._crew.parts(*matrix.error.shape)
             sums = [np.zeros(matrix.right.shape, np.float32) for _ in parts]
             self._crew.run(kernels().reproject, parts, matrix.error.array, matrix.left.array, each=[(part,) for part in sums])
@@ -167,7 +150,9 @@ class HostPowerSGD:
         """Returns `[*left factors, sums, *small gradients, *right factors]` and prepares the next step."""
         for matrix, right in zip(self._matrices, arrays[-len(self._large) :], strict=True):
             if matrix.recycled:
-                matrix.sort(right)
+                by = kernels().principal(right)
+                for factors in (matrix.left.array, matrix.right.array, right):
+                    kernels().turn(by, factors)
             matrix.begin_at(right)
         return arrays, []
 
@@ -184,7 +169,7 @@ def project_product(first: int, last: int, error: np.ndarray, gradient: LowRank,
 
 
 def product(gradient: LowRank, begin: int, end: int, out: np.ndarray) -> None:
-    """Rows `begin` to `end` of a gradient given as factors."""
+    """Write rows `begin` to `end` of a gradient given as factors to `out`."""
     np.matmul(gradient.left[:, begin:end].T, gradient.right, out=out)
 
 
