@@ -9,7 +9,8 @@ import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
 from tensorflow.python.eager import context
 
-from trainer import collective, direct
+from trainer import collective, handshake
+from trainer.direct import Direct
 from trainer.errors import ClusterError
 from trainer.member import Member
 from trainer.peerwatch import ANSWER_S, Answer
@@ -49,7 +50,7 @@ class Cluster:
         self.devices = self.strategy.num_replicas_in_sync // member.workers
         """Devices per worker, the same on all workers; each takes a part of the worker's images."""
         self.on_host = not gpus_taken and self.devices == 1
-        self.direct: direct.Direct | None = None
+        self.direct: Direct | None = None
         self.all_reduce = collective.packed(self.options)
         self._sums = {dtype.name: self._make_sum(dtype) for dtype in (tf.float32, tf.int32)}
 
@@ -78,8 +79,8 @@ class Cluster:
             )
         wanted = transport == "direct" or (transport == "auto" and self.on_host)
         if wanted and self.member.workers > 1:
-            rank, hosts = self.member.rank, self.member.hosts
-            self.direct = direct.connect(rank, hosts, self.sum, COLLECTIVE_TIMEOUT_S, self._direct_port)
+            sockets = handshake.connect(self.member.rank, self.member.hosts, self.sum, self._direct_port)
+            self.direct = Direct(self.member.rank, sockets, COLLECTIVE_TIMEOUT_S)
             self.all_reduce = collective.direct(self.direct)
 
     def sum(self, values: np.ndarray) -> np.ndarray:

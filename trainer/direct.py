@@ -10,13 +10,12 @@ Sums are formed in order of rank, by one worker or by all of them, so all worker
 import itertools
 import select
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from trainer import handshake
 from trainer.bfloat16 import KIND, narrow, widen
 from trainer.errors import PeerLost
 from trainer.hostarray import aligned
@@ -164,7 +163,11 @@ class Direct:
         for number, peer in waiting.items():
             poll.register(number, _events(sending[peer], receiving[peer]))
         while waiting:
-            for number, event in self._wait(poll, waiting):
+            events = poll.poll(self._timeout * 1000)
+            if not events:
+                peer = min(waiting.values())
+                raise PeerLost(f"rank {peer} sent nothing for {self._timeout:.0f} s, though it lives", peer)
+            for number, event in events:
                 peer = waiting[number]
                 if event & ~(select.POLLIN | select.POLLOUT) and not receiving[peer]:
                     raise PeerLost(f"the connection to rank {peer} broke", peer)
@@ -177,13 +180,6 @@ class Direct:
                 else:
                     poll.unregister(number)
                     del waiting[number]
-
-    def _wait(self, poll: Any, waiting: dict[int, int]) -> list[tuple[int, int]]:
-        events: list[tuple[int, int]] = poll.poll(self._timeout * 1000)
-        if not events:
-            peer = min(waiting.values())
-            raise PeerLost(f"rank {peer} sent nothing for {self._timeout:.0f} s, though it lives", peer)
-        return events
 
     def _send(self, peer: int, buffers: "Buffers") -> None:
         try:
@@ -204,11 +200,6 @@ class Direct:
         if count == 0:
             raise PeerLost(f"rank {peer} closed its connection: it ended", peer)
         buffers.advance(count)
-
-    def close(self) -> None:
-        """Close all connections."""
-        for connection in self._sockets.values():
-            connection.close()
 
 
 class Buffers:
@@ -252,8 +243,3 @@ def add_up(addends: Arrays, out: np.ndarray) -> None:
         np.add(total, widen(addend), out=total)
     if total is not out:
         out[:] = narrow(total) if out.dtype == KIND else total
-
-
-def connect(rank: int, hosts: Sequence[str], share: Callable[[np.ndarray], np.ndarray], timeout: float, port: int = 0) -> Direct:
-    """Connect every worker with every other; for arguments and errors see `handshake.connect` and `Direct`."""
-    return Direct(rank, handshake.connect(rank, hosts, share, port), timeout)

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from trainer import direct
+from trainer import direct, handshake
 from trainer.errors import PeerLost
 
 WAIT = 20
@@ -32,11 +32,12 @@ def together(workers, work, hosts=None, timeout=WAIT):
     meeting = Meeting(workers)
 
     def one(rank):
-        connections = direct.connect(rank, hosts or ["127.0.0.1"] * workers, meeting.share, timeout)
+        sockets = handshake.connect(rank, hosts or ["127.0.0.1"] * workers, meeting.share)
         try:
-            return work(connections, rank)
+            return work(direct.Direct(rank, sockets, timeout), rank)
         finally:
-            connections.close()
+            for connection in sockets.values():
+                connection.close()
 
     with ThreadPoolExecutor(workers) as pool:
         return [future.result(WAIT) for future in [pool.submit(one, rank) for rank in range(workers)]]

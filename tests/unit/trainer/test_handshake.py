@@ -83,12 +83,13 @@ def meet(workers, knock, port=0):
 
     def one(rank):
         share = share_after if rank == 1 else meeting.share
-        connections = direct.connect(rank, ["127.0.0.1"] * workers, share, WAIT, *([port] if rank == 0 else []))
+        sockets = handshake.connect(rank, ["127.0.0.1"] * workers, share, port if rank == 0 else 0)
         try:
             took.append(time.monotonic())
-            return connections.all_reduce([direct.np.ones(3, direct.np.float32)])[0].tolist()
+            return direct.Direct(rank, sockets, WAIT).all_reduce([direct.np.ones(3, direct.np.float32)])[0].tolist()
         finally:
-            connections.close()
+            for connection in sockets.values():
+                connection.close()
 
     with ThreadPoolExecutor(workers) as pool:
         sums = [future.result(90) for future in [pool.submit(one, rank) for rank in range(workers)]]
@@ -124,7 +125,7 @@ def test_the_deadline_holds_while_strangers_keep_connecting(act, monkeypatch):
 
     try:
         with pytest.raises(ClusterError, match=r"^rank 0: no connection within 0 s with rank 1 \(10\.0\.0\.2 port 0\), rank 2 "):
-            direct.connect(0, ["127.0.0.1", "10.0.0.2", "10.0.0.3"], share, WAIT)
+            handshake.connect(0, ["127.0.0.1", "10.0.0.2", "10.0.0.3"], share)
         assert time.monotonic() - begun[0] < QUICK_S
     finally:
         for crowd in crowds:
@@ -187,7 +188,7 @@ def test_a_listener_that_does_not_know_the_secret_is_not_believed(monkeypatch):
             return table
 
         with pytest.raises(ClusterError, match=r"^rank 1: no connection within 0 s with rank 0 \(127\.0\.0\.1 port \d+\)"):
-            direct.connect(1, ["127.0.0.1"] * 2, share, WAIT)
+            handshake.connect(1, ["127.0.0.1"] * 2, share)
         server.shutdown(socket.SHUT_RDWR)
     assert {len(data) for data in received[0::2]} == {handshake.CALL.size}
     assert set(received[1::2]) <= {b""}
@@ -210,7 +211,7 @@ def test_a_port_that_is_taken_is_named_with_the_mend():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ClusterError) as caught:
-            direct.connect(1, ["127.0.0.1"] * 2, lambda table: table, WAIT, port)
+            handshake.connect(1, ["127.0.0.1"] * 2, lambda table: table, port)
     assert str(caught.value) == (
         f"rank 1 can't listen on 127.0.0.1 port {port} for the other workers (Address already in use); "
         "end the program that holds it, or set worker_direct_port in the inventory"
@@ -225,7 +226,7 @@ def test_a_worker_that_cannot_be_reached_is_named_with_the_mend():
         return table
 
     with pytest.raises(ClusterError) as caught:
-        direct.connect(1, ["127.0.0.1"] * 2, share, WAIT)
+        handshake.connect(1, ["127.0.0.1"] * 2, share)
     message = str(caught.value)
     assert message.startswith(f"rank 1 can't reach rank 0 at 127.0.0.1 port {port} (")
     assert message.endswith("or send through TensorFlow's port alone with -e set=reduction.transport=tensorflow")
