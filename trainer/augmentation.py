@@ -1,7 +1,4 @@
-"""Augmentation of training images: one affine transform per image, drawn from (seed, step) and its position in the global batch.
-
-The draws therefore do not depend on the number of workers, and a resumed run draws what an uninterrupted one would have.
-"""
+"""Augmentation of training images: one affine transform per image, drawn from (seed, step) and its position in the global batch."""
 
 import math
 from collections.abc import Callable
@@ -16,10 +13,7 @@ DRAWS = 5
 
 
 def make(config: Augment, seed: int) -> Callable[[Batch], tf.Tensor] | None:
-    """A function that augments a batch's images as configured; None if nothing is configured.
-
-    Images are `[batch, height, width, channels]` uint8. The result has the same shape: uint8 if pixels only move, else float32.
-    """
+    """A function that augments a batch's images as configured, to uint8 if pixels only move, else float32; None if nothing is set."""
     if config == Augment():
         return None
     smooth = bool(config.rotate or config.scale)

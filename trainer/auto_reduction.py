@@ -59,10 +59,7 @@ def own_seconds(cluster: Cluster, forward_backward_call: Callable[..., object], 
 
 
 def overhead_seconds(profiled_call: Callable[..., Any], image: Sequence[int]) -> float:
-    """Seconds of a step on this worker that do not depend on its batch: compression and update, without waiting for others.
-
-    All workers call it at once. It runs steps on a blank image, so the caller must restore the weights. The first one traces.
-    """
+    """Seconds of a step's compression and update on this worker. All workers call it at once, and restore the weights afterwards."""
     batch = step.blank(image)
     profiles = [profiled_call(batch, np.zeros(1, np.float32))[1] for _ in range(1 + STEPS)]
     # The mean, not the shortest: a host with a fraction of a CPU computes in bursts.

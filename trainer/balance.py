@@ -72,10 +72,7 @@ def line(small: int, first: float, large: int, second: float) -> tuple[float, fl
 
 
 def balanced(global_batch: int, costs: Sequence[tuple[float, float]]) -> list[int]:
-    """Numbers of images, at least 1 each and `global_batch` in total, for which all workers take equally long.
-
-    `costs` are each worker's fixed seconds and seconds per image.
-    """
+    """Numbers of images, at least 1 each, for which all take equally long; `costs`: fixed seconds, and seconds per image, of each."""
     speeds = np.array([1 / an_image for _, an_image in costs])
     fixed = np.array([fixed for fixed, _ in costs])
     step_seconds = (global_batch + float(fixed @ speeds)) / speeds.sum()

@@ -1,7 +1,4 @@
-"""How tensors are summed over all workers inside a step: TensorFlow's collectives, or direct connections.
-
-Both take a list of tensors and return their sums, in replica context.
-"""
+"""How a list of tensors is summed over all workers, in replica context: TensorFlow's collectives, or direct connections."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,11 +11,7 @@ AllReduce = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
 def packed(options: Any) -> AllReduce:
-    """One TensorFlow collective per type, over all its tensors concatenated.
-
-    On ordinary Ethernet each all-reduce has a fixed cost of several round trips, so one large tensor
-    beats many small ones (tensor fusion: Sergeev, Del Balso 2018, arXiv:1802.05799).
-    """
+    """One TensorFlow collective per type, over all its tensors concatenated (tensor fusion: Sergeev, Del Balso 2018, arXiv:1802.05799)."""
 
     def all_reduce(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         context = tf.distribute.get_replica_context()

@@ -1,8 +1,4 @@
-"""The configuration of a run: frozen dataclasses, read from YAML, checked in one place.
-
-The design follows torchtitan's `JobConfig`: one dataclass per section, a docstring under each
-field, and unknown keys rejected with the nearest known one.
-"""
+"""The configuration of a run: frozen dataclasses, read from YAML, checked in one place, in the manner of torchtitan's `JobConfig`."""
 
 import copy
 import dataclasses

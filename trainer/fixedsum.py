@@ -12,10 +12,7 @@ def fixed_sum(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def fixed_sums(tensor: tf.Tensor) -> tf.Tensor:
-    """The sum of each row of `[rows, elements]`.
-
-    TensorFlow splits a sum over a whole tensor into one part per thread, but not a sum along short rows.
-    """
+    """The sum of each row of `[rows, elements]`; TensorFlow splits a sum into one part per thread, but not along short rows."""
     rows, size = tensor.shape
     parts = -(-size // ROW)
     if parts > 1:

@@ -1,7 +1,6 @@
 """The update rule, applied once per step to the mean gradient of all workers.
 
-L2 penalties of weights are part of the update and are not sent: every worker knows their gradient, and it would add a
-full-rank part to a compressed gradient.
+L2 penalties are part of the update and are not sent: they would add a full-rank part to a compressed gradient.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -64,8 +63,7 @@ class SGD:
 class Adam:
     """Adam (Kingma, Ba 2015, arXiv:1412.6980), Keras' formula, one fused op per variable.
 
-    Decay is decoupled (Loshchilov, Hutter 2019, arXiv:1711.05101) and comes first. Low-rank gradients are multiplied out,
-    because the second moment needs the square of each element.
+    Decay is decoupled (Loshchilov, Hutter 2019, arXiv:1711.05101) and comes first. Low-rank gradients are multiplied out.
     """
 
     def __init__(self, config: Optimizer, variables: Sequence[keras.Variable]):

@@ -80,10 +80,7 @@ def _best_epoch(rows: Sequence[dict[str, Any]]) -> int:
 
 
 def choose_epochs(asked: str, run: Path) -> list[int]:
-    """Epochs for `12`, `1,12,30`, `2-5`, `first`, `best`, `last` or `all`, in the order given, each once.
-
-    LockstepError if there is no snapshot of one of them, or the text is not understood.
-    """
+    """Epochs for `12`, `1,12,30`, `2-5`, `first`, `best`, `last` or `all`, in that order; LockstepError if there is no snapshot of one."""
     existing = existing_epochs(run)
     if not existing:
         raise LockstepError(f"run={run.name}: there are no snapshots yet; the first is written at the end of epoch 1")

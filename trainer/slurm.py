@@ -140,10 +140,7 @@ def check_number(paths: NodePaths, nodes: int) -> None:
 
 
 def main(paths: NodePaths) -> int:
-    """Train as one task of a job; return the exit code of `trainer.worker`, or 128 plus the signal that ended it.
-
-    The worker is a separate process, so its files are copied back however it ends.
-    """
+    """Train as one task of a job; return the exit code of `trainer.worker`, or 128 plus the signal that ended it."""
     hold = WorkerProcess()
     task, started = allocation(), time.time()
     try:
@@ -182,10 +179,7 @@ def _refuse(paths: NodePaths, task: Allocation, started: float, error: ClusterEr
 
 
 class WorkerProcess:
-    """A task's control of its worker, from the start of the task.
-
-    Slurm sends its stop signal to every process of a step. This process passes it on and stays until the worker has ended.
-    """
+    """A task's control of its worker: passes Slurm's stop signal on, even one from before its start, and outlives it."""
 
     def __init__(self) -> None:
         self._worker: subprocess.Popen[bytes] | None = None
@@ -357,10 +351,7 @@ def give_back(paths: NodePaths, task: Allocation, own: Path) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Mirror a file or folder: new and changed files are copied, and states that are gone from the source are deleted.
-
-    Only intact training states are copied, and while one is damaged none is deleted.
-    """
+    """Copy new and changed files, of states only intact ones; delete states that are gone from the source, unless one is damaged."""
     files = [source] if source.is_file() else [path for path in sorted(source.rglob("*")) if path.is_file()]
     left = (path for path in files if not path.name.startswith(".part-") and sealed.ASIDE not in path.parts)
     wanted = {target if source.is_file() else target / path.relative_to(source): path for path in left}

@@ -200,10 +200,7 @@ class ProfiledCall:
         self._traced = False
 
     def __call__(self, batches: Batch, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
-        """As a `make_train_call` of one step; also returns the seconds of each part, None for the first call, which traces.
-
-        Parts: `forward_backward`, `compression`, `all_reduce` (including the wait for the slowest worker), `apply`.
-        """
+        """As a `make_train_call` of one step; also returns the seconds of each part of `Stopwatch`, None for the first call: it traces."""
         watch = Stopwatch(self._cluster.settle)
         batch = batches.at(0)
         values = self._reduction(watch.time("forward_backward", self._forward_backward, batch), watch)

@@ -16,11 +16,7 @@ STEPS = 8
 
 
 def measure(config: Config, classes: int, batch: int, threads: int, seconds: float) -> dict[str, Any]:
-    """Time training steps of a configuration's model on `batch` random images, for some seconds after the warm-up.
-
-    Returns:
-        `step_seconds` (median over at least three calls), `images_per_s`, `batch`, `steps` timed.
-    """
+    """`step_seconds` (median over at least three calls), `images_per_s`, `batch`, `steps` timed, on random images after the warm-up."""
     cluster = Cluster(Member(0, ["alone"]), threads)
     local = assembly.build_local(cluster, config, classes)
     call = step.make_train_call(assembly.assemble(local, config, config.reduction)[0])

@@ -1,17 +1,10 @@
 """What a worker writes during training. Files are the only interface to whoever watches.
 
-`workers/<host>/metrics.jsonl`: one JSON object per line, `t` in seconds since 1970:
-`{"t", "kind": "phase", "phase", "note"}`, `{"t", "kind": "heartbeat", "phase", "step"}`,
-`{"t", "kind": "steps", "epoch", "step", "images_per_s", "loss", "accuracy", "input_wait", "seconds"}`
-(`input_wait` and `seconds` are those of the call), `{"t", "kind": "epoch", ...the row of history.csv}`,
-`{"t", "kind": "warning", "text"}` for what the user should know at once,
-`{"t", "kind": "reduction", "name", "why", "measured"}` for how gradients are sent, `{"t", "kind": "shares", "told", "parts",
-"measured"}` for how a step's images are divided if workers differ,
-`{"t", "kind": "split", "epoch", "step", "input", "forward_backward", "compression", "all_reduce", "apply",
-"step_seconds", "images"}` for a profiled step, with the seconds of its parts. `input` is the wait for images per
-step, averaged over the steps since the previous sample (images are gathered one call ahead, so the wait before
-a single step says little). `step_seconds` is the whole step, including Python's overhead between the parts;
-`images` counts this worker's. While the disk is full, lines wait, and the file's mtime is the heartbeat.
+`workers/<host>/metrics.jsonl`: one JSON object per line, with `t` in seconds since 1970, its `kind`, and the fields of
+`records.KINDS`. In `steps`, `input_wait` and `seconds` are those of the call. In `split`, a profiled step, `input` is the wait for
+images per step, averaged over the steps since the previous sample (images are gathered one call ahead, so the wait before a single
+step says little); `step_seconds` is the whole step, including Python's overhead between the parts; `images` counts this worker's.
+While the disk is full, lines wait, and the file's mtime is the heartbeat.
 """
 
 import json
@@ -204,10 +197,7 @@ def best_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Records of a metrics.jsonl, oldest first; an empty list if there is no file.
-
-    An incomplete last line and invalid lines are skipped.
-    """
+    """Records of a metrics.jsonl, oldest first, none if there is no file; an incomplete last line and invalid lines are skipped."""
     if not path.is_file():
         return []
     complete = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")[0]

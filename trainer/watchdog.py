@@ -1,7 +1,6 @@
 """A thread that watches its own worker: heartbeats, signals, and a deadline for the start.
 
-TensorFlow blocks the main thread in native code while it waits for peers, so Python's signal
-handlers can't run there. A wake-up descriptor still reaches this thread.
+TensorFlow blocks the main thread in native code while it waits for peers. A wake-up descriptor for signals reaches this thread.
 """
 
 import os

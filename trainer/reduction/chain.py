@@ -79,8 +79,7 @@ class GraphChain:
 class HostChain:
     """Computations on arrays in host memory, and sums over direct connections: two ops.
 
-    The first op needs only the large gradients. The last layers hold most of the weights, and their
-    gradients come first: they are sent while the backward pass continues.
+    The first needs only the large gradients. Those of the last layers come first: they are sent while the backward pass continues.
     """
 
     factored = True

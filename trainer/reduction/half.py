@@ -1,7 +1,4 @@
-"""Half the bytes: gradients are sent in 16 bits; sums of counts and losses, and anything with one dimension, in 32.
-
-Biases and batch means take few bytes. Direct connections sum in float32 and round the sum once; TensorFlow's ring rounds at each hop.
-"""
+"""Half the bytes: gradients are sent in 16 bits; sums of counts and losses, and anything with one dimension, in 32."""
 
 from typing import Any
 

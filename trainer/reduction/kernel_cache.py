@@ -1,8 +1,4 @@
-"""Keeps compiled loops between runs in `NUMBA_CACHE_DIR`, keyed by the content of their source.
-
-Each version of the code has its own folder on a host. Numba keys its cache by that folder, so it
-would recompile the same loops after every change elsewhere.
-"""
+"""Keeps compiled loops in `NUMBA_CACHE_DIR`, keyed by their source: Numba's key is its folder, which differs in each version."""
 
 import hashlib
 import inspect

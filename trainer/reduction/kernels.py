@@ -23,10 +23,7 @@ BLOCK = 512
 
 @njit(inline="always")
 def _combine(target: np.ndarray, keep: float | np.float32, times: float | np.float32, factors: np.ndarray, rows: np.ndarray) -> None:
-    """Multiply `target` by `keep` and add `times` · `factors` · `rows`; inlined, so it follows its caller's `fastmath`.
-
-    Four rows at a time: the target is read and written a quarter as often.
-    """
+    """Multiply `target` by `keep` and add `times` · `factors` · `rows`, four rows per pass; inlined, it follows its caller's `fastmath`."""
     count = factors.size
     whole, pairs, kept = count // 4 * 4, count // 2 * 2, keep
     for k in range(0, whole, 4):
@@ -181,7 +178,7 @@ def orthonormalise(left: np.ndarray, first: int) -> None:
 def principal(right: np.ndarray) -> np.ndarray:
     """Orthogonal `[factors, factors]` that makes the rows of `right` `[factors, columns]` orthogonal, the longest first.
 
-    Jacobi's method on the rows' products, in float64 (Golub, Van Loan, Matrix Computations, section 8.5).
+    Jacobi's method in float64 (Golub, Van Loan, Matrix Computations, section 8.5).
     """
     count = right.shape[0]
     products, turned = np.zeros((count, count)), np.zeros((count, count))

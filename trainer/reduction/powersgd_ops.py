@@ -35,10 +35,7 @@ class OfEachDevice:
 
 
 class OpsPowerSGD:
-    """The same method as `HostPowerSGD`; large gradients come out multiplied out.
-
-    Create under the strategy's scope; each device has its own memory.
-    """
+    """As `HostPowerSGD`, with a memory per device and gradients multiplied out; create under the strategy's scope."""
 
     def __init__(self, large: dict[int, tuple[int, int]], shapes: list[tuple[int, ...]], config: Reduction, setting: Setting):
         from trainer.reduction.powersgd import factors_of, rank_of, start
@@ -93,10 +90,7 @@ class OpsPowerSGD:
 
 
 def orthonormal(left: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
-    """The columns of `kept`, then those of `left` made orthonormal to all before; one that adds nothing to the span becomes 0.
-
-    As `kernels.orthonormalise`.
-    """
+    """The columns of `kept`, then those of `left`, as `kernels.orthonormalise`; one that adds nothing to the span becomes 0."""
     columns: list[tf.Tensor] = tf.unstack(tf.cast(kept, tf.float64), axis=1)
     for column in tf.unstack(tf.cast(left, tf.float64), axis=1):
         columns.append(_orthonormal_to(columns, column))
