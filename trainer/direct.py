@@ -53,7 +53,7 @@ def pieces(sizes: Sequence[int], parts: int) -> list[list[Piece]]:
     return cut
 
 
-class Route:
+class _Route:
     """Which worker sums what for arrays of certain sizes and types, and the buffers for incoming data."""
 
     def __init__(self, arrays: Sequence[np.ndarray], workers: int, rank: int):
@@ -63,15 +63,11 @@ class Route:
         self.summed_by = [everything] * workers if self.one_hop else pieces(sizes, workers)
         mine = self.summed_by[rank]
         self.incoming = [[np.empty(piece.stop - piece.start, arrays[piece.array].dtype) for piece in mine] for _ in range(workers)]
-        # Two sets in turn: the last step's set may still be read while the next is filled.
-        self._outputs = itertools.cycle([[aligned((array.size,), array.dtype) for array in arrays] for _ in range(2)])
-
-    def outputs(self) -> Arrays:
-        """Arrays for the sums; the call after next reuses them."""
-        return next(self._outputs)
+        # Two sets for the sums in turn: the last step's set may still be read while the next is filled.
+        self.outputs = itertools.cycle([[aligned((array.size,), array.dtype) for array in arrays] for _ in range(2)])
 
 
-class Packing:
+class _Packing:
     """Many small arrays concatenated into one: copying them costs less than handling them one by one."""
 
     def __init__(self, arrays: Sequence[np.ndarray]):
@@ -83,18 +79,15 @@ class Packing:
 
     @staticmethod
     def fits(arrays: Sequence[np.ndarray]) -> bool:
-        """Whether packing pays for these arrays."""
         alike = len({array.dtype.char for array in arrays}) == 1
         return len(arrays) > 1 and alike and sum(array.nbytes for array in arrays) <= PACKED
 
     def pack(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """All arrays in one, which the next call reuses."""
         for (start, size, _), array in zip(self._places, arrays, strict=True):
             self.flat[start : start + size] = array.reshape(-1)
         return self.flat
 
     def unpack(self, flat: np.ndarray) -> Arrays:
-        """Views of the individual arrays."""
         return [flat[start : start + size].reshape(shape) for start, size, shape in self._places]
 
 
@@ -107,8 +100,8 @@ class Direct:
         self._sockets, self._timeout = sockets, timeout
         # Each worker begins with its right-hand neighbour, so that not all send to the same one.
         self._peers = [(rank + distance) % self.workers for distance in range(1, self.workers)]
-        self._routes: dict[Any, Route] = {}
-        self._packings: dict[Any, Packing] = {}
+        self._routes: dict[Any, _Route] = {}
+        self._packings: dict[Any, _Packing] = {}
         self.bytes_sent = 0
         self.lost: PeerLost | None = None
         """Why the last sum failed: TensorFlow does not pass on the exception itself."""
@@ -120,7 +113,7 @@ class Direct:
         """
         contiguous = [np.asarray(array, order="C") for array in arrays]
         try:
-            return self._packed(contiguous) if Packing.fits(contiguous) else self._all_reduce(contiguous)
+            return self._packed(contiguous) if _Packing.fits(contiguous) else self._all_reduce(contiguous)
         except PeerLost as error:
             self.lost = error
             raise
@@ -128,13 +121,16 @@ class Direct:
     def _packed(self, arrays: Arrays) -> Arrays:
         key = (arrays[0].dtype.char, *(array.shape for array in arrays))
         if key not in self._packings:
-            self._packings[key] = Packing(arrays)
+            self._packings[key] = _Packing(arrays)
         packing = self._packings[key]
         return packing.unpack(self._all_reduce([packing.pack(arrays)])[0])
 
     def _all_reduce(self, arrays: Arrays) -> Arrays:
-        route = self._route(arrays)
-        flat, sums = [array.reshape(-1) for array in arrays], route.outputs()
+        key = tuple((array.size, array.dtype.char) for array in arrays)
+        if key not in self._routes:
+            self._routes[key] = _Route(arrays, self.workers, self.rank)
+        route = self._routes[key]
+        flat, sums = [array.reshape(-1) for array in arrays], next(route.outputs)
         to_sum = {peer: _cut(flat, route.summed_by[peer]) for peer in self._peers}
         self._swap(to_sum, {peer: route.incoming[peer] for peer in self._peers})
         mine = _cut(sums, route.summed_by[self.rank])
@@ -145,16 +141,10 @@ class Direct:
             self._swap(dict.fromkeys(self._peers, mine), {peer: _cut(sums, route.summed_by[peer]) for peer in self._peers})
         return [total.reshape(array.shape) for total, array in zip(sums, arrays, strict=True)]
 
-    def _route(self, arrays: Arrays) -> Route:
-        key = tuple((array.size, array.dtype.char) for array in arrays)
-        if key not in self._routes:
-            self._routes[key] = Route(arrays, self.workers, self.rank)
-        return self._routes[key]
-
     def _swap(self, out: dict[int, Arrays], into: dict[int, Arrays]) -> None:
         """Send to and receive from all peers at the same time."""
-        sending = {peer: Buffers(out[peer]) for peer in self._peers}
-        receiving = {peer: Buffers(into[peer]) for peer in self._peers}
+        sending = {peer: _Buffers(out[peer]) for peer in self._peers}
+        receiving = {peer: _Buffers(into[peer]) for peer in self._peers}
         self.bytes_sent += sum(array.nbytes for arrays in out.values() for array in arrays)
         for peer in self._peers:
             self._send(peer, sending[peer])
@@ -181,7 +171,7 @@ class Direct:
                     poll.unregister(number)
                     del waiting[number]
 
-    def _send(self, peer: int, buffers: "Buffers") -> None:
+    def _send(self, peer: int, buffers: "_Buffers") -> None:
         try:
             while buffers:
                 buffers.advance(self._sockets[peer].sendmsg(buffers.next()))
@@ -190,7 +180,7 @@ class Direct:
         except OSError as error:
             raise PeerLost(f"the connection to rank {peer} broke: {error}", peer) from None
 
-    def _receive(self, peer: int, buffers: "Buffers") -> None:
+    def _receive(self, peer: int, buffers: "_Buffers") -> None:
         try:
             count = self._sockets[peer].recvmsg_into(buffers.next())[0]
         except BlockingIOError:
@@ -202,22 +192,19 @@ class Direct:
         buffers.advance(count)
 
 
-class Buffers:
+class _Buffers:
     """Memory that successive socket calls work through."""
 
     def __init__(self, arrays: Arrays):
         self._left = [array.view(np.uint8).data for array in arrays if array.size]
 
     def __bool__(self) -> bool:
-        """Whether any is left."""
         return bool(self._left)
 
     def next(self) -> list[memoryview]:
-        """Buffers for the next call."""
         return self._left[:BUFFERS_A_CALL]
 
     def advance(self, count: int) -> None:
-        """Drop the bytes that a call has processed."""
         finished = 0
         while count and count >= len(self._left[finished]):
             count -= len(self._left[finished])
@@ -227,7 +214,7 @@ class Buffers:
             self._left[0] = self._left[0][count:]
 
 
-def _events(sending: Buffers, receiving: Buffers) -> int:
+def _events(sending: _Buffers, receiving: _Buffers) -> int:
     return (select.POLLOUT if sending else 0) | (select.POLLIN if receiving else 0)
 
 

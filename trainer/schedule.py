@@ -67,7 +67,7 @@ def limited(images: int, limit: int | float | None) -> int:
 
 
 def learning_rate(config: Config, workers: int, epoch: float) -> float:
-    """The rate after so many epochs; scaling with the workers and warm-up follow Goyal et al. 2017 (arXiv:1706.02677)."""
+    """The rate at a time in epochs from 0; scaling with the workers and warm-up follow Goyal et al. 2017 (arXiv:1706.02677)."""
     base = config.optimizer.learning_rate
     factor = {"none": 1.0, "linear": float(workers), "sqrt": math.sqrt(workers)}[config.schedule.scaling]
     warmup = config.schedule.warmup_epochs

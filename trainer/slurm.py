@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,22 +78,22 @@ class NodePaths:
         return self.root / "runs" / self.job.name
 
 
-def allocation(environment: Mapping[str, str] = os.environ, expand: Callable[[str], Sequence[str]] | None = None) -> Allocation:
+def hostnames(listed: str) -> list[str]:
+    """Expand `node[1-3]` to three names, in Slurm's order of tasks."""
+    completed = subprocess.run(["scontrol", "show", "hostnames", listed], capture_output=True, text=True, check=True)
+    return completed.stdout.split()
+
+
+def allocation(environment: Mapping[str, str] = os.environ, expand: Callable[[str], list[str]] = hostnames) -> Allocation:
     """This task's allocation, as `srun` set it; ClusterError if it was not started so, or there is more than one task per node."""
     try:
         rank, tasks, listed = int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"]), environment["SLURM_STEP_NODELIST"]
     except (KeyError, ValueError) as error:
         raise ClusterError(f"{error}: not set as srun sets it; this command is started by srun, one task per node (train.sbatch)") from None
-    nodes = list((expand or hostnames)(listed))
+    nodes = expand(listed)
     if tasks != len(nodes):
         raise ClusterError(f"SLURM_NTASKS={tasks} on {len(nodes)} nodes ({listed}): one worker per node; ask for --ntasks-per-node=1")
     return Allocation(rank, nodes, environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", ""))
-
-
-def hostnames(listed: str) -> list[str]:
-    """Expand `node[1-3]` to three names, in Slurm's order of tasks."""
-    completed = subprocess.run(["scontrol", "show", "hostnames", listed], capture_output=True, text=True, check=True)
-    return completed.stdout.split()
 
 
 def tf_config(task: Allocation, port: int, resolve: Callable[[str], str] = socket.gethostbyname) -> dict[str, Any]:
