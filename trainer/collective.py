@@ -41,11 +41,7 @@ def on_host(
     function: Callable[[list[Any]], Sequence[Any]], tensors: Sequence[tf.Tensor], results: Sequence[tuple[Any, Any]]
 ) -> list[tf.Tensor]:
     """Call a Python function on a list of arrays inside a traced step; `results`: shape and type of each array that it returns."""
-
-    def call(*arrays: Any) -> list[Any]:
-        return list(function(list(arrays)))
-
-    arrays = tf.numpy_function(call, list(tensors), [kind for _, kind in results])
+    arrays = tf.numpy_function(lambda *arrays: list(function(list(arrays))), list(tensors), [kind for _, kind in results])
     for tensor, (shape, _) in zip(arrays, results, strict=True):
         tensor.set_shape(shape)
     return list(arrays)

@@ -26,8 +26,3 @@ class Job:
     """This worker's part of the run directory, `workers/<host>`."""
     started: float
     """When this process started the job, on the monotonic clock."""
-
-    @property
-    def stop_marker(self) -> Path:
-        """Exists when stop.yml asked for the stop, rather than a signal from elsewhere."""
-        return self.own / "stop"

@@ -354,7 +354,9 @@ class Trainer:
         self._trained()
         by_rank = self._same_weights("at the end")
         stopped = stopped and self.progress.step < self.job.counts.total_steps
-        state = "SUCCEEDED" if not stopped else "CANCELLED" if self.job.stop_marker.exists() or self._out_of_time() else "PREEMPTED"
+        # stop.yml leaves this file; a signal from elsewhere does not.
+        asked = (self.job.own / "stop").exists() or self._out_of_time()
+        state = "SUCCEEDED" if not stopped else "CANCELLED" if asked else "PREEMPTED"
         self._save_again()
         needed = [PART, STATE, "history.csv", "summary.json", *([self._last[0]] if self._last is not None else [])]
         self._summary(state if not set(needed) & set(self.saver.missing) else "FAILED", by_rank)

@@ -64,27 +64,18 @@ class Reserve:
 
     def __init__(self, path: Path):
         self._path = path
-        self._take()
+        self.take()
 
-    def _take(self) -> None:
+    def take(self) -> None:
         """Reserve as much as there is room for."""
         with contextlib.suppress(OSError), self._path.open("wb", buffering=0) as stream:
             for _ in range(RESERVE_BLOCKS):
                 stream.write(bytes(BLOCK))
 
     def release(self) -> None:
-        """Give up the space for a worker's last messages."""
+        """Give up the space for a message."""
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
-
-    @contextlib.contextmanager
-    def lent(self) -> Iterator[None]:
-        """Give up the space while a warning is written."""
-        self.release()
-        try:
-            yield
-        finally:
-            self._take()
 
 
 class Log:

@@ -73,8 +73,11 @@ class Metrics:
             os.utime(self._path)
             if kind == "warning" and self._reserve is not None:
                 self._begun += self._waiting.pop() if self._waiting else b""
-                with self._reserve.lent():
+                self._reserve.release()
+                try:
                     self._send(last=True)
+                finally:
+                    self._reserve.take()
 
     def _send(self, last: bool = False) -> bool:
         """Write the waiting lines, or with `last` only the line begun last; return whether the disk had room."""
