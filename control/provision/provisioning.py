@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from control.doctor.checks import one_folder
+from control.doctor.checks.across import one_folder
 from control.provision.wheels import Target
 from trainer.errors import LockstepError
 
