@@ -34,7 +34,7 @@ class Folder:
         self._files: dict[str, list[str]] = {}
 
     def scan(self) -> Listing:
-        """List classes and files, sorted by name; raises DatasetError with the broken rule."""
+        """List classes and files, sorted by name; DatasetError with the broken rule."""
         split_folders = self._split_folders()
         classes = self._classes(split_folders)
         ignored: list[str] = []
@@ -42,7 +42,9 @@ class Folder:
         if "test" not in images:
             images["test"] = {name: _held_out(entries) for name, entries in images["train"].items()}
             images["train"] = {name: sorted(set(entries) - set(images["test"][name])) for name, entries in images["train"].items()}
-            self._check_enough(images["train"])
+            for name in (name for name, entries in images["train"].items() if not entries):
+                why = "and as there is no test/, at least one of each class is held out for testing; add at least one more"
+                raise DatasetError(f"dataset {self.path}: class {name} has 1 image, {why}")
         stamp = hashlib.sha256()
         files: dict[str, list[str]] = {split: [] for split in SPLITS}
         labels: dict[str, list[int]] = {split: [] for split in SPLITS}
@@ -96,14 +98,6 @@ class Folder:
     def _entries(self, folder: str, classes: list[str], ignored: list[str]) -> dict[str, list[Entry]]:
         """Entries by class; a validation folder need not have all classes."""
         return {name: self._images(f"{folder}/{name}".lstrip("/"), ignored) for name in classes if (self.path / folder / name).is_dir()}
-
-    def _check_enough(self, train: dict[str, list[Entry]]) -> None:
-        for name, entries in train.items():
-            if not entries:
-                raise DatasetError(
-                    f"dataset {self.path}: class {name} has 1 image, and as there is no test/, at least one of each class is held out for "
-                    "testing; add at least one more"
-                )
 
     def _subfolders(self, split: str) -> set[str]:
         with os.scandir(self.path / split) as entries:
