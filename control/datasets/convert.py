@@ -38,9 +38,6 @@ def convert(kind: str, path: Path, digest: str | None, out: Path, progress: Prog
 
     Returns:
         Content of `dataset.json`, with `changed`: false if the same was converted before.
-
-    Raises:
-        DatasetError: nothing is written.
     """
     origin = _origin(path)
     earlier = _earlier(origin, out)

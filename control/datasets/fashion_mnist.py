@@ -44,11 +44,7 @@ def _existing(system: Path, kept: Path) -> Path | None:
 
 
 def locate(system: Path, kept: Path) -> Path:
-    """Folder with the four files: installed under `system`, kept from before, or fetched now into `kept`.
-
-    Raises:
-        DatasetError: every way failed; gives each way's reason.
-    """
+    """Folder with the four files: installed under `system`, kept from before, or fetched now into `kept`; DatasetError if that fails."""
     existing, reasons = _existing(system, kept), []
     if existing is not None:
         return existing

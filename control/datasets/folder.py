@@ -85,10 +85,9 @@ class Folder:
         names = {folder: self._subfolders(folder) for folder in split_folders.values()}
         train = names[split_folders["train"]]
         for split, folder in split_folders.items():
-            missing = train - names[folder] if split == "test" else set()
-            if names[folder] - train or missing:
-                only = [f"only in train/: {', '.join(map(printable, sorted(missing)))}"] if missing else []
-                only += [f"only in {folder}/: {', '.join(map(printable, sorted(names[folder] - train)))}"] if names[folder] - train else []
+            differing = {"train": train - names[folder] if split == "test" else set(), folder: names[folder] - train}
+            only = [f"only in {where}/: {', '.join(map(printable, sorted(one)))}" for where, one in differing.items() if one]
+            if only:
                 raise DatasetError(f"dataset {self.path}: train/ and {folder}/ must hold the same classes; {'; '.join(only)}")
         if len(train) < 2:
             listed = ", ".join(map(printable, sorted(train))) or "none"

@@ -3,16 +3,16 @@
 A published dataset is a folder named by its digest. Publishing the same source again reads only names, sizes and times.
 """
 
-import collections
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +23,7 @@ from trainer.data import manifest
 from trainer.data.images import decode
 from trainer.data.manifest import SPLITS, Manifest, Records
 from trainer.data.partition import stratified_order
+from trainer.data.pipeline import in_order
 from trainer.errors import DatasetError
 from trainer.files import FOLDER, read_json, sha256_file, stamp, sync, write_json
 from trainer.terminal import printable
@@ -148,19 +149,8 @@ def _checked(source: Source, listing: Listing) -> Iterator[tuple[str, int, Check
             continue
         chunks = [(split, start, min(start + CHUNK, total)) for start in range(0, total, CHUNK)]
         with ProcessPoolExecutor(os.cpu_count(), initializer=_keep_reader, initargs=(source,)) as pool:
-            for chunk, records in in_order(pool, _check_chunk, chunks, AHEAD * (os.cpu_count() or 1)):
-                yield from ((split, chunk[1] + offset, record) for offset, record in enumerate(records))
-
-
-def in_order(pool: Executor, work: Callable[[Any], Any], items: Iterable[Any], ahead: int) -> Iterator[tuple[Any, Any]]:
-    """Pairs of an item and its result, in order; at most `ahead` are in progress or waiting to be taken."""
-    under_way: collections.deque[tuple[Any, Future[Any]]] = collections.deque()
-    for item in items:
-        if len(under_way) >= ahead:
-            first, future = under_way.popleft()
-            yield first, future.result()
-        under_way.append((item, pool.submit(work, item)))
-    yield from ((item, future.result()) for item, future in under_way)
+            records = itertools.chain.from_iterable(in_order(pool, _check_chunk, chunks, AHEAD * (os.cpu_count() or 1)))
+            yield from ((split, number, record) for number, record in enumerate(records))
 
 
 def _keep_reader(source: Source) -> None:
@@ -195,7 +185,7 @@ class _Writer:
         self._shards: list[int] = []
         self._sums: dict[str, str] = {}
         self._sum = hashlib.sha256()
-        self._digests = {split: bytearray() for split in SPLITS}
+        self._digests = bytearray()
         self._offset = 0
         self._stream: BinaryIO | None = None
         self._digest = hashlib.sha256("\0".join(listing.classes).encode() + repr(listing.shape).encode())
@@ -208,7 +198,7 @@ class _Writer:
             return
         content = hashlib.sha256(data)
         self._digest.update(os.fsencode(f"{split}\0{label}\0{name}\0{content.hexdigest()}\n"))
-        self._digests[split] += content.digest()
+        self._digests += content.digest()
         records = self._records[split]
         records.files.append(name)
         records.labels.append(label)
@@ -245,7 +235,7 @@ class _Writer:
         train = self._records["train"]
         order, held = _validation_order(train, set(self.listing.files["train"][: self.listing.held_out or 0]))
         digests = self.part / manifest.DIGESTS
-        digests.write_bytes(self._digests["train"] + self._digests["test"])
+        digests.write_bytes(self._digests)
         sync(digests)
         self._sums[digests.name] = sha256_file(digests)
         result = Manifest(

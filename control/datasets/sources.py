@@ -112,11 +112,7 @@ def fingerprint(files: Iterable[Path]) -> str:
 
 
 def class_names(dataset: str, labels: Mapping[str, Sequence[int]], names: Sequence[str] = ()) -> list[str]:
-    """The classes behind integer labels: `names`, or the numbers themselves.
-
-    Raises:
-        DatasetError: the labels have gaps or do not fit the names, or a split lacks a class.
-    """
+    """The classes behind integer labels: `names`, or the numbers themselves; DatasetError for gaps, or if a split lacks a class."""
     used = sorted({*labels["train"], *labels["test"]})
     last = len(names) - 1 if names else used[-1]
     if used != list(range(len(used))) or used[-1] != last or last < 1:

@@ -91,11 +91,7 @@ def _own_folders(facts: Facts) -> Iterator[Check]:
 
 
 def one_folder(places: Mapping[str, tuple[str, str, str]]) -> list[list[str]]:
-    """Hosts that see the same folder, in groups of two or more.
-
-    Args:
-        places: by host, the path and the type and source of its file system.
-    """
+    """Hosts that see the same folder, in groups of two or more; `places`: by host, path, type and source of the file system."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, (path, fs_type, source) in places.items():
         if fs_type.startswith(NETWORK_TYPES):

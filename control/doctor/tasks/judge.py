@@ -80,12 +80,6 @@ def published(facts: Facts, files: dict[str, str]) -> dict[str, str | None]:
 
 def _requirement(plan: dict[str, Any], token: str, files: dict[str, str | None]) -> Requirement:
     digest = hashlib.sha256(plan["run"].encode()).hexdigest()
-    return Requirement(
-        memory_mb=plan["needs"]["memory_mb"],
-        disk_mb=plan["needs"]["disk_mb"],
-        disk_whole_mb=plan["needs"]["disk_whole_mb"],
-        token=(token, digest) if token else None,
-        files=files,
-        run=plan["run"],
-        inventory=project.relative(command_line.inventory()),
-    )
+    needs = {key: plan["needs"][key] for key in ("memory_mb", "disk_mb", "disk_whole_mb")}
+    inventory = project.relative(command_line.inventory())
+    return Requirement(**needs, token=(token, digest) if token else None, files=files, run=plan["run"], inventory=inventory)
