@@ -64,7 +64,7 @@ class TFRecords:
         self.path = folder_of(path)
         self._records: dict[str, tuple[list[Path], np.ndarray]] = {}
         self._shape: tuple[int, ...] | None = None
-        self._axes = LAYOUTS["HWC"]
+        self._axes: tuple[int, ...] = LAYOUTS["HWC"]
 
     def scan(self) -> Listing:
         """Count the records and read their labels: every record is read once, and the result is kept while files are untouched."""

@@ -96,13 +96,8 @@ def curve(
 ) -> list[Prediction]:
     """Predictions for 1 to all workers, in the order of the inventory.
 
-    Args:
-        hosts: names in the order of the inventory.
-        compute: seconds of one host's step by name; a host that was not measured gets the median of the others.
-        images: images per host and step.
-        gradient_bytes: as in `step`.
-        network: results of `network_probe` by host.
-        s_per_byte: result of `handling`.
+    Args as in `step`, but `compute` is by name, where a host that was not measured gets the median of the others; and `network`:
+    results of `network_probe` by host.
     """
     usual = statistics.median(compute.values())
     seconds = [compute.get(name, usual) for name in hosts]

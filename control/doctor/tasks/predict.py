@@ -38,9 +38,8 @@ class Predict(Task):
         compute = {name: one["step_seconds"] for name, one in self.arguments["timed"].items()}
         network = self.arguments["diagnosis"]["network"] or {}
         bare = prediction.curve(hosts, compute, batch, size, network)
-        if measured is None:
-            return bare
-        return prediction.curve(hosts, compute, batch, size, network, prediction.handling(measured, bare[-1], size))
+        handling = prediction.handling(measured, bare[-1], size) if measured is not None else 0.0
+        return prediction.curve(hosts, compute, batch, size, network, handling)
 
 
 def _second_step(folder: Path, plan: dict[str, Any]) -> float | None:
