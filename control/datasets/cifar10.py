@@ -94,15 +94,12 @@ ARCHIVES = {
 
 
 def read(path: Path, digest: str | None, progress: Progress) -> dict[str, Split]:
-    """The splits `train`, `validation` and `eval`.
+    """The splits `train`, `validation` and `eval`; DatasetError if these are not CIFAR-10's.
 
     Args:
         path: of an archive or a folder that exists.
         digest: expected digest of a packed archive, as in `md5:c58f...` or `sha256:...`; `any`; None: the official archive's.
         progress: called with images read and the total.
-
-    Raises:
-        DatasetError: not CIFAR-10, another digest, truncated, or other counts.
     """
     if path.is_file():
         batches = _packed(path, digest, progress)

@@ -84,10 +84,8 @@ def damaged_files(dataset: manifest.Published) -> list[str]:
 def publish(source: Source, packs: Path, allow_bad: bool, progress: Progress) -> Manifest:
     """Write `source` under `packs/<digest of the manifest>/`, unless it already exists there.
 
-    Excluded images are recorded per source: two sources that differ in nothing else share a digest.
-
-    Raises:
-        DatasetError: unreadable images (named) without `allow_bad`, or a class that has none left.
+    Excluded images are recorded per source: two sources that differ in nothing else share a digest. DatasetError names unreadable
+    images, unless `allow_bad`, or a class that has none left.
     """
     listing = source.scan()
     record = published(listing, packs, allow_bad)

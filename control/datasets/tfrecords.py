@@ -120,13 +120,10 @@ class TFRecords:
 
 
 def write_index(folder: Path, out: Path) -> None:
-    """Read every record of a folder's shards, and write the position of its image.
+    """Read every record of a folder's shards, and write the position of its image; DatasetError if one is damaged or can't be used.
 
     By split `[records, 4]` int64: number of the shard, offset of the image, its bytes, its label; and `size`: bytes of the first
     image, or 0 if it is a file, then the sides in its record.
-
-    Raises:
-        DatasetError: a file is damaged, or records can't be used.
     """
     index, size = {}, None
     for split, files in shards(folder).items():

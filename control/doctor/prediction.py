@@ -63,7 +63,7 @@ def handling(step_seconds: float, bare: Prediction, gradient_bytes: int) -> floa
 def step(
     compute: list[float], images: float, gradient_bytes: int, mbit_s: float | None, rtt_ms: float | None, s_per_byte: float = 0.0
 ) -> Prediction:
-    """The step of hosts that work in parallel and wait for the slowest.
+    """The step of hosts that work in parallel and wait for the slowest; LockstepError for several hosts without a bandwidth.
 
     Nothing overlaps: an implementation that overlaps communication and computing is faster than this.
 
@@ -74,9 +74,6 @@ def step(
         mbit_s: bandwidth of the slowest link in use; may be None for one host.
         rtt_ms: longest round trip between neighbours; None counts as 0.
         s_per_byte: result of `handling`.
-
-    Raises:
-        LockstepError: several hosts without a bandwidth.
     """
     workers = len(compute)
     if workers > 1 and not mbit_s:

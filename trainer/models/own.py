@@ -26,8 +26,7 @@ def section(given: str) -> dict[str, str]:
 def options_of(given: dict[str, Any]) -> dict[str, Any]:
     """The model's own options, checked by name without running the file.
 
-    Raises:
-        ConfigError: the section is incomplete, the function does not take `size, classes`, or an option is unknown.
+    ConfigError: the section is incomplete, the function does not take `size, classes`, or an option is unknown.
     """
     missing = [key for key in KEYS if not isinstance(given.get(key), str)]
     if missing:
