@@ -7,14 +7,13 @@ control node, and every record against the manifest's digest each time it is rea
 checked bytes, and reused as long as its files are untouched.
 """
 
-import contextlib
 import fcntl
 import functools
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -126,7 +125,9 @@ def open_images(
     if total * int(np.prod(size)) > limit_mb * 2**20:
         return manifest, {split: Decoded(published.folder, manifest, split, size, loaders) for split in SPLITS}
     folder = caches / f"{manifest.sha256[:16]}-{'x'.join(map(str, size))}"
-    with _locked(folder):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(folder.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.is_dir() and not _untouched(folder, manifest):
             print(f"{folder} was changed since it was built; it is built again", flush=True)
             shutil.rmtree(folder)
@@ -146,14 +147,6 @@ def _untouched(folder: Path, manifest: Manifest) -> bool:
 def _record(folder: Path, manifest: Manifest) -> dict[str, object]:
     files = {path.name: stamp(path) for path in sorted(folder.iterdir()) if path.name != RECORD}
     return {"manifest": manifest.sha256, "files": files}
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(folder.name + ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _build(manifest: Manifest, published: Published, folder: Path, size: tuple[int, ...], progress: Progress) -> None:
