@@ -51,7 +51,7 @@ def locate(system: Path, kept: Path) -> Path:
     kept.parent.mkdir(parents=True, exist_ok=True)
     for fetch in (_from_debian, _from_keras):
         try:
-            with tempfile.TemporaryDirectory(dir=kept.parent.resolve(), ignore_cleanup_errors=True) as scratch:
+            with tempfile.TemporaryDirectory(dir=kept.parent.resolve(), prefix=".part-", ignore_cleanup_errors=True) as scratch:
                 folder = fetch(Path(scratch))
                 shutil.rmtree(kept, ignore_errors=True)
                 return folder.rename(kept)

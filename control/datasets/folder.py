@@ -6,7 +6,6 @@ others are added or removed.
 
 import hashlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from control.datasets.sources import Listing, source
@@ -58,8 +57,11 @@ class Folder:
                     labels[listed_as].append(classes.index(name))
         self._files = files
         held = sum(len(entries) for entries in images.get("validation", {}).values())
-        note = "; ".join(_notes(split_folders, held, len(files["test"])))
-        return Listing(self.path.name, classes, files, labels, stamp.hexdigest(), None, ignored, held or None, note)
+        notes = [f"{held:,} images in {split_folders['validation']}/ are for validation"] if held else []
+        if "test" not in split_folders:
+            test = f"{len(files['test']):,} images, chosen by their names"
+            notes.append(f"there is no test/, so 1 in {HELD_OUT} of each class is held out for testing ({test})")
+        return Listing(self.path.name, classes, files, labels, stamp.hexdigest(), None, ignored, held or None, "; ".join(notes))
 
     def read(self, split: str, index: int) -> bytes:
         """Bytes of an image file."""
@@ -136,11 +138,3 @@ def _held_out(entries: list[Entry]) -> list[Entry]:
     """One in `HELD_OUT` of a class, at least one, by a digest of the names."""
     drawn = sorted(entries, key=lambda entry: hashlib.sha256(Path(entry[0]).name.encode()).digest())
     return sorted(drawn[: max(1, round(len(entries) / HELD_OUT))])
-
-
-def _notes(split_folders: dict[str, str], held: int, test: int) -> Iterator[str]:
-    """Notes for the user about unusual splits."""
-    if held:
-        yield f"{held:,} images in {split_folders['validation']}/ are for validation"
-    if "test" not in split_folders:
-        yield f"there is no test/, so 1 in {HELD_OUT} of each class is held out for testing ({test:,} images, chosen by their names)"

@@ -33,20 +33,14 @@ def _together(checks: list[Check]) -> list[Check]:
 
 
 def _names(hosts: list[str]) -> str:
-    """`node1-node5` for consecutive numbers, else at most three names: `node1, node3 and 2 more`."""
-    if len(hosts) > 2 and (ends := _ends(hosts)):
-        return "-".join(ends)
-    return ", ".join(hosts) if len(hosts) <= SHOWN_HOSTS else f"{hosts[0]}, {hosts[1]} and {len(hosts) - 2} more"
-
-
-def _ends(hosts: list[str]) -> tuple[str, str] | None:
-    """First and last of names, in any order, that differ only in their last number and leave out none."""
+    """`node1-node5` for names, in any order, with consecutive numbers, else at most three names: `node1, node3 and 2 more`."""
     parts = [match.groups() for match in map(NUMBERED.fullmatch, hosts) if match]
-    if len(parts) < len(hosts):
-        return None
-    before, number, after = min(parts, key=lambda part: int(part[1]))
-    run = [f"{before}{int(number) + step:0{len(number)}d}{after}" for step in range(len(hosts))]
-    return (run[0], run[-1]) if set(run) == set(hosts) else None
+    if 2 < len(hosts) == len(parts):
+        before, number, after = min(parts, key=lambda part: int(part[1]))
+        run = [f"{before}{int(number) + step:0{len(number)}d}{after}" for step in range(len(hosts))]
+        if set(run) == set(hosts):
+            return f"{run[0]}-{run[-1]}"
+    return ", ".join(hosts) if len(hosts) <= SHOWN_HOSTS else f"{hosts[0]}, {hosts[1]} and {len(hosts) - 2} more"
 
 
 def _line(check: Check, hosts: int, names: int) -> str:
