@@ -18,7 +18,6 @@ from trainer import models
 from trainer.config import Config
 from trainer.errors import LockstepError
 from trainer.files import write_text
-from trainer.models import registry
 
 HEAD = """\
 # Every key of a configuration
@@ -49,10 +48,9 @@ def _section(prefix: str, kind: type, title: str) -> str:
 def _models() -> str:
     """Options of the registered models, for those that have any."""
     parts = ["## `model`: what a registered model takes\n"]
-    for name in models.names():
-        entry = registry.entry(name)
-        summary = (inspect.getdoc(entry.build) or "").partition("\n")[0]
-        options = table("model.", entry.options) if dataclasses.fields(entry.options) else "No options."
+    for name, (build, kind) in sorted(models.MODELS.items()):
+        summary = (inspect.getdoc(build) or "").partition("\n")[0]
+        options = table("model.", kind) if dataclasses.fields(kind) else "No options."
         parts.append(f"### `{name}`\n\n{summary}\n\n{options}\n")
     return "\n".join(parts)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trainer import augmentation, step
 from trainer.config import Config
 from trainer.data.cache import open_images
 from trainer.data.manifest import Published
@@ -14,14 +15,9 @@ from trainer.schedule import counts
 
 
 def write(config: Config, published: Published, images: int, number: int, out: Path) -> None:
-    """Write the first images of a step of the first epoch.
+    """Write the first images (at most `images`) of a step of the first epoch (`number`, from 0).
 
-    Args:
-        config: of the run.
-        published: the dataset.
-        images: maximum number of images.
-        number: the step's, from 0.
-        out: an npz file to write: `original` and `seen` `[n, height, width, channels]` uint8, `labels` `[n]`, `classes`.
+    `out` is an npz file: `original` and `seen` `[n, height, width, channels]` uint8, `labels` `[n]`, `classes`.
     """
     # Never cached: decoding a few images is faster than decoding all.
     manifest, splits = open_images(published, Path(os.devnull), config.data.image_size, 0, lambda *_: None, 1)
@@ -30,18 +26,10 @@ def write(config: Config, published: Published, images: int, number: int, out: P
     plan = EpochPlan(sizes.train_images, sizes.global_batch, sizes.steps_per_epoch, config.seed, 1)
     chosen = order[plan.union(number % sizes.steps_per_epoch)]
     original, labels = splits["train"].gather(chosen), splits["train"].labels[chosen]
-    seen = varied(config, original, labels, number)
+    seen, augment = original, augmentation.make(config.augment, config.seed)
+    if augment is not None:
+        whole = step.full(original[None], labels[None].astype(np.int32)).at(0)._replace(number=np.int32(number))
+        seen = np.clip(np.rint(augment(whole).numpy()), 0, 255).astype(np.uint8)
     with replacing(out) as part, part.open("wb") as stream:
         few = slice(images)
         np.savez(stream, original=original[few], seen=seen[few], labels=labels[few], classes=np.array(manifest.classes))
-
-
-def varied(config: Config, images: np.ndarray, labels: np.ndarray, number: int) -> np.ndarray:
-    """A whole step's images as the model gets them, uint8."""
-    from trainer import augmentation, step
-
-    augment = augmentation.make(config.augment, config.seed)
-    if augment is None:
-        return images
-    batch = step.full(images[None], labels[None].astype(np.int32)).at(0)._replace(number=np.int32(number))
-    return np.clip(np.rint(augment(batch).numpy()), 0, 255).astype(np.uint8)

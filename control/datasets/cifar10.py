@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,9 @@ from trainer.terminal import printable
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 SHAPE = (3, 32, 32)
 BATCH = 10_000
-BATCHES = {"train": 4, "validation": 1, "eval": 1}
+BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+SPLITS = {"train": 4, "validation": 1, "eval": 1}
+"""Batches of each split."""
 MEMBER_BYTES = 100 * 2**20
 """More than three times an official batch; a packed file can claim any size, and a sparse one costs its maker nothing."""
 LAYOUTS = (
@@ -37,26 +39,24 @@ LAYOUTS = (
 Progress = Callable[[int, int], None]
 
 
+class Split(NamedTuple):
+    """The images of one split, or of a batch."""
+
+    images: np.ndarray
+    """`[n, 3, 32, 32]` uint8."""
+    labels: np.ndarray
+    """`[n]` int64, indices into `CLASSES`."""
+
+
 @dataclass(frozen=True)
 class Archive:
     """The layout of an archive."""
 
     folder: str
     batches: tuple[str, ...]
-    """The five training batches, then the test batch."""
     official: str
     """MD5 of the packed archive, from its site."""
-    read: Callable[[bytes, str], tuple[np.ndarray, np.ndarray]]
-
-
-@dataclass(frozen=True)
-class Split:
-    """The images of one split."""
-
-    images: np.ndarray
-    """`[n, 3, 32, 32]` uint8."""
-    labels: np.ndarray
-    """`[n]` int64, indices into `CLASSES`."""
+    read: Callable[[bytes, str], Split]
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -71,71 +71,52 @@ class _ArraysOnly(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _pickled(data: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _pickled(data: bytes, name: str) -> Split:
     try:
         batch = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()
-        return np.asarray(batch[b"data"], np.uint8).reshape(-1, *SHAPE), np.asarray(batch[b"labels"], np.int64)
+        return Split(np.asarray(batch[b"data"], np.uint8).reshape(-1, *SHAPE), np.asarray(batch[b"labels"], np.int64))
     except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise DatasetError(f"{name}: truncated or damaged: {error or type(error).__name__}") from None
 
 
-def _binary(data: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _binary(data: bytes, name: str) -> Split:
     record = 1 + int(np.prod(SHAPE))
     if len(data) % record:
         raise DatasetError(f"{name}: truncated or damaged: {len(data):,} bytes are not a multiple of the record size, {record:,}")
     rows = np.frombuffer(data, np.uint8).reshape(-1, record)
-    return rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0].astype(np.int64)
+    return Split(rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0].astype(np.int64))
 
 
 ARCHIVES = {
-    "python": Archive(
-        "cifar-10-batches-py",
-        (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"),
-        "c58f30108f718f92721af3b95e74349a",
-        _pickled,
-    ),
-    "binary": Archive(
-        "cifar-10-batches-bin",
-        (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"),
-        "c32a1d4ab5d03f1284b67883e8d87530",
-        _binary,
-    ),
+    "python": Archive("cifar-10-batches-py", BATCHES, "c58f30108f718f92721af3b95e74349a", _pickled),
+    "binary": Archive("cifar-10-batches-bin", tuple(f"{name}.bin" for name in BATCHES), "c32a1d4ab5d03f1284b67883e8d87530", _binary),
 }
 
 
 def read(path: Path, digest: str | None, progress: Progress) -> dict[str, Split]:
-    """The splits `train`, `validation` and `eval`.
+    """The splits `train`, `validation` and `eval`; DatasetError if these are not CIFAR-10's.
 
     Args:
-        path: of an archive or a folder.
+        path: of an archive or a folder that exists.
         digest: expected digest of a packed archive, as in `md5:c58f...` or `sha256:...`; `any`; None: the official archive's.
         progress: called with images read and the total.
-
-    Raises:
-        DatasetError: not CIFAR-10, another digest, truncated, or other counts.
     """
-    if not path.exists():
-        raise DatasetError(f"path={path}: no such file or folder; give {LAYOUTS}")
     if path.is_file():
         batches = _packed(path, digest, progress)
     elif digest is not None:
         raise DatasetError(f"digest={digest}: a digest is of an archive, and {path} is a folder; leave it out")
     elif (path / "train").is_dir():
-        return checked(_folders(path, progress), path)
+        return _checked(_folders(path, progress), path)
     else:
         batches = _unpacked(path, progress)
-    joined = Split(*(np.concatenate([getattr(batch, key) for batch in batches[:4]]) for key in ("images", "labels")))
-    return checked({"train": joined, "validation": batches[4], "eval": batches[5]}, path)
+    joined = Split(*map(np.concatenate, zip(*batches[:4], strict=True)))
+    return _checked({"train": joined, "validation": batches[4], "eval": batches[5]}, path)
 
 
-def checked(splits: dict[str, Split], path: Path) -> dict[str, Split]:
-    """The splits, after a check of CIFAR-10's counts and labels.
-
-    Raises:
-        DatasetError: they differ.
-    """
+def _checked(splits: dict[str, Split], path: Path) -> dict[str, Split]:
+    """The splits, after a check of CIFAR-10's counts and labels."""
     for name, split in splits.items():
-        wanted = BATCHES[name] * BATCH
+        wanted = SPLITS[name] * BATCH
         if len(split.images) != wanted or len(split.labels) != wanted:
             raise DatasetError(f"{path}: {name} has {len(split.images):,} images and {len(split.labels):,} labels; CIFAR-10 has {wanted:,}")
         unknown = sorted(set(split.labels.tolist()) - set(range(len(CLASSES))))
@@ -144,12 +125,7 @@ def checked(splits: dict[str, Split], path: Path) -> dict[str, Split]:
     return splits
 
 
-def check_digest(path: Path, digest: str | None) -> None:
-    """Refuse an archive other than the expected one.
-
-    Raises:
-        DatasetError: its digest differs, or the given digest is invalid.
-    """
+def _check_digest(path: Path, digest: str | None) -> None:
     if digest == "any":
         return
     official = {f"md5:{archive.official}" for archive in ARCHIVES.values()}
@@ -168,7 +144,7 @@ def check_digest(path: Path, digest: str | None) -> None:
 
 
 def _packed(path: Path, digest: str | None, progress: Progress) -> list[Split]:
-    check_digest(path, digest)
+    _check_digest(path, digest)
     try:
         with tarfile.open(path, "r:*") as archive:
             for entry in archive:
@@ -224,10 +200,11 @@ def _file(folder: Path, name: str) -> bytes:
 def _batches(layout: Archive, member: Callable[[str], bytes], origin: str, progress: Progress) -> list[Split]:
     batches = []
     for number, name in enumerate(layout.batches, 1):
-        images, labels = layout.read(member(name), f"{origin}: {name}")
-        if len(images) != BATCH or len(labels) != BATCH:
-            raise DatasetError(f"{origin}: {name}: truncated or damaged: {len(images):,} images and {len(labels):,} labels, not {BATCH:,}")
-        batches.append(Split(images, labels))
+        batch = layout.read(member(name), f"{origin}: {name}")
+        images, labels = map(len, batch)
+        if images != BATCH or labels != BATCH:
+            raise DatasetError(f"{origin}: {name}: truncated or damaged: {images:,} images and {labels:,} labels, not {BATCH:,}")
+        batches.append(batch)
         progress(number * BATCH, len(layout.batches) * BATCH)
     return batches
 
@@ -237,19 +214,18 @@ def _folders(path: Path, progress: Progress) -> dict[str, Split]:
     listing = folder.scan()
     if listing.classes != CLASSES:
         raise DatasetError(f"{path}: its classes are {', '.join(listing.classes)}; CIFAR-10's are {', '.join(CLASSES)}")
-    total, splits = sum(len(files) for files in listing.files.values()), {}
-    for name in ("train", "test"):
-        before = len(listing.files["train"]) if name == "test" else 0
-        images = np.empty((len(listing.files[name]), *SHAPE), np.uint8)
-        for index, file in enumerate(listing.files[name]):
+    total, done, splits = sum(map(len, listing.files.values())), 0, {}
+    for name, files in listing.files.items():
+        images = np.empty((len(files), *SHAPE), np.uint8)
+        for index, file in enumerate(files):
             images[index] = _pixels(folder.read(name, index), f"{path}/{file}")
-            if index % BATCH == BATCH - 1:
-                progress(before + index + 1, total)
+            done += 1
+            if done % BATCH == 0:
+                progress(done, total)
         splits[name] = Split(images, np.asarray(listing.labels[name], np.int64))
-    order = stratified_order(splits["train"].labels, SPLIT_SEED)
-    held, rest = order[:BATCH], order[BATCH:]
     train = splits["train"]
-    parts = {"train": rest, "validation": held}
+    order = stratified_order(train.labels, SPLIT_SEED)
+    parts = {"train": order[BATCH:], "validation": order[:BATCH]}
     return {name: Split(train.images[chosen], train.labels[chosen]) for name, chosen in parts.items()} | {"eval": splits["test"]}
 
 

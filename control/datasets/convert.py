@@ -1,6 +1,5 @@
 """Datasets as distributed, rewritten as TFRecords."""
 
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +17,7 @@ Progress = Callable[[str], None]
 
 
 def check_kind(kind: str) -> None:
-    """Refuse a source that can't be converted.
-
-    Raises:
-        DatasetError: names what can be.
-    """
+    """Refuse a source that can't be converted, with a DatasetError that names what can be."""
     if kind not in KINDS:
         raise DatasetError(f"source={kind}: can't be converted{nearest(kind, KINDS)}; it must be one of: {', '.join(KINDS)}")
 
@@ -43,46 +38,31 @@ def convert(kind: str, path: Path, digest: str | None, out: Path, progress: Prog
 
     Returns:
         Content of `dataset.json`, with `changed`: false if the same was converted before.
-
-    Raises:
-        DatasetError: nothing is written.
     """
-    earlier = _earlier(path, out)
+    origin = _origin(path)
+    earlier = _earlier(origin, out)
     if earlier is not None:
         return earlier
     splits = cifar10.read(path, digest, lambda images, total: progress(f"read {images:,} of {total:,} images"))
     if check:
         return {"files": {FILES[name]: {"records": len(split.labels)} for name, split in splits.items()}, "changed": True}
     out.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(dir=out.parent, prefix=".part-"))
-    try:
-        about: dict[str, Any] = {
-            "source": kind,
-            "origin": _origin(path),
-            "classes": cifar10.CLASSES,
-            "shape": list(cifar10.SHAPE),
-            "layout": "CHW",
-            "files": {},
-        }
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".part-", ignore_cleanup_errors=True) as folder:
+        part, files = Path(folder), {}
         for name, split in splits.items():
             progress(f"writing {FILES[name]}")
-            tfrecords.write(part / FILES[name], split.images, split.labels)
-            about["files"][FILES[name]] = _verified(part / FILES[name], len(split.labels))
+            files[FILES[name]] = _written(part / FILES[name], split)
+        layout = {"classes": cifar10.CLASSES, "shape": list(cifar10.SHAPE), "layout": "CHW"}
+        about = {"source": kind, "origin": origin, **layout, "files": files}
         write_json(part / tfrecords.ABOUT, about)
         part.chmod(FOLDER)
         part.rename(out)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return {**about, "changed": True}
 
 
-def _earlier(path: Path, out: Path) -> dict[str, Any] | None:
-    """A complete earlier conversion of this very source, with `changed`: false.
-
-    Raises:
-        DatasetError: no such source, or the folder holds something else.
-    """
-    origin, file = _origin(path), out / tfrecords.ABOUT
+def _earlier(origin: dict[str, Any], out: Path) -> dict[str, Any] | None:
+    """A complete earlier conversion of this very source, with `changed`: false; DatasetError if the folder holds something else."""
+    file = out / tfrecords.ABOUT
     about = dict(read_json(file)) if file.is_file() else {}
     files = about.get("files", {})
     complete = files and all((out / name).is_file() and (out / name).stat().st_size == known["bytes"] for name, known in files.items())
@@ -95,9 +75,10 @@ def _earlier(path: Path, out: Path) -> dict[str, Any] | None:
     return None
 
 
-def _verified(path: Path, records: int) -> dict[str, Any]:
-    """The record of a file, after reading it back."""
-    count = tfrecords.count(path)
+def _written(path: Path, split: cifar10.Split) -> dict[str, Any]:
+    """Write a file and read it back; its record."""
+    tfrecords.write(path, split.images, split.labels)
+    count, records = sum(1 for _ in tfrecords.read_records(path)), len(split.labels)
     if count != records:
         raise DatasetError(f"{path.name}: {count:,} records were read back, {records:,} were written; is the disk full?")
     return {"records": records, "bytes": path.stat().st_size, "sha256": sha256_file(path)}

@@ -44,17 +44,17 @@ def _existing(system: Path, kept: Path) -> Path | None:
 
 
 def locate(system: Path, kept: Path) -> Path:
-    """Folder with the four files: installed under `system`, kept from before, or fetched now into `kept`.
-
-    Raises:
-        DatasetError: every way failed; gives each way's reason.
-    """
+    """Folder with the four files: installed under `system`, kept from before, or fetched now into `kept`; DatasetError if that fails."""
     existing, reasons = _existing(system, kept), []
     if existing is not None:
         return existing
+    kept.parent.mkdir(parents=True, exist_ok=True)
     for fetch in (_from_debian, _from_keras):
         try:
-            return fetch(kept)
+            with tempfile.TemporaryDirectory(dir=kept.parent.resolve(), prefix=".part-", ignore_cleanup_errors=True) as scratch:
+                folder = fetch(Path(scratch))
+                shutil.rmtree(kept, ignore_errors=True)
+                return folder.rename(kept)
         except (OSError, subprocess.SubprocessError) as error:
             reasons.append(f"{fetch.__name__.removeprefix('_from_')}: {_reason(error)}")
     raise DatasetError(
@@ -71,30 +71,19 @@ def _reason(error: Exception) -> str:
     return (stderr.strip().splitlines() or [str(error)])[-1] if stderr else str(error)
 
 
-def _from_debian(kept: Path) -> Path:
+def _from_debian(scratch: Path) -> Path:
     """Fetch and unpack the package without installing it."""
-    with tempfile.TemporaryDirectory() as scratch:
-        for argv in (["apt-get", "download", PACKAGE], ["dpkg", "-x", "PACKAGE", "tree"]):
-            if argv[0] == "dpkg":
-                argv[2] = str(next(Path(scratch).glob("*.deb")))
-            subprocess.run(argv, cwd=scratch, check=True, capture_output=True, text=True, timeout=300)
-        return _keep(Path(scratch) / "tree" / FOLDER, kept)
+    _run(["apt-get", "download", PACKAGE], scratch)
+    _run(["dpkg", "-x", str(next(scratch.glob("*.deb"))), "tree"], scratch)
+    return scratch / "tree" / FOLDER
 
 
-def _from_keras(kept: Path) -> Path:
+def _from_keras(scratch: Path) -> Path:
     """Have Keras download the files (in its own process, since it imports TensorFlow)."""
     code = "import keras; keras.datasets.fashion_mnist.load_data()"
-    with tempfile.TemporaryDirectory() as scratch:
-        environment = {**os.environ, "KERAS_HOME": scratch}
-        subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True, timeout=300)
-        return _keep(Path(scratch) / "datasets" / "fashion-mnist", kept)
+    _run([sys.executable, "-c", code], scratch, {**os.environ, "KERAS_HOME": str(scratch)})
+    return scratch / "datasets" / "fashion-mnist"
 
 
-def _keep(folder: Path, kept: Path) -> Path:
-    part = kept.with_name(kept.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(folder, part)
-    shutil.rmtree(kept, ignore_errors=True)
-    part.rename(kept)
-    return kept
+def _run(argv: list[str], folder: Path, environment: dict[str, str] | None = None) -> None:
+    subprocess.run(argv, cwd=folder, env=environment, check=True, capture_output=True, text=True, timeout=300)

@@ -6,7 +6,6 @@ others are added or removed.
 
 import hashlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from control.datasets.sources import Listing, source
@@ -34,7 +33,7 @@ class Folder:
         self._files: dict[str, list[str]] = {}
 
     def scan(self) -> Listing:
-        """List classes and files, sorted by name; raises DatasetError with the broken rule."""
+        """List classes and files, sorted by name; DatasetError with the broken rule."""
         split_folders = self._split_folders()
         classes = self._classes(split_folders)
         ignored: list[str] = []
@@ -42,7 +41,9 @@ class Folder:
         if "test" not in images:
             images["test"] = {name: _held_out(entries) for name, entries in images["train"].items()}
             images["train"] = {name: sorted(set(entries) - set(images["test"][name])) for name, entries in images["train"].items()}
-            self._check_enough(images["train"])
+            for name in (name for name, entries in images["train"].items() if not entries):
+                why = "and as there is no test/, at least one of each class is held out for testing; add at least one more"
+                raise DatasetError(f"dataset {self.path}: class {name} has 1 image, {why}")
         stamp = hashlib.sha256()
         files: dict[str, list[str]] = {split: [] for split in SPLITS}
         labels: dict[str, list[int]] = {split: [] for split in SPLITS}
@@ -56,8 +57,11 @@ class Folder:
                     labels[listed_as].append(classes.index(name))
         self._files = files
         held = sum(len(entries) for entries in images.get("validation", {}).values())
-        note = "; ".join(_notes(split_folders, held, len(files["test"])))
-        return Listing(self.path.name, classes, files, labels, stamp.hexdigest(), None, ignored, held or None, note)
+        notes = [f"{held:,} images in {split_folders['validation']}/ are for validation"] if held else []
+        if "test" not in split_folders:
+            test = f"{len(files['test']):,} images, chosen by their names"
+            notes.append(f"there is no test/, so 1 in {HELD_OUT} of each class is held out for testing ({test})")
+        return Listing(self.path.name, classes, files, labels, stamp.hexdigest(), None, ignored, held or None, "; ".join(notes))
 
     def read(self, split: str, index: int) -> bytes:
         """Bytes of an image file."""
@@ -83,10 +87,9 @@ class Folder:
         names = {folder: self._subfolders(folder) for folder in split_folders.values()}
         train = names[split_folders["train"]]
         for split, folder in split_folders.items():
-            missing = train - names[folder] if split == "test" else set()
-            if names[folder] - train or missing:
-                only = [f"only in train/: {', '.join(map(printable, sorted(missing)))}"] if missing else []
-                only += [f"only in {folder}/: {', '.join(map(printable, sorted(names[folder] - train)))}"] if names[folder] - train else []
+            differing = {"train": train - names[folder] if split == "test" else set(), folder: names[folder] - train}
+            only = [f"only in {where}/: {', '.join(map(printable, sorted(one)))}" for where, one in differing.items() if one]
+            if only:
                 raise DatasetError(f"dataset {self.path}: train/ and {folder}/ must hold the same classes; {'; '.join(only)}")
         if len(train) < 2:
             listed = ", ".join(map(printable, sorted(train))) or "none"
@@ -96,14 +99,6 @@ class Folder:
     def _entries(self, folder: str, classes: list[str], ignored: list[str]) -> dict[str, list[Entry]]:
         """Entries by class; a validation folder need not have all classes."""
         return {name: self._images(f"{folder}/{name}".lstrip("/"), ignored) for name in classes if (self.path / folder / name).is_dir()}
-
-    def _check_enough(self, train: dict[str, list[Entry]]) -> None:
-        for name, entries in train.items():
-            if not entries:
-                raise DatasetError(
-                    f"dataset {self.path}: class {name} has 1 image, and as there is no test/, at least one of each class is held out for "
-                    "testing; add at least one more"
-                )
 
     def _subfolders(self, split: str) -> set[str]:
         with os.scandir(self.path / split) as entries:
@@ -143,11 +138,3 @@ def _held_out(entries: list[Entry]) -> list[Entry]:
     """One in `HELD_OUT` of a class, at least one, by a digest of the names."""
     drawn = sorted(entries, key=lambda entry: hashlib.sha256(Path(entry[0]).name.encode()).digest())
     return sorted(drawn[: max(1, round(len(entries) / HELD_OUT))])
-
-
-def _notes(split_folders: dict[str, str], held: int, test: int) -> Iterator[str]:
-    """Notes for the user about unusual splits."""
-    if held:
-        yield f"{held:,} images in {split_folders['validation']}/ are for validation"
-    if "test" not in split_folders:
-        yield f"there is no test/, so 1 in {HELD_OUT} of each class is held out for testing ({test:,} images, chosen by their names)"

@@ -16,11 +16,7 @@ WANTED = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-uby
 
 
 def parse(data: bytes, name: str) -> np.ndarray:
-    """Parse an idx file's bytes to a uint8 array of the shape in its header.
-
-    Raises:
-        DatasetError: not idx, not unsigned bytes, or fewer bytes than the header says.
-    """
+    """An idx file's bytes as a uint8 array of the shape in its header; DatasetError if they are anything else."""
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != 8:
         raise DatasetError(f"{name}: not an idx file of unsigned bytes (magic {data[:4].hex()})")
     dimensions = data[3]

@@ -59,13 +59,12 @@ class Own:
 
     def _run(self) -> None:
         KEPT.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(dir=KEPT, prefix=".part-"))
-        try:
-            records: dict[str, list[tuple[str, int, int]]] = {}
+        with tempfile.TemporaryDirectory(dir=KEPT, prefix=".part-", ignore_cleanup_errors=True) as folder:
+            part = Path(folder)
+            records: dict[str, list[tuple[str, int, int]]] = {split: [] for split in SPLITS}
             function = own.load("dataset", self._function)
             with (part / "images").open("wb") as stream:
                 for split in SPLITS:
-                    records[split] = []
                     for name, data in self._pairs(function, split):
                         records[split].append((name, stream.tell(), stream.tell() + len(data)))
                         stream.write(data)
@@ -73,8 +72,6 @@ class Own:
             write_json(part / "index.json", {"records": records})
             shutil.rmtree(self._kept, ignore_errors=True)
             part.rename(self._kept)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
 
     def _pairs(self, function: Callable[..., Any], split: str) -> Iterator[tuple[str, bytes]]:
         called = f"dataset={self._function.called}"

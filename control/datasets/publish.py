@@ -3,16 +3,16 @@
 A published dataset is a folder named by its digest. Publishing the same source again reads only names, sizes and times.
 """
 
-import collections
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +23,7 @@ from trainer.data import manifest
 from trainer.data.images import decode
 from trainer.data.manifest import SPLITS, Manifest, Records
 from trainer.data.partition import stratified_order
+from trainer.data.pipeline import in_order
 from trainer.errors import DatasetError
 from trainer.files import FOLDER, read_json, sha256_file, stamp, sync, write_json
 from trainer.terminal import printable
@@ -52,7 +53,7 @@ def published(listing: Listing, packs: Path, allow_bad: bool) -> dict[str, Any] 
         return None
     record: dict[str, Any] = read_json(entry)
     earlier, dataset = record.pop("stamps"), place_of(packs, record["manifest"])
-    current = stamps(dataset.folder)
+    current = _stamps(dataset.folder)
     if current != earlier:
         if damaged_files(dataset):
             return None
@@ -61,17 +62,12 @@ def published(listing: Listing, packs: Path, allow_bad: bool) -> dict[str, Any] 
     return record
 
 
-def short(digest: str) -> str:
-    """The part of a digest that names folders."""
-    return digest[:16]
-
-
 def place_of(packs: Path, sha256: str) -> manifest.Published:
     """The folder of the dataset whose manifest has that digest."""
-    return manifest.Published(packs / short(sha256), sha256)
+    return manifest.Published(packs / sha256[:16], sha256)
 
 
-def stamps(folder: Path) -> dict[str, list[int]]:
+def _stamps(folder: Path) -> dict[str, list[int]]:
     """Stamps by file name that show whether files are untouched, without reading them."""
     return {path.name: stamp(path) for path in sorted(folder.iterdir())} if folder.is_dir() else {}
 
@@ -88,17 +84,15 @@ def damaged_files(dataset: manifest.Published) -> list[str]:
 def publish(source: Source, packs: Path, allow_bad: bool, progress: Progress) -> Manifest:
     """Write `source` under `packs/<digest of the manifest>/`, unless it already exists there.
 
-    Excluded images are recorded per source: two sources that differ in nothing else share a digest.
-
-    Raises:
-        DatasetError: unreadable images (named) without `allow_bad`, or a class that has none left.
+    Excluded images are recorded per source: two sources that differ in nothing else share a digest. DatasetError names unreadable
+    images, unless `allow_bad`, or a class that has none left.
     """
     listing = source.scan()
-    entry = _index(listing, packs, allow_bad)
-    if published(listing, packs, allow_bad) is None:
-        packed = _pack(source, listing, packs, allow_bad, progress)
-        write_json(entry, {**record_of(packed), "stamps": stamps(packs / short(packed.sha256))})
-    record = read_json(entry)
+    record = published(listing, packs, allow_bad)
+    if record is None:
+        record = record_of(_pack(source, listing, packs, allow_bad, progress))
+        stamps = _stamps(place_of(packs, record["manifest"]).folder)
+        write_json(_index(listing, packs, allow_bad), {**record, "stamps": stamps})
     return dataclasses.replace(manifest.load(place_of(packs, record["manifest"])), excluded=record["excluded"])
 
 
@@ -111,14 +105,14 @@ def record_of(packed: Manifest) -> dict[str, Any]:
 def _index(listing: Listing, packs: Path, allow_bad: bool) -> Path:
     reading = f"{READING}\0{listing.shape}\0{chr(0).join(listing.classes)}"
     key = hashlib.sha256(f"{listing.name}\0{listing.fingerprint}\0{allow_bad}\0{reading}".encode()).hexdigest()
-    return packs / "index" / f"{short(key)}.json"
+    return packs / "index" / f"{key[:16]}.json"
 
 
 def _pack(source: Source, listing: Listing, packs: Path, allow_bad: bool, progress: Progress) -> Manifest:
     packs.mkdir(parents=True, exist_ok=True)
     remove_stale(packs)
-    part = Path(tempfile.mkdtemp(dir=packs, prefix=".part-"))
-    try:
+    with tempfile.TemporaryDirectory(dir=packs, prefix=".part-", ignore_cleanup_errors=True) as folder:
+        part = Path(folder)
         writer = _Writer(part, listing)
         for done, (split, number, record) in enumerate(_checked(source, listing), 1):
             writer.add(split, number, record)
@@ -132,8 +126,6 @@ def _pack(source: Source, listing: Listing, packs: Path, allow_bad: bool, progre
             shutil.rmtree(dataset.folder, ignore_errors=True)
             part.rename(dataset.folder)
         return result
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def remove_stale(packs: Path) -> None:
@@ -155,19 +147,8 @@ def _checked(source: Source, listing: Listing) -> Iterator[tuple[str, int, Check
             continue
         chunks = [(split, start, min(start + CHUNK, total)) for start in range(0, total, CHUNK)]
         with ProcessPoolExecutor(os.cpu_count(), initializer=_keep_reader, initargs=(source,)) as pool:
-            for chunk, records in in_order(pool, _check_chunk, chunks, AHEAD * (os.cpu_count() or 1)):
-                yield from ((split, chunk[1] + offset, record) for offset, record in enumerate(records))
-
-
-def in_order(pool: Executor, work: Callable[[Any], Any], items: Iterable[Any], ahead: int) -> Iterator[tuple[Any, Any]]:
-    """Pairs of an item and its result, in order; at most `ahead` are in progress or waiting to be taken."""
-    under_way: collections.deque[tuple[Any, Future[Any]]] = collections.deque()
-    for item in items:
-        if len(under_way) >= ahead:
-            first, future = under_way.popleft()
-            yield first, future.result()
-        under_way.append((item, pool.submit(work, item)))
-    yield from ((item, future.result()) for item, future in under_way)
+            records = itertools.chain.from_iterable(in_order(pool, _check_chunk, chunks, AHEAD * (os.cpu_count() or 1)))
+            yield from ((split, number, record) for number, record in enumerate(records))
 
 
 def _keep_reader(source: Source) -> None:
@@ -176,20 +157,19 @@ def _keep_reader(source: Source) -> None:
 
 
 def _check_chunk(chunk: tuple[str, int, int]) -> list[Checked]:
-    split, start, stop = chunk
-    return [_check(split, index) for index in range(start, stop)]
-
-
-def _check(split: str, index: int) -> Checked:
     assert _reader is not None
-    try:
-        data = _reader.read(split, index)
-        decode(data)
-        return data, None
-    except OSError as error:
-        return b"", error.strerror or str(error)
-    except ValueError as error:
-        return b"", str(error)
+    split, start, stop = chunk
+    records: list[Checked] = []
+    for index in range(start, stop):
+        try:
+            data = _reader.read(split, index)
+            decode(data)
+            records.append((data, None))
+        except OSError as error:
+            records.append((b"", error.strerror or str(error)))
+        except ValueError as error:
+            records.append((b"", str(error)))
+    return records
 
 
 class _Writer:
@@ -203,7 +183,7 @@ class _Writer:
         self._shards: list[int] = []
         self._sums: dict[str, str] = {}
         self._sum = hashlib.sha256()
-        self._digests = {split: bytearray() for split in SPLITS}
+        self._digests = bytearray()
         self._offset = 0
         self._stream: BinaryIO | None = None
         self._digest = hashlib.sha256("\0".join(listing.classes).encode() + repr(listing.shape).encode())
@@ -216,7 +196,7 @@ class _Writer:
             return
         content = hashlib.sha256(data)
         self._digest.update(os.fsencode(f"{split}\0{label}\0{name}\0{content.hexdigest()}\n"))
-        self._digests[split] += content.digest()
+        self._digests += content.digest()
         records = self._records[split]
         records.files.append(name)
         records.labels.append(label)
@@ -236,17 +216,10 @@ class _Writer:
 
     def _close(self) -> None:
         if self._stream is not None:
-            self._stream.flush()
-            os.fsync(self._stream.fileno())
             self._stream.close()
-            self._stream = None
-            self._sums[manifest.shard_name(len(self._shards) - 1)] = self._sum.hexdigest()
-
-    def _write_digests(self) -> None:
-        path = self.part / manifest.DIGESTS
-        path.write_bytes(self._digests["train"] + self._digests["test"])
-        sync(path)
-        self._sums[path.name] = sha256_file(path)
+            name = manifest.shard_name(len(self._shards) - 1)
+            sync(self.part / name)
+            self._sums[name] = self._sum.hexdigest()
 
     def finish(self, allow_bad: bool) -> Manifest:
         self._close()
@@ -259,7 +232,10 @@ class _Writer:
             records.offsets.append(self._offset if split == "test" else (self._records["test"].offsets or [self._offset])[0])
         train = self._records["train"]
         order, held = _validation_order(train, set(self.listing.files["train"][: self.listing.held_out or 0]))
-        self._write_digests()
+        digests = self.part / manifest.DIGESTS
+        digests.write_bytes(self._digests)
+        sync(digests)
+        self._sums[digests.name] = sha256_file(digests)
         result = Manifest(
             digest=self._digest.hexdigest(),
             classes=self.listing.classes,
@@ -288,11 +264,7 @@ def _validation_order(train: Records, held: set[str]) -> tuple[np.ndarray, int |
 
 
 def _bad_images(bad: list[list[str]]) -> str:
-    lines = [f"  {printable(name)}: {printable(reason)}" for name, reason in bad[:SHOWN]]
-    if len(bad) > SHOWN:
-        lines.append(f"  ... and {len(bad) - SHOWN} more")
-    return (
-        f"{len(bad)} image{'s' if len(bad) > 1 else ''} can't be read:\n"
-        + "\n".join(lines)
-        + "\n  Fix or remove them, or leave them out with -e allow_bad_images=true."
-    )
+    lines = [f"{len(bad)} image{'s' if len(bad) > 1 else ''} can't be read:"]
+    lines += [f"  {printable(name)}: {printable(reason)}" for name, reason in bad[:SHOWN]]
+    lines += [f"  ... and {len(bad) - SHOWN} more"] if len(bad) > SHOWN else []
+    return "\n".join([*lines, "  Fix or remove them, or leave them out with -e allow_bad_images=true."])

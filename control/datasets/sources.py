@@ -41,7 +41,7 @@ class Source(Protocol):
     """Images that can be published."""
 
     def scan(self) -> Listing:
-        """List the records; raises DatasetError if the source can't be used."""
+        """List the records; DatasetError if they can't be used."""
 
     def read(self, split: str, index: int) -> bytes:
         """Bytes of one record: an image file, or raw pixels."""
@@ -61,19 +61,10 @@ def source(name: str, needs: str = "") -> Callable[[Factory], Factory]:
     return register
 
 
-def names() -> list[str]:
-    """Names of the registered sources."""
-    return sorted(_SOURCES)
-
-
 def open_source(name: str, path: str | None) -> Source:
-    """The source of that name at that path.
-
-    Raises:
-        DatasetError: no such source, or it needs a path.
-    """
+    """The source of that name at that path; DatasetError if there is none, or if it needs a path."""
     if name not in _SOURCES:
-        raise DatasetError(f"data.source: {name} is unknown{nearest(name, _SOURCES)}; it must be one of: {', '.join(names())}")
+        raise DatasetError(f"data.source: {name} is unknown{nearest(name, _SOURCES)}; it must be one of: {', '.join(sorted(_SOURCES))}")
     factory, needs = _SOURCES[name]
     if path is None and needs:
         raise DatasetError(f"data.path: the source `{name}` needs {needs}")
@@ -81,11 +72,7 @@ def open_source(name: str, path: str | None) -> Source:
 
 
 def detect(dataset: str) -> dict[str, str | None]:
-    """`data.source` and `data.path` for the user's `dataset=`.
-
-    Raises:
-        DatasetError: neither a source's name nor an existing path, or of an unknown kind.
-    """
+    """`data.source` and `data.path` for the user's `dataset=`; DatasetError if it is neither a source's name nor an existing path."""
     alone = sorted(name for name, (_, needs) in _SOURCES.items() if not needs)
     if dataset in alone and not Path(dataset).exists():
         return {"source": dataset, "path": None}
@@ -125,11 +112,7 @@ def fingerprint(files: Iterable[Path]) -> str:
 
 
 def class_names(dataset: str, labels: Mapping[str, Sequence[int]], names: Sequence[str] = ()) -> list[str]:
-    """The classes behind integer labels: `names`, or the numbers themselves.
-
-    Raises:
-        DatasetError: the labels have gaps or do not fit the names, or a split lacks a class.
-    """
+    """The classes behind integer labels: `names`, or the numbers themselves; DatasetError for gaps, or if a split lacks a class."""
     used = sorted({*labels["train"], *labels["test"]})
     last = len(names) - 1 if names else used[-1]
     if used != list(range(len(used))) or used[-1] != last or last < 1:
@@ -141,11 +124,7 @@ def class_names(dataset: str, labels: Mapping[str, Sequence[int]], names: Sequen
 
 
 def check_classes(dataset: str, labels: Mapping[str, Sequence[int]], classes: Sequence[str]) -> None:
-    """Refuse a split that lacks a class, and a dataset with fewer than two.
-
-    Raises:
-        DatasetError: names the split and the class.
-    """
+    """Refuse a split that lacks a class, and a dataset with fewer than two."""
     for split in SPLITS:
         missing = sorted(set(range(len(classes))) - set(labels[split]))
         if missing:

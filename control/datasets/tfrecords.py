@@ -6,7 +6,6 @@ TensorFlow's own examples also work. A file `dataset.json` beside the shards may
 """
 
 import json
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ import numpy as np
 from control.datasets.sources import Listing, class_names, fingerprint, folder_of, source
 from control.project import ROOT
 from trainer.errors import DatasetError, refusal
-from trainer.files import read_json, replacing
+from trainer.files import read_json, replacing, sync
 
 ABOUT = "dataset.json"
 SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test", "eval")}
@@ -29,30 +28,26 @@ FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8")
 """First bytes of JPEG, PNG and GIF files."""
 GUESSED = {3072: ((32, 32, 3), "CHW"), 784: ((28, 28, 1), "HWC")}
 """Default height, width, channels and layout of raw images of these sizes, CIFAR-10's and MNIST's."""
-LAYOUTS = {"HWC": (0, 1, 2), "CHW": (2, 0, 1)}
-"""The order of height, width and channels."""
+LAYOUTS = {"HWC": (0, 1, 2), "CHW": (1, 2, 0)}
+"""Where rows, columns and channels are."""
 INDEXES = Path(".lockstep/sources/tfrecords")
-HEADER = struct.Struct("<QI")
-FOOTER = 4
+HEADER, FOOTER = 12, 4
+"""Bytes around a record: its length with a checksum, and its own checksum."""
 LAYOUT = "TFRecord files named train*, test* (or eval*) and, where there are any, validation*, ending in .tfrecord or .tfrecords"
 
 
 def write(path: Path, images: np.ndarray, labels: np.ndarray) -> None:
-    """Write records of raw images `[n, ...]` uint8 and labels `[n]`, whole or not at all."""
+    """Write records of raw images `[n, ...]` uint8 and labels `[n]`."""
     import tensorflow as tf
 
-    with replacing(path) as part, tf.io.TFRecordWriter(str(part)) as stream:
+    with tf.io.TFRecordWriter(str(path)) as stream:
         for image, label in zip(images, labels, strict=True):
             feature = {
                 "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image.tobytes()])),
                 "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[int(label)])),
             }
             stream.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-
-
-def count(path: Path) -> int:
-    """Number of records in a file, each checked by its checksum."""
-    return sum(1 for _ in _records(path))
+    sync(path)
 
 
 def shards(folder: Path) -> dict[str, list[Path]]:
@@ -69,7 +64,7 @@ class TFRecords:
         self.path = folder_of(path)
         self._records: dict[str, tuple[list[Path], np.ndarray]] = {}
         self._shape: tuple[int, ...] | None = None
-        self._layout = "HWC"
+        self._axes: tuple[int, ...] = LAYOUTS["HWC"]
 
     def scan(self) -> Listing:
         """Count the records and read their labels: every record is read once, and the result is kept while files are untouched."""
@@ -78,10 +73,21 @@ class TFRecords:
             if not files[split]:
                 raise DatasetError(f"dataset {self.path}: there is no {split} in it; it needs {LAYOUT}")
         stamp = fingerprint(sorted({path for paths in files.values() for path in paths} | {self.path / ABOUT}))
-        index = self._index(stamp)
-        about = self._about()
-        self._shape, self._layout = _shape(index, about, self.path)
-        return self._listing(files, index, about, stamp)
+        index, about = self._index(stamp), self._about()
+        self._shape, self._axes = _shape(index, about, self.path)
+        # Validation records are held-out training images: they come first.
+        held = index["validation"]
+        rest = index["train"] + np.array([len(files["validation"]), 0, 0, 0])
+        self._records = {
+            "train": ([*files["validation"], *files["train"]], np.concatenate([held, rest])),
+            "test": (files["test"], index["test"]),
+        }
+        labels = {split: rows[:, 3].tolist() for split, (_, rows) in self._records.items()}
+        classes = class_names(f"dataset {self.path}", labels, [str(name) for name in about.get("classes", [])])
+        names = {split: [f"{split}/{number:07d}" for number in range(len(index[split]))] for split in SPLITS}
+        listed = {"train": names["validation"] + names["train"], "test": names["test"]}
+        shape = tuple(self._shape[axis] for axis in self._axes) if self._shape else None
+        return Listing(self.path.name, classes, listed, labels, stamp, shape, held_out=len(held) or None)
 
     def read(self, split: str, index: int) -> bytes:
         """Bytes of one record's image: an image file, or raw pixels by rows, columns and channels."""
@@ -90,9 +96,7 @@ class TFRecords:
         with files[shard].open("rb") as stream:
             stream.seek(offset)
             image = stream.read(length)
-        if self._shape is None or self._layout == "HWC":
-            return image
-        return np.frombuffer(image, np.uint8).reshape(self._shape).transpose(1, 2, 0).tobytes()
+        return np.frombuffer(image, np.uint8).reshape(self._shape).transpose(self._axes).tobytes() if self._shape else image
 
     def _about(self) -> dict[str, Any]:
         path = self.path / ABOUT
@@ -114,36 +118,18 @@ class TFRecords:
         with np.load(kept) as stored:
             return dict(stored)
 
-    def _listing(self, shards: dict[str, list[Path]], index: dict[str, np.ndarray], about: dict[str, Any], stamp: str) -> Listing:
-        # Validation records are held-out training images: they come first.
-        held, rest = index["validation"], index["train"]
-        shifted = rest + np.array([len(shards["validation"]), 0, 0, 0])
-        self._records = {
-            "train": ([*shards["validation"], *shards["train"]], np.concatenate([held, shifted])),
-            "test": (shards["test"], index["test"]),
-        }
-        labels = {split: rows[:, 3].tolist() for split, (_, rows) in self._records.items()}
-        classes = class_names(f"dataset {self.path}", labels, [str(name) for name in about.get("classes", [])])
-        names = {split: [f"{split}/{number:07d}" for number in range(len(index[split]))] for split in SPLITS}
-        files = {"train": names["validation"] + names["train"], "test": names["test"]}
-        shape = self._shape if self._shape is None or self._layout == "HWC" else (*self._shape[1:], self._shape[0])
-        return Listing(self.path.name, classes, files, labels, stamp, shape, held_out=len(held) or None)
-
 
 def write_index(folder: Path, out: Path) -> None:
-    """Read every record of a folder's shards, and write the position of its image.
+    """Read every record of a folder's shards, and write the position of its image; DatasetError if one is damaged or can't be used.
 
     By split `[records, 4]` int64: number of the shard, offset of the image, its bytes, its label; and `size`: bytes of the first
     image, or 0 if it is a file, then the sides in its record.
-
-    Raises:
-        DatasetError: a file is damaged, or records can't be used.
     """
     index, size = {}, None
     for split, files in shards(folder).items():
         rows: list[tuple[int, int, int, int]] = []
         for number, path in enumerate(files):
-            for offset, record, features in _records(path):
+            for offset, record, features in read_records(path):
                 image, label = _fields(features, path, len(rows))
                 own = _size(image, features)
                 size = size or own
@@ -156,18 +142,18 @@ def write_index(folder: Path, out: Path) -> None:
         np.savez(stream, allow_pickle=False, size=np.asarray(size, np.int64), **index)
 
 
-def _records(path: Path) -> Iterator[tuple[int, bytes, Any]]:
+def read_records(path: Path) -> Iterator[tuple[int, bytes, Any]]:
     """The offset of each record in a file, its bytes, and its features; TensorFlow verifies its checksums."""
     import tensorflow as tf
     from google.protobuf.message import DecodeError
 
-    offset = HEADER.size
+    offset = HEADER
     try:
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
             yield offset, record, tf.train.Example.FromString(record).features.feature
-            offset += len(record) + FOOTER + HEADER.size
+            offset += len(record) + FOOTER + HEADER
     except (tf.errors.DataLossError, DecodeError) as error:
-        raise DatasetError(f"{path}: truncated or damaged after byte {offset - HEADER.size:,}: {str(error).splitlines()[0]}") from None
+        raise DatasetError(f"{path}: truncated or damaged after byte {offset - HEADER:,}: {str(error).splitlines()[0]}") from None
     except tf.errors.OpError as error:
         raise DatasetError(f"{path}: can't be read: {error.message}") from None
 
@@ -188,7 +174,7 @@ def _is_file(image: bytes) -> bool:
 
 
 def _check_like_first(image: bytes, own: tuple[int, ...], first: tuple[int, ...], where: str) -> None:
-    """Refuse raw pixels among files, and pixels of another size or shape; sizes are those of `_size`."""
+    """Refuse raw pixels among files, and pixels of another size or shape."""
     if first[0] and len(image) != first[0]:
         raise DatasetError(f"{where} has an image of {len(image):,} bytes, the first one {first[0]:,} raw ones; all must be alike")
     if not first[0] and not _is_file(image):
@@ -198,6 +184,7 @@ def _check_like_first(image: bytes, own: tuple[int, ...], first: tuple[int, ...]
 
 
 def _size(image: bytes, features: Any) -> tuple[int, ...]:
+    """Bytes of a raw image, or 0 for an image file, and the sides in its record."""
     if _is_file(image):
         return (0,)
     for names in SIDES:
@@ -206,27 +193,23 @@ def _size(image: bytes, features: Any) -> tuple[int, ...]:
     return (len(image),)
 
 
-def _shape(index: dict[str, np.ndarray], about: dict[str, Any], path: Path) -> tuple[tuple[int, ...] | None, str]:
-    """Shape and layout of raw pixels; None for image files.
-
-    Raises:
-        DatasetError: the shape is unknown, or does not fit the bytes.
-    """
+def _shape(index: dict[str, np.ndarray], about: dict[str, Any], path: Path) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
+    """Shape of raw pixels, None for image files; and its axes of rows, columns and channels."""
     size, *sides = index["size"].tolist()
     if size == 0:
-        return None, "HWC"
+        return None, LAYOUTS["HWC"]
     guessed, usual = GUESSED.get(size, ((), "HWC"))
     layout = str(about.get("layout", "HWC" if sides or "shape" in about else usual))
     if layout not in LAYOUTS:
         raise DatasetError(f"{path / ABOUT}: layout {layout}; raw pixels are HWC (rows, columns, channels) or CHW (channels first)")
-    order = LAYOUTS[layout]
-    shape = tuple(about.get("shape", [(sides or guessed)[axis] for axis in order] if sides or guessed else []))
+    axes = LAYOUTS[layout]
+    shape = tuple(about.get("shape", [(sides or guessed)[axes.index(axis)] for axis in range(3)] if sides or guessed else []))
     if len(shape) != 3 or int(np.prod(shape)) != size:
         known = f"with shape {list(shape)} and layout {layout}" if shape else "of unknown shape"
         raise DatasetError(
             f"dataset {path}: its images are {size:,} raw bytes, {known}; give shape and layout in {path / ABOUT}: "
             + json.dumps({"shape": [3, 32, 32], "layout": "CHW"})
         )
-    if (channels := shape[order.index(2)]) not in (1, 3):
+    if (channels := shape[axes[2]]) not in (1, 3):
         raise DatasetError(f"dataset {path}: its raw images have {channels} channels ({list(shape)}, {layout}); it must be 1 (grey) or 3")
-    return shape, layout
+    return shape, axes

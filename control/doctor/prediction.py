@@ -1,15 +1,22 @@
-"""Predicted speed of a cluster, from one host's step, the bytes of a step and the measured network. Pure functions.
+"""Predicted speed of a cluster, from one host's step, the bytes of a step and the measured network; compared with what a training measures.
 
 Gradients are summed by a ring all-reduce, which moves the fewest bytes possible: Patarasuk and Yuan, Bandwidth optimal
 all-reduce algorithms for clusters of workstations, JPDC 69 (2009).
 """
 
+import datetime
+import hashlib
+import json
 import statistics
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from control import text
+from control import host_labels, project, text
 from trainer.errors import LockstepError
+from trainer.files import read_json, write_json
+
+FOLDER = project.PRIVATE / "predictions"
 
 
 @dataclass(frozen=True)
@@ -48,13 +55,7 @@ def wire_seconds(workers: int, gradient_bytes: int, mbit_s: float) -> float:
 
 
 def handling(step_seconds: float, bare: Prediction, gradient_bytes: int) -> float:
-    """Seconds per byte to handle what is sent, from one measured step with that many workers; never below 0.
-
-    Args:
-        step_seconds: a measured step of all workers.
-        bare: the prediction for it, without handling.
-        gradient_bytes: bytes that a host contributes to the sum: `bytes_per_step`, or less with compression.
-    """
+    """Seconds per byte to handle what is sent, from a measured step and its `bare` prediction without handling; never below 0."""
     sent = wire_bytes(bare.workers, gradient_bytes)
     return max(0.0, step_seconds - bare.step_s) / sent if sent else 0.0
 
@@ -62,20 +63,17 @@ def handling(step_seconds: float, bare: Prediction, gradient_bytes: int) -> floa
 def step(
     compute: list[float], images: float, gradient_bytes: int, mbit_s: float | None, rtt_ms: float | None, s_per_byte: float = 0.0
 ) -> Prediction:
-    """The step of hosts that work in parallel and wait for the slowest.
+    """The step of hosts that work in parallel and wait for the slowest; LockstepError for several hosts without a bandwidth.
 
     Nothing overlaps: an implementation that overlaps communication and computing is faster than this.
 
     Args:
         compute: seconds of each host's own work per step.
         images: images per host and step.
-        gradient_bytes: bytes that a host contributes to the sum: `bytes_per_step`, or less with compression.
+        gradient_bytes: bytes that each host contributes to the sum: `bytes_per_step`, or less with compression.
         mbit_s: bandwidth of the slowest link in use; may be None for one host.
         rtt_ms: longest round trip between neighbours; None counts as 0.
         s_per_byte: result of `handling`.
-
-    Raises:
-        LockstepError: several hosts without a bandwidth.
     """
     workers = len(compute)
     if workers > 1 and not mbit_s:
@@ -95,13 +93,8 @@ def curve(
 ) -> list[Prediction]:
     """Predictions for 1 to all workers, in the order of the inventory.
 
-    Args:
-        hosts: names in the order of the inventory.
-        compute: seconds of one host's step by name; a host that was not measured gets the median of the others.
-        images: images per host and step.
-        gradient_bytes: bytes that a host contributes to the sum: `bytes_per_step`, or less with compression.
-        network: results of `network_probe` by host.
-        s_per_byte: result of `handling`.
+    Args as in `step`, but `compute` is by name, where a host that was not measured gets the median of the others; and `network`:
+    results of `network_probe` by host.
     """
     usual = statistics.median(compute.values())
     seconds = [compute.get(name, usual) for name in hosts]
@@ -115,8 +108,7 @@ def slowest(hosts: list[str], network: dict[str, Any]) -> float | None:
     """Mbit/s of a ring's slowest link: measured with all sending at once, if between these hosts; otherwise one by one."""
     values = []
     for host, neighbour in ring(hosts):
-        # With fewer hosts than in the simultaneous measurement a shared switch is less busy, but a host's own port is
-        # not.
+        # With fewer hosts than in the simultaneous measurement a shared switch is less busy, but a host's own port is not.
         at_once = network.get(host, {}).get("ring") or {}
         values += [_pair(network, host, neighbour).get("mbit_s"), at_once.get("mbit_s") if at_once.get("to") == neighbour else None]
     return min(filter(None, values), default=None)
@@ -129,13 +121,12 @@ def longest(hosts: list[str], network: dict[str, Any]) -> float | None:
 
 
 def _pair(network: dict[str, Any], host: str, other: str) -> dict[str, Any]:
-    """The measurement from one host to another; empty if there is none."""
     pair: dict[str, Any] = network.get(host, {}).get("pairs", {}).get(other, {})
     return pair
 
 
 def ring(hosts: list[str]) -> list[tuple[str, str]]:
-    """Neighbours: each host with the next, the last with the first; none for one host."""
+    """Each host with the next, the last with the first; none for one host."""
     return list(zip(hosts, [*hosts[1:], hosts[0]], strict=True)) if len(hosts) > 1 else []
 
 
@@ -162,9 +153,36 @@ class Percent(float):
         return f"{float(self):.0%}"
 
 
-def as_dicts(predictions: list[Prediction]) -> list[dict[str, Any]]:
-    """For `doctor.json`."""
-    return [asdict(one) for one in predictions]
+def _path(config: dict[str, Any], batch: int) -> Path:
+    """The file for a model, its input, its reduction and the images per worker and step."""
+    key = {"model": config["model"], "size": config["data"]["image_size"], "reduction": config["reduction"], "batch": batch}
+    return FOLDER / f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}.json"
+
+
+def local_batch(counts: dict[str, Any]) -> int:
+    """Images per worker and step, rounded down."""
+    return max(1, int(counts["global_batch"]) // int(counts["workers"]))
+
+
+def save(plan: dict[str, Any], predictions: list[Prediction]) -> None:
+    """Write a prediction for the plan's hosts, 1 to all."""
+    value = {
+        "made_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
+        "hosts": [host_labels.place(host) for host in plan["hosts"]],
+        "predictions": [asdict(one) for one in predictions],
+    }
+    write_json(_path(plan["config"], local_batch(plan["counts"])), value)
+
+
+def expected(config: dict[str, Any], record: dict[str, Any]) -> float | None:
+    """Images/s that the doctor predicted for a run (its config.yml and cluster.json), or None without a prediction for those hosts."""
+    file = _path(config, local_batch(record["counts"]))
+    if not file.is_file():
+        return None
+    forecast, names = read_json(file), [host_labels.place(host) for host in record["hosts"]]
+    if forecast["hosts"][: len(names)] != names:
+        return None
+    return float(forecast["predictions"][len(names) - 1]["images_per_s"])
 
 
 def sentence(predicted: float, measured: float) -> str:

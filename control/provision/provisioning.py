@@ -5,13 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from control.doctor.checks import one_folder
+from control.doctor.checks.across import one_folder
+from control.doctor.checks.host import MACHINES, supported
 from control.provision.wheels import Target
 from trainer.errors import LockstepError
 
 PYTHONS = ("python3", "python3.13", "python3.12", "python3.11")
-OLDEST, NEWEST = (3, 11), (3, 13)
-MACHINES = ("x86_64", "aarch64")
 GPU_MACHINE = "x86_64"
 PYTHON_FACTS = (
     "import sys, importlib.util as u; print('%d.%d.%d' % sys.version_info[:3], sys.maxsize > 2**32, u.find_spec('ensurepip') is not None)"
@@ -88,7 +87,7 @@ class Look:
     def python(self) -> tuple[str, str] | None:
         """Path and version of the first Python that TensorFlow runs on."""
         for path, version, wide in self.pythons:
-            if version and wide and OLDEST <= _minor(version) <= NEWEST:
+            if version and wide and supported(version):
                 return path, version
         return None
 
@@ -122,11 +121,6 @@ class Look:
             "target": asdict(target) if target else {},
             "wheels": target.key if target else "",
         }
-
-
-def _minor(version: str) -> tuple[int, int]:
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
 
 
 def parse(output: str) -> Look:

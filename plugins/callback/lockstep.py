@@ -203,13 +203,13 @@ class CallbackModule(Default):
 
     def _unreachable(self, result):
         """The meaning of an SSH error, and its fix."""
-        from control.doctor import checks
+        from control.doctor.checks.ssh_errors import ssh
 
         name = result.host.get_name()
         variables = self._variables.get_vars(play=self._play, host=result.host) if self._variables else result.host.get_vars()
         host = {"name": name, "address": str(variables.get("ansible_host", name))}
         host |= {key: variables[name] for key, name in (("user", "ansible_user"), ("ssh_port", "ansible_port")) if name in variables}
-        finding = checks.ssh(host, str(self._returned(result).get("msg", "")))
+        finding = ssh(host, str(self._returned(result).get("msg", "")))
         return shown(f"{name}: {finding.value}. Fix: {finding.fix}")
 
     def v2_playbook_on_stats(self, stats):

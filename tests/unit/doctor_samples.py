@@ -1,7 +1,7 @@
 """Five healthy hosts as the probes see them, and what the doctor says after a change."""
 
-from control.doctor import checks
-from control.doctor.checks import OK, Requirement
+from control.doctor.checks import across, report
+from control.doctor.checks.model import OK, Requirement
 
 NAMES = ["node01", "node02", "node03", "node04", "node05"]
 TOKEN = "/mnt/shared/lockstep/tokens/1"
@@ -94,9 +94,9 @@ def doctor(change=None, network=None, hosts=None, need=NEED):
     facts = {host["name"]: healthy(host["name"]) for host in hosts}
     if change:
         change(facts)
-    found = checks.examine(hosts, facts, network, need)
+    found = across.examine(hosts, facts, network, need)
     assert {check.host for check in found} >= {host["name"] for host in hosts}
-    return checks.render([check for check in found if check.level != OK]).splitlines()[:-1]
+    return report.render([check for check in found if check.level != OK]).splitlines()[:-1]
 
 
 def setting(*path):

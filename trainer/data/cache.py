@@ -7,17 +7,15 @@ control node, and every record against the manifest's digest each time it is rea
 checked bytes, and reused as long as its files are untouched.
 """
 
-import contextlib
 import fcntl
 import functools
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -35,28 +33,20 @@ RECORD = "cache.json"
 Progress = Callable[[int, int], None]
 
 
-class Images(Protocol):
-    """Random access to the images of one split."""
-
-    labels: np.ndarray
-
-    def gather(self, indices: np.ndarray) -> np.ndarray:
-        """Images `[len(indices), height, width, channels]` uint8."""
-
-
 class Cached:
-    """Images in a memory-mapped file."""
+    """The images of one split in a memory-mapped file."""
 
-    def __init__(self, pixels: np.ndarray, labels: np.ndarray):
-        self._pixels, self.labels = pixels, labels
+    def __init__(self, folder: Path, manifest: Manifest, split: str):
+        self._pixels = np.load(folder / f"{split}-images.npy", mmap_mode="r")
+        self.labels = np.asarray(manifest.records(split).labels, np.int32)
 
     def gather(self, indices: np.ndarray) -> np.ndarray:
-        """Copy images out of the file (or the kernel's page cache)."""
+        """Copy images `[len(indices), height, width, channels]` uint8 out of the file (or the kernel's page cache)."""
         return self._pixels[indices]
 
 
 class Decoded:
-    """Images decoded from the published packs by a few threads each time they are requested.
+    """The images of one split, decoded from the published packs by a few threads each time they are requested.
 
     Threads, not processes: Pillow releases the GIL while it decodes and resizes, images need no copy between processes, and
     no process is left behind when a worker is killed. docs/benchmarks.md has measurements of both.
@@ -85,15 +75,15 @@ class Decoded:
         return images
 
 
+Images = Cached | Decoded
+"""Random access to the images of one split."""
+
+
 class PackReader:
     """Records of one split in the published pack files, each checked against its digest whenever it is read."""
 
     def __init__(self, packs: Path, manifest: Manifest, split: str):
-        """Open the packs.
-
-        Raises:
-            DatasetError: a file is missing, or the digests differ from the published ones.
-        """
+        """Open the packs; DatasetError if a file is missing, or the digests differ from the published ones."""
         self._manifest, self._records = manifest, manifest.records(split)
         self._paths = [packs / manifests.shard_name(number) for number in range(len(manifest.shards))]
         try:
@@ -106,11 +96,7 @@ class PackReader:
         self._digests = digests[32 * first : 32 * (first + len(self._records.files))]
 
     def image(self, index: int) -> np.ndarray:
-        """One image `[height, width, channels]` uint8, decoded but not fitted.
-
-        Raises:
-            DatasetError: its bytes differ from the published ones.
-        """
+        """One image `[height, width, channels]` uint8, decoded but not fitted; DatasetError if its bytes differ from the published ones."""
         data = self._record(index)
         if self._manifest.shape is not None:
             return np.frombuffer(data, np.uint8).reshape(self._manifest.shape)
@@ -139,16 +125,18 @@ def open_images(
     if total * int(np.prod(size)) > limit_mb * 2**20:
         return manifest, {split: Decoded(published.folder, manifest, split, size, loaders) for split in SPLITS}
     folder = caches / f"{manifest.sha256[:16]}-{'x'.join(map(str, size))}"
-    with _locked(folder):
-        if folder.is_dir() and not untouched(folder, manifest):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(folder.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.is_dir() and not _untouched(folder, manifest):
             print(f"{folder} was changed since it was built; it is built again", flush=True)
             shutil.rmtree(folder)
         if not folder.is_dir():
             _build(manifest, published, folder, size, progress)
-    return manifest, {split: _open(folder, manifest, split) for split in SPLITS}
+    return manifest, {split: Cached(folder, manifest, split) for split in SPLITS}
 
 
-def untouched(folder: Path, manifest: Manifest) -> bool:
+def _untouched(folder: Path, manifest: Manifest) -> bool:
     """Whether a cache was built from this dataset and is unchanged, by its files' sizes and times."""
     try:
         return bool(read_json(folder / RECORD) == _record(folder, manifest))
@@ -161,30 +149,21 @@ def _record(folder: Path, manifest: Manifest) -> dict[str, object]:
     return {"manifest": manifest.sha256, "files": files}
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(folder.name + ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _open(folder: Path, manifest: Manifest, split: str) -> Cached:
-    pixels = np.load(folder / f"{split}-images.npy", mmap_mode="r")
-    return Cached(pixels, np.asarray(manifest.records(split).labels, np.int32))
-
-
 def _build(manifest: Manifest, published: Published, folder: Path, size: tuple[int, ...], progress: Progress) -> None:
-    for stale in folder.parent.glob(f".part-{folder.name}-*"):
+    prefix = f".part-{folder.name}-"
+    for stale in folder.parent.glob(f"{prefix}*"):
         shutil.rmtree(stale)
-    part = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".part-{folder.name}-"))
-    try:
-        jobs = list(_jobs(manifest, published, part, size))
-        total, done = sum(job[-1] - job[-2] for job in jobs), 0
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix, ignore_cleanup_errors=True) as temporary:
+        part, chunks, done = Path(temporary), [], 0
+        counts = {split: len(manifest.records(split).files) for split in SPLITS}
+        step = CHUNK if manifest.shape is None else 8192
+        for split, count in counts.items():
+            np.lib.format.open_memmap(part / f"{split}-images.npy", "w+", np.uint8, (count, *size)).flush()
+            chunks += [(split, start, min(start + step, count)) for start in range(0, count, step)]
         with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for job, _ in zip(jobs, pool.map(_decode_chunk, jobs), strict=True):
-                done += job[-1] - job[-2]
-                progress(done, total)
+            for finished in pool.map(functools.partial(_decode_chunk, published, part, size), chunks):
+                done += finished
+                progress(done, sum(counts.values()))
         part.chmod(FOLDER)
         for path in part.iterdir():
             sync(path)
@@ -192,20 +171,6 @@ def _build(manifest: Manifest, published: Published, folder: Path, size: tuple[i
         sync(part)
         part.rename(folder)
         sync(folder.parent)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-Job = tuple[Published, Path, str, tuple[int, ...], int, int]
-
-
-def _jobs(manifest: Manifest, published: Published, part: Path, size: tuple[int, ...]) -> Iterator[Job]:
-    for split in SPLITS:
-        count = len(manifest.records(split).files)
-        np.lib.format.open_memmap(part / f"{split}-images.npy", "w+", np.uint8, (count, *size)).flush()
-        step = CHUNK if manifest.shape is None else 8192
-        for start in range(0, count, step):
-            yield published, part, split, size, start, min(start + step, count)
 
 
 @functools.cache
@@ -213,8 +178,9 @@ def _reader(published: Published, split: str) -> PackReader:
     return PackReader(published.folder, manifests.load(published), split)
 
 
-def _decode_chunk(job: Job) -> None:
-    published, part, split, size, start, stop = job
+def _decode_chunk(published: Published, part: Path, size: tuple[int, ...], chunk: tuple[str, int, int]) -> int:
+    """Decode images into their file; their number."""
+    split, start, stop = chunk
     reader = _reader(published, split)
     pixels = np.lib.format.open_memmap(part / f"{split}-images.npy", "r+")
     images = [reader.image(index) for index in range(start, stop)]
@@ -223,3 +189,4 @@ def _decode_chunk(job: Job) -> None:
     else:
         pixels[start:stop] = np.stack([fit(image, size) for image in images])
     pixels.flush()
+    return len(images)

@@ -16,10 +16,8 @@ ORIENTATION, LYING = 0x0112, 5
 def decode(data: bytes) -> np.ndarray:
     """Decode an image file to `[height, width, channels]` uint8, channels 1 (grey) or 3 (colour).
 
-    Takes the first frame of an animation, turns it upright by its EXIF orientation and drops transparency.
-
-    Raises:
-        ValueError: the bytes are not a complete JPEG, PNG, BMP or GIF; the text says what is wrong.
+    Takes the first frame of an animation, turns it upright by its EXIF orientation and drops transparency. ValueError says why the
+    bytes are not a complete JPEG, PNG, BMP or GIF.
     """
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
@@ -33,19 +31,15 @@ def decode(data: bytes) -> np.ndarray:
 
 
 def shape_of(data: bytes) -> tuple[int, int, int]:
-    """Height, width and channels that `decode` would return, from the file's header alone.
-
-    Raises:
-        ValueError: not a JPEG, PNG, BMP or GIF.
-    """
+    """Height, width and channels that `decode` would return, from the file's header alone; ValueError if it is no image."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
             turned = image.getexif().get(ORIENTATION, 1) >= LYING
-            grey = image.mode.startswith("I") or image.mode in GREY
+            channels = 1 if image.mode.startswith("I") or image.mode in GREY else 3
     except Exception as error:
         raise ValueError(str(error)) from None
-    return (width, height, 1 if grey else 3) if turned else (height, width, 1 if grey else 3)
+    return (width, height, channels) if turned else (height, width, channels)
 
 
 def _to_array(image: Image.Image) -> np.ndarray:
@@ -66,33 +60,19 @@ def fit(image: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
 def fit_batch(images: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """Fit `[n, h, w, c]` uint8, all of one shape, to `[n, *size]`.
 
-    Grey is repeated to colour, and colour is converted to grey (ITU-R 601 luma). An image smaller
-    by less than half is padded with zeros around it; any other is resized (bilinear with
-    antialiasing, aspect ratio not kept).
+    Grey is repeated to colour, and colour is converted to grey (ITU-R 601 luma). An image smaller by less than half is padded with
+    zeros around it; any other is resized (bilinear with antialiasing, aspect ratio not kept).
     """
     height, width, channels = size
-    if images.shape[-1] != channels:
-        grey_to_colour = channels == 3
-        images = np.repeat(images, 3, axis=-1) if grey_to_colour else np.stack([_luma(image) for image in images])
+    if channels > images.shape[-1]:
+        images = np.repeat(images, 3, axis=-1)
+    elif channels < images.shape[-1]:
+        images = np.stack([np.asarray(Image.fromarray(image).convert("L"))[..., None] for image in images])
     if images.shape[1:] == size:
         return images
-    if all(wanted / 2 < side <= wanted for side, wanted in zip(images.shape[1:3], size[:2], strict=True)):
-        return _pad(images, size)
-    return np.stack([_resize(image, width, height) for image in images])
-
-
-def _luma(image: np.ndarray) -> np.ndarray:
-    return np.asarray(Image.fromarray(image).convert("L"))[..., None]
-
-
-def _pad(images: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """Pad `[n, h, w, c]` with zeros to `[n, *size]`, the image in the middle."""
-    rows, columns = (wanted - side for wanted, side in zip(size[:2], images.shape[1:3], strict=True))
-    margins = ((0, 0), (rows // 2, rows - rows // 2), (columns // 2, columns - columns // 2), (0, 0))
-    return np.pad(images, margins)
-
-
-def _resize(image: np.ndarray, width: int, height: int) -> np.ndarray:
-    channels = image.shape[-1]
-    resized = Image.fromarray(image[..., 0] if channels == 1 else image).resize((width, height), Image.Resampling.BILINEAR)
-    return np.asarray(resized).reshape(height, width, channels)
+    rows, columns = height - images.shape[1], width - images.shape[2]
+    if 0 <= rows < height / 2 and 0 <= columns < width / 2:
+        return np.pad(images, ((0, 0), (rows // 2, rows - rows // 2), (columns // 2, columns - columns // 2), (0, 0)))
+    pictures = [Image.fromarray(image[..., 0] if channels == 1 else image) for image in images]
+    resized = [np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR)) for picture in pictures]
+    return np.stack(resized).reshape(-1, *size)

@@ -98,11 +98,7 @@ def save(manifest: Manifest, folder: Path) -> Manifest:
 
 
 def load(published: Published) -> Manifest:
-    """Read a published dataset's manifest.
-
-    Raises:
-        DatasetError: there is none, it is not the published one, or it has another format.
-    """
+    """Read a published dataset's manifest; DatasetError if there is none, it is not the published one, or it has another format."""
     path = published.folder / FILE
     if not path.is_file():
         raise DatasetError(f"{published.folder}: no dataset is published there (no {FILE}); run ansible-playbook train.yml to publish it")
@@ -115,10 +111,6 @@ def load(published: Published) -> Manifest:
 
 
 def check(what: Path | str, found: str, wanted: str) -> None:
-    """Refuse bytes that differ from the published ones.
-
-    Raises:
-        DatasetError: names the file or record and both digests.
-    """
+    """Refuse bytes that differ from the published ones, with a DatasetError that names the file or record and both digests."""
     if found != wanted:
         raise DatasetError(f"{what} has SHA-256 {found[:16]}..., and {wanted[:16]}... was published. {REMEDY}")

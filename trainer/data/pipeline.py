@@ -1,7 +1,9 @@
 """Batches for the inner loop: taken from the exact partition, gathered one call ahead in a thread."""
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import collections
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -77,6 +79,16 @@ def _next_multiple(number: int, of: int) -> int:
     return (number // of + 1) * of
 
 
+def in_order(pool: Executor, work: Callable[[Any], Any], items: Iterable[Any], ahead: int) -> Iterator[Any]:
+    """The results for items, in order, with `ahead` more of them in progress or waiting to be taken."""
+    under_way: collections.deque[Future[Any]] = collections.deque()
+    for item in items:
+        under_way.append(pool.submit(work, item))
+        if len(under_way) > ahead:
+            yield under_way.popleft().result()
+    yield from (future.result() for future in under_way)
+
+
 class Feeder:
     """Gathers a worker's batches, one call ahead of training."""
 
@@ -88,14 +100,7 @@ class Feeder:
 
     def epoch(self, plan: EpochPlan, planned: Iterator[Call]) -> Iterator[tuple[Call, Batch]]:
         """The batches of an epoch's calls, in order."""
-        ahead: Future[tuple[Call, Batch]] | None = None
-        for call in planned:
-            following = self._thread.submit(self._gather, plan, call)
-            if ahead is not None:
-                yield ahead.result()
-            ahead = following
-        if ahead is not None:
-            yield ahead.result()
+        return in_order(self._thread, functools.partial(self._gather, plan), planned, 1)
 
     def _gather(self, plan: EpochPlan, call: Call) -> tuple[Call, Batch]:
         steps = range(call.first, call.first + call.steps)

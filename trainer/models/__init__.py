@@ -5,6 +5,6 @@ be checked without it.
 """
 
 from trainer.models import cnn, resnet  # noqa: F401 - models register themselves
-from trainer.models.registry import build, names, options_of, section_of
+from trainer.models.registry import MODELS, build, options_of, section_of
 
-__all__ = ["build", "names", "options_of", "section_of"]
+__all__ = ["MODELS", "build", "options_of", "section_of"]

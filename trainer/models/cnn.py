@@ -79,11 +79,6 @@ def fashion_cnn(options: FashionOptions, size: Size, classes: int) -> "keras.Mod
 
 
 def _check(name: str, dropout: float, size: Size) -> None:
-    """Refuse an invalid dropout, and images that can't be halved often enough.
-
-    Raises:
-        ConfigError: names the value and the rule.
-    """
     if not 0 <= dropout < 1:
         raise ConfigError(f"model.dropout: {dropout} is not allowed; it must be from 0 to below 1")
     if min(size[:2]) < 8:

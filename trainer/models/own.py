@@ -18,11 +18,7 @@ GIVEN = ("size", "classes")
 
 
 def section(given: str) -> dict[str, str]:
-    """The configuration section `model` for `FILE.py:FUNCTION`.
-
-    Raises:
-        ConfigError: there is no such function.
-    """
+    """The configuration section `model` for `FILE.py:FUNCTION`; ConfigError if there is no such function."""
     function = own.find("model", given)
     return {"name": NAME, "file": function.file, "function": function.name, "source": function.source}
 
@@ -30,8 +26,7 @@ def section(given: str) -> dict[str, str]:
 def options_of(given: dict[str, Any]) -> dict[str, Any]:
     """The model's own options, checked by name without running the file.
 
-    Raises:
-        ConfigError: the section is incomplete, the function does not take `size, classes`, or an option is unknown.
+    ConfigError: the section is incomplete, the function does not take `size, classes`, or an option is unknown.
     """
     missing = [key for key in KEYS if not isinstance(given.get(key), str)]
     if missing:
@@ -51,11 +46,7 @@ def options_of(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def build(given: dict[str, Any], size: tuple[int, ...], classes: int) -> "keras.Model":
-    """Build the model and check that it fits.
-
-    Raises:
-        ConfigError: its code raised an error, or did not return a model for these images and classes.
-    """
+    """Build the model; ConfigError if its code raised an error, or did not return a model for these images and classes."""
     function, options = _function(given), options_of(given)
     builder = own.load("model", function)
     with own.explaining_errors("model", function):
@@ -98,11 +89,7 @@ def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int
 
 
 def check_reopens(given: dict[str, Any], model: "keras.Model") -> None:
-    """Refuse a model that could be trained and saved but not reopened; the built-in models can be.
-
-    Raises:
-        ConfigError: it can't be reopened; says why.
-    """
+    """Refuse a model that could be trained and saved but not reopened (ConfigError says why); the built-in models can be."""
     if given["name"] != NAME:
         return
     import keras

@@ -1,7 +1,6 @@
 """The registry of models. A model takes one file, one decorator and one YAML file."""
 
 import dataclasses
-import json
 import math
 import typing
 from collections.abc import Callable
@@ -23,52 +22,31 @@ class NoOptions:
     """A model without options of its own."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """A registered model: its builder and its options."""
-
-    build: Builder
-    options: type
-
-
-_MODELS: dict[str, Entry] = {}
+MODELS: dict[str, tuple[Builder, type]] = {}
+"""The registered models: how each is built, and its options."""
 
 
 def model(name: str, options: type = NoOptions) -> Callable[[Builder], Builder]:
     """Register `build(options, input_size, classes) -> keras.Model` (which returns logits) under a name."""
 
     def register(build: Builder) -> Builder:
-        _MODELS[name] = Entry(build, options)
+        MODELS[name] = build, options
         return build
 
     return register
 
 
-def entry(name: str) -> Entry:
-    """The registered model of that name."""
-    return _MODELS[name]
-
-
-def names() -> list[str]:
-    """Names of the registered models."""
-    return sorted(_MODELS)
-
-
 def options_of(section: dict[str, Any]) -> Any:
-    """The model's own options, from a configuration's `model` section.
-
-    Raises:
-        ConfigError: unknown model or option (with the nearest known one), or a value of the wrong type.
-    """
+    """The model's own options, from a configuration's `model` section; ConfigError for an unknown model or option, or a wrong type."""
     name = section["name"]
     if name == own.NAME:
         return own.options_of(section)
-    if name not in _MODELS:
+    if name not in MODELS:
         raise ConfigError(
-            f"model.name: {name} is unknown{nearest(name, _MODELS)}; it must be one of: {', '.join(names())}; "
+            f"model.name: {name} is unknown{nearest(name, MODELS)}; it must be one of: {', '.join(sorted(MODELS))}; "
             "or give your own: -e model=FILE.py:FUNCTION"
         )
-    kind = _MODELS[name].options
+    kind = MODELS[name][1]
     hints = typing.get_type_hints(kind)
     values = {key: value for key, value in section.items() if key != "name"}
     for key, value in values.items():
@@ -82,16 +60,9 @@ def options_of(section: dict[str, Any]) -> Any:
 
 
 def section_of(section: dict[str, Any]) -> dict[str, Any]:
-    """A configuration's `model` section with every option written out as in YAML; that of a user's own model is unchanged.
-
-    Raises:
-        ConfigError: as `options_of`.
-    """
+    """A configuration's `model` section with every option written out; that of a user's own model is unchanged."""
     options = options_of(section)
-    if section["name"] == own.NAME:
-        return section
-    written: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(options)))
-    return {"name": section["name"], **written}
+    return section if section["name"] == own.NAME else {"name": section["name"], **dataclasses.asdict(options)}
 
 
 def build(section: dict[str, Any], size: Size, classes: int) -> "keras.Model":
@@ -99,4 +70,4 @@ def build(section: dict[str, Any], size: Size, classes: int) -> "keras.Model":
     if section["name"] == own.NAME:
         return own.build(section, size, classes)
     options = options_of(section)
-    return _MODELS[section["name"]].build(options, size, classes)
+    return MODELS[section["name"]][0](options, size, classes)

@@ -29,15 +29,10 @@ class Convert(Task):
         argv += ["--digest", str(options["digest"])] if "digest" in options else []
         argv += ["--check"] if self.check_mode else []
         result = trainer_process.run(argv, f"converting {kind}")
-        return {"changed": result["changed"], "show_last": shown(kind, path, out, result, self.check_mode)}
-
-
-def shown(kind: str, path: Path, out: Path, result: dict[str, Any], check: bool) -> str:
-    """A table of the files, and the next commands."""
-    state = "already converted to" if not result["changed"] else "would be written to" if check else "written to"
-    rows = [
-        [name, f"{file['records']:,}", f"{file['bytes'] / 1e6:,.1f}" if "bytes" in file else "-"] for name, file in result["files"].items()
-    ]
-    folder = project.relative(out)
-    commands = text.next_commands([("train on it", f"ansible-playbook train.yml -e config=resnet_cifar -e dataset={folder}")])
-    return f"{kind} from {path}: {state} {folder}\n{text.table(['file', 'records', 'MB'], rows)}\n\n{commands}"
+        state = "already converted to" if not result["changed"] else "would be written to" if self.check_mode else "written to"
+        sizes = {name: f"{file['bytes'] / 1e6:,.1f}" if "bytes" in file else "-" for name, file in result["files"].items()}
+        rows = [[name, f"{file['records']:,}", sizes[name]] for name, file in result["files"].items()]
+        folder = project.relative(out)
+        commands = text.next_commands([("train on it", f"ansible-playbook train.yml -e config=resnet_cifar -e dataset={folder}")])
+        shown = f"{kind} from {path}: {state} {folder}\n{text.table(['file', 'records', 'MB'], rows)}\n\n{commands}"
+        return {"changed": result["changed"], "show_last": shown}

@@ -52,11 +52,7 @@ class Publish(Task):
 
 
 def without(plan: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
-    """The plan, adjusted to the readable images if others turned out to be unreadable.
-
-    Raises:
-        LockstepError: too few are left.
-    """
+    """The plan, adjusted to the readable images if others turned out to be unreadable; LockstepError if too few are left."""
     sizes = schedule.counts(configs.build(plan["config"]), len(plan["hosts"]), record["train"], record["held_out"])
     schedule.check_sizes(sizes, len(plan["hosts"]))
     kept = {"train": record["train"], "test": record["test"], "left_out": len(record["excluded"])}

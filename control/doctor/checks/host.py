@@ -1,23 +1,48 @@
 """Checks of one host alone."""
 
+import ipaddress
 from collections.abc import Iterator
+from typing import Any
 
-from control.doctor.checks.addresses import own_name
-from control.doctor.checks.clocks import clock
-from control.doctor.checks.model import FAIL, OK, WARN, Check, Subject, grade
-from control.doctor.checks.packages import python
-from control.doctor.checks.shared_folder import dfs, files
+from control.doctor.checks.model import FAIL, OK, WARN, Check, Subject, grade, on
 
 MACHINES = ("x86_64", "aarch64")
+PYTHON = ((3, 11), (3, 13))
+"""The first and last supported version."""
+# The order of failures on several hosts comes from the times that they wrote down.
+CLOCK_WARN_S = 1.0
+# Beyond the silence (45 s) after which a worker counts as lost; certificates and package lists soon fail, too.
+CLOCK_FAIL_S = 60.0
 # A Raspberry Pi throttles from 80 degrees, other processors from about 95.
 HOT_PI_C, HOT_C = 75.0, 90.0
 COOLING = "give it a fan or a heat sink"
+LOCAL_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "overlay", "tmpfs", "vfat")
+SILENT = "the shared folder does not answer"
 
 
-def of_host(subject: Subject) -> Iterator[Check]:
-    """All checks of one host's own facts."""
-    for check in ALL:
-        yield from check(subject)
+def python(subject: Subject) -> Iterator[Check]:
+    """The worker's Python: installed, of a supported version, with TensorFlow."""
+    facts, need = subject.facts["python"], subject.need
+    limit = " to ".join(f"{major}.{minor}" for major, minor in PYTHON)
+    if facts.get("error"):
+        yield subject.check(FAIL, "python", f"{facts['path']} {facts['error']}", limit, f"{need.provision}, or set worker_python")
+    elif not supported(facts["version"]):
+        fix = "install one of these and set worker_python to it"
+        yield subject.check(FAIL, "python", f"{facts['version']} ({facts['path']})", limit, fix)
+    elif not tensorflow(facts["packages"]):
+        yield subject.check(FAIL, "python", f"no TensorFlow in {facts['path']}", "requirements/node.txt", need.provision)
+    else:
+        yield subject.check(OK, "python", f"{facts['version']}, TensorFlow {tensorflow(facts['packages'])}", limit)
+
+
+def supported(version: str) -> bool:
+    """Whether a version of Python may train."""
+    return PYTHON[0] <= tuple(int(part) for part in version.split(".")[:2]) <= PYTHON[1]
+
+
+def tensorflow(packages: dict[str, str]) -> str:
+    """Version of TensorFlow under either of its names, or empty."""
+    return packages.get("tensorflow") or packages.get("tensorflow-cpu") or ""
 
 
 def machine(subject: Subject) -> Iterator[Check]:
@@ -62,6 +87,31 @@ def gpus(subject: Subject) -> Iterator[Check]:
         yield subject.check(OK if len(names) >= wanted else FAIL, "GPUs", value, f"at least {wanted}", fix)
 
 
+def clock(subject: Subject) -> Iterator[Check]:
+    """A host's clock against the control node's; only the offset beyond the uncertainty counts.
+
+    The host read its clock at the end of a probe of `seconds`, between `before` + `seconds` and `after` by the control node's.
+    """
+    facts = subject.facts
+    first, last = facts["before"] + facts["seconds"], facts["after"]
+    ahead, blur = facts["time"] - (first + last) / 2, max(0.0, last - first) / 2
+    certain = max(0.0, abs(ahead) - blur)
+    level = FAIL if certain > CLOCK_FAIL_S else WARN if certain > CLOCK_WARN_S else OK
+    value = f"{span(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}" if level != OK else f"correct within {abs(ahead) + blur:.1f} s"
+    yield subject.check(level, "clock", value, f"{CLOCK_WARN_S:.0f} s", set_clock(subject.host["name"]))
+
+
+def set_clock(host: str) -> str:
+    """The command that corrects a host's clock."""
+    return on(host, "sudo timedatectl set-ntp true")
+
+
+def span(seconds: float) -> str:
+    """`12.5 s`, or hours, minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{seconds:.1f} s" if seconds < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
+
+
 def tmux(subject: Subject) -> Iterator[Check]:
     """Workers live in tmux."""
     version = subject.facts["tmux"]
@@ -102,6 +152,96 @@ def _busy_port(subject: Subject, fact: str, variable: str) -> Check:
     return subject.check(FAIL, "port", f"{number} is held by {holder}", "free", f"end that program, or set another {variable}")
 
 
+def own_name(subject: Subject) -> Iterator[Check]:
+    """A host whose own name resolves to its loopback must not be addressed by that name."""
+    facts, given = subject.facts, str(subject.host["address"])
+    own, resolved, called = facts["name"].get("addresses", []), facts["address"].get("addresses", []), facts["hostname"]
+    fix = f"on it, in /etc/hosts, give {called} its address instead of {', '.join(own) or '127.0.1.1'}"
+    limit = "an address the others reach"
+    if not _is_ip(given) and resolved and all(map(loopback, resolved)) and given != "localhost":
+        value = f"{given} resolves to {', '.join(resolved)} on the host itself"
+        yield subject.check(FAIL, "name", value, limit, f"set worker_address to its IP address; or {fix}")
+    elif "error" in facts["name"]:
+        value = f"{called} does not resolve: {facts['name']['error']}"
+        yield subject.check(WARN, "name", value, fix=f"on it, add {called} to /etc/hosts")
+    elif own and all(map(loopback, own)) and not loopback(given) and given != "localhost":
+        value = f"{called} resolves to {', '.join(own)} on the host itself"
+        yield subject.check(WARN, "name", value, limit, f"harmless while worker_address is an IP address; or {fix}")
+    else:
+        yield subject.check(OK, "name", f"{called} is {', '.join(own)}")
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def loopback(address: str) -> bool:
+    """Whether this IP address is a loopback address. A name is not."""
+    return _is_ip(address) and ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def dfs(subject: Subject) -> Iterator[Check]:
+    """The shared folder: mounted, writable, and really the same one."""
+    facts, need, limit = subject.facts["dfs"], subject.need, "one folder that all hosts see"
+    if facts is None:
+        return
+    if "error" in facts:
+        fix = subject.on(f"sudo mount -a; or {need.provision}")
+        yield subject.check(FAIL, "dfs", f"{SILENT}: {facts['error']}", fix=fix)
+        return
+    value, wrong = f"{facts['path']} ({facts['type']} of {facts['source']})", _not_shared(subject)
+    if wrong:
+        fix = f"mount the shared file system there on every host ({need.provision}), or set dfs_path"
+        yield subject.check(FAIL, "dfs", f"{value} {wrong}", limit, fix)
+    elif not facts.get("writable", True):
+        user = subject.facts.get("user")
+        yield subject.check(FAIL, "dfs", f"{value} can't be written by {user}", fix=f"sudo chown {user} {facts['path']}")
+    elif need.token is None and facts["kind"] != "local" and facts["type"] in LOCAL_TYPES:
+        # The server of an NFS share may use its own disk; a launch checks that every host reads what was published.
+        fix = "fine on the host that exports the folder; on any other: mount it there, or set dfs_path"
+        yield subject.check(WARN, "dfs", f"{value} is on this host's own disk", limit, fix)
+    else:
+        # An upload checks for enough space before it sends: the doctor does not know what is published next.
+        yield subject.check(OK, "dfs", f"{value}, {facts['free_mb']:,} MB free")
+
+
+def _not_shared(subject: Subject) -> str:
+    facts, token = subject.facts["dfs"], subject.need.token
+    if facts["kind"] == "local":
+        return ""
+    if facts["kind"] == "glusterfs" and facts["type"] != "fuse.glusterfs":
+        return "is not a GlusterFS mount"
+    if token is not None:
+        path, digest = token
+        read = _read(subject, path)
+        if "error" in read:
+            return f"is not shared: a file just written by another host is not there ({read['error']})"
+        return "" if read.get("sha256") == digest else "is not shared: a file just written by another host has different content here"
+    return ""
+
+
+def _read(subject: Subject, path: str) -> dict[str, Any]:
+    return next((one for one in subject.facts["tokens"] if one["path"] == path), {"error": "was not checked"})
+
+
+def files(subject: Subject) -> Iterator[Check]:
+    """Dataset and code are readable and as published."""
+    for path, digest in subject.need.files.items():
+        read = _read(subject, path)
+        if "error" in read:
+            fix = "ls -l it on the host; train.yml publishes it again if it is missing from the shared folder"
+            yield subject.check(FAIL, "file", f"{path} can't be read: {read['error']}", "readable", fix)
+        elif digest and read.get("sha256") and read["sha256"] != digest:
+            fix = f"ansible-playbook -i {subject.need.inventory} train.yml sends it again; then check who can write to that folder (ls -l)"
+            yield subject.check(FAIL, "file", f"{path} has digest {read['sha256'][:16]}", digest[:16], fix)
+        else:
+            yield subject.check(OK, "file", f"{path} {(read.get('sha256') or 'is readable')[:16]}")
+
+
 def throttling(subject: Subject) -> Iterator[Check]:
     """A Raspberry Pi that reduces its clock slows every step."""
     facts = subject.facts.get("throttled")
@@ -136,22 +276,9 @@ def load(subject: Subject) -> Iterator[Check]:
         yield subject.check(WARN if average > cores / 2 else OK, "load", value, limit, "end what else runs there (top shows it)")
 
 
-ALL = (
-    python,
-    machine,
-    disk,
-    memory,
-    gpus,
-    clock,
-    tmux,
-    port,
-    direct_port,
-    own_name,
-    dfs,
-    files,
-    throttling,
-    temperature,
-    governor,
-    load,
-)
-"""Each takes a host and yields its findings, none if there is nothing to check; in the order shown."""
+def of_host(subject: Subject) -> Iterator[Check]:
+    """All checks of one host's own facts, in the order shown; each yields its findings, none if there is nothing to check."""
+    for check in (python, machine, disk, memory, gpus, clock, tmux, port, direct_port, own_name):
+        yield from check(subject)
+    for check in (dfs, files, throttling, temperature, governor, load):
+        yield from check(subject)

@@ -14,11 +14,10 @@ class Check:
     """One line of the doctor's output."""
 
     level: str
-    """OK, WARN (trains, but slower or at risk) or FAIL (can't train)."""
+    """WARN: trains, but slower or at risk; FAIL: can't train."""
     host: str
     name: str
     value: str
-    """The value found."""
     limit: str = ""
     """The expected value."""
     fix: str = ""

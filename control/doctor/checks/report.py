@@ -5,8 +5,8 @@ from collections import Counter
 from dataclasses import asdict, replace
 from typing import Any
 
-from control.doctor.checks.links import BANDWIDTH, DELAY, Scale, each_pair
 from control.doctor.checks.model import FAIL, OK, WARN, Check, Facts, answered, on
+from control.doctor.checks.network import BANDWIDTH, DELAY, Scale, each_link
 from control.text import count
 
 NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*)")
@@ -18,7 +18,7 @@ def render(checks: list[Check], verbose: bool = False) -> str:
     shown = checks if verbose else _together([check for check in checks if check.level != OK])
     hosts = max((len(check.host) for check in shown), default=0)
     names = max((len(check.name) for check in shown), default=0)
-    return "\n".join([*(_line(check, hosts, names) for check in shown), summary(checks)])
+    return "\n".join([*(_line(check, hosts, names) for check in shown), _summary(checks)])
 
 
 def _together(checks: list[Check]) -> list[Check]:
@@ -33,20 +33,14 @@ def _together(checks: list[Check]) -> list[Check]:
 
 
 def _names(hosts: list[str]) -> str:
-    """`node1-node5` for consecutive numbers, else at most three names: `node1, node3 and 2 more`."""
-    if len(hosts) > 2 and (ends := _ends(hosts)):
-        return "-".join(ends)
-    return ", ".join(hosts) if len(hosts) <= SHOWN_HOSTS else f"{hosts[0]}, {hosts[1]} and {len(hosts) - 2} more"
-
-
-def _ends(hosts: list[str]) -> tuple[str, str] | None:
-    """First and last of names, in any order, that differ only in their last number and leave out none."""
+    """`node1-node5` for names, in any order, with consecutive numbers, else at most three names: `node1, node3 and 2 more`."""
     parts = [match.groups() for match in map(NUMBERED.fullmatch, hosts) if match]
-    if len(parts) < len(hosts):
-        return None
-    before, number, after = min(parts, key=lambda part: int(part[1]))
-    run = [f"{before}{int(number) + step:0{len(number)}d}{after}" for step in range(len(hosts))]
-    return (run[0], run[-1]) if set(run) == set(hosts) else None
+    if 2 < len(hosts) == len(parts):
+        before, number, after = min(parts, key=lambda part: int(part[1]))
+        run = [f"{before}{int(number) + step:0{len(number)}d}{after}" for step in range(len(hosts))]
+        if set(run) == set(hosts):
+            return f"{run[0]}-{run[-1]}"
+    return ", ".join(hosts) if len(hosts) <= SHOWN_HOSTS else f"{hosts[0]}, {hosts[1]} and {len(hosts) - 2} more"
 
 
 def _line(check: Check, hosts: int, names: int) -> str:
@@ -55,7 +49,7 @@ def _line(check: Check, hosts: int, names: int) -> str:
     return f"{f'[{check.level}]':<6} {check.host:<{hosts}}  {check.name:<{names}}  {check.value}{limit}{fix}"
 
 
-def summary(checks: list[Check]) -> str:
+def _summary(checks: list[Check]) -> str:
     """The number of checks per level."""
     levels = Counter(check.level for check in checks)
     hosts = count(len({check.host for check in checks} - {"all"}), "host")
@@ -67,12 +61,12 @@ def summary(checks: list[Check]) -> str:
 def matrix(network: Facts) -> str:
     """Tables of delay and bandwidth from each host (rows) to each (columns); `!` is unreachable, `?` unknown."""
     measured = answered(network)
-    scales = [scale for scale in (DELAY, BANDWIDTH) if any(pair.get(scale.key) for _, _, pair in each_pair(measured))]
+    scales = [scale for scale in (DELAY, BANDWIDTH) if any(pair.get(scale.key) for _, pair in each_link(measured))]
     return "\n\n".join(_table(measured, scale) for scale in scales)
 
 
 def _table(network: Facts, scale: Scale) -> str:
-    columns = list(dict.fromkeys([*network, *(other for _, other, _ in each_pair(network))]))
+    columns = list(dict.fromkeys([*network, *(other for (_, other), _ in each_link(network))]))
     title = f"{scale.name} ({scale.unit})"
     first, width = max(len(name) for name in [title, *columns]), max(8, *(len(name) for name in columns))
     lines = [f"{title:<{first}}" + "".join(f"  {other:>{width}}" for other in columns)]
@@ -91,15 +85,10 @@ def _cell(pair: dict[str, Any] | None, scale: Scale) -> str:
 def document(checks: list[Check], facts: Facts, network: Facts | None) -> dict[str, Any]:
     """The complete `doctor.json`; the prediction is added once it is made."""
     return {
-        "ok": exit_status(checks) == 0,
-        "summary": summary(checks),
+        "ok": all(check.level != FAIL for check in checks),
+        "summary": _summary(checks),
         "checks": [asdict(check) for check in checks],
         "facts": facts,
         "network": network,
         "prediction": None,
     }
-
-
-def exit_status(checks: list[Check]) -> int:
-    """1 if any check fails, otherwise 0; warnings do not count."""
-    return int(any(check.level == FAIL for check in checks))

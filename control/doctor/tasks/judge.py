@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from control import command_line, project
-from control.doctor import checks
+from control.doctor.checks import report
+from control.doctor.checks.across import examine
+from control.doctor.checks.model import Facts, Requirement
 from control.task import Task
 from trainer.files import write_json, write_text
 
@@ -21,13 +23,13 @@ class Judge(Task):
             return {}
         hosts = [self._host(host) for host in plan["hosts"]]
         need = _requirement(plan, self.arguments["token"], published(facts, self.arguments["files"]))
-        findings = checks.examine(hosts, facts, network, need)
-        document = checks.document(findings, facts, network)
+        findings = examine(hosts, facts, network, need)
+        document = report.document(findings, facts, network)
         path = self._write(plan, document, fast)
-        shown = checks.render(findings, verbose=not fast)
-        matrix = checks.matrix(network) if network and not fast else ""
-        text = "\n\n".join(part for part in (shown, matrix) if part)
-        if checks.exit_status(findings):
+        text = report.render(findings, verbose=not fast)
+        if network and not fast and (matrix := report.matrix(network)):
+            text += f"\n\n{matrix}"
+        if not document["ok"]:
             where = f"all findings: {project.relative(path)}" if path else "ansible-playbook doctor.yml shows more"
             skip = "; to start without this check: -e preflight=false" if fast else ""
             return {"failed": True, "msg": f"{text}\n\n{where}{skip}"}
@@ -54,20 +56,20 @@ class Judge(Task):
         return folder / "preflight.json"
 
 
-def _facts(looked: dict[str, dict[str, Any]]) -> checks.Facts:
+def _facts(looked: dict[str, dict[str, Any]]) -> Facts:
     """Each host's facts; a host whose module failed counts as unreachable."""
     return {
         name: result["facts"] if "facts" in result else {"unreachable": result.get("msg", "no answer")} for name, result in looked.items()
     }
 
 
-def _network(tried: dict[str, dict[str, Any]]) -> checks.Facts | None:
+def _network(tried: dict[str, dict[str, Any]]) -> Facts | None:
     """Each host's measurements; None if there was nothing to measure (one host)."""
     measurements = {name: result for name, result in tried.items() if "pairs" in result}
     return measurements if any(result["pairs"] for result in measurements.values()) else None
 
 
-def published(facts: checks.Facts, files: dict[str, str]) -> dict[str, str | None]:
+def published(facts: Facts, files: dict[str, str]) -> dict[str, str | None]:
     """Published files, by path with their SHA-256: some host can read them, so all must.
 
     A file that no host has is not published yet; `train.yml` does that.
@@ -76,14 +78,8 @@ def published(facts: checks.Facts, files: dict[str, str]) -> dict[str, str | Non
     return {path: sha256 for path, sha256 in files.items() if path in readable}
 
 
-def _requirement(plan: dict[str, Any], token: str, files: dict[str, str | None]) -> checks.Requirement:
+def _requirement(plan: dict[str, Any], token: str, files: dict[str, str | None]) -> Requirement:
     digest = hashlib.sha256(plan["run"].encode()).hexdigest()
-    return checks.Requirement(
-        memory_mb=plan["needs"]["memory_mb"],
-        disk_mb=plan["needs"]["disk_mb"],
-        disk_whole_mb=plan["needs"]["disk_whole_mb"],
-        token=(token, digest) if token else None,
-        files=files,
-        run=plan["run"],
-        inventory=project.relative(command_line.inventory()),
-    )
+    needs = {key: plan["needs"][key] for key in ("memory_mb", "disk_mb", "disk_whole_mb")}
+    inventory = project.relative(command_line.inventory())
+    return Requirement(**needs, token=(token, digest) if token else None, files=files, run=plan["run"], inventory=inventory)

@@ -1,11 +1,12 @@
 """The doctor's end: predict images/s for every number of workers, from each host's own step, the network and the two-step training."""
 
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from control import project, text
-from control.doctor import forecast, prediction
+from control.doctor import prediction
 from control.runs import run_results
 from control.task import Task
 from trainer.files import read_json, write_json
@@ -22,28 +23,23 @@ class Predict(Task):
         chosen = run_results.read_summary(folder)["reduction"] if trained else {}
         size = chosen.get("sent_bytes") or prediction.bytes_per_step(plan["parameters"]["trainable"])
         predictions = self._curve(plan, size, _second_step(folder, plan) if trained else None)
-        forecast.save(plan, predictions)
-        self._complete(predictions, timed)
+        prediction.save(plan, predictions)
+        file = project.PRIVATE / "doctor.json"
+        write_json(file, {**read_json(file), "prediction": [asdict(one) for one in predictions], "steps": timed})
         training = _trained(folder, plan) if trained else ""
         if trained:
             shutil.rmtree(folder)
         commands = text.next_commands([("train", "ansible-playbook train.yml")])
-        findings = f"all findings: {project.relative(project.PRIVATE / 'doctor.json')}"
+        findings = f"all findings: {project.relative(file)}"
         return {"show_last": "\n\n".join(part for part in (_shown(plan, chosen, timed, predictions), training, findings, commands) if part)}
 
     def _curve(self, plan: dict[str, Any], size: int, measured: float | None) -> list[prediction.Prediction]:
-        hosts, batch = [host["name"] for host in plan["hosts"]], forecast.local_batch(plan["counts"])
+        hosts, batch = [host["name"] for host in plan["hosts"]], prediction.local_batch(plan["counts"])
         compute = {name: one["step_seconds"] for name, one in self.arguments["timed"].items()}
         network = self.arguments["diagnosis"]["network"] or {}
         bare = prediction.curve(hosts, compute, batch, size, network)
-        if measured is None:
-            return bare
-        return prediction.curve(hosts, compute, batch, size, network, prediction.handling(measured, bare[-1], size))
-
-    @staticmethod
-    def _complete(predictions: list[prediction.Prediction], timed: dict[str, Any]) -> None:
-        file = project.PRIVATE / "doctor.json"
-        write_json(file, {**read_json(file), "prediction": prediction.as_dicts(predictions), "steps": timed})
+        handling = prediction.handling(measured, bare[-1], size) if measured is not None else 0.0
+        return prediction.curve(hosts, compute, batch, size, network, handling)
 
 
 def _second_step(folder: Path, plan: dict[str, Any]) -> float | None:

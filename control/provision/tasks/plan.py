@@ -9,7 +9,7 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 from control import command_line, text
-from control.doctor.checks.addresses import loopback
+from control.doctor.checks.host import loopback
 from control.operator_variables import boolean
 from control.provision import provision
 from control.runs.cluster import check_absolute, cluster_hosts

@@ -8,7 +8,7 @@ from typing import Any
 from ansible.utils.display import Display
 
 from control import command_line, project, text
-from control.doctor import forecast
+from control.doctor import prediction
 from control.runs import choices, hparams, launches, outcome, run_results
 from control.runs.outcome import Verdict
 from control.task import Task
@@ -88,7 +88,7 @@ def _trial(folder: Path, summary: dict[str, Any], verdicts: list[Verdict]) -> st
 def _forecast(folder: Path) -> dict[str, float]:
     """The doctor's prediction for this run, if any."""
     config = configs.load(folder / "config.yml")
-    expected = forecast.expected(config, read_json(folder / "cluster.json"))
+    expected = prediction.expected(config, read_json(folder / "cluster.json"))
     return {"predicted_images_per_s": expected} if expected is not None else {}
 
 

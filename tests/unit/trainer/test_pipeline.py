@@ -1,8 +1,11 @@
 """Cutting an epoch into calls, and the batches that a worker feeds to them."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
+from trainer.data import pipeline
 from trainer.data.partition import EpochPlan
 from trainer.data.pipeline import Call, Feeder, calls
 
@@ -139,3 +142,13 @@ def test_an_exception_in_gather_reaches_the_caller():
     assert [next(feed)[0].first for _ in range(before)] == list(range(before))
     with pytest.raises(OSError, match="disk gone"):
         next(feed)
+
+
+def test_no_more_items_are_under_way_than_may_be_and_their_order_is_kept():
+    begun, most = [], []
+    with ThreadPoolExecutor(2) as pool:
+        for item, made in enumerate(pipeline.in_order(pool, lambda item: begun.append(item) or -item, range(20), 3)):
+            assert made == -item
+            most.append(max(begun) - item)
+    assert sorted(begun) == list(range(20))
+    assert max(most) <= 3

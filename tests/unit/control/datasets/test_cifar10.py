@@ -229,7 +229,8 @@ def test_an_unpacked_batch_that_is_a_device_or_pipe_is_refused(other, archives, 
 
 
 def test_other_places_are_refused(tmp_path):
-    assert "no such file or folder; give a python or binary archive of CIFAR-10" in refused(tmp_path / "nowhere")
+    with pytest.raises(DatasetError, match="no such file or folder; give a python or binary archive of CIFAR-10"):
+        convert.convert("cifar10", tmp_path / "nowhere", None, tmp_path / "out", quiet)
     assert refused(tmp_path).startswith(f"path={tmp_path}: not CIFAR-10")
     assert "is a folder; leave it out" in refused(tmp_path, "md5:0")
     assert "not CIFAR-10" in refused(packed(tmp_path / "other.tar.gz", [("other/file", b"")]), "any")

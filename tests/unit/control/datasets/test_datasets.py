@@ -11,7 +11,7 @@ import pytest
 from control.datasets import fashion_mnist, idx
 from control.datasets.folder import Folder
 from control.datasets.idx import Idx
-from control.datasets.sources import detect, names, open_source
+from control.datasets.sources import detect, open_source
 from tests.unit.samples import idx_bytes, image_bytes
 from trainer.errors import DatasetError
 
@@ -307,11 +307,11 @@ def test_idx_with_labels_that_are_no_classes(train, test, reason, make_idx):
 # --- fashion_mnist
 
 
-def _from_debian(kept):
+def _from_debian(scratch):
     raise subprocess.CalledProcessError(100, ["apt-get"], stderr="W: old\nE: Unable to locate package dataset-fashion-mnist\n")
 
 
-def _from_keras(kept):
+def _from_keras(scratch):
     raise OSError("no route to host")
 
 
@@ -339,16 +339,23 @@ def test_fashion_mnist_in_an_empty_folder_counts_as_absent_and_every_failure_is_
 
 
 def test_fashion_mnist_shows_a_timeout_as_text(tmp_path, offline, monkeypatch):
-    def slow(kept):
+    def slow(scratch):
         raise subprocess.TimeoutExpired(["apt-get"], 300, stderr=b"0% [Connecting]\n")
 
     monkeypatch.setattr(fashion_mnist, "_from_debian", slow)
     assert "b'" not in refusal(fashion_mnist.locate, tmp_path / "system", tmp_path / "kept")
 
 
-def test_fashion_mnist_tries_the_next_way(tmp_path, offline, monkeypatch):
-    monkeypatch.setattr(fashion_mnist, "_from_keras", lambda kept: kept)
-    assert fashion_mnist.locate(tmp_path / "system", tmp_path / "kept") == tmp_path / "kept"
+def test_fashion_mnist_tries_the_next_way_and_keeps_what_it_fetched(tmp_path, offline, monkeypatch):
+    def fetch(scratch):
+        (scratch / "made").mkdir()
+        (scratch / "made" / "file").touch()
+        return scratch / "made"
+
+    monkeypatch.setattr(fashion_mnist, "_from_keras", fetch)
+    kept = tmp_path / "sources" / "kept"
+    assert fashion_mnist.locate(tmp_path / "system", kept) == kept
+    assert [path.relative_to(kept.parent).as_posix() for path in kept.parent.rglob("*")] == ["kept", "kept/file"]
 
 
 @pytest.mark.parametrize("place", ["system/usr/share/datasets/fashion-mnist", "kept"])
@@ -389,7 +396,6 @@ def test_detect_makes_paths_absolute(make_folder, monkeypatch):
 
 
 def test_unknown_source_lists_the_known_ones():
-    assert names() == ["fashion_mnist", "folder", "idx", "own", "tfrecords"]
     assert refusal(open_source, "foldr", None) == (
         "data.source: foldr is unknown (did you mean folder?); it must be one of: fashion_mnist, folder, idx, own, tfrecords"
     )

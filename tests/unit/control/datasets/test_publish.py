@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -111,16 +110,6 @@ def test_what_was_left_out_is_known_without_reading_and_the_plan_counts_what_is_
     assert (before["dataset"]["train"], before["dataset"]["left_out"]) == (5, 0)
     assert (after["dataset"]["train"], after["dataset"]["left_out"]) == (4, 1)
     assert after["counts"]["train_images"] + after["counts"]["validation_images"] == 4
-
-
-def test_no_more_chunks_are_under_way_than_may_be_and_their_order_is_kept():
-    begun, most = [], []
-    with ThreadPoolExecutor(2) as pool:
-        for item, made in publish.in_order(pool, lambda item: begun.append(item) or -item, range(20), 3):
-            assert made == -item
-            most.append(max(begun) - item)
-    assert sorted(begun) == list(range(20))
-    assert max(most) <= 3
 
 
 def test_leftovers_of_killed_publishers_are_removed_and_a_running_ones_are_kept(packs):

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from control.doctor import checks
-from control.doctor.checks import FAIL, OK, WARN, Requirement, clocks, host, model, shared_folder
+from control.doctor.checks import across, host, model, report
+from control.doctor.checks.model import FAIL, OK, WARN, Requirement
 from tests.unit.doctor_samples import MANIFEST, NEED, TOKEN, doctor, healthy, inventory, network_of, setting
 
 PROVISION = "ansible-playbook -i inventory/mine provision.yml"
@@ -184,18 +184,18 @@ def test_a_shared_folder_on_the_own_disk_without_a_token():
     facts = healthy("node02")
     facts["dfs"] |= {"kind": "mounted", "type": "ext4", "source": "/dev/sda1"}
     subject = model.Subject({"name": "node02"}, facts)
-    (found,) = shared_folder.dfs(subject)
+    (found,) = host.dfs(subject)
     assert (found.level, found.value) == (WARN, "/mnt/shared/lockstep (ext4 of /dev/sda1) is on this host's own disk")
     facts["dfs"]["kind"] = "local"
-    assert [one.level for one in shared_folder.dfs(subject)] == [OK]
+    assert [one.level for one in host.dfs(subject)] == [OK]
     facts["dfs"] |= {"kind": "mounted", "type": "nfs4"}
-    assert [one.level for one in shared_folder.dfs(subject)] == [OK]
+    assert [one.level for one in host.dfs(subject)] == [OK]
 
 
 def test_a_shared_folder_that_waits_for_a_host_that_is_away():
     facts = {name: healthy(name) for name in ("node01", "node02", "node03", "node04")}
     facts |= {"node03": {**healthy("node03"), "dfs": {"error": "no answer in 2 s"}}, "node05": {"unreachable": "timed out"}}
-    found = [check for check in checks.examine(inventory(), facts, None, NEED) if check.level != OK]
+    found = [check for check in across.examine(inventory(), facts, None, NEED) if check.level != OK]
     assert [(check.level, check.host, check.name) for check in found] == [(WARN, "node03", "dfs"), (FAIL, "node05", "ssh")]
     assert found[0].value == "the shared folder does not answer: no answer in 2 s"
     assert found[0].fix == "GlusterFS waits up to 42 s for node05; look again once that is fixed"
@@ -208,13 +208,13 @@ def home(source="files:/home"):
 def test_one_home_for_several_hosts():
     facts = {name: {**healthy(name), "disk": home()} for name in ("node02", "node04")}
     facts["node03"] = {**healthy("node03"), "disk": home("elsewhere:/home")}
-    found = [check for check in checks.examine(inventory(), facts, None, NEED) if check.name == "disk" and check.level != OK]
+    found = [check for check in across.examine(inventory(), facts, None, NEED) if check.name == "disk" and check.level != OK]
     assert [(check.level, check.host, check.value) for check in found] == [
         (FAIL, "node02", "node02, node04 keep their workers in one folder: /home/pi/lockstep (nfs4 of files:/home)")
     ]
     assert found[0].fix == "set worker_root to a local disk, or to a folder that has {{ inventory_hostname }} in its path"
     facts["node04"]["disk"]["path"] = "/home/pi/lockstep/node04"
-    assert not [check for check in checks.examine(inventory(), facts, None, NEED) if check.name == "disk" and check.level != OK]
+    assert not [check for check in across.examine(inventory(), facts, None, NEED) if check.name == "disk" and check.level != OK]
 
 
 def test_a_direct_port_that_is_taken_is_named_unless_a_run_holds_both():
@@ -234,10 +234,10 @@ def test_port_held_by_the_run_that_is_continued():
 
 def test_clock_counts_only_what_is_certain():
     facts = {"before": 1000.0, "after": 1010.0, "seconds": 2.0, "time": 1014.9}
-    assert clocks.skew(facts) == pytest.approx((8.9, 4.0))
-    assert [one.level for one in clocks.clock(model.Subject({"name": "n"}, facts))] == [WARN]
-    assert [one.level for one in clocks.clock(model.Subject({"name": "n"}, {**facts, "time": 1010.9}))] == [OK]
-    assert list(clocks.clock(model.Subject({"name": "n"}, {"time": 1.0}))) == []
+    (found,) = host.clock(model.Subject({"name": "n"}, facts))
+    assert (found.level, found.value) == (WARN, "8.9 s ahead")
+    (found,) = host.clock(model.Subject({"name": "n"}, {**facts, "time": 1010.9}))
+    assert (found.level, found.value) == (OK, "correct within 8.9 s")
 
 
 def test_load_in_a_container_is_not_its_own():
@@ -307,7 +307,7 @@ def test_workers_of_the_local_inventory():
     hosts = [{"name": f"worker{rank}", "address": "127.0.0.1", "port": 12345 + rank} for rank in (0, 1)]
     here = {**healthy("node01"), "name": {"addresses": ["127.0.1.1"]}}
     here["address"] = {"given": "127.0.0.1", "addresses": ["127.0.0.1"], "own": True, "all": ["10.0.0.1"]}
-    found = checks.examine(hosts, {host["name"]: copy.deepcopy(here) for host in hosts}, None, NEED)
+    found = across.examine(hosts, {host["name"]: copy.deepcopy(here) for host in hosts}, None, NEED)
     assert [check for check in found if check.level != OK] == []
 
 
@@ -342,4 +342,4 @@ def test_the_odd_one_out(values, expected):
 )
 def test_gpus_that_the_inventory_promises(wanted, there, lines):
     found = list(host.gpus(model.Subject({"name": "node02", "gpus": wanted}, {"gpus": there})))
-    assert [line for line in checks.render(found, verbose=True).splitlines() if "GPUs" in line] == lines
+    assert [line for line in report.render(found, verbose=True).splitlines() if "GPUs" in line] == lines

@@ -2,9 +2,8 @@
 
 import pytest
 
-from control.doctor.checks import FAIL
-from control.doctor.checks import network as network_checks
-from control.doctor.checks.network import between
+from control.doctor.checks.model import FAIL
+from control.doctor.checks.network import BUSY, between
 from tests.unit.doctor_samples import NAMES, change_pairs, doctor, inventory, network_of, setting, unreachable
 
 SET_CLOCK = "on node02: sudo timedatectl set-ntp true"
@@ -209,5 +208,5 @@ def test_workers_of_one_machine_get_no_advice_on_cables():
     here = [{**host, "address": "127.0.0.1"} for host in inventory()]
     found = [check for check in between(here, network, {}) if check.fix]
     assert found
-    assert {check.fix for check in found} == {network_checks.BUSY}
+    assert {check.fix for check in found} == {BUSY}
     assert any("cable" in check.fix for check in between(inventory(), network, {})), "hosts of their own still do"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from control.doctor import checks
+from control.doctor.checks.ssh_errors import ssh
 from tests.unit.doctor_samples import doctor
 
 CHANGED = """Failed to connect to the host via ssh: @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
@@ -65,8 +65,8 @@ def test_errors_of_ssh(message, line):
 
 def test_fixes_for_another_ssh_port_and_no_user():
     host = {"name": "n", "address": "10.0.0.9", "ssh": "192.0.2.9", "ssh_port": 2222, "port": 12345}
-    assert checks.ssh(host, CHANGED).fix.startswith("if it was set up anew: ssh-keygen -R '[192.0.2.9]:2222';")
-    assert checks.ssh(host, "Host key verification failed.").fix == "ssh -p 2222 192.0.2.9, compare the key, answer yes"
+    assert ssh(host, CHANGED).fix.startswith("if it was set up anew: ssh-keygen -R '[192.0.2.9]:2222';")
+    assert ssh(host, "Host key verification failed.").fix == "ssh -p 2222 192.0.2.9, compare the key, answer yes"
 
 
 def test_host_that_was_never_asked():
