@@ -7,7 +7,6 @@ import subprocess
 
 from ansible.module_utils import lockstep_files as files
 from ansible.module_utils import lockstep_host as host
-from ansible.module_utils import lockstep_processes as processes
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -59,7 +58,6 @@ RestartSec=3
 [Install]
 WantedBy=multi-user.target
 """
-ESCAPES = {"\\040": " ", "\\011": "\t", "\\134": "\\"}
 
 
 def main():
@@ -130,20 +128,8 @@ def check_path(module, current):
 
 def mounted(path):
     """File system type and source of what is mounted on a path; None if nothing is."""
-    current = None
-    with open("/proc/self/mountinfo", encoding="utf-8") as stream:
-        for line in stream:
-            before, _, after = line.partition(" - ")
-            if unescaped(before.split()[4]) == os.path.normpath(path):
-                current = tuple(unescaped(word) for word in after.split()[:2])
-    return current
-
-
-def unescaped(word):
-    """A word of mountinfo or fstab with its octal escapes resolved."""
-    for escape, character in ESCAPES.items():
-        word = word.replace(escape, character)
-    return word
+    point, *mount = host.mount_of(os.path.normpath(path))
+    return tuple(mount) if point == os.path.normpath(path) else None
 
 
 def escaped(word):
@@ -166,7 +152,7 @@ def old(module):
     def is_mount(words):
         return os.path.basename(words[0]) == "glusterfs" and words[-2:] == [module.params["path"], ""]
 
-    return bool(processes.older(processes.running(is_mount), module.params["access"]))
+    return bool(host.older(host.running(is_mount), module.params["access"]))
 
 
 def wanted_line(module):
@@ -188,7 +174,7 @@ def line_of(module):
 def is_ours(module, line):
     """Whether a line of /etc/fstab mounts a GlusterFS volume on the path."""
     words = line.split()
-    return len(words) >= 3 and not line.startswith("#") and unescaped(words[1]) == module.params["path"] and words[2] == "glusterfs"
+    return len(words) >= 3 and not line.startswith("#") and host.unescaped(words[1]) == module.params["path"] and words[2] == "glusterfs"
 
 
 def write_line(module, line):

@@ -9,7 +9,6 @@ import time
 
 from ansible.module_utils import lockstep_files as files
 from ansible.module_utils import lockstep_host as host
-from ansible.module_utils import lockstep_processes as processes
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -99,7 +98,7 @@ def wanting(module):
 
 def old(module):
     """Daemons of GlusterFS, not mounts, that do not know the current certificates."""
-    return processes.older(processes.running(is_daemon), module.params["access"])
+    return host.older(host.running(is_daemon), module.params["access"])
 
 
 def is_daemon(words):

@@ -139,9 +139,7 @@ def clear(module, removed):
 
 def installed(module):
     """Names of all installed packages."""
-    code, out, error = module.run_command(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\\n"])
-    if code != 0:
-        module.fail_json(msg=f"{host.name()}: dpkg-query failed: {error.strip()}")
+    out = host.run(module, "dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\\n")
     return {line.split()[0] for line in out.splitlines() if line.endswith(" installed")}
 
 

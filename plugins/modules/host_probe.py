@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 
+from ansible.module_utils import lockstep_files as files
 from ansible.module_utils import lockstep_host as kernel
 from ansible.module_utils import lockstep_ports as ports
 from ansible.module_utils import lockstep_tmux
@@ -174,17 +175,9 @@ def memory(folders=None):
     return {"total_mb": total >> 20, "available_mb": available >> 20}
 
 
-def existing(path):
-    """The path, or the nearest folder above that exists."""
-    path = os.path.abspath(path)
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    return path
-
-
 def disk(path):
     """Free MB at the path, which need not exist yet."""
-    folder = existing(path)
+    folder = kernel.existing(path)
     return {"free_mb": shutil.disk_usage(folder).free >> 20, "writable": os.access(folder, os.W_OK), "exists": folder == path}
 
 
@@ -192,26 +185,15 @@ def dfs(path, kind):
     """Facts of the shared folder."""
     if not path:
         return None
-    os.stat(existing(path))  # a dead mount fails here
+    os.stat(kernel.existing(path))  # a dead mount fails here
     return {"kind": kind, **mounted(path), **disk(path)}
 
 
 def mounted(path):
     """The path with links resolved, and what is mounted there."""
     path = os.path.realpath(path)
-    point, fs_type, source = mount_of(path, kernel.text("/proc/self/mountinfo"))
+    point, fs_type, source = kernel.mount_of(path)
     return {"path": path, "mount": point, "type": fs_type, "source": source}
-
-
-def mount_of(path, table):
-    """Mount point, file system type and source of a path, from the text of mountinfo."""
-    best = ("", "", "")
-    for line in table.splitlines():
-        left, _, right = line.partition(" - ")
-        point = re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape.group(1), 8)), left.split()[4])
-        if (path + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(best[0]):
-            best = (point, *right.split()[:2])
-    return best
 
 
 def token(path, fast):
@@ -250,7 +232,7 @@ def python(module, path):
 
 def port(module, number, root):
     """Whether a port of the worker is free, held by one of our runs, or busy."""
-    claim = claimed(os.path.join(root, "locks", f"{number}.json"))
+    claim = files.claim(os.path.join(root, "locks", f"{number}.json"))
     if claim and shutil.which("tmux") and lockstep_tmux.exists(module, claim["session"]):
         return {"number": number, "state": "held", "run": claim["run"], "session": claim["session"]}
     error = ports.taken(number)
@@ -259,15 +241,6 @@ def port(module, number, root):
     if error is not None:
         return {"number": number, "state": "busy", "process": ports.holder(number)}
     return {"number": number, "state": "free"}
-
-
-def claimed(path):
-    """A run's claim on the port, or None."""
-    try:
-        claim = json.loads(kernel.text(path) or "null")
-    except ValueError:
-        return None
-    return claim if isinstance(claim, dict) and {"run", "session"} <= claim.keys() else None
 
 
 def resolve(name):

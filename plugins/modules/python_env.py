@@ -13,7 +13,6 @@ import zipfile
 
 from ansible.module_utils import lockstep_files as files
 from ansible.module_utils import lockstep_host as host
-from ansible.module_utils import lockstep_processes as processes
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -234,7 +233,7 @@ def refuse_while_used(module):
     """Refuse to replace an environment that is in use."""
     program = os.path.join(module.params["path"], "bin", "")
     for entry in filter(str.isdigit, os.listdir("/proc")):
-        if processes.words(entry)[0].startswith(program):
+        if host.words(entry)[0].startswith(program):
             module.fail_json(
                 msg=f"{host.name()}: process {entry} runs with {module.params['path']}, which is to be replaced or removed; "
                 "wait for the run to end or stop it (ansible-playbook status.yml, stop.yml), then try again"

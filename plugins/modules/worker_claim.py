@@ -130,7 +130,7 @@ def query(module):
 
 def holder(module):
     """Who has a port of this run's worker, or None."""
-    held = read(claim_path(module))
+    held = files.claim(claim_path(module))
     if held is not None and held["run"] != module.params["run"] and tmux.exists(module, held["session"]):
         return {"kind": "port", "number": module.params["port"], "run": held["run"], "session": held["session"]}
     for kind in ("port", "direct_port"):
@@ -218,16 +218,10 @@ def claims(module):
     """Paths and contents of this run's claims, or this launch's."""
     params, mine = module.params, []
     for path in sorted(glob.glob(os.path.join(glob.escape(params["root"]), "locks", "*.json"))):
-        held = read(path)
+        held = files.claim(path)
         if held is not None and held["run"] == params["run"] and params["launch"] in ("", held.get("launch")):
             mine.append((path, held))
     return mine
-
-
-def read(path):
-    """The claim on disk, or None; a torn file counts as none."""
-    held = files.parsed(path)
-    return held if isinstance(held, dict) and {"run", "session"} <= held.keys() else None
 
 
 def claim_path(module):

@@ -221,7 +221,7 @@ MOUNTS = """22 27 0:21 / / rw - ext4 /dev/vda rw
     ],
 )
 def test_mount_of_a_path(path, expected):
-    assert probe.mount_of(path, MOUNTS) == expected
+    assert probe.kernel.mount_of(path, MOUNTS) == expected
 
 
 def test_dead_mount_is_an_error_and_no_failure(monkeypatch):
@@ -229,7 +229,7 @@ def test_dead_mount_is_an_error_and_no_failure(monkeypatch):
         raise OSError(107, "Transport endpoint is not connected")
 
     monkeypatch.setattr(probe.os, "stat", dead)
-    monkeypatch.setattr(probe, "existing", lambda path: path)
+    monkeypatch.setattr(probe.kernel, "existing", lambda path: path)
     assert probe.Bounded(probe.dfs, "/mnt/shared", "glusterfs").result() == {"error": "Transport endpoint is not connected"}
 
 

@@ -216,7 +216,7 @@ def test_a_full_disk_is_refused(place, worker_claim, monkeypatch):
 def test_a_torn_claim_counts_as_none(text, place, worker_claim):
     place.path.parent.mkdir(parents=True)
     place.path.write_text(text)
-    assert worker_claim.read(str(place.path)) is None
+    assert worker_claim.files.claim(str(place.path)) is None
     assert place.asked("start") == {"changed": True}
 
 

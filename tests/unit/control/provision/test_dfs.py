@@ -148,10 +148,8 @@ def test_a_mount_from_before_tls_is_made_anew_and_a_busy_one_says_what_to_do(mou
 def test_the_process_of_a_mount_is_recognised(monkeypatch, mounts):
     argv = f"/usr/sbin/glusterfs\0--process-name\0fuse\0--volfile-id=/lockstep\0{mounts.path}\0".split("\0")
     others = [["glusterfs", "/mnt/other", ""], ["/usr/sbin/glusterfsd", str(mounts.path), ""], [""]]
-    monkeypatch.setattr(
-        dfs_mount.processes, "running", lambda chosen: [number for number, one in enumerate([argv, *others]) if chosen(one)]
-    )
-    monkeypatch.setattr(dfs_mount.processes, "older", lambda pids, path: pids)
+    monkeypatch.setattr(dfs_mount.host, "running", lambda chosen: [number for number, one in enumerate([argv, *others]) if chosen(one)])
+    monkeypatch.setattr(dfs_mount.host, "older", lambda pids, path: pids)
     assert dfs_mount.old(mounts.module())
     argv[-2] = "/mnt/other"
     assert not dfs_mount.old(mounts.module())
@@ -222,7 +220,7 @@ def test_a_checked_mount_touches_nothing(mounts):
 def test_mounts_of_this_machine_are_read():
     assert dfs_mount.mounted("/proc")[0] == "proc"
     assert dfs_mount.mounted("/no/such/mount") is None
-    assert dfs_mount.unescaped(dfs_mount.escaped("/mnt/my \\040 dfs")) == "/mnt/my \\040 dfs"
+    assert dfs_mount.host.unescaped(dfs_mount.escaped("/mnt/my \\040 dfs")) == "/mnt/my \\040 dfs"
 
 
 def contents(action, path, **options):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-import lockstep_processes as processes
+import lockstep_host as processes
 import pytest
 from cryptography import x509
 
