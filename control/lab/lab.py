@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from control.operator_variables import check_state, integer
 from trainer.errors import ConfigError
 
 CPU_PERIOD_US = 10_000
@@ -32,9 +33,8 @@ def settings(options: Mapping[str, Any], cores: int) -> dict[str, Any]:
     Raises:
         ConfigError: an invalid value, with the rule and an example.
     """
-    nodes = _nodes(options.get("nodes", 5))
-    state = _choice("state", options.get("state", "present"), ("present", "absent"))
-    image = _choice("image", options.get("image", "present"), ("present", "absent"))
+    nodes = integer("nodes", options.get("nodes", 5))
+    state, image = check_state(options), check_state(options, "image")
     if image == "absent" and state == "present":
         raise ConfigError("image=absent: it belongs to the removal of the lab; ansible-playbook lab.yml -e state=absent -e image=absent")
     return {
@@ -50,18 +50,6 @@ def settings(options: Mapping[str, Any], cores: int) -> dict[str, Any]:
 def default_share(nodes: int, cores: int) -> float:
     """Cores for each node: an even division of the machine, less a little for the control node."""
     return max(SMALLEST_SHARE, math.floor(cores * SHARED_OUT / nodes * 100) / 100)
-
-
-def _choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    if str(value) not in choices:
-        raise ConfigError(f"{name}={value}: it must be {' or '.join(choices)}")
-    return str(value)
-
-
-def _nodes(value: Any) -> int:
-    if not str(value).isdecimal() or int(value) < 1:
-        raise ConfigError(f"nodes={value}: it must be a whole number of at least 1, as in -e nodes=3")
-    return int(value)
 
 
 def _cpus(value: Any, nodes: int, cores: int) -> list[float]:

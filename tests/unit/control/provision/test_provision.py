@@ -338,10 +338,6 @@ def test_only_what_is_ours_is_given_away(seen, tmp_path, monkeypatch):
     assert not any("recurse" in task.get("ansible.builtin.file", {}) for task in tasks)
 
 
-def test_values_that_are_none_are_refused():
-    assert message(provision_plan.choice, "state", "gone", provision_plan.STATES) == "-e state=gone: expected present or absent"
-
-
 def test_names_are_resolved_here_and_loopback_is_refused(monkeypatch):
     hosts = {"pi1": ["10.0.0.1"], "pi2": ["10.0.0.2", "fe80::2"], "pi3": ["127.0.1.1"]}
 
