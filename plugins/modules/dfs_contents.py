@@ -9,15 +9,15 @@ from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
 module: dfs_contents
-short_description: Write, read and remove a token on the distributed file system; empty it
+short_description: Write and read a token on the distributed file system; empty it
 description:
   - A token that one host wrote and another can't read shows that they do not share the folder.
   - C(empty) removes the given folders. It refuses if there is anything else, or state of runs under Slurm.
   - C(wheels) removes folders of wheels that provisioning made in this folder, and the folder itself if nothing else is in it.
 options:
   path: {type: path, required: true, description: The file system's folder.}
-  action: {type: str, choices: [write, read, forget, empty, wheels], required: true, description: What to do.}
-  token: {type: str, default: "", description: "Unique text; needed for C(write), C(read) and C(forget)."}
+  action: {type: str, choices: [write, read, empty, wheels], required: true, description: What to do.}
+  token: {type: str, default: "", description: "Unique text; needed for C(write) and C(read)."}
   writer: {type: str, default: "", description: "Name of the host that writes the token, for messages."}
   host: {type: str, default: "", description: "Name of this host, for messages."}
   kind: {type: str, choices: [glusterfs, mounted, local], default: mounted, description: Its kind; C(glusterfs) must be mounted.}
@@ -42,11 +42,10 @@ WHEELS = re.compile(r"(\.part-)?(x86_64|aarch64)-cp\d{3}-[0-9a-f]{16}")
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
-            "action": {"type": "str", "choices": ["write", "read", "forget", "empty", "wheels"], "required": True},
+            "action": {"type": "str", "choices": ["write", "read", "empty", "wheels"], "required": True},
             "token": {"type": "str", "default": ""},
             "writer": {"type": "str", "default": ""},
             "host": {"type": "str", "default": ""},
@@ -55,11 +54,10 @@ def main():
         },
         supports_check_mode=True,
     )
-    {"write": write, "read": read, "forget": forget, "empty": empty, "wheels": wheels}[module.params["action"]](module)
+    {"write": write, "read": read, "empty": empty, "wheels": wheels}[module.params["action"]](module)
 
 
 def token_path(module):
-    """The token's file."""
     return os.path.join(module.params["path"], f".lockstep-token-{module.params['token']}")
 
 
@@ -98,18 +96,15 @@ def read(module):
     if module.check_mode:
         module.exit_json()
     deadline = time.monotonic() + PATIENCE_S
-    while True:
-        why = unread(module)
-        if why is None:
-            module.exit_json()
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.5)
     host, writer, path = module.params["host"], module.params["writer"], module.params["path"]
-    module.fail_json(
-        msg=f"DFS not shared: {host} does not see what {writer} wrote to dfs_path={path} ({why}). Every host must have the same folder "
-        "there: mount the shared one (NFS, CephFS, ...), or let provision.yml make one: dfs_kind: glusterfs"
-    )
+    while (why := unread(module)) is not None:
+        if time.monotonic() > deadline:
+            module.fail_json(
+                msg=f"DFS not shared: {host} does not see what {writer} wrote to dfs_path={path} ({why}). Every host must have the same "
+                "folder there: mount the shared one (NFS, CephFS, ...), or let provision.yml make one: dfs_kind: glusterfs"
+            )
+        time.sleep(0.5)
+    module.exit_json()
 
 
 def unread(module):
@@ -122,15 +117,7 @@ def unread(module):
         return error.strerror
 
 
-def forget(module):
-    """Remove the token."""
-    if os.path.exists(token_path(module)):
-        os.unlink(token_path(module))
-    module.exit_json()
-
-
 def empty(module):
-    """Remove folders."""
     path, folders = module.params["path"], module.params["folders"]
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []
     if module.params["kind"] == "glusterfs" and not os.path.ismount(path):

@@ -62,7 +62,6 @@ WantedBy=multi-user.target
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
@@ -154,7 +153,6 @@ def old(module):
 
 
 def wanted_line(module):
-    """The line of /etc/fstab."""
     options = ["defaults", "_netdev", "noauto", "x-systemd.after=glusterd.service"]
     if module.params["backups"]:
         options.append(f"backup-volfile-servers={':'.join(module.params['backups'])}")
@@ -183,7 +181,6 @@ def write_line(module, line):
 
 
 def unit_text(module):
-    """The systemd unit."""
     return UNIT_TEXT.format(mount=mount_unit(module).replace("\\", "\\\\"))
 
 

@@ -64,7 +64,6 @@ WantedBy=multi-user.target nftables.service
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "rules": {"type": "str"},
@@ -136,14 +135,12 @@ def reserve(module):
 
 
 def release():
-    """Remove our ports from the reserved ones."""
     left = numbers(files.read(RESERVED)) - own_ports()
     set_reserved(spans(left))
     os.unlink(SYSCTL)
 
 
 def set_reserved(ports):
-    """Set the kernel's list, if possible."""
     with contextlib.suppress(OSError), open(RESERVED, "w", encoding="ascii") as stream:
         stream.write(f"{ports}\n")
 
@@ -183,22 +180,17 @@ def absent(module):
     }
     todo = [what for what, exists in parts.items() if exists]
     if todo and not module.check_mode:
-        remove(module, nft, todo)
+        if "remove the unit" in todo:
+            host.remove_unit(module, UNIT)
+        if nft and loaded(module, nft):
+            host.run(module, nft, "delete", "table", "inet", module.params["table"])
+        if "release the ports" in todo:
+            release()
+        for path in (RULES, LOADED):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        files.remove_if_empty(os.path.dirname(RULES))
     module.exit_json(changed=bool(todo), did=todo)
-
-
-def remove(module, nft, todo):
-    """Remove what is there."""
-    if "remove the unit" in todo:
-        host.remove_unit(module, UNIT)
-    if nft and loaded(module, nft):
-        host.run(module, nft, "delete", "table", "inet", module.params["table"])
-    if "release the ports" in todo:
-        release()
-    for path in (RULES, LOADED):
-        if os.path.exists(path):
-            os.unlink(path)
-    files.remove_if_empty(os.path.dirname(RULES))
 
 
 if __name__ == "__main__":

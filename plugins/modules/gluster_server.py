@@ -49,7 +49,6 @@ END_S = 30
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "brick": {"type": "path", "required": True},
@@ -86,7 +85,7 @@ def wanting(module):
     setting = MAX_PORT.search(files.read(SETTINGS))
     if setting and int(setting.group(2)) != HIGHEST_PORT:
         todo.append("limit ports")
-    if not active(module) or not host.enabled(module, SERVICE):
+    if module.run_command(["systemctl", "is-active", "--quiet", SERVICE])[0] != 0 or not host.enabled(module, SERVICE):
         todo.append("start glusterd")
     if old(module):
         todo.append("start the daemons anew")
@@ -196,13 +195,7 @@ def undo(module, before):
         systemctl(module, "disable", "--now", SERVICE)
 
 
-def active(module):
-    """Whether the daemon runs."""
-    return module.run_command(["systemctl", "is-active", "--quiet", SERVICE])[0] == 0
-
-
 def systemctl(module, *arguments):
-    """Run systemctl, or fail with its output."""
     host.run(module, "systemctl", *arguments, hint=f"; look at: journalctl -u {SERVICE}")
 
 

@@ -69,7 +69,6 @@ ENTRY = re.compile(r"^# (\S+)\n(-----BEGIN CERTIFICATE-----\n.*?-----END CERTIFI
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str"},
@@ -100,17 +99,14 @@ def tls_path(kind):
 
 
 def link(kind):
-    """Path of the link to one of them."""
     return os.path.join(LINKS, f"glusterfs.{kind}")
 
 
 def linked():
-    """Whether all links are there."""
     return all(os.path.islink(link(kind)) and os.readlink(link(kind)) == tls_path(kind) for kind in KINDS)
 
 
 def make_links():
-    """Make the links."""
     os.makedirs(LINKS, exist_ok=True)
     for kind in KINDS:
         with contextlib.suppress(FileNotFoundError):
@@ -155,7 +151,6 @@ def own_certificate(module, record):
 
 
 def digest(text):
-    """SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -200,7 +195,6 @@ def make(module):
 
 
 def remember(certificate_digest):
-    """Add a certificate to the record."""
     files.write_record(RECORD, {"certificates": [*(recorded() or []), certificate_digest]})
 
 

@@ -50,7 +50,6 @@ ENCRYPT = {"client.ssl": "on", "server.ssl": "on"}
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
@@ -71,7 +70,8 @@ def main():
 
 def present(module):
     """Bring pool and volume into place."""
-    if module.check_mode and silent(module):
+    installed = module.get_bin_path("gluster") is not None
+    if module.check_mode and not (installed and gluster(module, "peer", "status")[0] == 0):
         module.exit_json(changed=True, did=["create the volume"], bricks=module.params["bricks"])
     strangers = missing_peers(module)
     existing = volume(module)
@@ -105,11 +105,6 @@ def missing_options(module, existing):
         **ENCRYPT,
     }
     return {name: value for name, value in wanted.items() if not existing or existing["options"].get(name) != value}
-
-
-def silent(module):
-    """Whether GlusterFS is not yet installed, or not yet running."""
-    return module.get_bin_path("gluster") is None or gluster(module, "peer", "status")[0] != 0
 
 
 def kept(module, bricks):
@@ -181,7 +176,6 @@ def volume(module):
 
 
 def create(module):
-    """Create the volume, and record that it is ours."""
     replica = ["replica", str(module.params["replica"])] if module.params["replica"] else []
     # force: the brick may be on the system's disk.
     must(module, "volume", "create", module.params["name"], *replica, *module.params["bricks"], "force")
@@ -218,7 +212,6 @@ def dissolve(module, mine, members):
 
 
 def answer(module, *arguments):
-    """The XML answer of gluster."""
     code, out, error = module.run_command(["gluster", "--mode=script", "--xml", *arguments])
     if code != 0 or not out.strip():
         module.fail_json(
@@ -228,17 +221,14 @@ def answer(module, *arguments):
 
 
 def gluster(module, *arguments):
-    """Exit code, stdout and stderr of gluster."""
     return module.run_command(["gluster", "--mode=script", *arguments])
 
 
 def must(module, *arguments):
-    """Run gluster, or fail with its output."""
     host.run(module, "gluster", "--mode=script", *arguments)
 
 
 def remember(kind, name):
-    """Add a name to the record."""
     record = files.record(RECORD)
     files.write_record(RECORD, {**record, kind: sorted({*record.get(kind, []), name})})
 

@@ -33,8 +33,7 @@ options:
   dfs_kind: {type: str, default: mounted, description: What the folder is (passed on).}
   need_mb: {type: int, default: 0, description: MB that the run needs under O(root) (passed on).}
   tokens: {type: list, elements: path, default: [], description: Files whose existence and SHA-256 are reported.}
-  fast: {type: bool, default: false, description: Skip the measurement of the processor's speed and digests of large files.}
-author: Lockstep
+  fast: {type: bool, default: false, description: Skip the measurement of the processor's speed.}
 """
 
 EXAMPLES = """
@@ -54,14 +53,12 @@ facts:
 
 PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "pillow", "pyyaml")
 PATIENCE_S = 2.0
-SMALL = 4 << 20
 SPEED_S = 0.3
 # https://www.raspberrypi.com/documentation/computers/os.html#get_throttled
 THROTTLED = {0: "under-voltage", 1: "frequency capped", 2: "throttled", 3: "soft temperature limit"}
 
 
 def main():
-    """Run the module."""
     start = time.monotonic()
     module = AnsibleModule(
         argument_spec={
@@ -93,7 +90,7 @@ def look(module):
         "name": Bounded(resolve, socket.gethostname()),
         "address": Bounded(own_address, params["address"]),
     }
-    tokens = [(path, Bounded(token, path, params["fast"])) for path in params["tokens"]]
+    tokens = [(path, Bounded(token, path)) for path in params["tokens"]]
     facts = {
         "hostname": socket.gethostname(),
         "user": user(),
@@ -182,7 +179,6 @@ def disk(path):
 
 
 def dfs(path, kind):
-    """Facts of the shared folder."""
     if not path:
         return None
     os.stat(kernel.existing(path))  # a dead mount fails here
@@ -196,22 +192,19 @@ def mounted(path):
     return {"path": path, "mount": point, "type": fs_type, "source": source}
 
 
-def token(path, fast):
+def token(path):
     """Whether a file is readable here, and its SHA-256."""
     try:
         with open(path, "rb") as stream:
             size, state = os.fstat(stream.fileno()).st_size, hashlib.sha256()
             for block in iter(lambda: stream.read(1 << 20), b""):
                 state.update(block)
-                if fast and size > SMALL:
-                    return {"path": path, "bytes": size, "sha256": None}
     except OSError as error:
         return {"path": path, "error": error.strerror}
     return {"path": path, "bytes": size, "sha256": state.hexdigest()}
 
 
 def tmux(module):
-    """Version of tmux, or None."""
     program = shutil.which("tmux")
     return module.run_command([program, "-V"])[1].strip().replace("tmux ", "") if program else None
 

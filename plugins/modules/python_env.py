@@ -56,7 +56,6 @@ WAIT_S = 600
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
@@ -140,7 +139,6 @@ def marker(module):
 
 
 def mark(module):
-    """Mark the environment as ours."""
     with open(marker(module), "w", encoding="utf-8") as stream:
         os.fsync(stream.fileno())
 
@@ -208,7 +206,6 @@ def unpacked_uv(wheels, scratch):
 
 
 def starts(program):
-    """Whether a program can run on this host."""
     try:
         return subprocess.run([program, "--version"], capture_output=True, check=False).returncode == 0
     except OSError:
@@ -230,7 +227,6 @@ def try_imports(module):
 
 
 def refuse_while_used(module):
-    """Refuse to replace an environment that is in use."""
     program = os.path.join(module.params["path"], "bin", "")
     for entry in filter(str.isdigit, os.listdir("/proc")):
         if host.words(entry)[0].startswith(program):
@@ -252,7 +248,6 @@ def check_disk(module):
 
 
 def version(module, python):
-    """The version that a Python reports."""
     code, out, error = module.run_command([python, "-c", "import sys; print(sys.version)"])
     if code != 0:
         module.fail_json(msg=f"{host.name()}: {python} does not run: {error.strip()[-300:]}; set python_env_interpreter")
@@ -271,7 +266,6 @@ def stamp(module):
 
 
 def stamp_path(module):
-    """Path of the stamp, which is written last."""
     return os.path.join(module.params["path"], "lockstep.stamp")
 
 
@@ -313,7 +307,6 @@ def remove(path):
 
 
 def run(module, *argv):
-    """Run a command, or fail with its output."""
     code, out, error = module.run_command(list(argv))
     if code != 0:
         messages = [line.strip() for line in (error or out).splitlines() if line.strip()][-6:]

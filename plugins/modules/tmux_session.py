@@ -29,7 +29,6 @@ ended: {type: str, returned: state=absent, description: How the session ended; C
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},

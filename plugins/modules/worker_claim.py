@@ -92,7 +92,6 @@ REVOKED_S = 86400
 
 
 def main():
-    """Run the module."""
     needed = ["session", "folder", "host", "port"]
     module = AnsibleModule(
         argument_spec={
@@ -151,7 +150,8 @@ def start(module):
         for file in module.params["files"]:
             files.write(module, file)
         # A claim without a session is void: if killed here, this leaves nothing that holds the port.
-        write(module, claim_path(module))
+        claim = {name: module.params[name] for name in ("run", "launch", "session")}
+        files.replace(claim_path(module), json.dumps(claim), 0o640)
         tmux.start(module, module.params["session"], ["bash", "run_worker.sh"], worker_folder(module))
     module.exit_json(changed=True)
 
@@ -225,7 +225,6 @@ def claims(module):
 
 
 def claim_path(module):
-    """The claim on this run's port."""
     return os.path.join(module.params["root"], "locks", f"{module.params['port']}.json")
 
 
@@ -248,11 +247,6 @@ def locked(module):
     with open(os.path.join(module.params["root"], ".lock"), "a", encoding="utf-8") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
-
-
-def write(module, path):
-    """Write this run's claim, whole or not at all."""
-    files.replace(path, json.dumps({name: module.params[name] for name in ("run", "launch", "session")}), 0o640)
 
 
 def worker_folder(module):
@@ -310,7 +304,6 @@ def states(module, may_move):
 
 
 def facts(module):
-    """Facts of a host for a run's records."""
     return {**probe(module), "machine": platform.machine(), "cpu": kernel.cpu_model(), "cores": max(1, int(kernel.cpus()))}
 
 
