@@ -9,15 +9,15 @@ from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
 module: dfs_contents
-short_description: Write and read a token on the distributed file system; empty it
+short_description: Write, read and remove a token on the distributed file system; empty it
 description:
   - A token that one host wrote and another can't read shows that they do not share the folder.
   - C(empty) removes the given folders. It refuses if there is anything else, or state of runs under Slurm.
   - C(wheels) removes folders of wheels that provisioning made in this folder, and the folder itself if nothing else is in it.
 options:
   path: {type: path, required: true, description: The file system's folder.}
-  action: {type: str, choices: [write, read, empty, wheels], required: true, description: What to do.}
-  token: {type: str, default: "", description: "Unique text; needed for C(write) and C(read)."}
+  action: {type: str, choices: [write, read, forget, empty, wheels], required: true, description: What to do.}
+  token: {type: str, default: "", description: "Unique text; needed for C(write), C(read) and C(forget)."}
   writer: {type: str, default: "", description: "Name of the host that writes the token, for messages."}
   host: {type: str, default: "", description: "Name of this host, for messages."}
   kind: {type: str, choices: [glusterfs, mounted, local], default: mounted, description: Its kind; C(glusterfs) must be mounted.}
@@ -45,7 +45,7 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
-            "action": {"type": "str", "choices": ["write", "read", "empty", "wheels"], "required": True},
+            "action": {"type": "str", "choices": ["write", "read", "forget", "empty", "wheels"], "required": True},
             "token": {"type": "str", "default": ""},
             "writer": {"type": "str", "default": ""},
             "host": {"type": "str", "default": ""},
@@ -54,7 +54,7 @@ def main():
         },
         supports_check_mode=True,
     )
-    {"write": write, "read": read, "empty": empty, "wheels": wheels}[module.params["action"]](module)
+    {"write": write, "read": read, "forget": forget, "empty": empty, "wheels": wheels}[module.params["action"]](module)
 
 
 def token_path(module):
@@ -115,6 +115,12 @@ def unread(module):
             return None if stream.read() == module.params["token"] else "it reads something else"
     except OSError as error:
         return error.strerror
+
+
+def forget(module):
+    if os.path.exists(token_path(module)):
+        os.unlink(token_path(module))
+    module.exit_json()
 
 
 def empty(module):

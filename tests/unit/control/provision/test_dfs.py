@@ -228,9 +228,11 @@ def contents(action, path, **options):
     return Module(path=str(path), action=action, **{**defaults, **options})
 
 
-def test_a_token_written_here_is_read_there(tmp_path):
+def test_a_token_written_here_is_read_there_and_removed(tmp_path):
     ended(dfs_contents.write, contents("write", tmp_path))
     assert ended(dfs_contents.read, contents("read", tmp_path))["changed"] is False
+    ended(dfs_contents.forget, contents("forget", tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_not_shared_names_host_path_and_mend(tmp_path, monkeypatch):
