@@ -178,13 +178,8 @@ def check_workers(hosts: list[dict[str, Any]]) -> None:
 def check_apart(host: str, root: str, others: dict[str, str]) -> None:
     """Refuse nested folders: the worker's own folder changes owner and is emptied, the shared one is not.
 
-    Args:
-        host: its name.
-        root: its worker_root.
-        others: name of a variable to its folder.
-
     Raises:
-        ConfigError: one is inside the other.
+        ConfigError: worker_root is inside one of the others (variable to folder), or the other way round.
     """
     for name, folder in others.items():
         if inside(folder, root) or inside(root, folder):

@@ -30,10 +30,6 @@ EXAMPLES = """
 - name: Make the host's certificate
   gluster_tls: {state: certificate, name: node01}
   become: true
-
-- name: Trust the members
-  gluster_tls: {state: trusted, trusted: "{{ certificates | dfs_trusted }}"}
-  become: true
 """
 
 RETURN = """

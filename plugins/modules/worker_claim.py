@@ -61,9 +61,6 @@ EXAMPLES = """
     host: node01
     port: 12345
     session: my-run-w0
-
-- name: Take that launch back
-  worker_claim: {root: /home/pi/lockstep, run: my-run, launch: 5eab81, state: absent}
 """
 
 RETURN = """

@@ -1,6 +1,7 @@
 """Compare the lab's present and intended state; refuse what is impossible."""
 
 import os
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +119,7 @@ def _packages(engine: Engine | None, builds: bool) -> list[str]:
         LockstepError: packages are missing, and this machine does not use apt.
     """
     packages = lab_engine.missing_packages(engine, builds)
-    if packages and not lab_engine.may_install(lab_engine.os_release()):
+    if packages and not lab_engine.may_install(platform.freedesktop_os_release()):
         raise LockstepError(NO_ENGINE if engine is None else f"the lab needs {', '.join(packages)}; install it and run lab.yml again")
     return packages
 
@@ -129,7 +130,7 @@ def _recipe() -> list[bytes]:
 
 def _archives(images: list[str]) -> dict[str, Any]:
     """The sources of this machine's packages, from which the image takes its packages, too."""
-    release = lab_engine.os_release()
+    release = platform.freedesktop_os_release()
     codename = release.get("VERSION_CODENAME", "")
     targets = lab_engine.apt_answer("apt-get", "indextargets", "--format", "$(REPO_URI)|$(RELEASE)|$(COMPONENT)")
     lines = lab.apt_settings(lab_engine.apt_answer("apt-config", "dump"))

@@ -88,10 +88,6 @@ def test_link_rates(rate):
     assert lab.link_rate(rate) == rate.lower()
 
 
-def test_cpu_quota_is_of_a_short_period():
-    assert lab.cpu_quota(0.38) == 3_800
-
-
 def test_nodes_have_names_addresses_and_lasting_hardware_addresses():
     made = lab.nodes([0.38, 0.19], "lab", "10.89.77.0/24")
     assert made[0] == {"name": "node1", "container": "lab-node1", "address": "10.89.77.11", "mac": "02:00:0a:59:4d:0b", "quota": 3_800}

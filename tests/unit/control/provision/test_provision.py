@@ -334,7 +334,7 @@ def test_only_what_is_ours_is_given_away(seen, tmp_path, monkeypatch):
     done = subprocess.run(["/bin/sh", "-s"], input=script, capture_output=True, text=True, check=True)
     found = provisioning.parse(done.stdout)
     assert (found.values["root"], found.foreign) == ("foreign", [f"{root}/venv", f"{root}/.lock"])
-    tasks = yaml.safe_load((ROOT / "roles" / "host" / "tasks" / "directory.yml").read_text())
+    tasks = yaml.safe_load((ROOT / "roles" / "host" / "tasks" / "main.yml").read_text())
     assert not any("recurse" in task.get("ansible.builtin.file", {}) for task in tasks)
 
 
