@@ -1,5 +1,6 @@
 """A host: its kernel, processes and mounts, and commands there. Standard library only."""
 
+import json
 import os
 import platform
 import re
@@ -63,6 +64,20 @@ def text(path):
             return stream.read().strip()
     except OSError:
         return None
+
+
+def versions(module, python, packages):
+    """What a Python says with VERSIONS; or `error`, why it says nothing."""
+    if os.path.isdir(python) or not os.access(python, os.X_OK):
+        return {"error": "is not a program" if os.path.exists(python) else "is missing"}
+    code, out, error = module.run_command([python, "-c", VERSIONS, *packages])
+    if code != 0:
+        return {"error": f"does not run: {error.strip()[-300:]}"}
+    try:
+        answer = json.loads(out)
+    except ValueError:
+        answer = None
+    return answer if isinstance(answer, dict) else {"error": f"does not answer like Python: {out.strip()[:80]}"}
 
 
 def cpu_model():

@@ -3,7 +3,6 @@
 import contextlib
 import glob
 import hashlib
-import json
 import os
 import platform
 import pwd
@@ -211,16 +210,10 @@ def tmux(module):
 
 def python(module, path):
     """Version and packages of the worker's Python, or why they are unknown."""
-    if not os.access(path, os.X_OK) or os.path.isdir(path):
-        return {"path": path, "error": "is missing" if not os.path.exists(path) else "is not a program"}
-    code, out, error = module.run_command([path, "-c", kernel.VERSIONS, *PACKAGES])
-    if code != 0:
-        return {"path": path, "error": f"does not run: {error.strip()[-200:]}"}
-    try:
-        versions = json.loads(out)
-        return {"path": path, "version": versions["python"], "packages": versions["packages"]}
-    except (KeyError, ValueError):
-        return {"path": path, "error": f"does not answer like Python: {out.strip()[:80]}"}
+    versions = kernel.versions(module, path, PACKAGES)
+    if "error" in versions:
+        return {"path": path, "error": versions["error"]}
+    return {"path": path, "version": versions["python"], "packages": versions["packages"]}
 
 
 def port(module, number, root):

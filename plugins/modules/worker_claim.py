@@ -307,12 +307,10 @@ def facts(module):
 def probe(module):
     """Versions of the worker's Python and packages; refuses a Python that can't train."""
     python, host = module.params["python"], module.params["host"]
-    if not os.access(python, os.X_OK):
-        module.fail_json(msg=f"{host}: worker_python={python} is not a program; set worker_python to a Python with requirements/node.txt")
-    code, out, error = module.run_command([python, "-c", kernel.VERSIONS, *PACKAGES])
-    if code != 0:
-        module.fail_json(msg=f"{host}: worker_python={python} does not run: {error.strip()[-300:]}")
-    versions = json.loads(out)
+    versions = kernel.versions(module, python, PACKAGES)
+    if "error" in versions:
+        fix = "set worker_python to a Python with requirements/node.txt"
+        module.fail_json(msg=f"{host}: worker_python={python} {versions['error']}; {fix}")
     if not SUPPORTED[0] <= tuple(int(part) for part in versions["python"].split(".")[:2]) <= SUPPORTED[1]:
         module.fail_json(msg=f"{host}: worker_python={python} is Python {versions['python']}; 3.11 to 3.13 are supported")
     if not any(name.startswith("tensorflow") for name in versions["packages"]):

@@ -478,7 +478,7 @@ def test_the_sample_inventory_names_every_variable_of_the_roles(role):
     text = (ROOT / "inventory" / "sample" / "group_vars" / "workers.yml").read_text()
     defaults = yaml.safe_load((ROOT / "roles" / role / "defaults" / "main.yml").read_text())
     missing = [name for name in defaults if f"\n{name}:" not in text and f"\n# {name}:" not in text]
-    assert missing == (["worker_dfs"] if role == "worker" else [])
+    assert missing == []
 
 
 def test_the_sample_inventory_does_not_need_what_provisioning_makes():
