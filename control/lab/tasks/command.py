@@ -18,7 +18,7 @@ UNDO = "what is half made goes with ansible-playbook lab.yml -e state=absent"
 
 
 class Command(Task):
-    """Arguments: `argv`, `doing` (words for the user), `environment`, `seconds` (limit), `may_fail`.
+    """Arguments: `argv`, `doing` (words for the user), `environment` (beside that of the fact `lab`), `seconds` (limit), `may_fail`.
 
     Returns `code` and `lines`; `changed` unless it may fail and did.
     """
@@ -26,7 +26,7 @@ class Command(Task):
     def act(self) -> dict[str, Any]:
         """Run it."""
         argv, doing = [str(part) for part in self.arguments["argv"]], str(self.arguments["doing"])
-        environment = {**os.environ, **(self.arguments.get("environment") or {})}
+        environment = {**os.environ, **self.task_vars.get("lab", {}).get("environment", {}), **self.arguments.get("environment", {})}
         line = Line(Display(), command_line.terminal())
         try:
             code, lines = run(argv, environment, float(self.arguments.get("seconds", 1800)), lambda row: line.update(f"{doing}: {row}"))
