@@ -196,15 +196,15 @@ def _owners(name: str) -> list[str]:
     return [command for command in commands if "/" not in command] or commands
 
 
-def check_state(options: Mapping[str, Any]) -> str:
-    """`state`: present (the default) or absent.
+def check_state(options: Mapping[str, Any], name: str = "state") -> str:
+    """A variable that is present (the default) or absent.
 
     Raises:
         ConfigError: it is neither.
     """
-    state = str(options.get("state", "present"))
+    state = str(options.get(name, "present"))
     if state not in STATES:
-        raise ConfigError(f"state={state}: expected present or absent{nearest(state, STATES)}")
+        raise ConfigError(f"{name}={state}: expected present or absent{nearest(state, STATES)}")
     return state
 
 

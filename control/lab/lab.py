@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from control.operator_variables import check_state, integer
 from trainer.errors import ConfigError
 
 CPU_PERIOD_US = 10_000
+"""The kernel grants a node its quota of microseconds in each."""
 ELSEWHERE = "choose others for this one, as in -e lab_prefix=lab2 -e lab_subnet=10.89.78.0/24"
 FIRST_ADDRESS = 10
 OWNER_LABEL = "lockstep.lab"
@@ -32,9 +34,8 @@ def settings(options: Mapping[str, Any], cores: int) -> dict[str, Any]:
     Raises:
         ConfigError: an invalid value, with the rule and an example.
     """
-    nodes = _nodes(options.get("nodes", 5))
-    state = _choice("state", options.get("state", "present"), ("present", "absent"))
-    image = _choice("image", options.get("image", "present"), ("present", "absent"))
+    nodes = integer("nodes", options.get("nodes", 5))
+    state, image = check_state(options), check_state(options, "image")
     if image == "absent" and state == "present":
         raise ConfigError("image=absent: it belongs to the removal of the lab; ansible-playbook lab.yml -e state=absent -e image=absent")
     return {
@@ -50,18 +51,6 @@ def settings(options: Mapping[str, Any], cores: int) -> dict[str, Any]:
 def default_share(nodes: int, cores: int) -> float:
     """Cores for each node: an even division of the machine, less a little for the control node."""
     return max(SMALLEST_SHARE, math.floor(cores * SHARED_OUT / nodes * 100) / 100)
-
-
-def _choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    if str(value) not in choices:
-        raise ConfigError(f"{name}={value}: it must be {' or '.join(choices)}")
-    return str(value)
-
-
-def _nodes(value: Any) -> int:
-    if not str(value).isdecimal() or int(value) < 1:
-        raise ConfigError(f"nodes={value}: it must be a whole number of at least 1, as in -e nodes=3")
-    return int(value)
 
 
 def _cpus(value: Any, nodes: int, cores: int) -> list[float]:
@@ -104,20 +93,10 @@ def link_rate(value: Any) -> str:
     return rate
 
 
-def cpu_quota(cpus: float) -> int:
-    """Microseconds of CPU time per CPU_PERIOD_US for a node."""
-    return round(cpus * CPU_PERIOD_US)
-
-
 def nodes(cpus: Sequence[float], prefix: str, subnet: str) -> list[dict[str, Any]]:
-    """`name`, `container`, `address`, `mac` and `quota` of each node.
+    """`name`, `container`, `address`, `mac` and `quota` of each node, from the cores of each.
 
     The MAC address follows from the IP address, so other nodes find a restarted node at once.
-
-    Args:
-        cpus: cores of each node.
-        prefix: of the containers' names.
-        subnet: IPv4 network of the nodes.
 
     Raises:
         ConfigError: the subnet is invalid or has too few addresses.
@@ -135,7 +114,7 @@ def nodes(cpus: Sequence[float], prefix: str, subnet: str) -> list[dict[str, Any
 
 def _node(index: int, prefix: str, address: ipaddress.IPv4Address, share: float) -> dict[str, Any]:
     name, mac = f"node{index}", ":".join(f"{byte:02x}" for byte in (2, 0, *address.packed))
-    return {"name": name, "container": f"{prefix}-{name}", "address": str(address), "mac": mac, "quota": cpu_quota(share)}
+    return {"name": name, "container": f"{prefix}-{name}", "address": str(address), "mac": mac, "quota": round(share * CPU_PERIOD_US)}
 
 
 def owner(project: str) -> str:
@@ -182,7 +161,7 @@ def check_network(name: str, subnet: str, mine: str, networks: Sequence[Mapping[
     Args:
         name: of the lab's network.
         subnet: its intended subnet.
-        mine: this project's owner digest.
+        mine: this project's `owner`.
         networks: of the engine, from `network_facts`.
         routes: of this machine, from `ip -j route`.
 
@@ -226,9 +205,9 @@ def changes(
     """Containers to create, start, adjust (CPU and memory limits) and remove.
 
     Args:
-        wanted: nodes, from `nodes`.
-        memory: bytes of each.
-        mine: this project's owner digest.
+        wanted: from `nodes`.
+        memory: bytes of each node.
+        mine: this project's `owner`.
         containers: of any lab, from `container_facts`.
         names: of all containers of the engine.
 
@@ -291,14 +270,7 @@ def proxy_environment(lines: Iterable[str]) -> dict[str, str]:
 
 
 def containers_conf(nofile: int, nproc: int, may_raise: bool, needs_runc: bool) -> str:
-    """Settings that podman needs to start containers here, or an empty string.
-
-    Args:
-        nofile: hard limit of open files.
-        nproc: hard limit of processes.
-        may_raise: whether this user may raise hard limits.
-        needs_runc: crun refuses a mixed hierarchy of control groups; runc does not.
-    """
+    """Settings that podman needs to start containers under these hard limits of open files and processes, or an empty string."""
     # The full hard limit of processes is refused, too: podman and runc run under lower ones than this process.
     nproc = min(nproc, PROCESSES)
     parts = [] if may_raise else [f'[containers]\ndefault_ulimits = ["nofile={nofile}:{nofile}", "nproc={nproc}:{nproc}"]\n']

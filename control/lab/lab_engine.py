@@ -125,12 +125,7 @@ def find() -> Engine | None:
 
 
 def missing_packages(engine: Engine | None, builds: bool) -> list[str]:
-    """Debian packages that the lab needs and this machine lacks.
-
-    Args:
-        engine: the engine found.
-        builds: whether an image has to be built.
-    """
+    """Debian packages that the lab needs, also to build an image, and this machine lacks."""
     packages = [] if engine else ["podman", "runc"]
     if engine and engine.name == "podman" and needs_runc() and not shutil.which("runc"):
         packages.append("runc")
@@ -141,12 +136,6 @@ def may_install(release: Mapping[str, str]) -> bool:
     """Whether this machine's packages come from apt."""
     kinds = {release.get("ID"), *release.get("ID_LIKE", "").split()}
     return bool(kinds & {"debian", "ubuntu"}) and shutil.which("apt-get") is not None
-
-
-def os_release(path: Path = Path("/etc/os-release")) -> dict[str, str]:
-    """Fields of os-release, such as ID and VERSION_CODENAME."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return {name: value.strip("\"'") for name, _, value in (line.partition("=") for line in lines) if value}
 
 
 def needed_conf() -> str:

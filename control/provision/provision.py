@@ -20,54 +20,50 @@ GLUSTER_PORTS = "24007-24008"
 BRICK_PORTS = (49152, 49251)
 
 
-def dfs_servers(hosts: list[dict[str, Any]], layout: str = "replica", replicas: int = 3) -> list[dict[str, Any]]:
-    """The hosts that store the files of a GlusterFS volume, in inventory order.
+def dfs_volume(hosts: list[dict[str, Any]], name: str, folder: str, layout: str, replicas: int) -> dict[str, Any]:
+    """How hosts serve and mount a GlusterFS volume.
 
-    A replicated volume takes whole sets of `replicas` hosts. With fewer hosts than one set, and in the layout
-    `distributed`, every host stores a share of the files.
+    A replicated volume takes whole sets of `replicas` hosts, the first ones of the inventory. With fewer hosts than one set, and in the
+    layout `distributed`, every host stores a share of the files.
+
+    Args:
+        hosts: the members, in inventory order.
+        name: of the volume.
+        folder: of a server's share.
+        layout: one of LAYOUTS.
+        replicas: servers that store every file of a replicated volume.
+
+    Returns:
+        `servers` (names), `bricks` (`address:folder` of each), `replica` (0: files are stored once), and `hosts`: by name `address`,
+        `packages` (Debian's), `source` (the volume to mount: its own if it is a server, otherwise the first server's) and `backups`
+        (servers to ask if that one is down).
 
     Raises:
         ConfigError: an unknown layout, or fewer than two replicas.
     """
     if layout not in LAYOUTS:
         raise ConfigError(f"dfs_layout={layout}: expected one of {', '.join(LAYOUTS)}")
-    if int(replicas) < 2:
+    if replicas < 2:
         raise ConfigError(f"dfs_replicas={replicas}: a replicated volume keeps every file at least twice; set 2 or 3")
-    return hosts[: len(hosts) // int(replicas) * int(replicas)] if replicated(hosts, layout, replicas) else hosts
-
-
-def replicated(hosts: list[dict[str, Any]], layout: str = "replica", replicas: int = 3) -> bool:
-    """Whether the volume keeps every file on several hosts."""
-    return layout == "replica" and len(hosts) >= int(replicas)
-
-
-def dfs_bricks(hosts: list[dict[str, Any]], folder: str, layout: str = "replica", replicas: int = 3) -> list[str]:
-    """`address:folder` of every server."""
-    return [f"{host['address']}:{folder}" for host in dfs_servers(hosts, layout, replicas)]
-
-
-def dfs_source(hosts: list[dict[str, Any]], name: str, volume: str, layout: str = "replica", replicas: int = 3) -> str:
-    """The volume that a host mounts: its own if it is a server, otherwise the first server's."""
-    return f"{_server_order(hosts, name, layout, replicas)[0]}:/{volume}"
-
-
-def dfs_backups(hosts: list[dict[str, Any]], name: str, layout: str = "replica", replicas: int = 3) -> list[str]:
-    """Servers that a host asks for the volume if the first one is down."""
-    return _server_order(hosts, name, layout, replicas)[1:3]
-
-
-def _server_order(hosts: list[dict[str, Any]], name: str, layout: str, replicas: int) -> list[str]:
-    servers = dfs_servers(hosts, layout, replicas)
-    # sorted() is stable: the host itself first, then inventory order.
-    return [str(host["address"]) for host in sorted(servers, key=lambda host: host["name"] != name)]
-
-
-def dfs_packages(hosts: list[dict[str, Any]], name: str, kind: str, layout: str = "replica", replicas: int = 3) -> list[str]:
-    """Debian packages that a host needs for the distributed file system."""
-    if kind != "glusterfs":
-        return []
-    serves = name in [host["name"] for host in dfs_servers(hosts, layout, replicas)]
-    return ["glusterfs-server" if serves else "glusterfs-client", "openssl"]
+    replicated = layout == "replica" and len(hosts) >= replicas
+    servers = hosts[: len(hosts) // replicas * replicas] if replicated else hosts
+    mounts = {}
+    for host in hosts:
+        # sorted() is stable: the host itself first, then inventory order.
+        first, *others = (str(server["address"]) for server in sorted(servers, key=lambda server: server["name"] != host["name"]))
+        package = "glusterfs-server" if host in servers else "glusterfs-client"
+        mounts[host["name"]] = {
+            "address": str(host["address"]),
+            "packages": [package, "openssl"],
+            "source": f"{first}:/{name}",
+            "backups": others[:2],
+        }
+    return {
+        "servers": [server["name"] for server in servers],
+        "bricks": [f"{server['address']}:{folder}" for server in servers],
+        "replica": replicas if replicated else 0,
+        "hosts": mounts,
+    }
 
 
 def dfs_trusted(certificates: Mapping[str, str]) -> str:
@@ -182,13 +178,8 @@ def check_workers(hosts: list[dict[str, Any]]) -> None:
 def check_apart(host: str, root: str, others: dict[str, str]) -> None:
     """Refuse nested folders: the worker's own folder changes owner and is emptied, the shared one is not.
 
-    Args:
-        host: its name.
-        root: its worker_root.
-        others: name of a variable to its folder.
-
     Raises:
-        ConfigError: one is inside the other.
+        ConfigError: worker_root is inside one of the others (variable to folder), or the other way round.
     """
     for name, folder in others.items():
         if inside(folder, root) or inside(root, folder):

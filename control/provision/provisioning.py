@@ -177,13 +177,7 @@ def refuse(problems: list[str], action: str = "provisioned like this") -> None:
 def refusals(host: str, look: Look, needs_root: bool, password: bool, brick: bool, need_mb: int) -> list[str]:
     """Why a host can't be provisioned: each with the value, the rule and the fix.
 
-    Args:
-        host: its name.
-        look: what was found.
-        needs_root: whether anything there needs root.
-        password: whether sudo's password was given (`-K`).
-        brick: whether it is to run services of the distributed file system.
-        need_mb: megabytes of the Python environment.
+    `password` says whether sudo's was given (`-K`), `brick` whether the host is to run services of the distributed file system.
     """
     problems = [_system(look), _python(look)]
     problems += [sudo_refusal(look, password)] if needs_root else []

@@ -16,7 +16,7 @@ from typing import Any
 
 from packaging.markers import Marker
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from trainer.errors import LockstepError
@@ -209,10 +209,10 @@ class Gathering:
 
     def _verified(self, wanted: list[Pin]) -> dict[str, dict[str, Any]]:
         """File name to size and digest of the wanted wheels, each verified against the lock."""
-        hashes = {(pin.name, pin.version): pin.hashes for pin in wanted}
-        digests = {path.name: sha256_file(path) for path in self.folder.glob("*.whl") if _identity(path.name) in hashes}
-        good = {name: digest for name, digest in sorted(digests.items()) if digest in hashes[_identity(name)]}
-        missing = [name for name, version in hashes if (name, version) not in map(_identity, good)]
+        hashes = frozenset[str]().union(*(pin.hashes for pin in wanted))
+        digests = {path.name: sha256_file(path) for path in sorted(self.folder.glob("*.whl"))}
+        good = {name: digest for name, digest in digests.items() if digest in hashes}
+        missing = [pin.name for pin in wanted if pin.hashes.isdisjoint(good.values())]
         if missing:
             raise LockstepError(f"{self.folder}: no wheel of {missing[0]} has a digest of the lock; remove that folder and try again")
         return {name: {"size": (self.folder / name).stat().st_size, "sha256": digest} for name, digest in good.items()}
@@ -220,8 +220,3 @@ class Gathering:
 
 def _size(path: Path) -> int | None:
     return path.stat().st_size if path.is_file() else None
-
-
-def _identity(file: str) -> tuple[str, str]:
-    name, version, _, _ = parse_wheel_filename(file)
-    return name, str(version)

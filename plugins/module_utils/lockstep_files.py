@@ -1,6 +1,5 @@
 """Small text files on a host, replaced whole or not at all. Standard library only."""
 
-import contextlib
 import json
 import os
 import tempfile
@@ -12,7 +11,7 @@ OTHERS = 0o027
 def read(path):
     """A file's text; empty if there is none."""
     try:
-        with open(path, encoding="utf-8") as stream:
+        with open(path, encoding="utf-8", newline="") as stream:
             return stream.read()
     except FileNotFoundError:
         return ""
@@ -21,20 +20,31 @@ def read(path):
 def replace(path, text, new=0o644):
     """Replace a file, whole or not at all, keeping its mode; `new` is the mode of a new file."""
     mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else new
-    with open(f"{path}.part", "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.chmod(f"{path}.part", mode)
-    os.replace(f"{path}.part", path)
+    handle, part = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".part-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(part, mode)
+        os.replace(part, path)
+    except OSError:
+        os.unlink(part)
+        raise
 
 
 def parsed(path):
-    """What a JSON file holds; None if it is missing or torn."""
+    """What a JSON file holds; None if it is missing, torn or closed to us."""
     try:
         return json.loads(read(path))
-    except ValueError:
+    except (OSError, ValueError):
         return None
+
+
+def claim(path):
+    """The claim of a run's worker on a port, or None."""
+    held = parsed(path)
+    return held if isinstance(held, dict) and {"run", "session"} <= held.keys() else None
 
 
 def record(path):
@@ -62,28 +72,16 @@ def remove_if_empty(folder):
 
 def differs(file):
     """Whether a file (a dict with `path` and `content`) is missing or has other content."""
-    try:
-        with open(file["path"], encoding="utf-8", newline="") as stream:
-            return stream.read() != file["content"]
-    except (FileNotFoundError, NotADirectoryError):
-        return True
+    return not os.path.isfile(file["path"]) or read(file["path"]) != file["content"]
 
 
 def write(module, file):
-    """Write a file (a dict with `path`, `content` and perhaps `mode`), unless it is there: beside its place, then renamed."""
-    folder, part = os.path.dirname(file["path"]), None
+    """Write a file (a dict with `path`, `content` and perhaps `mode`), unless it is there."""
+    mode = int(str(file.get("mode", "0640")), 8)
     try:
         if differs(file):
-            os.makedirs(folder, exist_ok=True)
-            handle, part = tempfile.mkstemp(dir=folder, prefix=".part-")
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
-                stream.write(file["content"])
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(part, file["path"])
-        os.chmod(file["path"], int(str(file.get("mode", "0640")), 8))
+            os.makedirs(os.path.dirname(file["path"]), exist_ok=True)
+            replace(file["path"], file["content"], mode)
+        os.chmod(file["path"], mode)
     except OSError as error:
-        if part is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(part)
         module.fail_json(msg=f"{file['path']} can't be written: {error.strerror}; free space or set worker_root to a folder of your own")

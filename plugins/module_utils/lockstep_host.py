@@ -1,8 +1,10 @@
-"""Facts of a host from the kernel. Standard library only."""
+"""A host: its kernel, processes and mounts, and commands there. Standard library only."""
 
+import json
 import os
 import platform
 import re
+import time
 
 VERSIONS = """
 import importlib.metadata, json, platform, sys
@@ -23,10 +25,11 @@ def name():
 
 
 def run(module, *argv, hint=""):
-    """Run a command, or fail with its output; `hint` says where more is."""
+    """Output of a command; fails with it; `hint` says where more is."""
     code, out, error = module.run_command(list(argv))
     if code != 0:
         module.fail_json(msg=f"{name()}: `{' '.join(argv)}` failed: {(error or out).strip()}{hint}")
+    return out
 
 
 def enabled(module, unit):
@@ -61,6 +64,20 @@ def text(path):
             return stream.read().strip()
     except OSError:
         return None
+
+
+def versions(module, python, packages):
+    """What a Python says with VERSIONS; or `error`, why it says nothing."""
+    if os.path.isdir(python) or not os.access(python, os.X_OK):
+        return {"error": "is not a program" if os.path.exists(python) else "is missing"}
+    code, out, error = module.run_command([python, "-c", VERSIONS, *packages])
+    if code != 0:
+        return {"error": f"does not run: {error.strip()[-300:]}"}
+    try:
+        answer = json.loads(out)
+    except ValueError:
+        answer = None
+    return answer if isinstance(answer, dict) else {"error": f"does not answer like Python: {out.strip()[:80]}"}
 
 
 def cpu_model():
@@ -98,3 +115,49 @@ def cpus():
     """CPUs that this process may use: its affinity, reduced by any quota."""
     cores = len(os.sched_getaffinity(0))
     return min(cores, cpu_quota() or cores)
+
+
+def mount_of(path, table=None):
+    """Mount point, file system type and source of a path (absolute, without links), from the text of mountinfo."""
+    best = ("", "", "")
+    for line in (table or text("/proc/self/mountinfo")).splitlines():
+        left, _, right = line.partition(" - ")
+        point, kind, source = map(unescaped, (left.split()[4], *right.split()[:2]))
+        if (path + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(best[0]):
+            best = (point, kind, source)
+    return best
+
+
+def unescaped(word):
+    """A word of mountinfo or fstab with its octal escapes resolved."""
+    return re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape.group(1), 8)), word)
+
+
+def running(chosen):
+    """Ids of this host's own processes, not those in containers, whose command line satisfies `chosen`, a function of its words."""
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _own(entry) and chosen(words(entry))]
+
+
+def _own(pid):
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt")
+    except OSError:
+        return False
+
+
+def words(pid):
+    """The command line of a process; one empty word if it is gone or hidden from us."""
+    return (text(f"/proc/{pid}/cmdline") or "").split("\0")
+
+
+def older(pids, path):
+    """Those processes that started before a file was written, and so do not know its content."""
+    return [pid for pid in pids if os.path.exists(path) and _started(pid) < os.path.getmtime(path) - 0.1]
+
+
+def _started(pid):
+    """Seconds since 1970; for a process that has gone, late enough never to be older."""
+    fields = (text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    if not fields:
+        return float("inf")
+    return time.time() - float(text("/proc/uptime").split()[0]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")

@@ -42,7 +42,6 @@ WHEELS = re.compile(r"(\.part-)?(x86_64|aarch64)-cp\d{3}-[0-9a-f]{16}")
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
@@ -59,7 +58,6 @@ def main():
 
 
 def token_path(module):
-    """The token's file."""
     return os.path.join(module.params["path"], f".lockstep-token-{module.params['token']}")
 
 
@@ -98,18 +96,15 @@ def read(module):
     if module.check_mode:
         module.exit_json()
     deadline = time.monotonic() + PATIENCE_S
-    while True:
-        why = unread(module)
-        if why is None:
-            module.exit_json()
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.5)
     host, writer, path = module.params["host"], module.params["writer"], module.params["path"]
-    module.fail_json(
-        msg=f"DFS not shared: {host} does not see what {writer} wrote to dfs_path={path} ({why}). Every host must have the same folder "
-        "there: mount the shared one (NFS, CephFS, ...), or let provision.yml make one: dfs_kind: glusterfs"
-    )
+    while (why := unread(module)) is not None:
+        if time.monotonic() > deadline:
+            module.fail_json(
+                msg=f"DFS not shared: {host} does not see what {writer} wrote to dfs_path={path} ({why}). Every host must have the same "
+                "folder there: mount the shared one (NFS, CephFS, ...), or let provision.yml make one: dfs_kind: glusterfs"
+            )
+        time.sleep(0.5)
+    module.exit_json()
 
 
 def unread(module):
@@ -123,14 +118,12 @@ def unread(module):
 
 
 def forget(module):
-    """Remove the token."""
     if os.path.exists(token_path(module)):
         os.unlink(token_path(module))
     module.exit_json()
 
 
 def empty(module):
-    """Remove folders."""
     path, folders = module.params["path"], module.params["folders"]
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []
     if module.params["kind"] == "glusterfs" and not os.path.ismount(path):

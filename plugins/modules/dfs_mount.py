@@ -7,7 +7,6 @@ import subprocess
 
 from ansible.module_utils import lockstep_files as files
 from ansible.module_utils import lockstep_host as host
-from ansible.module_utils import lockstep_processes as processes
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -21,12 +20,9 @@ description:
     so that nobody writes to it by mistake while nothing is mounted.
 options:
   path: {type: path, required: true, description: Where the volume is mounted.}
-  source: {type: str, required: true, description: "C(address:/volume)."}
+  source: {type: str, description: "C(address:/volume); needed for C(present)."}
   backups: {type: list, elements: str, default: [], description: Servers to ask for the volume if the first one is down.}
   owner: {type: str, description: User to whom the mounted folder is given; needed for C(present).}
-  access: {type: path, default: /var/lib/glusterd/secure-access, description: File that switches TLS on; an older mount is made again.}
-  fstab: {type: path, default: /etc/fstab, description: Table of file systems.}
-  unit: {type: path, default: /etc/systemd/system/lockstep-dfs.service, description: File of the systemd unit.}
   state: {type: str, choices: [present, absent], default: present, description: Whether the volume should be mounted.}
 """
 
@@ -41,7 +37,11 @@ did: {type: list, returned: always, description: What was changed.}
 """
 
 KIND = "fuse.glusterfs"
-UNIT = """# Made by Lockstep.
+ACCESS = "/var/lib/glusterd/secure-access"
+"""File that switches TLS on."""
+FSTAB = "/etc/fstab"
+UNIT = "/etc/systemd/system/lockstep-dfs.service"
+UNIT_TEXT = """# Made by Lockstep.
 [Unit]
 Description=Lockstep's shared folder
 Wants=network-online.target
@@ -59,23 +59,18 @@ RestartSec=3
 [Install]
 WantedBy=multi-user.target
 """
-ESCAPES = {"\\040": " ", "\\011": "\t", "\\134": "\\"}
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
-            "source": {"type": "str", "required": True},
+            "source": {"type": "str"},
             "backups": {"type": "list", "elements": "str", "default": []},
             "owner": {"type": "str"},
-            "access": {"type": "path", "default": "/var/lib/glusterd/secure-access"},
-            "fstab": {"type": "path", "default": "/etc/fstab"},
-            "unit": {"type": "path", "default": "/etc/systemd/system/lockstep-dfs.service"},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
-        required_if=[("state", "present", ["owner"])],
+        required_if=[("state", "present", ["source", "owner"])],
         supports_check_mode=True,
     )
     if module.params["state"] == "present":
@@ -97,8 +92,8 @@ def present(module):
         if "write the line of /etc/fstab" in todo:
             write_line(module, wanted_line(module))
         if "mount at boot" in todo:
-            files.replace(module.params["unit"], unit_text(module))
-            host.enable(module, module.params["unit"])
+            files.replace(UNIT, unit_text(module))
+            host.enable(module, UNIT)
         if stale:
             unmount(module)
         if stale or not current:
@@ -130,20 +125,8 @@ def check_path(module, current):
 
 def mounted(path):
     """File system type and source of what is mounted on a path; None if nothing is."""
-    current = None
-    with open("/proc/self/mountinfo", encoding="utf-8") as stream:
-        for line in stream:
-            before, _, after = line.partition(" - ")
-            if unescaped(before.split()[4]) == os.path.normpath(path):
-                current = tuple(unescaped(word) for word in after.split()[:2])
-    return current
-
-
-def unescaped(word):
-    """A word of mountinfo or fstab with its octal escapes resolved."""
-    for escape, character in ESCAPES.items():
-        word = word.replace(escape, character)
-    return word
+    point, *mount = host.mount_of(os.path.normpath(path))
+    return tuple(mount) if point == os.path.normpath(path) else None
 
 
 def escaped(word):
@@ -166,11 +149,10 @@ def old(module):
     def is_mount(words):
         return os.path.basename(words[0]) == "glusterfs" and words[-2:] == [module.params["path"], ""]
 
-    return bool(processes.older(processes.running(is_mount), module.params["access"]))
+    return bool(host.older(host.running(is_mount), ACCESS))
 
 
 def wanted_line(module):
-    """The line of /etc/fstab."""
     options = ["defaults", "_netdev", "noauto", "x-systemd.after=glusterd.service"]
     if module.params["backups"]:
         options.append(f"backup-volfile-servers={':'.join(module.params['backups'])}")
@@ -179,7 +161,7 @@ def wanted_line(module):
 
 def line_of(module):
     """The current line for the path; None if there is none."""
-    for line in files.read(module.params["fstab"]).splitlines():
+    for line in files.read(FSTAB).splitlines():
         if is_ours(module, line):
             return line
     return None
@@ -188,20 +170,18 @@ def line_of(module):
 def is_ours(module, line):
     """Whether a line of /etc/fstab mounts a GlusterFS volume on the path."""
     words = line.split()
-    return len(words) >= 3 and not line.startswith("#") and unescaped(words[1]) == module.params["path"] and words[2] == "glusterfs"
+    return len(words) >= 3 and not line.startswith("#") and host.unescaped(words[1]) == module.params["path"] and words[2] == "glusterfs"
 
 
 def write_line(module, line):
     """Replace the path's line, add it, or with None remove it; then reload systemd."""
-    path = module.params["fstab"]
-    kept = [other for other in files.read(path).splitlines() if not is_ours(module, other)]
-    files.replace(path, "".join(f"{each}\n" for each in [*kept, *([line] if line else [])]))
+    kept = [other for other in files.read(FSTAB).splitlines() if not is_ours(module, other)]
+    files.replace(FSTAB, "".join(f"{each}\n" for each in [*kept, *([line] if line else [])]))
     host.run(module, "systemctl", "daemon-reload")
 
 
 def unit_text(module):
-    """The systemd unit."""
-    return UNIT.format(mount=mount_unit(module).replace("\\", "\\\\"))
+    return UNIT_TEXT.format(mount=mount_unit(module).replace("\\", "\\\\"))
 
 
 def mount_unit(module):
@@ -212,8 +192,7 @@ def mount_unit(module):
 
 def at_boot(module):
     """Whether the unit exists and starts at boot."""
-    unit = module.params["unit"]
-    return files.read(unit) == unit_text(module) and host.enabled(module, unit)
+    return files.read(UNIT) == unit_text(module) and host.enabled(module, UNIT)
 
 
 def guard(module):
@@ -261,10 +240,10 @@ def absent(module):
     path, current, line = module.params["path"], mounted(module.params["path"]), line_of(module)
     todo = ["unmount"] if line and current and current[0] == KIND else []
     todo += ["take the line out of /etc/fstab"] if line else []
-    todo += ["mount no more at boot"] if os.path.exists(module.params["unit"]) else []
+    todo += ["mount no more at boot"] if os.path.exists(UNIT) else []
     if todo and not module.check_mode:
-        if os.path.exists(module.params["unit"]):
-            host.remove_unit(module, module.params["unit"])
+        if os.path.exists(UNIT):
+            host.remove_unit(module, UNIT)
         if "unmount" in todo:
             unmount(module)
         if line:

@@ -18,11 +18,7 @@ description:
 options:
   rules: {type: str, description: Text for C(nft -f); needed for C(present).}
   ports: {type: list, elements: str, default: [], description: Ports and ranges that the kernel must not assign.}
-  reserved: {type: path, default: /proc/sys/net/ipv4/ip_local_reserved_ports, description: The kernel's list of such ports.}
-  sysctl: {type: path, default: /etc/sysctl.d/90-lockstep.conf, description: Our own file that sets it at boot.}
   table: {type: str, default: lockstep, description: "Name of the table, of family C(inet)."}
-  folder: {type: path, default: /etc/lockstep, description: Our own folder for the rules.}
-  unit: {type: path, default: /etc/systemd/system/lockstep-firewall.service, description: File of the systemd unit.}
   state: {type: str, choices: [present, absent], default: present, description: Whether the table should exist.}
 """
 
@@ -36,7 +32,17 @@ RETURN = """
 did: {type: list, returned: always, description: What was changed.}
 """
 
-UNIT = """# Made by Lockstep.
+RULES = "/etc/lockstep/firewall.nft"
+LOADED = "/etc/lockstep/firewall.loaded"
+"""Digest of the table as it was right after loading."""
+RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
+"""Ports that the kernel assigns to no program."""
+SYSCTL = "/etc/sysctl.d/90-lockstep.conf"
+SYSCTL_TEXT = """# Made by Lockstep; its own ports: {own}
+net.ipv4.ip_local_reserved_ports = {every}
+"""
+UNIT = "/etc/systemd/system/lockstep-firewall.service"
+UNIT_TEXT = """# Made by Lockstep.
 [Unit]
 Description=Lockstep's firewall: worker ports for the cluster only
 Wants=network-pre.target
@@ -58,16 +64,11 @@ WantedBy=multi-user.target nftables.service
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "rules": {"type": "str"},
             "ports": {"type": "list", "elements": "str", "default": []},
-            "reserved": {"type": "path", "default": "/proc/sys/net/ipv4/ip_local_reserved_ports"},
-            "sysctl": {"type": "path", "default": "/etc/sysctl.d/90-lockstep.conf"},
             "table": {"type": "str", "default": "lockstep"},
-            "folder": {"type": "path", "default": "/etc/lockstep"},
-            "unit": {"type": "path", "default": "/etc/systemd/system/lockstep-firewall.service"},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
         required_if=[("state", "present", ["rules"])],
@@ -85,29 +86,29 @@ def present(module):
         if module.check_mode:
             module.exit_json(changed=True, did=["load the rules"])
         module.fail_json(msg=f"{host.name()}: nft is missing; install it: sudo apt-get install nftables")
-    unit, unit_text = module.params["unit"], UNIT.format(nft=nft, rules=rules_path(module), table=module.params["table"])
-    todo = [] if files.read(rules_path(module)) == module.params["rules"] else ["write the rules"]
-    todo += [] if files.read(unit) == unit_text and host.enabled(module, unit) else ["load them at boot"]
+    unit_text = UNIT_TEXT.format(nft=nft, rules=RULES, table=module.params["table"])
+    todo = [] if files.read(RULES) == module.params["rules"] else ["write the rules"]
+    todo += [] if files.read(UNIT) == unit_text and host.enabled(module, UNIT) else ["load them at boot"]
     todo += [] if holds(module) else ["reserve the ports"]
-    todo += [] if not todo and loaded(module, nft) == files.read(seen_path(module)) else ["load the rules"]
+    todo += [] if not todo and loaded(module, nft) == files.read(LOADED) else ["load the rules"]
     if todo and not module.check_mode:
-        os.makedirs(module.params["folder"], exist_ok=True)
+        os.makedirs(os.path.dirname(RULES), exist_ok=True)
         check(module, nft)
-        files.replace(rules_path(module), module.params["rules"])
+        files.replace(RULES, module.params["rules"])
         if "reserve the ports" in todo:
             reserve(module)
         if "load them at boot" in todo:
-            files.replace(unit, unit_text)
-            host.enable(module, unit)
-        host.run(module, nft, "-f", rules_path(module))
-        host.run(module, "systemctl", "start", os.path.basename(unit))
-        files.replace(seen_path(module), loaded(module, nft))
+            files.replace(UNIT, unit_text)
+            host.enable(module, UNIT)
+        host.run(module, nft, "-f", RULES)
+        host.run(module, "systemctl", "start", os.path.basename(UNIT))
+        files.replace(LOADED, loaded(module, nft))
     module.exit_json(changed=bool(todo), did=todo)
 
 
 def check(module, nft):
     """Refuse rules that nft would reject, before anything is replaced."""
-    candidate = f"{rules_path(module)}.part"
+    candidate = f"{RULES}.part"
     files.replace(candidate, module.params["rules"])
     code, _, error = module.run_command([nft, "-c", "-f", candidate])
     os.unlink(candidate)
@@ -118,42 +119,35 @@ def check(module, nft):
         )
 
 
-SYSCTL = """# Made by Lockstep; its own ports: {own}
-net.ipv4.ip_local_reserved_ports = {every}
-"""
-
-
 def holds(module):
     """Whether our ports are reserved now and at boot."""
-    own, path = numbers(",".join(module.params["ports"])), module.params["reserved"]
+    own = numbers(",".join(module.params["ports"]))
     # A container may not set it; then there is nothing to do.
-    return own_ports(module) == own and (own <= numbers(files.read(path)) or not os.access(path, os.W_OK))
+    return own_ports() == own and (own <= numbers(files.read(RESERVED)) or not os.access(RESERVED, os.W_OK))
 
 
 def reserve(module):
     """Reserve our ports in addition to those that others reserved."""
     own = numbers(",".join(module.params["ports"]))
-    every = spans(own | (numbers(files.read(module.params["reserved"])) - own_ports(module)))
-    files.replace(module.params["sysctl"], SYSCTL.format(own=spans(own), every=every))
-    set_reserved(module, every)
+    every = spans(own | (numbers(files.read(RESERVED)) - own_ports()))
+    files.replace(SYSCTL, SYSCTL_TEXT.format(own=spans(own), every=every))
+    set_reserved(every)
 
 
-def release(module):
-    """Remove our ports from the reserved ones."""
-    left = numbers(files.read(module.params["reserved"])) - own_ports(module)
-    set_reserved(module, spans(left))
-    os.unlink(module.params["sysctl"])
+def release():
+    left = numbers(files.read(RESERVED)) - own_ports()
+    set_reserved(spans(left))
+    os.unlink(SYSCTL)
 
 
-def set_reserved(module, ports):
-    """Set the kernel's list, if possible."""
-    with contextlib.suppress(OSError), open(module.params["reserved"], "w", encoding="ascii") as stream:
+def set_reserved(ports):
+    with contextlib.suppress(OSError), open(RESERVED, "w", encoding="ascii") as stream:
         stream.write(f"{ports}\n")
 
 
-def own_ports(module):
+def own_ports():
     """Our ports, from our file."""
-    return numbers(files.read(module.params["sysctl"]).partition("\n")[0].rpartition(": ")[2])
+    return numbers(files.read(SYSCTL).partition("\n")[0].rpartition(": ")[2])
 
 
 def numbers(text):
@@ -179,39 +173,24 @@ def absent(module):
     """Remove table, unit and files."""
     nft = module.get_bin_path("nft")
     parts = {
-        "remove the unit": os.path.exists(module.params["unit"]),
+        "remove the unit": os.path.exists(UNIT),
         "remove the table": bool(nft and loaded(module, nft)),
-        "remove the rules": os.path.exists(rules_path(module)),
-        "release the ports": os.path.exists(module.params["sysctl"]),
+        "remove the rules": os.path.exists(RULES),
+        "release the ports": os.path.exists(SYSCTL),
     }
     todo = [what for what, exists in parts.items() if exists]
     if todo and not module.check_mode:
-        remove(module, nft, todo)
+        if "remove the unit" in todo:
+            host.remove_unit(module, UNIT)
+        if nft and loaded(module, nft):
+            host.run(module, nft, "delete", "table", "inet", module.params["table"])
+        if "release the ports" in todo:
+            release()
+        for path in (RULES, LOADED):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        files.remove_if_empty(os.path.dirname(RULES))
     module.exit_json(changed=bool(todo), did=todo)
-
-
-def remove(module, nft, todo):
-    """Remove what is there."""
-    if "remove the unit" in todo:
-        host.remove_unit(module, module.params["unit"])
-    if nft and loaded(module, nft):
-        host.run(module, nft, "delete", "table", "inet", module.params["table"])
-    if "release the ports" in todo:
-        release(module)
-    for path in (rules_path(module), seen_path(module)):
-        if os.path.exists(path):
-            os.unlink(path)
-    files.remove_if_empty(module.params["folder"])
-
-
-def rules_path(module):
-    """The file that nft loads."""
-    return os.path.join(module.params["folder"], "firewall.nft")
-
-
-def seen_path(module):
-    """Digest of the table as it was right after loading."""
-    return os.path.join(module.params["folder"], "firewall.loaded")
 
 
 if __name__ == "__main__":

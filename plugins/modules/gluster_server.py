@@ -9,7 +9,6 @@ import time
 
 from ansible.module_utils import lockstep_files as files
 from ansible.module_utils import lockstep_host as host
-from ansible.module_utils import lockstep_processes as processes
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -21,9 +20,6 @@ description:
   - C(absent) removes the brick's folder if it was made here, restores the setting, and stops the daemon if it did not run before.
 options:
   brick: {type: path, required: true, description: Folder in which GlusterFS keeps this host's share of the files.}
-  settings: {type: path, default: /etc/glusterfs/glusterd.vol, description: The daemon's settings file.}
-  access: {type: path, default: /var/lib/glusterd/secure-access, description: File that switches TLS on; older daemons are restarted.}
-  record: {type: path, default: /var/lib/lockstep/gluster.json, description: File that records what was changed here.}
   state: {type: str, choices: [present, absent], default: present, description: Whether the server should exist.}
 """
 
@@ -37,6 +33,11 @@ RETURN = """
 did: {type: list, returned: always, description: What was changed.}
 """
 
+SETTINGS = "/etc/glusterfs/glusterd.vol"
+ACCESS = "/var/lib/glusterd/secure-access"
+"""File that switches TLS on."""
+RECORD = "/var/lib/lockstep/gluster.json"
+"""What was changed here."""
 MAX_PORT = re.compile(r"^(\s*option\s+max-port\s+)(\d+)", re.MULTILINE)
 HIGHEST_PORT = 49251
 """Of a brick, so that a firewall can name them all."""
@@ -48,13 +49,9 @@ END_S = 30
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "brick": {"type": "path", "required": True},
-            "settings": {"type": "path", "default": "/etc/glusterfs/glusterd.vol"},
-            "access": {"type": "path", "default": "/var/lib/glusterd/secure-access"},
-            "record": {"type": "path", "default": "/var/lib/lockstep/gluster.json"},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
         supports_check_mode=True,
@@ -74,7 +71,7 @@ def present(module):
     if todo and not module.check_mode:
         note(module)
         if "limit ports" in todo:
-            limit_ports(module, HIGHEST_PORT)
+            limit_ports(HIGHEST_PORT)
         if "start the daemons anew" in todo:
             end_old(module)
         enable(module, "start glusterd" in todo, not {"limit ports", "start the daemons anew"}.isdisjoint(todo))
@@ -85,10 +82,10 @@ def present(module):
 def wanting(module):
     """What is not as it should be."""
     todo = []
-    setting = MAX_PORT.search(files.read(module.params["settings"]))
+    setting = MAX_PORT.search(files.read(SETTINGS))
     if setting and int(setting.group(2)) != HIGHEST_PORT:
         todo.append("limit ports")
-    if not active(module) or not host.enabled(module, SERVICE):
+    if module.run_command(["systemctl", "is-active", "--quiet", SERVICE])[0] != 0 or not host.enabled(module, SERVICE):
         todo.append("start glusterd")
     if old(module):
         todo.append("start the daemons anew")
@@ -99,7 +96,7 @@ def wanting(module):
 
 def old(module):
     """Daemons of GlusterFS, not mounts, that do not know the current certificates."""
-    return processes.older(processes.running(is_daemon), module.params["access"])
+    return host.older(host.running(is_daemon), ACCESS)
 
 
 def is_daemon(words):
@@ -124,22 +121,20 @@ def end_old(module):
 
 def note(module):
     """Record, once, the state before."""
-    path = module.params["record"]
-    if os.path.exists(path):
+    if os.path.exists(RECORD):
         return
-    setting = MAX_PORT.search(files.read(module.params["settings"]))
+    setting = MAX_PORT.search(files.read(SETTINGS))
     before = {
         "max_port": int(setting.group(2)) if setting else None,
         "enabled": host.enabled(module, SERVICE),
         "made_brick": not os.path.isdir(module.params["brick"]),
     }
-    files.write_record(path, before)
+    files.write_record(RECORD, before)
 
 
-def limit_ports(module, number):
+def limit_ports(number):
     """Write the bricks' highest port into the daemon's settings."""
-    path = module.params["settings"]
-    files.replace(path, MAX_PORT.sub(lambda setting: f"{setting.group(1)}{number}", files.read(path)))
+    files.replace(SETTINGS, MAX_PORT.sub(lambda setting: f"{setting.group(1)}{number}", files.read(SETTINGS)))
 
 
 def enable(module, start, restart):
@@ -169,14 +164,13 @@ def make_brick(module):
 
 def absent(module):
     """Undo what is recorded."""
-    path = module.params["record"]
-    if not os.path.exists(path):
+    if not os.path.exists(RECORD):
         module.exit_json(changed=False, did=[])
     if os.path.isdir(module.params["brick"]):
         refuse_foreign(module)
     if not module.check_mode:
-        undo(module, files.record(path))
-        files.remove_record(path)
+        undo(module, files.record(RECORD))
+        files.remove_record(RECORD)
     module.exit_json(changed=True, did=["remove the brick", "give back glusterd"])
 
 
@@ -195,19 +189,13 @@ def undo(module, before):
     brick = module.params["brick"]
     if before["made_brick"] and os.path.isdir(brick):
         shutil.rmtree(brick)
-    if os.path.exists(module.params["settings"]) and before["max_port"] is not None:
-        limit_ports(module, before["max_port"])
+    if os.path.exists(SETTINGS) and before["max_port"] is not None:
+        limit_ports(before["max_port"])
     if module.get_bin_path("glusterd") and not before["enabled"]:
         systemctl(module, "disable", "--now", SERVICE)
 
 
-def active(module):
-    """Whether the daemon runs."""
-    return module.run_command(["systemctl", "is-active", "--quiet", SERVICE])[0] == 0
-
-
 def systemctl(module, *arguments):
-    """Run systemctl, or fail with its output."""
     host.run(module, "systemctl", *arguments, hint=f"; look at: journalctl -u {SERVICE}")
 
 

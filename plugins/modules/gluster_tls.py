@@ -17,26 +17,18 @@ short_description: TLS for GlusterFS on a host
 description:
   - C(certificate) makes a key that never leaves the host and a self-signed certificate, and returns the certificate.
   - C(trusted) writes the certificates of all members; from then on GlusterFS accepts and makes connections with TLS only.
-    Its processes read this when they start. The file O(access) is rewritten whenever running processes must be restarted.
+    Its processes read this when they start. C(secure-access) is rewritten whenever running processes must be restarted.
   - C(absent) removes what was made here. TLS files that are not Lockstep's are refused, and kept.
 options:
   name: {type: str, description: Name of the host in its certificate; needed for C(certificate).}
   volume: {type: str, default: lockstep, description: The only volume that GlusterFS may serve here; others' clients have no certificates.}
   trusted: {type: str, description: "Certificates of all members, each after a line C(# name); needed for C(trusted)."}
-  folder: {type: path, default: /etc/ssl, description: "Folder of key and certificates, where GlusterFS looks for them."}
-  links: {type: path, default: /usr/lib/ssl, description: Folder where Debian's GlusterFS looks for them; links are made there.}
-  access: {type: path, default: /var/lib/glusterd/secure-access, description: File that makes GlusterFS use TLS between its daemons.}
-  record: {type: path, default: /var/lib/lockstep/tls.json, description: File that records which certificates were made here.}
   state: {type: str, choices: [certificate, trusted, absent], required: true, description: The wanted state.}
 """
 
 EXAMPLES = """
 - name: Make the host's certificate
   gluster_tls: {state: certificate, name: node01}
-  become: true
-
-- name: Trust the members
-  gluster_tls: {state: trusted, trusted: "{{ certificates | dfs_trusted }}"}
   become: true
 """
 
@@ -45,6 +37,13 @@ did: {type: list, returned: always, description: What was changed.}
 certificate: {type: str, returned: state=certificate, description: This host's certificate; empty in check mode if there is none yet.}
 """
 
+FOLDER = "/etc/ssl"
+LINKS = "/usr/lib/ssl"
+"""Where Debian's GlusterFS looks for the files of FOLDER: links are made there."""
+ACCESS = "/var/lib/glusterd/secure-access"
+"""File that makes GlusterFS use TLS between its daemons."""
+RECORD = "/var/lib/lockstep/tls.json"
+"""Which certificates were made here."""
 KINDS = ("key", "pem", "ca")
 DAYS = 30 * 365
 """Trust depends on the list of certificates, not on their age."""
@@ -66,16 +65,11 @@ ENTRY = re.compile(r"^# (\S+)\n(-----BEGIN CERTIFICATE-----\n.*?-----END CERTIFI
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str"},
             "volume": {"type": "str", "default": "lockstep"},
             "trusted": {"type": "str"},
-            "folder": {"type": "path", "default": "/etc/ssl"},
-            "links": {"type": "path", "default": "/usr/lib/ssl"},
-            "access": {"type": "path", "default": "/var/lib/glusterd/secure-access"},
-            "record": {"type": "path", "default": "/var/lib/lockstep/tls.json"},
             "state": {"type": "str", "choices": ["certificate", "trusted", "absent"], "required": True},
         },
         required_if=[("state", "certificate", ["name"]), ("state", "trusted", ["trusted"])],
@@ -91,41 +85,38 @@ def certificate(module):
     todo = [] if usable(module) else ["make a certificate"]
     if todo and not module.check_mode:
         make(module)
-    text = "" if todo and module.check_mode else files.read(tls_path(module, "pem"))
+    text = "" if todo and module.check_mode else files.read(tls_path("pem"))
     module.exit_json(changed=bool(todo), did=todo, certificate=text)
 
 
-def tls_path(module, kind):
+def tls_path(kind):
     """GlusterFS's own names: pem (certificate), key, ca (trusted certificates)."""
-    return os.path.join(module.params["folder"], f"glusterfs.{kind}")
+    return os.path.join(FOLDER, f"glusterfs.{kind}")
 
 
-def link(module, kind):
-    """Path of the link to one of them."""
-    return os.path.join(module.params["links"], f"glusterfs.{kind}")
+def link(kind):
+    return os.path.join(LINKS, f"glusterfs.{kind}")
 
 
-def linked(module):
-    """Whether all links are there."""
-    return all(os.path.islink(link(module, kind)) and os.readlink(link(module, kind)) == tls_path(module, kind) for kind in KINDS)
+def linked():
+    return all(os.path.islink(link(kind)) and os.readlink(link(kind)) == tls_path(kind) for kind in KINDS)
 
 
-def make_links(module):
-    """Make the links."""
-    os.makedirs(module.params["links"], exist_ok=True)
+def make_links():
+    os.makedirs(LINKS, exist_ok=True)
     for kind in KINDS:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(link(module, kind))
-        os.symlink(tls_path(module, kind), link(module, kind))
+            os.unlink(link(kind))
+        os.symlink(tls_path(kind), link(kind))
 
 
 def refuse_foreign(module):
     """Refuse TLS files that somebody else put there: their owner's clients rely on them."""
-    record = recorded(module)
-    paths = [module.params["access"], *(path for kind in KINDS for path in (tls_path(module, kind), link(module, kind)))]
+    record = recorded()
+    paths = [ACCESS, *(path for kind in KINDS for path in (tls_path(kind), link(kind)))]
     foreign = [path for path in paths if os.path.lexists(path)] if record is None else []
     if record is not None and not own_certificate(module, record):
-        foreign = [tls_path(module, "pem")]
+        foreign = [tls_path("pem")]
     if foreign:
         module.fail_json(
             msg=f"{host.name()}: {', '.join(foreign)} for GlusterFS's TLS is not Lockstep's, and is not replaced; move it away, "
@@ -135,34 +126,33 @@ def refuse_foreign(module):
 
 def refuse_other_volumes(module):
     """Refuse to close the daemon to clients of other volumes."""
-    path = os.path.join(os.path.dirname(module.params["access"]), "vols")
+    path = os.path.join(os.path.dirname(ACCESS), "vols")
     others = [name for name in (sorted(os.listdir(path)) if os.path.isdir(path) else []) if name != module.params["volume"]]
-    if others and not os.path.exists(module.params["access"]):
+    if others and not os.path.exists(ACCESS):
         module.fail_json(
             msg=f"{host.name()}: GlusterFS also serves {', '.join(others)}, whose clients have no certificates: with TLS they would be "
             "cut off; use hosts of their own for Lockstep, or a folder in that volume: dfs_kind: mounted"
         )
 
 
-def recorded(module):
+def recorded():
     """SHA-256 of the certificates made here; None before the first."""
-    return files.record(module.params["record"]).get("certificates")
+    return files.record(RECORD).get("certificates")
 
 
 def own_certificate(module, record):
     """Whether the existing certificate, if any, was made here."""
-    text = files.read(tls_path(module, "pem"))
+    text = files.read(tls_path("pem"))
     return not text or digest(text) in record
 
 
 def digest(text):
-    """SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def usable(module):
     """Whether the key is root's alone, and the certificate matches it, has the host's name, and is valid for another year."""
-    key, pem = tls_path(module, "key"), tls_path(module, "pem")
+    key, pem = tls_path("key"), tls_path("pem")
     if not os.path.isfile(key) or not os.path.isfile(pem):
         return False
     status = os.stat(key)
@@ -184,8 +174,8 @@ def make(module):
     """Make a key with its certificate; recorded first, so that the files of an interrupted call are known as ours."""
     if module.get_bin_path("openssl") is None:
         module.fail_json(msg=f"{host.name()}: openssl is missing; install it: sudo apt-get install openssl")
-    os.makedirs(module.params["folder"], exist_ok=True)
-    work = tempfile.mkdtemp(prefix=".lockstep-", dir=module.params["folder"])  # root's alone
+    os.makedirs(FOLDER, exist_ok=True)
+    work = tempfile.mkdtemp(prefix=".lockstep-", dir=FOLDER)  # root's alone
     try:
         key, pem, request = (os.path.join(work, name) for name in ("key", "pem", "request"))
         files.replace(request, REQUEST.format(name=module.params["name"]))
@@ -193,26 +183,25 @@ def make(module):
         host.run(module, "openssl", "req", "-x509", "-config", request, *curve, "-days", str(DAYS), "-keyout", key, "-out", pem)
         os.chmod(key, 0o600)
         os.chmod(pem, 0o644)
-        remember(module, digest(files.read(pem)))
-        os.replace(key, tls_path(module, "key"))
-        os.replace(pem, tls_path(module, "pem"))
+        remember(digest(files.read(pem)))
+        os.replace(key, tls_path("key"))
+        os.replace(pem, tls_path("pem"))
     finally:
         shutil.rmtree(work)
 
 
-def remember(module, certificate_digest):
-    """Add a certificate to the record."""
-    files.write_record(module.params["record"], {"certificates": [*(recorded(module) or []), certificate_digest]})
+def remember(certificate_digest):
+    files.write_record(RECORD, {"certificates": [*(recorded() or []), certificate_digest]})
 
 
 def trusted(module):
     """Trust the members, and make GlusterFS use TLS."""
-    path, access = tls_path(module, "ca"), module.params["access"]
+    path, access = tls_path("ca"), ACCESS
     before, after = files.read(path), module.params["trusted"]
     todo = [] if before == after else ["trust the members' certificates"]
-    todo += [] if os.path.exists(access) and linked(module) else ["switch TLS on"]
+    todo += [] if os.path.exists(access) and linked() else ["switch TLS on"]
     if todo and not module.check_mode:
-        make_links(module)
+        make_links()
         # An open connection keeps trusting the certificate that it had; joining or leaving changes none.
         if replaced(before, after) or not os.path.exists(access):
             os.makedirs(os.path.dirname(access), exist_ok=True)
@@ -229,21 +218,21 @@ def replaced(before, after):
 
 def absent(module):
     """Remove what was made here; a remaining GlusterFS continues without TLS."""
-    record = recorded(module)
+    record = recorded()
     if record is None:
         module.exit_json(changed=False, did=[])
     if not own_certificate(module, record):
-        kept = f"{host.name()}: {tls_path(module, 'pem')} has been replaced since; GlusterFS's TLS files are kept"
+        kept = f"{host.name()}: {tls_path('pem')} has been replaced since; GlusterFS's TLS files are kept"
         if not module.check_mode:
-            files.remove_record(module.params["record"])
+            files.remove_record(RECORD)
         module.exit_json(changed=True, did=["keep what is not ours"], show=kept)
     if not module.check_mode:
-        for path in (module.params["access"], *(path for kind in KINDS for path in (link(module, kind), tls_path(module, kind)))):
+        for path in (ACCESS, *(path for kind in KINDS for path in (link(kind), tls_path(kind)))):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-        files.remove_if_empty(os.path.dirname(module.params["access"]))
+        files.remove_if_empty(os.path.dirname(ACCESS))
         module.run_command(["systemctl", "try-restart", "glusterd"])
-        files.remove_record(module.params["record"])
+        files.remove_record(RECORD)
     module.exit_json(changed=True, did=["remove key and certificates"])
 
 

@@ -1,6 +1,5 @@
 """Ansible module: a GlusterFS volume and the pool of its servers, seen from one of them."""
 
-import socket
 import time
 from xml.etree import ElementTree
 
@@ -22,7 +21,7 @@ options:
   replica: {type: int, default: 0, description: Number of servers that store every file; 0 for one.}
   allow: {type: list, elements: str, default: [], description: Addresses that may mount the volume; needed for C(present).}
   names: {type: list, elements: str, default: [], description: Names in the certificates that may mount it; needed for C(present).}
-  record: {type: path, default: /var/lib/lockstep/volume.json, description: File that records what was made here.}
+  own: {type: str, description: This host's address in O(bricks); needed for C(present).}
   state: {type: str, choices: [present, absent], default: present, description: Whether the volume should exist.}
 """
 
@@ -34,6 +33,7 @@ EXAMPLES = """
     bricks: ["10.0.0.1:/srv/lockstep/dfs", "10.0.0.2:/srv/lockstep/dfs"]
     allow: [10.0.0.1, 10.0.0.2]
     names: [node01, node02]
+    own: 10.0.0.1
   become: true
 """
 
@@ -42,13 +42,14 @@ did: {type: list, returned: always, description: What was changed.}
 bricks: {type: list, returned: state=present, description: The volume's bricks.}
 """
 
+RECORD = "/var/lib/lockstep/volume.json"
+"""What was made here."""
 JOIN_S = 90
 IN_CLUSTER = "3"
 ENCRYPT = {"client.ssl": "on", "server.ssl": "on"}
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
@@ -56,9 +57,10 @@ def main():
             "replica": {"type": "int", "default": 0},
             "allow": {"type": "list", "elements": "str", "default": []},
             "names": {"type": "list", "elements": "str", "default": []},
-            "record": {"type": "path", "default": "/var/lib/lockstep/volume.json"},
+            "own": {"type": "str"},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
+        required_if=[("state", "present", ["own"])],
         supports_check_mode=True,
     )
     if module.params["state"] == "present":
@@ -68,7 +70,8 @@ def main():
 
 def present(module):
     """Bring pool and volume into place."""
-    if module.check_mode and silent(module):
+    installed = module.get_bin_path("gluster") is not None
+    if module.check_mode and not (installed and gluster(module, "peer", "status")[0] == 0):
         module.exit_json(changed=True, did=["create the volume"], bricks=module.params["bricks"])
     strangers = missing_peers(module)
     existing = volume(module)
@@ -104,11 +107,6 @@ def missing_options(module, existing):
     return {name: value for name, value in wanted.items() if not existing or existing["options"].get(name) != value}
 
 
-def silent(module):
-    """Whether GlusterFS is not yet installed, or not yet running."""
-    return module.get_bin_path("gluster") is None or gluster(module, "peer", "status")[0] != 0
-
-
 def kept(module, bricks):
     """A message if the volume has other servers than the inventory asks for now."""
     if bricks == module.params["bricks"]:
@@ -122,26 +120,9 @@ def kept(module, bricks):
 
 def missing_peers(module):
     """Servers that are not in the pool yet; this host always is."""
-    pool = {name for peer in peers(module) for name in peer["names"]}
+    pool = {module.params["own"], *(name for peer in peers(module) for name in peer["names"])}
     addresses = [brick.partition(":/")[0] for brick in module.params["bricks"]]
-    return [address for address in addresses if address not in pool and not own(module, address)]
-
-
-def own(module, address):
-    """Whether an address is one of this host's."""
-    _, out, _ = module.run_command(["hostname", "-I"])
-    here = {*out.split(), "127.0.1.1", "127.0.0.1", "::1"}
-    return address in here or address in (host.name(), "localhost") or not here.isdisjoint(resolved(address))
-
-
-def resolved(name):
-    """Addresses of a name, as resolved on this host. Debian resolves a host's own name to loopback."""
-    try:
-        found = {entry[4][0] for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
-    except OSError:
-        # A name that only other hosts can resolve is not this host's; gluster reports it if it matters.
-        return set()
-    return found
+    return [address for address in addresses if address not in pool]
 
 
 def peers(module):
@@ -165,7 +146,7 @@ def probe(module, address):
             msg=f"{host.name()}: {address} can't be taken into GlusterFS's pool: {(out + error).strip()}. "
             "Is its port 24007 reachable from here, and is it in no other pool (sudo gluster peer status)?"
         )
-    remember(module, "peers", address)
+    remember("peers", address)
 
 
 def wait_for_peers(module):
@@ -195,16 +176,15 @@ def volume(module):
 
 
 def create(module):
-    """Create the volume, and record that it is ours."""
     replica = ["replica", str(module.params["replica"])] if module.params["replica"] else []
     # force: the brick may be on the system's disk.
     must(module, "volume", "create", module.params["name"], *replica, *module.params["bricks"], "force")
-    remember(module, "volumes", module.params["name"])
+    remember("volumes", module.params["name"])
 
 
 def absent(module):
     """Delete a volume that was created here, and leave a pool that was made here."""
-    record = files.record(module.params["record"])
+    record = files.record(RECORD)
     if not record:
         module.exit_json(changed=False, did=[])
     mine = module.params["name"] in record.get("volumes", [])
@@ -213,7 +193,7 @@ def absent(module):
     if not module.check_mode:
         if module.get_bin_path("gluster") is not None:
             dissolve(module, mine, record.get("peers", []))
-        files.remove_record(module.params["record"])
+        files.remove_record(RECORD)
     module.exit_json(changed=True, did=todo)
 
 
@@ -232,7 +212,6 @@ def dissolve(module, mine, members):
 
 
 def answer(module, *arguments):
-    """The XML answer of gluster."""
     code, out, error = module.run_command(["gluster", "--mode=script", "--xml", *arguments])
     if code != 0 or not out.strip():
         module.fail_json(
@@ -242,19 +221,16 @@ def answer(module, *arguments):
 
 
 def gluster(module, *arguments):
-    """Exit code, stdout and stderr of gluster."""
     return module.run_command(["gluster", "--mode=script", *arguments])
 
 
 def must(module, *arguments):
-    """Run gluster, or fail with its output."""
     host.run(module, "gluster", "--mode=script", *arguments)
 
 
-def remember(module, kind, name):
-    """Add a name to the record."""
-    record = files.record(module.params["record"])
-    files.write_record(module.params["record"], {**record, kind: sorted({*record.get(kind, []), name})})
+def remember(kind, name):
+    record = files.record(RECORD)
+    files.write_record(RECORD, {**record, kind: sorted({*record.get(kind, []), name})})
 
 
 if __name__ == "__main__":

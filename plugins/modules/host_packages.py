@@ -40,7 +40,6 @@ LOCK_WAIT = "DPkg::Lock::Timeout=300"
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "packages": {"type": "list", "elements": "str", "default": []},
@@ -89,7 +88,6 @@ def install(module, missing):
 
 
 def apt(module, argv):
-    """Run a command of apt or dpkg, or fail with its output."""
     code, out, error = module.run_command(argv)
     if code != 0:
         errors = [line for line in (out + error).splitlines() if line.startswith(("E:", "Err:", "dpkg:"))]
@@ -129,7 +127,6 @@ def goes(module, names):
 
 
 def clear(module, removed):
-    """Remove the files that packages leave behind."""
     for path in (path for name in removed for path in module.params["leftovers"].get(name, [])):
         if os.path.isdir(path):
             shutil.rmtree(path)
@@ -138,10 +135,7 @@ def clear(module, removed):
 
 
 def installed(module):
-    """Names of all installed packages."""
-    code, out, error = module.run_command(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\\n"])
-    if code != 0:
-        module.fail_json(msg=f"{host.name()}: dpkg-query failed: {error.strip()}")
+    out = host.run(module, "dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\\n")
     return {line.split()[0] for line in out.splitlines() if line.endswith(" installed")}
 
 

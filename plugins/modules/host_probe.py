@@ -3,7 +3,6 @@
 import contextlib
 import glob
 import hashlib
-import json
 import os
 import platform
 import pwd
@@ -13,6 +12,7 @@ import socket
 import threading
 import time
 
+from ansible.module_utils import lockstep_files as files
 from ansible.module_utils import lockstep_host as kernel
 from ansible.module_utils import lockstep_ports as ports
 from ansible.module_utils import lockstep_tmux
@@ -32,8 +32,7 @@ options:
   dfs_kind: {type: str, default: mounted, description: What the folder is (passed on).}
   need_mb: {type: int, default: 0, description: MB that the run needs under O(root) (passed on).}
   tokens: {type: list, elements: path, default: [], description: Files whose existence and SHA-256 are reported.}
-  fast: {type: bool, default: false, description: Skip the measurement of the processor's speed and digests of large files.}
-author: Lockstep
+  fast: {type: bool, default: false, description: Skip the measurement of the processor's speed.}
 """
 
 EXAMPLES = """
@@ -53,14 +52,12 @@ facts:
 
 PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "pillow", "pyyaml")
 PATIENCE_S = 2.0
-SMALL = 4 << 20
 SPEED_S = 0.3
 # https://www.raspberrypi.com/documentation/computers/os.html#get_throttled
 THROTTLED = {0: "under-voltage", 1: "frequency capped", 2: "throttled", 3: "soft temperature limit"}
 
 
 def main():
-    """Run the module."""
     start = time.monotonic()
     module = AnsibleModule(
         argument_spec={
@@ -92,7 +89,7 @@ def look(module):
         "name": Bounded(resolve, socket.gethostname()),
         "address": Bounded(own_address, params["address"]),
     }
-    tokens = [(path, Bounded(token, path, params["fast"])) for path in params["tokens"]]
+    tokens = [(path, Bounded(token, path)) for path in params["tokens"]]
     facts = {
         "hostname": socket.gethostname(),
         "user": user(),
@@ -174,83 +171,54 @@ def memory(folders=None):
     return {"total_mb": total >> 20, "available_mb": available >> 20}
 
 
-def existing(path):
-    """The path, or the nearest folder above that exists."""
-    path = os.path.abspath(path)
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    return path
-
-
 def disk(path):
     """Free MB at the path, which need not exist yet."""
-    folder = existing(path)
+    folder = kernel.existing(path)
     return {"free_mb": shutil.disk_usage(folder).free >> 20, "writable": os.access(folder, os.W_OK), "exists": folder == path}
 
 
 def dfs(path, kind):
-    """Facts of the shared folder."""
     if not path:
         return None
-    os.stat(existing(path))  # a dead mount fails here
+    os.stat(kernel.existing(path))  # a dead mount fails here
     return {"kind": kind, **mounted(path), **disk(path)}
 
 
 def mounted(path):
     """The path with links resolved, and what is mounted there."""
     path = os.path.realpath(path)
-    point, fs_type, source = mount_of(path, kernel.text("/proc/self/mountinfo"))
+    point, fs_type, source = kernel.mount_of(path)
     return {"path": path, "mount": point, "type": fs_type, "source": source}
 
 
-def mount_of(path, table):
-    """Mount point, file system type and source of a path, from the text of mountinfo."""
-    best = ("", "", "")
-    for line in table.splitlines():
-        left, _, right = line.partition(" - ")
-        point = re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape.group(1), 8)), left.split()[4])
-        if (path + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(best[0]):
-            best = (point, *right.split()[:2])
-    return best
-
-
-def token(path, fast):
+def token(path):
     """Whether a file is readable here, and its SHA-256."""
     try:
         with open(path, "rb") as stream:
             size, state = os.fstat(stream.fileno()).st_size, hashlib.sha256()
             for block in iter(lambda: stream.read(1 << 20), b""):
                 state.update(block)
-                if fast and size > SMALL:
-                    return {"path": path, "bytes": size, "sha256": None}
     except OSError as error:
         return {"path": path, "error": error.strerror}
     return {"path": path, "bytes": size, "sha256": state.hexdigest()}
 
 
 def tmux(module):
-    """Version of tmux, or None."""
     program = shutil.which("tmux")
     return module.run_command([program, "-V"])[1].strip().replace("tmux ", "") if program else None
 
 
 def python(module, path):
     """Version and packages of the worker's Python, or why they are unknown."""
-    if not os.access(path, os.X_OK) or os.path.isdir(path):
-        return {"path": path, "error": "is missing" if not os.path.exists(path) else "is not a program"}
-    code, out, error = module.run_command([path, "-c", kernel.VERSIONS, *PACKAGES])
-    if code != 0:
-        return {"path": path, "error": f"does not run: {error.strip()[-200:]}"}
-    try:
-        versions = json.loads(out)
-        return {"path": path, "version": versions["python"], "packages": versions["packages"]}
-    except (KeyError, ValueError):
-        return {"path": path, "error": f"does not answer like Python: {out.strip()[:80]}"}
+    versions = kernel.versions(module, path, PACKAGES)
+    if "error" in versions:
+        return {"path": path, "error": versions["error"]}
+    return {"path": path, "version": versions["python"], "packages": versions["packages"]}
 
 
 def port(module, number, root):
     """Whether a port of the worker is free, held by one of our runs, or busy."""
-    claim = claimed(os.path.join(root, "locks", f"{number}.json"))
+    claim = files.claim(os.path.join(root, "locks", f"{number}.json"))
     if claim and shutil.which("tmux") and lockstep_tmux.exists(module, claim["session"]):
         return {"number": number, "state": "held", "run": claim["run"], "session": claim["session"]}
     error = ports.taken(number)
@@ -259,15 +227,6 @@ def port(module, number, root):
     if error is not None:
         return {"number": number, "state": "busy", "process": ports.holder(number)}
     return {"number": number, "state": "free"}
-
-
-def claimed(path):
-    """A run's claim on the port, or None."""
-    try:
-        claim = json.loads(kernel.text(path) or "null")
-    except ValueError:
-        return None
-    return claim if isinstance(claim, dict) and {"run", "session"} <= claim.keys() else None
 
 
 def resolve(name):

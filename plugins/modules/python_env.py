@@ -13,7 +13,6 @@ import zipfile
 
 from ansible.module_utils import lockstep_files as files
 from ansible.module_utils import lockstep_host as host
-from ansible.module_utils import lockstep_processes as processes
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -57,7 +56,6 @@ WAIT_S = 600
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
@@ -141,7 +139,6 @@ def marker(module):
 
 
 def mark(module):
-    """Mark the environment as ours."""
     with open(marker(module), "w", encoding="utf-8") as stream:
         os.fsync(stream.fileno())
 
@@ -209,7 +206,6 @@ def unpacked_uv(wheels, scratch):
 
 
 def starts(program):
-    """Whether a program can run on this host."""
     try:
         return subprocess.run([program, "--version"], capture_output=True, check=False).returncode == 0
     except OSError:
@@ -231,10 +227,9 @@ def try_imports(module):
 
 
 def refuse_while_used(module):
-    """Refuse to replace an environment that is in use."""
     program = os.path.join(module.params["path"], "bin", "")
     for entry in filter(str.isdigit, os.listdir("/proc")):
-        if processes.words(entry)[0].startswith(program):
+        if host.words(entry)[0].startswith(program):
             module.fail_json(
                 msg=f"{host.name()}: process {entry} runs with {module.params['path']}, which is to be replaced or removed; "
                 "wait for the run to end or stop it (ansible-playbook status.yml, stop.yml), then try again"
@@ -253,7 +248,6 @@ def check_disk(module):
 
 
 def version(module, python):
-    """The version that a Python reports."""
     code, out, error = module.run_command([python, "-c", "import sys; print(sys.version)"])
     if code != 0:
         module.fail_json(msg=f"{host.name()}: {python} does not run: {error.strip()[-300:]}; set python_env_interpreter")
@@ -272,7 +266,6 @@ def stamp(module):
 
 
 def stamp_path(module):
-    """Path of the stamp, which is written last."""
     return os.path.join(module.params["path"], "lockstep.stamp")
 
 
@@ -314,7 +307,6 @@ def remove(path):
 
 
 def run(module, *argv):
-    """Run a command, or fail with its output."""
     code, out, error = module.run_command(list(argv))
     if code != 0:
         messages = [line.strip() for line in (error or out).splitlines() if line.strip()][-6:]

@@ -15,6 +15,7 @@ options:
   chdir: {type: path, default: /, description: Working directory of the command.}
   state: {type: str, choices: [present, absent], default: present, description: Whether the session should exist.}
   grace: {type: float, default: 10, description: Seconds between SIGTERM and SIGKILL when a session is ended.}
+  mark: {type: path, description: Empty file to make before a session is ended; it says that a user asked for that.}
 """
 
 EXAMPLES = """
@@ -28,7 +29,6 @@ ended: {type: str, returned: state=absent, description: How the session ended; C
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
@@ -36,6 +36,7 @@ def main():
             "chdir": {"type": "path", "default": "/"},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "grace": {"type": "float", "default": 10},
+            "mark": {"type": "path"},
         },
         required_if=[("state", "present", ["argv"])],
         supports_check_mode=True,
@@ -47,6 +48,9 @@ def main():
     if wanted:
         tmux.start(module, name, module.params["argv"], module.params["chdir"])
         module.exit_json(changed=True)
+    if module.params["mark"]:
+        with open(module.params["mark"], "w", encoding="utf-8"):
+            pass
     module.exit_json(changed=True, ended=tmux.end(module, name, module.params["grace"]))
 
 

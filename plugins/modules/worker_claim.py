@@ -61,9 +61,6 @@ EXAMPLES = """
     host: node01
     port: 12345
     session: my-run-w0
-
-- name: Take that launch back
-  worker_claim: {root: /home/pi/lockstep, run: my-run, launch: 5eab81, state: absent}
 """
 
 RETURN = """
@@ -92,7 +89,6 @@ REVOKED_S = 86400
 
 
 def main():
-    """Run the module."""
     needed = ["session", "folder", "host", "port"]
     module = AnsibleModule(
         argument_spec={
@@ -130,7 +126,7 @@ def query(module):
 
 def holder(module):
     """Who has a port of this run's worker, or None."""
-    held = read(claim_path(module))
+    held = files.claim(claim_path(module))
     if held is not None and held["run"] != module.params["run"] and tmux.exists(module, held["session"]):
         return {"kind": "port", "number": module.params["port"], "run": held["run"], "session": held["session"]}
     for kind in ("port", "direct_port"):
@@ -151,7 +147,8 @@ def start(module):
         for file in module.params["files"]:
             files.write(module, file)
         # A claim without a session is void: if killed here, this leaves nothing that holds the port.
-        write(module, claim_path(module))
+        claim = {name: module.params[name] for name in ("run", "launch", "session")}
+        files.replace(claim_path(module), json.dumps(claim), 0o640)
         tmux.start(module, module.params["session"], ["bash", "run_worker.sh"], worker_folder(module))
     module.exit_json(changed=True)
 
@@ -218,20 +215,13 @@ def claims(module):
     """Paths and contents of this run's claims, or this launch's."""
     params, mine = module.params, []
     for path in sorted(glob.glob(os.path.join(glob.escape(params["root"]), "locks", "*.json"))):
-        held = read(path)
+        held = files.claim(path)
         if held is not None and held["run"] == params["run"] and params["launch"] in ("", held.get("launch")):
             mine.append((path, held))
     return mine
 
 
-def read(path):
-    """The claim on disk, or None; a torn file counts as none."""
-    held = files.parsed(path)
-    return held if isinstance(held, dict) and {"run", "session"} <= held.keys() else None
-
-
 def claim_path(module):
-    """The claim on this run's port."""
     return os.path.join(module.params["root"], "locks", f"{module.params['port']}.json")
 
 
@@ -254,11 +244,6 @@ def locked(module):
     with open(os.path.join(module.params["root"], ".lock"), "a", encoding="utf-8") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
-
-
-def write(module, path):
-    """Write this run's claim, whole or not at all."""
-    files.replace(path, json.dumps({name: module.params[name] for name in ("run", "launch", "session")}), 0o640)
 
 
 def worker_folder(module):
@@ -316,19 +301,16 @@ def states(module, may_move):
 
 
 def facts(module):
-    """Facts of a host for a run's records."""
     return {**probe(module), "machine": platform.machine(), "cpu": kernel.cpu_model(), "cores": max(1, int(kernel.cpus()))}
 
 
 def probe(module):
     """Versions of the worker's Python and packages; refuses a Python that can't train."""
     python, host = module.params["python"], module.params["host"]
-    if not os.access(python, os.X_OK):
-        module.fail_json(msg=f"{host}: worker_python={python} is not a program; set worker_python to a Python with requirements/node.txt")
-    code, out, error = module.run_command([python, "-c", kernel.VERSIONS, *PACKAGES])
-    if code != 0:
-        module.fail_json(msg=f"{host}: worker_python={python} does not run: {error.strip()[-300:]}")
-    versions = json.loads(out)
+    versions = kernel.versions(module, python, PACKAGES)
+    if "error" in versions:
+        fix = "set worker_python to a Python with requirements/node.txt"
+        module.fail_json(msg=f"{host}: worker_python={python} {versions['error']}; {fix}")
     if not SUPPORTED[0] <= tuple(int(part) for part in versions["python"].split(".")[:2]) <= SUPPORTED[1]:
         module.fail_json(msg=f"{host}: worker_python={python} is Python {versions['python']}; 3.11 to 3.13 are supported")
     if not any(name.startswith("tensorflow") for name in versions["packages"]):

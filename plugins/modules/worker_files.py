@@ -30,7 +30,6 @@ written: {type: list, returned: always, description: Paths of the files that wer
 
 
 def main():
-    """Run the module."""
     module = AnsibleModule(
         argument_spec={"files": {"type": "list", "elements": "dict", "required": True}},
         supports_check_mode=True,

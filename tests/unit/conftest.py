@@ -8,7 +8,6 @@ from pathlib import Path
 import lockstep_files
 import lockstep_host
 import lockstep_ports
-import lockstep_processes
 import lockstep_sealed
 import lockstep_tmux
 import numpy as np
@@ -20,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 # Where Ansible would put the project's module_utils.
 sys.modules.setdefault("ansible.module_utils.lockstep_tmux", lockstep_tmux)
 sys.modules.setdefault("ansible.module_utils.lockstep_host", lockstep_host)
-sys.modules.setdefault("ansible.module_utils.lockstep_processes", lockstep_processes)
 sys.modules.setdefault("ansible.module_utils.lockstep_files", lockstep_files)
 sys.modules.setdefault("ansible.module_utils.lockstep_sealed", lockstep_sealed)
 sys.modules.setdefault("ansible.module_utils.lockstep_ports", lockstep_ports)

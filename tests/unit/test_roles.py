@@ -1,6 +1,5 @@
-"""The roles' variables: the same in defaults and argument specification, and to be found from the README."""
+"""The roles' variables: the same in defaults and argument specification."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import yaml
 from control.operator_variables import COMMANDS
 
 ROLES = sorted(path for path in (Path(__file__).resolve().parents[2] / "roles").iterdir() if path.is_dir())
-WITH_README = [role for role in ROLES if (role / "README.md").is_file()]
 
 
 def read(path):
@@ -48,14 +46,6 @@ def test_defaults_are_of_the_specified_type(role):
     for key, option in options(role).items():
         if option["type"] in kinds:
             assert isinstance(option["default"], kinds[option["type"]]), key
-
-
-@pytest.mark.parametrize("role", WITH_README, ids=name)
-def test_readme_leads_to_the_variables_or_names_them_all(role):
-    text = (role / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\|\s*`(\w+)`", text, re.MULTILINE)
-    mentioned = {row for row in rows if row.startswith(f"{role.name}_")}
-    assert mentioned == (set() if "(defaults/main.yml)" in text else set(options(role)))
 
 
 @pytest.mark.parametrize("role", ROLES, ids=name)

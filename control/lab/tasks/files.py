@@ -2,14 +2,14 @@
 
 import os
 import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
 from control.lab import lab
 from control.task import Task
-from trainer.errors import LockstepError
 from trainer.files import write_text
 
 HOST_KEY = "ssh_host_ed25519_key"
@@ -61,16 +61,13 @@ def _write(path: Path, content: str) -> bool:
 
 def _key_pair(path: Path, comment: str) -> bool:
     """Make an SSH key, whole or not at all: the private half is moved into place last."""
-    if path.is_file() and path.with_name(f"{path.name}.pub").is_file():
+    public = path.with_name(f"{path.name}.pub")
+    if path.is_file() and public.is_file():
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", f"{folder}/key"]
-        completed = subprocess.run(argv, capture_output=True, text=True, check=False)
-        if completed.returncode != 0:
-            raise LockstepError(f"ssh-keygen for {path}: {completed.stderr.strip()}")
-        os.replace(f"{folder}/key.pub", f"{path}.pub")
-        os.replace(f"{folder}/key", path)
+    key = Ed25519PrivateKey.generate()
+    write_text(public, f"{key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()} {comment}\n", FOR_ALL)
+    write_text(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode(), 0o600)
     return True
 
 

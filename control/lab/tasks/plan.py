@@ -1,6 +1,7 @@
 """Compare the lab's present and intended state; refuse what is impossible."""
 
 import os
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from control.lab.lab_engine import Engine
 from control.task import Task
 from trainer.errors import LockstepError
 
+MINE = lab.owner(str(project.ROOT))
 PLACE = project.PRIVATE / "lab"
 INVENTORY = project.ROOT / "inventory" / "lab"
 RECIPE = project.ROOT / "roles" / "lab" / "files" / "image"
@@ -41,7 +43,7 @@ class Plan(Task):
         plan = {
             "settings": wanted,
             "engine": engine.name if engine else "podman",
-            "owner": lab.owner(str(project.ROOT)),
+            "owner": MINE,
             "project": str(project.ROOT),
             "scratch_folder": str(SCRATCH_FOLDER),
             "place": str(PLACE),
@@ -71,17 +73,16 @@ class Seen:
 
     def own(self) -> list[dict[str, Any]]:
         """Containers of this project's lab."""
-        return [each for each in self.labs if each["labels"][lab.OWNER_LABEL] == lab.owner(str(project.ROOT))]
+        return [each for each in self.labs if each["labels"][lab.OWNER_LABEL] == MINE]
 
 
 def _present(seen: Seen, wanted: Mapping[str, Any], options: Mapping[str, str], nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    mine = lab.owner(str(project.ROOT))
     image = f"{lab_engine.IMAGE}:{lab.recipe_digest([options['base_image'].encode(), *_recipe()])}"
     builds = image not in seen.images
     conf = lab_engine.needed_conf()
-    exists = lab.check_network(options["prefix"], options["subnet"], mine, seen.networks, lab_engine.routes())
+    exists = lab.check_network(options["prefix"], options["subnet"], MINE, seen.networks, lab_engine.routes())
     return {
-        **lab.changes(nodes, wanted["memory"], mine, seen.labs, seen.names),
+        **lab.changes(nodes, wanted["memory"], MINE, seen.labs, seen.names),
         "nodes": nodes,
         "limits": {"period": lab.CPU_PERIOD_US, "memory": wanted["memory"]},
         "packages": _packages(seen.engine, builds),
@@ -90,24 +91,23 @@ def _present(seen: Seen, wanted: Mapping[str, Any], options: Mapping[str, str], 
         "network": {"name": options["prefix"], "subnet": options["subnet"], "exists": exists},
         "image": {"name": image, "builds": builds, **(_archives(seen.images) if builds else {})},
         "older": [each["container"] for each in seen.own() if each["image"] != image],
-        "stale_folders": _stale([node["name"] for node in nodes], mine),
-        "scratch": f"{SCRATCH}-{mine}-",
+        "stale_folders": _stale([node["name"] for node in nodes]),
+        "scratch": f"{SCRATCH}-{MINE}-",
         "fuse": Path("/dev/fuse").exists(),
     }
 
 
 def _absent(seen: Seen, images_too: bool) -> dict[str, Any]:
-    mine = lab.owner(str(project.ROOT))
     others = sorted({str(each["labels"].get(lab.PROJECT_LABEL)) for each in seen.labs if each not in seen.own()})
     images = seen.images if images_too and not others else []
     return {
         "remove": [each["container"] for each in seen.own()],
-        "networks": [each["name"] for each in seen.networks if each["labels"].get(lab.OWNER_LABEL) == mine],
+        "networks": [each["name"] for each in seen.networks if each["labels"].get(lab.OWNER_LABEL) == MINE],
         "images": images,
         "kept": [] if images else seen.images,
         "others": others,
         "environment": {},
-        "stale_folders": _stale([], mine),
+        "stale_folders": _stale([]),
     }
 
 
@@ -118,7 +118,7 @@ def _packages(engine: Engine | None, builds: bool) -> list[str]:
         LockstepError: packages are missing, and this machine does not use apt.
     """
     packages = lab_engine.missing_packages(engine, builds)
-    if packages and not lab_engine.may_install(lab_engine.os_release()):
+    if packages and not lab_engine.may_install(platform.freedesktop_os_release()):
         raise LockstepError(NO_ENGINE if engine is None else f"the lab needs {', '.join(packages)}; install it and run lab.yml again")
     return packages
 
@@ -129,7 +129,7 @@ def _recipe() -> list[bytes]:
 
 def _archives(images: list[str]) -> dict[str, Any]:
     """The sources of this machine's packages, from which the image takes its packages, too."""
-    release = lab_engine.os_release()
+    release = platform.freedesktop_os_release()
     codename = release.get("VERSION_CODENAME", "")
     targets = lab_engine.apt_answer("apt-get", "indextargets", "--format", "$(REPO_URI)|$(RELEASE)|$(COMPONENT)")
     lines = lab.apt_settings(lab_engine.apt_answer("apt-config", "dump"))
@@ -146,9 +146,9 @@ def _archives(images: list[str]) -> dict[str, Any]:
     }
 
 
-def _stale(names: list[str], mine: str) -> list[str]:
+def _stale(names: list[str]) -> list[str]:
     """Folders of removed nodes, and leftovers of image builds by a killed lab.yml."""
-    folder, scratch = PLACE / "nodes", SCRATCH_FOLDER.glob(f"{SCRATCH}-{mine}-*")
+    folder, scratch = PLACE / "nodes", SCRATCH_FOLDER.glob(f"{SCRATCH}-{MINE}-*")
     gone = [each for each in folder.iterdir() if each.name not in names] if folder.is_dir() else []
     return sorted(str(each) for each in [*gone, *scratch])
 

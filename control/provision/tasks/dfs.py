@@ -11,7 +11,7 @@ CERTIFICATE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Dfs(Task):
-    """Adds `kind` to the fact `provision`."""
+    """Adds to the fact `provision`: `kind`, and for GlusterFS `volume`."""
 
     def act(self) -> dict[str, Any]:
         """Refuse what is impossible."""
@@ -21,7 +21,14 @@ class Dfs(Task):
         # What an older inventory made must stay removable.
         for host, root in self.arguments["roots"].items() if plan["state"] == "present" else ():
             provision.check_apart(host, str(root), folders)
-        return {"ansible_facts": {"provision": {**plan, "kind": kind}}}
+        wanted = (
+            str(self.arguments["volume"]),
+            str(self.arguments["brick"]),
+            str(self.arguments["layout"]),
+            int(self.arguments["replicas"]),
+        )
+        volume = provision.dfs_volume(plan["members"], *wanted)
+        return {"ansible_facts": {"provision": {**plan, "kind": kind, "volume": volume if kind == "glusterfs" else None}}}
 
 
 def check_kind(arguments: dict[str, Any], members: list[dict[str, Any]]) -> str:
@@ -48,5 +55,4 @@ def check_kind(arguments: dict[str, Any], members: list[dict[str, Any]]) -> str:
             f"dfs_kind=glusterfs: {unfit[0]!r}: a host's name in the inventory is the one in its certificate: expected up to 64 letters, "
             "digits and . _ -; rename it there"
         )
-    provision.dfs_servers(members, arguments["layout"], arguments["replicas"])
     return kind

@@ -9,15 +9,16 @@ from trainer.errors import ConfigError
 
 
 class Firewall(Task):
-    """Adds the inventory's further addresses to those in the fact `provision`."""
+    """Adds to the fact `provision`: `ports`, and `allowed`, the members' and the inventory's further addresses."""
 
     def act(self) -> dict[str, Any]:
         """Refuse, warn."""
         plan = self.arguments["plan"]
         more = [network(address) for address in self.arguments["allow"]]
         check_users(self.arguments["users"])
-        shown = {} if plan["firewall"] or plan["state"] == "absent" else {"show": _warning(plan["members"], plan["kind"])}
-        return {"ansible_facts": {"provision": {**plan, "allowed": [*plan["addresses"], *more]}}, **shown}
+        ports = provision.firewall_ports(plan["members"], plan["kind"])
+        shown = {} if plan["firewall"] or plan["state"] == "absent" else {"show": _warning(ports)}
+        return {"ansible_facts": {"provision": {**plan, "ports": ports, "allowed": [*plan["addresses"], *more]}}, **shown}
 
 
 def network(address: Any) -> str:
@@ -36,9 +37,8 @@ def check_users(users: list[Any]) -> None:
             raise ConfigError(f"firewall_users: {user}: expected a user's number; on the host: id -u {user}")
 
 
-def _warning(members: list[dict[str, Any]], kind: str) -> str:
-    ports = ", ".join(provision.firewall_ports(members, kind))
+def _warning(ports: list[str]) -> str:
     return (
-        f"warning: no firewall (firewall=false): whoever reaches TCP ports {ports} of the hosts can run code there. "
+        f"warning: no firewall (firewall=false): whoever reaches TCP ports {', '.join(ports)} of the hosts can run code there. "
         "Keep them inside a network that you trust."
     )

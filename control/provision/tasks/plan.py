@@ -10,13 +10,12 @@ from ansible.errors import AnsibleFilterError
 
 from control import command_line, text
 from control.doctor.checks.host import loopback
-from control.operator_variables import boolean
+from control.operator_variables import boolean, check_state
 from control.provision import provision
 from control.runs.cluster import check_absolute, cluster_hosts
 from control.task import Task
 from trainer.errors import ConfigError
 
-STATES = ("present", "absent")
 PATHS = ("worker_root", "python_env_path", "dfs_brick", "worker_caches")
 
 
@@ -28,7 +27,7 @@ class Plan(Task):
         options = command_line.operator_options("provision", self.task_vars)
         names, hostvars = self.task_vars["groups"].get("workers", []), self.task_vars["hostvars"]
         members = cluster_hosts(hostvars, names)
-        state, firewall = choice("state", options.get("state", "present"), STATES), boolean("firewall", options.get("firewall", True))
+        state, firewall = check_state(options), boolean("firewall", options.get("firewall", True))
         here = bool(names) and all(hostvars[name].get("ansible_connection") == "local" for name in names)
         planned = {
             "state": "nothing" if here else state,
@@ -66,13 +65,6 @@ def check_paths(host: str, paths: dict[str, str]) -> None:
             f"{host}: python_env_path={environment}: expected a folder of its own, as in {root}/venv: what is in it is replaced "
             "and removed whole"
         )
-
-
-def choice(name: str, value: Any, choices: Iterable[str]) -> str:
-    """A value that must be one of the known ones."""
-    if str(value) not in choices:
-        raise ConfigError(f"-e {name}={value}: expected {' or '.join(choices)}")
-    return str(value)
 
 
 def addresses(names: Iterable[str]) -> list[str]:

@@ -71,7 +71,7 @@ def test_the_roles_variables_may_be_overridden():
     assert command_line.inventory_variables() >= {
         "worker_port",
         "worker_root",
-        "distribute_path",
+        "distribute_whole",
         "dfs_path",
         "worker_address",
         "worker_role",

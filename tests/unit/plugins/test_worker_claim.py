@@ -216,7 +216,7 @@ def test_a_full_disk_is_refused(place, worker_claim, monkeypatch):
 def test_a_torn_claim_counts_as_none(text, place, worker_claim):
     place.path.parent.mkdir(parents=True)
     place.path.write_text(text)
-    assert worker_claim.read(str(place.path)) is None
+    assert worker_claim.files.claim(str(place.path)) is None
     assert place.asked("start") == {"changed": True}
 
 
@@ -352,7 +352,7 @@ def test_a_python_that_cannot_train_is_refused(place, worker_claim, tmp_path, sc
 
 
 def test_a_missing_python_is_refused_with_the_mend(place, worker_claim):
-    with pytest.raises(Failed, match="worker_python=/no/python is not a program; set worker_python"):
+    with pytest.raises(Failed, match="worker_python=/no/python is missing; set worker_python"):
         worker_claim.facts(place.module(python="/no/python"))
 
 

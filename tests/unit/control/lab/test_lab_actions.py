@@ -105,17 +105,6 @@ def test_a_command_is_ended_in_time():
     assert command("import time; time.sleep(60)", may_fail=True, seconds=0.3)["code"] == -9
 
 
-def test_a_command_for_each():
-    argv = [sys.executable, "-c", "import sys; print(sys.argv[1])", "EACH"]
-    assert action(lab_command, argv=argv, doing="x", each=["one", "two"]).act()["lines"] == ["one", "two"]
-
-
-def test_a_command_for_each_names_who_failed():
-    argv = [sys.executable, "-c", "import sys; sys.exit('no' if sys.argv[1] == 'two' else 0)", "EACH"]
-    with pytest.raises(LockstepError, match=r"^starting on two failed: no "):
-        action(lab_command, argv=argv, doing="starting", each=["one", "two"]).act()
-
-
 def test_root_is_needed(monkeypatch):
     monkeypatch.setattr(lab_plan.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(lab_plan.command_line, "operator_options", lambda command, variables: {})

@@ -87,13 +87,6 @@ def test_no_installing_without_apt(tools):
     assert not lab_engine.may_install({"ID": "debian"})
 
 
-def test_os_release(tmp_path):
-    file = tmp_path / "os-release"
-    file.write_text('ID=debian\nVERSION_CODENAME="bookworm"\n\nNAME=\n')
-    assert lab_engine.os_release(file) == {"ID": "debian", "VERSION_CODENAME": "bookworm"}
-    assert lab_engine.os_release(tmp_path / "none") == {}
-
-
 def groups(folder, files):
     for name, text in files.items():
         path = folder / name

@@ -23,8 +23,9 @@ def members(count):
     return [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345} for number in range(1, count + 1)]
 
 
-def names(hosts):
-    return [host["name"] for host in hosts]
+def part(count, name):
+    """What one of several hosts mounts, and with which packages."""
+    return provision.dfs_volume(members(count), "lockstep", "/b", "replica", 3)["hosts"][name]
 
 
 @pytest.mark.parametrize(
@@ -40,23 +41,21 @@ def names(hosts):
 )
 def test_servers_are_whole_sets_of_the_first_hosts(count, layout, replicas, servers, replicated):
     hosts = members(count)
-    assert names(provision.dfs_servers(hosts, layout, replicas)) == names(hosts)[:servers]
-    assert provision.replicated(hosts, layout, replicas) is replicated
-    assert len(provision.dfs_bricks(hosts, "/b", layout, replicas)) == servers
+    volume = provision.dfs_volume(hosts, "lockstep", "/b", layout, replicas)
+    assert volume["servers"] == [host["name"] for host in hosts[:servers]]
+    assert volume["replica"] == (replicas if replicated else 0)
+    assert volume["bricks"] == [f"{host['address']}:/b" for host in hosts[:servers]]
 
 
 def test_a_server_mounts_from_itself_and_others_from_the_first():
-    assert provision.dfs_source(members(5), "pi2", "lockstep") == "10.0.0.2:/lockstep"
-    assert provision.dfs_backups(members(5), "pi2") == ["10.0.0.1", "10.0.0.3"]
-    assert provision.dfs_source(members(5), "pi5", "lockstep") == "10.0.0.1:/lockstep"
-    assert provision.dfs_backups(members(5), "pi5") == ["10.0.0.2", "10.0.0.3"]
-    assert provision.dfs_backups(members(1), "pi1") == []
+    assert (part(5, "pi2")["source"], part(5, "pi2")["backups"]) == ("10.0.0.2:/lockstep", ["10.0.0.1", "10.0.0.3"])
+    assert (part(5, "pi5")["source"], part(5, "pi5")["backups"]) == ("10.0.0.1:/lockstep", ["10.0.0.2", "10.0.0.3"])
+    assert part(1, "pi1")["backups"] == []
 
 
-def test_packages_follow_the_kind_and_the_hosts_part():
-    assert provision.dfs_packages(members(5), "pi3", "glusterfs") == ["glusterfs-server", "openssl"]
-    assert provision.dfs_packages(members(5), "pi4", "glusterfs") == ["glusterfs-client", "openssl"]
-    assert provision.dfs_packages(members(5), "pi3", "mounted") == []
+def test_packages_follow_the_hosts_part():
+    assert part(5, "pi3")["packages"] == ["glusterfs-server", "openssl"]
+    assert part(5, "pi4")["packages"] == ["glusterfs-client", "openssl"]
 
 
 class Mounts:
@@ -66,6 +65,9 @@ class Mounts:
         self.folder, self.path, self.mounted, self.fails, self.dead = folder, folder / "my dfs", None, "", False
         self.fstab = folder / "fstab"
         self.fstab.write_text("UUID=1 / ext4 defaults 0 1\n# /mnt glusterfs\n")
+        monkeypatch.setattr(dfs_mount, "FSTAB", str(self.fstab))
+        monkeypatch.setattr(dfs_mount, "UNIT", str(folder / "unit"))
+        monkeypatch.setattr(dfs_mount, "ACCESS", str(folder / "secure-access"))
         monkeypatch.setattr(dfs_mount, "mounted", lambda path: self.mounted)
         monkeypatch.setattr(dfs_mount, "dead", lambda path: self.dead)
         monkeypatch.setattr(dfs_mount, "immutable", lambda path, wanted: None)
@@ -78,10 +80,8 @@ class Mounts:
             "umount": self.unmount,
             "systemctl is-enabled": lambda argv: (0 if (self.folder / "unit").exists() else 1, "", ""),
         }
-        options = {"backups": ["10.0.0.2"], "owner": ME, "access": str(self.folder / "secure-access"), **options}
-        return Module(
-            answers, path=str(self.path), source=source, fstab=str(self.fstab), unit=str(self.folder / "unit"), state=state, **options
-        )
+        options = {"backups": ["10.0.0.2"], "owner": ME, **options}
+        return Module(answers, path=str(self.path), source=source, state=state, **options)
 
     def start(self, argv):
         if self.fails:
@@ -148,10 +148,8 @@ def test_a_mount_from_before_tls_is_made_anew_and_a_busy_one_says_what_to_do(mou
 def test_the_process_of_a_mount_is_recognised(monkeypatch, mounts):
     argv = f"/usr/sbin/glusterfs\0--process-name\0fuse\0--volfile-id=/lockstep\0{mounts.path}\0".split("\0")
     others = [["glusterfs", "/mnt/other", ""], ["/usr/sbin/glusterfsd", str(mounts.path), ""], [""]]
-    monkeypatch.setattr(
-        dfs_mount.processes, "running", lambda chosen: [number for number, one in enumerate([argv, *others]) if chosen(one)]
-    )
-    monkeypatch.setattr(dfs_mount.processes, "older", lambda pids, path: pids)
+    monkeypatch.setattr(dfs_mount.host, "running", lambda chosen: [number for number, one in enumerate([argv, *others]) if chosen(one)])
+    monkeypatch.setattr(dfs_mount.host, "older", lambda pids, path: pids)
     assert dfs_mount.old(mounts.module())
     argv[-2] = "/mnt/other"
     assert not dfs_mount.old(mounts.module())
@@ -222,7 +220,7 @@ def test_a_checked_mount_touches_nothing(mounts):
 def test_mounts_of_this_machine_are_read():
     assert dfs_mount.mounted("/proc")[0] == "proc"
     assert dfs_mount.mounted("/no/such/mount") is None
-    assert dfs_mount.unescaped(dfs_mount.escaped("/mnt/my \\040 dfs")) == "/mnt/my \\040 dfs"
+    assert dfs_mount.host.unescaped(dfs_mount.escaped("/mnt/my \\040 dfs")) == "/mnt/my \\040 dfs"
 
 
 def contents(action, path, **options):
@@ -336,19 +334,15 @@ class Daemon:
                 return 0, "", ""
             return 0 if self.runs else 3, "", ""
 
-        parameters = {
-            "brick": str(self.brick),
-            "settings": str(self.settings),
-            "access": str(self.folder / "secure-access"),
-            "record": str(self.folder / "lib" / "gluster.json"),
-            "state": state,
-        }
-        return Module({"systemctl": systemctl}, **parameters, **options)
+        return Module({"systemctl": systemctl}, brick=str(self.brick), state=state, **options)
 
 
 @pytest.fixture
 def daemon(tmp_path, monkeypatch):
     monkeypatch.setattr(gluster_server.os, "setxattr", lambda *_: None)
+    monkeypatch.setattr(gluster_server, "SETTINGS", str(tmp_path / "glusterd.vol"))
+    monkeypatch.setattr(gluster_server, "ACCESS", str(tmp_path / "secure-access"))
+    monkeypatch.setattr(gluster_server, "RECORD", str(tmp_path / "lib" / "gluster.json"))
     return Daemon(tmp_path)
 
 
@@ -447,10 +441,10 @@ class Pool:
         self.record, self.peers, self.volume, self.refuses = folder / "lib" / "volume.json", [], None, []
         self.connected = "1"
         monkeypatch.setattr(gluster_volume, "JOIN_S", 0)
+        monkeypatch.setattr(gluster_volume, "RECORD", str(self.record))
 
     def module(self, state="present", **options):
         answers = {
-            "hostname -I": (0, "10.0.0.1 fe80::1 \n", ""),
             "gluster --mode=script --xml peer status": self.status,
             "gluster --mode=script --xml volume info": self.info,
             "gluster --mode=script peer probe": self.probe,
@@ -468,7 +462,7 @@ class Pool:
             "replica": 3,
             "allow": ["10.0.0.1", "10.0.0.4"],
             "names": ["pi1", "pi4"],
-            "record": str(self.record),
+            "own": "10.0.0.1",
         }
         return Module(answers, state=state, **{**parameters, **options})
 
@@ -619,19 +613,6 @@ def test_a_checked_volume_does_not_need_the_daemon_to_run(pool):
     module.answers["gluster --mode=script peer status"] = (1, "", "Connection failed.")
     module.answers["gluster --mode=script --xml peer status"] = (1, "", "Connection failed.")
     assert ended(gluster_volume.present, module)["did"] == ["create the volume"]
-
-
-@pytest.mark.parametrize("address", ["10.0.0.1", "127.0.1.1"])
-def test_a_server_knows_itself_by_its_full_name(address, pool, monkeypatch):
-    known = {"pi1.example.org": address, "pi2.example.org": "10.0.0.2"}
-
-    def getaddrinfo(name, port, **options):
-        if name not in known:
-            raise OSError("Name or service not known")
-        return [(0, 0, 0, "", (known[name], 0))]
-
-    monkeypatch.setattr(gluster_volume.socket, "getaddrinfo", getaddrinfo)
-    assert [gluster_volume.own(pool.module(), name) for name in [*known, "pi9.example.org"]] == [True, False, False]
 
 
 def test_a_daemon_that_does_not_answer_says_where_to_look(pool):

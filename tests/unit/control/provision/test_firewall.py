@@ -82,10 +82,15 @@ class Kernel:
             "systemctl enable": lambda argv: self.enable(True),
             "systemctl disable": lambda argv: self.enable(False),
         }
-        unit = str(folder / "lockstep-firewall.service")
-        places = {"folder": folder / "etc", "reserved": folder / "reserved", "sysctl": folder / "sysctl.conf"}
-        given = {"ports": [], **{name: str(path) for name, path in places.items()}, **options}
-        return Module(answers, rules=text, table="lockstep", unit=unit, state=state, **given)
+        places = {
+            "RULES": "etc/firewall.nft",
+            "LOADED": "etc/firewall.loaded",
+            "RESERVED": "reserved",
+            "SYSCTL": "sysctl.conf",
+            "UNIT": "unit",
+        }
+        vars(firewall_table).update({name: str(folder / path) for name, path in places.items()})
+        return Module(answers, rules=text, table="lockstep", state=state, **{"ports": [], **options})
 
     def load(self, argv):
         with open(argv[-1], encoding="utf-8") as stream:

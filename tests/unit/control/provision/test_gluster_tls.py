@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-import lockstep_processes as processes
+import lockstep_host as processes
 import pytest
 from cryptography import x509
 
@@ -34,8 +34,9 @@ class Host:
         self.ssl.mkdir(parents=True)
 
     def module(self, state, **options):
-        places = {"folder": self.ssl, "links": self.links, "access": self.access, "record": self.record}
-        given = {"name": "node1", "volume": "lockstep", "trusted": None, **{name: str(path) for name, path in places.items()}}
+        places = {"FOLDER": self.ssl, "LINKS": self.links, "ACCESS": self.access, "RECORD": self.record}
+        vars(gluster_tls).update({name: str(path) for name, path in places.items()})
+        given = {"name": "node1", "volume": "lockstep", "trusted": None}
         return Module({"openssl": run}, state=state, **{**given, **options})
 
     def certificate(self, **options):
@@ -218,7 +219,7 @@ def test_what_else_a_host_returns_does_not_reach_the_others(host):
 
 @pytest.mark.parametrize("name", ["*", "a,b", "x" * 65, "fe80::1"])
 def test_a_name_that_a_certificate_cant_have_is_refused(name):
-    arguments = {"kind": "glusterfs", "path": "/mnt/x", "layout": "replica", "replicas": 3}
+    arguments = {"kind": "glusterfs", "path": "/mnt/x"}
     with pytest.raises(ConfigError) as caught:
         provision_dfs.check_kind(arguments, [{"name": name, "address": "10.0.0.1"}])
     assert f"{name!r}: a host's name in the inventory is the one in its certificate" in str(caught.value)

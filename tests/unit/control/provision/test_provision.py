@@ -334,12 +334,8 @@ def test_only_what_is_ours_is_given_away(seen, tmp_path, monkeypatch):
     done = subprocess.run(["/bin/sh", "-s"], input=script, capture_output=True, text=True, check=True)
     found = provisioning.parse(done.stdout)
     assert (found.values["root"], found.foreign) == ("foreign", [f"{root}/venv", f"{root}/.lock"])
-    tasks = yaml.safe_load((ROOT / "roles" / "host" / "tasks" / "directory.yml").read_text())
+    tasks = yaml.safe_load((ROOT / "roles" / "host" / "tasks" / "main.yml").read_text())
     assert not any("recurse" in task.get("ansible.builtin.file", {}) for task in tasks)
-
-
-def test_values_that_are_none_are_refused():
-    assert message(provision_plan.choice, "state", "gone", provision_plan.STATES) == "-e state=gone: expected present or absent"
 
 
 def test_names_are_resolved_here_and_loopback_is_refused(monkeypatch):
@@ -377,8 +373,6 @@ def test_a_port_that_is_no_number_is_refused_before_the_firewall_needs_it():
     [
         ({"kind": "nfs"}, "dfs_kind=nfs: expected one of glusterfs, mounted, local"),
         ({"path": "here"}, "dfs_path=here: expected an absolute path, the same on every host"),
-        ({"layout": "raid"}, "dfs_layout=raid: expected one of replica, distributed"),
-        ({"replicas": 1}, "dfs_replicas=1: a replicated volume keeps every file at least twice; set 2 or 3"),
         (
             {"kind": "local"},
             "dfs_kind=local: 5 hosts can't share a folder of one of them; set dfs_kind to glusterfs (provision.yml makes it) "
@@ -387,13 +381,24 @@ def test_a_port_that_is_no_number_is_refused_before_the_firewall_needs_it():
     ],
 )
 def test_settings_of_the_file_system_are_checked(changed, said):
-    settings = {"kind": "glusterfs", "path": "/mnt/lockstep", "layout": "replica", "replicas": 3}
+    settings = {"kind": "glusterfs", "path": "/mnt/lockstep"}
     assert provision_dfs.check_kind(settings, members()) == "glusterfs"
     assert message(provision_dfs.check_kind, {**settings, **changed}, members()) == said
 
 
+@pytest.mark.parametrize(
+    ("layout", "replicas", "said"),
+    [
+        ("raid", 3, "dfs_layout=raid: expected one of replica, distributed"),
+        ("replica", 1, "dfs_replicas=1: a replicated volume keeps every file at least twice; set 2 or 3"),
+    ],
+)
+def test_a_volume_that_can_not_be_is_refused(layout, replicas, said):
+    assert message(provision.dfs_volume, members(), "lockstep", "/b", layout, replicas) == said
+
+
 def test_a_volume_made_here_takes_no_ipv6():
-    settings = {"kind": "glusterfs", "path": "/mnt/lockstep", "layout": "replica", "replicas": 3}
+    settings = {"kind": "glusterfs", "path": "/mnt/lockstep"}
     six = [*members(2), {"name": "pi6", "address": "fd00::6", "port": 12345}]
     assert message(provision_dfs.check_kind, settings, six) == (
         "dfs_kind=glusterfs: pi6 has the address fd00::6; a GlusterFS volume made here takes IPv4 addresses or names; "
@@ -434,7 +439,7 @@ def test_an_environment_does_not_hold_worker_root(environment):
 
 
 def test_one_host_may_have_a_local_folder():
-    settings = {"kind": "local", "path": "/srv/data", "layout": "replica", "replicas": 3}
+    settings = {"kind": "local", "path": "/srv/data"}
     assert provision_dfs.check_kind(settings, members(1)) == "local"
 
 
@@ -473,7 +478,7 @@ def test_the_sample_inventory_names_every_variable_of_the_roles(role):
     text = (ROOT / "inventory" / "sample" / "group_vars" / "workers.yml").read_text()
     defaults = yaml.safe_load((ROOT / "roles" / role / "defaults" / "main.yml").read_text())
     missing = [name for name in defaults if f"\n{name}:" not in text and f"\n# {name}:" not in text]
-    assert missing == (["worker_dfs"] if role == "worker" else [])
+    assert missing == []
 
 
 def test_the_sample_inventory_does_not_need_what_provisioning_makes():
