@@ -144,7 +144,7 @@ def _rates(view: _View, timings: Sequence[Timing], work: Work, fit: Fit | None, 
     chosen = [row for row in timings if row.scaling == work.scaling]
     series = _series(chosen, "images_per_s", "workers")
     base = _base(series)
-    batch = f"{count(work.batch, 'image')} a {'worker and step' if work.scaling == WEAK else 'step of all workers'}"
+    batch = f"{count(work.batch, 'image')} per {'worker and step' if work.scaling == WEAK else 'step of all workers'}"
     with picture(path) as figure:
         axes = one_panel(figure, view.title.format(base), f"{_shared(chosen, 'workers')}, {batch}", view.label.format(base))
         positions = _worker_axis(axes, series)
@@ -161,7 +161,7 @@ def _rates(view: _View, timings: Sequence[Timing], work: Work, fit: Fit | None, 
 
 _SPEEDUP = _View("Speedup by workers: images/s relative to {}", "speedup over {} (times)", lambda base, _: 1 / base.images_per_s)
 _EFFICIENCY = _View(
-    "Efficiency by workers: images/s a worker relative to {}",
+    "Efficiency by workers: images/s per worker relative to {}",
     "efficiency over {} (%)",
     lambda base, workers: 100 * base.workers / (workers * base.images_per_s),
 )
@@ -211,7 +211,7 @@ def split(phases: Mapping[str, Mapping[str, float]], path: Path, subtitle: str =
     hosts = list(phases)
     with picture(path, _tall(len(hosts), 8, 0.35)) as figure:
         axes = one_panel(figure, "What a training step is made of", subtitle, "")
-        axes.set_xlabel("time a step (ms)")
+        axes.set_xlabel("time per step (ms)")
         axes.grid(visible=False, axis="y")
         ends = _stacked(axes, phases)
         for row, end in enumerate(ends):

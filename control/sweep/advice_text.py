@@ -82,7 +82,7 @@ def _joined(sentences: Sequence[str]) -> str:
 
 def _about(one: Study) -> str:
     """The steps and trials of a study."""
-    images = "images a worker and step" if one.work.scaling == WEAK else "images a step, shared by all workers"
+    images = "images per worker and step" if one.work.scaling == WEAK else "images per step, shared by all workers"
     description = (
         f"{one.work.scaling.capitalize()} scaling: {one.work.batch:,} {images}, {one.work.gradient_bytes / 1e6:,.1f} MB of gradients"
     )
@@ -196,7 +196,7 @@ def _jump(one: Study, fitted: Fit, extras: Extras) -> str:
     low, high = (end * 1000 for end in fitted.interval("jump_s", fitted.jump_from))
     if fitted.jump_from == 2:
         return (
-            f"Working together at all costs {_ms(fitted.jump_s)} [{low:,.0f}, {high:,.0f}] a step, however many workers there are; "
+            f"Working together at all costs {_ms(fitted.jump_s)} [{low:,.0f}, {high:,.0f}] per step, however many workers there are; "
             "a second host that is slower than the first looks the same."
         )
     return _slow_host(one, fitted, fitted.jump_from, extras)
@@ -358,7 +358,7 @@ def _wire(one: Study, extras: Extras) -> str:
     sent = wire_bytes(rows[0]["workers"], one.work.gradient_bytes)
     explanation = f"In a step of {count(rows[0]['workers'], 'worker')} each sends and receives {sent / 1e6:,.1f} MB. That alone takes:"
     cells = [[_rate(row["mbit_s"]) + (" (measured)" if row["measured"] else ""), f"{row['seconds'] * 1000:,.1f}"] for row in rows]
-    return _section(f"The wire: {one.work.scaling} scaling", explanation, ["link", "ms a step"], cells)
+    return _section(f"The wire: {one.work.scaling} scaling", explanation, ["link", "ms per step"], cells)
 
 
 def _checkpoints(timings: Sequence[Timing]) -> str:
@@ -392,11 +392,11 @@ def _energy(one: Study, extras: Extras) -> str:
     least = min(rows, key=lambda row: row["joules_per_epoch"]["median"])
     explanation = (
         f"All hosts together, mean ± standard deviation. {count(least['workers'], 'worker')} needed the least, "
-        f"{least['joules_per_epoch']['median']:,.0f} J an epoch (median; {least['source']}). "
+        f"{least['joules_per_epoch']['median']:,.0f} J per epoch (median; {least['source']}). "
         "The meter counts whole trials, start-up included; the estimate counts training alone."
     )
     cells = [[row["workers"], row["trials"], _mean(row["joules_per_epoch"], 0), row["source"]] for row in rows]
-    return _section(f"Energy: {one.work.scaling} scaling", explanation, ["workers", "trials", "joules an epoch", "source"], cells)
+    return _section(f"Energy: {one.work.scaling} scaling", explanation, ["workers", "trials", "joules per epoch", "source"], cells)
 
 
 def _split(extras: Extras) -> str:

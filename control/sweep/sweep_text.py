@@ -47,8 +47,8 @@ def _every(wanted: Wanted) -> str:
 
 def _scaling(wanted: Wanted, record: dict[str, Any]) -> str:
     if wanted.scaling == STRONG:
-        return f"strong: {record['global_batch']} images a step over all workers"
-    return f"weak: {record['batch_size']} images a step on every worker"
+        return f"strong: {record['global_batch']} images per step over all workers"
+    return f"weak: {record['batch_size']} images per step on every worker"
 
 
 def _list(numbers: Sequence[int]) -> str:

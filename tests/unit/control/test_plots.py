@@ -46,7 +46,7 @@ def epochs(*accuracies):
 
 
 class KnownFit:
-    """1,000 images/s a worker, with an interval of 10% to both sides."""
+    """1,000 images/s per worker, with an interval of 10% to both sides."""
 
     def images_per_s(self, workers):
         return 1000.0 * workers
@@ -274,7 +274,7 @@ def test_speedup_is_over_the_median_of_one_worker(draw):
     assert drawn.bars()["median"][1] == pytest.approx([1.0, 1.8])
     assert drawn.lines() == {"ideal: in proportion to 1 worker": pytest.approx([1.0, 2.0])}
     assert drawn.axes.get_ylabel() == "speedup over 1 worker (times)"
-    assert drawn.axes.get_title(loc="left") == "weak scaling, 3 epochs, saved every epoch, 64 images a worker and step"
+    assert drawn.axes.get_title(loc="left") == "weak scaling, 3 epochs, saved every epoch, 64 images per worker and step"
 
 
 def test_speedup_is_over_the_fewest_measured_where_one_worker_was_not(draw):
@@ -300,7 +300,7 @@ def test_throughput_of_one_scaling_only(draw):
     drawn = draw(plots.throughput, rows, Work(STRONG, 1, 1000), None)
     assert drawn.bars()["median"][1] == [7.0, 21.0]
     assert drawn.lines() == {"ideal: in proportion to 1 worker": pytest.approx([7.0, 14.0, 21.0])}
-    assert drawn.axes.get_title(loc="left").endswith(", 1 image a step of all workers")
+    assert drawn.axes.get_title(loc="left").endswith(", 1 image per step of all workers")
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_phases_of_a_step_are_stacked(draw):
         "all-reduce, with waiting": [(75.0, 60.0), (101.0, 34.0)],
         "apply": [(135.0, 5.0), (135.0, 5.0)],
     }
-    assert drawn.axes.get_xlabel() == "time a step (ms)"
+    assert drawn.axes.get_xlabel() == "time per step (ms)"
     assert drawn.says("140")
     top, bottom = (drawn.axes.transData.transform((0, place))[1] for place in (0, 1))
     assert top > bottom

@@ -110,7 +110,7 @@ def test_at_100_mbit_use_one():
         "and at 100 Mbit/s 1.89 s."
     )
     assert times == (
-        "From launch to end, 3 epochs took the least time with 1 worker: 154.4 s (median). Weak scaling: 64 images a worker and step, "
+        "From launch to end, 3 epochs took the least time with 1 worker: 154.4 s (median). Weak scaling: 64 images per worker and step, "
         "14.8 MB of gradients; trials of 3 epochs, state saved at the end of an epoch."
     )
 
@@ -130,7 +130,7 @@ def test_a_known_best_number_in_between():
         "the 5th slows it down, -9% [-9, -9]. All resamples of the measurements give this answer."
     )
     assert times == (
-        "From launch to end, 3 epochs took the least time with 3 workers: 91.5 s (median). Strong scaling: 320 images a step, "
+        "From launch to end, 3 epochs took the least time with 3 workers: 91.5 s (median). Strong scaling: 320 images per step, "
         "shared by all workers, 14.8 MB of gradients; trials of 3 epochs, state saved at the end of an epoch."
     )
 
@@ -205,7 +205,7 @@ def test_a_slow_fourth_host_is_named():
 def test_what_working_together_costs_at_all_is_named():
     rows = trials(lambda n: 0.08 + (0.05 if n > 1 else 0))
     assert answer(rows)[1].endswith(
-        "Working together at all costs 50 ms [50, 50] a step, however many workers there are; "
+        "Working together at all costs 50 ms [50, 50] per step, however many workers there are; "
         "a second host that is slower than the first looks the same."
     )
     assert "| bytes | working together | error |" in analysis(rows)
@@ -247,7 +247,7 @@ def test_a_refusal_stands_where_the_answer_would_and_medians_are_told():
     rates = ", ".join(f"{row['workers']}: {row['images_per_s']['median']:,.0f}" for row in advice.measured(study))
     assert medians.startswith(f"From the medians alone, with no account of noise: {advice.by_medians(study)} worker")
     assert f"(median images/s by workers: {rates})." in medians
-    assert about.startswith("Weak scaling: 64 images a worker and step")
+    assert about.startswith("Weak scaling: 64 images per worker and step")
     text = analysis(rows)
     assert "## Measured: weak scaling" in text
     assert "## The model of a step" not in text
@@ -358,7 +358,7 @@ def test_the_wire():
         [
             "In a step of 5 workers each sends and receives 23.6 MB. That alone takes:",
             "",
-            "| link | ms a step |",
+            "| link | ms per step |",
             "| --- | ---: |",
             "| 100 Mbit/s | 1,888.6 |",
             "| 1 Gbit/s | 188.9 |",
@@ -426,14 +426,14 @@ def test_welch():
 
 def test_energy_is_an_estimate_or_measured_and_says_which():
     rows = [timing(n, repeat, 1000.0 * n) for n in (1, 2) for repeat in (1, 2)]
-    # Training takes 40 s an epoch with one worker, 20 s with two; 5 W each.
+    # Training takes 40 s per epoch with one worker, 20 s with two; 5 W each.
     assert section(analysis(rows, Extras(watts_per_node=5.0)), "Energy: weak scaling") == "\n".join(
         [
-            "All hosts together, mean ± standard deviation. 1 worker needed the least, 200 J an epoch (median; "
+            "All hosts together, mean ± standard deviation. 1 worker needed the least, 200 J per epoch (median; "
             "estimate from watts_per_node). "
             "The meter counts whole trials, start-up included; the estimate counts training alone.",
             "",
-            "| workers | trials | joules an epoch | source |",
+            "| workers | trials | joules per epoch | source |",
             "| ---: | ---: | ---: | --- |",
             "| 1 | 2 | 200 ± 0 | estimate from watts_per_node |",
             "| 2 | 2 | 200 ± 0 | estimate from watts_per_node |",
