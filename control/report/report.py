@@ -73,7 +73,7 @@ def make(request: Request, into: Path) -> None:
 def draw(request: Request, into: Path) -> None:
     """Draw a report's pictures, and copy those drawn by other commands."""
     for run in request.runs:
-        plots.history(run.history, into / _file("history", run), run.best["epoch"])
+        plots.history(run.history, into / _file("history", run))
         if phases := steps.medians(run):
             plots.split(phases, into / _file("split", run))
         if (drawn := _confusion_file(run)).is_file():
