@@ -5,7 +5,6 @@ same files give the same report, byte for byte.
 """
 
 import filecmp
-import fnmatch
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -128,22 +127,21 @@ def _confusion_file(run: Run) -> Path:
     return run.folder / "evaluations" / f"confusion-epoch-{run.best['epoch']:04d}.png"
 
 
-def changes(new_report: Path, folder: Path) -> list[str]:
-    """Names of the differences between a newly made report and the one in a folder, including surplus files."""
-    names = [path.name for path in new_report.iterdir()]
-    changed = [name for name in names if not (folder / name).is_file() or not filecmp.cmp(new_report / name, folder / name, shallow=False)]
-    old = [path.name for path in folder.glob("*.png") if path.name not in names and any(fnmatch.fnmatch(path.name, one) for one in OURS)]
-    return sorted([*changed, *old])
+def changes(fresh: Path, folder: Path, stale: Sequence[str] = ()) -> list[str]:
+    """Names of files in `fresh` that differ from those in `folder`, and of old files there that match a pattern of `stale`."""
+    names = [path.name for path in fresh.iterdir()]
+    changed = [name for name in names if not (folder / name).is_file() or not filecmp.cmp(fresh / name, folder / name, shallow=False)]
+    return sorted([*changed, *(path.name for one in stale for path in folder.glob(one) if path.name not in names)])
 
 
-def place(new_report: Path, folder: Path) -> list[str]:
-    """Move a newly made report into its folder, each file whole; returns the names of what changed."""
-    changed = changes(new_report, folder)
+def put_changed(fresh: Path, folder: Path, stale: Sequence[str] = ()) -> list[str]:
+    """Make these changes, each file whole; returns their names."""
+    changed = changes(fresh, folder, stale)
     # The zip comes last: once it exists, the pages that it holds exist, too.
     for name in sorted(changed, key=lambda name: (name.endswith(".zip"), name)):
-        if (new_report / name).is_file():
+        if (fresh / name).is_file():
             with replacing(folder / name) as part:
-                shutil.copyfile(new_report / name, part)
+                shutil.copyfile(fresh / name, part)
         else:
             (folder / name).unlink()
     return changed

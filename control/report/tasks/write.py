@@ -49,8 +49,8 @@ class Write(Task):
         beside = None if self.check_mode else request.subject
         with tempfile.TemporaryDirectory(prefix=".part-report-", dir=beside) as folder:
             report.make(request, Path(folder))
-            what = report.changes if self.check_mode else report.place
-            return what(Path(folder), request.folder)
+            what = report.changes if self.check_mode else report.put_changed
+            return what(Path(folder), request.folder, report.OURS)
 
     def _evaluate(self, run: facts.Run) -> str:
         """Evaluate what the report lacks, if the hosts are available; returns what prevented it, or an empty string."""

@@ -888,7 +888,7 @@ def files(folder):
 
 
 def put(tmp_path, made_request, number):
-    return report.place(compose(made_request, tmp_path / f"made {number}"), made_request.folder)
+    return report.put_changed(compose(made_request, tmp_path / f"made {number}"), made_request.folder, report.OURS)
 
 
 @pytest.mark.usefixtures("sketched")
@@ -926,7 +926,7 @@ def test_pictures_of_an_earlier_report_go_and_a_users_files_stay(tmp_path, run):
 def test_looking_at_the_changes_writes_nothing(tmp_path, run):
     asked = request(tmp_path, [run])
     into = compose(asked, tmp_path / "made")
-    assert report.changes(into, asked.folder) == ["README.md", "first.zip", "history-first.png", "index.html"]
+    assert report.changes(into, asked.folder, report.OURS) == ["README.md", "first.zip", "history-first.png", "index.html"]
     assert not asked.folder.exists()
 
 
