@@ -6,9 +6,8 @@ The verdict on the epochs is that of `control.runs.course`.
 import math
 from typing import Any
 
-from control.report.blocks import Block, Picture, Section, Table, Text
+from control.report.blocks import Block, Picture, Section, Table, Text, code, moment, moved, percent, points
 from control.report.facts import Run
-from control.report.words import code, moment, moved, percent, points
 from control.runs.course import OVERFITTING, Trend
 from control.text import count, go_on, listed
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from control.report import settings
 from control.report.accuracy import margin
-from control.report.blocks import Picture, Section, Table, Text
+from control.report.blocks import Picture, Section, Table, Text, code, percent, points, spent
 from control.report.facts import Run
-from control.report.words import code, percent, points, spent
 from control.text import listed
 
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from control import plots
-from control.report import accuracy, archive, comparison, steps, sweeps, trained
-from control.report.blocks import Items, Section
+from control.report import accuracy, archive, comparison, sweeps, trained
+from control.report.blocks import Items, Section, code
 from control.report.facts import Run
 from control.report.render import Renderer, Report
-from control.report.words import code
 from control.text import listed
 from trainer.files import replacing, write_text
 
@@ -73,7 +72,7 @@ def draw(request: Request, into: Path) -> None:
     """Draw a report's pictures, and copy those drawn by other commands."""
     for run in request.runs:
         plots.history(run.history, into / _file("history", run))
-        if phases := steps.medians(run):
+        if phases := trained.step_medians(run):
             plots.split(phases, into / _file("split", run))
         if (drawn := _confusion_file(run)).is_file():
             shutil.copyfile(drawn, into / _file("confusion", run))
@@ -105,7 +104,7 @@ def _of_run(run: Run, level: int) -> list[Section]:
     return [
         *trained.sections(run, level),
         *accuracy.sections(run, level, _file("history", run), confusion),
-        *steps.sections(run, level, _file("split", run)),
+        *trained.steps(run, level, _file("split", run)),
         trained.configuration(run, level),
     ]
 

@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from control.report.blocks import Block, Markdown, Picture, Section, Text
-from control.report.words import code
+from control.report.blocks import Block, Markdown, Picture, Section, Text, code
 
 HEADING = re.compile(r"(#{1,6})(?=\s)")
 LOCAL_PICTURE = re.compile(r"(!\[[^\]]*\]\()([^)/\s]+\.png)(\))")

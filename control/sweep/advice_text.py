@@ -49,12 +49,9 @@ def saved_states(timings: Sequence[Timing]) -> str:
     costs, groups, against = advice.checkpoint_costs(timings), dict[str, list[str]](), dict[str, str]()
     for row in costs:
         # The number of workers, and what else differs between the groups.
-        parts = {
-            "workers": count(row["workers"], "worker"),
-            "scaling": f"{row['scaling']} scaling",
-            "epochs": count(row["epochs"], "epoch"),
-        }
-        group = ", ".join(text for name, text in parts.items() if name == "workers" or len({one[name] for one in costs}) > 1)
+        workers, epochs = count(row["workers"], "worker"), count(row["epochs"], "epoch")
+        others = {"scaling": f"{row['scaling']} scaling", "epochs": epochs}
+        group = ", ".join([workers, *(text for name, text in others.items() if len({one[name] for one in costs}) > 1)])
         if row["checkpoint_every"] == row["compared_with"]:
             groups[group] = []
             against[group] = _every(row["checkpoint_every"])
@@ -329,9 +326,11 @@ def _checkpoints(timings: Sequence[Timing]) -> str:
         return ""
     explanation = "Mean ± standard deviation of training seconds; the difference of means with its 95% interval (Welch's t)."
     header = ["scaling", "workers", "epochs", "state saved", "trials", "training s", "more than the rarest"]
-    groups = [[row["scaling"], row["workers"], row["epochs"], _every(row["checkpoint_every"])] for row in rows]
-    costs = [[row["trials"], _mean(row["seconds_training"], 1), _more(row)] for row in rows]
-    return _section("What saved states cost", explanation, header, [[*a, *b] for a, b in zip(groups, costs, strict=True)])
+    cells = [
+        [*(row[key] for key in header[:3]), _every(row["checkpoint_every"]), row["trials"], _mean(row["seconds_training"], 1), _more(row)]
+        for row in rows
+    ]
+    return _section("What saved states cost", explanation, header, cells)
 
 
 def _more(row: Mapping[str, Any]) -> str:
