@@ -125,10 +125,3 @@ def code(value: Any) -> str:
 def plain(value: Any) -> str:
     """A foreign name in a sentence: its backticks do not begin code."""
     return str(value).replace("`", "'")
-
-
-def moved(first: float, last: float) -> str:
-    """The verb for a change from first to last, to two decimals of a percentage."""
-    if percent(first) == percent(last):
-        return "stayed"
-    return "rose" if last > first else "fell"

@@ -4,6 +4,7 @@ from typing import Any
 
 import yaml
 
+from control import host_labels
 from control.report import settings
 from control.report.blocks import Block, Command, File, Picture, Section, Table, Text, code, moment, percent, plain, spent
 from control.report.facts import Run
@@ -119,19 +120,18 @@ def _repeat(run: Run) -> list[Block]:
 
 def place(run: Run) -> str:
     """Where it trained: `5 hosts`, or `2 workers of one machine`."""
-    hosts = run.cluster["hosts"]
-    return f"{len(hosts)} workers of one machine" if _here(hosts) else count(len(hosts), "host")
+    return f"{len(run.cluster['hosts'])} workers of one machine" if _here(run) else count(len(run.cluster["hosts"]), "host")
 
 
-def _here(hosts: list[dict[str, Any]]) -> bool:
-    return len(hosts) > 1 and all(host["address"].startswith("127.") for host in hosts)
+def _here(run: Run) -> bool:
+    return host_labels.on_one_machine([host_labels.place(host) for host in run.cluster["hosts"]])
 
 
 def _together(run: Run) -> str:
     hosts = run.cluster["hosts"]
     kinds = {(host.get("cpu"), host.get("machine"), host.get("cores")) for host in hosts}
     versions = {(host.get("python"), tuple(sorted((host.get("packages") or {}).items()))) for host in hosts}
-    same = "" if _here(hosts) else ", all of one kind" if len(kinds) == 1 else f", of {len(kinds)} kinds"
+    same = "" if _here(run) else ", all of one kind" if len(kinds) == 1 else f", of {len(kinds)} kinds"
     alike = "the same versions" if len(versions) == 1 else "different versions"
     return f"It ran on {place(run)}." if len(hosts) == 1 else f"It ran on {place(run)}{same}, with {alike} of Python and its packages."
 

@@ -24,6 +24,7 @@ from scipy.optimize import nnls
 from scipy.special import fdtrc
 
 from control.doctor.prediction import wire_bytes
+from control.host_labels import on_one_machine
 from control.sweep.timings import STRONG, WEAK, Timing
 from control.text import count, listed
 from trainer.errors import LockstepError
@@ -408,11 +409,6 @@ def again(rows: Sequence[Timing], sweep: str, repeats: int, workers: str | None 
         "scaling": STRONG if rows[0].scaling == STRONG else "",
     }
     return "ansible-playbook sweep.yml" + "".join(f" -e {name}={value}" for name, value in given.items() if value)
-
-
-def on_one_machine(hosts: Sequence[str]) -> bool:
-    """Whether several hosts, as `name address`, are workers on one machine: they take each other's cores."""
-    return len(hosts) > 1 and all(host.rpartition(" ")[2].startswith("127.") for host in hosts)
 
 
 def _listed(counts: Sequence[int]) -> str:
