@@ -126,8 +126,8 @@ def _rates(
         scaled = {name: {n: [value * factors[n] for value in some] for n, some in values.items()} for name, values in series.items()}
         _measurements(axes, scaled, "median", joined=not fit)
         if fit:
-            low, high = zip(*(fit.interval("images_per_s", n) for n in counts), strict=True)
-            low, high = ([factors[n] * end for n, end in zip(counts, ends, strict=True)] for ends in (low, high))
+            ends = [fit.interval("images_per_s", n) for n in counts]
+            low, high = ([factors[n] * end[side] for n, end in zip(counts, ends, strict=True)] for side in (0, 1))
             axes.fill_between(counts, low, high, label="95% interval of the fit", **BAND)
             axes.plot(counts, [factors[n] * fit.images_per_s(n) for n in counts], label="fit", **FIT)
         start_at_zero(axes)

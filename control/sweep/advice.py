@@ -226,26 +226,27 @@ def measured(study: Study) -> list[dict[str, Any]]:
 
 def modelled(study: Study) -> list[dict[str, Any]]:
     """By number of workers: T(n) and its parts in milliseconds, with the measured median; errors in percent. Empty without a fit."""
-    return [_modelled(study, study.fit, n) for n in study.counts] if study.fit else []
-
-
-def _modelled(study: Study, fitted: Fit, workers: int) -> dict[str, Any]:
-    step = study.work.images(workers) / statistics.median(_values(study.of(workers), "images_per_s"))
-    own, messages, sent, jump = (seconds * 1000 for seconds in fitted.parts_s(workers))
-    return {
-        "workers": workers,
-        "measured_ms": step * 1000,
-        "model_ms": fitted.step_s(workers) * 1000,
-        "own_work_ms": own,
-        "own_work_measured_ms": fitted.own[workers] * 1000 if workers in fitted.own else None,
-        "messages_ms": messages,
-        "bytes_ms": sent,
-        "jump_ms": jump,
-        "error_percent": (fitted.step_s(workers) / step - 1) * 100,
-        "held_out_error_percent": fitted.held_out.get(workers),
-        "images_per_s": fitted.images_per_s(workers),
-        "images_per_s_interval": fitted.interval("images_per_s", workers),
-    }
+    table = []
+    for n, fitted in ((n, study.fit) for n in study.counts if study.fit):
+        step = study.work.images(n) / statistics.median(_values(study.of(n), "images_per_s"))
+        own, messages, sent, jump = (seconds * 1000 for seconds in fitted.parts_s(n))
+        table.append(
+            {
+                "workers": n,
+                "measured_ms": step * 1000,
+                "model_ms": fitted.step_s(n) * 1000,
+                "own_work_ms": own,
+                "own_work_measured_ms": fitted.own[n] * 1000 if n in fitted.own else None,
+                "messages_ms": messages,
+                "bytes_ms": sent,
+                "jump_ms": jump,
+                "error_percent": (fitted.step_s(n) / step - 1) * 100,
+                "held_out_error_percent": fitted.held_out.get(n),
+                "images_per_s": fitted.images_per_s(n),
+                "images_per_s_interval": fitted.interval("images_per_s", n),
+            }
+        )
+    return table
 
 
 def start_up(study: Study) -> list[dict[str, Any]]:

@@ -259,7 +259,7 @@ def _made(data: _Data, jump_from: int | None) -> Fit:
         data.work,
         jump_from,
         best.values,
-        *best.values.tolist(),
+        **dict(zip(PARAMETERS, best.values.tolist(), strict=True)),
         held_out=_held_out(data, jump_from),
         odd=None if jump_from else _odd(data, noise),
         noise=noise,
