@@ -9,6 +9,7 @@ from typing import Any
 from control.report.blocks import Block, Picture, Section, Table, Text, code, moment, percent, points
 from control.report.facts import Run
 from control.runs.course import OVERFITTING, Trend
+from control.runs.course import best as best_row
 from control.text import count, go_on, listed
 
 RULE = (
@@ -94,7 +95,7 @@ def promising(run: Run) -> list[str]:
     sentences = [f"Epoch {best['epoch']} is the most promising, with a validation accuracy of {percent(best['val_accuracy'])}."]
     if not others:
         return [*sentences, "It is the only one.", advice(run)]
-    following = max(others, key=lambda row: (row["val_accuracy"], -row["epoch"]))
+    following = best_row(others)
     leads = [f"{points(best['val_accuracy'] - following['val_accuracy'])} above the next best ({_named(following)})"]
     if run.last not in (best, following):
         leads.append(f"{points(best['val_accuracy'] - run.last['val_accuracy'])} above the last ({_named(run.last)})")
@@ -116,10 +117,10 @@ def advice(run: Run) -> str:
     later = run.last["epoch"] - course.best["epoch"]
     if course.trend is Trend.PASSED:
         return f"None of the {count(later, 'epoch')} after it was better." if later > 1 else "The epoch after it was not better."
-    both = "The run overfits"
+    why = "The run overfits"
     if later == 0:
-        both = "It is the last one, but the run overfits: its loss on validation images rose while accuracy did, too"
-    return f"{both}, so more epochs of the same are not advised."
+        why = "It is the last one, but the run overfits: its loss on validation images rose while accuracy did, too"
+    return f"{why}, so more epochs of the same are not advised."
 
 
 def margin(accuracy: float, images: int) -> float:

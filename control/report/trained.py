@@ -50,7 +50,7 @@ def _data(run: Run) -> str:
 
 def _settings(run: Run) -> str:
     counts = run.cluster["counts"]
-    precision = (run.config.get("train") or {}).get("precision", "float32")
+    precision = settings.effective(run)["train.precision"]
     return (
         f"A step took {count(counts['global_batch'], 'image')} over {count(counts['workers'], 'worker')}, "
         f"an epoch {count(counts['steps_per_epoch'], 'step')}{settings.passes(run)}; the optimizer was {settings.optimizer(run)}; "

@@ -101,12 +101,6 @@ def groups(timings: Sequence[Timing], works: Sequence[Work]) -> list[tuple[Work,
     Raises:
         LockstepError: a successful trial without its seconds or images/s.
     """
-    _complete(timings)
-    chosen = {work: [row for row in timings if row.scaling == work.scaling] for work in works}
-    return [(work, _main_group(rows)) for work, rows in chosen.items() if rows]
-
-
-def _complete(timings: Sequence[Timing]) -> None:
     for row in timings:
         lacks = [name for name in ("seconds_end_to_end", "seconds_training", "images_per_s") if row.measured and not getattr(row, name)]
         if lacks:
@@ -114,6 +108,8 @@ def _complete(timings: Sequence[Timing]) -> None:
                 f"timings.csv: trial {row.repeat} of {row.workers} workers is {row.state} without {', '.join(lacks)}; "
                 "remove its line to measure it anew"
             )
+    chosen = {work: [row for row in timings if row.scaling == work.scaling] for work in works}
+    return [(work, _main_group(rows)) for work, rows in chosen.items() if rows]
 
 
 def _main_group(rows: Sequence[Timing]) -> list[Timing]:

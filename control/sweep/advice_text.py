@@ -49,9 +49,9 @@ def saved_states(timings: Sequence[Timing]) -> str:
     costs, groups, against = advice.checkpoint_costs(timings), dict[str, list[str]](), dict[str, str]()
     for row in costs:
         # The number of workers, and what else differs between the groups.
-        workers, epochs = count(row["workers"], "worker"), count(row["epochs"], "epoch")
-        others = {"scaling": f"{row['scaling']} scaling", "epochs": epochs}
-        group = ", ".join([workers, *(text for name, text in others.items() if len({one[name] for one in costs}) > 1)])
+        others = {"scaling": f"{row['scaling']} scaling", "epochs": count(row["epochs"], "epoch")}
+        differing = [words for name, words in others.items() if len({one[name] for one in costs}) > 1]
+        group = ", ".join([count(row["workers"], "worker"), *differing])
         if row["checkpoint_every"] == row["compared_with"]:
             groups[group] = []
             against[group] = _every(row["checkpoint_every"])
