@@ -93,7 +93,7 @@ def report(times: dict[str, list[float]], workers: int, rounds: int, steps: int)
     for name, values in times.items():
         median = statistics.median(values)
         speed = workers * BATCH / median * 1000
-        print(f"  {name:9} median {median:6.1f} ms a step ({min(values):.1f} to {max(values):.1f}), {speed:,.0f} images/s")
+        print(f"  {name:9} median {median:6.1f} ms per step ({min(values):.1f} to {max(values):.1f}), {speed:,.0f} images/s")
     low, high = min(ratios), max(ratios)
     print(f"  lockstep is {statistics.median(ratios):.2f} times as fast as plain (median of {rounds} rounds; {low:.2f} to {high:.2f})")
 

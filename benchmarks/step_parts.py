@@ -65,7 +65,7 @@ def table(heading: str, results: Results) -> str:
     for system, meaning in BOUNDS.items():
         if results[system]:
             rows.append([meaning, *map(_ms, _medians(results[system]))])
-    return f"{heading}, milliseconds a step\n{text.table(['', 'processor', 'duration'], rows)}\n"
+    return f"{heading}, milliseconds per step\n{text.table(['', 'processor', 'duration'], rows)}\n"
 
 
 def _a_step(one: Mapping[str, Any], name: str, kind: int) -> float:

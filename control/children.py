@@ -106,8 +106,9 @@ class Playbook:
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    """The end of a child's output; empty if there is none."""
-    return log.read_text(encoding="utf-8", errors="replace").splitlines()[-count:] if log.is_file() else []
+    """The end of a child's output without blank lines; empty if there is none."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    return [line for line in lines if line.strip()][-count:]
 
 
 def refuse_questions() -> None:

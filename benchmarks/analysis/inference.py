@@ -90,12 +90,12 @@ def _why_gpu(many: int, cut: float) -> str:
 
 
 def _costs(devices: int, cut: float) -> str:
-    return f"in {devices} costs {cut:.2f} ms a call" if cut > 0 else f"in {devices} has no measurable cost"
+    return f"in {devices} costs {cut:.2f} ms per call" if cut > 0 else f"in {devices} has no measurable cost"
 
 
 def shown(found_cells: Sequence[Cell]) -> str:
     """The table for the terminal."""
-    header = ["batch", "devices", "images/s (median)", "mean", "± deviation", "ms a call", *CORES]
+    header = ["batch", "devices", "images/s (median)", "mean", "± deviation", "ms per call", *CORES]
     lines = [
         [
             cell.batch,

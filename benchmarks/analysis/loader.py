@@ -94,7 +94,7 @@ def shown(found_rows: Sequence[Row]) -> str:
     first = found_rows[0].images_per_s.median
     header = [
         "loaders",
-        "seconds a pass (mean)",
+        "seconds per pass (mean)",
         "± deviation",
         "median",
         "images/s (median)",
@@ -135,7 +135,7 @@ def draw(found_rows: Sequence[Row], images: int, where: str, path: Path) -> None
         upper, lower = figure.subplots(2, 1, sharex=True)
         plots.write_title(figure, f"Passes over {images:,} JPEG images by loader workers")
         upper.set_title(where, loc="left", color="#333333")
-        _panel(upper, found_rows, "time of a pass (s)", lambda row: row.seconds, 0)
+        _panel(upper, found_rows, "time per pass (s)", lambda row: row.seconds, 0)
         _panel(lower, found_rows, "images/s", lambda row: row.images_per_s, 1)
         positions = [row.loaders for row in found_rows]
         lower.set_xlabel("loader workers (threads)")

@@ -17,7 +17,7 @@ DEFAULT = "{}"
 PEER_GONE = 75
 """Exit code of a worker that ended because another one ended."""
 ERRORS = ("Error", "error:", "Exception", "what():", "Fatal", "gone")
-HEADER = ("system", "ms a step", "from", "to", "images/s", "of ideal", "of best peer", "MB sent", "wire ms", "CPU ms", "rounds")
+HEADER = ("system", "ms per step", "from", "to", "images/s", "of ideal", "of best peer", "MB sent", "wire ms", "CPU ms", "rounds")
 
 
 @dataclass(frozen=True)
@@ -386,7 +386,7 @@ def markdown(results: Results, record: Mapping[str, Any]) -> str:
 
 PICTURE = "![images/s by system and by number of workers](peers.png)"
 READING = (
-    "ms a step: median over rounds; from, to: the fastest and the slowest round. A round's figure is the mean of its timed steps.",
+    "ms per step: median over rounds; from, to: the fastest and the slowest round. A round's figure is the mean of its timed steps.",
     "images/s: of all workers together, median over rounds.",
     "of ideal: of the images/s of the same hosts at once with no reduction at all (the limit of computing), in the same round; median.",
     "of best peer: of the images/s of the peer that was the fastest in the same round; median.",

@@ -84,7 +84,7 @@ class RunPeers(Task):
         peers_results.STORE.put(self.folder / ROWS, row)
         where = f"{number}/{total}  round {row.round}  {peers_results.heading(row.link, row.workers)}  {row.system}"
         if row.seconds_step is not None and row.images_per_s is not None:
-            self.line.print(f"  {where}  {row.seconds_step * 1000:,.1f} ms a step, {row.images_per_s:,.0f} images/s")
+            self.line.print(f"  {where}  {row.seconds_step * 1000:,.1f} ms per step, {row.images_per_s:,.0f} images/s")
         else:
             self.line.print(f"  {where}  failed: {row.reason}")
 

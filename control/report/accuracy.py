@@ -6,10 +6,10 @@ The verdict on the epochs is that of `control.runs.course`.
 import math
 from typing import Any
 
-from control.report.blocks import Block, Picture, Section, Table, Text
+from control.report.blocks import Block, Picture, Section, Table, Text, code, moment, percent, points
 from control.report.facts import Run
-from control.report.words import code, moment, moved, percent, points
 from control.runs.course import OVERFITTING, Trend
+from control.runs.course import best as best_row
 from control.text import count, go_on, listed
 
 RULE = (
@@ -52,33 +52,26 @@ def course(run: Run) -> list[str]:
         only = f"training accuracy {percent(run.first['accuracy'])}, validation accuracy {percent(run.first['val_accuracy'])}"
         return [f"Only epoch {run.first['epoch']} is finished: {only}. One epoch shows no trend."]
     wide = max(run.history, key=lambda row: (abs(row["accuracy"] - row["val_accuracy"]), -row["epoch"]))
+    gap, above = points(wide["accuracy"] - wide["val_accuracy"]), "training" if wide["accuracy"] > wide["val_accuracy"] else "validation"
     return [
         _moved(run, "Training accuracy", "accuracy"),
         _moved(run, "Validation accuracy", "val_accuracy"),
-        _apart(wide),
+        f"They were farthest apart in epoch {wide['epoch']}: {gap}, {above} above."
+        if gap != points(0)
+        else "Both were the same in every epoch.",
         "Training accuracy is the mean over an epoch's steps, while the weights still change; validation is measured at its end.",
     ]
-
-
-def _apart(row: dict[str, Any]) -> str:
-    """Where training and validation accuracy were furthest apart."""
-    gap = points(row["accuracy"] - row["val_accuracy"])
-    if gap == points(0):
-        return "Both were the same in every epoch."
-    above = "training" if row["accuracy"] > row["val_accuracy"] else "validation"
-    return f"They were farthest apart in epoch {row['epoch']}: {gap}, {above} above."
 
 
 def _moved(run: Run, what: str, key: str) -> str:
     """How a value went from the first to the last epoch; via the middle one if it lies between them."""
     rows = [run.first, *([middle(run)] if len(run.history) > 2 else []), run.last]
     at = [f"{percent(row[key])} (epoch {row['epoch']})" for row in rows]
-    verb = moved(run.first[key], run.last[key])
-    between = min(run.first[key], run.last[key]) <= rows[-2][key] <= max(run.first[key], run.last[key])
-    if verb == "stayed" or not between:
+    first, last = run.first[key], run.last[key]
+    if percent(first) == percent(last) or not min(first, last) <= rows[-2][key] <= max(first, last):
         return f"{what} was {listed(at)}."
     through = f" through {at[1]}" if len(at) > 2 else ""
-    return f"{what} {verb} from {at[0]}{through} to {at[-1]}."
+    return f"{what} {'rose' if last > first else 'fell'} from {at[0]}{through} to {at[-1]}."
 
 
 def overfitting(run: Run) -> str:
@@ -102,7 +95,7 @@ def promising(run: Run) -> list[str]:
     sentences = [f"Epoch {best['epoch']} is the most promising, with a validation accuracy of {percent(best['val_accuracy'])}."]
     if not others:
         return [*sentences, "It is the only one.", advice(run)]
-    following = max(others, key=lambda row: (row["val_accuracy"], -row["epoch"]))
+    following = best_row(others)
     leads = [f"{points(best['val_accuracy'] - following['val_accuracy'])} above the next best ({_named(following)})"]
     if run.last not in (best, following):
         leads.append(f"{points(best['val_accuracy'] - run.last['val_accuracy'])} above the last ({_named(run.last)})")
@@ -124,12 +117,10 @@ def advice(run: Run) -> str:
     later = run.last["epoch"] - course.best["epoch"]
     if course.trend is Trend.PASSED:
         return f"None of the {count(later, 'epoch')} after it was better." if later > 1 else "The epoch after it was not better."
+    why = "The run overfits"
     if later == 0:
-        return (
-            "It is the last one, but the run overfits: its loss on validation images rose while accuracy did, too, so more epochs of the "
-            "same are not advised."
-        )
-    return "The run overfits, so more epochs of the same are not advised."
+        why = "It is the last one, but the run overfits: its loss on validation images rose while accuracy did, too"
+    return f"{why}, so more epochs of the same are not advised."
 
 
 def margin(accuracy: float, images: int) -> float:
@@ -222,16 +213,13 @@ def _test_table(run: Run) -> Table:
 
 def untested(run: Run) -> list[str]:
     """Missing test results, and the command that produces them."""
-    missing, can = run.untested(), run.testable()
-    sentences = []
-    if can:
-        named = listed([f"{epoch} ({run.marked[epoch]})" for epoch in can])
-        sentences.append(f"Not evaluated on the test images yet: epoch {named}. To evaluate: {code(evaluation(run))}.")
-    lost = [epoch for epoch in missing if epoch not in can]
-    if lost:
-        named = listed([f"{epoch} ({run.marked[epoch]})" for epoch in lost])
-        sentences.append(f"Epoch {named} can't be evaluated: there is no snapshot of it in checkpoints/.")
-    return sentences
+    can = run.testable()
+    named, lost = (
+        listed([f"{epoch} ({run.marked[epoch]})" for epoch in epochs])
+        for epochs in (can, [epoch for epoch in run.untested() if epoch not in can])
+    )
+    sentences = [f"Not evaluated on the test images yet: epoch {named}. To evaluate: {code(evaluation(run))}."] if named else []
+    return [*sentences, *([f"Epoch {lost} can't be evaluated: there is no snapshot of it in checkpoints/."] if lost else [])]
 
 
 def evaluation(run: Run) -> str:

@@ -116,14 +116,11 @@ def sentences(runs: Sequence[Run], sweep: Path | None, trainers: Mapping[str, Pa
         lines.append(f"code: the playbooks and the trainer as they are now; {lost}, which ran, is not on this machine.")
     for run in runs:
         tables = ", ".join(name for name in TABLES if (run.folder / name).is_file())
-        lines.append(f"runs/{run.name}: {tables}, TensorBoard's logs{_snapshot(run)}.")
+        best = snapshot_path(run.folder, run.best["epoch"])
+        snapshot = f", and the snapshot of the best epoch ({best.name})"
+        if not best.is_file():
+            snapshot = f"; the snapshot of the best epoch ({best.name}) is missing: there is none in checkpoints/"
+        lines.append(f"runs/{run.name}: {tables}, TensorBoard's logs{snapshot}.")
     if sweep is not None:
         lines.append(f"sweeps/{sweep.name}: times, analysis, pictures.")
     return lines
-
-
-def _snapshot(run: Run) -> str:
-    best = snapshot_path(run.folder, run.best["epoch"])
-    if best.is_file():
-        return f", and the snapshot of the best epoch ({best.name})"
-    return f"; the snapshot of the best epoch ({best.name}) is missing: there is none in checkpoints/"

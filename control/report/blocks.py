@@ -1,21 +1,30 @@
-"""The parts of a report, before it is Markdown or HTML.
+"""The parts of a report, before it is Markdown or HTML, and the words of its sentences.
 
 In sentences, titles and cells a `name` between backticks is code; everything else is text, never markup.
 """
 
+import datetime
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any
 
 NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+%?|-")
 
 
+class Block:
+    """A part of a section."""
+
+    @property
+    def kind(self) -> str:
+        """By which the templates choose: `text`, `table`, ..."""
+        return type(self).__name__.lower()
+
+
 @dataclass(frozen=True)
-class Text:
+class Text(Block):
     """A paragraph."""
 
-    kind: ClassVar[str] = "text"
     sentences: Sequence[str]
 
     @property
@@ -25,18 +34,16 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Items:
+class Items(Block):
     """A list."""
 
-    kind: ClassVar[str] = "items"
     items: Sequence[str]
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Block):
     """A table; its first column names the rows."""
 
-    kind: ClassVar[str] = "table"
     caption: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -48,40 +55,33 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Picture(Block):
     """A PNG file beside the report."""
 
-    kind: ClassVar[str] = "picture"
     file: str
     alt: str
 
 
 @dataclass(frozen=True)
-class Command:
+class Command(Block):
     """A command for the user to type."""
 
-    kind: ClassVar[str] = "command"
     text: str
 
 
 @dataclass(frozen=True)
-class File:
+class File(Block):
     """A file of a run, verbatim."""
 
-    kind: ClassVar[str] = "file"
     name: str
     text: str
 
 
 @dataclass(frozen=True)
-class Markdown:
+class Markdown(Block):
     """Another analysis's Markdown, with its headings moved below the section's and its pictures renamed as in this folder."""
 
-    kind: ClassVar[str] = "markdown"
     text: str
-
-
-Block = Text | Items | Table | Picture | Command | File | Markdown
 
 
 @dataclass(frozen=True)
@@ -91,3 +91,37 @@ class Section:
     title: str
     blocks: Sequence[Block] = field(default_factory=list)
     level: int = 2
+
+
+def percent(share: float) -> str:
+    """`0.58561` as `58.56%`."""
+    return f"{share:.2%}"
+
+
+def points(difference: float) -> str:
+    """A difference of two shares in percentage points: `0.0104` as `1.04 points`."""
+    return f"{abs(difference) * 100:.2f} points"
+
+
+def spent(seconds: float) -> str:
+    """`95 s`, `3 min 2 s`, `1 h 12 min`."""
+    rounded = int(seconds + 0.5)
+    if rounded < 120:
+        return f"{rounded} s"
+    minutes, rest = divmod(rounded, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def moment(iso: str) -> str:
+    """`2026-11-21T05:26:16+00:00` as `2026-11-21 05:26 UTC`."""
+    return datetime.datetime.fromisoformat(iso).astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def code(value: Any) -> str:
+    """A name or a command, set as code in every form of the report."""
+    return "`" + str(value).replace("`", "'").replace("\n", " ") + "`"
+
+
+def plain(value: Any) -> str:
+    """A foreign name in a sentence: its backticks do not begin code."""
+    return str(value).replace("`", "'")

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from control.report import settings
 from control.report.accuracy import margin
-from control.report.blocks import Picture, Section, Table, Text
+from control.report.blocks import Picture, Section, Table, Text, code, percent, points, spent
 from control.report.facts import Run
-from control.report.words import code, percent, points, spent
 from control.text import listed
 
 
@@ -14,8 +13,10 @@ def section(runs: Sequence[Run], picture: str) -> Section:
     """The table, the sentence, the curves."""
     alt = f"Curves of validation accuracy of {listed([run.name for run in runs])} over their epochs."
     differing = settings.differences(runs)
-    listed_ones = [_differences(runs, differing)] if differing else []
-    return Section("Comparison", [Text([better(runs), beside(differing)]), _table(runs), *listed_ones, Picture(picture, alt)])
+    rows = [[code(key) if "." in key else key, *values] for key, values in differing.items()]
+    caption = f"Where they differ ({settings.NONE}: has no effect there, or is not set)"
+    table = [Table(caption, ["setting", *(code(run.name) for run in runs)], rows)] if differing else []
+    return Section("Comparison", [Text([better(runs), beside(differing)]), _table(runs), *table, Picture(picture, alt)])
 
 
 def _scores(runs: Sequence[Run]) -> tuple[str, list[tuple[float, int]]]:
@@ -38,7 +39,7 @@ def better(runs: Sequence[Run]) -> str:
     lead = f"{points(high - low)} of {what} in the best epoch ({percent(high)} against {percent(low)})"
     doubt = margin(high, min(images, others))
     chance = f", which may be chance (below {points(doubt)})" if high - low < doubt else ""
-    if len({run.cluster["dataset"]["digest"] for run in (first, second)}) > 1:
+    if first.cluster["dataset"]["digest"] != second.cluster["dataset"]["digest"]:
         return (
             f"{one} reaches {percent(high)} {what} in its best epoch, {other} {percent(low)}; these are images of different datasets, so "
             "they do not show which model is better."
@@ -73,14 +74,6 @@ def beside(differing: Mapping[str, Sequence[str]]) -> str:
     if others:
         return f"The model is the same; they differ in {others}."
     return "Model, dataset, workers, the trainer's code and all settings are the same."
-
-
-def _differences(runs: Sequence[Run], differing: Mapping[str, Sequence[str]]) -> Table:
-    return Table(
-        f"Where they differ ({settings.NONE}: has no effect there, or is not set)",
-        ["setting", *(code(run.name) for run in runs)],
-        [[code(key) if "." in key else key, *values] for key, values in differing.items()],
-    )
 
 
 def _table(runs: Sequence[Run]) -> Table:

@@ -1,7 +1,6 @@
 """The contents of a run's files, for a report. Writes nothing."""
 
 import csv
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,8 +68,8 @@ class Run:
     def marked(self) -> dict[int, str]:
         """Epochs that a report covers: epoch -> `first`, `best`, `last`, or several of these."""
         rows = (self.first, self.best, self.last)
-        epochs = dict.fromkeys(row["epoch"] for row in rows)
-        return {epoch: ", ".join(mark for mark, row in zip(MARKS, rows, strict=True) if row["epoch"] == epoch) for epoch in sorted(epochs)}
+        epochs = sorted({row["epoch"] for row in rows})
+        return {epoch: ", ".join(mark for mark, row in zip(MARKS, rows, strict=True) if row["epoch"] == epoch) for epoch in epochs}
 
     @property
     def ended(self) -> bool:
@@ -102,25 +101,22 @@ def read(folder: Path) -> Run:
             f"run={name}: no epoch is finished, so there is nothing to report yet; "
             f"status: ansible-playbook status.yml -e run={name}; continue: ansible-playbook train.yml -e run={name}"
         )
-    config = configs.load(folder / "config.yml")
-    summary = folder / "summary.json"
-    return Run(
-        folder, config, read_json(cluster), read_json(summary) if summary.is_file() else {}, history, _tests(folder / "evaluations.csv")
-    )
+    config, summary = configs.load(folder / "config.yml"), folder / "summary.json"
+    outcome = read_json(summary) if summary.is_file() else {}
+    return Run(folder, config, read_json(cluster), outcome, history, _tests(folder / "evaluations.csv"))
 
 
 def _tests(path: Path) -> dict[int, dict[str, Any]]:
+    tests: dict[int, dict[str, Any]] = {}
     if not path.is_file():
-        return {}
+        return tests
     with path.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    return {epoch: test for number, row in enumerate(rows, 2) for epoch, test in _test(path, number, row)}
-
-
-def _test(path: Path, number: int, row: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    try:
-        if row["split"] == "test":
-            values = {"loss": float(row["loss"]), "accuracy": float(row["accuracy"]), "images": int(row["images"])}
-            yield int(row["epoch"]), {**values, "evaluated_at": row["evaluated_at"]}
-    except (KeyError, TypeError, ValueError) as error:
-        raise LockstepError(f"{path}, line {number}: not an evaluation ({error}); remove that line to evaluate its epoch again") from None
+        for number, row in enumerate(csv.DictReader(stream), 2):
+            try:
+                if row["split"] == "test":
+                    values = {"loss": float(row["loss"]), "accuracy": float(row["accuracy"]), "images": int(row["images"])}
+                    tests[int(row["epoch"])] = {**values, "evaluated_at": row["evaluated_at"]}
+            except (KeyError, TypeError, ValueError) as error:
+                reason = f"not an evaluation ({error}); remove that line to evaluate its epoch again"
+                raise LockstepError(f"{path}, line {number}: {reason}") from None
+    return tests

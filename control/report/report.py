@@ -5,18 +5,16 @@ same files give the same report, byte for byte.
 """
 
 import filecmp
-import fnmatch
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from control import plots
-from control.report import accuracy, archive, comparison, steps, sweeps, trained
-from control.report.blocks import Items, Section
+from control.report import accuracy, archive, comparison, sweeps, trained
+from control.report.blocks import Items, Section, code
 from control.report.facts import Run
 from control.report.render import Renderer, Report
-from control.report.words import code
 from control.text import listed
 from trainer.files import replacing, write_text
 
@@ -73,8 +71,8 @@ def make(request: Request, into: Path) -> None:
 def draw(request: Request, into: Path) -> None:
     """Draw a report's pictures, and copy those drawn by other commands."""
     for run in request.runs:
-        plots.history(run.history, into / _file("history", run), run.best["epoch"])
-        if phases := steps.medians(run):
+        plots.history(run.history, into / _file("history", run))
+        if phases := trained.step_medians(run):
             plots.split(phases, into / _file("split", run))
         if (drawn := _confusion_file(run)).is_file():
             shutil.copyfile(drawn, into / _file("confusion", run))
@@ -106,7 +104,7 @@ def _of_run(run: Run, level: int) -> list[Section]:
     return [
         *trained.sections(run, level),
         *accuracy.sections(run, level, _file("history", run), confusion),
-        *steps.sections(run, level, _file("split", run)),
+        *trained.steps(run, level, _file("split", run)),
         trained.configuration(run, level),
     ]
 
@@ -128,22 +126,21 @@ def _confusion_file(run: Run) -> Path:
     return run.folder / "evaluations" / f"confusion-epoch-{run.best['epoch']:04d}.png"
 
 
-def changes(new_report: Path, folder: Path) -> list[str]:
-    """Names of the differences between a newly made report and the one in a folder, including surplus files."""
-    names = [path.name for path in new_report.iterdir()]
-    changed = [name for name in names if not (folder / name).is_file() or not filecmp.cmp(new_report / name, folder / name, shallow=False)]
-    old = [path.name for path in folder.glob("*.png") if path.name not in names and any(fnmatch.fnmatch(path.name, one) for one in OURS)]
-    return sorted([*changed, *old])
+def changes(fresh: Path, folder: Path, stale: Sequence[str] = ()) -> list[str]:
+    """Names of files in `fresh` that differ from those in `folder`, and of old files there that match a pattern of `stale`."""
+    names = [path.name for path in fresh.iterdir()]
+    changed = [name for name in names if not (folder / name).is_file() or not filecmp.cmp(fresh / name, folder / name, shallow=False)]
+    return sorted([*changed, *(path.name for one in stale for path in folder.glob(one) if path.name not in names)])
 
 
-def place(new_report: Path, folder: Path) -> list[str]:
-    """Move a newly made report into its folder, each file whole; returns the names of what changed."""
-    changed = changes(new_report, folder)
+def put_changed(fresh: Path, folder: Path, stale: Sequence[str] = ()) -> list[str]:
+    """Make these changes, each file whole; returns their names."""
+    changed = changes(fresh, folder, stale)
     # The zip comes last: once it exists, the pages that it holds exist, too.
     for name in sorted(changed, key=lambda name: (name.endswith(".zip"), name)):
-        if (new_report / name).is_file():
+        if (fresh / name).is_file():
             with replacing(folder / name) as part:
-                shutil.copyfile(new_report / name, part)
+                shutil.copyfile(fresh / name, part)
         else:
             (folder / name).unlink()
     return changed

@@ -6,8 +6,8 @@ A key without effect is left out: `adam` has no momentum, whatever the file says
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from control.report.blocks import code, plain
 from control.report.facts import Run
-from control.report.words import code, plain
 from control.text import count, listed
 from trainer import config as configs
 

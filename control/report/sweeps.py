@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from control.report.blocks import Block, Markdown, Picture, Section, Text
-from control.report.words import code
+from control.report.blocks import Block, Markdown, Picture, Section, Text, code
 
 HEADING = re.compile(r"(#{1,6})(?=\s)")
 LOCAL_PICTURE = re.compile(r"(!\[[^\]]*\]\()([^)/\s]+\.png)(\))")
@@ -14,11 +13,16 @@ FENCE = ("```", "~~~")
 
 def section(folder: Path) -> Section:
     """analysis.md and the sweep's pictures, or the command that makes them."""
-    blocks = _analysis(folder)
-    shown = blocks[0].text if isinstance(blocks[0], Markdown) else ""
-    rest = [path for path in pictures(folder) if copied(path) not in shown]
+    path, text = folder / "analysis.md", ""
+    again = code(f"ansible-playbook sweep.yml -e sweep={folder.name} -e measure=false")
+    block: Block = Text([f"There is no analysis.md of this sweep yet; {again} writes it."])
+    if path.is_file():
+        text = demoted(without_title(path.read_text(encoding="utf-8")), 3)
+        text = LOCAL_PICTURE.sub(lambda link: link[1] + copied(folder / link[2]) + link[3], text)
+        block = Markdown(text)
+    rest = [path for path in pictures(folder) if copied(path) not in text]
     drawn = [Picture(copied(path), f"Picture of the sweep: {path.stem.replace('_', ' ')}.") for path in rest]
-    return Section(f"Sweep {code(folder.name)}", [*blocks, *drawn])
+    return Section(f"Sweep {code(folder.name)}", [block, *drawn])
 
 
 def short(folder: Path) -> list[str]:
@@ -27,15 +31,6 @@ def short(folder: Path) -> list[str]:
     paragraphs = without_title(path.read_text(encoding="utf-8")).split("\n\n") if path.is_file() else []
     answer = next((paragraph.strip() for paragraph in paragraphs if paragraph.strip()), "")
     return [SENTENCE_END.split(answer)[0].replace("**", "")] if answer else []
-
-
-def _analysis(folder: Path) -> list[Block]:
-    path = folder / "analysis.md"
-    if not path.is_file():
-        again = code(f"ansible-playbook sweep.yml -e sweep={folder.name} -e measure=false")
-        return [Text([f"There is no analysis.md of this sweep yet; {again} writes it."])]
-    text = demoted(without_title(path.read_text(encoding="utf-8")), 3)
-    return [Markdown(LOCAL_PICTURE.sub(lambda link: link[1] + copied(folder / link[2]) + link[3], text))]
 
 
 def pictures(folder: Path) -> list[Path]:

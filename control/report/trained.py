@@ -1,13 +1,14 @@
-"""What was trained, where, with what result: the sections of a report that describe a run."""
+"""What was trained, where, with what result, and what a step was made of: the sections of a report that describe a run."""
 
 from typing import Any
 
 import yaml
 
+from control import host_labels
 from control.report import settings
-from control.report.blocks import Block, Command, File, Section, Table, Text
+from control.report.blocks import Block, Command, File, Picture, Section, Table, Text, code, moment, percent, plain, spent
 from control.report.facts import Run
-from control.report.words import code, moment, percent, plain, spent
+from control.runs import step_profile
 from control.text import count, listed
 
 SHOWN_CLASSES = 20
@@ -49,7 +50,7 @@ def _data(run: Run) -> str:
 
 def _settings(run: Run) -> str:
     counts = run.cluster["counts"]
-    precision = (run.config.get("train") or {}).get("precision", "float32")
+    precision = settings.effective(run)["train.precision"]
     return (
         f"A step took {count(counts['global_batch'], 'image')} over {count(counts['workers'], 'worker')}, "
         f"an epoch {count(counts['steps_per_epoch'], 'step')}{settings.passes(run)}; the optimizer was {settings.optimizer(run)}; "
@@ -119,19 +120,18 @@ def _repeat(run: Run) -> list[Block]:
 
 def place(run: Run) -> str:
     """Where it trained: `5 hosts`, or `2 workers of one machine`."""
-    hosts = run.cluster["hosts"]
-    return f"{len(hosts)} workers of one machine" if _here(hosts) else count(len(hosts), "host")
+    return f"{len(run.cluster['hosts'])} workers of one machine" if _here(run) else count(len(run.cluster["hosts"]), "host")
 
 
-def _here(hosts: list[dict[str, Any]]) -> bool:
-    return len(hosts) > 1 and all(host["address"].startswith("127.") for host in hosts)
+def _here(run: Run) -> bool:
+    return host_labels.on_one_machine([host_labels.place(host) for host in run.cluster["hosts"]])
 
 
 def _together(run: Run) -> str:
     hosts = run.cluster["hosts"]
     kinds = {(host.get("cpu"), host.get("machine"), host.get("cores")) for host in hosts}
     versions = {(host.get("python"), tuple(sorted((host.get("packages") or {}).items()))) for host in hosts}
-    same = "" if _here(hosts) else ", all of one kind" if len(kinds) == 1 else f", of {len(kinds)} kinds"
+    same = "" if _here(run) else ", all of one kind" if len(kinds) == 1 else f", of {len(kinds)} kinds"
     alike = "the same versions" if len(versions) == 1 else "different versions"
     return f"It ran on {place(run)}." if len(hosts) == 1 else f"It ran on {place(run)}{same}, with {alike} of Python and its packages."
 
@@ -159,3 +159,23 @@ def short(run: Run) -> str:
         f"{code(run.name)} trained {trained} for {count(run.last['epoch'], 'epoch')} on {place(run)}{took}: {state}, "
         f"best validation accuracy {percent(run.best['val_accuracy'])} in epoch {run.best['epoch']}."
     )
+
+
+def step_medians(run: Run) -> dict[str, dict[str, float]]:
+    """By host, in the order of rank: milliseconds of each phase; hosts without profiled steps are left out."""
+    by_host = step_profile.medians(step_profile.read(run.folder))
+    return {host["name"]: by_host[host["name"]] for host in run.cluster["hosts"] if host["name"] in by_host}
+
+
+def steps(run: Run, level: int, picture: str) -> list[Section]:
+    """One section on the phases of a step; none if no step was profiled."""
+    hosts = step_medians(run)
+    if not hosts:
+        return []
+    number = sum(len(records) for records in step_profile.read(run.folder).values())
+    how = f"{count(number, 'step')} of all hosts together were profiled and timed phase by phase; the figures are medians."
+    sentences = [sentence for sentence in (step_profile.sentence(hosts), how) if sentence]
+    rows = [[host, *(f"{value:,.1f}" for value in step_profile.columns(phases))] for host, phases in hosts.items()]
+    table = Table(f"A step of {code(run.name)} in milliseconds", step_profile.HEADER, rows)
+    drawn = Picture(picture, f"Bars of the milliseconds that each phase of a step takes on {count(len(hosts), 'host')} of {run.name}.")
+    return [Section("What a step was made of", [Text(sentences), table, drawn], level)]

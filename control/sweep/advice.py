@@ -2,20 +2,19 @@
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
 from control.doctor.prediction import wire_seconds
-from control.sweep.scaling import Fit, Refused, Vector, Work, fit, worth
+from control.sweep.scaling import PARAMETERS, RESAMPLES, Fit, Refused, Work, fit, worth
 from control.sweep.timings import Timing, Trial
 from trainer.errors import LockstepError
-
-GIGABIT, FAST = 1000.0, 100.0
-"""Mbit/s of the links for which the wire time is shown."""
 
 
 @dataclass(frozen=True)
@@ -94,44 +93,14 @@ class Study:
         return [row for row in self.rows if row.workers == workers]
 
 
-OwnWork = Callable[[Sequence[Timing]], Mapping[int, float]]
-"""A step's own work from profiled steps in some trials: seconds by number of workers, as `scaling.fit` takes them."""
-
-
-Quick = Callable[[Sequence[Timing]], Collection[int]]
-"""Numbers of workers whose newest hosts are no slower than the others by these steps, as `scaling.fit` takes them."""
-
-
-def studies(
-    timings: Sequence[Timing],
-    works: Sequence[Work],
-    sweep: str = "",
-    own: OwnWork = lambda _: {},
-    quick: Quick = lambda _: (),
-    hosts: Sequence[str] = (),
-) -> list[Study]:
-    """A study of each scaling that has trials: of the group with the most numbers of workers, then the most trials.
+def groups(timings: Sequence[Timing], works: Sequence[Work]) -> list[tuple[Work, list[Timing]]]:
+    """The trials to study of each scaling that has any: of the group with the most numbers of workers, then the most trials.
 
     On a tie, the group that saves its state most rarely counts: saving disturbs its steps least.
-
-    Args:
-        timings: all rows of a sweep.
-        works: the work of a step, one for each scaling.
-        sweep: its name, for the commands in messages.
-        own: returns the own work in the trials of each group studied.
-        quick: returns where no slow host joins in those trials.
-        hosts: names and addresses in the inventory.
 
     Raises:
         LockstepError: a successful trial without its seconds or images/s.
     """
-    _complete(timings)
-    chosen = {work: [row for row in timings if row.scaling == work.scaling] for work in works}
-    groups = {work: _main_group(rows) for work, rows in chosen.items() if rows}
-    return [study(rows, work, sweep, own(rows), quick(rows), hosts) for work, rows in groups.items()]
-
-
-def _complete(timings: Sequence[Timing]) -> None:
     for row in timings:
         lacks = [name for name in ("seconds_end_to_end", "seconds_training", "images_per_s") if row.measured and not getattr(row, name)]
         if lacks:
@@ -139,18 +108,20 @@ def _complete(timings: Sequence[Timing]) -> None:
                 f"timings.csv: trial {row.repeat} of {row.workers} workers is {row.state} without {', '.join(lacks)}; "
                 "remove its line to measure it anew"
             )
+    chosen = {work: [row for row in timings if row.scaling == work.scaling] for work in works}
+    return [(work, _main_group(rows)) for work, rows in chosen.items() if rows]
 
 
 def _main_group(rows: Sequence[Timing]) -> list[Timing]:
-    groups: dict[tuple[int, int], list[Timing]] = {}
+    by_settings: dict[tuple[int, int], list[Timing]] = {}
     for row in rows:
-        groups.setdefault((row.epochs, row.checkpoint_every), []).append(row)
+        by_settings.setdefault((row.epochs, row.checkpoint_every), []).append(row)
 
     def size(key: tuple[int, int]) -> tuple[int, int, float]:
-        finished = [row for row in groups[key] if row.measured]
+        finished = [row for row in by_settings[key] if row.measured]
         return len({row.workers for row in finished}), len(finished), rarity(key[1])
 
-    return groups[max(groups, key=size)]
+    return by_settings[max(by_settings, key=size)]
 
 
 def rarity(checkpoint_every: int) -> float:
@@ -169,7 +140,7 @@ def study(
     """Fit and advice for one group, or why there is none; arguments as for `scaling.fit`."""
     measured = tuple(sorted((row for row in rows if row.measured), key=lambda row: row.trial))
     try:
-        fitted = fit(rows, work, 0, sweep, own, quick, hosts)
+        fitted = fit(rows, work, sweep, own, quick, hosts)
     except Refused as refusal:
         return Study(work, measured, None, str(refusal), None, refusal.command)
     return Study(work, measured, fitted, "", advise(fitted))
@@ -178,8 +149,11 @@ def study(
 def advise(fitted: Fit) -> Advice:
     """The answer: `best` among the numbers of workers from the fewest to the most measured."""
     fewest, most = fitted.counts[0], fitted.counts[-1]
-    workers = best([fitted.images_per_s(n) for n in range(fewest, most + 1)], fewest)
-    low, high = np.quantile(fitted.draws("images_per_s", workers) / fitted.draws("images_per_s", fewest), [0.025, 0.975])
+    counts = range(fewest, most + 1)
+    workers = best({n: fitted.images_per_s(n) for n in counts})
+    drawn = {n: fitted.draws("images_per_s", n) for n in counts}
+    low, high = np.quantile(drawn[workers] / drawn[fewest], [0.025, 0.975])
+    answers = Counter(best(dict(zip(counts, rates, strict=True))) for rates in np.stack(list(drawn.values()), axis=-1).tolist())
     return Advice(
         workers,
         fewest,
@@ -187,53 +161,32 @@ def advise(fitted: Fit) -> Advice:
         fitted.images_per_s(workers) / fitted.images_per_s(fewest),
         float(low),
         float(high),
-        _shares(fitted),
-        tuple(_gain(fitted, n) for n in range(fewest + 1, most + 2)),
+        {n: times / RESAMPLES for n, times in sorted(answers.items(), key=lambda pair: (-pair[1], pair[0]))},
+        tuple(Gain(n, fitted.gain(n), *fitted.interval("gain", n), n in fitted.counts) for n in range(fewest + 1, most + 2)),
         fitted.communication_share(most),
         *fitted.interval("communication_share", most),
     )
 
 
-def best(rates: Sequence[float], fewest: int = 1) -> int:
-    """The number of workers to use, from the images/s of `fewest` workers, one more, two more ...
+def best(rates: Mapping[int, float]) -> int:
+    """The number of workers to use, from images/s by number of workers; the larger on a tie.
 
     Workers are added as long as each brings `worth` more images/s, several together on (geometric) average: the second alone may
     only earn the network's cost. That is the number with the largest images/s divided by the product of 1 + worth(n) over all added
     workers.
     """
-    return int(_best(np.array(rates), fewest))
-
-
-def _best(rates: Vector, fewest: int) -> Vector:
-    """The number to use along the last axis; the larger on a tie."""
-    asked = np.cumsum([0.0, *(math.log1p(worth(fewest + added)) for added in range(1, rates.shape[-1]))])
+    asked = [0.0, 0.0, *accumulate(math.log1p(worth(n)) for n in range(2, max(rates) + 1))]
     # Rounding must not decide about a worker that brings exactly the required share.
-    log_ratios = np.round(np.log(rates) - asked, 9)
-    last: Vector = fewest + rates.shape[-1] - 1 - np.argmax(log_ratios[..., ::-1], axis=-1)
-    return last
-
-
-def _shares(fitted: Fit) -> dict[int, float]:
-    fewest = fitted.counts[0]
-    rates = np.stack([fitted.draws("images_per_s", n) for n in range(fewest, fitted.counts[-1] + 1)], axis=-1)
-    numbers, times = np.unique(_best(rates, fewest), return_counts=True)
-    frequencies = sorted(zip(numbers.tolist(), times.tolist(), strict=True), key=lambda pair: -pair[1])
-    return {int(number): times / len(rates) for number, times in frequencies}
-
-
-def _gain(fitted: Fit, workers: int) -> Gain:
-    return Gain(workers, fitted.gain(workers), *fitted.interval("gain", workers), workers in fitted.counts)
-
-
-def by_medians(study: Study) -> int:
-    """The number of workers by the rule of `best`, from the measured medians alone, among the measured numbers."""
-    rates = {n: statistics.median(_rates(study.of(n))) for n in study.counts}
-    asked = {n: math.fsum(math.log1p(worth(m)) for m in range(2, n + 1)) for n in rates}
     return max(rates, key=lambda n: (round(math.log(rates[n]) - asked[n], 9), n))
 
 
-def _rates(rows: Sequence[Timing]) -> list[float]:
-    return [row.images_per_s for row in rows if row.images_per_s is not None]
+def by_medians(study: Study) -> int:
+    """The answer of `best` from the measured medians alone, among the measured numbers."""
+    return best({n: statistics.median(_values(study.of(n), "images_per_s")) for n in study.counts})
+
+
+def _values(rows: Sequence[Timing], quantity: str) -> list[float]:
+    return [getattr(row, quantity) for row in rows]
 
 
 def joined(study: Study, workers: int) -> str:
@@ -244,7 +197,7 @@ def joined(study: Study, workers: int) -> str:
     return ", ".join(name for name in rows[0].hosts.split() if name not in earlier_hosts) if rows else ""
 
 
-def spread(values: Sequence[float]) -> dict[str, float | None]:
+def spread(values: Sequence[float]) -> dict[str, Any]:
     """Median, mean and standard deviation of the sample; the last is None for a single value."""
     return {
         "median": statistics.median(values),
@@ -255,64 +208,58 @@ def spread(values: Sequence[float]) -> dict[str, float | None]:
 
 def measured(study: Study) -> list[dict[str, Any]]:
     """By number of workers: trials, seconds, images/s, and speedup and efficiency of median images/s over the fewest measured."""
-    base = study.counts[0] if study.counts else 0
-    first = statistics.median(_rates(study.of(base))) if base else math.nan
-    return [_measured(study.of(n), first, base) for n in study.counts]
-
-
-def _measured(rows: Sequence[Timing], first: float, base: int) -> dict[str, Any]:
-    workers, rate = rows[0].workers, spread(_rates(rows))
-    faster = (rate["median"] or 0.0) / first
-    return {
-        "workers": workers,
-        "trials": len(rows),
-        "seconds_end_to_end": spread([row.seconds_end_to_end for row in rows if row.seconds_end_to_end is not None]),
-        "seconds_training": spread([row.seconds_training for row in rows if row.seconds_training is not None]),
-        "images_per_s": rate,
-        "speedup_over": base,
-        "speedup": faster,
-        "efficiency": faster * base / workers,
-    }
+    table: list[dict[str, Any]] = []
+    for n in study.counts:
+        rows = study.of(n)
+        spreads = {name: spread(_values(rows, name)) for name in ("seconds_end_to_end", "seconds_training", "images_per_s")}
+        first = table[0]["images_per_s"]["median"] if table else spreads["images_per_s"]["median"]
+        faster, base = spreads["images_per_s"]["median"] / first, study.counts[0]
+        table.append(
+            {"workers": n, "trials": len(rows), **spreads, "speedup_over": base, "speedup": faster, "efficiency": faster * base / n}
+        )
+    return table
 
 
 def modelled(study: Study) -> list[dict[str, Any]]:
     """By number of workers: T(n) and its parts in milliseconds, with the measured median; errors in percent. Empty without a fit."""
-    return [_modelled(study, study.fit, n) for n in study.counts] if study.fit else []
-
-
-def _modelled(study: Study, fitted: Fit, workers: int) -> dict[str, Any]:
-    step = study.work.images(workers) / statistics.median(_rates(study.of(workers)))
-    own, messages, sent, jump = (seconds * 1000 for seconds in fitted.parts_s(workers))
-    return {
-        "workers": workers,
-        "measured_ms": step * 1000,
-        "model_ms": fitted.step_s(workers) * 1000,
-        "own_work_ms": own,
-        "own_work_measured_ms": fitted.own[workers] * 1000 if workers in fitted.own else None,
-        "messages_ms": messages,
-        "bytes_ms": sent,
-        "jump_ms": jump,
-        "error_percent": (fitted.step_s(workers) / step - 1) * 100,
-        "held_out_error_percent": fitted.held_out.get(workers),
-        "images_per_s": fitted.images_per_s(workers),
-        "images_per_s_interval": fitted.interval("images_per_s", workers),
-    }
+    table = []
+    for n, fitted in ((n, study.fit) for n in study.counts if study.fit):
+        step = study.work.images(n) / statistics.median(_values(study.of(n), "images_per_s"))
+        own, messages, sent, jump = (seconds * 1000 for seconds in fitted.parts_s(n))
+        table.append(
+            {
+                "workers": n,
+                "measured_ms": step * 1000,
+                "model_ms": fitted.step_s(n) * 1000,
+                "own_work_ms": own,
+                "own_work_measured_ms": fitted.own[n] * 1000 if n in fitted.own else None,
+                "messages_ms": messages,
+                "bytes_ms": sent,
+                "jump_ms": jump,
+                "error_percent": (fitted.step_s(n) / step - 1) * 100,
+                "held_out_error_percent": fitted.held_out.get(n),
+                "images_per_s": fitted.images_per_s(n),
+                "images_per_s_interval": fitted.interval("images_per_s", n),
+            }
+        )
+    return table
 
 
 def start_up(study: Study) -> list[dict[str, Any]]:
     """By number of workers: median seconds of a trial outside training, and their share of the end-to-end time, 0 to 1."""
     rows = []
     for n in study.counts:
-        both = [(row.seconds_end_to_end or 0.0, row.seconds_training or 0.0) for row in study.of(n)]
-        end_to_end, other = statistics.median(total for total, _ in both), statistics.median(total - part for total, part in both)
+        totals, training = (_values(study.of(n), f"seconds_{name}") for name in ("end_to_end", "training"))
+        end_to_end = statistics.median(totals)
+        other = statistics.median(total - part for total, part in zip(totals, training, strict=True))
         rows.append({"workers": n, "seconds_end_to_end": end_to_end, "seconds_other": other, "share": other / end_to_end})
     return rows
 
 
 def wire(study: Study, mbit_s: float | None) -> list[dict[str, Any]]:
-    """Seconds that a step's bytes take on links of a given rate, at the most workers measured; a measured rate comes last."""
-    links = [(FAST, False), (GIGABIT, False)] + ([(mbit_s, True)] if mbit_s else [])
+    """Seconds that a step's bytes take at 100 Mbit/s, 1 Gbit/s and the measured rate, at the most workers measured."""
     most = study.counts[-1] if study.counts else 1
+    links = [(100.0, False), (1000.0, False)] + ([(mbit_s, True)] if mbit_s else [])
     return [
         {"workers": most, "mbit_s": rate, "measured": is_measured, "seconds": wire_seconds(most, study.work.gradient_bytes, rate)}
         for rate, is_measured in links
@@ -328,29 +275,31 @@ def effective_mbit_s(fitted: Fit) -> float | None:
 
 def checkpoint_costs(timings: Sequence[Timing]) -> list[dict[str, Any]]:
     """Training seconds of trials that differ only in checkpoint_every, each compared with its group's rarest."""
-    groups: dict[tuple[str, int, int], dict[int, list[float]]] = {}
+    by_settings: dict[tuple[str, int, int], dict[int, list[float]]] = {}
     for row in sorted(timings, key=lambda row: row.trial):
         if row.measured and row.seconds_training is not None:
-            group = groups.setdefault((row.scaling, row.epochs, row.workers), {})
+            group = by_settings.setdefault((row.scaling, row.epochs, row.workers), {})
             group.setdefault(row.checkpoint_every, []).append(row.seconds_training)
-    return [
-        _cost(key, every, group) for key, group in groups.items() if len(group) > 1 for every in sorted(group, key=rarity, reverse=True)
-    ]
-
-
-def _cost(key: tuple[str, int, int], every: int, group: Mapping[int, list[float]]) -> dict[str, Any]:
-    rarest = max(group, key=rarity)
-    low, high = (None, None) if every == rarest else difference(group[every], group[rarest])
-    return {
-        **dict(zip(("scaling", "epochs", "workers"), key, strict=True)),
-        "checkpoint_every": every,
-        "trials": len(group[every]),
-        "seconds_training": spread(group[every]),
-        "compared_with": rarest,
-        "more_percent": (statistics.fmean(group[every]) / statistics.fmean(group[rarest]) - 1) * 100,
-        "more_percent_low": low,
-        "more_percent_high": high,
-    }
+    costs = []
+    for (scaling, epochs, workers), group in by_settings.items():
+        rarest, *others = sorted(group, key=rarity, reverse=True)
+        for every in (rarest, *others) if others else ():
+            low, high = (None, None) if every == rarest else difference(group[every], group[rarest])
+            costs.append(
+                {
+                    "scaling": scaling,
+                    "epochs": epochs,
+                    "workers": workers,
+                    "checkpoint_every": every,
+                    "trials": len(group[every]),
+                    "seconds_training": spread(group[every]),
+                    "compared_with": rarest,
+                    "more_percent": (statistics.fmean(group[every]) / statistics.fmean(group[rarest]) - 1) * 100,
+                    "more_percent_low": low,
+                    "more_percent_high": high,
+                }
+            )
+    return costs
 
 
 def difference(values: Sequence[float], base: Sequence[float]) -> tuple[float | None, float | None]:
@@ -374,19 +323,17 @@ def energy(study: Study, extras: Extras) -> list[dict[str, Any]]:
 
     Metered values cover whole trials, start-up included, divided by their epochs; the estimate covers training alone.
     """
-    rows = [_energy(study.of(n), extras) for n in study.counts]
-    return [row for row in rows if row is not None]
-
-
-def _energy(rows: Sequence[Timing], extras: Extras) -> dict[str, Any] | None:
-    workers = rows[0].workers
-    metered = [extras.joules[row.trial] / row.epochs for row in rows if extras.joules and row.trial in extras.joules]
-    if metered:
-        return {"workers": workers, "joules_per_epoch": spread(metered), "trials": len(metered), "source": "measured by the meter"}
-    if extras.watts_per_node is None:
-        return None
-    used = [extras.watts_per_node * workers * row.seconds_training / row.epochs for row in rows if row.seconds_training is not None]
-    return {"workers": workers, "joules_per_epoch": spread(used), "trials": len(used), "source": "estimate from watts_per_node"}
+    table = []
+    for n in study.counts:
+        rows, joules = study.of(n), extras.joules or {}
+        used, source = [joules[row.trial] / row.epochs for row in rows if row.trial in joules], "measured by the meter"
+        if not used and extras.watts_per_node is not None:
+            seconds = _values(rows, "seconds_training")
+            used = [extras.watts_per_node * n * one / row.epochs for row, one in zip(rows, seconds, strict=True)]
+            source = "estimate from watts_per_node"
+        if used:
+            table.append({"workers": n, "joules_per_epoch": spread(used), "trials": len(used), "source": source})
+    return table
 
 
 def failed(timings: Sequence[Timing]) -> list[Timing]:
@@ -422,12 +369,11 @@ def _study_as_dict(one: Study, extras: Extras) -> dict[str, Any]:
 
 
 def _fit_as_dict(fitted: Fit) -> dict[str, Any]:
-    parameters = ("compute_s", "latency_s", "s_per_byte", "jump_s")
     return {
-        **{name: getattr(fitted, name) for name in parameters},
+        **{name: getattr(fitted, name) for name in PARAMETERS},
         "odd": fitted.odd,
         "noise": fitted.noise,
-        **{f"{name}_interval": fitted.interval(name, fitted.counts[-1]) for name in parameters},
+        **{f"{name}_interval": fitted.interval(name, fitted.counts[-1]) for name in PARAMETERS},
         "jump_from": fitted.jump_from,
         "held_out_error_percent": fitted.held_out,
         "effective_mbit_s": effective_mbit_s(fitted),

@@ -46,23 +46,20 @@ def saved_states(timings: Sequence[Timing]) -> str:
 
     Empty if no two trials differ in it alone.
     """
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    costs = advice.checkpoint_costs(timings)
+    costs, groups, against = advice.checkpoint_costs(timings), dict[str, list[str]](), dict[str, str]()
     for row in costs:
-        groups.setdefault(_group(row, costs), []).append(row)
-    return " ".join(_saved_states(group, rows) for group, rows in groups.items())
-
-
-def _saved_states(group: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    rarest = _every(rows[0]["compared_with"])
-    costs = [f"{_every(row['checkpoint_every'])} {_more(row)}" for row in rows if row["checkpoint_every"] != row["compared_with"]]
-    return f"Training time with the state saved, against {rarest}: {'; '.join(costs)} ({group})."
-
-
-def _group(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """The number of workers, and what else differs between the groups."""
-    parts = {"workers": count(row["workers"], "worker"), "scaling": f"{row['scaling']} scaling", "epochs": count(row["epochs"], "epoch")}
-    return ", ".join(text for name, text in parts.items() if name == "workers" or len({one[name] for one in rows}) > 1)
+        # The number of workers, and what else differs between the groups.
+        others = {"scaling": f"{row['scaling']} scaling", "epochs": count(row["epochs"], "epoch")}
+        differing = [words for name, words in others.items() if len({one[name] for one in costs}) > 1]
+        group = ", ".join([count(row["workers"], "worker"), *differing])
+        if row["checkpoint_every"] == row["compared_with"]:
+            groups[group] = []
+            against[group] = _every(row["checkpoint_every"])
+        else:
+            groups[group].append(f"{_every(row['checkpoint_every'])} {_more(row)}")
+    return " ".join(
+        f"Training time with the state saved, against {against[group]}: {'; '.join(more)} ({group})." for group, more in groups.items()
+    )
 
 
 def answer(one: Study, extras: Extras) -> str:
@@ -82,7 +79,7 @@ def _joined(sentences: Sequence[str]) -> str:
 
 def _about(one: Study) -> str:
     """The steps and trials of a study."""
-    images = "images a worker and step" if one.work.scaling == WEAK else "images a step, shared by all workers"
+    images = "images per worker and step" if one.work.scaling == WEAK else "images per step, shared by all workers"
     description = (
         f"{one.work.scaling.capitalize()} scaling: {one.work.batch:,} {images}, {one.work.gradient_bytes / 1e6:,.1f} MB of gradients"
     )
@@ -105,12 +102,10 @@ def _use(advised: Advice) -> str:
     further_gains = [gain for gain in advised.gains if advised.workers < gain.workers <= advised.most]
     gains = ", ".join(f"the {_ordinal(gain.workers)} {_brings(gain)}" for gain in further_gains[:SHOWN_GAINS])
     speedup = f"{_speedup(advised)}; " if advised.workers > advised.fewest else ""
-    return f"**Use {count(advised.workers, 'worker')}**{_unmeasured(advised)}: {speedup}{gains}.{_together(advised, further_gains)}"
-
-
-def _unmeasured(advised: Advice) -> str:
+    workers = count(advised.workers, "worker")
     unknown = any(gain.workers == advised.workers and not gain.measured for gain in advised.gains)
-    return f" (by the model; {count(advised.workers, 'worker')} were not measured)" if unknown else ""
+    by_model = f" (by the model; {workers} were not measured)" if unknown else ""
+    return f"**Use {workers}**{by_model}: {speedup}{gains}.{_together(advised, further_gains)}"
 
 
 def _speedup(advised: Advice) -> str:
@@ -120,15 +115,8 @@ def _speedup(advised: Advice) -> str:
 
 def _brings(gain: Gain) -> str:
     """By the interval: more, less, or unclear."""
-    if gain.high < 0:
-        return f"slows it down, {_percent(gain)}"
-    if gain.low <= 0:
-        return f"makes no measurable difference, {_percent(gain)}"
-    return f"brings {_percent(gain)}"
-
-
-def _percent(gain: Gain) -> str:
-    return f"{round(gain.share * 100):+d}% [{round(gain.low * 100)}, {round(gain.high * 100)}]"
+    verb = "slows it down," if gain.high < 0 else "makes no measurable difference," if gain.low <= 0 else "brings"
+    return f"{verb} {round(gain.share * 100):+d}% [{round(gain.low * 100)}, {round(gain.high * 100)}]"
 
 
 def _together(advised: Advice, further: Sequence[Gain]) -> str:
@@ -177,12 +165,9 @@ def _wire_alone(one: Study, fitted: Fit, extras: Extras) -> str:
     moved = advice.effective_mbit_s(fitted)
     seen = f"Bytes move as fast as at {_rate(moved)}" if moved else "Bytes have no visible cost"
     rows = sorted(advice.wire(one, extras.mbit_s), key=lambda row: (not row["measured"], -row["mbit_s"]))
-    links = [f"at {'the measured ' if row['measured'] else ''}{_rate(row['mbit_s'])} {_seconds(row['seconds'])}" for row in rows]
+    times = [f"{row['seconds']:,.2f} s" if row["seconds"] >= 0.1 else _ms(row["seconds"]) for row in rows]
+    links = [f"at {'the measured ' if row['measured'] else ''}{_rate(row['mbit_s'])} {time}" for row, time in zip(rows, times, strict=True)]
     return f"{seen}; the wire alone needs {listed(links)}."
-
-
-def _seconds(value: float) -> str:
-    return f"{value:,.2f} s" if value >= 0.1 else _ms(value)
 
 
 def _rate(mbit_s: float) -> str:
@@ -196,13 +181,10 @@ def _jump(one: Study, fitted: Fit, extras: Extras) -> str:
     low, high = (end * 1000 for end in fitted.interval("jump_s", fitted.jump_from))
     if fitted.jump_from == 2:
         return (
-            f"Working together at all costs {_ms(fitted.jump_s)} [{low:,.0f}, {high:,.0f}] a step, however many workers there are; "
+            f"Working together at all costs {_ms(fitted.jump_s)} [{low:,.0f}, {high:,.0f}] per step, however many workers there are; "
             "a second host that is slower than the first looks the same."
         )
-    return _slow_host(one, fitted, fitted.jump_from, extras)
-
-
-def _slow_host(one: Study, fitted: Fit, first: int, extras: Extras) -> str:
+    first = fitted.jump_from
     waiting = fitted.parts_s(first)[3]
     without = fitted.step_s(first) - waiting
     if extras.one_machine:
@@ -224,9 +206,7 @@ def _odd(one: Study, fitted: Fit, extras: Extras) -> str:
         return ""
     workers, longer = fitted.odd
     names = advice.joined(one, workers)
-    if extras.one_machine:
-        names = ""
-    guess = f", as if {names}, which joins there, were slow" if longer > 0 and names else ""
+    guess = f", as if {names}, which joins there, were slow" if longer > 0 and names and not extras.one_machine else ""
     return (
         f"With {count(workers, 'worker')} a step takes {abs(longer):.0%} {'longer' if longer > 0 else 'less'} than the other numbers of "
         f"workers suggest{guess}; {_SHARED if extras.one_machine else '`ansible-playbook doctor.yml` shows how fast each host is'}."
@@ -262,7 +242,11 @@ def _measured(one: Study, _: Extras) -> str:
         return ""
     over = "" if rows[0]["speedup_over"] == 1 else f" over {count(rows[0]['speedup_over'], 'worker')}"
     times = [column for name in ("end-to-end s", "training s", "images/s") for column in (f"{name}: median", "mean ± std")]
-    cells = [[row["workers"], row["trials"], *_spreads(row), f"{row['speedup']:.2f}", f"{row['efficiency']:.0%}"] for row in rows]
+    cells = []
+    for row in rows:
+        spreads = [(row["seconds_end_to_end"], 1), (row["seconds_training"], 1), (row["images_per_s"], 0)]
+        pairs = [cell for spread, decimals in spreads for cell in (Number(spread["median"], decimals), _mean(spread, decimals))]
+        cells.append([row["workers"], row["trials"], *pairs, f"{row['speedup']:.2f}", f"{row['efficiency']:.0%}"])
     explanation = (
         "End-to-end: from the launch, before files are written to the hosts and sessions start there, to the end of the last worker. "
         "Training: steps, saved states and validation."
@@ -271,31 +255,31 @@ def _measured(one: Study, _: Extras) -> str:
     return _section(f"Measured: {one.work.scaling} scaling", explanation, header, cells)
 
 
-def _spreads(row: Mapping[str, Any]) -> list[str]:
-    cells = []
-    for name, decimals in (("seconds_end_to_end", 1), ("seconds_training", 1), ("images_per_s", 0)):
-        cells += [str(Number(row[name]["median"], decimals)), _mean(row[name], decimals)]
-    return cells
-
-
-def _mean(spread: Mapping[str, float | None], decimals: int) -> str:
-    mean, std = spread["mean"] or 0.0, spread["std"]
-    return f"{Number(mean, decimals)} ± {'-' if std is None else Number(std, decimals)}"
+def _mean(spread: Mapping[str, Any], decimals: int) -> str:
+    std = spread["std"]
+    return f"{Number(spread['mean'], decimals)} ± {'-' if std is None else Number(std, decimals)}"
 
 
 def _model(one: Study, _: Extras) -> str:
     if one.fit is None:
         return ""
-    jump = [] if one.fit.jump_from is None else ["working together" if one.fit.jump_from == 2 else "slow host"]
-    apart = ["own work apart"] if one.fit.own else []
-    times = ["measured ms", "T(n) ms", "own work", *apart, "messages", "bytes", *jump]
+    columns = {"measured ms": "measured_ms", "T(n) ms": "model_ms", "own work": "own_work_ms"}
+    columns |= {"own work apart": "own_work_measured_ms"} if one.fit.own else {}
+    columns |= {"messages": "messages_ms", "bytes": "bytes_ms"}
+    columns |= {} if one.fit.jump_from is None else {"working together" if one.fit.jump_from == 2 else "slow host": "jump_ms"}
+    apart = "Own work apart: of the slowest host in profiled steps, without compression; c is fitted to it, too. " if one.fit.own else ""
     explanation = (
-        f"{_parameters(one.fit)} Milliseconds of a step; measured: the median. {_own_work(one.fit)}Error: of the model against it. "
+        f"{_parameters(one.fit)} Milliseconds of a step; measured: the median. {apart}Error: of the model against it. "
         "Held out: the error of predicting this number of workers from the others (a jump, if any, stays where it is)"
         f"{'' if set(one.fit.own) - {1} else '; without the trials of 1 worker its own work can only be guessed'}."
     )
-    header = ["workers", *times, "error", "held out", "images/s by the model"]
-    cells = [_model_row(row, bool(jump), bool(apart)) for row in advice.modelled(one)]
+    cells = []
+    for row in advice.modelled(one):
+        (low, high), held_out = row["images_per_s_interval"], row["held_out_error_percent"]
+        errors = [f"{row['error_percent']:+.1f}%", "-" if held_out is None else f"{held_out:+.1f}%"]
+        times = ["-" if row[name] is None else Number(row[name], 1) for name in columns.values()]
+        cells.append([row["workers"], *times, *errors, f"{row['images_per_s']:,.0f} [{low:,.0f}, {high:,.0f}]"])
+    header = ["workers", *columns, "error", "held out", "images/s by the model"]
     return _section(f"The model of a step: {one.work.scaling} scaling", explanation, header, cells)
 
 
@@ -313,42 +297,17 @@ def _parameters(fitted: Fit) -> str:
     return f"Fitted: {', '.join(parameters)}. The repeats vary by {fitted.noise:.1%} (standard deviation)."
 
 
-def _own_work(fitted: Fit) -> str:
-    """The source of the fit's own work."""
-    if not fitted.own:
-        return ""
-    return "Own work apart: of the slowest host in profiled steps, without compression; c is fitted to it, too. "
-
-
-def _model_row(row: Mapping[str, Any], jump: bool, apart: bool) -> list[str]:
-    own = ["own_work_ms", *(["own_work_measured_ms"] if apart else [])]
-    times = ["measured_ms", "model_ms", *own, "messages_ms", "bytes_ms", *(["jump_ms"] if jump else [])]
-    low, high = row["images_per_s_interval"]
-    held_out = row["held_out_error_percent"]
-    return [
-        str(row["workers"]),
-        *("-" if row[name] is None else str(Number(row[name], 1)) for name in times),
-        f"{row['error_percent']:+.1f}%",
-        "-" if held_out is None else f"{held_out:+.1f}%",
-        f"{row['images_per_s']:,.0f} [{low:,.0f}, {high:,.0f}]",
-    ]
-
-
 def _start_up(one: Study, _: Extras) -> str:
     rows = advice.start_up(one)
     if not rows:
         return ""
-    shares = [row["share"] for row in rows]
+    low, high = (f"{extreme(row['share'] for row in rows):.0%}" for extreme in (min, max))
     explanation = (
-        f"Of the end-to-end time {_span(min(shares), max(shares))} is not training but start-up, snapshots and the end. "
+        f"Of the end-to-end time {low if low == high else f'{low} to {high}'} is not training but start-up, snapshots and the end. "
         f"With more than {count(one.rows[0].epochs, 'epoch')} it counts for less."
     )
     cells = [[row["workers"], Number(row["seconds_end_to_end"], 1), Number(row["seconds_other"], 1), f"{row['share']:.0%}"] for row in rows]
     return _section(f"Start-up: {one.work.scaling} scaling", explanation, ["workers", "end-to-end s", "not training s", "share"], cells)
-
-
-def _span(low: float, high: float) -> str:
-    return f"{low:.0%}" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%}"
 
 
 def _wire(one: Study, extras: Extras) -> str:
@@ -358,7 +317,7 @@ def _wire(one: Study, extras: Extras) -> str:
     sent = wire_bytes(rows[0]["workers"], one.work.gradient_bytes)
     explanation = f"In a step of {count(rows[0]['workers'], 'worker')} each sends and receives {sent / 1e6:,.1f} MB. That alone takes:"
     cells = [[_rate(row["mbit_s"]) + (" (measured)" if row["measured"] else ""), f"{row['seconds'] * 1000:,.1f}"] for row in rows]
-    return _section(f"The wire: {one.work.scaling} scaling", explanation, ["link", "ms a step"], cells)
+    return _section(f"The wire: {one.work.scaling} scaling", explanation, ["link", "ms per step"], cells)
 
 
 def _checkpoints(timings: Sequence[Timing]) -> str:
@@ -367,12 +326,11 @@ def _checkpoints(timings: Sequence[Timing]) -> str:
         return ""
     explanation = "Mean ± standard deviation of training seconds; the difference of means with its 95% interval (Welch's t)."
     header = ["scaling", "workers", "epochs", "state saved", "trials", "training s", "more than the rarest"]
-    return _section("What saved states cost", explanation, header, [_cost(row) for row in rows])
-
-
-def _cost(row: Mapping[str, Any]) -> list[Any]:
-    group = [row["scaling"], row["workers"], row["epochs"]]
-    return [*group, _every(row["checkpoint_every"]), row["trials"], _mean(row["seconds_training"], 1), _more(row)]
+    cells = [
+        [*(row[key] for key in header[:3]), _every(row["checkpoint_every"]), row["trials"], _mean(row["seconds_training"], 1), _more(row)]
+        for row in rows
+    ]
+    return _section("What saved states cost", explanation, header, cells)
 
 
 def _more(row: Mapping[str, Any]) -> str:
@@ -392,11 +350,11 @@ def _energy(one: Study, extras: Extras) -> str:
     least = min(rows, key=lambda row: row["joules_per_epoch"]["median"])
     explanation = (
         f"All hosts together, mean ± standard deviation. {count(least['workers'], 'worker')} needed the least, "
-        f"{least['joules_per_epoch']['median']:,.0f} J an epoch (median; {least['source']}). "
+        f"{least['joules_per_epoch']['median']:,.0f} J per epoch (median; {least['source']}). "
         "The meter counts whole trials, start-up included; the estimate counts training alone."
     )
     cells = [[row["workers"], row["trials"], _mean(row["joules_per_epoch"], 0), row["source"]] for row in rows]
-    return _section(f"Energy: {one.work.scaling} scaling", explanation, ["workers", "trials", "joules an epoch", "source"], cells)
+    return _section(f"Energy: {one.work.scaling} scaling", explanation, ["workers", "trials", "joules per epoch", "source"], cells)
 
 
 def _split(extras: Extras) -> str:
@@ -406,13 +364,13 @@ def _split(extras: Extras) -> str:
     most = max(extras.split)
     sentence = step_profile.sentence({host: dict(medians) for host, medians in extras.split[most].items()})
     explanation = _joined(["Milliseconds of a step on each host.", f"With {count(most, 'worker')}: {sentence}" if sentence else ""])
-    cells = [_phases(n, host, medians, phases) for n, hosts in sorted(extras.split.items()) for host, medians in hosts.items()]
+    cells = [
+        [n, host, *(Number(medians.get(phase, 0.0), 1) for phase in phases), Number(sum(medians.values()), 1)]
+        for n, hosts in sorted(extras.split.items())
+        for host, medians in hosts.items()
+    ]
     header = ["workers", "host", *(step_profile.TITLES.get(phase, phase) for phase in phases), "step"]
     return _section("A step on every host", explanation, header, cells)
-
-
-def _phases(workers: int, host: str, medians: Mapping[str, float], phases: Sequence[str]) -> list[Any]:
-    return [workers, host, *(Number(medians.get(phase, 0.0), 1) for phase in phases), Number(sum(medians.values()), 1)]
 
 
 def _failed(timings: Sequence[Timing]) -> str:

@@ -5,23 +5,16 @@ Seconds of a step of n workers, for S bytes of gradients:
     weak scaling      T(n) = c + d       + 2 (n - 1) a + 2 (n - 1) / n S b
     strong scaling    T(n) = (c + d) / n + 2 (n - 1) a + 2 (n - 1) / n S b
 
-c: seconds of a step's own work; a: seconds per message; b: seconds per byte. The rest is the cost of a ring all-reduce in
-Hockney's model: Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH,
-IJHPCA 19(1), 2005; Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations,
-JPDC 69, 2009. Strong scaling has no constant part of own work: 1/n, (n - 1)/n and a constant are not separable,
-as any two of them make the third.
-
-d: a jump, 0 unless the measurements show one. It is what a slow host adds from the number of workers that includes it,
-since a synchronous step waits for the slowest. From 2 workers on it is the fixed cost of working together, or a slower
-second host, and is then not divided by n.
-
-If steps were profiled, their own work is an observation besides T(n): c (and d of a slow host) alone, of the slowest
-host, without compression, which a single worker does not do. Then c is also known without trials of 1 worker.
+c: own work; a: per message; b: per byte, as of a ring all-reduce in Hockney's model; d: a jump, 0 unless the measurements show one.
+`advice_text` tells users what they mean, how they are fitted, and the sources. Strong scaling has no constant part of own work: 1/n,
+(n - 1)/n and a constant are not separable, as any two of them make the third. A jump from 2 workers on, the fixed cost of working
+together, is not divided by n. Own work of profiled steps is an observation besides T(n), so c is also known without trials of 1 worker.
 """
 
+import functools
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +24,7 @@ from scipy.optimize import nnls
 from scipy.special import fdtrc
 
 from control.doctor.prediction import wire_bytes
+from control.host_labels import on_one_machine
 from control.sweep.timings import STRONG, WEAK, Timing
 from control.text import count, listed
 from trainer.errors import LockstepError
@@ -191,7 +185,6 @@ def step_seconds(timing: Timing, work: Work) -> float:
 def fit(
     timings: Sequence[Timing],
     work: Work,
-    seed: int = 0,
     sweep: str = "",
     own: Mapping[int, float] | None = None,
     quick: Collection[int] = (),
@@ -202,9 +195,8 @@ def fit(
     Least squares of relative errors, no parameter below 0.
 
     Args:
-        timings: rows of one group.
+        timings: rows of one group, at least one.
         work: the work of their step.
-        seed: of the bootstrap; the same seed gives the same intervals.
         sweep: its name, for the commands in messages.
         own: seconds of a step's own work, without compression, of the slowest host, by number of workers, from profiled steps; numbers
             without a measured trial are left out.
@@ -215,27 +207,18 @@ def fit(
         Refused: these rows allow no conclusion.
     """
     rows = [row for row in timings if row.measured]
-    commands = _Again(rows or timings, sweep, hosts)
-    _enough(rows, commands)
-    data = _Data(work, _measured(rows, work), _own(own or {}, rows))
-    fitted = _made(data, _jump(data, quick), seed)
-    _sure(fitted, data.steps, commands)
+    measure = functools.partial(again, rows or timings, sweep)
+    _enough(rows, measure, len(hosts))
+    counts = sorted({row.workers for row in rows})
+    steps = {n: [step_seconds(row, work) for row in rows if row.workers == n] for n in counts}
+    data = _Data(work, steps, {n: own[n] for n in counts if own and n in own})
+    fitted = _made(data, _jump(data, quick))
+    _sure(fitted, steps, measure, on_one_machine(hosts))
     return fitted
 
 
 Measured = dict[int, list[float]]
 """Seconds per step of every repeat, by number of workers, ascending."""
-
-
-def _measured(rows: Sequence[Timing], work: Work) -> Measured:
-    measured: Measured = {workers: [] for workers in sorted({row.workers for row in rows})}
-    for row in rows:
-        measured[row.workers].append(step_seconds(row, work))
-    return measured
-
-
-def _own(own: Mapping[int, float], rows: Sequence[Timing]) -> dict[int, float]:
-    return {n: own[n] for n in sorted({row.workers for row in rows}) if n in own}
 
 
 @dataclass(frozen=True)
@@ -269,14 +252,21 @@ class _Data:
         return np.sqrt([float(len(self.steps[n])) for n in self.own])
 
 
-def _made(data: _Data, jump_from: int | None, seed: int) -> Fit:
+def _made(data: _Data, jump_from: int | None) -> Fit:
     best = Model(data.work, jump_from, _solve(data, jump_from))
-    compute, latency, per_byte, jump = best.values.tolist()
-    resampled = Model(data.work, jump_from, _resample(best, data, seed))
     noise = math.sqrt(_noise([np.log(seconds_of) for seconds_of in data.steps.values()]))
-    held_out, odd = _held_out(data, jump_from), None if jump_from else _odd(data, noise)
-    counts = tuple(data.steps)
-    return Fit(data.work, jump_from, best.values, compute, latency, per_byte, jump, held_out, odd, noise, counts, data.own, resampled)
+    return Fit(
+        data.work,
+        jump_from,
+        best.values,
+        **dict(zip(PARAMETERS, best.values.tolist(), strict=True)),
+        held_out=_held_out(data, jump_from),
+        odd=None if jump_from else _odd(data, noise),
+        noise=noise,
+        counts=tuple(data.steps),
+        own=data.own,
+        resampled=Model(data.work, jump_from, _resample(best, data)),
+    )
 
 
 def _solve(data: _Data, jump_from: int | None) -> Vector:
@@ -297,7 +287,7 @@ def _parameters(jump_from: int | None) -> int:
     return 3 if jump_from is None else 4
 
 
-def _resample(best: Model, data: _Data, seed: int) -> Vector:
+def _resample(best: Model, data: _Data) -> Vector:
     """Parameters refitted to resampled data: the curve with deviations of each repeat, and of each number of workers.
 
     Residuals are logarithms of measured over fitted seconds. Those within a number of workers are drawn with replacement. The medians may
@@ -305,22 +295,18 @@ def _resample(best: Model, data: _Data, seed: int) -> Vector:
     and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8). Own work has no repeats: its deviation from the curve is
     drawn from a normal distribution, like that of the mean of the number's repeats.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     residuals = [np.log(np.array(seconds_of) / best.step_s(n)) for n, seconds_of in data.steps.items()]
     within = np.concatenate([one - one.mean() for one in residuals])
     within *= math.sqrt(len(within) / (len(within) - len(data.steps)))
     group = np.array([row for row, one in enumerate(residuals) for _ in one])
-    misfit = _misfit(residuals, _own_residuals(best, data), _parameters(best.jump_from))
+    own_residuals = [np.full(len(data.steps[n]), math.log(seconds / best.own_s(n))) for n, seconds in data.own.items()]
+    misfit = _misfit(residuals, own_residuals, _parameters(best.jump_from))
     shared = generator.normal(0.0, misfit, (RESAMPLES, len(data.steps)))
     drawn = generator.choice(within, (RESAMPLES, len(group))) + shared[:, group]
     expected = np.array([float(best.step_s(n)) / statistics.median(seconds_of) for n, seconds_of in data.steps.items()])
     targets = np.hstack([expected[group] * np.exp(drawn), _own_targets(best, data, misfit, _noise(residuals), generator)])
     return _least_squares(data.design(best.jump_from), targets)
-
-
-def _own_residuals(best: Model, data: _Data) -> list[Vector]:
-    """Residuals of own work, repeated by its weight."""
-    return [np.full(len(data.steps[n]), math.log(seconds / best.own_s(n))) for n, seconds in data.own.items()]
 
 
 def _own_targets(best: Model, data: _Data, misfit: float, noise: float, generator: np.random.Generator) -> Vector:
@@ -332,7 +318,13 @@ def _own_targets(best: Model, data: _Data, misfit: float, noise: float, generato
 
 
 def _misfit(residuals: Sequence[Vector], own: Sequence[Vector], parameters: int) -> float:
-    """Standard deviation of the numbers of workers from the curve beyond the noise: a variance component."""
+    """Standard deviation of the numbers of workers from the curve beyond the noise: a variance component.
+
+    Args:
+        residuals: of the repeats, by number of workers.
+        own: of own work, repeated by its weight.
+        parameters: of the model.
+    """
     groups = [*residuals, *own]
     spare = len(groups) - parameters
     if spare < 1:
@@ -355,7 +347,7 @@ def _held_out(data: _Data, jump_from: int | None) -> dict[int, float]:
 
 
 def _predicted(left_out: int, data: _Data, jump_from: int | None) -> float:
-    """Seconds per step with this many workers, from the other numbers: their steps and their own work."""
+    """Seconds per step with this many workers, from the other numbers."""
     return float(Model(data.work, jump_from, _solve(data.without(left_out), jump_from)).step_s(left_out))
 
 
@@ -397,43 +389,26 @@ def _remainder(data: _Data, jump_from: int | None) -> float:
     return float(errors @ errors)
 
 
-def again(rows: Sequence[Timing], sweep: str, repeats: int) -> str:
-    """The command that measures the same trials with this many repeats: `ansible-playbook sweep.yml -e sweep=... -e workers=1-5 ...`."""
-    return _Again(rows, sweep).all_counts(repeats)
+def again(rows: Sequence[Timing], sweep: str, repeats: int, workers: str | None = None, anew: bool = False) -> str:
+    """The command that measures more of the same group: `ansible-playbook sweep.yml -e sweep=... -e workers=1-5 ...`.
 
-
-@dataclass(frozen=True)
-class _Again:
-    """Commands that measure more of the same group."""
-
-    rows: Sequence[Timing]
-    sweep: str
-    hosts: Sequence[str] = ()
-
-    @property
-    def one_machine(self) -> bool:
-        """Whether all hosts are workers on this machine."""
-        return on_one_machine(self.hosts)
-
-    def command(self, workers: str, repeats: int, sweep: str = "") -> str:
-        first = self.rows[0] if self.rows else None
-        given: dict[str, Any] = {"sweep": sweep or self.sweep}
-        # A sweep keeps its configuration under its own name; another name would begin with the default one.
-        given |= {"config": f"sweeps/{self.sweep}/config.yml"} if given["sweep"] != self.sweep else {}
-        given |= {"workers": workers, "repeats": repeats}
-        if first is not None:
-            every = sorted({row.checkpoint_every for row in self.rows})
-            given |= {"epochs": first.epochs, "checkpoint_every": ",".join(map(str, every)) if any(every) else ""}
-            given |= {"scaling": STRONG} if first.scaling == STRONG else {}
-        return "ansible-playbook sweep.yml" + "".join(f" -e {name}={value}" for name, value in given.items() if value)
-
-    def all_counts(self, repeats: int, sweep: str = "") -> str:
-        return self.command(_listed(sorted({row.workers for row in self.rows})), repeats, sweep)
-
-
-def on_one_machine(hosts: Sequence[str]) -> bool:
-    """Whether several hosts, as `name address`, are workers on one machine: they take each other's cores."""
-    return len(hosts) > 1 and all(host.rpartition(" ")[2].startswith("127.") for host in hosts)
+    Args:
+        rows: of the group, at least one.
+        sweep: its name.
+        repeats: of each number of workers.
+        workers: as typed; empty for all hosts, None for those of the rows.
+        anew: under another name, with the configuration kept under this one.
+    """
+    given: dict[str, Any] = {"sweep": f"{sweep}-2", "config": f"sweeps/{sweep}/config.yml"} if anew else {"sweep": sweep}
+    every = sorted({row.checkpoint_every for row in rows})
+    given |= {
+        "workers": _listed(sorted({row.workers for row in rows})) if workers is None else workers,
+        "repeats": repeats,
+        "epochs": rows[0].epochs,
+        "checkpoint_every": ",".join(map(str, every)) if any(every) else "",
+        "scaling": STRONG if rows[0].scaling == STRONG else "",
+    }
+    return "ansible-playbook sweep.yml" + "".join(f" -e {name}={value}" for name, value in given.items() if value)
 
 
 def _listed(counts: Sequence[int]) -> str:
@@ -443,58 +418,50 @@ def _listed(counts: Sequence[int]) -> str:
     return ",".join(map(str, counts))
 
 
-def _enough(rows: Sequence[Timing], commands: _Again) -> None:
-    """Require enough different numbers of workers, and repeats of them."""
+def _enough(rows: Sequence[Timing], measure: Callable[..., str], hosts: int) -> None:
+    """Require enough different numbers of workers, and repeats of them; `measure` is `again` for these rows, `hosts` 0 if unknown."""
     repeats = {n: sum(row.workers == n for row in rows) for n in sorted({row.workers for row in rows})}
     if not repeats:
-        raise Refused(
-            f"no trial succeeded; the model of a step needs {FEWEST_COUNTS} different numbers of workers. ", commands.command("", 3)
-        )
+        raise Refused(f"no trial succeeded; the model of a step needs {FEWEST_COUNTS} different numbers of workers. ", measure(3, ""))
     if len(repeats) < FEWEST_COUNTS:
         shortage = (
             f"only {listed(repeats)} workers were measured; the model of a step has {FEWEST_COUNTS} parameters and needs at least as many "
             "different numbers of workers"
         )
-        if commands.hosts and len(commands.hosts) < FEWEST_COUNTS:
-            raise Refused(f"{shortage}, and the inventory has {count(len(commands.hosts), 'host')}: add hosts to it, and measure again.")
-        raise Refused(f"{shortage}. Measure: ", commands.command(f"1-{max(FEWEST_COUNTS, *repeats)}", 3))
+        if 0 < hosts < FEWEST_COUNTS:
+            raise Refused(f"{shortage}, and the inventory has {count(hosts, 'host')}: add hosts to it, and measure again.")
+        raise Refused(f"{shortage}. Measure: ", measure(3, f"1-{max(FEWEST_COUNTS, *repeats)}"))
     once = [n for n, times in repeats.items() if times < FEWEST_REPEATS]
     if 2 * len(once) >= len(repeats):
         raise Refused(
             f"{len(once)} of {len(repeats)} numbers of workers were measured only once ({listed(once)}); without at least "
             f"{FEWEST_REPEATS} repeats of most, noise and scaling look the same. Measure: ",
-            commands.all_counts(3),
+            measure(3),
         )
 
 
-def _sure(fitted: Fit, measured: Measured, commands: _Again) -> None:
+def _sure(fitted: Fit, measured: Measured, measure: Callable[..., str], one_machine: bool) -> None:
     """Require intervals that are narrow enough, and at least one clear gain."""
-    widths = {n: _width(fitted, n) for n in measured}
+    ends = {n: fitted.interval("images_per_s", n) for n in measured}
+    widths = {n: (high - low) / fitted.images_per_s(n) for n, (low, high) in ends.items()}
     worst = max(widths, key=lambda n: widths[n])
-    if widths[worst] > WIDEST:
-        low, high = fitted.interval("images_per_s", worst)
-        why, command = _why(fitted, measured, widths[worst], commands)
-        raise Refused(
-            f"images/s of {count(worst, 'worker')} are {fitted.images_per_s(worst):,.0f} with a 95% interval from {low:,.0f} "
-            f"to {high:,.0f}, {widths[worst]:.0%} wide (limit: {WIDEST:.0%}). {why}",
-            command,
-        )
     gains = {n: fitted.interval("gain", n) for n in list(measured)[1:]}
-    if all(low < 0 and high > worth(n) for n, (low, high) in gains.items()):
-        intervals = ", ".join(f"{count(n, 'worker')} [{low:+.0%}, {high:+.0%}]" for n, (low, high) in gains.items())
-        why, command = _why(fitted, measured, max(widths.values()), commands)
-        raise Refused(
-            f"no worker's gain in images/s is distinguishable from 0, nor from the {WORTH:.0%} that is worth a worker: {intervals}. {why}",
-            command,
+    if widths[worst] > WIDEST:
+        low, high = ends[worst]
+        problem = (
+            f"images/s of {count(worst, 'worker')} are {fitted.images_per_s(worst):,.0f} with a 95% interval from {low:,.0f} "
+            f"to {high:,.0f}, {widths[worst]:.0%} wide (limit: {WIDEST:.0%})"
         )
+    elif all(low < 0 and high > worth(n) for n, (low, high) in gains.items()):
+        intervals = ", ".join(f"{count(n, 'worker')} [{low:+.0%}, {high:+.0%}]" for n, (low, high) in gains.items())
+        problem = f"no worker's gain in images/s is distinguishable from 0, nor from the {WORTH:.0%} that is worth a worker: {intervals}"
+    else:
+        return
+    why, command = _why(fitted, measured, widths[worst], measure, one_machine)
+    raise Refused(f"{problem}. {why}", command)
 
 
-def _width(fitted: Fit, workers: int) -> float:
-    low, high = fitted.interval("images_per_s", workers)
-    return (high - low) / fitted.images_per_s(workers)
-
-
-def _why(fitted: Fit, measured: Measured, width: float, commands: _Again) -> tuple[str, str]:
+def _why(fitted: Fit, measured: Measured, width: float, measure: Callable[..., str], one_machine: bool) -> tuple[str, str]:
     """Whether repeats differ (measure more often) or the numbers of workers do not fit one curve (measure again), and the command.
 
     No command if none can help: workers on one machine fit no curve however often they are measured.
@@ -503,24 +470,19 @@ def _why(fitted: Fit, measured: Measured, width: float, commands: _Again) -> tup
     off = {n: abs(statistics.median(seconds_of) / fitted.step_s(n) - 1) for n, seconds_of in measured.items()}
     noisiest, farthest = max(apart, key=lambda n: apart[n]), max(off, key=lambda n: off[n])
     most = max(map(len, measured.values()))
-    if off[farthest] > apart[noisiest]:
-        misses = f"it misses {count(farthest, 'worker')} by {off[farthest]:.0%}"
-        if fitted.odd is not None:
-            misses = (
-                f"{count(fitted.odd[0], 'worker')} take {abs(fitted.odd[1]):.0%} {'longer' if fitted.odd[1] > 0 else 'less'} "
-                "than the others suggest"
-            )
-        agree = f"The repeats agree within {apart[noisiest]:.0%}, but no curve meets all numbers of workers: {misses}{_own_grows(fitted)}. "
-        if commands.one_machine:
-            return f"{agree}These workers share one machine and take each other's cores, which measuring again does not change.", ""
-        return (
-            f"{agree}See that the hosts are equally fast, free of other work and not parts of one machine (ansible-playbook doctor.yml), "
-            "then measure anew: ",
-            commands.all_counts(most, f"{commands.sweep}-2" if commands.sweep else ""),
-        )
-    repeats = min(max(MOST_REPEATS, most + 2), max(most + 2, math.ceil(most * (width / WIDEST) ** 2)))
-    noisy = f"The repeats of {count(noisiest, 'worker')} lie {apart[noisiest]:.0%} apart"
-    return f"{noisy}. Measure more often, with no other work on the hosts: ", commands.all_counts(repeats)
+    if off[farthest] <= apart[noisiest]:
+        repeats = min(max(MOST_REPEATS, most + 2), max(most + 2, math.ceil(most * (width / WIDEST) ** 2)))
+        noisy = f"The repeats of {count(noisiest, 'worker')} lie {apart[noisiest]:.0%} apart"
+        return f"{noisy}. Measure more often, with no other work on the hosts: ", measure(repeats)
+    misses = f"it misses {count(farthest, 'worker')} by {off[farthest]:.0%}"
+    if fitted.odd is not None:
+        workers, longer = fitted.odd
+        misses = f"{count(workers, 'worker')} take {abs(longer):.0%} {'longer' if longer > 0 else 'less'} than the others suggest"
+    agree = f"The repeats agree within {apart[noisiest]:.0%}, but no curve meets all numbers of workers: {misses}{_own_grows(fitted)}. "
+    if one_machine:
+        return f"{agree}These workers share one machine and take each other's cores, which measuring again does not change.", ""
+    advice = "See that the hosts are equally fast, free of other work and not parts of one machine (ansible-playbook doctor.yml)"
+    return f"{agree}{advice}, then measure anew: ", measure(most, anew=True)
 
 
 def _own_grows(fitted: Fit) -> str:

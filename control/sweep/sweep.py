@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from control.campaign import Pace, check_name
-from control.sweep.timings import STRONG, WEAK, Timing, Trial
+from control.sweep.timings import Timing, Trial
+from control.text import count
 from trainer.config import nearest
 from trainer.errors import ConfigError
 
@@ -44,13 +45,6 @@ def numbers(variable: str, text: str, least: int = 1) -> tuple[int, ...]:
     return tuple(sorted(chosen))
 
 
-def scaling(text: str) -> str:
-    """`weak` or `strong`."""
-    if text not in (WEAK, STRONG):
-        raise ConfigError(f"scaling={text}: expected weak (every worker keeps its batch) or strong (the global batch stays)")
-    return text
-
-
 def order(wanted: Wanted, seed: int) -> list[Trial]:
     """All trials, block by block, each block shuffled by the seed: the same seed gives the same order."""
     trials: list[Trial] = []
@@ -70,7 +64,7 @@ def run_name(sweep: str, trial: Trial) -> str:
 def label(trial: Trial) -> str:
     """A trial in messages: `3 workers, repeat 2`."""
     every = f", state saved every {trial.checkpoint_every} steps" if trial.checkpoint_every else ""
-    return f"{trial.workers} worker{'s' if trial.workers > 1 else ''}{every}, repeat {trial.repeat}"
+    return f"{count(trial.workers, 'worker')}{every}, repeat {trial.repeat}"
 
 
 def pace(rows: Sequence[Timing] = ()) -> Pace:

@@ -2,6 +2,7 @@
 
 import statistics
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,15 +10,16 @@ from typing import Any
 
 from control import plots, text
 from control.campaign import SUMMARY
+from control.host_labels import on_one_machine
+from control.report.report import put_changed
 from control.runs import step_profile
 from control.sweep import advice_text, sweep
-from control.sweep.advice import Extras, Study, as_dict, by_medians, studies
-from control.sweep.scaling import Work, again, on_one_machine
+from control.sweep.advice import Extras, Study, as_dict, by_medians, groups, study
+from control.sweep.scaling import Work, again
 from control.sweep.timings import FILE, STRONG, WEAK, Timing, Trial, read
 from trainer.errors import ConfigError
 from trainer.files import read_json, write_json, write_text
 
-PROFILE_PICTURE = "split.png"
 MOST_BARS = 30
 """Maximum number of bars in one picture."""
 
@@ -36,8 +38,8 @@ class Results:
     """Whether any file differs from before."""
 
 
-Samples = Mapping[Trial, Mapping[str, Sequence[dict[str, Any]]]]
-"""Records of profiled steps, by trial and host."""
+Samples = dict[int, dict[str, list[dict[str, Any]]]]
+"""Records of profiled steps, by number of workers and host."""
 
 
 def conclude(folder: Path, watts_per_node: float | None = None, typed: Callable[[str], str] = lambda text: text) -> Results:
@@ -57,29 +59,29 @@ def conclude(folder: Path, watts_per_node: float | None = None, typed: Callable[
         raise ConfigError(
             f"sweep={folder.name}: nothing is measured yet{failed}; measure: ansible-playbook sweep.yml -e sweep={folder.name}"
         )
-    taken_apart = samples(folder, rows)
-    found_studies = studies(
-        rows,
-        works(record),
-        folder.name,
-        own=lambda group: own_work(taken_apart, group),
-        quick=lambda group: quick(taken_apart, group),
-        hosts=record.get("hosts", []),
-    )
-    shown = next(one.rows for one in found_studies if one.rows)
-    alike = on_one_machine(record.get("hosts", []))
-    extras = Extras(record.get("mbit_s"), watts_per_node, joules(folder, rows), phases(taken_apart, shown), alike)
-    changed = [_text(folder / "analysis.md", typed(advice_text.analysis(found_studies, rows, extras)))]
-    changed += [_picture(folder / name, draw) for name, draw in pictures(rows, found_studies, extras).items()]
-    changed.append(_summary(folder / SUMMARY, record, rows, as_dict(found_studies, rows, extras)))
-    label, command = following(found_studies, rows, folder.name)
-    return Results(rows, found_studies, typed(advice_text.answers(found_studies, rows, extras)), (label, typed(command)), any(changed))
+    hosts = record.get("hosts", [])
+    studies, split = [], None
+    for work, group in groups(rows, works(record)):
+        profiled = samples(folder, group)
+        studies.append(study(group, work, folder.name, own_work(profiled, group), quick(profiled, group), hosts))
+        if split is None and studies[-1].rows:
+            split = {workers: step_profile.medians(by_host) for workers, by_host in profiled.items()}
+    extras = Extras(record.get("mbit_s"), watts_per_node, joules(folder, rows), split, on_one_machine(hosts))
+    measured = sum(row.measured for row in rows)
+    counted = {"trials_measured": measured, "trials_failed": len(rows) - measured, "analysis": as_dict(studies, rows, extras)}
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as fresh:
+        write_text(Path(fresh, "analysis.md"), typed(advice_text.analysis(studies, rows, extras)))
+        write_json(Path(fresh, SUMMARY), {**record, **counted})
+        draw(Path(fresh), rows, studies, extras)
+        changed = put_changed(Path(fresh), folder)
+    label, command = following(studies, rows, folder.name)
+    return Results(rows, studies, typed(advice_text.answers(studies, rows, extras)), (label, typed(command)), bool(changed))
 
 
 def following(all_studies: Sequence[Study], rows: Sequence[Timing], sweep: str) -> tuple[str, str]:
     """The next step: measure what an answer lacks, or train with the answer; never a measurement that can't give one."""
     if advice_text.about_saved_states(rows):
-        single = min(len([row for row in rows if row.trial.checkpoint_every == every and row.measured]) for every in _intervals(rows)) < 2
+        single = min(Counter(row.checkpoint_every for row in rows if row.measured).values()) < 2
         return ("measure more", again(rows, sweep, 3)) if single else _train(sweep, max(row.workers for row in rows if row.measured))
     if lacking := next((one for one in all_studies if one.command), None):
         return "measure for an answer", lacking.command
@@ -94,10 +96,6 @@ def _train(sweep: str, workers: int) -> tuple[str, str]:
     return "train with it", f"ansible-playbook train.yml -e config=sweeps/{sweep}/config.yml -e workers={workers}"
 
 
-def _intervals(rows: Sequence[Timing]) -> set[int]:
-    return {row.checkpoint_every for row in rows if row.measured}
-
-
 def works(record: dict[str, Any]) -> list[Work]:
     """The work of a step at each scaling."""
     batches = {WEAK: record["batch_size"], STRONG: record["global_batch"]}
@@ -105,23 +103,19 @@ def works(record: dict[str, Any]) -> list[Work]:
     return [Work(scaling, batch, record.get("sent_bytes", record["gradient_bytes"]), images) for scaling, batch in batches.items()]
 
 
-def pictures(rows: list[Timing], all_studies: list[Study], extras: Extras) -> dict[str, Callable[[Path], None]]:
-    """File name to a function that draws it; none for a scaling without measurements."""
-    drawings: dict[str, Callable[[Path], None]] = {
-        "time_median.png": lambda path: plots.time_median(rows, path),
-        "time_mean.png": lambda path: plots.time_mean(rows, path),
-    }
-    drawn = [one for one in all_studies if one.rows]
+def draw(folder: Path, rows: list[Timing], studies: Sequence[Study], extras: Extras) -> None:
+    """Draw all pictures into a folder; none for a scaling without measurements."""
+    plots.time_median(rows, folder / "time_median.png")
+    plots.time_mean(rows, folder / "time_mean.png")
+    drawn = [one for one in studies if one.rows]
     for one in drawn:
         suffix = "" if one is drawn[0] else f"_{one.work.scaling}"
-        for name, draw in (("speedup", plots.speedup), ("efficiency", plots.efficiency), ("images_per_s", plots.throughput)):
-            drawings[f"{name}{suffix}.png"] = _of(draw, one)
+        for name, picture in (("speedup", plots.speedup), ("efficiency", plots.efficiency), ("images_per_s", plots.throughput)):
+            picture(one.rows, one.work, one.fit, folder / f"{name}{suffix}.png")
     if len({row.checkpoint_every for row in rows if row.measured}) > 1:
-        drawings["checkpoints.png"] = lambda path: plots.checkpoints(rows, path)
+        plots.checkpoints(rows, folder / "checkpoints.png")
     if extras.split:
-        bars = profile_bars(extras.split)
-        drawings[PROFILE_PICTURE] = lambda path: plots.split(bars, path, "Medians of the steps that were profiled")
-    return drawings
+        plots.split(profile_bars(extras.split), folder / "split.png", "Medians of the steps that were profiled")
 
 
 def profile_bars(by_workers: Mapping[int, Mapping[str, Mapping[str, float]]]) -> dict[str, Mapping[str, float]]:
@@ -135,51 +129,36 @@ def profile_bars(by_workers: Mapping[int, Mapping[str, Mapping[str, float]]]) ->
     return bars
 
 
-def _of(draw: Callable[..., None], one: Study) -> Callable[[Path], None]:
-    return lambda path: draw(list(one.rows), one.work, one.fit, path)
-
-
 def samples(folder: Path, rows: Sequence[Timing]) -> Samples:
-    """Profiled steps of each measured trial that has any."""
-    return {row.trial: step_profile.read(trial_folder(folder, row.trial)) for row in rows if row.measured}
-
-
-def _by_workers(taken_apart: Samples, rows: Sequence[Timing]) -> dict[int, dict[str, list[dict[str, Any]]]]:
-    """Samples of all trials together, by number of workers and host; numbers without samples are left out."""
-    samples_by_host: dict[int, dict[str, list[dict[str, Any]]]] = {}
-    for row in rows:
-        for host, records in taken_apart.get(row.trial, {}).items():
-            samples_by_host.setdefault(row.workers, {}).setdefault(host, []).extend(records)
-    return dict(sorted(samples_by_host.items()))
-
-
-def phases(taken_apart: Samples, rows: Sequence[Timing]) -> dict[int, dict[str, dict[str, float]]]:
-    """Milliseconds of every phase of a step by number of workers and host: the median over all samples of these trials.
+    """Profiled steps of these trials together; numbers of workers without any are left out.
 
     Args:
-        taken_apart: result of `samples`.
+        folder: the sweep's.
         rows: of one group (same scaling, epochs, checkpoint_every): steps of different batches can't be mixed.
     """
-    return {workers: step_profile.medians(hosts) for workers, hosts in _by_workers(taken_apart, rows).items()}
+    pooled: Samples = {}
+    for row in sorted((row for row in rows if row.measured), key=lambda row: row.workers):
+        for host, records in step_profile.read(trial_folder(folder, row.trial)).items():
+            pooled.setdefault(row.workers, {}).setdefault(host, []).extend(records)
+    return pooled
 
 
-def own_work(taken_apart: Samples, rows: Sequence[Timing]) -> dict[int, float]:
+def own_work(profiled: Samples, rows: Sequence[Timing]) -> dict[int, float]:
     """Seconds of a step's own work by number of workers, of the slowest host in these trials.
 
     Left out if any host has no samples: it may be the slowest.
     """
     hosts = {row.workers: set(row.hosts.split()) for row in rows if row.measured}
-    by_workers = _by_workers(taken_apart, rows)
-    return {workers: step_profile.own_seconds(by_host) for workers, by_host in by_workers.items() if hosts[workers] <= set(by_host)}
+    return {workers: step_profile.own_seconds(by_host) for workers, by_host in profiled.items() if hosts[workers] <= set(by_host)}
 
 
-def quick(taken_apart: Samples, rows: Sequence[Timing]) -> set[int]:
+def quick(profiled: Samples, rows: Sequence[Timing]) -> set[int]:
     """Numbers of workers whose newest hosts are no slower than the others: if steps grow from there on, no host is to blame."""
-    hosts = {row.workers: row.hosts.split() for row in rows if row.measured}
-    by_workers, before, result = _by_workers(taken_apart, rows), set[str](), set[int]()
+    hosts = {row.workers: set(row.hosts.split()) for row in rows if row.measured}
+    before, result = set[str](), set[int]()
     for workers in sorted(hosts):
-        by_host, earlier = by_workers.get(workers, {}), before
-        before = set(hosts[workers])
+        by_host, earlier = profiled.get(workers, {}), before
+        before = hosts[workers]
         if earlier and before <= set(by_host):
             own = {host: step_profile.own_seconds({host: by_host[host]}) for host in before}
             usual = statistics.median(own[host] for host in earlier)
@@ -196,29 +175,3 @@ def joules(folder: Path, rows: list[Timing]) -> dict[Trial, float]:
 def trial_folder(folder: Path, trial: Trial) -> Path:
     """Folder of a trial's files."""
     return folder / "trials" / sweep.run_name(folder.name, trial)
-
-
-def _text(path: Path, text: str) -> bool:
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
-        return False
-    write_text(path, text)
-    return True
-
-
-def _picture(path: Path, draw: Callable[[Path], None]) -> bool:
-    """Draw beside the old picture: equal bytes are no change."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".draw-") as folder:
-        fresh = Path(folder) / path.name
-        draw(fresh)
-        if path.is_file() and path.read_bytes() == fresh.read_bytes():
-            return False
-        fresh.replace(path)
-    return True
-
-
-def _summary(path: Path, record: dict[str, Any], rows: list[Timing], analysis: dict[str, Any]) -> bool:
-    measured = sum(row.measured for row in rows)
-    fresh = {**record, "trials_measured": measured, "trials_failed": len(rows) - measured, "analysis": analysis}
-    before = path.read_text(encoding="utf-8")
-    write_json(path, fresh)
-    return path.read_text(encoding="utf-8") != before

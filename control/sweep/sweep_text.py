@@ -18,13 +18,14 @@ def plan(
     counts, dataset = run_plan["counts"], run_plan["dataset"]
     measured_trials = len(trials) - len(left)
     kept = f", {measured_trials} of them measured already" if measured_trials else ""
-    shape = (
-        f"{_list(wanted.workers)} workers x {text.count(wanted.repeats, 'repeat')} x {text.count(wanted.epochs, 'epoch')}{_every(wanted)}"
-    )
+    every = "" if wanted.checkpoint_every == (0,) else f" x state saved every {_list(wanted.checkpoint_every)} steps"
+    shape = f"{_list(wanted.workers)} workers x {text.count(wanted.repeats, 'repeat')} x {text.count(wanted.epochs, 'epoch')}{every}"
+    strong = f"strong: {record['global_batch']} images per step over all workers"
+    weak = f"weak: {record['batch_size']} images per step on every worker"
     pairs = [
         ("sweep", f"{record['name']} (configuration {record['config_name']})"),
         ("trials", f"{len(trials)}: {shape}{kept}"),
-        ("scaling", _scaling(wanted, record)),
+        ("scaling", strong if wanted.scaling == STRONG else weak),
         ("order", f"random in blocks of one repeat, seed {record['seed']}: {_order(left)}"),
         ("hosts", ", ".join(f"{host['name']} {host['address']}:{host['port']}" for host in run_plan["hosts"])),
         ("model", f"{text.model_name(run_plan['config']['model'])}, {run_plan['parameters']['total']:,} parameters"),
@@ -37,18 +38,6 @@ def plan(
 def _order(left: Sequence[Trial]) -> str:
     shown = " ".join(str(trial.workers) for trial in left[:30])
     return f"{shown}{' ...' if len(left) > 30 else ''} workers" if left else "nothing is left to measure"
-
-
-def _every(wanted: Wanted) -> str:
-    if wanted.checkpoint_every == (0,):
-        return ""
-    return f" x state saved every {_list(wanted.checkpoint_every)} steps"
-
-
-def _scaling(wanted: Wanted, record: dict[str, Any]) -> str:
-    if wanted.scaling == STRONG:
-        return f"strong: {record['global_batch']} images a step over all workers"
-    return f"weak: {record['batch_size']} images a step on every worker"
 
 
 def _list(numbers: Sequence[int]) -> str:
@@ -86,24 +75,22 @@ def results(concluded: Results, folder: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _range(values: Sequence[float]) -> str:
-    """Range of the values behind a median: smallest and largest; empty for a single value."""
-    return f"{min(values):,.1f} to {max(values):,.1f}" if len(values) > 1 else "-"
-
-
 def _measured(one: advice.Study) -> str:
     header = ["workers", "trials", "end to end s", "least to most", "training s", "images/s", "speedup", "efficiency"]
-    rows = [
-        [
-            row["workers"],
-            row["trials"],
-            text.Number(row["seconds_end_to_end"]["median"], 1),
-            _range([timing.seconds_end_to_end or 0.0 for timing in one.of(row["workers"])]).rjust(len("least to most")),
-            text.Number(row["seconds_training"]["median"], 1),
-            text.Number(row["images_per_s"]["median"], 0),
-            text.Number(row["speedup"], 2),
-            f"{row['efficiency']:.0%}".rjust(len("efficiency")),
-        ]
-        for row in advice.measured(one)
-    ]
+    rows = []
+    for row in advice.measured(one):
+        ends = [timing.seconds_end_to_end or 0.0 for timing in one.of(row["workers"])]
+        spread = f"{min(ends):,.1f} to {max(ends):,.1f}" if len(ends) > 1 else "-"
+        rows.append(
+            [
+                row["workers"],
+                row["trials"],
+                text.Number(row["seconds_end_to_end"]["median"], 1),
+                spread.rjust(len("least to most")),
+                text.Number(row["seconds_training"]["median"], 1),
+                text.Number(row["images_per_s"]["median"], 0),
+                text.Number(row["speedup"], 2),
+                f"{row['efficiency']:.0%}".rjust(len("efficiency")),
+            ]
+        )
     return f"Medians, {one.work.scaling} scaling\n{text.table(header, rows)}"

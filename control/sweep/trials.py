@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from control import host_labels, project
 from control.campaign import SUMMARY
 from control.children import Playbook, last_lines
 from control.runs import run_results
-from control.sweep import sweep, timings
+from control.sweep import sweep
 from control.sweep.meter import Sample, joules, metering
 from control.sweep.timings import FAILED, STRONG, SUCCEEDED, Timing, Trial
 from trainer.errors import LockstepError
@@ -21,7 +21,6 @@ from trainer.files import read_json, write_json
 
 MARKS = "under_way"
 """Folder with one file per trial that may have left something on the hosts."""
-LEFTOVERS = ("checkpoints", "state")
 MEASURED = ("seconds_end_to_end", "seconds_training", "images_per_s")
 
 
@@ -39,11 +38,11 @@ class Bench:
     """Address of a metering plug for all hosts."""
     remeasure: bool = False
     """Whether the warm-up measures again how gradients are sent."""
-    folder: Path = field(init=False)
 
-    def __post_init__(self) -> None:
+    @property
+    def folder(self) -> Path:
         """The sweep's folder."""
-        self.folder = Path(self.record["folder"])
+        return Path(self.record["folder"])
 
     def clear_leftover(self) -> None:
         """Remove what earlier commands left running or could not remove."""
@@ -83,15 +82,8 @@ class Bench:
         self._energy(run, summary, samples)
         succeeded = summary["state"] == SUCCEEDED
         hosts = host_labels.host_names(self.record["hosts"][: trial.workers])
-        end_to_end, training, rate = ((summary[key] if succeeded else None) for key in MEASURED)
-        return Timing(
-            **asdict(trial),
-            seconds_end_to_end=end_to_end,
-            seconds_training=training,
-            images_per_s=rate,
-            state=SUCCEEDED if succeeded else FAILED,
-            hosts=" ".join(hosts),
-        )
+        measured = {key: summary[key] if succeeded else None for key in MEASURED}
+        return Timing(**asdict(trial), **measured, state=SUCCEEDED if succeeded else FAILED, hosts=" ".join(hosts))
 
     def _energy(self, run: str, summary: dict[str, Any], samples: list[Sample]) -> None:
         if self.meter and summary["state"] == SUCCEEDED:
@@ -108,10 +100,6 @@ class Bench:
         """The end of the output of a trial's command."""
         return "\n".join(f"  {line}" for line in last_lines(self._log(run), count))
 
-    def put(self, row: Timing) -> None:
-        """Record a row."""
-        timings.put(self.folder / timings.FILE, row)
-
     def _launch(self, run: str, options: dict[str, Any], meanwhile: Callable[[float], None]) -> dict[str, Any]:
         local, begun = self._local(run), time.monotonic()
         # Results of a failed try would make this one a continuation.
@@ -122,7 +110,7 @@ class Bench:
         write_json(self._mark(run), {"workers": workers})
         code = self._play("trial", run, options, lambda: meanwhile(time.monotonic() - begun))
         summary = run_results.read_summary(local)
-        for name in LEFTOVERS:
+        for name in ("checkpoints", "state"):
             shutil.rmtree(local / name, ignore_errors=True)
         if code != 0:
             self._remove(run, workers)

@@ -12,7 +12,7 @@ BYTES = 14_754_856
 IMAGES = 40_000
 START_UP_S = 10.0
 AT_100_MBIT = 8e-8
-"""Seconds a byte."""
+"""Seconds per byte."""
 WEAK_WORK = Work(WEAK, 64, BYTES)
 STRONG_WORK = Work(STRONG, 320, BYTES)
 

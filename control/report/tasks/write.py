@@ -7,7 +7,7 @@ from typing import Any
 from ansible.utils.display import Display
 
 from control import command_line, project, text
-from control.children import Interrupted, Playbook, heeding_signals
+from control.children import Interrupted, Playbook, heeding_signals, last_lines
 from control.command_line import as_typed
 from control.operator_variables import boolean
 from control.progress import Line
@@ -49,8 +49,8 @@ class Write(Task):
         beside = None if self.check_mode else request.subject
         with tempfile.TemporaryDirectory(prefix=".part-report-", dir=beside) as folder:
             report.make(request, Path(folder))
-            what = report.changes if self.check_mode else report.place
-            return what(Path(folder), request.folder)
+            what = report.changes if self.check_mode else report.put_changed
+            return what(Path(folder), request.folder, report.OURS)
 
     def _evaluate(self, run: facts.Run) -> str:
         """Evaluate what the report lacks, if the hosts are available; returns what prevented it, or an empty string."""
@@ -65,9 +65,8 @@ class Write(Task):
         log = project.PRIVATE / "report" / f"evaluate-{run.name}.log"
         log.unlink(missing_ok=True)
         numbers = ",".join(map(str, epochs))
-        child = Playbook(
-            str(project.ROOT / "evaluate.yml"), {**command_line.inventory_overrides("report"), "run": run.name, "epoch": numbers}, log
-        )
+        variables = {**command_line.inventory_overrides("report"), "run": run.name, "epoch": numbers}
+        child = Playbook(str(project.ROOT / "evaluate.yml"), variables, log)
         line = Line(Display(), command_line.terminal())
         try:
             with heeding_signals() as asked:
@@ -75,16 +74,9 @@ class Write(Task):
         except Interrupted:
             raise LockstepError(f"run={run.name}: interrupted while evaluating its test images; run report.yml again to continue") from None
         line.end()
-        return _trouble(run, log) if code else ""
-
-
-def _trouble(run: facts.Run, log: Path) -> str:
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    last = "\n".join(f"  {line}" for line in lines[-LAST_LINES:])
-    return (
-        f"{run.name}: its test images could not be evaluated, so the report lists what is missing; "
-        f"-e evaluate=false skips this. The last lines of {project.relative(log)}:\n{last}"
-    )
+        last = "\n".join(f"  {line}" for line in last_lines(log, LAST_LINES))
+        why = f"{run.name}: its test images could not be evaluated, so the report lists what is missing; -e evaluate=false skips this"
+        return f"{why}. The last lines of {project.relative(log)}:\n{last}" if code else ""
 
 
 def chosen_runs(asked: Any, of_sweep: Path | None = None) -> list[Path]:
@@ -122,18 +114,13 @@ def _told(request: report.Request, changed: list[str], check: bool) -> str:
     archive, where = request.folder / f"{request.subject.name}.zip", project.relative(request.folder)
     size = f"  ({archive.stat().st_size / 1e6:,.1f} MB)" if archive.is_file() else ""
     beside = f", with sweep {request.sweep.name}" if request.sweep and request.runs else ""
-    head = f"Report of {', '.join(request.names)}{beside}: {_what(changed, check)}"
+    what = f"{'would write' if check else 'written'} {', '.join(changed)}" if changed else "nothing has changed since it was written"
+    head = f"Report of {', '.join(request.names)}{beside}: {what}"
     pairs = [("to read", f"{where}/README.md"), ("page", f"{where}/index.html"), ("to hand in", f"{where}/{archive.name}{size}")]
     lacking = [(f"test images of {run.name}", accuracy.evaluation(run)) for run in request.runs if run.testable()]
     more = [("curves", "ansible-playbook tensorboard.yml")] if request.runs else [("train", "ansible-playbook train.yml")]
     commands = [*lacking, *_others(request), *more]
     return f"{head}\n{text.fields(pairs)}\n\n{text.next_commands(commands)}"
-
-
-def _what(changed: list[str], check: bool) -> str:
-    if not changed:
-        return "nothing has changed since it was written"
-    return f"{'would write' if check else 'written'} {', '.join(changed)}"
 
 
 def _others(request: report.Request) -> list[tuple[str, str]]:

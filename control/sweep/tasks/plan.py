@@ -10,6 +10,7 @@ from typing import Any
 
 from control import children, command_line, host_labels, project
 from control.campaign import SUMMARY, alone, check_name, other_hosts, refuse_other, remaining
+from control.doctor.prediction import bytes_per_step
 from control.operator_variables import boolean, integer
 from control.runs import planning
 from control.runs.plan import overrides
@@ -42,7 +43,10 @@ class Plan(Task):
         if "meter" in options:
             meter.watts(str(options["meter"]))
         if not boolean("measure", options.get("measure", True)):
-            name = sweep.find(project.sweeps(), str(options["sweep"])) if "sweep" in options else _latest()
+            names = project.sweeps()
+            if not names and "sweep" not in options:
+                raise ConfigError("there is no sweep yet; measure one with: ansible-playbook sweep.yml")
+            name = sweep.find(names, str(options["sweep"])) if "sweep" in options else names[-1]
             found_sweep = {"name": name, "folder": str(project.SWEEPS / name), "trials": []}
             return {"ansible_facts": {"sweep_found": found_sweep, "cluster": planning.hosts(self.task_vars), "run_options": options}}
         return self._measuring(options)
@@ -55,14 +59,23 @@ class Plan(Task):
         hosts = planning.hosts(self.task_vars)
         choice = self._choice(options, hosts)
         options = with_choice(options, choice)
-        name = str(options.get("sweep", default_name(str(options.get("config", "lecture_cnn")), _inventory())))
+        given = command_line.inventory()
+        inventory = given.parent.name if given.is_file() else given.name
+        name = str(options.get("sweep", default_name(str(options.get("config", "lecture_cnn")), inventory)))
         check_name("sweep", name, sweep.LONGEST_NAME)
         folder = project.SWEEPS / name
         config = resolve(options, folder)
         wanted = wants(options, len(hosts))
         record_before = check_same(folder, name, config, hosts, options)
         plan = self._plan(name, config, hosts, max(wanted.workers), options.get("remeasure", False))
-        record = {**new_record(name, options, config, hosts), **record_before, **facts_of(plan)}
+        record = {
+            **new_record(name, options, config, hosts),
+            **record_before,
+            "gradient_bytes": bytes_per_step(plan["parameters"]["trainable"]),
+            "train_images": plan["counts"]["train_images"],
+            "dataset": plan["dataset"]["digest"],
+            "code": plan["code"],
+        }
         check_same_facts(name, record_before, record)
         trials = sweep.order(wanted, record["seed"])
         left = remaining(trials, timings.read(folder / timings.FILE))
@@ -134,16 +147,6 @@ def resolve(options: dict[str, Any], folder: Path) -> Config:
     return configs.build(configs.override(raw, given | dict.fromkeys(FIXED)))
 
 
-def facts_of(plan: dict[str, Any]) -> dict[str, Any]:
-    """The plan's facts about a step and about what is trained."""
-    return {
-        "gradient_bytes": plan["parameters"]["trainable"] * 4,
-        "train_images": plan["counts"]["train_images"],
-        "dataset": plan["dataset"]["digest"],
-        "code": plan["code"],
-    }
-
-
 def wants(options: dict[str, Any], hosts: int) -> Wanted:
     """What to measure."""
     every = sweep.numbers("checkpoint_every", options.get("checkpoint_every", "0"), least=0)
@@ -153,7 +156,10 @@ def wants(options: dict[str, Any], hosts: int) -> Wanted:
     if max(workers) > hosts:
         raise ConfigError(f"workers={options.get('workers')}: the inventory has {hosts} hosts; add hosts or ask for fewer")
     repeats, epochs = (integer(key, options.get(key, 3)) for key in ("repeats", "epochs"))
-    return Wanted(workers, repeats, epochs, every, sweep.scaling(str(options.get("scaling", WEAK))))
+    scaling = str(options.get("scaling", WEAK))
+    if scaling not in (WEAK, STRONG):
+        raise ConfigError(f"scaling={scaling}: expected weak (every worker keeps its batch) or strong (the global batch stays)")
+    return Wanted(workers, repeats, epochs, every, scaling)
 
 
 def new_record(name: str, options: dict[str, Any], config: Config, hosts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -191,9 +197,8 @@ def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, An
 def check_same_facts(name: str, record_before: dict[str, Any], record: dict[str, Any]) -> None:
     """Refuse to mix measurements of another trainer or other images."""
     words = {"dataset": "dataset", "code": "trainer (its code has changed)"}
-    refuse_other(
-        "sweep", name, [word for key, word in words.items() if record_before.get(key) and record[key] and record_before[key] != record[key]]
-    )
+    changed = [word for key, word in words.items() if record_before.get(key) and record[key] and record_before[key] != record[key]]
+    refuse_other("sweep", name, changed)
 
 
 def default_name(config: str, inventory: str) -> str:
@@ -213,15 +218,3 @@ def watts(options: dict[str, Any]) -> float | None:
     if not 0 < value < float("inf"):
         raise ConfigError(f"watts_per_node={options['watts_per_node']}: expected the watts that one host takes while it trains, as in 6.4")
     return value
-
-
-def _inventory() -> str:
-    given = command_line.inventory()
-    return given.parent.name if given.is_file() else given.name
-
-
-def _latest() -> str:
-    names = project.sweeps()
-    if not names:
-        raise ConfigError("there is no sweep yet; measure one with: ansible-playbook sweep.yml")
-    return names[-1]

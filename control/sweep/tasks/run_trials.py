@@ -58,7 +58,7 @@ class RunTrials(Task):
         pace = sweep.pace(timings.read(bench.folder / timings.FILE))
         for number, trial in enumerate(self.trials, 1):
             row = self._trial(bench, pace, number, trial)
-            bench.put(row)
+            timings.put(bench.folder / timings.FILE, row)
             self.line.print(sweep_text.measured(number, len(self.trials), row, pace, self.trials[number:]))
 
     def _trial(self, bench: Bench, pace: Pace, number: int, trial: Trial) -> Timing:

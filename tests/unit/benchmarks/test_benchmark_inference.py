@@ -163,7 +163,7 @@ def test_no_core_is_left_for_a_second_device():
     assert answer(four(1000, 900), {1: 1.9, 2: 1.9}, idle=0.1) == (
         "2 devices are slower than 1 device at a batch of 512, 0.90 times the images/s (0.80 to 0.90 times over all batches): "
         "1 device keeps 1.9 of 2 cores busy and leaves 0.1 idle, too little for another; 2 keep 1.9 busy; "
-        "all share TensorFlow's one pool of 2 threads; and cutting a batch in 2 costs 2.00 ms a call."
+        "all share TensorFlow's one pool of 2 threads; and cutting a batch in 2 costs 2.00 ms per call."
     )
 
 
@@ -171,7 +171,7 @@ def test_a_second_device_takes_the_idle_core():
     assert answer(four(1000, 1700), {1: 1.0, 2: 1.8}, idle=0.9, processor=inference.Processor("CPU", 2, 1)) == (
         "2 devices predict 1.70 times the images/s of 1 device at a batch of 512 (0.80 to 1.70 times over all batches): "
         "1 device keeps 1.0 of 2 cores busy and leaves 0.9 idle; 2 keep 1.8 busy; "
-        "all share TensorFlow's one pool of 1 thread; and cutting a batch in 2 costs 2.00 ms a call."
+        "all share TensorFlow's one pool of 1 thread; and cutting a batch in 2 costs 2.00 ms per call."
     )
 
 
@@ -194,7 +194,7 @@ def test_cutting_that_costs_nothing():
 
 def test_gpus_have_hardware_of_their_own():
     said = answer(four(1000, 1900), {1: 1.0, 2: 1.0}, processor=inference.Processor("GPU", 8, 8))
-    assert said.endswith(": each device has hardware and memory of its own; cutting a batch in 2 costs 2.00 ms a call.")
+    assert said.endswith(": each device has hardware and memory of its own; cutting a batch in 2 costs 2.00 ms per call.")
 
 
 def test_one_number_of_devices_says_nothing():
@@ -212,9 +212,9 @@ def test_single_passes_are_never_told_apart():
 def test_the_table_and_the_file():
     found = inference.cells(passes({(1, 32): [1000, 3000], (2, 32): [1600, 1600]}, {1: 1.0, 2: 1.5}, idle=0.25))
     assert inference.shown(found) == (
-        "  batch  devices  images/s (median)   mean  ± deviation  ms a call  busy cores  idle cores\n"
-        "     32        1              2,000  2,000        1,414      21.33         1.0         0.2\n"
-        "     32        2              1,600  1,600            0      20.00         1.5         0.2"
+        "  batch  devices  images/s (median)   mean  ± deviation  ms per call  busy cores  idle cores\n"
+        "     32        1              2,000  2,000        1,414        21.33         1.0         0.2\n"
+        "     32        2              1,600  1,600            0        20.00         1.5         0.2"
     )
     assert inference.as_dicts(found)[1] == {
         "devices": 2,

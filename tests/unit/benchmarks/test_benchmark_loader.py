@@ -258,9 +258,9 @@ def test_whether_training_would_decode_at_all():
 
 def test_the_table():
     assert loader.shown(loader.rows(passes({1: [500, 500], 2: [1000, 800]}))) == (
-        "  loaders  seconds a pass (mean)  ± deviation  median  images/s (median)  times 1  busy cores  idle cores\n"
-        "        1                   2.00         0.00    2.00                500     1.00         0.5         0.2\n"
-        "        2                   1.12         0.18    1.12                900     1.80         1.0         0.2"
+        "  loaders  seconds per pass (mean)  ± deviation  median  images/s (median)  times 1  busy cores  idle cores\n"
+        "        1                     2.00         0.00    2.00                500     1.00         0.5         0.2\n"
+        "        2                     1.12         0.18    1.12                900     1.80         1.0         0.2"
     )
 
 

@@ -380,12 +380,12 @@ class TestResults:
     def test_the_table_shows_who_failed(self, results):
         assert peers_results.terminal_table(results, "1gbit", 5) == (
             "5 workers, 1 Gbit/s\n"
-            "  system    ms a step   from     to  images/s  of ideal  of best peer  MB sent  wire ms  CPU ms  rounds\n"
-            "  ideal         128.0   80.0  160.0     2,500      100%          2.50     0.00      0.0    30.0       3\n"
-            "  lockstep      160.0  133.3  177.8     2,000       80%          2.00     0.25      2.0    30.0       3\n"
-            "  ddp           320.0  266.7  320.0     1,000       40%          1.00    14.75    118.0    30.0       3\n"
-            "  stock         355.6  355.6  355.6       900       36%          0.90    14.75    118.0    30.0       1\n"
-            "  horovod      failed      -      -         -         -             -        -        -       -       0"
+            "  system    ms per step   from     to  images/s  of ideal  of best peer  MB sent  wire ms  CPU ms  rounds\n"
+            "  ideal           128.0   80.0  160.0     2,500      100%          2.50     0.00      0.0    30.0       3\n"
+            "  lockstep        160.0  133.3  177.8     2,000       80%          2.00     0.25      2.0    30.0       3\n"
+            "  ddp             320.0  266.7  320.0     1,000       40%          1.00    14.75    118.0    30.0       3\n"
+            "  stock           355.6  355.6  355.6       900       36%          0.90    14.75    118.0    30.0       1\n"
+            "  horovod        failed      -      -         -         -             -        -        -       -       0"
         )
 
     def test_failures_each_once_with_the_places(self, results):

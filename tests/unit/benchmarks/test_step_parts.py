@@ -36,7 +36,7 @@ def test_parts_are_medians_and_what_is_left_is_tensorflows(results):
     assert list(found) == ["5 workers, link none"]
     (place, systems), *_ = found.items()
     lines = step_parts.table(place, systems).splitlines()
-    assert lines[0] == "5 workers, link none, milliseconds a step"
+    assert lines[0] == "5 workers, link none, milliseconds per step"
     assert [line.split()[-2:] for line in lines[2:]] == [
         ["45.0", "130.0"],
         ["40.0", "-"],

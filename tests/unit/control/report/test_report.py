@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from control import plots, project, text
-from control.report import accuracy, archive, comparison, facts, render, report, settings, steps, sweeps, trained, words
+from control.report import accuracy, archive, blocks, comparison, facts, render, report, settings, sweeps, trained
 from control.report.blocks import Table
 from control.report.tasks import write as write_report
 from control.runs import evaluations
@@ -65,13 +65,12 @@ def text_of(section):
 
 
 def test_numbers_in_sentences():
-    assert [words.spent(seconds) for seconds in (0.4, 95.2, 119.6, 182.3, 4380)] == ["0 s", "95 s", "2 min 0 s", "3 min 2 s", "1 h 13 min"]
-    assert (words.percent(0.58561), words.points(-0.0104)) == ("58.56%", "1.04 points")
+    assert [blocks.spent(seconds) for seconds in (0.4, 95.2, 119.6, 182.3, 4380)] == ["0 s", "95 s", "2 min 0 s", "3 min 2 s", "1 h 13 min"]
+    assert (blocks.percent(0.58561), blocks.points(-0.0104)) == ("58.56%", "1.04 points")
     assert [text.listed(list("abc"[:n])) for n in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
     assert [text.count(n, "epoch") for n in (1, 2, 1200)] == ["1 epoch", "2 epochs", "1,200 epochs"]
-    assert [words.moved(0.5, to) for to in (0.6, 0.4, 0.50001)] == ["rose", "fell", "stayed"]
-    assert words.moment("2026-11-21T05:26:16+02:00") == "2026-11-21 03:26 UTC"
-    assert words.code("a`b\nc") == "`a'b c`"
+    assert blocks.moment("2026-11-21T05:26:16+02:00") == "2026-11-21 03:26 UTC"
+    assert blocks.code("a`b\nc") == "`a'b c`"
 
 
 # --- what is read
@@ -600,13 +599,13 @@ def test_the_time_of_the_command_beside_that_of_training(tmp_path):
 
 
 def test_no_section_without_steps_taken_apart(run):
-    assert steps.sections(run, 2, "split.png") == []
+    assert trained.steps(run, 2, "split.png") == []
 
 
 def test_steps_in_the_order_of_rank(run):
     write_split(run.folder, "node02", (1.0, 80.0, 3.0, 10.0, 6.0))
     write_split(run.folder, "node01", (1.0, 50.0, 3.0, 40.0, 6.0))
-    section = steps.sections(run, 2, "split.png")[0]
+    section = trained.steps(run, 2, "split.png")[0]
     assert [row[0] for row in section.blocks[1].rows] == ["node01", "node02"]
     assert section.blocks[1].rows[1] == ["node02", "1.0", "80.0", "3.0", "10.0", "6.0", "90.0", "100.0"]
     assert text_of(section).startswith("node02 is the slowest: 90 ms of its own work per step, 1.50 times that of node01;")
@@ -888,7 +887,7 @@ def files(folder):
 
 
 def put(tmp_path, made_request, number):
-    return report.place(compose(made_request, tmp_path / f"made {number}"), made_request.folder)
+    return report.put_changed(compose(made_request, tmp_path / f"made {number}"), made_request.folder, report.OURS)
 
 
 @pytest.mark.usefixtures("sketched")
@@ -926,7 +925,7 @@ def test_pictures_of_an_earlier_report_go_and_a_users_files_stay(tmp_path, run):
 def test_looking_at_the_changes_writes_nothing(tmp_path, run):
     asked = request(tmp_path, [run])
     into = compose(asked, tmp_path / "made")
-    assert report.changes(into, asked.folder) == ["README.md", "first.zip", "history-first.png", "index.html"]
+    assert report.changes(into, asked.folder, report.OURS) == ["README.md", "first.zip", "history-first.png", "index.html"]
     assert not asked.folder.exists()
 
 
@@ -976,7 +975,6 @@ def test_a_sweep_is_named_or_has_the_runs_name(runs, tmp_path):
     assert write_report.chosen_sweep(None) is None
     assert write_report.chosen_sweep("pi") == tmp_path / "sweeps/pi"
     assert write_report._sweep_of_that_name([one]) is None
-    assert write_report._sweep_of_that_name([facts.read(runs / "one")]) is None
     make_sweep(tmp_path / "sweeps", "one")
     assert write_report._sweep_of_that_name([one]) == tmp_path / "sweeps/one"
     with pytest.raises(ConfigError, match=r"^sweep=pie: no such sweep \(did you mean pi\?\); there are: one, pi$"):

@@ -24,8 +24,12 @@ SPLIT = {
 }
 
 
+def studies(rows, works, sweep="", own=None):
+    return [advice.study(group, work, sweep, own) for work, group in advice.groups(rows, works)]
+
+
 def analysis(rows, extras=NOTHING, works=WORKS):
-    return advice_text.analysis(advice.studies(rows, works, "pi"), rows, extras)
+    return advice_text.analysis(studies(rows, works, "pi"), rows, extras)
 
 
 def answer(rows, extras=NOTHING, works=WORKS):
@@ -64,18 +68,18 @@ def advised(rows, work=WEAK_WORK):
     ],
 )
 def test_workers_are_added_as_long_as_they_are_worth_it(rates, workers):
-    assert advice.best(rates) == workers
+    assert advice.best(dict(enumerate(rates, 1))) == workers
 
 
 def test_perfect_scaling_uses_all_of_many_workers():
-    assert advice.best([100.0 * n for n in range(1, 101)]) == 100
+    assert advice.best({n: 100.0 * n for n in range(1, 101)}) == 100
 
 
 def test_the_count_begins_at_the_fewest_measured():
-    assert advice.best([100, 120, 121], fewest=3) == 4
+    assert advice.best({3: 100, 4: 120, 5: 121}) == 4
     # The eighth must bring half of 1/7 only.
-    assert advice.best([100, 107.5], fewest=7) == 8
-    assert advice.best([100, 107.5], fewest=2) == 2
+    assert advice.best({7: 100, 8: 107.5}) == 8
+    assert advice.best({2: 100, 3: 107.5}) == 2
 
 
 def test_without_communication_use_all():
@@ -110,7 +114,7 @@ def test_at_100_mbit_use_one():
         "and at 100 Mbit/s 1.89 s."
     )
     assert times == (
-        "From launch to end, 3 epochs took the least time with 1 worker: 154.4 s (median). Weak scaling: 64 images a worker and step, "
+        "From launch to end, 3 epochs took the least time with 1 worker: 154.4 s (median). Weak scaling: 64 images per worker and step, "
         "14.8 MB of gradients; trials of 3 epochs, state saved at the end of an epoch."
     )
 
@@ -130,7 +134,7 @@ def test_a_known_best_number_in_between():
         "the 5th slows it down, -9% [-9, -9]. All resamples of the measurements give this answer."
     )
     assert times == (
-        "From launch to end, 3 epochs took the least time with 3 workers: 91.5 s (median). Strong scaling: 320 images a step, "
+        "From launch to end, 3 epochs took the least time with 3 workers: 91.5 s (median). Strong scaling: 320 images per step, "
         "shared by all workers, 14.8 MB of gradients; trials of 3 epochs, state saved at the end of an epoch."
     )
 
@@ -205,7 +209,7 @@ def test_a_slow_fourth_host_is_named():
 def test_what_working_together_costs_at_all_is_named():
     rows = trials(lambda n: 0.08 + (0.05 if n > 1 else 0))
     assert answer(rows)[1].endswith(
-        "Working together at all costs 50 ms [50, 50] a step, however many workers there are; "
+        "Working together at all costs 50 ms [50, 50] per step, however many workers there are; "
         "a second host that is slower than the first looks the same."
     )
     assert "| bytes | working together | error |" in analysis(rows)
@@ -243,11 +247,11 @@ def test_a_refusal_stands_where_the_answer_would_and_medians_are_told():
         "The repeats of 4 workers lie 170% apart. Measure more often, with no other work on the hosts: "
         "`ansible-playbook sweep.yml -e sweep=pi -e workers=1-5 -e repeats=10 -e epochs=3`"
     )
-    study = advice.studies(rows, WORKS, "pi")[0]
+    study = studies(rows, WORKS, "pi")[0]
     rates = ", ".join(f"{row['workers']}: {row['images_per_s']['median']:,.0f}" for row in advice.measured(study))
     assert medians.startswith(f"From the medians alone, with no account of noise: {advice.by_medians(study)} worker")
     assert f"(median images/s by workers: {rates})." in medians
-    assert about.startswith("Weak scaling: 64 images a worker and step")
+    assert about.startswith("Weak scaling: 64 images per worker and step")
     text = analysis(rows)
     assert "## Measured: weak scaling" in text
     assert "## The model of a step" not in text
@@ -270,7 +274,7 @@ def test_a_trial_that_lacks_a_value():
         match=r"^timings\.csv: trial 3 of 2 workers is SUCCEEDED without seconds_training, images_per_s; "
         r"remove its line to measure it anew$",
     ):
-        advice.studies(rows, WORKS)
+        studies(rows, WORKS)
 
 
 def test_one_measured_number():
@@ -292,7 +296,7 @@ def test_no_trial_succeeded():
         "- 1 worker, repeat 1, weak scaling, 3 epochs, state saved at the end of an epoch: FAILED\n"
         "- 2 workers, repeat 1, weak scaling, 3 epochs, state saved at the end of an epoch: FAILED"
     )
-    json.dumps(advice.as_dict(advice.studies(rows, WORKS), rows, NOTHING), allow_nan=False)
+    json.dumps(advice.as_dict(studies(rows, WORKS), rows, NOTHING), allow_nan=False)
 
 
 def test_failed_trials_change_nothing_but_their_list():
@@ -330,7 +334,7 @@ def test_table_of_the_model():
 
 
 def test_errors_of_the_model_are_against_the_median():
-    study = advice.studies(trials(step(0.08, 0.002, 8e-9), noise=0.02), WORKS)[0]
+    study = studies(trials(step(0.08, 0.002, 8e-9), noise=0.02), WORKS)[0]
     for row in advice.modelled(study):
         assert row["error_percent"] == pytest.approx((row["model_ms"] / row["measured_ms"] - 1) * 100)
         assert row["model_ms"] == pytest.approx(row["own_work_ms"] + row["messages_ms"] + row["bytes_ms"] + row["jump_ms"])
@@ -358,7 +362,7 @@ def test_the_wire():
         [
             "In a step of 5 workers each sends and receives 23.6 MB. That alone takes:",
             "",
-            "| link | ms a step |",
+            "| link | ms per step |",
             "| --- | ---: |",
             "| 100 Mbit/s | 1,888.6 |",
             "| 1 Gbit/s | 188.9 |",
@@ -426,14 +430,14 @@ def test_welch():
 
 def test_energy_is_an_estimate_or_measured_and_says_which():
     rows = [timing(n, repeat, 1000.0 * n) for n in (1, 2) for repeat in (1, 2)]
-    # Training takes 40 s an epoch with one worker, 20 s with two; 5 W each.
+    # Training takes 40 s per epoch with one worker, 20 s with two; 5 W each.
     assert section(analysis(rows, Extras(watts_per_node=5.0)), "Energy: weak scaling") == "\n".join(
         [
-            "All hosts together, mean ± standard deviation. 1 worker needed the least, 200 J an epoch (median; "
+            "All hosts together, mean ± standard deviation. 1 worker needed the least, 200 J per epoch (median; "
             "estimate from watts_per_node). "
             "The meter counts whole trials, start-up included; the estimate counts training alone.",
             "",
-            "| workers | trials | joules an epoch | source |",
+            "| workers | trials | joules per epoch | source |",
             "| ---: | ---: | ---: | --- |",
             "| 1 | 2 | 200 ± 0 | estimate from watts_per_node |",
             "| 2 | 2 | 200 ± 0 | estimate from watts_per_node |",
@@ -475,17 +479,17 @@ def test_both_scalings_have_their_own_answer_and_tables():
 
 def test_the_group_with_most_numbers_of_workers_is_studied():
     rows = [*trials(step(0.08), counts=(1, 2, 3)), *saved(50, *range(110, 120), workers=3)]
-    assert {row.checkpoint_every for row in advice.studies(rows, WORKS)[0].rows} == {0}
+    assert {row.checkpoint_every for row in studies(rows, WORKS)[0].rows} == {0}
     often = [dataclasses.replace(row, checkpoint_every=50) for row in trials(step(0.08))]
-    assert {row.checkpoint_every for row in advice.studies([*rows, *often], WORKS)[0].rows} == {50}
+    assert {row.checkpoint_every for row in studies([*rows, *often], WORKS)[0].rows} == {50}
     rare = [dataclasses.replace(row, checkpoint_every=1000) for row in trials(step(0.08))]
-    assert {row.checkpoint_every for row in advice.studies([*often, *rare], WORKS)[0].rows} == {1000}
+    assert {row.checkpoint_every for row in studies([*often, *rare], WORKS)[0].rows} == {1000}
 
 
 def test_everything_is_in_the_summary():
     rows = [*trials(step(0.08, 0.002, 8e-9), noise=0.01), lost(timing(5, 4, 1.0)), *saved(50, 110, 111)]
     extras = Extras(mbit_s=941.0, watts_per_node=5.0, split=SPLIT)
-    found = json.loads(json.dumps(advice.as_dict(advice.studies(rows, WORKS, "pi"), rows, extras), allow_nan=False))
+    found = json.loads(json.dumps(advice.as_dict(studies(rows, WORKS, "pi"), rows, extras), allow_nan=False))
     study = found["studies"][0]
     assert (study["scaling"], study["batch"], study["epochs"], study["checkpoint_every"]) == ("weak", 64, 3, 0)
     assert study["refusal"] is None
@@ -499,7 +503,7 @@ def test_everything_is_in_the_summary():
     assert found["failed"] == [{"scaling": "weak", "checkpoint_every": 0, "epochs": 3, "workers": 5, "repeat": 4}]
     assert [row["checkpoint_every"] for row in found["checkpoints"]] == [0, 50]
     assert found["split_ms"]["2"]["node2"]["forward_backward"] == 99.0
-    refused = advice.as_dict(advice.studies(noise_only(0), WORKS, "pi"), noise_only(0), NOTHING)["studies"][0]
+    refused = advice.as_dict(studies(noise_only(0), WORKS, "pi"), noise_only(0), NOTHING)["studies"][0]
     assert (refused["answer"], refused["fit"], refused["model"]) == (None, None, [])
     assert refused["refusal"].startswith("images/s of 1 worker are 786")
 
@@ -542,7 +546,7 @@ def test_a_sweep_of_saved_states_answers_that_question_and_no_other():
     assert re.fullmatch(
         r"Training time with the state saved, against every 1,000 steps: every 50 steps \+10\.0% \[9\.\d, 10\.\d\] \(4 workers\)\.", said
     )
-    assert advice_text.answers(advice.studies(rows, WORKS), rows, NOTHING) == said
+    assert advice_text.answers(studies(rows, WORKS), rows, NOTHING) == said
     assert "**No answer**" not in text
     assert text.count("## What saved states cost") == 1
     assert not advice_text.about_saved_states([*rows, *saved(50, 110, workers=3)])
@@ -557,7 +561,7 @@ def test_every_group_of_saved_states_is_named_after_the_answer():
     assert re.sub(r"[+-][\d.]+%", "P", said[-1]) == " ".join(
         f"Training time with the state saved, against at the end of an epoch: {every} ({workers} workers)." for workers in (2, 4)
     )
-    assert advice_text.answers(advice.studies(rows, WORKS, "pi"), rows, NOTHING) == "\n\n".join(said)
+    assert advice_text.answers(studies(rows, WORKS, "pi"), rows, NOTHING) == "\n\n".join(said)
 
 
 def test_groups_of_saved_states_say_in_what_they_differ():
@@ -574,7 +578,7 @@ def test_groups_of_saved_states_say_in_what_they_differ():
 
 def test_own_work_is_a_column_and_its_source_is_said():
     rows = trials(step(0.08, 0.002, 8e-9))
-    found = advice.studies(rows, WORKS, "pi", own=lambda group: own_work(0.08, (2, 3)) if group == rows else {})
+    found = studies(rows, WORKS, "pi", own=own_work(0.08, (2, 3)))
     lines = section(advice_text.analysis(found, rows, NOTHING), "The model of a step: weak scaling").splitlines()
     assert lines[0].endswith(
         "measured: the median. Own work apart: of the slowest host in profiled steps, without compression; c is fitted to it, too. "
@@ -586,11 +590,3 @@ def test_own_work_is_a_column_and_its_source_is_said():
     assert lines[6].startswith("| 3 | 245.4 | 245.4 | 80.0 | 80.0 | 8.0 | 157.4 | ")
     summary = advice.as_dict(found, rows, NOTHING)["studies"][0]["model"]
     assert [row["own_work_measured_ms"] for row in summary] == [None, 80.0, 80.0, None, None]
-
-
-def test_own_work_is_asked_of_the_group_that_is_studied():
-    often = [dataclasses.replace(row, checkpoint_every=50) for row in trials(step(0.08), counts=(1, 2, 3))]
-    strong = trials(strong_step(0.4, a=0.02), work=STRONG_WORK)
-    main, asked = trials(step(0.08)), []
-    advice.studies([*often, *main, *strong], WORKS, own=lambda group: asked.append(list(group)) or {})
-    assert asked == [main, strong]

@@ -133,12 +133,9 @@ def width(interval):
     return interval[1] - interval[0]
 
 
-def test_the_same_seed_gives_the_same_intervals():
+def test_the_same_rows_give_the_same_intervals():
     rows = trials(step(**MIDDLE), noise=0.03)
-    first, again, other = (fit(rows, WEAK_WORK, seed=seed).interval("step_s", 5) for seed in (0, 0, 1))
-    assert first == again
-    assert first != other
-    assert first == pytest.approx(other, rel=0.05)
+    assert fit(rows, WEAK_WORK).interval("step_s", 5) == fit(rows, WEAK_WORK).interval("step_s", 5)
 
 
 def test_the_order_of_the_rows_does_not_matter():
@@ -310,11 +307,10 @@ def test_refused_when_every_gain_is_open():
 
 
 def test_refused_without_any_trial():
-    expected = f"no trial succeeded; the model of a step needs 3 different numbers of workers. {AGAIN} -e repeats=3"
-    assert refusal([]) == expected
-    assert refusal([], sweep="") == expected.replace(" -e sweep=pi", "")
     failed = [lost(row) for row in trials(strong_step(0.1), work=STRONG_WORK)]
-    assert refusal(failed, STRONG_WORK) == f"{expected} -e epochs=3 -e scaling=strong"
+    assert refusal(failed, STRONG_WORK) == (
+        f"no trial succeeded; the model of a step needs 3 different numbers of workers. {AGAIN} -e repeats=3 -e epochs=3 -e scaling=strong"
+    )
 
 
 @pytest.mark.parametrize(("counts", "named", "asked"), [((4,), "4", "1-4"), ((1, 2), "1 and 2", "1-3"), ((2, 7), "2 and 7", "1-7")])
@@ -350,7 +346,6 @@ def test_the_command_that_measures_more():
     assert scaling.again([*strong, lost(timing(6, 1, 1.0, "strong"))], "pi", 4) == (
         f"{AGAIN} -e workers=1,4,6 -e repeats=4 -e epochs=3 -e scaling=strong"
     )
-    assert scaling.again([], "pi", 3) == f"{AGAIN} -e repeats=3"
 
 
 # --- own work, from profiled steps

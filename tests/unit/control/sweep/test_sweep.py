@@ -49,12 +49,6 @@ def test_names_that_are_refused(name):
         campaign.check_name("sweep", name, sweep.LONGEST_NAME)
 
 
-def test_scaling_is_weak_or_strong():
-    assert [sweep.scaling(text) for text in ("weak", "strong")] == ["weak", "strong"]
-    with pytest.raises(ConfigError, match=r"^scaling=week: expected weak \(every worker keeps its batch\) or strong"):
-        sweep.scaling("week")
-
-
 def test_every_trial_comes_once_and_every_repeat_is_a_block():
     trials = order(WANTED, 17)
     assert len(trials) == len(set(trials)) == 15
