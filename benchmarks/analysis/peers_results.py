@@ -2,9 +2,9 @@
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.analysis.peers import IDEAL, OURS, PEER, REDUCED, SYSTEMS, Cell, bits_per_s
@@ -12,10 +12,11 @@ from control import campaign, text
 
 PARAMETERS = 3_688_714
 MEASURED, FAILED = "measured", "failed"
-DEFAULT = "{}"
-"""The variant in which this project chooses its reduction."""
 PEER_GONE = 75
 """Exit code of a worker that ended because another one ended."""
+WATCHED = "lockstep-parts"
+BOUNDS = {"in-step": "with nothing sent but 16 bytes, twice", "ideal": "with nothing sent, and nobody waited for"}
+REST = "TensorFlow: forward, backward, small layers' updates"
 ERRORS = ("Error", "error:", "Exception", "what():", "Fatal", "gone")
 HEADER = ("system", "ms a step", "from", "to", "images/s", "of ideal", "of best peer", "MB sent", "wire ms", "CPU ms", "rounds")
 
@@ -112,19 +113,7 @@ def telling(lines: Sequence[str]) -> str:
     return ((errors or text_lines)[-1] if text_lines else "no output")[:300]
 
 
-class Store(campaign.Store[Row]):
-    """results.csv, with seven digits."""
-
-    def put(self, path: Path, row: Row) -> None:
-        """Add a row, or replace the row of the same cell."""
-        super().put(path, replace(row, **{name: _rounded(value) for name, value in asdict(row).items()}))
-
-
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.7g}") if isinstance(value, float) and value < 1e9 else value
-
-
-STORE = Store(Row)
+STORE = campaign.Store(Row)
 
 
 @dataclass(frozen=True)
@@ -209,7 +198,7 @@ class Results:
 
     def blocks(self) -> list[tuple[str, int]]:
         """Links and numbers of workers that have points."""
-        return [(link, workers) for link in self.links for workers in self.workers if self.at(link, workers)]
+        return list(dict.fromkeys((link, workers) for link, workers, _ in self.points))
 
     def best(self, link: str, workers: int, kind: str) -> Point | None:
         """The fastest system of a kind in a block."""
@@ -217,12 +206,8 @@ class Results:
 
     def best_by_round(self, link: str, workers: int) -> dict[int, Row]:
         """The fastest peer of each round in a block; among similar peers it may change from round to round."""
-        fastest: dict[int, Row] = {}
-        for point in self.at(link, workers):
-            for row in point.rows if SYSTEMS[point.system].kind == PEER else ():
-                if (row.images_per_s or 0.0) > (fastest[row.round].images_per_s or 0.0 if row.round in fastest else 0.0):
-                    fastest[row.round] = row
-        return fastest
+        rows = [row for point in self.at(link, workers) if SYSTEMS[point.system].kind == PEER for row in point.rows]
+        return {row.round: row for row in sorted(rows, key=lambda row: row.images_per_s or 0.0)}
 
     def alone(self, system: str) -> Point | None:
         """A system with one worker, which is measured at only one link."""
@@ -235,22 +220,6 @@ class Results:
     def times_best(self, point: Point) -> tuple[float, float, float] | None:
         """Ratio of images/s to the fastest peer of each round: least, median, most."""
         return _ratio(point, self.best_by_round(point.link, point.workers))
-
-    def limit(self, point: Point) -> float | None:
-        """Upper bound on images/s with these bytes and this arithmetic: the slower of computing and sending, done at the same time.
-
-        None if the ideal was not measured.
-        """
-        ideal = self.best(point.link, point.workers, IDEAL)
-        if ideal is None or ideal.seconds is None:
-            return None
-        batch = point.workers * self._batch(ideal)
-        return batch / max(ideal.seconds[1], point.wire or 0.0)
-
-    @staticmethod
-    def _batch(point: Point) -> float:
-        row = point.rows[0]
-        return (row.images_per_s or 0.0) * (row.seconds_step or 0.0) / row.workers
 
 
 def _ratio(point: Point, theirs: Mapping[int, Row]) -> tuple[float, float, float] | None:
@@ -311,33 +280,23 @@ def shown_link(link: str) -> str:
 
 
 def terminal_table(results: Results, link: str, workers: int) -> str:
-    """One block for the terminal."""
-    return f"{heading(link, workers)}\n{_aligned(HEADER, block_rows(results, link, workers))}"
-
-
-def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table with the first column left-aligned and numbers right-aligned."""
-    table = [header, *rows]
-    first, *widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    lines = [[row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], widths, strict=True))] for row in table]
-    return "\n".join("  " + "  ".join(line).rstrip() for line in lines)
+    """One block for the terminal: the first column left-aligned, numbers right-aligned."""
+    table = [HEADER, *block_rows(results, link, workers)]
+    first, *widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [[row[0].ljust(first), *map(str.rjust, row[1:], widths)] for row in table]
+    return "\n".join([heading(link, workers), *("  " + "  ".join(line) for line in lines)])
 
 
 def sentences(results: Results) -> list[str]:
     """Conclusions about this project: one sentence for the largest number of workers at each link, one for one worker."""
     texts = []
     for link, workers in results.blocks():
-        ours = _default(results, link, workers) or results.best(link, workers, OURS)
-        if ours is None or ours.images_per_s is None or workers not in (1, results.most):
-            continue
-        texts.append(_sentence(results, ours, heading(link, workers)))
+        # With default settings, not the variant that happens to be fastest.
+        default = results.points.get((link, workers, "lockstep"))
+        ours = default if default and default.rows else results.best(link, workers, OURS)
+        if ours and workers in (1, results.most):
+            texts.append(_sentence(results, ours, heading(link, workers)))
     return texts
-
-
-def _default(results: Results, link: str, workers: int) -> Point | None:
-    """This project with default settings, not the variant that happens to be fastest."""
-    ours = (point for point in results.at(link, workers) if point.rows and SYSTEMS[point.system].kind == OURS)
-    return next((point for point in ours if SYSTEMS[point.system].variant == DEFAULT), None)
 
 
 def _sentence(results: Results, ours: Point, where: str) -> str:
@@ -355,6 +314,43 @@ def _sentence(results: Results, ours: Point, where: str) -> str:
     return ", ".join(parts) + "."
 
 
+def parts(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where a step's time goes: a table for each link and number of workers at which `lockstep-parts` was measured.
+
+    CPU time and duration of every part, medians over rounds and workers. Parts that run at the same time on two threads share
+    the CPU, so their durations overlap.
+
+    Args:
+        measurements: the lines of measurements.jsonl.
+    """
+    by_block: dict[str, dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for one in measurements:
+        _, link, workers, system = one["cell"].split("-", 3)
+        by_block[heading(link, int(workers))][system] += [worker["result"] for worker in one["workers"] if worker["result"]]
+    return [_parts(where, systems) for where, systems in by_block.items() if systems[WATCHED]]
+
+
+def _parts(where: str, systems: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    watched, total = systems[WATCHED], _of_step(systems[WATCHED])
+    taken = {name: [statistics.median(_a_step(one, name, kind) for one in watched) for kind in (0, 1)] for name in watched[0]["parts"][0]}
+    rest = total[0] - sum(processor for processor, _ in taken.values())
+    rows = [["a step", *map(_ms, total)], [f"  {REST}", _ms(rest), "-"], *([f"  {name}", *map(_ms, both)] for name, both in taken.items())]
+    rows += [[meaning, *map(_ms, _of_step(systems[system]))] for system, meaning in BOUNDS.items() if systems[system]]
+    return f"{where}, milliseconds a step\n{text.table(['', 'processor', 'duration'], rows)}"
+
+
+def _a_step(one: Mapping[str, Any], name: str, kind: int) -> float:
+    return statistics.fmean(call[name][kind] for call in one["parts"]) / int(one["settings"]["steps_per_call"])
+
+
+def _of_step(workers: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [statistics.median(one[key] for one in workers) for key in ("cpu_seconds_step", "seconds_step")]
+
+
+def _ms(seconds: float) -> Any:
+    return text.Number(seconds * 1000, 1)
+
+
 def failures(results: Results) -> list[str]:
     """Systems that failed somewhere, and why: each reason once."""
     headings: dict[str, list[str]] = {}
@@ -370,13 +366,14 @@ def unequal(results: Results) -> list[str]:
     return sorted(set(systems))
 
 
-def markdown(results: Results, record: Mapping[str, Any]) -> str:
-    """The text of table.md: what was measured where, sentences, tables, failures, a description of each system."""
+def markdown(results: Results, record: Mapping[str, Any], tables: Sequence[str] = ()) -> str:
+    """The text of table.md: what was measured where, sentences, tables (also those of `parts`), failures, systems."""
     lines = ["# This project against its peers", "", f"`{record['command']}`, {record['date']}.", ""]
     lines += [f"- {line}" for line in described(record)]
     lines += ["", *(f"- {sentence}" for sentence in sentences(results)), "", PICTURE, ""]
     for link, workers in results.blocks():
         lines += [f"## {heading(link, workers)}", "", _markdown_table(block_rows(results, link, workers)), ""]
+    lines += [line for table in tables for line in ("```", table, "```", "")]
     lines += ["## How to read it", "", *(f"- {line}" for line in READING), ""]
     problems = failures(results) + [f"{name}: its workers did not end with equal weights" for name in unequal(results)]
     lines += ["## What failed", "", *(f"- {line}" for line in problems), ""] if problems else []
@@ -437,7 +434,6 @@ def _plain(results: Results, point: Point) -> dict[str, Any]:
         "best_peer_by_round": {number: row.system for number, row in sorted(best.items())},
         "sent_bytes_step": point.median("sent_bytes_step"),
         "wire_seconds": point.wire,
-        "limit_images_per_s": results.limit(point),
         "cpu_seconds_step": point.median("cpu_seconds_step"),
         "failures": list(point.reasons),
     }

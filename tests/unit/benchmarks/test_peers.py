@@ -269,7 +269,7 @@ class TestRows:
         assert peers_results.STORE.read(path)[0].reason == 'it said "no", and ended'
         measured = peers_results.of_results(self.cell, [result(), result(1, weights_sha256="bb")])
         peers_results.STORE.put(path, measured)
-        assert peers_results.STORE.read(path) == [other, dataclasses.replace(measured, seconds_step=0.1)]
+        assert peers_results.STORE.read(path) == [other, measured]
 
 
 def row(system, images_per_s, number=1, link="none", workers=5, sent=14.75e6):
@@ -326,17 +326,13 @@ class TestResults:
         assert results.ratio(ours, results.points["1gbit", 5, "horovod"]) is None
         assert results.ratio(ours, None) is None
 
-    def test_limits(self, results):
+    def test_what_the_wire_takes(self, results):
         ddp = results.points["1gbit", 5, "ddp"]
         assert ddp.wire == pytest.approx(0.118)
-        assert results.limit(ddp) == pytest.approx(320 / max(0.118, 320 / 2500))
-        heavy = Results([*results.rows, row("horovod-fp16", 500, 1, "1gbit", sent=50e6)]).points["1gbit", 5, "horovod-fp16"]
-        assert results.limit(heavy) == pytest.approx(320 / 0.4)
 
-    def test_an_unlimited_link_has_no_wire_and_no_ideal_no_limit(self):
+    def test_an_unlimited_link_has_no_wire(self):
         found = Results([row("ddp", 1000)])
         assert found.points["none", 5, "ddp"].wire is None
-        assert found.limit(found.points["none", 5, "ddp"]) is None
 
     def test_links_from_fast_to_slow(self):
         found = Results([row("ddp", 1000, link=link) for link in ("100mbit", "none", "1gbit")])
@@ -532,14 +528,13 @@ class TestActions:
         assert plan_peers.check_same(tmp_path / "none", {}) == {}
 
     def test_versions_are_those_that_the_programs_told(self, tmp_path):
-        path = tmp_path / "measurements.jsonl"
-        assert conclude_peers.versions(path) == {}
+        assert conclude_peers.versions(conclude_peers.measured(tmp_path)) == {}
         lines = [
             {"cell": Cell(1, "100mbit", 5, "ddp-fp16").key, "workers": [{"result": {"versions": {"torch": "2.13"}}}]},
             {"cell": Cell(1, "100mbit", 5, "stock").key, "workers": [{"result": None}]},
         ]
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        assert conclude_peers.versions(path) == {"ddp-fp16": {"torch": "2.13"}}
+        (tmp_path / "measurements.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert conclude_peers.versions(conclude_peers.measured(tmp_path)) == {"ddp-fp16": {"torch": "2.13"}}
 
 
 def given(rank, port, workers=3, **other):
