@@ -2,7 +2,6 @@
 
 import datetime
 import shlex
-from pathlib import Path
 from typing import Any
 
 from control import project
@@ -44,15 +43,9 @@ def new(kind: str, options: dict[str, Any], arguments: list[str], config_yaml: s
 def command(playbook: str, options: dict[str, Any]) -> str:
     """The command line for a playbook with these variables, including the inventory of this command."""
     given = " ".join(f"-e {shlex.quote(_variable(name, str(value)))}" for name, value in options.items())
-    # `as_typed` adds the inventory only to playbooks at the root.
-    return f"{as_typed('ansible-playbook train.yml').replace('train.yml', playbook)} {given}".rstrip()
+    return as_typed(f"ansible-playbook {playbook} {given}".rstrip())
 
 
 def _variable(name: str, value: str) -> str:
     """The variable, with its own quotes if needed: Ansible splits unquoted text at spaces."""
     return f'{name}="{value}"' if " " in value else f"{name}={value}"
-
-
-def results(name: str) -> Path:
-    """Folder of a benchmark's results."""
-    return RESULTS / name

@@ -13,7 +13,7 @@ class Conclude(Task):
     def act(self) -> dict[str, Any]:
         """Evaluate, write, show."""
         self.bench, self.timed = self.arguments["bench"], self.arguments["timed"]
-        self.folder = benchmark.results(self.bench["name"])
+        self.folder = benchmark.RESULTS / self.bench["name"]
         self.host = common.machine(self.arguments["host"], self.arguments["facts"])
         self.warning = common.disturbed(self.host, self.timed["rows"])
         table, sentences = getattr(self, f"_of_{self.bench['kind']}")()

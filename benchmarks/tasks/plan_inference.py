@@ -37,7 +37,7 @@ class PlanInference(Task):
             ("model", model["of"]),
             ("devices", f"{text.listed(settings['devices'])}, each predicts a part of the batch"),
             ("batches", f"{text.listed(settings['batches'])} images, {common.passes(settings['passes'])} each, in turn"),
-            ("results", project.relative(benchmark.results(bench["name"]))),
+            ("results", project.relative(benchmark.RESULTS / bench["name"])),
         ]
         facts = {"bench": bench, "cluster": [host], "run_options": options}
         return {"show": f"Plan\n{text.fields(pairs)}", "ansible_facts": facts}

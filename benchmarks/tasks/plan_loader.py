@@ -88,6 +88,6 @@ def _shown(bench: dict[str, Any], plan: dict[str, Any], limit: int | None) -> st
         ("host", f"{host['name']} {host['address']} (the first of the inventory)"),
         ("images", f"{min(train, limit or train):,} {kind} of {bench['dataset']}, decoded to {'x'.join(map(str, settings['image_size']))}"),
         ("loaders", f"{text.listed(settings['loaders'])}, {common.passes(settings['passes'])} each, in turn"),
-        ("results", project.relative(benchmark.results(bench["name"]))),
+        ("results", project.relative(benchmark.RESULTS / bench["name"])),
     ]
     return f"Plan\n{text.fields(pairs)}"

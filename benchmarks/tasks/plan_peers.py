@@ -77,7 +77,7 @@ class PlanPeers(Task):
         now = datetime.datetime.now(tz=datetime.UTC)
         name = str(options.get("peers", f"peers-{now:%Y%m%d-%H%M%S}"))
         check_name("peers", name)
-        folder = benchmark.results(name)
+        folder = benchmark.RESULTS / name
         record = {
             "name": name,
             "date": now.isoformat(timespec="seconds"),

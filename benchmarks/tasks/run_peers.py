@@ -2,8 +2,8 @@
 
 import json
 import shutil
-import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from benchmarks.analysis.benchmark import MEASUREMENTS, ROWS
 from benchmarks.analysis.peers import COMMAND, SYSTEMS, Cell
 from benchmarks.analysis.peers_results import Row
 from benchmarks.tasks.conclude_peers import conclude
-from control import command_line, project, text
-from control.campaign import Pace, alone
+from control import command_line, project
+from control.campaign import Pace, alone, measure
 from control.children import Interrupted, Playbook, heeding_signals, last_lines
 from control.progress import Line
 from control.task import Task
@@ -47,12 +47,11 @@ class RunPeers(Task):
             try:
                 self._clear()
                 self._all([Cell(**cell) for cell in self.peers["cells"]])
-            except Interrupted:
+            except (Interrupted, LockstepError) as error:
                 conclude(self.peers)
+                if isinstance(error, LockstepError):
+                    raise
                 raise LockstepError(f"interrupted; what was measured is kept; to continue: {self.peers['again']}") from None
-            except LockstepError:
-                conclude(self.peers)
-                raise
             finally:
                 self.line.end()
                 self.ended = lambda: False
@@ -60,40 +59,28 @@ class RunPeers(Task):
         return {"changed": True}
 
     def _all(self, cells: list[Cell]) -> None:
-        pace, link = Pace(lambda cell: (cell.link, cell.system), lambda cell: cell.link), ""
-        for number, cell in enumerate(cells, 1):
-            reason = self.missing.get(SYSTEMS[cell.system].environment)
-            if reason:
-                self._record(peers_results.failed(cell, f"not installed: {reason}"), number, len(cells))
-                continue
-            if self.limits and cell.link != link:
-                self._play("link", {"names": self._names(len(self.peers["hosts"])), "rate": cell.link}, must=True)
-                link = cell.link
-            begun = time.monotonic()
-            row = self._measure(cell, lambda cell=cell, number=number, begun=begun: self._show(cell, number, cells, pace, begun))  # type: ignore[misc]
-            pace.add(cell, time.monotonic() - begun)
-            self._record(row, number, len(cells))
+        self.link = ""
+        pace = Pace(lambda cell: (cell.link, cell.system), lambda cell: cell.link)
+        measure(cells, self.line, pace, lambda cell: f"round {cell.round}, {_where(cell)}, {cell.system}", self._one)
 
-    def _show(self, cell: Cell, number: int, cells: list[Cell], pace: Pace, begun: float) -> None:
-        left = pace.left(cells[number - 1 :])
-        remaining = f"; about {text.duration(left)} left" if left else ""
-        where = f"{number} of {len(cells)}: round {cell.round}, {peers_results.heading(cell.link, cell.workers)}, {cell.system}"
-        self.line.update(f"{where}, {time.monotonic() - begun:.0f} s{remaining}")
-
-    def _record(self, row: Row, number: int, total: int) -> None:
+    def _one(self, cell: Cell, show: Callable[[], None]) -> str:
+        reason = self.missing.get(SYSTEMS[cell.system].environment)
+        if self.limits and not reason and cell.link != self.link:
+            self._play("link", {"names": self._names(len(self.peers["hosts"])), "rate": cell.link}, must=True)
+            self.link = cell.link
+        row = peers_results.failed(cell, f"not installed: {reason}") if reason else self._measure(cell, show)
         peers_results.STORE.put(self.folder / ROWS, row)
-        where = f"{number}/{total}  round {row.round}  {peers_results.heading(row.link, row.workers)}  {row.system}"
+        result = f"failed: {row.reason}"
         if row.seconds_step is not None and row.images_per_s is not None:
-            self.line.print(f"  {where}  {row.seconds_step * 1000:,.1f} ms a step, {row.images_per_s:,.0f} images/s")
-        else:
-            self.line.print(f"  {where}  failed: {row.reason}")
+            result = f"{row.seconds_step * 1000:,.1f} ms a step, {row.images_per_s:,.0f} images/s"
+        return f"round {cell.round}  {_where(cell)}  {cell.system}  {result}"
 
     def _measure(self, cell: Cell, meanwhile: Callable[[], None]) -> Row:
         shutil.rmtree(OUT, ignore_errors=True)
         OUT.mkdir(parents=True)
         hosts = self.peers["hosts"][: cell.workers]
         job = {
-            "cell": {"round": cell.round, "link": cell.link, "workers": cell.workers, "system": cell.system},
+            "cell": asdict(cell),
             "settings": self.peers["settings"],
             "environment": SYSTEMS[cell.system].environment,
             "hosts": hosts,
@@ -140,3 +127,7 @@ class RunPeers(Task):
         if code != 0 and must:
             raise LockstepError("\n".join(last_lines(log, LINES)))
         return code
+
+
+def _where(cell: Cell) -> str:
+    return peers_results.heading(cell.link, cell.workers)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.analysis import accuracy, accuracy_plot, benchmark
+from benchmarks.analysis import accuracy, benchmark
 from benchmarks.analysis.accuracy import Row, Training
 from benchmarks.tasks import run_accuracy
 from control import project
@@ -185,7 +185,3 @@ def test_the_conclusion_writes_table_summary_and_picture(results):
     assert summary["hosts"][0]["cpu"] == "a processor"
     assert (folder / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     assert "0.5500" in (folder / "table.md").read_text()
-
-
-def test_every_method_has_a_colour():
-    assert len(accuracy_plot.COLOURS) >= len(accuracy.METHODS)

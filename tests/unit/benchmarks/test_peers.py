@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ from benchmarks.analysis import peers, peers_plot, peers_results
 from benchmarks.analysis.peers import SYSTEMS, Cell, Settings, Wanted
 from benchmarks.analysis.peers_results import Results, Row
 from benchmarks.tasks import conclude_peers, judge_peers, plan_peers
-from control.campaign import Pace, check_name, remaining
+from control.campaign import Pace, check_name, measure, remaining
 from control.remote.remote import MARK
 from plugins.action import peer_cell, peer_link
 from tests.unit.conftest import ROOT, load_file
@@ -139,6 +140,18 @@ class TestPace:
         assert pace.left([Cell(2, "none", 3, "ddp")]) == 10
         assert pace.left([Cell(2, "none", 3, "horovod")]) == 15
         assert pace.left([Cell(2, "1gbit", 3, "ddp"), Cell(2, "100mbit", 3, "stock")]) == 20 + 90
+
+
+    def test_trials_are_measured_in_turn_and_shown(self):
+        lines = []
+        line = SimpleNamespace(update=lines.append, print=lines.append)
+
+        def one(trial, show):
+            show()
+            return f"result of {trial}"
+
+        measure(["a", "b"], line, Pace(), str.upper, one)
+        assert lines == ["1 of 2: A, 0:00", "  1/2  result of a", "2 of 2: B, 0:00; about 0:00 left", "  2/2  result of b"]
 
 
 class TestStart:
