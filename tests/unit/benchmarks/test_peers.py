@@ -141,7 +141,6 @@ class TestPace:
         assert pace.left([Cell(2, "none", 3, "horovod")]) == 15
         assert pace.left([Cell(2, "1gbit", 3, "ddp"), Cell(2, "100mbit", 3, "stock")]) == 20 + 90
 
-
     def test_trials_are_measured_in_turn_and_shown(self):
         lines = []
         line = SimpleNamespace(update=lines.append, print=lines.append)
