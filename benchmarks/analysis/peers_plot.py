@@ -14,8 +14,11 @@ from control.plots import picture
 
 PANEL_IN, BARS_IN, CURVES_IN = 5.0, 0.34, 3.9
 COLOURS = {OURS: "#0b4f8a", IDEAL: "#8a8a8a", BOUND: "#b5b5b5"}
-PEERS = {"own": "#d98200", "torch": "#3f9c6b", "horovod": "#7a1f5c"}
-MARKERS = {"own": "s", "torch": "^", "horovod": "D"}
+PEERS = {
+    "own": {"color": "#d98200", "marker": "s"},
+    "torch": {"color": "#3f9c6b", "marker": "^"},
+    "horovod": {"color": "#7a1f5c", "marker": "D"},
+}
 DASHES: dict[str, Any] = {"": "-", "loop": "-.", "fp16": "--", "loop-fp16": (0, (1, 1)), "powersgd": ":"}
 OWN_DASHES: dict[str, Any] = {"lockstep": "-", "lockstep-packed": (0, (1, 1))}
 LIMIT: dict[str, Any] = {"color": "#444444", "linestyle": ":", "linewidth": 1.5}
@@ -39,11 +42,13 @@ def draw(results: Results, path: Path) -> None:
             _bars(grid[0][column], results, link)
             if curves:
                 _curves(grid[1][column], results, link)
+        # Bars of one length, and curves of one height, for all links.
         for axes in grid[0]:
             axes.set_xlim(0, max(other.get_xlim()[1] for other in grid[0]))
-        if curves:
-            _same_height(list(grid[1]))
-        handles = {**(_all_handles(grid[1]) if curves else {}), **_limits(results, links)}
+        for axes in grid[1] if curves else ():
+            axes.set_ylim(0, max(other.get_ylim()[1] for other in grid[1]))
+        labelled = [axes.get_legend_handles_labels() for axes in grid[1]] if curves else []
+        handles = {label: handle for both in labelled for handle, label in zip(*both, strict=True)} | _limits(results, links)
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(len(handles), 2 * len(links) + 1))
 
 
@@ -123,31 +128,12 @@ def _line(system: str) -> Mapping[str, Any]:
         return {"color": COLOURS[compared.kind], "linestyle": ":", "linewidth": 2, "marker": ""}
     if compared.kind == OURS:
         return {"color": COLOURS[OURS], "linestyle": OWN_DASHES.get(system, "--"), "linewidth": 2.4, "marker": "o"}
-    return {
-        "color": PEERS[compared.environment],
-        "linestyle": DASHES[compared.variant],
-        "marker": MARKERS[compared.environment],
-        "linewidth": 1.4,
-    }
+    return {**PEERS[compared.environment], "linestyle": DASHES[compared.variant], "linewidth": 1.4}
 
 
 def _colour(system: str) -> str:
     compared = SYSTEMS[system]
-    return COLOURS.get(compared.kind) or PEERS[compared.environment]
-
-
-def _same_height(all_axes: list[Axes]) -> None:
-    top = max(axes.get_ylim()[1] for axes in all_axes)
-    for axes in all_axes:
-        axes.set_ylim(0, top)
-
-
-def _all_handles(all_axes: Any) -> dict[str, Any]:
-    handles: dict[str, Any] = {}
-    for axes in all_axes:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    return handles
+    return COLOURS.get(compared.kind) or PEERS[compared.environment]["color"]
 
 
 def _limits(results: Results, links: list[str]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from control.campaign import Pace, check_name, measure, remaining
 from control.remote.remote import MARK
 from plugins.action import peer_cell, peer_link
 from tests.unit.conftest import ROOT, load_file
+from trainer import config as configs
 from trainer.errors import ConfigError, LockstepError
 
 common = sys.modules.setdefault("common", load_file(ROOT / "benchmarks" / "peers" / "common.py", "common"))
@@ -486,12 +487,9 @@ class TestActions:
         given = ["inventory/lab", "inventory/lab/hosts.yml", "inventory/local", str(tmp_path / "inventory/lab")]
         assert [plan_peers.is_lab(Path(one)) for one in given] == [True, True, False, False]
 
-    def test_a_reduction_that_this_trainer_lacks(self, monkeypatch):
-        odd = dataclasses.replace(SYSTEMS["lockstep"], name="odd", variant='{"reduction": {"name": "telepathy"}}')
-        monkeypatch.setitem(SYSTEMS, "odd", odd)
-        assert plan_peers.unsupported("lockstep") is None
-        assert plan_peers.unsupported("ddp") is None
-        assert "telepathy" in plan_peers.unsupported("odd")
+    @pytest.mark.parametrize("system", [system for system in SYSTEMS.values() if system.kind == peers.OURS])
+    def test_this_project_s_variants_are_sections_of_its_configuration(self, system):
+        assert configs.build(json.loads(system.variant))
 
     def continued(self, tmp_path, **changed):
         known = {
