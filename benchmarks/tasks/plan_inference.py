@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from benchmarks.analysis import benchmark, common
+from benchmarks.analysis import benchmark, passes
 from control import command_line, project, text
 from control.operator_variables import integer
 from control.runs import planning
@@ -36,7 +36,7 @@ class PlanInference(Task):
             ("host", f"{host['name']} {host['address']} (the first of the inventory)"),
             ("model", model["of"]),
             ("devices", f"{text.listed(settings['devices'])}, each predicts a part of the batch"),
-            ("batches", f"{text.listed(settings['batches'])} images, {common.passes(settings['passes'])} each, in turn"),
+            ("batches", f"{text.listed(settings['batches'])} images, {passes.passes(settings['passes'])} each, in turn"),
             ("results", project.relative(benchmark.RESULTS / bench["name"])),
         ]
         facts = {"bench": bench, "cluster": [host], "run_options": options}

@@ -4,7 +4,7 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from benchmarks.analysis import benchmark, common, pictures
+from benchmarks.analysis import benchmark, passes, pictures
 from control import command_line, project, text
 from control.datasets.sources import detect
 from control.operator_variables import integer
@@ -87,7 +87,7 @@ def _shown(bench: dict[str, Any], plan: dict[str, Any], limit: int | None) -> st
     pairs = [
         ("host", f"{host['name']} {host['address']} (the first of the inventory)"),
         ("images", f"{min(train, limit or train):,} {kind} of {bench['dataset']}, decoded to {'x'.join(map(str, settings['image_size']))}"),
-        ("loaders", f"{text.listed(settings['loaders'])}, {common.passes(settings['passes'])} each, in turn"),
+        ("loaders", f"{text.listed(settings['loaders'])}, {passes.passes(settings['passes'])} each, in turn"),
         ("results", project.relative(benchmark.RESULTS / bench["name"])),
     ]
     return f"Plan\n{text.fields(pairs)}"

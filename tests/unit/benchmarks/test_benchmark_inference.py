@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.analysis import inference
+from benchmarks.analysis.passes import draw, grouped, shown
 from benchmarks.node import inference as benchmark
 from benchmarks.tasks import plan_inference
 from trainer.errors import ConfigError, LockstepError
@@ -149,7 +150,7 @@ SMALL = {(1, 2): [1000] * 3, (2, 2): [500] * 3}
 
 
 def answer(rates, busy, idle=0.0, processor=PLAIN, batches=(32, 512)):
-    return inference.answer(inference.cells(passes({**SMALL, **rates}, busy, idle)), batches, 2, processor)
+    return inference.answer(grouped(passes({**SMALL, **rates}, busy, idle), "batch", "devices"), batches, 2, processor)
 
 
 def four(one, two, small=(1000, 800)):
@@ -198,29 +199,29 @@ def test_gpus_have_hardware_of_their_own():
 
 
 def test_one_number_of_devices_says_nothing():
-    found = inference.cells(passes({(2, 2): [500], (2, 32): [600]}, {2: 1.0}))
+    found = grouped(passes({(2, 2): [500], (2, 32): [600]}, {2: 1.0}), "batch", "devices")
     assert inference.answer(found, (32,), 2, PLAIN) == "Only 2 devices measured: nothing to compare."
 
 
 def test_single_passes_are_never_told_apart():
     rates = {(1, 2): [1000], (2, 2): [500], (1, 32): [100], (2, 32): [900]}
-    assert inference.answer(inference.cells(passes(rates, {1: 1.0, 2: 1.0})), (32,), 2, PLAIN).startswith(
+    assert inference.answer(grouped(passes(rates, {1: 1.0, 2: 1.0}), "batch", "devices"), (32,), 2, PLAIN).startswith(
         "no measurable difference between 2 devices and 1 device"
     )
 
 
 def test_the_table_and_the_file():
-    found = inference.cells(passes({(1, 32): [1000, 3000], (2, 32): [1600, 1600]}, {1: 1.0, 2: 1.5}, idle=0.25))
-    assert inference.shown(found) == (
-        "  batch  devices  images/s (median)   mean  ± deviation  ms a call  busy cores  idle cores\n"
-        "     32        1              2,000  2,000        1,414      21.33         1.0         0.2\n"
-        "     32        2              1,600  1,600            0      20.00         1.5         0.2"
+    found = grouped(passes({(1, 32): [1000, 3000], (2, 32): [1600, 1600]}, {1: 1.0, 2: 1.5}, idle=0.25), "batch", "devices")
+    assert shown(found, "call") == (
+        "  batch  devices  ms a call (mean)  ± deviation  images/s (median)  ± deviation  busy cores  idle cores\n"
+        "     32        1             21.33        15.08              2,000        1,414         1.0         0.2\n"
+        "     32        2             20.00         0.00              1,600            0         1.5         0.2"
     )
-    assert inference.as_dicts(found)[1] == {
+    assert found[1].record() == {
         "devices": 2,
         "batch": 32,
+        "seconds": {"mean": 0.02, "deviation": 0.0, "median": 0.02},
         "images_per_s": {"mean": 1600.0, "deviation": 0.0, "median": 1600.0},
-        "seconds_a_call": 0.02,
         "busy_cores": 1.5,
         "idle_cores": 0.25,
     }
@@ -228,10 +229,20 @@ def test_the_table_and_the_file():
 
 @pytest.mark.parametrize("batches", [(32,), (32, 128, 512)])
 def test_the_picture_is_the_same_each_time(batches, tmp_path):
-    rates = {(devices, batch): [1000.0 * batch / devices, 1100.0 * batch] for devices in (1, 2, 4) for batch in batches}
-    found = inference.cells(passes(rates, {1: 1.0, 2: 1.0, 4: 1.0}))
+    rates = {(devices, batch): [1000.0 * batch / devices, 1100.0 * batch] for devices in (1, 2, 4) for batch in (4, *batches)}
+    timed = {
+        "rows": passes(rates, {1: 1.0, 2: 1.0, 4: 1.0}),
+        "kind": "CPU",
+        "threads": 2,
+        "smallest": 4,
+        "model": "small",
+        "parameters": 51,
+    }
+    concluded = inference.conclude({"settings": {"batches": batches}, "of": "a new model"}, timed, 4)
+    assert {group["batch"] for group in concluded.groups} == set(batches)
+    assert len(concluded.record["results"]) == 3 * (1 + len(batches))
     for name in ("a.png", "b.png"):
-        inference.draw(found, "small", "node01: Cortex-A72, 4 cores", tmp_path / name)
+        draw(concluded.groups, concluded.picture, "node01: Cortex-A72, 4 cores", tmp_path / name)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.size == (960, 630)
