@@ -2,7 +2,6 @@
 
 import datetime
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +161,7 @@ def conclude(folder: Path, comparison: dict[str, Any]) -> str:
     # A deleted run still has its row, but its machines are no longer known.
     cluster = next(filter(None, clusters), {"hosts": comparison["hosts"]})
     summary = {**{key: comparison[key] for key in (*KEPT, "command")}, "hosts": cluster["hosts"]}
-    write_json(folder / SUMMARY, {**summary, "compared": [asdict(one) for one in accuracy.compared(rows)]})
+    write_json(folder / SUMMARY, {**summary, "compared": accuracy.compared(rows)})
     histories = {
         row.trial.run(comparison["name"]): read_history(project.RUNS / row.trial.run(comparison["name"]) / "history.csv") for row in rows
     }

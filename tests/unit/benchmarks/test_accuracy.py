@@ -85,11 +85,11 @@ def test_rows_are_read_as_they_were_written_and_a_second_one_replaces_the_first(
 
 def test_medians_are_compared_in_points_over_the_same_seeds():
     packed, powersgd = accuracy.compared(ROWS)
-    assert (packed.median, packed.points) == (0.58, None)
-    assert powersgd.median == 0.579
-    assert powersgd.points == pytest.approx(-0.1)
+    assert (packed["median"], packed["points"]) == (0.58, None)
+    assert powersgd["median"] == 0.579
+    assert powersgd["points"] == pytest.approx(-0.1)
     (_, two) = accuracy.compared([*ROWS[:3], ROWS[3]])
-    assert two.points == pytest.approx(0.9)
+    assert two["points"] == pytest.approx(0.9)
 
 
 def test_the_table():
