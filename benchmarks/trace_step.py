@@ -10,12 +10,12 @@ kept beside the picture, for TensorBoard's profile plugin.
 import argparse
 import functools
 import itertools
+import multiprocessing
 import os
 import re
 import shutil
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -71,34 +71,23 @@ def main() -> None:
     parser.add_argument("--model", default="task_cnn")
     parser.add_argument("--reduction", default="powersgd")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "step.png")
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--addresses", type=lambda text: text.split(","), help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.rank is None:
-        launch(given.workers)
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    if given.rank > 0:
-        train(given, lambda run: run())
-    else:
-        train(given, lambda run: report(traced(run, given.out.with_suffix(".xplane.pb")), given))
-
-
-def launch(workers: int) -> None:
-    """Run this script once per worker, show the chief's output, and end with them."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(workers)]
-    addresses = ",".join(f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes)
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(given.workers)]
+    addresses = [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
     for probe in probes:
         probe.close()
-    processes = []
-    for rank in range(workers):
-        argv = [sys.executable, *sys.argv, "--rank", str(rank), "--addresses", addresses]
-        output = None if rank == 0 else subprocess.DEVNULL
-        processes.append(subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=output, stderr=output))
-    sys.exit(max(process.wait() for process in processes))
+    start = multiprocessing.get_context("spawn").Process
+    workers = [start(target=train, args=(given, rank, addresses)) for rank in range(given.workers)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    sys.exit(any(worker.exitcode for worker in workers))
 
 
-def train(given: argparse.Namespace, measure: Callable[[Callable[[], object]], object]) -> None:
-    """Train until everything is traced and warm, then make one call of all steps under `measure`."""
+def train(given: argparse.Namespace, rank: int, addresses: list[str]) -> None:
+    """Train until everything is traced and warm, then make one call of all steps; the chief's is reported."""
     sys.path.insert(0, str(ROOT / "benchmarks" / "peers"))
     import common
     import lockstep
@@ -108,7 +97,7 @@ def train(given: argparse.Namespace, measure: Callable[[Callable[[], object]], o
     from trainer.direct import Direct
 
     threads = max(1, len(os.sched_getaffinity(0)) // given.workers)
-    task = common.Task(given.rank, given.addresses, given.steps, 0, 0.0, BATCH, threads, "", given.out)
+    task = common.Task(rank, addresses, given.steps, 0, 0.0, BATCH, threads, "", given.out)
     os.environ["TF_CONFIG"] = tensorflow_model.tf_config(task)
     common.CHUNK = given.steps
     Direct.all_reduce = annotated(Direct.all_reduce, tf.profiler.experimental.Trace)
@@ -116,7 +105,10 @@ def train(given: argparse.Namespace, measure: Callable[[Callable[[], object]], o
     run = functools.partial(trained.run, given.steps)
     run()
     run()
-    measure(run)
+    if rank == 0:
+        report(traced(run, given.out.with_suffix(".xplane.pb")), given)
+    else:
+        run()
 
 
 def annotated(work: Callable[..., Any], trace: Callable[[str], Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Where a step's time goes: the table of parts, and how parts are counted."""
+"""This project among the peers: the table of parts, how parts are counted, and that its variants train."""
 
 import sys
 import time
@@ -71,3 +71,13 @@ def test_what_a_failing_function_took_counts_too():
     with pytest.raises(ZeroDivisionError):
         owner().fail()
     assert book.take()["failing"][1] > 0
+
+
+@pytest.mark.parametrize("variant", ["", "ideal", "in-step", "profiled"])
+def test_every_variant_trains(variant, monkeypatch, tmp_path):
+    common = sys.modules["common"]
+    task = common.Task(0, ["127.0.0.1:1"], 8, 16, 1.0, 4, 1, variant, tmp_path / "result.json")
+    monkeypatch.setenv("TF_CONFIG", sys.modules["tensorflow_model"].tf_config(task))
+    trained = lockstep.lockstep(task, lockstep.SECTIONS.get(variant, lockstep.PACKED))
+    assert 0 < trained.run(common.CHUNK) < 100
+    assert common.digest(trained.weights())["weights_sha256"] != trained.before
