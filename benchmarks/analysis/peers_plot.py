@@ -32,7 +32,7 @@ NEAR = 0.15
 
 def draw(results: Results, path: Path) -> None:
     """Draw all links side by side: bars above, curves below."""
-    links = [link for link in results.links if any(point.rows for point in results.at(link, results.most))]
+    links = [link for link in results.links if results.at(link, results.most)]
     curves = len(results.workers) > 1
     most = max(len(results.at(link, results.most)) for link in links)
     heights = [most * BARS_IN + 1.3, *([CURVES_IN] if curves else [])]
@@ -53,12 +53,11 @@ def draw(results: Results, path: Path) -> None:
 
 
 def _bars(axes: Axes, results: Results, link: str) -> None:
-    points = [point for point in results.at(link, results.most) if point.rows]
-    ideal = results.best(link, results.most, IDEAL)
-    longest = max(point.images_per_s or 0.0 for point in points)
+    points, ideal = results.at(link, results.most), results.best(link, results.most, IDEAL)
+    longest = max(point.images_per_s for point in points)
     for position, point in enumerate(points):
         _bar(axes, position, point, longest)
-    if ideal and ideal.images_per_s:
+    if ideal:
         axes.axvline(ideal.images_per_s, **LIMIT)
     axes.set_yticks(range(len(points)), [point.name for point in points])
     axes.invert_yaxis()
@@ -71,7 +70,7 @@ def _bars(axes: Axes, results: Results, link: str) -> None:
 
 
 def _bar(axes: Axes, position: int, point: Point, longest: float) -> None:
-    speed, (least, most) = point.images_per_s or 0.0, point.spread or (0.0, 0.0)
+    least, speed, most = point.of("images_per_s")
     errors = [[speed - least], [most - speed]]
     axes.barh(
         position, speed, 0.68, color=_colour(point.system), xerr=errors, error_kw={"ecolor": "#222222", "elinewidth": 1, "capsize": 3}
@@ -85,9 +84,7 @@ def _bar(axes: Axes, position: int, point: Point, longest: float) -> None:
 
 def _wire_limit(point: Point) -> float | None:
     """Images/s at which the wire is saturated."""
-    if not point.wire or not point.seconds or point.images_per_s is None:
-        return None
-    return point.images_per_s * point.seconds[1] / point.wire
+    return point.images_per_s * point.of("seconds_step").median / point.wire if point.wire else None
 
 
 def _curves(axes: Axes, results: Results, link: str) -> None:
@@ -110,16 +107,16 @@ def _curve(results: Results, link: str, system: str) -> list[tuple[int, float, f
     points = []
     for workers in results.workers:
         point = _alone(results, system) if workers == 1 else results.points.get((link, workers, system))
-        if point and point.images_per_s is not None and point.spread:
-            points.append((workers, point.images_per_s, *point.spread))
+        if point:
+            least, median, most = point.of("images_per_s")
+            points.append((workers, median, least, most))
     return points
 
 
 def _alone(results: Results, system: str) -> Point | None:
     """The point for one worker, which reduces nothing: our variants, the ideal and compressed peers equal their plain form."""
     same = [name for name, other in SYSTEMS.items() if other.program == SYSTEMS[system].program]
-    points = [results.alone(name) for name in (system, *same)]
-    return next((point for point in points if point and point.rows), None)
+    return next((point for name in (system, *same) if (point := results.alone(name))), None)
 
 
 def _line(system: str) -> Mapping[str, Any]:

@@ -60,7 +60,7 @@ def versions(measurements: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
 
 def shown(results: Results, peers: dict[str, Any]) -> str:
     """Tables for one worker and for the most workers, a step's parts, sentences, failures, and the results' folder."""
-    blocks = [peers_results.terminal_table(results, *block) for block in results.blocks() if block[1] in (1, results.most)]
+    blocks = [peers_results.terminal_table(results, *block) for block in results.blocks if block[1] in (1, results.most)]
     blocks += peers_results.parts(measured(Path(peers["folder"])))
     sentences = peers_results.sentences(results) + [f"failed: {one}" for one in peers_results.failures(results)]
     folder = project.relative(Path(peers["folder"]))
