@@ -75,13 +75,13 @@ def cached(decoded_mb: float, limit_mb: int) -> str:
 
 def conclude(bench: Mapping[str, Any], timed: Mapping[str, Any]) -> Conclusion:
     """What the results of `benchmarks.node.loader` say."""
-    groups, settings = grouped(timed["rows"], "loaders"), bench["settings"]
+    groups = grouped(timed["rows"], "loaders")
     record = {
         "dataset": bench["dataset"],
         "made_up": bench["made"],
         "images": timed["images"],
         "mean_file_bytes": round(timed["bytes"] / timed["images"]),
-        "image_size": settings["image_size"],
+        "image_size": bench["image_size"],
     }
     panels = {"time of a pass (s)": lambda group: group.seconds, "images/s": lambda group: group.images_per_s}
     picture = Picture(f"Passes over {timed['images']:,} JPEG images by loader workers", "loaders", "loader workers (threads)", panels)

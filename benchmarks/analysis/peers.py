@@ -52,11 +52,6 @@ class System:
     """Whether it is measured with several."""
     default: bool = True
 
-    @property
-    def chooses(self) -> bool:
-        """Whether it is this project with a reduction that it chooses itself."""
-        return self.kind == OURS and "reduction" not in self.variant
-
 
 SYSTEMS = {
     system.name: system

@@ -72,6 +72,7 @@ def of_results(cell: Cell, workers: Sequence[Mapping[str, Any]]) -> Row:
     if any(one["weights_before"] == one["weights_sha256"] for one in workers):
         return failed(cell, "its steps changed no weight")
     rate = sum(one["batch"] / one["seconds_step"] for one in workers)
+    chooses = cell.workers > 1 and SYSTEMS[cell.system].kind == OURS and "reduction" not in SYSTEMS[cell.system].variant
     return Row(
         **asdict(cell),
         state=MEASURED,
@@ -84,7 +85,7 @@ def of_results(cell: Cell, workers: Sequence[Mapping[str, Any]]) -> Row:
         loss=workers[0]["losses"][-1],
         weights_equal=len({one["weights_sha256"] for one in workers}) == 1,
         started_at=min(one["started_at"] for one in workers),
-        chosen=workers[0]["settings"]["reduction"]["name"] if cell.workers > 1 and SYSTEMS[cell.system].chooses else "",
+        chosen=workers[0]["settings"]["reduction"]["name"] if chooses else "",
     )
 
 

@@ -36,7 +36,7 @@ class RunPeers(Task):
     def act(self) -> dict[str, Any]:
         """Measure all remaining cells."""
         self.peers, self.missing = self.arguments["peers"], self.arguments["missing"]
-        self.folder = Path(self.peers["folder"])
+        self.folder, self.names = Path(self.peers["folder"]), [host["name"] for host in self.peers["hosts"]]
         self.code_sha256 = sha256_file(peers_wheels.programs())
         self.line = Line(Display(), command_line.terminal(), every=30)
         self.variables = command_line.inventory_overrides(COMMAND)
@@ -66,7 +66,8 @@ class RunPeers(Task):
     def _one(self, cell: Cell, show: Callable[[], None]) -> str:
         reason = self.missing.get(SYSTEMS[cell.system].environment)
         if self.limits and not reason and cell.link != self.link:
-            self._play("link", {"names": self._names(len(self.peers["hosts"])), "rate": cell.link}, must=True)
+            if self._play("link", {"names": self.names, "rate": cell.link}) != 0:
+                raise LockstepError("\n".join(last_lines(LOGS / "link.log", LINES)))
             self.link = cell.link
         row = peers_results.failed(cell, f"not installed: {reason}") if reason else self._measure(cell, show)
         peers_results.STORE.put(self.folder / ROWS, row)
@@ -90,7 +91,7 @@ class RunPeers(Task):
             "deadline": DEADLINE_S,
             "out": str(OUT),
         }
-        self._play("cell", {"cell": job, "names": self._names(cell.workers)}, meanwhile)
+        self._play("cell", {"cell": job, "names": self.names[: cell.workers]}, meanwhile)
         ends = [self._end(rank, host["name"]) for rank, host in enumerate(hosts)]
         self._keep(cell, ends)
         if all(end["exit"] == 0 and end["result"] for end in ends):
@@ -111,22 +112,16 @@ class RunPeers(Task):
 
     def _clear(self) -> None:
         """End what an earlier command may have left on the hosts, and restore the links' own rate."""
-        code = self._play("clear", {"names": self._names(len(self.peers["hosts"])), "limits": self.limits})
+        code = self._play("clear", {"names": self.names, "limits": self.limits})
         if code != 0:
             where = project.relative(LOGS / "clear.log")
             Display().warning(f"something of the benchmark may be left on its hosts (see {where}); the next one tries again")
 
-    def _names(self, count: int) -> list[str]:
-        return [host["name"] for host in self.peers["hosts"][:count]]
-
-    def _play(self, name: str, variables: dict[str, Any], meanwhile: Callable[[], None] = lambda: None, must: bool = False) -> int:
+    def _play(self, name: str, variables: dict[str, Any], meanwhile: Callable[[], None] = lambda: None) -> int:
         log = LOGS / f"{name}.log"
         log.unlink(missing_ok=True)
         own = {"peers_path": self.peers["peers_path"]} if self.peers["peers_path"] else {}
-        code = Playbook(f"benchmarks/peers/{name}.yml", {**self.variables, **own, **variables}, log).run(self.ended, meanwhile)
-        if code != 0 and must:
-            raise LockstepError("\n".join(last_lines(log, LINES)))
-        return code
+        return Playbook(f"benchmarks/peers/{name}.yml", {**self.variables, **own, **variables}, log).run(self.ended, meanwhile)
 
 
 def _where(cell: Cell) -> str:

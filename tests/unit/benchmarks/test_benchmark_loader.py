@@ -285,7 +285,7 @@ def test_a_single_pass_has_no_deviation():
 @pytest.mark.parametrize("rates", [{1: [500]}, {1: [500, 510], 2: [900, 950]}, {n: [100.0 * n] * 5 for n in range(1, 33)}])
 def test_the_picture_is_the_same_each_time(rates, tmp_path):
     timed = {"rows": passes(rates), "images": 1000, "bytes": 9, "decoded_mb": 3, "cores": 4}
-    bench = {"settings": {"image_size": [6, 6, 3]}, "dataset": "pets", "made": True, "cache_limit_mb": 2048}
+    bench = {"image_size": [6, 6, 3], "dataset": "pets", "made": True, "cache_limit_mb": 2048}
     concluded = loader.conclude(bench, timed)
     for name in ("a.png", "b.png"):
         common.draw(concluded.groups, concluded.picture, "node01: Cortex-A72, 4 cores", tmp_path / name)
