@@ -1,7 +1,6 @@
 """What predictions on different numbers of devices say: whether more devices are faster, and why."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.analysis import benchmark
@@ -12,26 +11,15 @@ SPARE = 0.1
 """Idle cores below this fraction of the busy ones are too few for another device."""
 
 
-@dataclass(frozen=True)
-class Processor:
-    """The hardware behind the devices."""
-
-    kind: str
-    """`CPU` or `GPU`."""
-    cpus: float
-    """Cores that the host grants this process."""
-    threads: int
-    """Threads in TensorFlow's single pool for logical devices."""
-
-
-def answer(groups: Sequence[Group], batches: Sequence[int], smallest: int, processor: Processor) -> str:
+def answer(groups: Sequence[Group], batches: Sequence[int], timed: Mapping[str, Any], cpus: float) -> str:
     """One sentence: whether the most devices are faster than the fewest, and why.
 
     Args:
         groups: those of the requested batches and of the smallest one.
         batches: the requested batches; the largest is compared.
-        smallest: batch of one image per device.
-        processor: the hardware behind the devices.
+        timed: `smallest`, the batch of one image per device; `kind` of the devices, `CPU` or `GPU`; `threads` in TensorFlow's single
+            pool for logical devices.
+        cpus: cores that the host grants this process.
     """
     by = {(group["devices"], group["batch"]): group for group in groups}
     few, many = groups[0]["devices"], groups[-1]["devices"]
@@ -39,10 +27,10 @@ def answer(groups: Sequence[Group], batches: Sequence[int], smallest: int, proce
         return f"Only {count(many, 'device')} measured: nothing to compare."
     ratios = [_ratio(by[few, batch], by[many, batch]) for batch in batches]
     one, several = by[few, max(batches)], by[many, max(batches)]
-    cut = (by[many, smallest].seconds.median - by[few, smallest].seconds.median) * 1000
+    cut = (by[many, timed["smallest"]].seconds.median - by[few, timed["smallest"]].seconds.median) * 1000
     between = f" ({min(ratios):.2f} to {max(ratios):.2f} times over all batches)" if len(batches) > 1 else ""
     verdict = f"{_verdict(one, several)}{between}"
-    return f"{verdict}: {_why_gpu(many, cut) if processor.kind == 'GPU' else _why(one, several, cut, processor)}."
+    return f"{verdict}: {_why_gpu(many, cut) if timed['kind'] == 'GPU' else _why(one, several, cut, cpus, timed['threads'])}."
 
 
 def _ratio(one: Group, several: Group) -> float:
@@ -59,14 +47,14 @@ def _verdict(one: Group, several: Group) -> str:
     return f"{many} are slower than {few} at {at}, {ratio:.2f} times the images/s"
 
 
-def _why(one: Group, several: Group, cut: float, processor: Processor) -> str:
+def _why(one: Group, several: Group, cut: float, cpus: float, threads: int) -> str:
     """The reason: logical devices add no cores, so what counts is how many the fewest devices leave idle."""
-    spare = max(0.0, min(one.idle, processor.cpus - one.busy))
+    spare = max(0.0, min(one.idle, cpus - one.busy))
     keeps = f"{count(one['devices'], 'device')} keep{'s' if one['devices'] == 1 else ''}"
-    room = f"{keeps} {one.busy:.1f} of {processor.cpus:.3g} cores busy and leave{'s' if one['devices'] == 1 else ''} {spare:.1f} idle"
+    room = f"{keeps} {one.busy:.1f} of {cpus:.3g} cores busy and leave{'s' if one['devices'] == 1 else ''} {spare:.1f} idle"
     if spare < SPARE * one.busy:
         room += ", too little for another"
-    share = f"all share TensorFlow's one pool of {count(processor.threads, 'thread')}"
+    share = f"all share TensorFlow's one pool of {count(threads, 'thread')}"
     return f"{room}; {several['devices']} keep {several.busy:.1f} busy; {share}; and cutting a batch {_costs(several['devices'], cut)}"
 
 
@@ -81,13 +69,11 @@ def _costs(devices: int, cut: float) -> str:
 def conclude(bench: Mapping[str, Any], timed: Mapping[str, Any], cpus: float) -> Conclusion:
     """What the results of `benchmarks.node.inference` say; `cpus`: cores that the host grants."""
     groups, batches = grouped(timed["rows"], "batch", "devices"), bench["settings"]["batches"]
-    processor = Processor(timed["kind"], cpus, timed["threads"])
     record = {**{key: timed[key] for key in ("model", "parameters", "threads")}, "of": bench["of"]}
     record |= {"devices": timed["kind"], "smallest_batch": timed["smallest"], "results": [group.record() for group in groups]}
     panels = {"images/s": lambda group: group.images_per_s}
     title = f"Prediction by batch size and devices: {timed['model']}"
     picture = Picture(title, "batch", "batch size (images, logarithmic)", panels, logarithmic=True)
     deeper = benchmark.command("benchmarks/inference.yml", {"config": "deep_cnn"})
-    sentence = answer(groups, batches, timed["smallest"], processor)
     asked = [group for group in groups if group["batch"] in batches]
-    return Conclusion(asked, "call", [sentence], record, picture, ("another model", deeper))
+    return Conclusion(asked, "call", [answer(groups, batches, timed, cpus)], record, picture, ("another model", deeper))

@@ -144,13 +144,16 @@ def passes(rates, busy, idle=0.0):
     return rows
 
 
-PLAIN = inference.Processor("CPU", 2, 2)
+PLAIN = ("CPU", 2, 2)
+"""Kind of the devices, cores, threads."""
 SMALL = {(1, 2): [1000] * 3, (2, 2): [500] * 3}
 """The batch of an image a device: 2 ms on one, 4 ms on two."""
 
 
 def answer(rates, busy, idle=0.0, processor=PLAIN, batches=(32, 512)):
-    return inference.answer(grouped(passes({**SMALL, **rates}, busy, idle), "batch", "devices"), batches, 2, processor)
+    kind, cpus, threads = processor
+    timed = {"kind": kind, "threads": threads, "smallest": 2}
+    return inference.answer(grouped(passes({**SMALL, **rates}, busy, idle), "batch", "devices"), batches, timed, cpus)
 
 
 def four(one, two, small=(1000, 800)):
@@ -169,7 +172,7 @@ def test_no_core_is_left_for_a_second_device():
 
 
 def test_a_second_device_takes_the_idle_core():
-    assert answer(four(1000, 1700), {1: 1.0, 2: 1.8}, idle=0.9, processor=inference.Processor("CPU", 2, 1)) == (
+    assert answer(four(1000, 1700), {1: 1.0, 2: 1.8}, idle=0.9, processor=("CPU", 2, 1)) == (
         "2 devices predict 1.70 times the images/s of 1 device at a batch of 512 (0.80 to 1.70 times over all batches): "
         "1 device keeps 1.0 of 2 cores busy and leaves 0.9 idle; 2 keep 1.8 busy; "
         "all share TensorFlow's one pool of 1 thread; and cutting a batch in 2 costs 2.00 ms a call."
@@ -184,7 +187,7 @@ def test_what_repeats_can_not_tell_is_said_so():
 
 
 def test_a_granted_share_is_what_counts_not_the_idle_cores_of_the_machine():
-    said = answer(four(1000, 900), {1: 0.38, 2: 0.38}, idle=1.6, processor=inference.Processor("CPU", 0.38, 1))
+    said = answer(four(1000, 900), {1: 0.38, 2: 0.38}, idle=1.6, processor=("CPU", 0.38, 1))
     assert "1 device keeps 0.4 of 0.38 cores busy and leaves 0.0 idle, too little for another; 2 keep 0.4 busy;" in said
 
 
@@ -194,20 +197,20 @@ def test_cutting_that_costs_nothing():
 
 
 def test_gpus_have_hardware_of_their_own():
-    said = answer(four(1000, 1900), {1: 1.0, 2: 1.0}, processor=inference.Processor("GPU", 8, 8))
+    said = answer(four(1000, 1900), {1: 1.0, 2: 1.0}, processor=("GPU", 8, 8))
     assert said.endswith(": each device has hardware and memory of its own; cutting a batch in 2 costs 2.00 ms a call.")
 
 
 def test_one_number_of_devices_says_nothing():
     found = grouped(passes({(2, 2): [500], (2, 32): [600]}, {2: 1.0}), "batch", "devices")
-    assert inference.answer(found, (32,), 2, PLAIN) == "Only 2 devices measured: nothing to compare."
+    assert inference.answer(found, (32,), {"kind": "CPU", "threads": 2, "smallest": 2}, 2) == "Only 2 devices measured: nothing to compare."
 
 
 def test_single_passes_are_never_told_apart():
     rates = {(1, 2): [1000], (2, 2): [500], (1, 32): [100], (2, 32): [900]}
-    assert inference.answer(grouped(passes(rates, {1: 1.0, 2: 1.0}), "batch", "devices"), (32,), 2, PLAIN).startswith(
-        "no measurable difference between 2 devices and 1 device"
-    )
+    assert inference.answer(
+        grouped(passes(rates, {1: 1.0, 2: 1.0}), "batch", "devices"), (32,), {"kind": "CPU", "threads": 2, "smallest": 2}, 2
+    ).startswith("no measurable difference between 2 devices and 1 device")
 
 
 def test_the_table_and_the_file():
