@@ -18,12 +18,14 @@ from benchmarks import script
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 Work = Callable[[], Any]
+PROJECT, REPROJECT, UPDATE = "gradient, error and P", "Q", "momentum and weights from the factors"
 
 
 def main() -> None:
     """Time all passes in turn."""
     given = script.parser(__doc__, rank=2, recycle=4, rows=28800, columns=128, images=64, rounds=15).parse_args()
-    passes = implementations((given.rows, given.columns), given.images, given.rank, given.rank + given.recycle)
+    sizes = (given.rows, given.columns), given.images, given.rank, given.rank + given.recycle
+    passes = {"compiled": compiled(*sizes), "ops": tensorflow(*sizes, xla=False), "XLA": tensorflow(*sizes, xla=True)}
     times = script.in_turn({(name, way): works[name] for way, works in passes.items() for name in works}, given.rounds, time.process_time)
     medians = {key: statistics.median(seconds) * 1000 for key, seconds in times.items()}
     what = f"{given.rows} x {given.columns}, {given.images} images, rank {given.rank}, {given.recycle} recycled factors, one thread"
@@ -33,15 +35,6 @@ def main() -> None:
         print(f"  {name:44}" + "".join(f"{medians[name, way]:12.2f}" for way in passes))
     sums = {way: sum(medians[name, way] for name in works) for way, works in passes.items()}
     print(f"  {'together':44}" + "".join(f"{total:12.2f}" for total in sums.values()))
-
-
-def implementations(matrix: tuple[int, int], images: int, rank: int, factors: int) -> dict[str, dict[str, Work]]:
-    """Every pass in three implementations."""
-    ops, fused = (tensorflow(matrix, images, rank, factors, xla) for xla in (False, True))
-    return {"compiled": compiled(matrix, images, rank, factors), "ops": ops, "XLA": fused}
-
-
-PROJECT, REPROJECT, UPDATE = "gradient, error and P", "Q", "momentum and weights from the factors"
 
 
 def compiled(matrix: tuple[int, int], images: int, rank: int, factors: int) -> dict[str, Work]:

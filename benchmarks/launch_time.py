@@ -1,14 +1,17 @@
-"""From Enter to the first training step, and where the time goes.
+"""From Enter to the first training step, where the time goes, and images/s; of one version of this project, or of two.
 
-    .venv/bin/python benchmarks/launch_time.py [--runs 3] [ansible-playbook arguments]
+    .venv/bin/python benchmarks/launch_time.py [--rounds 3] [--versions OLD NEW] [ansible-playbook arguments]
 
-Starts `ansible-playbook train.yml -e quick=true` N times (`--runs`) after one warm-up, reads the chief's
-record of its phases, and prints the median of each part. The first step counts as done when the first
-call reports (it has `train.steps_per_call` steps).
+Starts `ansible-playbook train.yml` once per round, after one warm-up, and prints medians. The parts are the phases in the chief's
+record. The first step counts as done when the first call reports (it has `train.steps_per_call` steps). OLD and NEW are checkouts,
+each with an inventory of its own at the path that `-i` names (two labs: `lab.yml` with other `lab_prefix` and `lab_subnet`). In each
+round every version trains once, in an order that changes from round to round, so a machine that becomes slower meanwhile slows
+both; printed are the median of each, and of the rounds' ratios NEW / OLD.
 """
 
 import itertools
-import shutil
+import json
+import os
 import statistics
 import subprocess
 import sys
@@ -17,8 +20,8 @@ from pathlib import Path
 
 from benchmarks import script
 from benchmarks.script import ROOT
-from trainer.telemetry import chief_records
 
+PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 PARTS = {
     "starting": "Ansible: plan, publish, claim, files, tmux",
     "caching": "Python starts",
@@ -30,28 +33,47 @@ PARTS = {
     "training": "broadcast and compare weights",
     "steps": "run the first call",
 }
+WHOLE = {"first step": "s, Enter to first step", "prompt": "s, Enter to prompt", "images/s": "images/s in training steps"}
 
 
 def main() -> None:
     """Measure and print."""
-    arguments, more = script.parser(__doc__, runs=3).parse_known_args()
-    measured = [launch(number, more) for number in range(arguments.runs + 1)][1:]
-    totals = [sum(parts.values()) for parts in measured]
-    print(f"Enter to first step: median {statistics.median(totals):.1f} s ({min(totals):.1f} to {max(totals):.1f}, {len(totals)} runs)")
-    for name, meaning in PARTS.items():
-        print(f"  {statistics.median(parts[name] for parts in measured):5.1f} s  {meaning}")
+    parser = script.parser(__doc__, rounds=3)
+    parser.add_argument("--versions", nargs=2, type=lambda text: Path(text).resolve(), metavar=("OLD", "NEW"), default=[ROOT])
+    arguments, more = parser.parse_known_args()
+    rounds = []
+    for number in range(arguments.rounds + 1):
+        order = arguments.versions[:: 1 if number % 2 == 0 else -1]
+        trained = {version: train(version, f"launch-time-{number}", more) for version in order}
+        rounds.append([trained[version] for version in arguments.versions])
+    for value, meaning in {**WHOLE, **PARTS}.items():
+        report(meaning, [[training.get(value, 0.0) for training in one] for one in rounds[1:]])
 
 
-def launch(number: int, more: list[str]) -> dict[str, float]:
-    """Seconds of each part of one launch."""
-    name = f"launch-time-{number}"
-    remove(name, more)
+def report(meaning: str, rounds: list[list[float]]) -> None:
+    """The median of each version with its range, and of the ratios of two."""
+    texts = [f"{statistics.median(values):8,.1f} ({min(values):,.1f} to {max(values):,.1f})" for values in zip(*rounds, strict=True)]
+    if len(texts) > 1 and all(old for old, _ in rounds):
+        texts.append(f"ratio {statistics.median(new / old for old, new in rounds):.3f}")
+    print(f"{'  '.join(texts)}  {meaning}")
+
+
+def train(version: Path, run: str, more: list[str]) -> dict[str, float]:
+    """Train once, and delete the run; `WHOLE`, and the seconds of each part."""
+    folder = version / "runs" / run
+    if folder.exists():
+        delete(version, run, more)
     begun = time.time()
-    argv = [str(Path(sys.executable).parent / "ansible-playbook"), "train.yml", "-e", f"run={name}", "-e", "quick=true", *more]
-    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
-    records = chief_records(ROOT / "runs" / name)
-    remove(name, more)
-    return parts(begun, records)
+    play(version, "train.yml", run, more)
+    total = time.time() - begun
+    ends = [json.loads(path.read_text()) for path in folder.glob("workers/*/exit.json")]
+    chief = next(end["host"] for end in ends if end["rank"] == 0)
+    # Read as plain JSON: an older version's records need not be what this version's reader accepts.
+    records = [json.loads(line) for line in (folder / "workers" / chief / "metrics.jsonl").read_text().splitlines()]
+    images_per_s = json.loads((folder / "summary.json").read_text())["images_per_s"]
+    delete(version, run, more)
+    seconds = parts(begun, records)
+    return {"first step": sum(seconds.values()), "prompt": total, "images/s": images_per_s, **seconds}
 
 
 def parts(begun: float, records: list[dict[str, object]]) -> dict[str, float]:
@@ -60,17 +82,20 @@ def parts(begun: float, records: list[dict[str, object]]) -> dict[str, float]:
     for record in records:
         name = str(record["phase"]) if record["kind"] == "phase" else str(record["kind"])
         first.setdefault(name, float(str(record["t"])))
-    times = [begun, *(first[name] for name in PARTS)]
-    return {name: after - before for name, before, after in zip(PARTS, times, times[1:], strict=False)}
+    names = [name for name in PARTS if name in first]
+    return {name: after - before for name, (before, after) in zip(names, itertools.pairwise([begun, *map(first.get, names)]), strict=True)}
 
 
-def remove(name: str, more: list[str]) -> None:
-    """Delete a measured run, here and on the hosts."""
-    shutil.rmtree(ROOT / "runs" / name, ignore_errors=True)
+def delete(version: Path, run: str, more: list[str]) -> None:
+    """Delete a run, also one that an interrupted measurement left, from the hosts and here."""
     inventory = [word for flag, value in itertools.pairwise(more) if flag == "-i" for word in (flag, value)]
-    argv = [str(Path(sys.executable).parent / "ansible"), "workers", *inventory, "-m", "ansible.builtin.file"]
-    argv += ["-a", "path={{ worker_root | quote }}/runs/" + name + " state=absent"]
-    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
+    play(version, "playbooks/delete_run.yml", run, inventory)
+
+
+def play(version: Path, playbook: str, run: str, more: list[str]) -> None:
+    """Run a playbook of a version for a run."""
+    environment = {**os.environ, "PYTHONPATH": str(version)}
+    subprocess.run([PLAYBOOK, playbook, "-e", f"run={run}", *more], cwd=version, env=environment, check=True, capture_output=True)
 
 
 if __name__ == "__main__":

@@ -57,15 +57,14 @@ def table(name: str, lines: Iterable[Mapping[str, Any]]) -> str:
     """A table of one run."""
     durations = stays([line for line in lines if line["kind"] == "phase"])
     training = sum(durations[TRAINING])
-    rows = [[meaning, *_cells(durations[kind], training, kind == STARTING)] for kind, meaning in ROWS.items()]
+    durations[STARTING] = [sum(durations[STARTING])]
+    rows = []
+    for kind, meaning in ROWS.items():
+        seconds = durations[kind]
+        share = f"{sum(seconds) / training:.2%}" if training else "-"
+        rows.append([meaning, text.Number(sum(seconds), 2), share, len(seconds), text.Number(statistics.median(seconds or [0.0]), 3)])
     header = ["", "seconds", "of training", "times", "median s"]
     return f"{name}: {training:,.1f} s of training\n{text.table(header, rows)}\n"
-
-
-def _cells(seconds: list[float], training: float, once: bool) -> list[Any]:
-    stayed = [sum(seconds)] if once else seconds
-    share = f"{sum(stayed) / training:.2%}" if training else "-"
-    return [text.Number(sum(stayed), 2), share, len(stayed), text.Number(statistics.median(stayed or [0.0]), 3)]
 
 
 if __name__ == "__main__":

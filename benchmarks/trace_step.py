@@ -8,10 +8,15 @@ kept beside the picture, for TensorBoard's profile plugin.
 """
 
 import argparse
+import functools
 import itertools
+import multiprocessing
+import os
 import re
 import shutil
+import socket
 import statistics
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -19,9 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import script
-from benchmarks.script import BATCH, ROOT
+from matplotlib.patches import Patch
 
+from benchmarks import script
+from benchmarks.script import ROOT
+from control.plots import picture
+
+BATCH = 64
 SENDING = "sending, and waiting for the other worker"
 PARTS = {
     "forward": "#4477aa",
@@ -62,32 +71,44 @@ def main() -> None:
     parser.add_argument("--model", default="task_cnn")
     parser.add_argument("--reduction", default="powersgd")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "step.png")
-    given = script.given_to_worker(parser)
+    given = parser.parse_args()
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    if given.rank > 0:
-        train(given, lambda run: run())
-    else:
-        train(given, lambda run: report(traced(run, given.out.with_suffix(".xplane.pb")), given))
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(given.workers)]
+    addresses = [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
+    for probe in probes:
+        probe.close()
+    start = multiprocessing.get_context("spawn").Process
+    workers = [start(target=train, args=(given, rank, addresses)) for rank in range(given.workers)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    sys.exit(any(worker.exitcode for worker in workers))
 
 
-def train(given: argparse.Namespace, measure: Callable[[Callable[[], object]], object]) -> None:
-    """Train until everything is traced and warm, then make one call of all steps under `measure`."""
+def train(given: argparse.Namespace, rank: int, addresses: list[str]) -> None:
+    """Train until everything is traced and warm, then make one call of all steps; the chief's is reported."""
+    sys.path.insert(0, str(ROOT / "benchmarks" / "peers"))
+    import common
+    import lockstep
     import tensorflow as tf
+    import tensorflow_model
 
-    from trainer import step
+    from trainer.direct import Direct
 
-    cluster = script.joined(given.workers)
-    parts, feed, rates = script.prepared(cluster, given.rank, given.steps, given.model, given.reduction)
-    if cluster.direct is not None:
-        cluster.direct.all_reduce = annotated(cluster.direct.all_reduce, tf.profiler.experimental.Trace)
-    call = step.make_train_call(parts)
-
-    def run() -> None:
-        call(feed, rates).numpy()
-
+    threads = max(1, len(os.sched_getaffinity(0)) // given.workers)
+    task = common.Task(rank, addresses, given.steps, 0, 0.0, BATCH, threads, "", given.out)
+    os.environ["TF_CONFIG"] = tensorflow_model.tf_config(task)
+    common.CHUNK = given.steps
+    Direct.all_reduce = annotated(Direct.all_reduce, tf.profiler.experimental.Trace)
+    trained = lockstep.lockstep(task, {"model": {"name": given.model}, "reduction": {"name": given.reduction}})
+    run = functools.partial(trained.run, given.steps)
     run()
     run()
-    measure(run)
+    if rank == 0:
+        report(traced(run, given.out.with_suffix(".xplane.pb")), given)
+    else:
+        run()
 
 
 def annotated(work: Callable[..., Any], trace: Callable[[str], Any]) -> Callable[..., Any]:
@@ -166,28 +187,24 @@ def report(found: list[Span], given: argparse.Namespace) -> None:
 
 def draw(step: list[Span], path: Path) -> None:
     """Draw a lane per thread and a bar per op."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.patches import Patch
-
     threads = sorted({span.thread for span in step if span.end - span.begin > 0.05})
-    figure, axes = pyplot.subplots(figsize=(10, 1.4 + 0.8 * len(threads)), layout="constrained")
-    for span in sorted(step, key=lambda one: one.part == SENDING):
-        if span.thread in threads:
-            lane = threads.index(span.thread)
-            axes.broken_barh(
-                [(span.begin, span.end - span.begin)], (lane - 0.4, 0.8), facecolor=PARTS[span.part], edgecolor="white", linewidth=0.4
-            )
-            label = _label(span)
-            if label and span.end - span.begin > 0.06 * length(step):
-                axes.text((span.begin + span.end) / 2, lane, label, ha="center", va="center", fontsize=7, color="white")
-    axes.set(yticks=range(len(threads)), yticklabels=[f"thread {number + 1}" for number in range(len(threads))], xlabel="milliseconds")
-    axes.set_xlim(0, length(step))
-    axes.legend(handles=[Patch(color=color, label=part) for part, color in PARTS.items()], ncols=5, fontsize=7, loc="upper center")
-    axes.set_ylim(-0.5, len(threads) + 0.1)
-    figure.savefig(path, dpi=130)
+    with picture(path, 1.4 + 0.8 * len(threads), 10) as figure:
+        axes = figure.subplots()
+        for span in sorted(step, key=lambda one: one.part == SENDING):
+            if span.thread in threads:
+                _bar(axes, span, threads.index(span.thread), 0.06 * length(step))
+        axes.set(yticks=range(len(threads)), yticklabels=[f"thread {number + 1}" for number in range(len(threads))], xlabel="milliseconds")
+        axes.set_xlim(0, length(step))
+        axes.legend(handles=[Patch(color=color, label=part) for part, color in PARTS.items()], ncols=5, fontsize=7, loc="upper center")
+        axes.set_ylim(-0.5, len(threads) + 0.1)
+
+
+def _bar(axes: Any, span: Span, lane: int, labelled: float) -> None:
+    """One op; its label if it takes longer than `labelled` milliseconds."""
+    took = span.end - span.begin
+    axes.broken_barh([(span.begin, took)], (lane - 0.4, 0.8), facecolor=PARTS[span.part], edgecolor="white", linewidth=0.4)
+    if took > labelled:
+        axes.text((span.begin + span.end) / 2, lane, _label(span), ha="center", va="center", fontsize=7, color="white")
 
 
 def _label(span: Span) -> str:

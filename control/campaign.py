@@ -8,13 +8,15 @@ import csv
 import fcntl
 import re
 import statistics
+import time
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from control import project
+from control import project, text
+from control.progress import Line
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import write_rows
 
@@ -115,6 +117,29 @@ class Pace:
     def left(self, trials: Iterable[object]) -> float | None:
         """Estimated seconds of these trials together; None before the first measurement."""
         return sum(self.expected(trial) or 0.0 for trial in trials) if self._measured else None
+
+
+def measure(trials: Sequence[T], line: Line, pace: Pace, label: Callable[[T], str], one: Callable[[T, Callable[[], None]], str]) -> None:
+    """Measure trials one after another; a line shows which, for how long, and the time left.
+
+    Args:
+        trials: what is left to measure.
+        line: shows the trial under way; results stay above it.
+        pace: of trials measured before.
+        label: a trial for display.
+        one: measures a trial, keeps its row and returns its result for display; calls its argument meanwhile.
+    """
+    for number, trial in enumerate(trials, 1):
+        begun, expected = time.monotonic(), pace.left(trials[number - 1 :])
+
+        def show(number: int = number, trial: T = trial, begun: float = begun, expected: float | None = expected) -> None:
+            elapsed = time.monotonic() - begun
+            left = f"; about {text.duration(expected - elapsed)} left" if expected is not None else ""
+            line.update(f"{number} of {len(trials)}: {label(trial)}, {text.duration(elapsed)}{left}")
+
+        result = one(trial, show)
+        pace.add(trial, time.monotonic() - begun)
+        line.print(f"  {number}/{len(trials)}  {result}")
 
 
 def check_name(variable: str, name: str, most: int = LONGEST_NAME) -> None:

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from control import campaign, text
 from trainer.errors import ConfigError
@@ -71,58 +71,38 @@ def methods(asked: str) -> list[str]:
 STORE = campaign.Store(Row)
 
 
-@dataclass(frozen=True)
-class Compared:
-    """One method on one configuration, over its seeds."""
+def compared(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Every configuration and method over its seeds, in the order of the rows.
 
-    config: str
-    method: str
-    seeds: list[int]
-    test_accuracy: list[float]
-    median: float
-    points: float | None
-    """How far the median is above the reference's over the same seeds, in points (hundredths); None for the reference."""
-    median_best: float
-    images_per_s: float
-
-
-def compared(rows: Sequence[Row]) -> list[Compared]:
-    """Every configuration and method, in the order of the rows."""
+    `points`: how far the median is above the reference's over the same seeds, in hundredths; None for the reference.
+    """
     return [_compared(rows, *which) for which in dict.fromkeys((row.config, row.method) for row in rows)]
 
 
-def _compared(rows: Sequence[Row], config: str, method: str) -> Compared:
-    mine = of(rows, config, method)
-    seeds = [row.seed for row in mine]
-    middle = statistics.median(row.test_accuracy for row in mine)
-    others = [row.test_accuracy for row in of(rows, config, REFERENCE) if row.seed in seeds]
-    points = 100 * (middle - statistics.median(others)) if others and method != REFERENCE else None
-    best, speed = (statistics.median(getattr(row, name) for row in mine) for name in ("test_accuracy_best", "images_per_s"))
-    return Compared(config, method, seeds, [row.test_accuracy for row in mine], middle, points, best, speed)
-
-
-def of(rows: Sequence[Row], config: str, method: str) -> list[Row]:
-    """The rows of one configuration and method."""
-    return [row for row in rows if (row.config, row.method) == (config, method)]
+def _compared(rows: Sequence[Row], config: str, method: str) -> dict[str, Any]:
+    mine = [row for row in rows if (row.config, row.method) == (config, method)]
+    seeds, accuracies = [row.seed for row in mine], [row.test_accuracy for row in mine]
+    middle = statistics.median(accuracies)
+    others = [row.test_accuracy for row in rows if (row.config, row.method) == (config, REFERENCE) and row.seed in seeds]
+    return {
+        "config": config,
+        "method": method,
+        "seeds": seeds,
+        "test_accuracy": accuracies,
+        "median": middle,
+        "points": 100 * (middle - statistics.median(others)) if others and method != REFERENCE else None,
+        "median_best": statistics.median(row.test_accuracy_best for row in mine),
+        "images_per_s": statistics.median(row.images_per_s for row in mine),
+    }
 
 
 def table(rows: Sequence[Row]) -> str:
     """A table with one row per configuration and method."""
-    header = [
-        "configuration",
-        "method",
-        "seeds",
-        "median test accuracy",
-        "lowest",
-        "highest",
-        "points",
-        "median of best epochs",
-        "images/s",
-    ]
+    numbers = ("median test accuracy", "lowest", "highest", "points", "median of best epochs", "images/s")
     cells = []
     for one in compared(rows):
-        numbers = [text.Number(value, 4) for value in (one.median, min(one.test_accuracy), max(one.test_accuracy))]
-        points = "-" if one.points is None else f"{one.points:+.2f}"
-        rest = [points, text.Number(one.median_best, 4), text.Number(one.images_per_s, 0)]
-        cells.append([one.config, one.method, len(one.seeds), *numbers, *rest])
-    return text.table(header, cells)
+        spread = [text.Number(value, 4) for value in (one["median"], min(one["test_accuracy"]), max(one["test_accuracy"]))]
+        points = "-" if one["points"] is None else f"{one['points']:+.2f}"
+        rest = [points, text.Number(one["median_best"], 4), text.Number(one["images_per_s"], 0)]
+        cells.append([one["config"], one["method"], len(one["seeds"]), *spread, *rest])
+    return text.table(["configuration", "method", "seeds", *numbers], cells)

@@ -2,10 +2,9 @@
 
 import datetime
 import shlex
-from pathlib import Path
 from typing import Any
 
-from control import project
+from control import project, text
 from control.command_line import as_typed
 from control.runs import package
 
@@ -15,24 +14,26 @@ RESULTS = project.ROOT / "benchmarks" / "results"
 ROWS, MEASUREMENTS = "results.csv", "measurements.jsonl"
 
 
-def new(kind: str, options: dict[str, Any], arguments: list[str], config_yaml: str, **about: Any) -> dict[str, Any]:
+def new(kind: str, options: dict[str, Any], settings: dict[str, Any], config_yaml: str, **about: Any) -> dict[str, Any]:
     """A benchmark to run, as a fact.
 
     Args:
         kind: `loader` or `inference`.
         options: what was given with `-e`.
-        arguments: of `python -m benchmarks.node <kind>`, besides its folders and threads.
+        settings: options of `python -m benchmarks.node <kind>`: numbers, tuples of numbers, or None.
         config_yaml: the configuration that it reads.
         about: what its conclusion needs to know.
     """
     stamp = datetime.datetime.now(tz=datetime.UTC)
     code = CODE.sha256()
+    given = {name: ",".join(map(str, value)) if isinstance(value, tuple) else str(value) for name, value in settings.items() if value}
     return {
         "kind": kind,
         "name": f"{kind}-{stamp:%Y%m%d-%H%M%S}",
         "date": stamp.isoformat(timespec="seconds"),
         "command": command(f"benchmarks/{kind}.yml", options),
-        "arguments": ["-m", "benchmarks.node", kind, *arguments],
+        "arguments": ["-m", "benchmarks.node", kind, *(part for name, value in given.items() for part in (f"--{name}", value))],
+        "settings": settings,
         "config_yaml": config_yaml,
         "snapshot": None,
         "code_name": CODE.file_name(code),
@@ -41,18 +42,19 @@ def new(kind: str, options: dict[str, Any], arguments: list[str], config_yaml: s
     }
 
 
+def planned(bench: dict[str, Any], options: dict[str, Any], host: dict[str, Any], pairs: list[tuple[str, str]]) -> dict[str, Any]:
+    """The result of a task that planned it: the plan for display, and the facts `bench`, `cluster` and `run_options`."""
+    first = ("host", f"{host['name']} {host['address']} (the first of the inventory)")
+    shown = text.fields([first, *pairs, ("results", project.relative(RESULTS / bench["name"]))])
+    return {"show": f"Plan\n{shown}", "ansible_facts": {"bench": bench, "cluster": [host], "run_options": options}}
+
+
 def command(playbook: str, options: dict[str, Any]) -> str:
     """The command line for a playbook with these variables, including the inventory of this command."""
     given = " ".join(f"-e {shlex.quote(_variable(name, str(value)))}" for name, value in options.items())
-    # `as_typed` adds the inventory only to playbooks at the root.
-    return f"{as_typed('ansible-playbook train.yml').replace('train.yml', playbook)} {given}".rstrip()
+    return as_typed(f"ansible-playbook {playbook} {given}".rstrip())
 
 
 def _variable(name: str, value: str) -> str:
     """The variable, with its own quotes if needed: Ansible splits unquoted text at spaces."""
     return f'{name}="{value}"' if " " in value else f"{name}={value}"
-
-
-def results(name: str) -> Path:
-    """Folder of a benchmark's results."""
-    return RESULTS / name

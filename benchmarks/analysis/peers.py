@@ -52,11 +52,6 @@ class System:
     """Whether it is measured with several."""
     default: bool = True
 
-    @property
-    def chooses(self) -> bool:
-        """Whether it is this project with a reduction that it chooses itself."""
-        return self.kind == OURS and "reduction" not in self.variant
-
 
 SYSTEMS = {
     system.name: system
@@ -80,6 +75,7 @@ SYSTEMS = {
         System("ideal", IDEAL, OWN, "lockstep", "ideal", "the same hosts at once, nothing reduced", alone=False),
         System("in-step", BOUND, OWN, "lockstep", "in-step", "the same hosts in step, 16 bytes summed twice", alone=False, default=False),
         System("lockstep-parts", BOUND, OWN, "lockstep", "parts", "this project, with what its parts take", alone=False, default=False),
+        System("lockstep-profiled", BOUND, OWN, "lockstep", "profiled", "float32, every 8th step profiled", alone=False, default=False),
         System("stock", PEER, OWN, "stock", "", "TensorFlow MultiWorkerMirroredStrategy, Keras SGD"),
         System("stock-loop", PEER, OWN, "stock", "loop", "the same, 8 steps a traced call"),
         System("keras-fit", PEER, OWN, "keras_fit", "", "Keras fit", together=False),

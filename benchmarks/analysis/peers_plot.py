@@ -14,8 +14,11 @@ from control.plots import picture
 
 PANEL_IN, BARS_IN, CURVES_IN = 5.0, 0.34, 3.9
 COLOURS = {OURS: "#0b4f8a", IDEAL: "#8a8a8a", BOUND: "#b5b5b5"}
-PEERS = {"own": "#d98200", "torch": "#3f9c6b", "horovod": "#7a1f5c"}
-MARKERS = {"own": "s", "torch": "^", "horovod": "D"}
+PEERS = {
+    "own": {"color": "#d98200", "marker": "s"},
+    "torch": {"color": "#3f9c6b", "marker": "^"},
+    "horovod": {"color": "#7a1f5c", "marker": "D"},
+}
 DASHES: dict[str, Any] = {"": "-", "loop": "-.", "fp16": "--", "loop-fp16": (0, (1, 1)), "powersgd": ":"}
 OWN_DASHES: dict[str, Any] = {"lockstep": "-", "lockstep-packed": (0, (1, 1))}
 LIMIT: dict[str, Any] = {"color": "#444444", "linestyle": ":", "linewidth": 1.5}
@@ -29,7 +32,7 @@ NEAR = 0.15
 
 def draw(results: Results, path: Path) -> None:
     """Draw all links side by side: bars above, curves below."""
-    links = [link for link in results.links if any(point.rows for point in results.at(link, results.most))]
+    links = [link for link in results.links if results.at(link, results.most)]
     curves = len(results.workers) > 1
     most = max(len(results.at(link, results.most)) for link in links)
     heights = [most * BARS_IN + 1.3, *([CURVES_IN] if curves else [])]
@@ -39,21 +42,22 @@ def draw(results: Results, path: Path) -> None:
             _bars(grid[0][column], results, link)
             if curves:
                 _curves(grid[1][column], results, link)
+        # Bars of one length, and curves of one height, for all links.
         for axes in grid[0]:
             axes.set_xlim(0, max(other.get_xlim()[1] for other in grid[0]))
-        if curves:
-            _same_height(list(grid[1]))
-        handles = {**(_all_handles(grid[1]) if curves else {}), **_limits(results, links)}
+        for axes in grid[1] if curves else ():
+            axes.set_ylim(0, max(other.get_ylim()[1] for other in grid[1]))
+        labelled = [axes.get_legend_handles_labels() for axes in grid[1]] if curves else []
+        handles = {label: handle for both in labelled for handle, label in zip(*both, strict=True)} | _limits(results, links)
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(len(handles), 2 * len(links) + 1))
 
 
 def _bars(axes: Axes, results: Results, link: str) -> None:
-    points = [point for point in results.at(link, results.most) if point.rows]
-    ideal = results.best(link, results.most, IDEAL)
-    longest = max(point.images_per_s or 0.0 for point in points)
+    points, ideal = results.at(link, results.most), results.best(link, results.most, IDEAL)
+    longest = max(point.images_per_s for point in points)
     for position, point in enumerate(points):
         _bar(axes, position, point, longest)
-    if ideal and ideal.images_per_s:
+    if ideal:
         axes.axvline(ideal.images_per_s, **LIMIT)
     axes.set_yticks(range(len(points)), [point.name for point in points])
     axes.invert_yaxis()
@@ -66,7 +70,7 @@ def _bars(axes: Axes, results: Results, link: str) -> None:
 
 
 def _bar(axes: Axes, position: int, point: Point, longest: float) -> None:
-    speed, (least, most) = point.images_per_s or 0.0, point.spread or (0.0, 0.0)
+    least, speed, most = point.of("images_per_s")
     errors = [[speed - least], [most - speed]]
     axes.barh(
         position, speed, 0.68, color=_colour(point.system), xerr=errors, error_kw={"ecolor": "#222222", "elinewidth": 1, "capsize": 3}
@@ -80,9 +84,7 @@ def _bar(axes: Axes, position: int, point: Point, longest: float) -> None:
 
 def _wire_limit(point: Point) -> float | None:
     """Images/s at which the wire is saturated."""
-    if not point.wire or not point.seconds or point.images_per_s is None:
-        return None
-    return point.images_per_s * point.seconds[1] / point.wire
+    return point.images_per_s * point.of("seconds_step").median / point.wire if point.wire else None
 
 
 def _curves(axes: Axes, results: Results, link: str) -> None:
@@ -105,16 +107,16 @@ def _curve(results: Results, link: str, system: str) -> list[tuple[int, float, f
     points = []
     for workers in results.workers:
         point = _alone(results, system) if workers == 1 else results.points.get((link, workers, system))
-        if point and point.images_per_s is not None and point.spread:
-            points.append((workers, point.images_per_s, *point.spread))
+        if point:
+            least, median, most = point.of("images_per_s")
+            points.append((workers, median, least, most))
     return points
 
 
 def _alone(results: Results, system: str) -> Point | None:
     """The point for one worker, which reduces nothing: our variants, the ideal and compressed peers equal their plain form."""
     same = [name for name, other in SYSTEMS.items() if other.program == SYSTEMS[system].program]
-    points = [results.alone(name) for name in (system, *same)]
-    return next((point for point in points if point and point.rows), None)
+    return next((point for name in (system, *same) if (point := results.alone(name))), None)
 
 
 def _line(system: str) -> Mapping[str, Any]:
@@ -123,31 +125,12 @@ def _line(system: str) -> Mapping[str, Any]:
         return {"color": COLOURS[compared.kind], "linestyle": ":", "linewidth": 2, "marker": ""}
     if compared.kind == OURS:
         return {"color": COLOURS[OURS], "linestyle": OWN_DASHES.get(system, "--"), "linewidth": 2.4, "marker": "o"}
-    return {
-        "color": PEERS[compared.environment],
-        "linestyle": DASHES[compared.variant],
-        "marker": MARKERS[compared.environment],
-        "linewidth": 1.4,
-    }
+    return {**PEERS[compared.environment], "linestyle": DASHES[compared.variant], "linewidth": 1.4}
 
 
 def _colour(system: str) -> str:
     compared = SYSTEMS[system]
-    return COLOURS.get(compared.kind) or PEERS[compared.environment]
-
-
-def _same_height(all_axes: list[Axes]) -> None:
-    top = max(axes.get_ylim()[1] for axes in all_axes)
-    for axes in all_axes:
-        axes.set_ylim(0, top)
-
-
-def _all_handles(all_axes: Any) -> dict[str, Any]:
-    handles: dict[str, Any] = {}
-    for axes in all_axes:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    return handles
+    return COLOURS.get(compared.kind) or PEERS[compared.environment]["color"]
 
 
 def _limits(results: Results, links: list[str]) -> dict[str, Any]:

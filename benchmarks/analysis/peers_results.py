@@ -2,20 +2,21 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Self
 
 from benchmarks.analysis.peers import IDEAL, OURS, PEER, REDUCED, SYSTEMS, Cell, bits_per_s
 from control import campaign, text
 
 PARAMETERS = 3_688_714
 MEASURED, FAILED = "measured", "failed"
-DEFAULT = "{}"
-"""The variant in which this project chooses its reduction."""
 PEER_GONE = 75
 """Exit code of a worker that ended because another one ended."""
+WATCHED = "lockstep-parts"
+BOUNDS = {"in-step": "with nothing sent but 16 bytes, twice", "ideal": "with nothing sent, and nobody waited for"}
+REST = "TensorFlow: forward, backward, small layers' updates"
 ERRORS = ("Error", "error:", "Exception", "what():", "Fatal", "gone")
 HEADER = ("system", "ms per step", "from", "to", "images/s", "of ideal", "of best peer", "MB sent", "wire ms", "CPU ms", "rounds")
 
@@ -71,6 +72,7 @@ def of_results(cell: Cell, workers: Sequence[Mapping[str, Any]]) -> Row:
     if any(one["weights_before"] == one["weights_sha256"] for one in workers):
         return failed(cell, "its steps changed no weight")
     rate = sum(one["batch"] / one["seconds_step"] for one in workers)
+    chooses = cell.workers > 1 and SYSTEMS[cell.system].kind == OURS and "reduction" not in SYSTEMS[cell.system].variant
     return Row(
         **asdict(cell),
         state=MEASURED,
@@ -83,7 +85,7 @@ def of_results(cell: Cell, workers: Sequence[Mapping[str, Any]]) -> Row:
         loss=workers[0]["losses"][-1],
         weights_equal=len({one["weights_sha256"] for one in workers}) == 1,
         started_at=min(one["started_at"] for one in workers),
-        chosen=workers[0]["settings"]["reduction"]["name"] if cell.workers > 1 and SYSTEMS[cell.system].chooses else "",
+        chosen=workers[0]["settings"]["reduction"]["name"] if chooses else "",
     )
 
 
@@ -112,32 +114,32 @@ def telling(lines: Sequence[str]) -> str:
     return ((errors or text_lines)[-1] if text_lines else "no output")[:300]
 
 
-class Store(campaign.Store[Row]):
-    """results.csv, with seven digits."""
-
-    def put(self, path: Path, row: Row) -> None:
-        """Add a row, or replace the row of the same cell."""
-        super().put(path, replace(row, **{name: _rounded(value) for name, value in asdict(row).items()}))
+STORE = campaign.Store(Row)
 
 
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.7g}") if isinstance(value, float) and value < 1e9 else value
+class Range(NamedTuple):
+    """A figure over the rounds."""
 
+    least: float
+    median: float
+    most: float
 
-STORE = Store(Row)
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Self:
+        """The range of at least one value."""
+        ordered = sorted(values)
+        return cls(ordered[0], statistics.median(ordered), ordered[-1])
 
 
 @dataclass(frozen=True)
 class Point:
-    """A system on a number of workers at one link, over all rounds."""
+    """A system on a number of workers at one link, over all rounds in which it was measured."""
 
     system: str
     link: str
     workers: int
     rows: tuple[Row, ...]
-    """The measured rows, in order of rounds."""
-    reasons: tuple[str, ...]
-    """Why other rows failed, each reason once."""
+    """At least one, in order of rounds."""
 
     @property
     def name(self) -> str:
@@ -145,36 +147,20 @@ class Point:
         chosen = sorted({row.chosen for row in self.rows} - {""})
         return f"{self.system} ({', '.join(chosen)})" if chosen else self.system
 
+    def of(self, column: str) -> Range:
+        """A column of its rows."""
+        return Range.of(getattr(row, column) for row in self.rows)
+
     @property
-    def images_per_s(self) -> float | None:
+    def images_per_s(self) -> float:
         """Median over rounds."""
-        return statistics.median(_values(self.rows, "images_per_s")) if self.rows else None
-
-    @property
-    def seconds(self) -> tuple[float, float, float] | None:
-        """Seconds per step: smallest, median, largest."""
-        return _three(_values(self.rows, "seconds_step"))
-
-    @property
-    def spread(self) -> tuple[float, float] | None:
-        """Least and most images/s of any round."""
-        values = _values(self.rows, "images_per_s")
-        return (min(values), max(values)) if values else None
-
-    def median(self, name: str) -> float | None:
-        """Median of another value of its rows."""
-        values = _values(self.rows, name)
-        return statistics.median(values) if values else None
+        return self.of("images_per_s").median
 
     @property
     def wire(self) -> float | None:
         """Least seconds that a step's bytes take on the link; None without a limit."""
-        rate, sent = bits_per_s(self.link), self.median("sent_bytes_step")
-        return sent * 8 / rate if rate and sent is not None else None
-
-
-def _values(rows: Sequence[Row], name: str) -> list[float]:
-    return [float(value) for value in (getattr(row, name) for row in rows) if value is not None]
+        rate = bits_per_s(self.link)
+        return self.of("sent_bytes_step").median * 8 / rate if rate else None
 
 
 class Results:
@@ -182,102 +168,64 @@ class Results:
 
     def __init__(self, rows: Sequence[Row]):
         """Group rows into points."""
-        self.rows = list(rows)
-        self.links = list(dict.fromkeys(row.link for row in sorted(self.rows, key=lambda row: -(bits_per_s(row.link) or math.inf))))
+        self.rows = sorted(
+            rows, key=lambda row: (-(bits_per_s(row.link) or math.inf), row.workers, list(SYSTEMS).index(row.system), row.round)
+        )
+        self.links = list(dict.fromkeys(row.link for row in self.rows))
         self.workers = sorted({row.workers for row in self.rows})
         self.most = max((row.workers for row in self.rows if row.measured), default=0)
         """The largest number of workers with a measurement."""
         self.systems = [name for name in SYSTEMS if any(row.system == name for row in self.rows)]
-        self.points = {
-            (link, workers, system): point
-            for link in self.links
-            for workers in self.workers
-            for system in self.systems
-            if (point := self._point(link, workers, system))
-        }
-
-    def _point(self, link: str, workers: int, system: str) -> Point | None:
-        rows = [row for row in self.rows if (row.link, row.workers, row.system) == (link, workers, system)]
-        measured = tuple(sorted((row for row in rows if row.measured), key=lambda row: row.round))
-        reasons = tuple(dict.fromkeys(row.reason for row in rows if not row.measured))
-        return Point(system, link, workers, measured, reasons) if rows else None
+        self.blocks = list(dict.fromkeys((row.link, row.workers) for row in self.rows))
+        """Links and numbers of workers."""
+        measured: dict[tuple[str, int, str], list[Row]] = defaultdict(list)
+        for row in self.rows:
+            if row.measured:
+                measured[row.link, row.workers, row.system].append(row)
+        self.points = {key: Point(key[2], key[0], key[1], tuple(some)) for key, some in measured.items()}
 
     def at(self, link: str, workers: int) -> list[Point]:
-        """Points in one block of the table, fastest first; those without numbers last."""
-        points = [point for (where, number, _), point in self.points.items() if (where, number) == (link, workers)]
-        return sorted(points, key=lambda point: -(point.images_per_s or 0.0))
-
-    def blocks(self) -> list[tuple[str, int]]:
-        """Links and numbers of workers that have points."""
-        return [(link, workers) for link in self.links for workers in self.workers if self.at(link, workers)]
+        """Points in one block of the table, fastest first."""
+        points = [point for point in self.points.values() if (point.link, point.workers) == (link, workers)]
+        return sorted(points, key=lambda point: -point.images_per_s)
 
     def best(self, link: str, workers: int, kind: str) -> Point | None:
         """The fastest system of a kind in a block."""
-        return next((point for point in self.at(link, workers) if SYSTEMS[point.system].kind == kind and point.rows), None)
+        return next((point for point in self.at(link, workers) if SYSTEMS[point.system].kind == kind), None)
 
     def best_by_round(self, link: str, workers: int) -> dict[int, Row]:
         """The fastest peer of each round in a block; among similar peers it may change from round to round."""
-        fastest: dict[int, Row] = {}
-        for point in self.at(link, workers):
-            for row in point.rows if SYSTEMS[point.system].kind == PEER else ():
-                if (row.images_per_s or 0.0) > (fastest[row.round].images_per_s or 0.0 if row.round in fastest else 0.0):
-                    fastest[row.round] = row
-        return fastest
+        rows = [row for point in self.at(link, workers) if SYSTEMS[point.system].kind == PEER for row in point.rows]
+        return {row.round: row for row in sorted(rows, key=lambda row: row.images_per_s or 0.0)}
 
     def alone(self, system: str) -> Point | None:
         """A system with one worker, which is measured at only one link."""
         return next((self.points[link, 1, system] for link in self.links if (link, 1, system) in self.points), None)
 
-    def ratio(self, point: Point, other: Point | None) -> tuple[float, float, float] | None:
-        """Ratio of images/s between two points over the rounds that have both: least, median, most."""
+    def ratio(self, point: Point, other: Point | None) -> Range | None:
+        """Ratio of images/s between two points over the rounds that have both."""
         return _ratio(point, {row.round: row for row in other.rows} if other else {})
 
-    def times_best(self, point: Point) -> tuple[float, float, float] | None:
-        """Ratio of images/s to the fastest peer of each round: least, median, most."""
+    def times_best(self, point: Point) -> Range | None:
+        """Ratio of images/s to the fastest peer of each round."""
         return _ratio(point, self.best_by_round(point.link, point.workers))
 
-    def limit(self, point: Point) -> float | None:
-        """Upper bound on images/s with these bytes and this arithmetic: the slower of computing and sending, done at the same time.
 
-        None if the ideal was not measured.
-        """
-        ideal = self.best(point.link, point.workers, IDEAL)
-        if ideal is None or ideal.seconds is None:
-            return None
-        batch = point.workers * self._batch(ideal)
-        return batch / max(ideal.seconds[1], point.wire or 0.0)
-
-    @staticmethod
-    def _batch(point: Point) -> float:
-        row = point.rows[0]
-        return (row.images_per_s or 0.0) * (row.seconds_step or 0.0) / row.workers
-
-
-def _ratio(point: Point, theirs: Mapping[int, Row]) -> tuple[float, float, float] | None:
-    ratios = [
-        row.images_per_s / speed
-        for row in point.rows
-        if row.images_per_s and row.round in theirs and (speed := theirs[row.round].images_per_s)
-    ]
-    return _three(ratios)
-
-
-def _three(values: Sequence[float]) -> tuple[float, float, float] | None:
-    """Least, median, most."""
-    return (min(values), statistics.median(values), max(values)) if values else None
+def _ratio(point: Point, theirs: Mapping[int, Row]) -> Range | None:
+    ratios = [(row.images_per_s or 0.0) / (theirs[row.round].images_per_s or math.inf) for row in point.rows if row.round in theirs]
+    return Range.of(ratios) if ratios else None
 
 
 def block_rows(results: Results, link: str, workers: int) -> list[list[str]]:
-    """Table cells of one block."""
-    ideal = results.best(link, workers, IDEAL)
-    return [_cells(results, point, ideal) for point in results.at(link, workers)]
+    """Table cells of one block; systems without numbers are last."""
+    ideal, points = results.best(link, workers, IDEAL), results.at(link, workers)
+    tried = dict.fromkeys(row.system for row in results.rows if (row.link, row.workers) == (link, workers))
+    failed = [name for name in tried if (link, workers, name) not in results.points]
+    return [_cells(results, point, ideal) for point in points] + [[name, "failed", *["-"] * (len(HEADER) - 3), "0"] for name in failed]
 
 
 def _cells(results: Results, point: Point, ideal: Point | None) -> list[str]:
-    if not point.seconds or point.images_per_s is None:
-        return [point.system, "failed", *["-"] * (len(HEADER) - 3), "0"]
-    least, middle, most = (f"{seconds * 1000:,.1f}" for seconds in point.seconds)
-    sent, cpu, wire = point.median("sent_bytes_step"), point.median("cpu_seconds_step"), point.wire
+    least, middle, most = (f"{seconds * 1000:,.1f}" for seconds in point.of("seconds_step"))
     share, times = results.ratio(point, ideal), results.times_best(point)
     return [
         point.name,
@@ -285,11 +233,11 @@ def _cells(results: Results, point: Point, ideal: Point | None) -> list[str]:
         least,
         most,
         f"{point.images_per_s:,.0f}",
-        f"{share[1]:.0%}" if share else "-",
-        f"{times[1]:.2f}" if times else "-",
-        f"{sent / 1e6:.2f}" if sent is not None else "-",
-        f"{wire * 1000:,.1f}" if wire is not None else "-",
-        f"{cpu * 1000:,.1f}" if cpu is not None else "-",
+        f"{share.median:.0%}" if share else "-",
+        f"{times.median:.2f}" if times else "-",
+        f"{point.of('sent_bytes_step').median / 1e6:.2f}",
+        f"{point.wire * 1000:,.1f}" if point.wire is not None else "-",
+        f"{point.of('cpu_seconds_step').median * 1000:,.1f}",
         str(len(point.rows)),
     ]
 
@@ -311,33 +259,22 @@ def shown_link(link: str) -> str:
 
 
 def terminal_table(results: Results, link: str, workers: int) -> str:
-    """One block for the terminal."""
-    return f"{heading(link, workers)}\n{_aligned(HEADER, block_rows(results, link, workers))}"
-
-
-def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table with the first column left-aligned and numbers right-aligned."""
-    table = [header, *rows]
-    first, *widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    lines = [[row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], widths, strict=True))] for row in table]
-    return "\n".join("  " + "  ".join(line).rstrip() for line in lines)
+    """One block for the terminal: the first column left-aligned, numbers right-aligned."""
+    table = [HEADER, *block_rows(results, link, workers)]
+    first, *widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [[row[0].ljust(first), *map(str.rjust, row[1:], widths)] for row in table]
+    return "\n".join([heading(link, workers), *("  " + "  ".join(line) for line in lines)])
 
 
 def sentences(results: Results) -> list[str]:
     """Conclusions about this project: one sentence for the largest number of workers at each link, one for one worker."""
     texts = []
-    for link, workers in results.blocks():
-        ours = _default(results, link, workers) or results.best(link, workers, OURS)
-        if ours is None or ours.images_per_s is None or workers not in (1, results.most):
-            continue
-        texts.append(_sentence(results, ours, heading(link, workers)))
+    for link, workers in results.blocks:
+        # With default settings, not the variant that happens to be fastest.
+        ours = results.points.get((link, workers, "lockstep")) or results.best(link, workers, OURS)
+        if ours and workers in (1, results.most):
+            texts.append(_sentence(results, ours, heading(link, workers)))
     return texts
-
-
-def _default(results: Results, link: str, workers: int) -> Point | None:
-    """This project with default settings, not the variant that happens to be fastest."""
-    ours = (point for point in results.at(link, workers) if point.rows and SYSTEMS[point.system].kind == OURS)
-    return next((point for point in ours if SYSTEMS[point.system].variant == DEFAULT), None)
 
 
 def _sentence(results: Results, ours: Point, where: str) -> str:
@@ -346,21 +283,58 @@ def _sentence(results: Results, ours: Point, where: str) -> str:
     times, share = results.times_best(ours), results.ratio(ours, ideal)
     if best and times:
         names = ", ".join(dict.fromkeys(best[number].system for number in sorted(best)))
-        middle = statistics.median(_values(list(best.values()), "images_per_s"))
-        spread = f"; rounds {times[0]:.2f} to {times[2]:.2f}" if len(ours.rows) > 1 else ""
-        parts.append(f"{times[1]:.2f} times the best peer of its round ({names}; {middle:,.0f}{spread})")
+        middle = statistics.median(row.images_per_s or 0.0 for row in best.values())
+        spread = f"; rounds {times.least:.2f} to {times.most:.2f}" if len(ours.rows) > 1 else ""
+        parts.append(f"{times.median:.2f} times the best peer of its round ({names}; {middle:,.0f}{spread})")
     if ideal and share:
-        spread = f"; rounds {share[0]:.0%} to {share[2]:.0%}" if len(ours.rows) > 1 else ""
-        parts.append(f"{share[1]:.0%} of the ideal ({ideal.images_per_s:,.0f}{spread})")
+        spread = f"; rounds {share.least:.0%} to {share.most:.0%}" if len(ours.rows) > 1 else ""
+        parts.append(f"{share.median:.0%} of the ideal ({ideal.images_per_s:,.0f}{spread})")
     return ", ".join(parts) + "."
+
+
+def parts(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where a step's time goes: a table for each link and number of workers at which `lockstep-parts` was measured.
+
+    CPU time and duration of every part, medians over rounds and workers. Parts that run at the same time on two threads share
+    the CPU, so their durations overlap.
+
+    Args:
+        measurements: the lines of measurements.jsonl.
+    """
+    by_block: dict[str, dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for one in measurements:
+        _, link, workers, system = one["cell"].split("-", 3)
+        by_block[heading(link, int(workers))][system] += [worker["result"] for worker in one["workers"] if worker["result"]]
+    return [_parts(where, systems) for where, systems in by_block.items() if systems[WATCHED]]
+
+
+def _parts(where: str, systems: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    watched, total = systems[WATCHED], _of_step(systems[WATCHED])
+    taken = {name: [statistics.median(_a_step(one, name, kind) for one in watched) for kind in (0, 1)] for name in watched[0]["parts"][0]}
+    rest = total[0] - sum(processor for processor, _ in taken.values())
+    rows = [["a step", *map(_ms, total)], [f"  {REST}", _ms(rest), "-"], *([f"  {name}", *map(_ms, both)] for name, both in taken.items())]
+    rows += [[meaning, *map(_ms, _of_step(systems[system]))] for system, meaning in BOUNDS.items() if systems[system]]
+    return f"{where}, milliseconds a step\n{text.table(['', 'processor', 'duration'], rows)}"
+
+
+def _a_step(one: Mapping[str, Any], name: str, kind: int) -> float:
+    return statistics.fmean(call[name][kind] for call in one["parts"]) / int(one["settings"]["steps_per_call"])
+
+
+def _of_step(workers: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [statistics.median(one[key] for one in workers) for key in ("cpu_seconds_step", "seconds_step")]
+
+
+def _ms(seconds: float) -> Any:
+    return text.Number(seconds * 1000, 1)
 
 
 def failures(results: Results) -> list[str]:
     """Systems that failed somewhere, and why: each reason once."""
     headings: dict[str, list[str]] = {}
-    for point in results.points.values():
-        for reason in point.reasons:
-            headings.setdefault(f"{point.system}: {reason}", []).append(heading(point.link, point.workers))
+    for row in results.rows:
+        if not row.measured:
+            headings.setdefault(f"{row.system}: {row.reason}", []).append(heading(row.link, row.workers))
     return [f"{what} ({'; '.join(dict.fromkeys(where))})" for what, where in headings.items()]
 
 
@@ -370,13 +344,14 @@ def unequal(results: Results) -> list[str]:
     return sorted(set(systems))
 
 
-def markdown(results: Results, record: Mapping[str, Any]) -> str:
-    """The text of table.md: what was measured where, sentences, tables, failures, a description of each system."""
+def markdown(results: Results, record: Mapping[str, Any], tables: Sequence[str] = ()) -> str:
+    """The text of table.md: what was measured where, sentences, tables (also those of `parts`), failures, systems."""
     lines = ["# This project against its peers", "", f"`{record['command']}`, {record['date']}.", ""]
     lines += [f"- {line}" for line in described(record)]
     lines += ["", *(f"- {sentence}" for sentence in sentences(results)), "", PICTURE, ""]
-    for link, workers in results.blocks():
+    for link, workers in results.blocks:
         lines += [f"## {heading(link, workers)}", "", _markdown_table(block_rows(results, link, workers)), ""]
+    lines += [line for table in tables for line in ("```", table, "```", "")]
     lines += ["## How to read it", "", *(f"- {line}" for line in READING), ""]
     problems = failures(results) + [f"{name}: its workers did not end with equal weights" for name in unequal(results)]
     lines += ["## What failed", "", *(f"- {line}" for line in problems), ""] if problems else []
@@ -418,30 +393,27 @@ def described(record: Mapping[str, Any]) -> list[str]:
 
 
 def summary(results: Results) -> list[dict[str, Any]]:
-    """All points as plain values, for summary.json."""
+    """All points as plain values, for summary.json; `failures` has the systems without numbers."""
     return [_plain(results, point) for point in results.points.values()]
 
 
 def _plain(results: Results, point: Point) -> dict[str, Any]:
-    ideal, best = results.best(point.link, point.workers, IDEAL), results.best_by_round(point.link, point.workers)
+    best, speeds = results.best_by_round(point.link, point.workers), point.of("images_per_s")
+    ratios = {
+        "of_ideal": results.ratio(point, results.best(point.link, point.workers, IDEAL)),
+        "of_best_peer": results.times_best(point),
+    }
     return {
         "link": point.link,
         "workers": point.workers,
         "system": point.system,
         "rounds": len(point.rows),
-        "seconds_step": _named(point.seconds),
-        "images_per_s": point.images_per_s,
-        "images_per_s_spread": list(point.spread) if point.spread else None,
-        "of_ideal": _named(results.ratio(point, ideal)),
-        "of_best_peer": _named(results.times_best(point)),
+        "seconds_step": point.of("seconds_step")._asdict(),
+        "images_per_s": speeds.median,
+        "images_per_s_spread": [speeds.least, speeds.most],
+        **{name: ratio._asdict() if ratio else None for name, ratio in ratios.items()},
         "best_peer_by_round": {number: row.system for number, row in sorted(best.items())},
-        "sent_bytes_step": point.median("sent_bytes_step"),
+        "sent_bytes_step": point.of("sent_bytes_step").median,
         "wire_seconds": point.wire,
-        "limit_images_per_s": results.limit(point),
-        "cpu_seconds_step": point.median("cpu_seconds_step"),
-        "failures": list(point.reasons),
+        "cpu_seconds_step": point.of("cpu_seconds_step").median,
     }
-
-
-def _named(values: tuple[float, float, float] | None) -> dict[str, float] | None:
-    return dict(zip(("least", "median", "most"), values, strict=True)) if values else None

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,32 +40,19 @@ BUILD_S = 5400
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Folder:
-    """A folder of wheels that hosts install."""
-
-    path: Path
-    name: str
-    """Its name on the distributed file system."""
-    digest: str
-
-    def fact(self) -> dict[str, str]:
-        """The folder in the form that `provision_wheels` takes."""
-        return {"folder": str(self.path), "name": self.name, "digest": self.digest}
-
-
-def gather(environment: str, target: wheels.Target, progress: Progress) -> Folder:
-    """The wheels of an environment for one kind of host.
+def gather(environment: str, target: wheels.Target, progress: Progress) -> dict[str, str]:
+    """The wheels of an environment for one kind of host: `folder`, its `name` on the distributed file system, `digest`.
 
     Raises:
         LockstepError: they are unavailable here; says why.
     """
     lock, folder = _lock(REQUIREMENTS / f"{environment}.txt"), ROOT / "wheels" / f"{environment}-{target.key}"
-    gathering = wheels.Gathering(target, lock, _uv(), folder, progress)
+    uv = next((pin for pin in _lock(project.ROOT / "requirements" / "control.txt") if pin.name == "uv"), None)
+    gathering = wheels.Gathering(target, lock, uv, folder, progress)
     index = gathering.complete() or gathering.gather()
     if environment != HOROVOD:
         digest = wheels.digest(index)
-        return Folder(gathering.folder, f"peers-{environment}-{target.key}-{digest}", digest)
+        return _published(gathering.folder, environment, target, digest)
     return _with_built(gathering, index, built(target, gathering.folder, wheels.digest(index), progress))
 
 
@@ -74,11 +60,11 @@ def _lock(path: Path) -> list[wheels.Pin]:
     return wheels.pins(path.read_text(encoding="utf-8"))
 
 
-def _uv() -> wheels.Pin | None:
-    return next((pin for pin in _lock(project.ROOT / "requirements" / "control.txt") if pin.name == "uv"), None)
+def _published(folder: Path, environment: str, target: wheels.Target, digest: str) -> dict[str, str]:
+    return {"folder": str(folder), "name": f"peers-{environment}-{target.key}-{digest}", "digest": digest}
 
 
-def _with_built(gathering: wheels.Gathering, index: Mapping[str, Any], wheel: Path) -> Folder:
+def _with_built(gathering: wheels.Gathering, index: Mapping[str, Any], wheel: Path) -> dict[str, str]:
     """A separate folder with links to all wheels and the built one, so that the gathered folder stays as locked."""
     own = sha256_file(wheel)
     digest = hashlib.sha256(f"{wheels.digest(dict(index))} {own}".encode()).hexdigest()[:16]
@@ -90,15 +76,14 @@ def _with_built(gathering: wheels.Gathering, index: Mapping[str, Any], wheel: Pa
             os.link(file, folder / file.name)
     wish = (gathering.folder / wheels.REQUIREMENTS).read_text(encoding="utf-8")
     write_text(folder / wheels.REQUIREMENTS, f"{wish}{wheel.name.split('-')[0]}=={wheel.name.split('-')[1]} --hash=sha256:{own}\n")
-    return Folder(folder, f"peers-{HOROVOD}-{gathering.target.key}-{digest}", digest)
+    return _published(folder, HOROVOD, gathering.target, digest)
 
 
 def built(target: wheels.Target, folder: Path, digest: str, progress: Progress) -> Path:
     """Horovod's wheel for one kind of host, built here against the TensorFlow of these wheels."""
     base = ROOT / "built" / f"{target.key}-{digest}"
-    wheels_before = sorted(base.glob("horovod-*.whl"))
-    if wheels_before:
-        return wheels_before[0]
+    for wheel in base.glob("horovod-*.whl"):
+        return wheel
     python = _builder(target)
     shutil.rmtree(base, ignore_errors=True)
     (base / "out").mkdir(parents=True)
@@ -114,15 +99,10 @@ def built(target: wheels.Target, folder: Path, digest: str, progress: Progress) 
 def _build(base: Path, python: str, folder: Path, progress: Progress) -> None:
     """Build Horovod's wheel in `<place>/out`, in an environment with its build dependencies."""
     progress("building Horovod: its environment")
-    builder = str(base / "venv" / "bin" / "python")
-    _run(
-        [_tool("uv"), "venv", "--quiet", "--offline", "--no-project", "--python", python, str(base / "venv")],
-        {},
-        base,
-        progress,
-    )
+    builder, uv = str(base / "venv" / "bin" / "python"), str(Path(sys.executable).with_name("uv"))
+    _run([uv, "venv", "--quiet", "--offline", "--no-project", "--python", python, str(base / "venv")], {}, base, progress)
     offline = ["--offline", "--no-index", "--find-links", str(folder), "--require-hashes", "-r", str(folder / wheels.REQUIREMENTS)]
-    _run([_tool("uv"), "pip", "install", "--quiet", "--python", builder, *offline], {}, base, progress)
+    _run([uv, "pip", "install", "--quiet", "--python", builder, *offline], {}, base, progress)
     options = ["--verbose", "--no-deps", "--no-build-isolation", "--no-binary", "horovod", "--no-cache-dir", "--require-hashes"]
     options += ["--wheel-dir", str(base / "out"), "-r", str(REQUIREMENTS / "horovod-source.txt")]
     path = f"{base / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
@@ -143,15 +123,6 @@ def _builder(target: wheels.Target) -> str:
     if not python:
         raise LockstepError(f"Horovod is built on the control node with the hosts' Python {target.short}, which is not installed here")
     return python
-
-
-def _tool(name: str) -> str:
-    """A program in this project's environment."""
-    beside = Path(sys.executable).with_name(name)
-    program = str(beside) if beside.is_file() else shutil.which(name)
-    if not program:
-        raise LockstepError(f"building Horovod needs {name}, which is not in this project's .venv: make setup")
-    return program
 
 
 def _run(argv: list[str], environment: Mapping[str, str], base: Path, progress: Progress) -> None:

@@ -4,9 +4,10 @@ Modelled on the `timing` of a course on distributed data loading (SkafteNicki/dt
 loader workers. Here the numbers take turns, so that all see the same machine.
 """
 
+import functools
+import itertools
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,6 @@ from trainer.errors import DatasetError
 from trainer.files import write_json
 from trainer.telemetry import Metrics
 
-REPORT_EVERY_S = 1.0
 WARM_UP = 0
 Progress = Callable[[str], None]
 
@@ -66,18 +66,21 @@ def measure(config: Config, published: Published, wanted: Wanted, progress: Prog
         raise DatasetError(f"{published.folder}: its images are raw pixels, so loaders have nothing to decode")
     vary = varying(config)
     chosen = epoch_order(len(manifest.train.files), config.seed, WARM_UP)[: wanted.limit]
-    watch = _Watch(progress, wanted, len(chosen))
     feeders = {}
     for loaders in wanted.loaders:
         _, images = open_images(published, Path(os.devnull), config.data.image_size, 0, lambda *_: None, loaders)
         feeders[loaders] = Feeder(images["train"], chosen, [1], 0)
+    begun, of = itertools.count(1), 1 + wanted.passes * len(feeders)
+
+    def timed(loaders: int, number: int) -> dict[str, float]:
+        name = f"pass {next(begun)} of {of} ({'warm-up, ' if number == WARM_UP else ''}loaders: {loaders})"
+        show = functools.partial(_show, progress, name, len(chosen))
+        spent = one_pass(config, feeders[loaders], len(chosen), number, show, vary)
+        return {"loaders": loaders, "number": number, "images": len(chosen), **spent}
+
     # The first pass fills the kernel's page cache and is not counted.
-    one_pass(config, feeders[max(feeders)], len(chosen), WARM_UP, watch.during(max(feeders)), vary)
-    rows = []
-    for number in range(1, wanted.passes + 1):
-        for loaders in in_turn(wanted.loaders, number):
-            spent = one_pass(config, feeders[loaders], len(chosen), number, watch.during(loaders), vary)
-            rows.append({"loaders": loaders, "number": number, "images": len(chosen), **spent})
+    timed(max(feeders), WARM_UP)
+    rows = [timed(loaders, number) for number in range(1, wanted.passes + 1) for loaders in in_turn(wanted.loaders, number)]
     offsets = manifest.train.offsets
     return {
         "images": len(chosen),
@@ -128,22 +131,5 @@ def one_pass(
     return spent.so_far()
 
 
-class _Watch:
-    """Reports the progress of the passes, at most once per second."""
-
-    def __init__(self, progress: Progress, wanted: Wanted, images: int):
-        self._progress, self._images = progress, images
-        self._passes, self._begun = 1 + wanted.passes * len(wanted.loaders), 0
-        self._last = -math.inf
-
-    def during(self, loaders: int) -> Callable[[int], None]:
-        """A function to call with the number of images that the next pass has seen so far."""
-        self._begun += 1
-        name = f"pass {self._begun} of {self._passes} ({'warm-up, ' if self._begun == 1 else ''}loaders: {loaders})"
-
-        def progress(finished: int) -> None:
-            if time.monotonic() - self._last >= REPORT_EVERY_S:
-                self._last = time.monotonic()
-                self._progress(f"{name}: {finished:,} of {self._images:,} images")
-
-        return progress
+def _show(progress: Progress, name: str, images: int, finished: int) -> None:
+    progress(f"{name}: {finished:,} of {images:,} images")

@@ -142,7 +142,7 @@ class Meeting:
             server.settimeout(JOIN_S)
             while len(lines) < self.workers - 1:
                 line, _ = server.accept()
-                lines[struct.unpack("!I", _exactly(line, 4))[0]] = line
+                lines[struct.unpack("!I", line.recv(4, socket.MSG_WAITALL))[0]] = line
         return [lines[rank] for rank in sorted(lines)]
 
     def _join(self, endpoint: tuple[str, int]) -> socket.socket:
@@ -188,13 +188,6 @@ class Meeting:
 
 def _say(line: socket.socket, value: Any) -> None:
     line.sendall((json.dumps(value) + "\n").encode())
-
-
-def _exactly(line: socket.socket, count: int) -> bytes:
-    received = b""
-    while len(received) < count:
-        received += line.recv(count - len(received)) or b"\0" * count
-    return received[:count]
 
 
 def measure(given: Task, meeting: Meeting, trained: Trained, alone: bool = False) -> None:

@@ -10,7 +10,6 @@ import socket
 from typing import Any
 
 import common
-import loops
 import tensorflow_model
 
 
@@ -96,7 +95,7 @@ def trained(given: common.Task, hvd: Any) -> common.Trained:
         return loss
 
     hvd.broadcast_variables(model.variables, root_rank=0)
-    run = (loops.several_a_call if "loop" in variant else loops.one_a_call)(given, step)
+    run = (tensorflow_model.several_a_call if "loop" in variant else tensorflow_model.one_a_call)(given, step)
 
     versions = common.versions("horovod", "tensorflow-cpu", "keras")
     return common.Trained(run, lambda: tensorflow_model.weights(model), versions, {"num_groups": 1, "sgd": "legacy (fused)"})

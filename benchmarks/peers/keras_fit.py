@@ -17,7 +17,12 @@ def main() -> None:
     tensorflow_model.set_threads(given.threads)
     import keras
 
-    model = compiled(given)
+    model = tensorflow_model.build(keras)
+    model.compile(
+        optimizer=keras.optimizers.SGD(common.LEARNING_RATE, momentum=common.MOMENTUM),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        steps_per_execution={"": 1, "loop": common.CHUNK}[given.variant],
+    )
     versions = common.versions(*tensorflow_model.VERSIONS)
     settings = {"jit_compile": bool(model.jit_compile), "steps_per_execution": model.steps_per_execution}
     trained = common.Trained(lambda _: 0.0, lambda: tensorflow_model.weights(model), versions, settings)
@@ -27,19 +32,6 @@ def main() -> None:
     model.fit(images, labels, batch_size=given.batch, shuffle=False, verbose=0, callbacks=[watching(keras.callbacks.Callback, clock)])
     common.write(given, clock, trained)
     meeting.end()
-
-
-def compiled(given: common.Task) -> Any:
-    """The model, compiled as in Keras' guide."""
-    import keras
-
-    model = tensorflow_model.build(keras)
-    model.compile(
-        optimizer=keras.optimizers.SGD(common.LEARNING_RATE, momentum=common.MOMENTUM),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        steps_per_execution={"": 1, "loop": common.CHUNK}[given.variant],
-    )
-    return model
 
 
 def watching(kind: type, clock: common.Clock) -> Any:

@@ -1,21 +1,23 @@
 """This project's own step; with the variant `ideal`, all workers train at the same time but separately.
 
 With `in-step`, each worker also keeps its gradients, but all wait for each other twice per step, as with PowerSGD: this is
-the cost of synchrony before any gradient is sent. `parts` is the default with its parts timed. Any other variant is
-sections of the configuration as JSON, such as {"reduction": {"name": "powersgd", "rank": 2}}; {} is the default.
+the cost of synchrony before any gradient is sent. `parts` is the default with its parts timed. `profiled` takes the last of
+CHUNK steps apart, as `telemetry.profile_every` does. Any other variant is sections of the configuration as JSON, such as
+{"reduction": {"name": "powersgd", "rank": 2}}; {} is the default.
 """
 
 import json
 import os
+import time
+from collections.abc import Callable
 from typing import Any
 
 import common
 import tensorflow_model
-from account import Account
 
-IDEAL, IN_STEP, PARTS = "ideal", "in-step", "parts"
+IDEAL, IN_STEP, PARTS, PROFILED = "ideal", "in-step", "parts", "profiled"
 PACKED: dict[str, Any] = {"reduction": {"name": "packed"}}
-SECTIONS = {IDEAL: PACKED, IN_STEP: PACKED, PARTS: {}}
+SECTIONS = {IDEAL: PACKED, IN_STEP: PACKED, PARTS: {}, PROFILED: PACKED}
 """Configuration sections for variants that are not sections themselves."""
 
 
@@ -27,7 +29,38 @@ def main() -> None:
     os.environ["TF_CONFIG"] = tensorflow_model.tf_config(given, alone)
     sections = SECTIONS[variant] if variant in SECTIONS else json.loads(variant or "{}")
     watched = watch() if variant == PARTS else None
-    common.measure(given, meeting, lockstep(given, sections, variant == IN_STEP, watched), alone)
+    common.measure(given, meeting, lockstep(given, sections, watched), alone)
+
+
+class Account:
+    """Adds up what watched functions take between two calls of `take`, by part of a step."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, list[float]] = {}
+
+    def watch(self, part: str, owner: Any, name: str) -> None:
+        """Count the time of a module's or class's function towards a part; watched functions must not call each other."""
+        setattr(owner, name, self._watched(part, getattr(owner, name)))
+
+    def _watched(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        sums = self._taken.setdefault(part, [0.0, 0.0])
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            processor, begun = time.thread_time(), time.perf_counter()
+            try:
+                return function(*arguments, **named)
+            finally:
+                sums[0] += time.thread_time() - processor
+                sums[1] += time.perf_counter() - begun
+
+        return call
+
+    def take(self) -> dict[str, list[float]]:
+        """CPU seconds and seconds by part since the last call; resets the counters."""
+        taken = {part: list(sums) for part, sums in self._taken.items()}
+        for sums in self._taken.values():
+            sums[:] = 0.0, 0.0
+        return taken
 
 
 def watch() -> Account:
@@ -46,13 +79,12 @@ def watch() -> Account:
     return account
 
 
-def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched: Account | None) -> common.Trained:
+def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | None = None) -> common.Trained:
     """The step of `trainer.loop.Trainer`, with the same parts built in the same order; images come from memory.
 
     Args:
         given: this worker's task.
         sections: of the configuration, such as `reduction`.
-        waits: send only the losses, twice.
         watched: times the parts of a step.
     """
     import dataclasses
@@ -76,9 +108,10 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched:
     total = given.batch * cluster.member.workers
     chosen, choice = auto_reduction.resolve(config.reduction, cluster, step.shapes(model), None, functools.partial(seconds, given.batch))
     parts, _ = assembly.assemble(local, config, chosen)
-    if waits:
+    if given.variant == IN_STEP:
         parts = dataclasses.replace(parts, reduction=chain.make(Method(waits_twice()), cluster.all_reduce, None))
-    overhead = functools.partial(auto_reduction.overhead_seconds, step.ProfiledCall(parts, forward_backward), config.data.image_size)
+    profiled = step.ProfiledCall(parts, forward_backward)
+    overhead = functools.partial(auto_reduction.overhead_seconds, profiled, config.data.image_size)
     shares, _ = balance.shares(config.train, cluster, total, [], seconds, overhead)
     batch = total * shares[cluster.member.rank] // sum(shares)
     call = step.make_train_call(parts)
@@ -88,7 +121,10 @@ def lockstep(given: common.Task, sections: dict[str, Any], waits: bool, watched:
     parts_of_calls: list[dict[str, list[float]]] = []
 
     def run(steps: int) -> float:
-        sums = call(feed.at(slice(steps)), rates[:steps]).numpy()[-1]
+        together = steps - 1 if given.variant == PROFILED else steps
+        sums = call(feed.at(slice(together)), rates[:together]).numpy()[-1]
+        if given.variant == PROFILED:
+            profiled(feed.at(slice(together, steps)), rates[:1])
         if watched:
             parts_of_calls.append(watched.take())
         return float(sums[0] / sums[1])

@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 import common
-import loops
 import tensorflow_model
 
 
@@ -43,7 +42,7 @@ def trained(given: common.Task) -> common.Trained:
     def on_all(images: Any, labels: Any) -> Any:
         return strategy.run(step, args=(images, labels))
 
-    run = {"": loops.one_a_call, "loop": loops.several_a_call}[given.variant](given, on_all)
+    run = {"": tensorflow_model.one_a_call, "loop": tensorflow_model.several_a_call}[given.variant](given, on_all)
     return common.Trained(run, lambda: tensorflow_model.weights(model), common.versions(*tensorflow_model.VERSIONS))
 
 

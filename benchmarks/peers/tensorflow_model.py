@@ -1,7 +1,8 @@
-"""The task's model in Keras 3, and TensorFlow's settings, for the programs that run in this project's own environment."""
+"""What the TensorFlow programs share: settings, the task's model in Keras, one step per traced call or CHUNK steps."""
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 import common
@@ -44,3 +45,37 @@ def build(keras: Any) -> Any:
 def weights(model: Any) -> list[Any]:
     """The trained weights as arrays."""
     return [variable.numpy() for variable in model.trainable_variables]
+
+
+def one_a_call(given: common.Task, step: Callable[..., Any]) -> Callable[[int], float]:
+    """One traced call of `step(images, labels)`, which returns the loss, per step."""
+    import tensorflow as tf
+
+    call = tf.function(step)
+    images, labels = common.images(given.rank, given.batch)
+    feeds = [(tf.constant(images[index]), tf.constant(labels[index])) for index in range(common.CHUNK)]
+
+    def run(steps: int) -> float:
+        losses = [call(*feed) for feed in feeds[:steps]]
+        return float(losses[-1].numpy())
+
+    return run
+
+
+def several_a_call(given: common.Task, step: Callable[..., Any]) -> Callable[[int], float]:
+    """CHUNK steps per traced call."""
+    import tensorflow as tf
+
+    @tf.function
+    def call(images: Any, labels: Any) -> Any:
+        loss = tf.constant(0.0)
+        for index in tf.range(tf.shape(labels)[0]):
+            loss = step(images[index], labels[index])
+        return loss
+
+    images, labels = (tf.constant(values) for values in common.images(given.rank, given.batch))
+
+    def run(steps: int) -> float:
+        return float(call(images[:steps], labels[:steps]).numpy())
+
+    return run

@@ -32,34 +32,36 @@ class ConcludePeers(Task):
 def conclude(peers: dict[str, Any]) -> Results | None:
     """Write table.md, summary.json and peers.png; None if nothing is measured yet."""
     folder = Path(peers["folder"])
-    rows = peers_results.STORE.read(folder / ROWS)
+    rows, measurements = peers_results.STORE.read(folder / ROWS), measured(folder)
     if not any(row.measured for row in rows):
         return None
     results, record = Results(rows), dict(read_json(folder / SUMMARY))
-    record["versions"] = versions(folder / MEASUREMENTS)
+    record["versions"] = versions(measurements)
     record["sentences"] = peers_results.sentences(results)
     record["points"] = peers_results.summary(results)
     record["failures"] = peers_results.failures(results)
     write_json(folder / SUMMARY, record)
-    write_text(folder / "table.md", peers_results.markdown(results, record))
+    write_text(folder / "table.md", peers_results.markdown(results, record, peers_results.parts(measurements)))
     peers_plot.draw(results, folder / "peers.png")
     return results
 
 
-def versions(path: Path) -> dict[str, dict[str, str]]:
+def measured(folder: Path) -> list[dict[str, Any]]:
+    """What the workers of every cell wrote."""
+    path = folder / MEASUREMENTS
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
+def versions(measurements: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
     """By system, the versions that its first worker last reported."""
-    by_system = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        measurement = json.loads(line)
-        if measurement["workers"][0]["result"]:
-            by_system[measurement["cell"].split("-", 3)[3]] = measurement["workers"][0]["result"]["versions"]
-    return by_system
+    firsts = [(one["cell"].split("-", 3)[3], one["workers"][0]["result"]) for one in measurements]
+    return {system: result["versions"] for system, result in firsts if result}
 
 
 def shown(results: Results, peers: dict[str, Any]) -> str:
-    """Tables for one worker and for the most workers, sentences, failures, and the results' folder."""
-    most = results.most
-    blocks = [peers_results.terminal_table(results, *block) for block in results.blocks() if block[1] in (1, most)]
+    """Tables for one worker and for the most workers, a step's parts, sentences, failures, and the results' folder."""
+    blocks = [peers_results.terminal_table(results, *block) for block in results.blocks if block[1] in (1, results.most)]
+    blocks += peers_results.parts(measured(Path(peers["folder"])))
     sentences = peers_results.sentences(results) + [f"failed: {one}" for one in peers_results.failures(results)]
     folder = project.relative(Path(peers["folder"]))
     pairs = [("all tables", f"{folder}/table.md"), ("picture", f"{folder}/peers.png"), ("measure more", f"{peers['again']}")]

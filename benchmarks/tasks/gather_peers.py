@@ -36,4 +36,4 @@ class GatherPeers(Task):
         # Peers are measured on CPUs, so their environments are the same on hosts with GPUs.
         targets = wheels.merged(wheels.Target(**{**host["target"], "gpu": False}) for host in hosts.values())
         needs = {"need_mb": peers_wheels.NEED_MB[environment], "modules": peers_wheels.MODULES[environment]}
-        return {target.key: peers_wheels.gather(environment, target, self.line.update).fact() | needs for target in targets}
+        return {target.key: peers_wheels.gather(environment, target, self.line.update) | needs for target in targets}

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from benchmarks.analysis import benchmark, common
+from benchmarks.analysis import benchmark, passes
 from control import command_line, project, text
 from control.operator_variables import integer
 from control.runs import planning
@@ -27,20 +27,14 @@ class PlanInference(Task):
         settings = settings_of(options)
         host = planning.hosts(self.task_vars)[0]
         model = model_of(options, project.RUNS)
-        arguments = [part for key in ("devices", "batches") for part in (f"--{key}", ",".join(map(str, settings[key])))]
-        bench = benchmark.new(
-            "inference", options, [*arguments, "--passes", str(settings["passes"])], model["config_yaml"], settings=settings, of=model["of"]
-        )
+        bench = benchmark.new("inference", options, settings, model["config_yaml"], of=model["of"])
         bench["snapshot"] = model["snapshot"]
         pairs = [
-            ("host", f"{host['name']} {host['address']} (the first of the inventory)"),
             ("model", model["of"]),
             ("devices", f"{text.listed(settings['devices'])}, each predicts a part of the batch"),
-            ("batches", f"{text.listed(settings['batches'])} images, {common.passes(settings['passes'])} each, in turn"),
-            ("results", project.relative(benchmark.results(bench["name"]))),
+            ("batches", f"{text.listed(settings['batches'])} images, {passes.passes(settings['passes'])} each, in turn"),
         ]
-        facts = {"bench": bench, "cluster": [host], "run_options": options}
-        return {"show": f"Plan\n{text.fields(pairs)}", "ansible_facts": facts}
+        return benchmark.planned(bench, options, host, pairs)
 
 
 def settings_of(options: dict[str, Any]) -> dict[str, Any]:

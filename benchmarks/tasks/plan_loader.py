@@ -4,7 +4,7 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from benchmarks.analysis import benchmark, common, pictures
+from benchmarks.analysis import benchmark, passes, pictures
 from control import command_line, project, text
 from control.datasets.sources import detect
 from control.operator_variables import integer
@@ -24,27 +24,34 @@ class PlanLoader(Task):
         """Validate the options, then generate pictures, resolve, show."""
         options = command_line.operator_options("benchmarks/loader", self.task_vars)
         loaders = sweep.numbers("loaders", options.get("loaders", "1-4"))
-        passes = integer("passes", options.get("passes", 5))
         limit = integer("limit", options["limit"]) if "limit" in options else None
+        settings: dict[str, Any] = {"loaders": loaders, "passes": integer("passes", options.get("passes", 5)), "limit": limit}
         hosts = planning.hosts(self.task_vars)[:1]
         dataset = self._dataset(options, limit)
         if dataset is None:
             return {"show": f"Plan\n  would make {limit or PICTURES:,} pictures, and time passes over them"}
-        plan = self._plan(options, hosts, dataset)
-        arguments = ["--loaders", ",".join(map(str, loaders)), "--passes", str(passes)]
-        arguments += ["--limit", str(limit)] if limit else []
+        # The plan of a training run on that folder; only its dataset and configuration are used.
+        asked = {"run": "loader", "config": str(options.get("config", "task_cnn")), "dataset": dataset, "set": str(options.get("set", ""))}
+        plan = planning.make(asked, hosts, "benchmarks", 1, self.arguments["packs"], not self.check_mode)
         bench = benchmark.new(
             "loader",
             options,
-            arguments,
+            settings,
             plan["config_yaml"],
             dataset=plan["dataset"]["name"],
             made="dataset" not in options,
-            settings={"loaders": loaders, "passes": passes, "limit": limit, "image_size": plan["config"]["data"]["image_size"]},
+            image_size=plan["config"]["data"]["image_size"],
             cache_limit_mb=plan["config"]["data"]["cache_limit_mb"],
         )
-        shown = _shown(bench, plan, limit)
-        return {"show": shown, "ansible_facts": {"bench": bench, "plan": plan, "cluster": plan["hosts"], "run_options": options}}
+        number, size = plan["dataset"]["train"], "x".join(map(str, bench["image_size"]))
+        kind = "made-up pictures" if bench["made"] else "images"
+        pairs = [
+            ("images", f"{min(number, limit or number):,} {kind} of {bench['dataset']}, decoded to {size}"),
+            ("loaders", f"{text.listed(loaders)}, {passes.passes(settings['passes'])} each, in turn"),
+        ]
+        result = benchmark.planned(bench, options, plan["hosts"][0], pairs)
+        result["ansible_facts"]["plan"] = plan
+        return result
 
     def _dataset(self, options: dict[str, Any], limit: int | None) -> str | None:
         """The folder to read; None if it would have to be generated and nothing may be touched."""
@@ -60,16 +67,6 @@ class PlanLoader(Task):
         line.end()
         return str(folder)
 
-    def _plan(self, options: dict[str, Any], hosts: list[dict[str, Any]], dataset: str) -> dict[str, Any]:
-        """The plan of a training run on that folder; only its dataset and configuration are used."""
-        asked = {
-            "run": "loader",
-            "config": str(options.get("config", "task_cnn")),
-            "dataset": dataset,
-            "set": str(options.get("set", "")),
-        }
-        return planning.make(asked, hosts, "benchmarks", 1, self.arguments["packs"], not self.check_mode)
-
 
 def check_folder(dataset: str) -> None:
     """Refuse datasets that never contain image files; TFRecords may, and their first images show it."""
@@ -78,16 +75,3 @@ def check_folder(dataset: str) -> None:
             f"dataset={dataset}: its images are raw pixels, so loaders have nothing to decode; give a folder with train/<class>/ and "
             "test/<class>/ of JPEG files, or leave dataset= out to have one made"
         )
-
-
-def _shown(bench: dict[str, Any], plan: dict[str, Any], limit: int | None) -> str:
-    train, host = plan["dataset"]["train"], plan["hosts"][0]
-    settings = bench["settings"]
-    kind = "made-up pictures" if bench["made"] else "images"
-    pairs = [
-        ("host", f"{host['name']} {host['address']} (the first of the inventory)"),
-        ("images", f"{min(train, limit or train):,} {kind} of {bench['dataset']}, decoded to {'x'.join(map(str, settings['image_size']))}"),
-        ("loaders", f"{text.listed(settings['loaders'])}, {common.passes(settings['passes'])} each, in turn"),
-        ("results", project.relative(benchmark.results(bench["name"]))),
-    ]
-    return f"Plan\n{text.fields(pairs)}"

@@ -1,30 +1,18 @@
 """Make and show the plan of `benchmarks/peers.yml`: which cells, on which hosts; no host is touched."""
 
 import datetime
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.analysis import benchmark, peers_results, peers_wheels
 from benchmarks.analysis.benchmark import ROWS
-from benchmarks.analysis.peers import (
-    COMMAND,
-    OURS,
-    OWN,
-    PEER,
-    SYSTEMS,
-    Wanted,
-    cells,
-    settings,
-    wanted,
-)
+from benchmarks.analysis.peers import COMMAND, OWN, PEER, SYSTEMS, Wanted, cells, settings, wanted
 from control import children, command_line, project, text
 from control.campaign import SUMMARY, alone, check_name, other_hosts, refuse_other, remaining
 from control.runs import planning
 from control.runs.cluster import check_absolute
 from control.task import Task
-from trainer import config as configs
 from trainer.errors import ConfigError
 from trainer.files import read_json, write_json
 
@@ -54,7 +42,7 @@ class PlanPeers(Task):
         if not self.check_mode:
             with alone():
                 pass
-        asked = self._asked(options, len(hosts))
+        asked = wanted(options, len(hosts), is_lab(command_line.inventory()))
         record = self._record(options, asked, hosts[: max(asked.workers)])
         all_cells = cells(asked)
         left = remaining(all_cells, peers_results.STORE.read(Path(record["folder"]) / ROWS))
@@ -65,19 +53,11 @@ class PlanPeers(Task):
         more = {} if self.check_mode else {"if_interrupted": CONTINUES.format(record["again"])}
         return {"show": shown, "ansible_facts": facts, **more}
 
-    @staticmethod
-    def _asked(options: dict[str, Any], hosts: int) -> Wanted:
-        asked = wanted(options, hosts, is_lab(command_line.inventory()))
-        refused = {name: why for name in asked.systems if (why := unsupported(name))}
-        if refused and "systems" in options:
-            raise ConfigError("; ".join(f"systems: {name}: {why}" for name, why in refused.items()))
-        return Wanted(asked.workers, asked.links, tuple(name for name in asked.systems if name not in refused), asked.rounds, asked.seed)
-
     def _record(self, options: dict[str, Any], asked: Wanted, hosts: list[dict[str, Any]]) -> dict[str, Any]:
         now = datetime.datetime.now(tz=datetime.UTC)
         name = str(options.get("peers", f"peers-{now:%Y%m%d-%H%M%S}"))
         check_name("peers", name)
-        folder = benchmark.results(name)
+        folder = benchmark.RESULTS / name
         record = {
             "name": name,
             "date": now.isoformat(timespec="seconds"),
@@ -106,18 +86,6 @@ def is_lab(inventory: Path) -> bool:
     return inventory.resolve() in (lab, lab / "hosts.yml")
 
 
-def unsupported(system: str) -> str | None:
-    """Why this version of the trainer does not support the system's configuration; None if it does."""
-    compared = SYSTEMS[system]
-    if compared.kind != OURS:
-        return None
-    try:
-        configs.build(json.loads(compared.variant))
-    except ConfigError as error:
-        return str(error)
-    return None
-
-
 def check_same(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     """What is kept from an existing folder's summary."""
     before = measured(folder)
@@ -125,10 +93,14 @@ def check_same(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
         return {}
     changed = [words for key, words in SAME.items() if before[key] != record[key]]
     refuse_other("peers", record["name"], changed + other_hosts(before["hosts"], record["hosts"]))
-    kept = {"date": before["date"], "command": before["command"]}
-    kept |= {key: sorted({*before[key], *record[key]}) for key in ("workers",)}
-    kept |= {key: list(dict.fromkeys([*before[key], *record[key]])) for key in ("links", "systems")}
-    return {**kept, "rounds": max(before["rounds"], record["rounds"]), "hosts": max(before["hosts"], record["hosts"], key=len)}
+    return {
+        "date": before["date"],
+        "command": before["command"],
+        "workers": sorted({*before["workers"], *record["workers"]}),
+        **{key: list(dict.fromkeys([*before[key], *record[key]])) for key in ("links", "systems")},
+        "rounds": max(before["rounds"], record["rounds"]),
+        "hosts": max(before["hosts"], record["hosts"], key=len),
+    }
 
 
 def measured(folder: Path) -> dict[str, Any]:

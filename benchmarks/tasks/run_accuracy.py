@@ -1,8 +1,7 @@
 """Train with and without compression over several seeds, evaluate each, and compare; the same name continues after any interruption."""
 
 import datetime
-import time
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,9 @@ from ansible.utils.display import Display
 
 from benchmarks.analysis import accuracy, benchmark
 from benchmarks.analysis.accuracy import Row, Training
-from benchmarks.analysis.accuracy_plot import draw
 from benchmarks.analysis.benchmark import ROWS
-from control import command_line, host_labels, project, text
-from control.campaign import SUMMARY, Pace, check_name, refuse_other, remaining
+from control import command_line, host_labels, plots, project, text
+from control.campaign import SUMMARY, Pace, check_name, measure, refuse_other, remaining
 from control.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
 from control.operator_variables import integer
 from control.progress import Line
@@ -51,45 +49,32 @@ class RunAccuracy(Task):
             return {}
         write_json(folder / PLAN, {key: value for key, value in self.comparison.items() if key not in ("trainings", "folder")})
         self.line = Line(Display(), command_line.terminal(), every=30)
-        with heeding_signals() as ended:
-            self._all(left, ended)
+        with heeding_signals() as self.ended:
+            self._all(left)
         return {"changed": bool(left), "show_last": conclude(folder, self.comparison)}
 
-    def _all(self, left: list[Training], ended: Any) -> None:
-        pace = Pace()
+    def _all(self, left: list[Training]) -> None:
         try:
-            for number, training in enumerate(left, 1):
-                begun = time.monotonic()
-                row = self._one(training, ended, f"{number} of {len(left)}", pace.left(left[number - 1 :]))
-                accuracy.STORE.put(Path(self.comparison["folder"]) / ROWS, row)
-                pace.add(training, time.monotonic() - begun)
-                result = (
-                    f"{row.config}  {row.method}  seed {row.seed}  test accuracy {row.test_accuracy:.4f}  {row.images_per_s:,.0f} images/s"
-                )
-                self.line.print(f"  {number}/{len(left)}  {result}")
+            measure(left, self.line, Pace(), lambda training: training.run(self.comparison["name"]), self._one)
         except Interrupted:
             name = self.comparison["name"]
             raise LockstepError(f"interrupted; what was trained is kept: -e accuracy={name} continues, and trains nothing twice") from None
         finally:
             self.line.end()
 
-    def _one(self, training: Training, ended: Any, progress: str, expected: float | None) -> Row:
-        run, begun = training.run(self.comparison["name"]), time.monotonic()
-
-        def show() -> None:
-            elapsed = time.monotonic() - begun
-            left = f"; about {text.duration(expected - elapsed)} left" if expected is not None else ""
-            self.line.update(f"{progress}: {run}, {text.duration(elapsed)}{left}")
-
+    def _one(self, training: Training, show: Callable[[], None]) -> str:
+        run = training.run(self.comparison["name"])
         settings = ",".join(part for part in (f"seed={training.seed}", accuracy.METHODS[training.method], self.comparison["set"]) if part)
         chosen = {key: self.comparison[key] for key in ("epochs", "workers", "dataset") if self.comparison[key] is not None}
         try:
-            self._play("train", run, {**chosen, "config": training.config, "set": settings}, ended, show)
-            self._play("evaluate", run, {"epoch": "best,last"}, ended, show)
+            self._play("train", run, {**chosen, "config": training.config, "set": settings}, self.ended, show)
+            self._play("evaluate", run, {"epoch": "best,last"}, self.ended, show)
         except Interrupted:
             self._stop(run)
             raise
-        return row_of(training, project.RUNS / run)
+        row = row_of(training, project.RUNS / run)
+        accuracy.STORE.put(Path(self.comparison["folder"]) / ROWS, row)
+        return f"{row.config}  {row.method}  seed {row.seed}  test accuracy {row.test_accuracy:.4f}  {row.images_per_s:,.0f} images/s"
 
     def _stop(self, run: str) -> None:
         """Stop a run's workers, which outlive the command that started them; its state is kept, and its name continues it."""
@@ -97,7 +82,7 @@ class RunAccuracy(Task):
             self.line.update(f"stopping {run}")
             self._play("stop", run, {}, lambda: False, lambda: None)
 
-    def _play(self, command: str, run: str, options: dict[str, Any], ended: Any, show: Any) -> None:
+    def _play(self, command: str, run: str, options: dict[str, Any], ended: Callable[[], bool], show: Callable[[], None]) -> None:
         log = Path(self.comparison["folder"]) / "logs" / f"{run}.log"
         variables = {**command_line.inventory_overrides(COMMAND), **options, "run": run}
         code = Playbook(f"{command}.yml", variables, log).run(ended, show)
@@ -119,7 +104,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
     workers = integer("workers", options.get("workers", len(hosts)))
     comparison = {
         "name": name,
-        "folder": str(benchmark.results(name)),
+        "folder": str(benchmark.RESULTS / name),
         "command": benchmark.command("benchmarks/accuracy.yml", {**options, "accuracy": name}),
         "more": benchmark.command("benchmarks/accuracy.yml", {**options, "accuracy": name, "seeds": f"1-{max(seeds) + 2}"}),
         "configs": named,
@@ -175,29 +160,19 @@ def conclude(folder: Path, comparison: dict[str, Any]) -> str:
     clusters = (recorded(project.RUNS / row.trial.run(comparison["name"])) for row in reversed(rows))
     # A deleted run still has its row, but its machines are no longer known.
     cluster = next(filter(None, clusters), {"hosts": comparison["hosts"]})
-    settings = {key: comparison[key] for key in KEPT}
-    write_json(
-        folder / SUMMARY,
-        {
-            **settings,
-            "command": comparison["command"],
-            "hosts": cluster["hosts"],
-            "compared": [asdict(one) for one in accuracy.compared(rows)],
-        },
-    )
-    draw(rows, curves(rows, comparison["name"]), folder / "accuracy.png")
+    summary = {**{key: comparison[key] for key in (*KEPT, "command")}, "hosts": cluster["hosts"]}
+    write_json(folder / SUMMARY, {**summary, "compared": accuracy.compared(rows)})
+    histories = {
+        row.trial.run(comparison["name"]): read_history(project.RUNS / row.trial.run(comparison["name"]) / "history.csv") for row in rows
+    }
+    if any(histories.values()):
+        plots.compare(histories, folder / "accuracy.png")
     pairs = [
         ("table", project.relative(folder / "table.md")),
         ("picture", project.relative(folder / "accuracy.png")),
         ("more seeds", comparison["more"]),
     ]
     return f"Test accuracy after {text.count(comparison['epochs'], 'epoch')}\n{table}\n\nNext\n{text.fields(pairs)}"
-
-
-def curves(rows: list[Row], name: str) -> dict[Training, list[float]]:
-    """Validation accuracy of every epoch, for runs that still exist."""
-    histories = {row.trial: read_history(project.RUNS / row.trial.run(name) / "history.csv") for row in rows}
-    return {training: [epoch["val_accuracy"] for epoch in history] for training, history in histories.items() if history}
 
 
 def shown(comparison: dict[str, Any], left: int) -> str:

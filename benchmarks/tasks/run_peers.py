@@ -2,8 +2,8 @@
 
 import json
 import shutil
-import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from benchmarks.analysis.benchmark import MEASUREMENTS, ROWS
 from benchmarks.analysis.peers import COMMAND, SYSTEMS, Cell
 from benchmarks.analysis.peers_results import Row
 from benchmarks.tasks.conclude_peers import conclude
-from control import command_line, project, text
-from control.campaign import Pace, alone
+from control import command_line, project
+from control.campaign import Pace, alone, measure
 from control.children import Interrupted, Playbook, heeding_signals, last_lines
 from control.progress import Line
 from control.task import Task
@@ -36,7 +36,7 @@ class RunPeers(Task):
     def act(self) -> dict[str, Any]:
         """Measure all remaining cells."""
         self.peers, self.missing = self.arguments["peers"], self.arguments["missing"]
-        self.folder = Path(self.peers["folder"])
+        self.folder, self.names = Path(self.peers["folder"]), [host["name"] for host in self.peers["hosts"]]
         self.code_sha256 = sha256_file(peers_wheels.programs())
         self.line = Line(Display(), command_line.terminal(), every=30)
         self.variables = command_line.inventory_overrides(COMMAND)
@@ -47,12 +47,11 @@ class RunPeers(Task):
             try:
                 self._clear()
                 self._all([Cell(**cell) for cell in self.peers["cells"]])
-            except Interrupted:
+            except (Interrupted, LockstepError) as error:
                 conclude(self.peers)
+                if isinstance(error, LockstepError):
+                    raise
                 raise LockstepError(f"interrupted; what was measured is kept; to continue: {self.peers['again']}") from None
-            except LockstepError:
-                conclude(self.peers)
-                raise
             finally:
                 self.line.end()
                 self.ended = lambda: False
@@ -60,40 +59,29 @@ class RunPeers(Task):
         return {"changed": True}
 
     def _all(self, cells: list[Cell]) -> None:
-        pace, link = Pace(lambda cell: (cell.link, cell.system), lambda cell: cell.link), ""
-        for number, cell in enumerate(cells, 1):
-            reason = self.missing.get(SYSTEMS[cell.system].environment)
-            if reason:
-                self._record(peers_results.failed(cell, f"not installed: {reason}"), number, len(cells))
-                continue
-            if self.limits and cell.link != link:
-                self._play("link", {"names": self._names(len(self.peers["hosts"])), "rate": cell.link}, must=True)
-                link = cell.link
-            begun = time.monotonic()
-            row = self._measure(cell, lambda cell=cell, number=number, begun=begun: self._show(cell, number, cells, pace, begun))  # type: ignore[misc]
-            pace.add(cell, time.monotonic() - begun)
-            self._record(row, number, len(cells))
+        self.link = ""
+        pace = Pace(lambda cell: (cell.link, cell.system), lambda cell: cell.link)
+        measure(cells, self.line, pace, lambda cell: f"round {cell.round}, {_where(cell)}, {cell.system}", self._one)
 
-    def _show(self, cell: Cell, number: int, cells: list[Cell], pace: Pace, begun: float) -> None:
-        left = pace.left(cells[number - 1 :])
-        remaining = f"; about {text.duration(left)} left" if left else ""
-        where = f"{number} of {len(cells)}: round {cell.round}, {peers_results.heading(cell.link, cell.workers)}, {cell.system}"
-        self.line.update(f"{where}, {time.monotonic() - begun:.0f} s{remaining}")
-
-    def _record(self, row: Row, number: int, total: int) -> None:
+    def _one(self, cell: Cell, show: Callable[[], None]) -> str:
+        reason = self.missing.get(SYSTEMS[cell.system].environment)
+        if self.limits and not reason and cell.link != self.link:
+            if self._play("link", {"names": self.names, "rate": cell.link}) != 0:
+                raise LockstepError("\n".join(last_lines(LOGS / "link.log", LINES)))
+            self.link = cell.link
+        row = peers_results.failed(cell, f"not installed: {reason}") if reason else self._measure(cell, show)
         peers_results.STORE.put(self.folder / ROWS, row)
-        where = f"{number}/{total}  round {row.round}  {peers_results.heading(row.link, row.workers)}  {row.system}"
+        result = f"failed: {row.reason}"
         if row.seconds_step is not None and row.images_per_s is not None:
-            self.line.print(f"  {where}  {row.seconds_step * 1000:,.1f} ms per step, {row.images_per_s:,.0f} images/s")
-        else:
-            self.line.print(f"  {where}  failed: {row.reason}")
+            result = f"{row.seconds_step * 1000:,.1f} ms per step, {row.images_per_s:,.0f} images/s"
+        return f"round {cell.round}  {_where(cell)}  {cell.system}  {result}"
 
     def _measure(self, cell: Cell, meanwhile: Callable[[], None]) -> Row:
         shutil.rmtree(OUT, ignore_errors=True)
         OUT.mkdir(parents=True)
         hosts = self.peers["hosts"][: cell.workers]
         job = {
-            "cell": {"round": cell.round, "link": cell.link, "workers": cell.workers, "system": cell.system},
+            "cell": asdict(cell),
             "settings": self.peers["settings"],
             "environment": SYSTEMS[cell.system].environment,
             "hosts": hosts,
@@ -103,7 +91,7 @@ class RunPeers(Task):
             "deadline": DEADLINE_S,
             "out": str(OUT),
         }
-        self._play("cell", {"cell": job, "names": self._names(cell.workers)}, meanwhile)
+        self._play("cell", {"cell": job, "names": self.names[: cell.workers]}, meanwhile)
         ends = [self._end(rank, host["name"]) for rank, host in enumerate(hosts)]
         self._keep(cell, ends)
         if all(end["exit"] == 0 and end["result"] for end in ends):
@@ -124,19 +112,17 @@ class RunPeers(Task):
 
     def _clear(self) -> None:
         """End what an earlier command may have left on the hosts, and restore the links' own rate."""
-        code = self._play("clear", {"names": self._names(len(self.peers["hosts"])), "limits": self.limits})
+        code = self._play("clear", {"names": self.names, "limits": self.limits})
         if code != 0:
             where = project.relative(LOGS / "clear.log")
             Display().warning(f"something of the benchmark may be left on its hosts (see {where}); the next one tries again")
 
-    def _names(self, count: int) -> list[str]:
-        return [host["name"] for host in self.peers["hosts"][:count]]
-
-    def _play(self, name: str, variables: dict[str, Any], meanwhile: Callable[[], None] = lambda: None, must: bool = False) -> int:
+    def _play(self, name: str, variables: dict[str, Any], meanwhile: Callable[[], None] = lambda: None) -> int:
         log = LOGS / f"{name}.log"
         log.unlink(missing_ok=True)
         own = {"peers_path": self.peers["peers_path"]} if self.peers["peers_path"] else {}
-        code = Playbook(f"benchmarks/peers/{name}.yml", {**self.variables, **own, **variables}, log).run(self.ended, meanwhile)
-        if code != 0 and must:
-            raise LockstepError("\n".join(last_lines(log, LINES)))
-        return code
+        return Playbook(f"benchmarks/peers/{name}.yml", {**self.variables, **own, **variables}, log).run(self.ended, meanwhile)
+
+
+def _where(cell: Cell) -> str:
+    return peers_results.heading(cell.link, cell.workers)

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.analysis import inference
+from benchmarks.analysis.passes import draw, grouped, shown
 from benchmarks.node import inference as benchmark
 from benchmarks.tasks import plan_inference
 from trainer.errors import ConfigError, LockstepError
@@ -143,13 +144,16 @@ def passes(rates, busy, idle=0.0):
     return rows
 
 
-PLAIN = inference.Processor("CPU", 2, 2)
+PLAIN = ("CPU", 2, 2)
+"""Kind of the devices, cores, threads."""
 SMALL = {(1, 2): [1000] * 3, (2, 2): [500] * 3}
 """The batch of an image a device: 2 ms on one, 4 ms on two."""
 
 
 def answer(rates, busy, idle=0.0, processor=PLAIN, batches=(32, 512)):
-    return inference.answer(inference.cells(passes({**SMALL, **rates}, busy, idle)), batches, 2, processor)
+    kind, cpus, threads = processor
+    timed = {"kind": kind, "threads": threads, "smallest": 2}
+    return inference.answer(grouped(passes({**SMALL, **rates}, busy, idle), "batch", "devices"), batches, timed, cpus)
 
 
 def four(one, two, small=(1000, 800)):
@@ -168,7 +172,7 @@ def test_no_core_is_left_for_a_second_device():
 
 
 def test_a_second_device_takes_the_idle_core():
-    assert answer(four(1000, 1700), {1: 1.0, 2: 1.8}, idle=0.9, processor=inference.Processor("CPU", 2, 1)) == (
+    assert answer(four(1000, 1700), {1: 1.0, 2: 1.8}, idle=0.9, processor=("CPU", 2, 1)) == (
         "2 devices predict 1.70 times the images/s of 1 device at a batch of 512 (0.80 to 1.70 times over all batches): "
         "1 device keeps 1.0 of 2 cores busy and leaves 0.9 idle; 2 keep 1.8 busy; "
         "all share TensorFlow's one pool of 1 thread; and cutting a batch in 2 costs 2.00 ms per call."
@@ -183,7 +187,7 @@ def test_what_repeats_can_not_tell_is_said_so():
 
 
 def test_a_granted_share_is_what_counts_not_the_idle_cores_of_the_machine():
-    said = answer(four(1000, 900), {1: 0.38, 2: 0.38}, idle=1.6, processor=inference.Processor("CPU", 0.38, 1))
+    said = answer(four(1000, 900), {1: 0.38, 2: 0.38}, idle=1.6, processor=("CPU", 0.38, 1))
     assert "1 device keeps 0.4 of 0.38 cores busy and leaves 0.0 idle, too little for another; 2 keep 0.4 busy;" in said
 
 
@@ -193,34 +197,34 @@ def test_cutting_that_costs_nothing():
 
 
 def test_gpus_have_hardware_of_their_own():
-    said = answer(four(1000, 1900), {1: 1.0, 2: 1.0}, processor=inference.Processor("GPU", 8, 8))
+    said = answer(four(1000, 1900), {1: 1.0, 2: 1.0}, processor=("GPU", 8, 8))
     assert said.endswith(": each device has hardware and memory of its own; cutting a batch in 2 costs 2.00 ms per call.")
 
 
 def test_one_number_of_devices_says_nothing():
-    found = inference.cells(passes({(2, 2): [500], (2, 32): [600]}, {2: 1.0}))
-    assert inference.answer(found, (32,), 2, PLAIN) == "Only 2 devices measured: nothing to compare."
+    found = grouped(passes({(2, 2): [500], (2, 32): [600]}, {2: 1.0}), "batch", "devices")
+    assert inference.answer(found, (32,), {"kind": "CPU", "threads": 2, "smallest": 2}, 2) == "Only 2 devices measured: nothing to compare."
 
 
 def test_single_passes_are_never_told_apart():
     rates = {(1, 2): [1000], (2, 2): [500], (1, 32): [100], (2, 32): [900]}
-    assert inference.answer(inference.cells(passes(rates, {1: 1.0, 2: 1.0})), (32,), 2, PLAIN).startswith(
-        "no measurable difference between 2 devices and 1 device"
-    )
+    assert inference.answer(
+        grouped(passes(rates, {1: 1.0, 2: 1.0}), "batch", "devices"), (32,), {"kind": "CPU", "threads": 2, "smallest": 2}, 2
+    ).startswith("no measurable difference between 2 devices and 1 device")
 
 
 def test_the_table_and_the_file():
-    found = inference.cells(passes({(1, 32): [1000, 3000], (2, 32): [1600, 1600]}, {1: 1.0, 2: 1.5}, idle=0.25))
-    assert inference.shown(found) == (
-        "  batch  devices  images/s (median)   mean  ± deviation  ms per call  busy cores  idle cores\n"
-        "     32        1              2,000  2,000        1,414        21.33         1.0         0.2\n"
-        "     32        2              1,600  1,600            0        20.00         1.5         0.2"
+    found = grouped(passes({(1, 32): [1000, 3000], (2, 32): [1600, 1600]}, {1: 1.0, 2: 1.5}, idle=0.25), "batch", "devices")
+    assert shown(found, "call") == (
+        "  batch  devices  ms per call (mean)  ± deviation  images/s (median)  ± deviation  busy cores  idle cores\n"
+        "     32        1             21.33        15.08              2,000        1,414         1.0         0.2\n"
+        "     32        2             20.00         0.00              1,600            0         1.5         0.2"
     )
-    assert inference.as_dicts(found)[1] == {
+    assert found[1].record() == {
         "devices": 2,
         "batch": 32,
+        "seconds": {"mean": 0.02, "deviation": 0.0, "median": 0.02},
         "images_per_s": {"mean": 1600.0, "deviation": 0.0, "median": 1600.0},
-        "seconds_a_call": 0.02,
         "busy_cores": 1.5,
         "idle_cores": 0.25,
     }
@@ -228,10 +232,20 @@ def test_the_table_and_the_file():
 
 @pytest.mark.parametrize("batches", [(32,), (32, 128, 512)])
 def test_the_picture_is_the_same_each_time(batches, tmp_path):
-    rates = {(devices, batch): [1000.0 * batch / devices, 1100.0 * batch] for devices in (1, 2, 4) for batch in batches}
-    found = inference.cells(passes(rates, {1: 1.0, 2: 1.0, 4: 1.0}))
+    rates = {(devices, batch): [1000.0 * batch / devices, 1100.0 * batch] for devices in (1, 2, 4) for batch in (4, *batches)}
+    timed = {
+        "rows": passes(rates, {1: 1.0, 2: 1.0, 4: 1.0}),
+        "kind": "CPU",
+        "threads": 2,
+        "smallest": 4,
+        "model": "small",
+        "parameters": 51,
+    }
+    concluded = inference.conclude({"settings": {"batches": batches}, "of": "a new model"}, timed, 4)
+    assert {group["batch"] for group in concluded.groups} == set(batches)
+    assert len(concluded.record["results"]) == 3 * (1 + len(batches))
     for name in ("a.png", "b.png"):
-        inference.draw(found, "small", "node01: Cortex-A72, 4 cores", tmp_path / name)
+        draw(concluded.groups, concluded.picture, "node01: Cortex-A72, 4 cores", tmp_path / name)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.size == (960, 630)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,10 +16,11 @@ from benchmarks.analysis import peers, peers_plot, peers_results
 from benchmarks.analysis.peers import SYSTEMS, Cell, Settings, Wanted
 from benchmarks.analysis.peers_results import Results, Row
 from benchmarks.tasks import conclude_peers, judge_peers, plan_peers
-from control.campaign import Pace, check_name, remaining
+from control.campaign import Pace, check_name, measure, remaining
 from control.remote.remote import MARK
 from plugins.action import peer_cell, peer_link
 from tests.unit.conftest import ROOT, load_file
+from trainer import config as configs
 from trainer.errors import ConfigError, LockstepError
 
 common = sys.modules.setdefault("common", load_file(ROOT / "benchmarks" / "peers" / "common.py", "common"))
@@ -139,6 +141,17 @@ class TestPace:
         assert pace.left([Cell(2, "none", 3, "ddp")]) == 10
         assert pace.left([Cell(2, "none", 3, "horovod")]) == 15
         assert pace.left([Cell(2, "1gbit", 3, "ddp"), Cell(2, "100mbit", 3, "stock")]) == 20 + 90
+
+    def test_trials_are_measured_in_turn_and_shown(self):
+        lines = []
+        line = SimpleNamespace(update=lines.append, print=lines.append)
+
+        def one(trial, show):
+            show()
+            return f"result of {trial}"
+
+        measure(["a", "b"], line, Pace(), str.upper, one)
+        assert lines == ["1 of 2: A, 0:00", "  1/2  result of a", "2 of 2: B, 0:00; about 0:00 left", "  2/2  result of b"]
 
 
 class TestStart:
@@ -269,7 +282,7 @@ class TestRows:
         assert peers_results.STORE.read(path)[0].reason == 'it said "no", and ended'
         measured = peers_results.of_results(self.cell, [result(), result(1, weights_sha256="bb")])
         peers_results.STORE.put(path, measured)
-        assert peers_results.STORE.read(path) == [other, dataclasses.replace(measured, seconds_step=0.1)]
+        assert peers_results.STORE.read(path) == [other, measured]
 
 
 def row(system, images_per_s, number=1, link="none", workers=5, sent=14.75e6):
@@ -313,30 +326,25 @@ def results():
 
 class TestResults:
     def test_medians_and_order(self, results):
-        assert [point.system for point in results.at("1gbit", 5)] == ["ideal", "lockstep", "ddp", "stock", "horovod"]
+        assert [point.system for point in results.at("1gbit", 5)] == ["ideal", "lockstep", "ddp", "stock"]
         point = results.points["1gbit", 5, "lockstep"]
-        assert (point.images_per_s, point.spread) == (2000, (1800, 2400))
-        assert point.seconds == pytest.approx((320 / 2400, 320 / 2000, 320 / 1800))
+        assert point.of("images_per_s") == (1800, 2000, 2400)
+        assert point.of("seconds_step") == pytest.approx((320 / 2400, 320 / 2000, 320 / 1800))
 
     def test_ratios_are_taken_within_rounds(self, results):
         ours = results.points["1gbit", 5, "lockstep"]
         assert results.ratio(ours, results.best("1gbit", 5, peers.IDEAL)) == pytest.approx((0.6, 0.8, 0.9))
         assert results.ratio(ours, results.best("1gbit", 5, peers.PEER)) == pytest.approx((1.5, 2.0, 2.4))
         assert results.ratio(ours, results.points["1gbit", 5, "stock"]) == pytest.approx((2000 / 900,) * 3)
-        assert results.ratio(ours, results.points["1gbit", 5, "horovod"]) is None
         assert results.ratio(ours, None) is None
 
-    def test_limits(self, results):
+    def test_what_the_wire_takes(self, results):
         ddp = results.points["1gbit", 5, "ddp"]
         assert ddp.wire == pytest.approx(0.118)
-        assert results.limit(ddp) == pytest.approx(320 / max(0.118, 320 / 2500))
-        heavy = Results([*results.rows, row("horovod-fp16", 500, 1, "1gbit", sent=50e6)]).points["1gbit", 5, "horovod-fp16"]
-        assert results.limit(heavy) == pytest.approx(320 / 0.4)
 
-    def test_an_unlimited_link_has_no_wire_and_no_ideal_no_limit(self):
+    def test_an_unlimited_link_has_no_wire(self):
         found = Results([row("ddp", 1000)])
         assert found.points["none", 5, "ddp"].wire is None
-        assert found.limit(found.points["none", 5, "ddp"]) is None
 
     def test_links_from_fast_to_slow(self):
         found = Results([row("ddp", 1000, link=link) for link in ("100mbit", "none", "1gbit")])
@@ -400,9 +408,8 @@ class TestResults:
 
     def test_the_summary_has_every_point(self, results):
         found = {(one["workers"], one["system"]): one for one in peers_results.summary(results)}
-        assert len(found) == 8
+        assert len(found) == 7
         assert found[5, "lockstep"]["of_best_peer"] == pytest.approx({"least": 1.5, "median": 2.0, "most": 2.4})
-        assert found[5, "horovod"]["images_per_s"] is None
         assert json.loads(json.dumps(list(found.values())))
 
     def test_the_page_names_command_hosts_versions_and_failures(self, results):
@@ -443,7 +450,6 @@ class TestPicture:
 
     def test_the_wire_alone_limits_to(self, results):
         assert peers_plot._wire_limit(results.points["1gbit", 5, "ddp"]) == pytest.approx(320 / 0.118)
-        assert peers_plot._wire_limit(results.points["1gbit", 5, "horovod"]) is None
 
     def test_it_is_drawn_also_of_little(self, results, tmp_path):
         peers_plot.draw(results, tmp_path / "all.png")
@@ -478,12 +484,9 @@ class TestActions:
         given = ["inventory/lab", "inventory/lab/hosts.yml", "inventory/local", str(tmp_path / "inventory/lab")]
         assert [plan_peers.is_lab(Path(one)) for one in given] == [True, True, False, False]
 
-    def test_a_reduction_that_this_trainer_lacks(self, monkeypatch):
-        odd = dataclasses.replace(SYSTEMS["lockstep"], name="odd", variant='{"reduction": {"name": "telepathy"}}')
-        monkeypatch.setitem(SYSTEMS, "odd", odd)
-        assert plan_peers.unsupported("lockstep") is None
-        assert plan_peers.unsupported("ddp") is None
-        assert "telepathy" in plan_peers.unsupported("odd")
+    @pytest.mark.parametrize("system", [system for system in SYSTEMS.values() if system.kind == peers.OURS])
+    def test_this_project_s_variants_are_sections_of_its_configuration(self, system):
+        assert configs.build(json.loads(system.variant))
 
     def continued(self, tmp_path, **changed):
         known = {
@@ -532,14 +535,13 @@ class TestActions:
         assert plan_peers.check_same(tmp_path / "none", {}) == {}
 
     def test_versions_are_those_that_the_programs_told(self, tmp_path):
-        path = tmp_path / "measurements.jsonl"
-        assert conclude_peers.versions(path) == {}
+        assert conclude_peers.versions(conclude_peers.measured(tmp_path)) == {}
         lines = [
             {"cell": Cell(1, "100mbit", 5, "ddp-fp16").key, "workers": [{"result": {"versions": {"torch": "2.13"}}}]},
             {"cell": Cell(1, "100mbit", 5, "stock").key, "workers": [{"result": None}]},
         ]
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        assert conclude_peers.versions(path) == {"ddp-fp16": {"torch": "2.13"}}
+        (tmp_path / "measurements.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert conclude_peers.versions(conclude_peers.measured(tmp_path)) == {"ddp-fp16": {"torch": "2.13"}}
 
 
 def given(rank, port, workers=3, **other):

@@ -1,0 +1,96 @@
+"""This project among the peers: the table of parts, how parts are counted, and that its variants train."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from benchmarks.analysis import peers_results
+from tests.unit.conftest import ROOT, load_file
+
+for name in ("common", "tensorflow_model"):
+    sys.modules.setdefault(name, load_file(ROOT / "benchmarks" / "peers" / f"{name}.py", name))
+lockstep = load_file(ROOT / "benchmarks" / "peers" / "lockstep.py", "lockstep")
+
+
+def result(processor, seconds, **parts):
+    calls = [{name: [8 * a, 8 * b] for name, (a, b) in parts.items()}] * 3
+    return {"cpu_seconds_step": processor, "seconds_step": seconds, "parts": calls, "settings": {"steps_per_call": 8}}
+
+
+CELLS = {
+    "r1-none-5-lockstep-parts": [result(0.045, 0.13, P=(0.003, 0.014), sums=(0.002, 0.025))] * 2,
+    "r2-none-5-lockstep-parts": [result(0.043, 0.12, P=(0.002, 0.012), sums=(0.001, 0.021)), None],
+    "r1-none-5-ideal": [result(0.037, 0.1)],
+    "r1-1gbit-5-ideal": [result(0.037, 0.1)],
+}
+MEASUREMENTS = [{"cell": cell, "workers": [{"result": one} for one in results]} for cell, results in CELLS.items()]
+
+
+def test_parts_are_medians_and_what_is_left_is_tensorflows():
+    (table,) = peers_results.parts(MEASUREMENTS)
+    lines = table.splitlines()
+    assert lines[0] == "5 workers, links unlimited, milliseconds a step"
+    assert [line.split()[-2:] for line in lines[2:]] == [
+        ["45.0", "130.0"],
+        ["40.0", "-"],
+        ["3.0", "14.0"],
+        ["2.0", "25.0"],
+        ["37.0", "100.0"],
+    ]
+
+
+def test_results_without_parts_have_no_table():
+    assert peers_results.parts(MEASUREMENTS[2:]) == []
+
+
+def test_an_account_counts_processor_time_apart_from_waiting():
+    class Work:
+        def wait(self, seconds):
+            time.sleep(seconds)
+            return seconds
+
+        def compute(self):
+            return sum(range(200_000))
+
+    book = lockstep.Account()
+    for part, name in (("waiting", "wait"), ("computing", "compute")):
+        book.watch(part, Work, name)
+    work = Work()
+    assert work.wait(0.05) == 0.05
+    assert work.compute() == sum(range(200_000))
+    taken = book.take()
+    assert taken["waiting"][0] < 0.05 <= taken["waiting"][1]
+    assert taken["computing"][0] > 0
+    assert book.take() == {"waiting": [0.0, 0.0], "computing": [0.0, 0.0]}
+
+
+def test_what_a_failing_function_took_counts_too():
+    book, owner = lockstep.Account(), type("Owner", (), {"fail": lambda self: 1 / 0})
+    book.watch("failing", owner, "fail")
+    with pytest.raises(ZeroDivisionError):
+        owner().fail()
+    assert book.take()["failing"][1] > 0
+
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import common, lockstep, tensorflow_model
+for variant in ("", "ideal", "in-step", "profiled"):
+    task = common.Task(0, ["127.0.0.1:1"], 8, 16, 1.0, 4, 1, variant, Path("result.json"))
+    os.environ["TF_CONFIG"] = tensorflow_model.tf_config(task)
+    trained = lockstep.lockstep(task, lockstep.SECTIONS.get(variant, lockstep.PACKED))
+    assert 0 < trained.run(common.CHUNK) < 100
+    assert common.digest(trained.weights())["weights_sha256"] != trained.before
+    print(variant or "default")
+"""
+
+
+def test_every_variant_trains():
+    # A process of its own: TensorFlow's threads can be set only once.
+    argv = [sys.executable, "-c", PROGRAM, str(ROOT / "benchmarks" / "peers")]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["default", "ideal", "in-step", "profiled"], done.stderr
