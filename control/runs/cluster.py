@@ -1,4 +1,4 @@
-"""Pure functions from an inventory to a cluster's settings: TF_CONFIG, thread shares, session names."""
+"""Pure functions from an inventory to a cluster's settings: hosts, thread shares, session names."""
 
 import hashlib
 from collections import Counter
@@ -14,24 +14,6 @@ PORTS = ("port", "direct_port")
 """TensorFlow's port, and the port to which other workers connect to send gradients."""
 DIRECT = 1000
 """Offset of a worker's direct port from its `worker_port`, unless the inventory sets it."""
-
-
-def tf_config(hosts: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """TF_CONFIG of one host, as TensorFlow's `TFConfigClusterResolver` reads it.
-
-    Args:
-        hosts: the hosts that train, by rank: `name`, `address`, `port`. All are workers, the first is their chief.
-        name: the host whose TF_CONFIG is wanted.
-
-    Raises:
-        AnsibleFilterError: a host without an address or port, two hosts with the same address and port, or a name that is not among
-            the hosts.
-    """
-    check_hosts(hosts)
-    names = [host["name"] for host in hosts]
-    if name not in names:
-        raise AnsibleFilterError(f"TF_CONFIG: {name} is not among the hosts that train: {', '.join(names)}")
-    return member.tf_config([endpoint(host) for host in hosts], names.index(name))
 
 
 def endpoint(host: dict[str, Any]) -> str:

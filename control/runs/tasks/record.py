@@ -6,8 +6,9 @@ from typing import Any
 from control import project
 from control.remote.remote import clear_marks
 from control.runs import launches, resumption
-from control.runs.cluster import tf_config, thread_share
+from control.runs.cluster import endpoint, thread_share
 from control.task import Task
+from trainer import member
 from trainer.errors import LockstepError
 from trainer.rundir import recorded
 
@@ -79,9 +80,9 @@ def _occupied(name: str, holder: dict[str, Any]) -> str:
 
 def _hosts(cluster: list[dict[str, Any]], facts: dict[str, Any], before: dict[str, int]) -> list[dict[str, Any]]:
     """By rank, with facts. A resumed run keeps each host's threads: another number would round sums differently."""
-    hosts = []
+    hosts, endpoints = [], [endpoint(host) for host in cluster]
     for rank, host in enumerate(cluster):
         name = host["name"]
         threads = before.get(name) or thread_share(cluster, name, facts[name]["cores"])
-        hosts.append({"rank": rank, **host, "threads": threads, "tf_config": tf_config(cluster, name), **facts[name]})
+        hosts.append({"rank": rank, **host, "threads": threads, "tf_config": member.tf_config(endpoints, rank), **facts[name]})
     return hosts
