@@ -66,7 +66,6 @@ def begin(plan: dict[str, Any]) -> dict[str, Any]:
     launch = {
         "id": plan["nonce"],
         "run": plan["run"],
-        "place": plan["place"],
         "folder": plan["folder"],
         "hosts": [host["name"] for host in plan["hosts"]],
         "inventory": _inventory(),
@@ -77,14 +76,10 @@ def begin(plan: dict[str, Any]) -> dict[str, Any]:
         # For a run made only for this launch, once the launch is taken back.
         "state": "CANCELLED",
     }
-    if not is_trial(plan):
+    # A sweep ends what is left of its trials itself.
+    if not project.is_trial(Path(plan["folder"])):
         write_json(_note(launch["id"]), launch)
     return launch
-
-
-def is_trial(plan: dict[str, Any]) -> bool:
-    """Whether the run is a sweep's trial; a sweep ends what is left of its trials itself."""
-    return str(plan["place"]).startswith(f"{project.TRIALS}/")
 
 
 def end(launch: dict[str, Any]) -> None:
@@ -92,10 +87,10 @@ def end(launch: dict[str, Any]) -> None:
     _note(launch["id"]).unlink(missing_ok=True)
 
 
-def end_all(run: str, run_kind: str) -> None:
-    """Mark all launches of a run as done."""
+def end_all(folder: Path) -> None:
+    """Mark all launches of a run directory as done."""
     for launch in _begun():
-        if (launch["run"], launch["place"]) == (run, run_kind):
+        if launch["folder"] == str(folder):
             end(launch)
 
 

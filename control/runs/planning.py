@@ -66,7 +66,7 @@ def make(
     before = recorded(folder / plan["run"]).get("hosts") if plan["resume"] else None
     plan["hosts"] = ports.choose(plan["hosts"], plan["run"], before, write)
     check_hosts(plan["hosts"])
-    plan |= {"nonce": secrets.token_hex(16), "place": run_kind, "folder": str(folder / plan["run"])}
+    plan |= {"nonce": secrets.token_hex(16), "run_kind": run_kind, "folder": str(folder / plan["run"])}
     plan["kept"] = choices.of(plan, options)
     return {**plan, "gradients": choices.shown(plan), "divided": choices.divided(plan)}
 

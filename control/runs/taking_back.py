@@ -1,6 +1,7 @@
 """Clean up after a command that ends during a launch: no worker waits for others that never started."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 from control import command_line, project, text
@@ -34,7 +35,7 @@ def _not_all_taken_back() -> str:
 
 
 def _next(launch: dict[str, Any], complete: bool) -> list[str]:
-    if launch["place"] != "runs":
+    if not project.is_users(Path(launch["folder"])):
         return []
     run = launch["run"]
     again, stop = ("start it", f"ansible-playbook train.yml -e run={run}"), ("stop it", f"ansible-playbook stop.yml -e run={run}")

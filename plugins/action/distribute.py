@@ -41,7 +41,7 @@ def of_run(run: dict[str, Any], packs: Path) -> dict[str, Any]:
     """What a run was launched with, as `publish_dataset` returns it.
 
     Args:
-        run: its `name`, `dataset`, `code` and the code's digest, unless it was launched by a version that kept none.
+        run: its name `run`, `dataset`, `code` and the code's digest, unless it was launched by a version that kept none.
         packs: folder of published datasets on the control node.
 
     Raises:
@@ -53,8 +53,8 @@ def of_run(run: dict[str, Any], packs: Path) -> dict[str, Any]:
     sha256 = run.get("code_sha256") or (sha256_file(code) if code.is_file() else "")
     if not sha256:
         raise AnsibleActionFail(
-            f"run={run['name']}: an earlier version launched it and recorded no digest of its code, so the shared folder's copy can't "
-            f"be checked. Fix: continue the training, which publishes the code again: ansible-playbook train.yml -e run={run['name']} "
+            f"run={run['run']}: an earlier version launched it and recorded no digest of its code, so the shared folder's copy can't "
+            f"be checked. Fix: continue the training, which publishes the code again: ansible-playbook train.yml -e run={run['run']} "
             "-e epochs=N"
         )
     return {

@@ -185,7 +185,7 @@ class _Watch:
 
         A trial is left alone while it is measured, and its weights are not fetched.
         """
-        trial = self.arguments["place"] != "runs"
+        trial = not project.is_users(self.local)
         if not last and (trial or time.monotonic() - self.collected < 15):
             return
         self.collected = time.monotonic()

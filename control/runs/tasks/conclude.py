@@ -22,35 +22,35 @@ class Conclude(Task):
 
     def act(self) -> dict[str, Any]:
         """Judge, write, show."""
-        name, folder = self.arguments["run"], Path(self.arguments["folder"])
+        plan = self.arguments["plan"]
+        name, folder = plan["run"], Path(plan["folder"])
         verdicts = _with_launch(recorded(folder), [Verdict.from_dict(returned) for returned in self.arguments["verdicts"]])
         if all(verdict.state == "unreachable" for verdict in verdicts):
             message = f"{name}: no host can be reached from here: {verdicts[0].message}. Training may well go on.\n\n{text.under_way(name)}"
             return {"failed": True, "msg": message}
         summary = _summary(folder, verdicts)
-        launches.end_all(name, self.arguments["place"])
+        launches.end_all(folder)
         choices.keep_all(folder)
         if summary["state"] == "RUNNING":
             # The commands are shown here, and not again when the command ends.
             return {"run_under_way": None, "show_last": f"{name} is under way\n{text.under_way(name)}"}
-        trial = str(self.arguments["place"]).startswith(f"{project.TRIALS}/")
-        summary |= _end_to_end(folder, verdicts) if trial else _forecast(folder)
+        summary |= _end_to_end(folder, verdicts) if project.is_trial(folder) else _forecast(folder)
         summary["launch"] = outcome.launch_times(
             recorded(folder).get("entered_at"), verdicts, time.time() if _launched_here(folder) else None
         )
         write_json(folder / "summary.json", summary)
         shown = run_results.shown_result(folder, summary)
-        if self.arguments["place"] == "doctor":
+        if plan["run_kind"] == "doctor":
             over = {"launch_begun": None}
             return over if summary["state"] == "SUCCEEDED" else {**over, "failed": True, "msg": _trial(folder, summary, verdicts)}
         for complaint in hparams.write_all([folder])[1]:
             Display().warning(complaint)
         trouble = _trouble(name, summary, verdicts)
-        if trial:
+        if project.is_trial(folder):
             return {"failed": True, "msg": trouble} if trouble else {}
         if trouble:
             return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
-        return {"run_under_way": None, "show_last": shown, "ansible_facts": {"run_found": {"name": name, "folder": str(folder)}}}
+        return {"run_under_way": None, "show_last": shown, "ansible_facts": {"plan": {**plan, "complete": True}}}
 
 
 def _launched_here(folder: Path) -> bool:

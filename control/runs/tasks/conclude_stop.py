@@ -17,7 +17,7 @@ class ConcludeStop(Task):
         name, stopped = self.arguments["run"], int(self.arguments["stopped"])
         verdicts = [Verdict.from_dict(returned) for returned in self.arguments["verdicts"]]
         folder = project.RUNS / name
-        launches.end_all(name, "runs")
+        launches.end_all(folder)
         summary = {"workers": len(verdicts), **run_results.read_summary(folder)}
         state = outcome.state(verdicts, summary["state"], cancelled=stopped > 0)
         cause = outcome.root_cause(verdicts) if state == "FAILED" else None

@@ -14,7 +14,7 @@ from trainer.files import read_json
 
 
 class Find(Task):
-    """Returns the facts `run_found` (name, folder, dataset, code, counts), `cluster` and `run_options`."""
+    """Returns the facts `plan` (run, run_kind, folder, dataset, code, counts as recorded), `cluster` and `run_options`."""
 
     def act(self) -> dict[str, Any]:
         """Check the operator variables and find the run."""
@@ -32,16 +32,16 @@ class Find(Task):
         slurm = {"slurm": cluster["slurm"]} if "slurm" in cluster else {}
         if "job" in cluster.get("slurm", {}):
             _refuse_jobs(folder, self.arguments["command"], cluster["slurm"])
-        run = {
+        plan = {
             **slurm,
-            "name": folder.name,
-            "place": "runs",
+            "run": folder.name,
+            "run_kind": "runs",
             "folder": str(folder),
             **{key: cluster[key] for key in ("dataset", "code", "counts")},
             "code_sha256": cluster.get("code_sha256", ""),
         }
         left = {"if_interrupted": f"Only its logs are no longer shown.\n{text.under_way(folder.name)}"} if options.get("follow") else {}
-        return {**left, "ansible_facts": {"run_found": run, "cluster": cluster["hosts"], "run_options": options}}
+        return {**left, "ansible_facts": {"plan": plan, "cluster": cluster["hosts"], "run_options": options}}
 
 
 UNSTARTED: dict[str, Any] = {"dataset": {}, "code": "", "counts": {}, "hosts": []}

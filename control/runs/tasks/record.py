@@ -18,18 +18,18 @@ class Record(Task):
 
     def act(self) -> dict[str, Any]:
         """Check, then write both files; write nothing if the run is under way or nothing may be touched."""
-        plan, claims = self.arguments["plan"], self.arguments["places"]
+        plan, claims = self.arguments["plan"], self.arguments["claims"]
         if self.check_mode:
             # Workers that would have been ended by now are still running.
             settled = self.arguments["settled"]
             check_claims(plan, {name: claim | {"running": claim["running"] and name not in settled} for name, claim in claims.items()})
             return {}
         check_claims(plan, claims)
-        before = recorded(Path(plan["folder"]))
-        under_way = {"run_under_way": plan["run"]} if plan["place"] == "runs" else {}
+        folder = Path(plan["folder"])
+        before = recorded(folder)
+        under_way = {"run_under_way": plan["run"]} if project.is_users(folder) else {}
         if all(claim["running"] for claim in claims.values()):
             return {**under_way, "before_start": None}
-        folder = Path(plan["folder"])
         facts = {name: claim["facts"] for name, claim in claims.items()}
         hosts = _hosts(plan["hosts"], facts, {host["name"]: host["threads"] for host in before.get("hosts", [])})
         # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
@@ -40,7 +40,7 @@ class Record(Task):
         chosen, launch = resumption.choose(folder, {host["name"]: claims[host["name"]] for host in plan["hosts"]}), launches.begin(plan)
         text = (folder / "cluster.json").read_text(encoding="utf-8")
         facts_set = {"record": record, "record_text": text, "state_to_give": chosen.give, "launch": launch}
-        begun = {} if launches.is_trial(plan) else {"launch_begun": launch}
+        begun = {} if project.is_trial(folder) else {"launch_begun": launch}
         return {"changed": True, "ansible_facts": facts_set, "show": "\n".join(chosen.lines), "before_start": None, **begun}
 
 
@@ -62,7 +62,7 @@ def check_claims(plan: dict[str, Any], claims: dict[str, dict[str, Any]]) -> Non
     old = [name for name, claim in claims.items() if claim["newest_state"] or claim["newest_memory"] or claim["damaged"]]
     if old and not plan["resume"] and not running:
         raise LockstepError(
-            f"{', '.join(old)}: the training state of an older run={run} is in {plan['place']}/{run} under worker_root, "
+            f"{', '.join(old)}: the training state of an older run={run} is in {plan['run_kind']}/{run} under worker_root, "
             "but this machine has no record of it. Fix: choose another run name, or remove that folder"
         )
 

@@ -38,7 +38,7 @@ def test_a_run_that_was_stopped_has_failed_only_if_a_worker_reports_an_error_of_
 def stopped_run(tmp_path, monkeypatch):
     """A run's folder, and a task that concludes its stop from the workers' exit codes."""
     monkeypatch.setattr(conclude_stop.project, "RUNS", tmp_path)
-    monkeypatch.setattr(conclude_stop.launches, "end_all", lambda name, kind: None)
+    monkeypatch.setattr(conclude_stop.launches, "end_all", lambda folder: None)
     write_json(tmp_path / "full" / "summary.json", {"state": "RUNNING"})
 
     def conclude(*codes):
