@@ -7,9 +7,7 @@ import sys
 import tempfile
 from typing import Any
 
-from ansible.utils.display import Display
-
-from control import command_line, project
+from control import project
 from control.progress import Line
 from trainer.errors import LockstepError, refusal
 
@@ -24,7 +22,7 @@ def run(argv: list[str], doing: str) -> dict[str, Any]:
     Raises:
         LockstepError: what the command refused.
     """
-    line, output = Line(Display(), command_line.terminal()), collections.deque[str](maxlen=1)
+    line, output = Line(), collections.deque[str](maxlen=1)
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(

@@ -4,37 +4,31 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 
 from control.remote.shared_folder import Item, SharedFolder
 from control.runs import package
+from plugins.shared.action import Action
 from trainer.files import sha256_file
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """Runs on one host: with the distributed file system, one copy is enough for all.
 
     What is published comes from the fact `published`, or from a run's records (`run`); for a run it returns that
     fact.
     """
 
-    TRANSFERS_FILES = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, path: str, host: str, published: Any = None, run: Any = None, packs: str = "", whole: bool = False) -> dict[str, Any]:
         """Look, and send what is missing or was changed."""
-        result = super().run(tmp, task_vars)
-        arguments = self._task.args
-        published, shared_folder = arguments.get("published"), arguments["path"]
+        facts = {}
         if published is None:
-            published = of_run(arguments["run"], Path(arguments["packs"]))
-            result["ansible_facts"] = {"published": published}
-        code = Item("the trainer", Path(published["code"]), f"{shared_folder}/code/{published['code_name']}", published["code_sha256"])
-        dataset = Item("the dataset", Path(published["folder"]), f"{shared_folder}/datasets/{published['name']}", published["manifest"])
-        folder = SharedFolder(self, arguments["host"])
-        folder.agree([code], dataset if published["manifest"] else None, bool(arguments.get("whole")))
-        result["changed"] = bool(folder.sent or folder.replaced)
-        result["show"] = folder.warning()
-        return result
+            published = of_run(run, Path(packs))
+            facts = {"ansible_facts": {"published": published}}
+        code = Item("the trainer", Path(published["code"]), f"{path}/code/{published['code_name']}", published["code_sha256"])
+        dataset = Item("the dataset", Path(published["folder"]), f"{path}/datasets/{published['name']}", published["manifest"])
+        folder = SharedFolder(self, host)
+        folder.agree([code], dataset if published["manifest"] else None, bool(whole))
+        return {"changed": bool(folder.sent or folder.replaced), "show": folder.warning(), **facts}
 
 
 def of_run(run: dict[str, Any], packs: Path) -> dict[str, Any]:

@@ -1,10 +1,12 @@
-"""Common to all actions."""
+"""What all actions share."""
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleFilterError
+from ansible.plugins.action import ActionBase
 
 from control.project import ROOT
 from trainer.errors import LockstepError
@@ -23,3 +25,20 @@ def refusing() -> Iterator[None]:
         if not full(error):
             raise
         raise AnsibleActionFail(f"{shortage(Path(error.filename or ROOT), error)} on this machine. {FIX}") from None
+
+
+class Action(ActionBase):
+    """An action of this project: `act` takes the task's arguments by name, and returns the task's result."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Act; a refusal fails the task with only its message."""
+        result = super().run(tmp, task_vars)
+        self.task_vars = task_vars or {}
+        with refusing():
+            return {**result, **self.act(**self._task.args)}
+
+    def act(self, *arguments: Any, **named: Any) -> dict[str, Any]:
+        """Do it."""
+        raise NotImplementedError
