@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from control import host_labels, project
+from control import project
 from control.doctor import prediction
+from control.runs import cluster
 from trainer.files import read_json, write_json
 
 FOLDER = project.PRIVATE / "predictions"
@@ -28,7 +29,7 @@ def save(plan: dict[str, Any], predictions: list[prediction.Prediction]) -> None
     """Write a prediction for the plan's hosts, 1 to all."""
     value = {
         "made_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
-        "hosts": [host_labels.place(host) for host in plan["hosts"]],
+        "hosts": [cluster.label(host) for host in plan["hosts"]],
         "predictions": prediction.as_dicts(predictions),
     }
     write_json(path(plan["config"], local_batch(plan["counts"])), value)
@@ -39,7 +40,7 @@ def expected(config: dict[str, Any], record: dict[str, Any]) -> float | None:
     file = path(config, local_batch(record["counts"]))
     if not file.is_file():
         return None
-    forecast, names = read_json(file), [host_labels.place(host) for host in record["hosts"]]
+    forecast, names = read_json(file), [cluster.label(host) for host in record["hosts"]]
     if forecast["hosts"][: len(names)] != names:
         return None
     return float(forecast["predictions"][len(names) - 1]["images_per_s"])

@@ -154,6 +154,16 @@ def session_name(run: str, rank_number: int, root: str = "") -> str:
     return f"{run.replace('.', '+')}-w{rank_number}" + (f"-{path_digest(root)}" if root else "")
 
 
+def label(host: dict[str, Any]) -> str:
+    """Name and address of a host, for records that outlive an inventory: two inventories may both have a node01."""
+    return f"{host['name']} {host['address']}"
+
+
+def label_names(labels: list[str]) -> list[str]:
+    """The host names in the results of `label`."""
+    return [one.split()[0] for one in labels]
+
+
 def path_digest(path: str) -> str:
     """Six hex digits of a directory's name, to separate two projects of one user."""
     return hashlib.sha256(path.encode()).hexdigest()[:6]

@@ -5,7 +5,7 @@ from typing import Any
 
 from control import command_line, project, text
 from control.operator_variables import boolean
-from control.runs import launches, listing, run_results
+from control.runs import launches, run_results, status
 from control.runs.plan import latest_run
 from control.task import Task
 from trainer.data.images import decode
@@ -56,7 +56,7 @@ def _refuse_jobs(run: Path, command: str, job: dict[str, Any]) -> None:
             f"run={run.name} is job {number} of Slurm. Look: squeue --job {number}; logs: {job['folder']}; watch it: ansible-playbook "
             f"playbooks/slurm.yml -e run={run.name}; stop it, keeping its state: scancel --signal=TERM {number}"
         )
-        rest = listing.runs() if command == "status" else ""
+        rest = status.all_runs() if command == "status" else ""
         raise LockstepError("\n\n".join(part for part in (refusal, rest) if part))
 
 

@@ -21,7 +21,7 @@ def test_a_verdict_is_the_same_after_its_way_through_ansible_and_carries_only_wh
         "ended_by_us": False,
         "phases_began": {},
     }
-    assert Verdict.from_dict(verdict.to_dict()) == verdict
+    assert Verdict(**verdict.to_dict()) == verdict
 
 
 @pytest.mark.parametrize(
