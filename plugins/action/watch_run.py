@@ -32,18 +32,10 @@ class ActionModule(Action):
 
     def act(self, **arguments: Any) -> dict[str, Any]:
         """Poll until the worker is done, failed, silent or unreachable (or under way, if detached)."""
-        launched_at = launches.launched_at(arguments["local"])
-        return {"launched_at": launched_at, "verdict": _Watch(self, arguments).until_end().to_dict()}
-
-
-class _Watch:
-    """The state of watching one worker."""
-
-    def __init__(self, action: ActionModule, arguments: dict[str, Any]):
-        self.action, self.arguments = action, arguments
+        self.arguments = arguments
         self.host, self.rank = arguments["host"], int(arguments["rank"])
         self.local, self.quiet = Path(arguments["local"]), bool(arguments.get("quiet"))
-        self.worker = Worker(action, arguments["run_folder"], arguments["folder"], arguments["session"])
+        self.worker = Worker(self, arguments["run_folder"], arguments["folder"], arguments["session"])
         self.marks = project.PRIVATE / "watch" / arguments["run"]
         self.line = Line(every=1e9)
         self.worker.say = self.line.print if self.rank == 0 else None
@@ -54,8 +46,9 @@ class _Watch:
         self.complaint = ""
         self.phases_began: dict[str, float] = {}
         self.more = False
+        return {"launched_at": launches.launched_at(arguments["local"]), "verdict": self._until_end().to_dict()}
 
-    def until_end(self) -> Verdict:
+    def _until_end(self) -> Verdict:
         verdict = None
         while verdict is None:
             verdict, more = self._once(), self.more
@@ -135,7 +128,7 @@ class _Watch:
         verdict = self._verdict(state, message=message, lines=True, ended_by_us=by_us)
         arguments = {"name": self.arguments["session"], "state": "absent", "grace": 2}
         try:
-            lean.execute(self.action, "tmux_session", arguments, self.action.task_vars)
+            lean.execute(self, "tmux_session", arguments, self.task_vars)
         except AnsibleConnectionFailure as error:
             return dataclasses.replace(verdict, message=f"{message}; its session could not be ended: {error}")
         return verdict

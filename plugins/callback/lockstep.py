@@ -111,12 +111,12 @@ class CallbackModule(Default):
 
     def _take_back(self):
         """Some workers may have started, perhaps not all; a second Ctrl-C would leave them so."""
-        from control.runs import taking_back
+        from control.runs import launches
 
         # Not SIG_IGN: child processes would inherit it.
         signal.signal(signal.SIGINT, lambda *_: None)
         print(f"\nTaking the launch of {self._launch['run']} back; this takes a few seconds ...", flush=True)
-        print(as_typed(taking_back.take_back(self._launch)), flush=True)
+        print(as_typed(launches.take_back(self._launch)), flush=True)
 
     def v2_playbook_on_play_start(self, play):
         self._play, self._variables = play, play.get_variable_manager()
