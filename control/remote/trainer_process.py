@@ -29,6 +29,7 @@ def run(argv: list[str], doing: str = "", given: Any = None) -> dict[str, Any]:
         request.seek(0)
         settings: Any = {"stdin": request, "stdout": subprocess.PIPE, "stderr": errors, "text": True, "cwd": project.ROOT}
         with subprocess.Popen([sys.executable, "-m", "control", *argv], **settings) as process:
+            assert process.stdout is not None
             for row in process.stdout:
                 output.append(row)
                 if not row.startswith("{"):

@@ -174,8 +174,8 @@ def needs(config: Config, images: int, epochs: int, size: dict[str, int], resume
 
 def complete(existing: Path | None, sizes: schedule.Counts) -> bool:
     """Whether a run has done everything asked of it, so that nothing is left to do."""
-    summary = run_results.read_summary(existing) if existing else {"state": None}
-    return bool(summary["state"] == "SUCCEEDED" and summary["steps"] >= sizes.total_steps)
+    summary = run_results.read_summary(existing) if existing else {}
+    return bool(summary.get("state") == "SUCCEEDED" and summary["steps"] >= sizes.total_steps)
 
 
 def run_name(request: Request) -> tuple[str, Path | None]:

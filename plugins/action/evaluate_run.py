@@ -7,7 +7,6 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 
 from control import project
-from control.progress import Line
 from control.remote import lean
 from control.remote.remote import HostUnreachable, Worker
 from control.runs import evaluations
@@ -36,16 +35,7 @@ class ActionModule(Action):
     def _evaluate(self, run: str, worker: Worker) -> None:
         lean.execute(self, "tmux_session", {"name": worker.session, "state": "absent", "grace": 2}, self.task_vars)
         self._low_level_execute_command(f"cd {shlex.quote(worker.folder)} && rm -f exit.json metrics.jsonl epoch-*.json", sudoable=False)
-        session = {"name": worker.session, "argv": ["bash", "run_worker.sh"], "chdir": worker.folder}
-        lean.require(self, "tmux_session", session, self.task_vars)
-        line = Line()
-
-        def show(record: dict[str, Any]) -> None:
-            if record["kind"] == "phase":
-                line.update(f"{record['phase']} {record['note']}".rstrip())
-
-        seen = worker.follow(show)
-        line.end()
+        seen = self.run_session(worker, lambda record: f"{record['phase']} {record['note']}".rstrip())
         if seen.exit is None or seen.exit["exit_code"] != DONE:
             last = "\n  ".join(worker.last_lines())
             raise AnsibleActionFail(f"evaluation failed on {run}'s chief; the last lines of its log:\n  {last}")

@@ -8,7 +8,6 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 
 from benchmarks.analysis.benchmark import CODE
 from control.children import heeding_signals
-from control.progress import Line
 from control.remote import lean
 from control.remote.remote import HostUnreachable, Worker
 from control.remote.shared_folder import Item, SharedFolder
@@ -33,9 +32,7 @@ class ActionModule(Action):
             with heeding_signals() as ended:
                 try:
                     self._send(code, packs, script)
-                    start = {"name": session, "argv": ["bash", "run_worker.sh"], "chdir": folder}
-                    lean.require(self, "tmux_session", start, self.task_vars)
-                    self._follow(session, ended)
+                    self._run_benchmark(session, ended)
                     timed = records.answer(self._shell(f"cat {shlex.quote(folder)}/results.json"), "results.json")
                 finally:
                     self._leave(session)
@@ -61,21 +58,14 @@ class ActionModule(Action):
         if self.bench["snapshot"]:
             with_progress(self, "the snapshot", self.host).file(Path(self.bench["snapshot"]), f"{self.folder}/model.keras")
 
-    def _follow(self, session: str, ended: Any) -> None:
-        worker, line = Worker(self, self.folder, self.folder, session), Line()
-
-        def show(record: dict[str, Any]) -> None:
-            if record["kind"] == "phase":
-                line.update(f"{self.host}: {record['note']}")
+    def _run_benchmark(self, session: str, ended: Any) -> None:
+        worker = Worker(self, self.folder, self.folder, session)
 
         def check() -> None:
             if ended():
                 raise AnsibleActionFail(f"{self.bench['name']} was ended before its last pass; nothing of it is left on {self.host}")
 
-        try:
-            seen = worker.follow(show, check)
-        finally:
-            line.end()
+        seen = self.run_session(worker, lambda record: f"{self.host}: {record['note']}", check)
         if seen.exit is None or seen.exit["exit_code"] != DONE:
             raise AnsibleActionFail(failure(self.host, seen.exit, worker.last_lines()))
 

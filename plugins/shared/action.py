@@ -1,14 +1,17 @@
 """What all actions share."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleFilterError
 from ansible.plugins.action import ActionBase
 
+from control.progress import Line
 from control.project import ROOT
+from control.remote import lean
+from control.remote.remote import Seen, Worker
 from trainer.errors import LockstepError
 from trainer.files import full, shortage
 from trainer.saving import FIX
@@ -42,3 +45,13 @@ class Action(ActionBase):
     def act(self, *arguments: Any, **named: Any) -> dict[str, Any]:
         """Do it."""
         raise NotImplementedError
+
+    def run_session(self, worker: Worker, shown: Callable[[dict[str, Any]], str], check: Callable[[], None] = lambda: None) -> Seen:
+        """Run `run_worker.sh` in a worker's tmux session to its end, its phases on a progress line; see `Worker.follow`."""
+        start = {"name": worker.session, "argv": ["bash", "run_worker.sh"], "chdir": worker.folder}
+        lean.require(self, "tmux_session", start, self.task_vars)
+        line = Line()
+        try:
+            return worker.follow(lambda record: line.update(shown(record)) if record["kind"] == "phase" else None, check)
+        finally:
+            line.end()

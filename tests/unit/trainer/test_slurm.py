@@ -493,7 +493,7 @@ def test_a_job_is_whole_when_all_of_its_own_nodes_ended(planned, had, ended, los
     ],
 )
 def test_of_a_job_only_slurm_can_tell_and_it_is_said_how(command, state, is_refused, tmp_path, monkeypatch):
-    monkeypatch.setattr(find_run.listing, "runs", lambda: "all runs")
+    monkeypatch.setattr(find_run.status, "all_runs", lambda: "all runs")
     if state:
         write(tmp_path / "summary.json", json.dumps({"state": state}))
     # A state from before the last job says nothing of that.
