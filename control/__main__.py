@@ -1,7 +1,107 @@
-"""`python -m control`."""
+"""Commands that the control node runs in their own process, because they load TensorFlow or user code: `python -m control COMMAND`."""
 
+import argparse
+import json
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-from control.cli import main
+from trainer.commands import DATA, PATH, TEXT, CommandLine, integers, published
+from trainer.errors import DONE
 
-sys.exit(main())
+FLAG = {"action": "store_true"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command."""
+    line = CommandLine("control", __doc__)
+    line.add("plan", plan)
+    line.add("parameters", parameters)
+    line.add("publish", publish, ("--source", TEXT), ("--path", {}), ("--packs", PATH), ("--allow-bad-images", FLAG))
+    line.add("convert", convert, ("--source", TEXT), ("--path", PATH), ("--out", PATH), ("--digest", {}), ("--check", FLAG))
+    line.add("batch", batch, ("--config", PATH), *DATA, ("--out", PATH), *integers(("--images", "--number"), required=True))
+    line.add("index-records", index_records, ("--folder", PATH), ("--out", PATH))
+    return line.run(argv)
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Read a request as JSON on standard input and print the plan as JSON."""
+    from control.runs import plan as planning
+    from trainer import worker
+
+    worker.quiet_tensorflow()  # a user's own file may import it
+    request = json.load(sys.stdin)
+    for key in ("runs", "packs", "parameter_cache"):
+        request[key] = Path(request[key])
+    print(json.dumps(planning.make(planning.Request(**request))))
+    return DONE
+
+
+def parameters(arguments: argparse.Namespace) -> int:
+    """Read model, image size and number of classes as JSON from standard input; print the model's parameter counts as JSON."""
+    from trainer import models, worker
+
+    worker.quiet_tensorflow()
+    section = json.load(sys.stdin)
+    model = models.build(section["model"], tuple(section["size"]), section["classes"])
+    models.own.check_reopens(section["model"], model)
+    trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
+    print(json.dumps({"total": model.count_params(), "trainable": trainable}))
+    return DONE
+
+
+def publish(arguments: argparse.Namespace) -> int:
+    """Publish a dataset; print progress lines, then the digest and what was left out as JSON."""
+    from control.datasets import publish as publishing
+    from control.datasets.sources import open_source
+
+    def progress(checked: int, total: int) -> None:
+        print(f"checked {checked:,} of {total:,} images", flush=True)
+
+    source = open_source(arguments.source, arguments.path)
+    manifest = publishing.publish(source, arguments.packs, arguments.allow_bad_images, progress)
+    print(json.dumps({**publishing.record_of(manifest), "bytes": sum(manifest.shards)}))
+    return DONE
+
+
+def convert(arguments: argparse.Namespace) -> int:
+    """Rewrite a dataset as TFRecords; print progress lines, then what was written as JSON. `--check`: only read the source."""
+    from control.datasets import convert as converting
+    from trainer import worker
+
+    worker.quiet_tensorflow()
+
+    def show(line: str) -> None:
+        print(line, flush=True)
+
+    given = (arguments.source, arguments.path, arguments.digest, arguments.out)
+    print(json.dumps(converting.convert(*given, show, arguments.check)))
+    return DONE
+
+
+def batch(arguments: argparse.Namespace) -> int:
+    """Write the images of one step; print an empty JSON object."""
+    from trainer import config as configs
+    from trainer import worker
+
+    worker.quiet_tensorflow()
+    from control.datasets import batch as making
+
+    config = configs.build(configs.load(arguments.config))
+    making.write(config, published(arguments), arguments.images, arguments.number, arguments.out)
+    print(json.dumps({}))
+    return DONE
+
+
+def index_records(arguments: argparse.Namespace) -> int:
+    """Write an index of the images in a folder of TFRecords."""
+    from control.datasets import tfrecords
+    from trainer import worker
+
+    worker.quiet_tensorflow()
+    tfrecords.write_index(arguments.folder, arguments.out)
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -76,28 +76,21 @@ class Playbook:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         # In a file that only this user can read: every user sees command lines, and a password may be among
         # the variables.
-        with tempfile.NamedTemporaryFile("w", suffix=".json", prefix="lockstep-") as given:
+        with tempfile.NamedTemporaryFile("w", suffix=".json", prefix="lockstep-") as given, self.log.open("ab") as stream:
             json.dump(self.variables, given)
             given.flush()
-            return self._follow(self._start(given.name), ended, meanwhile)
-
-    def _start(self, variables: str) -> subprocess.Popen[bytes]:
-        with self.log.open("ab") as stream:
             settings: Any = {"stdin": subprocess.DEVNULL, "stdout": stream, "stderr": subprocess.STDOUT, "cwd": project.ROOT}
-            return subprocess.Popen(self._argv(variables), start_new_session=True, **settings)
-
-    @staticmethod
-    def _follow(process: subprocess.Popen[bytes], ended: Callable[[], bool], meanwhile: Callable[[], None]) -> int:
-        try:
-            while True:
-                try:
-                    return process.wait(POLL_S)
-                except subprocess.TimeoutExpired:
-                    meanwhile()
-                if ended():
-                    raise Interrupted
-        finally:
-            _end(process)
+            process = subprocess.Popen(self._argv(given.name), start_new_session=True, **settings)
+            try:
+                while True:
+                    try:
+                        return process.wait(POLL_S)
+                    except subprocess.TimeoutExpired:
+                        meanwhile()
+                    if ended():
+                        raise Interrupted
+            finally:
+                _end(process)
 
     def _argv(self, variables: str) -> list[str]:
         several = [part for name, option in SEVERAL.items() for one in context.CLIARGS.get(name) or () for part in (option, str(one))]

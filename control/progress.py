@@ -4,16 +4,19 @@ import shutil
 import time
 from typing import Any
 
-from control import text
+from ansible.utils.display import Display
+
+from control import command_line, text
 from trainer.terminal import printable, printable_lines
 
 
 class Line:
     """One progress line, redrawn on a terminal and printed rarely elsewhere; Ansible's Display reaches the main process."""
 
-    def __init__(self, display: Any, terminal: bool, every: float = 5.0):
-        """Redraw on a `terminal`; otherwise print a line every `every` seconds."""
-        self._display, self._terminal, self._every = display, terminal, every
+    def __init__(self, display: Any = None, terminal: bool | None = None, every: float = 5.0):
+        """Redraw on a `terminal` (default: the user's, if it is one); otherwise print a line every `every` seconds."""
+        self._display, self._every = display or Display(), every
+        self._terminal = command_line.terminal() if terminal is None else terminal
         self._drawn, self._last = False, time.monotonic()
 
     def update(self, line: str) -> None:

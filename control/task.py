@@ -9,10 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
 @dataclass
 class Task:
     """One task; `act` does it."""
@@ -23,7 +19,7 @@ class Task:
     """Ansible's variables."""
     check_mode: bool = False
     """With `--check`, nothing is changed."""
-    template: Callable[[Any], Any] = _as_it_is
+    template: Callable[[Any], Any] = lambda value: value
     """Ansible's templating, for values in `task_vars`."""
 
     def act(self) -> dict[str, Any]:

@@ -273,14 +273,17 @@ def next_commands(commands: Sequence[tuple[str, str]]) -> str:
     return "Next\n" + fields(list(commands)) if commands else ""
 
 
-def failure(cause: Verdict, others: Sequence[Verdict]) -> str:
-    """The root cause: first failing host, rank, exit code, its last lines; then what happened to the others."""
+def failure(verdicts: Sequence[Verdict]) -> str:
+    """The root cause: first failing host, rank, exit code, its last lines; then what happened to the others. Empty if none failed."""
+    cause = outcome.root_cause(verdicts)
+    if cause is None:
+        return ""
     lines = [f"First failure: {cause.host} (rank {cause.rank}), {_ended(cause)}", *_crash_hint(cause)]
     if cause.message:
         lines.append(f"  {cause.message}")
     if cause.last_lines:
         lines += [f"  last lines of {cause.host}/worker.log:", *(f"    {line}" for line in cause.last_lines)]
-    lines += [f"  {other.host} (rank {other.rank}): {_ended(other)}" for other in others]
+    lines += [f"  {other.host} (rank {other.rank}): {_ended(other)}" for other in verdicts if other is not cause]
     return "\n".join(lines)
 
 

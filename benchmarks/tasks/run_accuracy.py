@@ -10,12 +10,12 @@ from ansible.utils.display import Display
 from benchmarks.analysis import accuracy, benchmark
 from benchmarks.analysis.accuracy import Row, Training
 from benchmarks.analysis.benchmark import ROWS
-from control import command_line, host_labels, plots, project, text
+from control import command_line, plots, project, text
 from control.campaign import SUMMARY, Pace, check_name, measure, refuse_other, remaining
 from control.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
 from control.operator_variables import integer
 from control.progress import Line
-from control.runs import package, planning, run_results
+from control.runs import cluster, package, planning, run_results
 from control.runs.evaluations import accuracy_by_epoch
 from control.runs.plan import overrides
 from control.sweep import sweep
@@ -112,7 +112,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
         "seeds": list(seeds),
         "epochs": integer("epochs", options.get("epochs", 10)),
         "workers": workers,
-        "hosts": [host_labels.place(host) for host in hosts[:workers]],
+        "hosts": [cluster.label(host) for host in hosts[:workers]],
         "dataset": options.get("dataset"),
         "set": str(options.get("set", "")),
         "code": package.TRAINER.sha256()[:16],

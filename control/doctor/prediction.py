@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from control import host_labels, project, text
+from control import project, text
+from control.runs import cluster
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json
 
@@ -168,7 +169,7 @@ def save(plan: dict[str, Any], predictions: list[Prediction]) -> None:
     """Write a prediction for the plan's hosts, 1 to all."""
     value = {
         "made_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
-        "hosts": [host_labels.place(host) for host in plan["hosts"]],
+        "hosts": [cluster.label(host) for host in plan["hosts"]],
         "predictions": [asdict(one) for one in predictions],
     }
     write_json(_path(plan["config"], local_batch(plan["counts"])), value)
@@ -179,7 +180,7 @@ def expected(config: dict[str, Any], record: dict[str, Any]) -> float | None:
     file = _path(config, local_batch(record["counts"]))
     if not file.is_file():
         return None
-    forecast, names = read_json(file), [host_labels.place(host) for host in record["hosts"]]
+    forecast, names = read_json(file), [cluster.label(host) for host in record["hosts"]]
     if forecast["hosts"][: len(names)] != names:
         return None
     return float(forecast["predictions"][len(names) - 1]["images_per_s"])

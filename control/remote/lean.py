@@ -34,13 +34,6 @@ def sends(module: str) -> bool:
     return (PLUGINS / "modules" / f"{module}.py").is_file()
 
 
-def run(action: ActionBase, task_vars: dict[str, Any] | None) -> dict[str, Any]:
-    """Run the module that a task names, with the task's arguments."""
-    result = ActionBase.run(action, None, task_vars)
-    task = action._task
-    return {**result, **execute(action, task.action, task.args, task_vars or {}, bool(task.check_mode))}
-
-
 def execute(
     action: ActionBase, module: str, arguments: dict[str, Any], task_vars: dict[str, Any], check_mode: bool = False
 ) -> dict[str, Any]:

@@ -17,9 +17,7 @@ from typing import Any, Literal
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
-from control import command_line
 from control.progress import Line
 from control.remote.tmux import SOCKET
 from control.runs import admission, logs
@@ -292,7 +290,7 @@ class Worker:
 
 def _print(message: str) -> None:
     """Print on its own line, whatever another host's progress has drawn."""
-    line = Line(Display(), command_line.terminal())
+    line = Line()
     line.update("")
     line.print(message)
 

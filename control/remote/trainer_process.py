@@ -1,4 +1,4 @@
-"""The trainer's commands on the control node, each in its own process, with progress."""
+"""The commands of `python -m control`, each in its own process."""
 
 import collections
 import json
@@ -7,40 +7,37 @@ import sys
 import tempfile
 from typing import Any
 
-from ansible.utils.display import Display
-
-from control import command_line, project
+from control import project
 from control.progress import Line
 from trainer.errors import LockstepError, refusal
 
 
-def run(argv: list[str], doing: str) -> dict[str, Any]:
+def run(argv: list[str], doing: str = "", given: Any = None) -> dict[str, Any]:
     """The JSON object that a command prints last; earlier lines are shown as progress.
 
     Args:
         argv: the command and its arguments.
         doing: prefix of the progress line.
+        given: what the command reads as JSON from its standard input.
 
     Raises:
         LockstepError: what the command refused.
     """
-    line, output = Line(Display(), command_line.terminal()), collections.deque[str](maxlen=1)
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(
-            [sys.executable, "-m", "control", *argv], stdout=subprocess.PIPE, stderr=errors, text=True, cwd=project.ROOT
-        ) as process,
-    ):
-        assert process.stdout is not None
-        for row in process.stdout:
-            output.append(row)
-            if not row.startswith("{"):
-                line.update(f"{doing}: {row.strip()}")
-        process.wait()
+    line, output = Line(), collections.deque[str](maxlen=1)
+    with tempfile.TemporaryFile("w+") as request, tempfile.TemporaryFile("w+") as errors:
+        json.dump(given, request)
+        request.seek(0)
+        settings: Any = {"stdin": request, "stdout": subprocess.PIPE, "stderr": errors, "text": True, "cwd": project.ROOT}
+        with subprocess.Popen([sys.executable, "-m", "control", *argv], **settings) as process:
+            assert process.stdout is not None
+            for row in process.stdout:
+                output.append(row)
+                if not row.startswith("{"):
+                    line.update(f"{doing}: {row.strip()}")
         errors.seek(0)
         error = errors.read()
     line.end()
     if process.returncode != 0:
-        raise LockstepError(refusal(error) or error.strip())
+        raise LockstepError(refusal(error) or error.strip() or f"the {argv[0]} failed with exit code {process.returncode}")
     result: dict[str, Any] = json.loads(output[-1])
     return result

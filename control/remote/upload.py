@@ -8,9 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
-from control import command_line
 from control.progress import Line
 from trainer.files import sha256_file
 from trainer.terminal import printable
@@ -111,7 +109,7 @@ def _number(answer: str, what: str) -> int:
 
 def with_progress(action: ActionBase, what: str, host: str) -> Upload:
     """An upload that shows its progress on its own line."""
-    line = Line(Display(), command_line.terminal())
+    line = Line()
 
     def show(sent: int, total: int) -> None:
         line.update(f"sending {what} to {host}: {sent / 1e6:,.0f} of {total / 1e6:,.0f} MB")

@@ -4,11 +4,10 @@ from typing import Any
 
 import yaml
 
-from control import host_labels
 from control.report import settings
 from control.report.blocks import Block, Command, File, Picture, Section, Table, Text, code, moment, percent, plain, spent
 from control.report.facts import Run
-from control.runs import step_profile
+from control.runs import cluster, step_profile
 from control.text import count, listed
 
 SHOWN_CLASSES = 20
@@ -124,7 +123,7 @@ def place(run: Run) -> str:
 
 
 def _here(run: Run) -> bool:
-    return host_labels.on_one_machine([host_labels.place(host) for host in run.cluster["hosts"]])
+    return cluster.on_one_machine([cluster.label(host) for host in run.cluster["hosts"]])
 
 
 def _together(run: Run) -> str:

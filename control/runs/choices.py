@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from control import host_labels, project, text
+from control import project, text
 from control.operator_variables import boolean
-from control.runs import run_results
+from control.runs import cluster, run_results
 from trainer import kept, sealed
 from trainer.config import Reduction
 from trainer.errors import ConfigError
@@ -68,7 +68,7 @@ def keep(run: Path, measured: dict[str, Any]) -> None:
     stored = read_json(path) if path.is_file() else {}
     renews = given["remeasure"] and at > stored.get("at", 0)
     if renews or set(measured) - stored.keys():
-        origin = {"run": run.name, "at": at, "hosts": [host_labels.place(host) for host in record["hosts"]]}
+        origin = {"run": run.name, "at": at, "hosts": [cluster.label(host) for host in record["hosts"]]}
         write_json(path, {**measured, **({} if renews else stored)} | (origin if renews or not stored else {}))
 
 

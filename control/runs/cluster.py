@@ -1,7 +1,8 @@
-"""Pure functions from an inventory to a cluster's settings: TF_CONFIG, thread shares, session names."""
+"""Pure functions from an inventory to a cluster's settings: hosts, thread shares, session names."""
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
@@ -14,24 +15,6 @@ PORTS = ("port", "direct_port")
 """TensorFlow's port, and the port to which other workers connect to send gradients."""
 DIRECT = 1000
 """Offset of a worker's direct port from its `worker_port`, unless the inventory sets it."""
-
-
-def tf_config(hosts: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """TF_CONFIG of one host, as TensorFlow's `TFConfigClusterResolver` reads it.
-
-    Args:
-        hosts: the hosts that train, by rank: `name`, `address`, `port`. All are workers, the first is their chief.
-        name: the host whose TF_CONFIG is wanted.
-
-    Raises:
-        AnsibleFilterError: a host without an address or port, two hosts with the same address and port, or a name that is not among
-            the hosts.
-    """
-    check_hosts(hosts)
-    names = [host["name"] for host in hosts]
-    if name not in names:
-        raise AnsibleFilterError(f"TF_CONFIG: {name} is not among the hosts that train: {', '.join(names)}")
-    return member.tf_config([endpoint(host) for host in hosts], names.index(name))
 
 
 def endpoint(host: dict[str, Any]) -> str:
@@ -170,6 +153,21 @@ def session_name(run: str, rank_number: int, root: str = "") -> str:
     tmux does not allow `.`; `+` can't occur in a run's name. A digest of the worker's directory separates two projects of one user.
     """
     return f"{run.replace('.', '+')}-w{rank_number}" + (f"-{path_digest(root)}" if root else "")
+
+
+def label(host: dict[str, Any]) -> str:
+    """Name and address of a host, for records that outlive an inventory: two inventories may both have a node01."""
+    return f"{host['name']} {host['address']}"
+
+
+def label_names(labels: list[str]) -> list[str]:
+    """The host names in the results of `label`."""
+    return [one.split()[0] for one in labels]
+
+
+def on_one_machine(labels: Sequence[str]) -> bool:
+    """Whether several hosts, as results of `label`, are workers on one machine: they take each other's cores."""
+    return len(labels) > 1 and all(one.rpartition(" ")[2].startswith("127.") for one in labels)
 
 
 def path_digest(path: str) -> str:

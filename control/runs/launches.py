@@ -11,7 +11,8 @@ from typing import Any
 
 from ansible import context
 
-from control import command_line, project
+from control import command_line, project, text
+from control.children import Interrupted, Playbook, last_lines
 from control.runs import evaluations, run_results
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json, write_text
@@ -19,6 +20,8 @@ from trainer.rundir import recorded
 
 BEGUN = project.PRIVATE / "launches"
 """One file per launch in progress, with the launching process: it shows what a killed command left half done."""
+TAKE_BACK_S = 90.0
+TAKE_BACK_LOG = project.PRIVATE / "take_back.log"
 
 
 def record(plan: dict[str, Any], published: dict[str, Any], hosts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -66,7 +69,6 @@ def begin(plan: dict[str, Any]) -> dict[str, Any]:
     launch = {
         "id": plan["nonce"],
         "run": plan["run"],
-        "place": plan["place"],
         "folder": plan["folder"],
         "hosts": [host["name"] for host in plan["hosts"]],
         "inventory": _inventory(),
@@ -77,14 +79,10 @@ def begin(plan: dict[str, Any]) -> dict[str, Any]:
         # For a run made only for this launch, once the launch is taken back.
         "state": "CANCELLED",
     }
-    if not is_trial(plan):
+    # A sweep ends what is left of its trials itself.
+    if not project.is_trial(Path(plan["folder"])):
         write_json(_note(launch["id"]), launch)
     return launch
-
-
-def is_trial(plan: dict[str, Any]) -> bool:
-    """Whether the run is a sweep's trial; a sweep ends what is left of its trials itself."""
-    return str(plan["place"]).startswith(f"{project.TRIALS}/")
 
 
 def end(launch: dict[str, Any]) -> None:
@@ -92,10 +90,10 @@ def end(launch: dict[str, Any]) -> None:
     _note(launch["id"]).unlink(missing_ok=True)
 
 
-def end_all(run: str, run_kind: str) -> None:
-    """Mark all launches of a run as done."""
+def end_all(folder: Path) -> None:
+    """Mark all launches of a run directory as done."""
     for launch in _begun():
-        if (launch["run"], launch["place"]) == (run, run_kind):
+        if launch["folder"] == str(folder):
             end(launch)
 
 
@@ -120,6 +118,27 @@ def forget_start(launch: dict[str, Any]) -> None:
         (folder / "cluster.json").unlink(missing_ok=True)
         write_text(folder / "config.yml", launch["asked_yaml"])
         write_json(folder / "summary.json", {"state": launch["state"], "workers": len(launch["hosts"])})
+
+
+def take_back(launch: dict[str, Any]) -> str:
+    """Stop what was started on all hosts of a launch, with a playbook; returns the resulting state."""
+    TAKE_BACK_LOG.unlink(missing_ok=True)
+    variables = {**command_line.extra_variables(), "broken_launches": [launch | {"given_up": True}]}
+    deadline = time.monotonic() + TAKE_BACK_S
+    try:
+        code = Playbook("playbooks/stages/take_back.yml", variables, TAKE_BACK_LOG).run(lambda: time.monotonic() > deadline)
+    except Interrupted:
+        code = -1
+    complete = code == 0 and not is_noted(launch)
+    lines = ["The launch was taken back: none of its workers is running."]
+    if not complete:
+        last = [f"  {line}" for line in last_lines(TAKE_BACK_LOG, 5)]
+        lines = ["Not all of the launch could be taken back; the next train.yml tries again:", *last]
+    if project.is_users(Path(launch["folder"])):
+        again = ("start it", f"ansible-playbook train.yml -e run={launch['run']}")
+        stop = ("stop it", f"ansible-playbook stop.yml -e run={launch['run']}")
+        lines.append(text.next_commands([again] if complete else [again, stop]))
+    return "\n".join(lines)
 
 
 def broken(hosts: Collection[str]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ import dataclasses
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from trainer.errors import DIVERGED, DONE, FAILED, PREEMPTED, RESTART
 
@@ -40,13 +40,8 @@ class Verdict:
     again: bool | None = None
     """Whether the previous launch ended the same way; None if not asked."""
 
-    @classmethod
-    def from_dict(cls, returned: dict[str, Any]) -> Self:
-        """The verdict that an action returned."""
-        return cls(**returned)
-
     def to_dict(self) -> dict[str, Any]:
-        """For Ansible; fields without a value are left out."""
+        """For Ansible, and `Verdict(**...)`; fields without a value are left out."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 

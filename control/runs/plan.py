@@ -18,7 +18,7 @@ from typing import Any
 from control.datasets import fashion_mnist, idx, publish
 from control.datasets.sources import Listing, Source, detect, open_source
 from control.operator_variables import boolean, integer
-from control.runs import package, preset
+from control.runs import package, preset, run_results
 from trainer import config as configs
 from trainer import models, rundir, schedule
 from trainer.config import Config, nearest
@@ -174,11 +174,8 @@ def needs(config: Config, images: int, epochs: int, size: dict[str, int], resume
 
 def complete(existing: Path | None, sizes: schedule.Counts) -> bool:
     """Whether a run has done everything asked of it, so that nothing is left to do."""
-    path = existing / "summary.json" if existing else None
-    if path is None or not path.is_file():
-        return False
-    summary = read_json(path)
-    return bool(summary["state"] == "SUCCEEDED" and summary["steps"] >= sizes.total_steps)
+    summary = run_results.read_summary(existing) if existing else {}
+    return bool(summary.get("state") == "SUCCEEDED" and summary["steps"] >= sizes.total_steps)
 
 
 def run_name(request: Request) -> tuple[str, Path | None]:
@@ -271,9 +268,13 @@ def _may_change(key: str) -> bool:
     return any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE + GUARDED_BY_DIGEST)
 
 
+def _as_begun(existing: Path) -> dict[str, Any]:
+    """The configuration of a run; rebuilt, so that keys newer than the run have their defaults."""
+    return configs.to_dict(with_model_defaults(configs.build(configs.load(existing / "config.yml"))))
+
+
 def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
-    # Rebuilt, so that keys newer than the run have their defaults.
-    old = configs.to_dict(with_model_defaults(configs.build(configs.load(existing / "config.yml"))))
+    old = _as_begun(existing)
     if "global_batch" not in str(options.get("set", "")):
         config = _changed(config, {"train.global_batch": old["train"]["global_batch"]})
     changed = [key for key in configs.differences(old, configs.to_dict(config)) if not _may_change(key)]
@@ -296,7 +297,7 @@ def changes(existing: Path | None, asked: Config, config: Config, workers: int) 
     """
     if existing is None:
         return []
-    old = configs.to_dict(with_model_defaults(configs.build(configs.load(existing / "config.yml"))))
+    old = _as_begun(existing)
     by_inventory = set(configs.differences(configs.to_dict(asked), configs.to_dict(config)))
     new = configs.to_dict(config)
     keys = [key for key in configs.differences(old, new) if key not in GUARDED_BY_DIGEST and key not in by_inventory]

@@ -1,20 +1,17 @@
 """The plan of a run, made by the trainer in its own process."""
 
-import json
 import secrets
 import shlex
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from control import project, text
+from control.remote import trainer_process
 from control.runs import choices, ports
 from control.runs.cluster import check_absolute, check_hosts, cluster_hosts
-from trainer.errors import LockstepError, refusal
 from trainer.rundir import recorded
 
 
@@ -57,16 +54,12 @@ def make(
         "parameter_cache": str(project.PRIVATE / "parameters"),
         "write": write,
     }
-    argv = [sys.executable, "-m", "control", "plan"]
-    completed = subprocess.run(argv, input=json.dumps(request), capture_output=True, text=True, cwd=project.ROOT, check=False)
-    if completed.returncode != 0:
-        errors = completed.stderr
-        raise LockstepError(refusal(errors) or errors.strip() or f"the plan failed with exit code {completed.returncode}")
-    plan: dict[str, Any] = json.loads(completed.stdout)
+    # In its own process: a dataset may be the user's own code.
+    plan = trainer_process.run(["plan"], given=request)
     before = recorded(folder / plan["run"]).get("hosts") if plan["resume"] else None
     plan["hosts"] = ports.choose(plan["hosts"], plan["run"], before, write)
     check_hosts(plan["hosts"])
-    plan |= {"nonce": secrets.token_hex(16), "place": run_kind, "folder": str(folder / plan["run"])}
+    plan |= {"nonce": secrets.token_hex(16), "run_kind": run_kind, "folder": str(folder / plan["run"])}
     plan["kept"] = choices.of(plan, options)
     return {**plan, "gradients": choices.shown(plan), "divided": choices.divided(plan)}
 

@@ -36,7 +36,7 @@ def choose(hosts: Hosts, run: str = "", before: Hosts | None = None, reserve: bo
     if not any(host.get(CHOSEN) for host in hosts):
         return hosts
     previous = {host["name"]: host["port"] for host in before or [] if host.get(CHOSEN)}
-    with _locked(reserve):
+    with _locked() if reserve else contextlib.nullcontext():
         others = {port for port, one in _reserved().items() if one["run"] != run or not run}
         used = {port for host in hosts if not host.get(CHOSEN) for port in ports_of(host)}
         chosen_hosts = []
@@ -91,10 +91,7 @@ def _sessions() -> list[str]:
 
 
 @contextlib.contextmanager
-def _locked(reserve: bool) -> Iterator[None]:
-    if not reserve:
-        yield
-        return
+def _locked() -> Iterator[None]:
     RESERVED.parent.mkdir(parents=True, exist_ok=True)
     with RESERVED.with_suffix(".lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)

@@ -1,11 +1,13 @@
-"""The status of a run as a table: one line per worker."""
+"""The status of a run as a table, one line per worker; all runs as a table, one line per run."""
 
 import datetime
+from pathlib import Path
 from typing import Any
 
-from control import text
+from control import project, text
 from control.progress import Estimate
-from control.runs import outcome, step_profile
+from control.runs import launches, outcome, run_results, step_profile
+from trainer.rundir import recorded
 
 
 def worker(
@@ -72,6 +74,29 @@ def run_row(name: str, summary: dict[str, Any], launched: float | None) -> list[
         text.Number(speed, 0) if speed else "-",
         f"{best['val_accuracy']:.4f} (epoch {best['epoch']})" if best else "-",
     ]
+
+
+def all_runs() -> str:
+    """Every run that was launched or refused, the latest first, with its last known state; empty if there is none."""
+    folders = {path.parent for name in ("cluster.json", "summary.json") for path in project.RUNS.glob(f"*/{name}")}
+    begun = {folder: recorded(folder).get("launched_at") for folder in folders}
+    when = {folder: begun[folder] or (folder / "summary.json").stat().st_mtime for folder in folders}
+    latest_first = sorted(folders, key=lambda folder: (when[folder], folder.name), reverse=True)
+    rows = [run_row(folder.name, _last_known(folder), begun[folder]) for folder in latest_first]
+    return "Runs, the latest first\n" + text.table(RUN_COLUMNS, rows) if rows else ""
+
+
+def _last_known(folder: Path) -> dict[str, object]:
+    """The summary of a run. An unwatched run goes on, or ends, without reporting to this machine."""
+    summary = run_results.read_summary(folder)
+    if job := launches.uncollected_job(recorded(folder)):
+        return summary | {"state": f"job {job} of Slurm, not collected"}
+    if summary["state"] is None:
+        return {"state": "not collected"}
+    if summary["state"] == "RUNNING":
+        seen = datetime.datetime.fromtimestamp((folder / "summary.json").stat().st_mtime)
+        return summary | {"state": f"RUNNING at {seen:%H:%M}, {seen:%Y-%m-%d}"}
+    return summary
 
 
 def _share(parts: list[float], wholes: list[float]) -> float | None:

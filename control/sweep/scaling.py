@@ -24,7 +24,7 @@ from scipy.optimize import nnls
 from scipy.special import fdtrc
 
 from control.doctor.prediction import wire_bytes
-from control.host_labels import on_one_machine
+from control.runs.cluster import on_one_machine
 from control.sweep.timings import STRONG, WEAK, Timing
 from control.text import count, listed
 from trainer.errors import LockstepError

@@ -10,9 +10,9 @@ from typing import Any
 
 from control import plots, text
 from control.campaign import SUMMARY
-from control.host_labels import on_one_machine
 from control.report.report import put_changed
 from control.runs import step_profile
+from control.runs.cluster import on_one_machine
 from control.sweep import advice_text, sweep
 from control.sweep.advice import Extras, Study, as_dict, by_medians, groups, study
 from control.sweep.scaling import Work, again

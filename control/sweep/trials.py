@@ -9,10 +9,10 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from control import host_labels, project
+from control import project
 from control.campaign import SUMMARY
 from control.children import Playbook, last_lines
-from control.runs import run_results
+from control.runs import cluster, run_results
 from control.sweep import sweep
 from control.sweep.meter import Sample, joules, metering
 from control.sweep.timings import FAILED, STRONG, SUCCEEDED, Timing, Trial
@@ -81,8 +81,8 @@ class Bench:
             summary = self._launch(run, {"workers": trial.workers, "epochs": trial.epochs, "set": overrides}, meanwhile)
         self._energy(run, summary, samples)
         succeeded = summary["state"] == SUCCEEDED
-        hosts = host_labels.host_names(self.record["hosts"][: trial.workers])
-        measured = {key: summary[key] if succeeded else None for key in MEASURED}
+        hosts = cluster.label_names(self.record["hosts"][: trial.workers])
+        measured: dict[str, Any] = {key: summary[key] if succeeded else None for key in MEASURED}
         return Timing(**asdict(trial), **measured, state=SUCCEEDED if succeeded else FAILED, hosts=" ".join(hosts))
 
     def _energy(self, run: str, summary: dict[str, Any], samples: list[Sample]) -> None:

@@ -3,26 +3,18 @@
 import importlib
 from typing import Any
 
-from ansible.plugins.action import ActionBase
-
 from control.task import Task
-from plugins.shared.action import refusing
+from plugins.shared.action import Action
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """Runs one `Task`."""
 
-    TRANSFERS_FILES = False
     _requires_connection = False
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Run the task, and add its result to Ansible's own."""
-        result = super().run(tmp, task_vars)
-        arguments = dict(self._task.args)
-        task = task_class(arguments.pop("do"))
-        with refusing():
-            result.update(task(arguments, task_vars or {}, bool(self._task.check_mode), self._templar.template).act())
-        return result
+    def act(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """Run the task."""
+        return task_class(do)(arguments, self.task_vars, bool(self._task.check_mode), self._templar.template).act()
 
 
 def task_class(name: str) -> type[Task]:

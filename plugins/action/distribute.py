@@ -4,44 +4,38 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 
 from control.remote.shared_folder import Item, SharedFolder
 from control.runs import package
+from plugins.shared.action import Action
 from trainer.files import sha256_file
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """Runs on one host: with the distributed file system, one copy is enough for all.
 
     What is published comes from the fact `published`, or from a run's records (`run`); for a run it returns that
     fact.
     """
 
-    TRANSFERS_FILES = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, path: str, host: str, published: Any = None, run: Any = None, packs: str = "", whole: bool = False) -> dict[str, Any]:
         """Look, and send what is missing or was changed."""
-        result = super().run(tmp, task_vars)
-        arguments = self._task.args
-        published, shared_folder = arguments.get("published"), arguments["path"]
+        facts = {}
         if published is None:
-            published = of_run(arguments["run"], Path(arguments["packs"]))
-            result["ansible_facts"] = {"published": published}
-        code = Item("the trainer", Path(published["code"]), f"{shared_folder}/code/{published['code_name']}", published["code_sha256"])
-        dataset = Item("the dataset", Path(published["folder"]), f"{shared_folder}/datasets/{published['name']}", published["manifest"])
-        folder = SharedFolder(self, arguments["host"])
-        folder.agree([code], dataset if published["manifest"] else None, bool(arguments.get("whole")))
-        result["changed"] = bool(folder.sent or folder.replaced)
-        result["show"] = folder.warning()
-        return result
+            published = of_run(run, Path(packs))
+            facts = {"ansible_facts": {"published": published}}
+        code = Item("the trainer", Path(published["code"]), f"{path}/code/{published['code_name']}", published["code_sha256"])
+        dataset = Item("the dataset", Path(published["folder"]), f"{path}/datasets/{published['name']}", published["manifest"])
+        folder = SharedFolder(self, host)
+        folder.agree([code], dataset if published["manifest"] else None, bool(whole))
+        return {"changed": bool(folder.sent or folder.replaced), "show": folder.warning(), **facts}
 
 
 def of_run(run: dict[str, Any], packs: Path) -> dict[str, Any]:
     """What a run was launched with, as `publish_dataset` returns it.
 
     Args:
-        run: its `name`, `dataset`, `code` and the code's digest, unless it was launched by a version that kept none.
+        run: its name `run`, `dataset`, `code` and the code's digest, unless it was launched by a version that kept none.
         packs: folder of published datasets on the control node.
 
     Raises:
@@ -53,8 +47,8 @@ def of_run(run: dict[str, Any], packs: Path) -> dict[str, Any]:
     sha256 = run.get("code_sha256") or (sha256_file(code) if code.is_file() else "")
     if not sha256:
         raise AnsibleActionFail(
-            f"run={run['name']}: an earlier version launched it and recorded no digest of its code, so the shared folder's copy can't "
-            f"be checked. Fix: continue the training, which publishes the code again: ansible-playbook train.yml -e run={run['name']} "
+            f"run={run['run']}: an earlier version launched it and recorded no digest of its code, so the shared folder's copy can't "
+            f"be checked. Fix: continue the training, which publishes the code again: ansible-playbook train.yml -e run={run['run']} "
             "-e epochs=N"
         )
     return {

@@ -5,59 +5,40 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
-from control import command_line, project
-from control.progress import Line
+from control import project
 from control.remote import lean
 from control.remote.remote import HostUnreachable, Worker
 from control.runs import evaluations
+from plugins.shared.action import Action
 from trainer import rundir
 from trainer.errors import DONE
 from trainer.records import evaluation
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """Appends to evaluations.csv and draws a confusion matrix for each epoch."""
 
-    TRANSFERS_FILES = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, run: str, session: str, run_folder: str, folder: str, local: str, epochs: list[int]) -> dict[str, Any]:
         """Start, follow, collect, record."""
-        result = super().run(tmp, task_vars)
-        arguments = self._task.args
-        local, epochs = Path(arguments["local"]), arguments["epochs"]
+        into, worker = Path(local), Worker(self, run_folder, folder, session)
         try:
-            self._evaluate(arguments, task_vars).collect(local, "evaluate")
+            self._evaluate(run, worker)
+            worker.collect(into, "evaluate")
         except HostUnreachable as error:
             raise AnsibleActionFail(f"the chief can't be reached: {error}") from None
-        evaluated = [_read(local / "evaluate" / f"epoch-{epoch:04d}.json") for epoch in epochs]
-        pictures = [project.relative(evaluations.picture(local, row)) for row in evaluated]
-        evaluations.append(local / "evaluations.csv", evaluated)
-        result["changed"] = True
-        result["show_last"] = evaluations.show(arguments["run"], evaluated, pictures, rundir.marks(local))
-        return result
+        evaluated = [_read(into / "evaluate" / f"epoch-{epoch:04d}.json") for epoch in epochs]
+        pictures = [project.relative(evaluations.picture(into, row)) for row in evaluated]
+        evaluations.append(into / "evaluations.csv", evaluated)
+        return {"changed": True, "show_last": evaluations.show(run, evaluated, pictures, rundir.marks(into))}
 
-    def _evaluate(self, arguments: dict[str, Any], task_vars: Any) -> Worker:
-        session = {"name": arguments["session"], "argv": ["bash", "run_worker.sh"], "chdir": arguments["folder"]}
-        worker = Worker(self, arguments["run_folder"], arguments["folder"], arguments["session"])
-        folder = shlex.quote(arguments["folder"])
-        lean.execute(self, "tmux_session", {"name": arguments["session"], "state": "absent", "grace": 2}, task_vars or {})
-        self._low_level_execute_command(f"cd {folder} && rm -f exit.json metrics.jsonl epoch-*.json", sudoable=False)
-        lean.require(self, "tmux_session", session, task_vars or {})
-        line = Line(Display(), command_line.terminal())
-
-        def show(record: dict[str, Any]) -> None:
-            if record["kind"] == "phase":
-                line.update(f"{record['phase']} {record['note']}".rstrip())
-
-        seen = worker.follow(show)
-        line.end()
+    def _evaluate(self, run: str, worker: Worker) -> None:
+        lean.execute(self, "tmux_session", {"name": worker.session, "state": "absent", "grace": 2}, self.task_vars)
+        self._low_level_execute_command(f"cd {shlex.quote(worker.folder)} && rm -f exit.json metrics.jsonl epoch-*.json", sudoable=False)
+        seen = self.run_session(worker, lambda record: f"{record['phase']} {record['note']}".rstrip())
         if seen.exit is None or seen.exit["exit_code"] != DONE:
             last = "\n  ".join(worker.last_lines())
-            raise AnsibleActionFail(f"evaluation failed on {arguments['run']}'s chief; the last lines of its log:\n  {last}")
-        return worker
+            raise AnsibleActionFail(f"evaluation failed on {run}'s chief; the last lines of its log:\n  {last}")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -4,22 +4,19 @@ import time
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 
 from control.remote import lean
+from plugins.shared.action import Action
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """See `plugins/modules/host_probe.py`."""
 
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, **arguments: Any) -> dict[str, Any]:
         """Run the probe between two readings of the clock."""
         before = time.time()
         try:
-            result = lean.run(self, task_vars)
+            result = lean.execute(self, "host_probe", arguments, self.task_vars, bool(self._task.check_mode))
         except AnsibleActionFail as error:
             # A host whose Python does not answer is also a finding: judged like one that SSH does not reach.
             return {"unreachable": True, "msg": str(error)}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins import action
+from ansible.plugins.action import ActionBase
 
 from control.remote import lean
 
@@ -28,5 +29,6 @@ class ActionModule(Normal):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run the module that the task names."""
         if lean.sends(self._task.action):
-            return lean.run(self, task_vars)
+            result = ActionBase.run(self, tmp, task_vars)
+            return {**result, **lean.execute(self, self._task.action, self._task.args, task_vars or {}, bool(self._task.check_mode))}
         return dict(super().run(tmp, task_vars))

@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 
 from benchmarks.analysis import peers
 from control.remote import checked_code, lean
 from control.remote.remote import MARK, TMUX
-from control.runs import logs
-from control.runs.cluster import endpoint
-from plugins.shared import action
+from control.runs import cluster, logs
+from plugins.shared.action import Action
 from trainer import records
 from trainer.files import write_json
 
@@ -20,50 +18,23 @@ AFTER_S = 60
 """How long to wait for an answer after the program's own deadline."""
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """Writes `<out>/<rank>.json` on the control node: how the worker ended, the end of its log, its result."""
 
-    TRANSFERS_FILES = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, cell: dict[str, Any], host: str, session: str, folder: str, **paths: str) -> dict[str, Any]:
         """Start, wait, fetch; the session is always ended."""
-        result = super().run(tmp, task_vars)
-        given, variables = self._task.args, task_vars or {}
-        job, session = given["cell"], {"name": given["session"]}
-        hosts = job["hosts"]
-        rank = [host["name"] for host in hosts].index(given["host"])
-        script = peers.start_script(self._job(given, rank))
-        lean.require(self, "worker_files", {"files": [{"path": f"{given['folder']}/run.sh", "content": script, "mode": "0750"}]}, variables)
+        rank = cluster.rank(cell["hosts"], host)
+        script = peers.start_script(_job(cell, rank, host, folder, paths))
+        lean.require(self, "worker_files", {"files": [{"path": f"{folder}/run.sh", "content": script, "mode": "0750"}]}, self.task_vars)
         try:
-            started = lean.require(self, "tmux_session", {**session, "argv": ["bash", "run.sh"], "chdir": given["folder"]}, variables)
-            if not started["changed"]:
-                raise AnsibleActionFail(f"{given['host']}: session {given['session']} is left of another cell; see tmux ls there")
-            with action.refusing():
-                end = self._wait(given["folder"], given["session"], int(job["deadline"]) + AFTER_S)
+            start = {"name": session, "argv": ["bash", "run.sh"], "chdir": folder}
+            if not lean.require(self, "tmux_session", start, self.task_vars)["changed"]:
+                raise AnsibleActionFail(f"{host}: session {session} is left of another cell; see tmux ls there")
+            end = self._wait(folder, session, int(cell["deadline"]) + AFTER_S)
         finally:
-            lean.require(self, "tmux_session", {**session, "state": "absent", "grace": 2}, variables)
-        write_json(Path(job["out"]) / f"{rank}.json", {"host": given["host"], "rank": rank, **end})
-        return result
-
-    def _job(self, given: dict[str, Any], rank: int) -> dict[str, Any]:
-        job = given["cell"]
-        cell, common = peers.Cell(**job["cell"]), peers.Settings(**job["settings"])
-        threads = int(job["threads"][given["host"]])
-        argv = peers.arguments(cell, rank, [endpoint(host) for host in job["hosts"]], common, threads)
-        environment = {
-            "OMP_NUM_THREADS": threads,
-            "OPENBLAS_NUM_THREADS": 1,
-            "TF_CPP_MIN_LOG_LEVEL": 2,
-            "KERAS_HOME": f"{given['folder']}/keras",
-            "NUMBA_CACHE_DIR": f"{given['caches']}/kernels",
-            **peers.PROCESS.get(peers.SYSTEMS[cell.system].environment, {}),
-        }
-        program = peers.SYSTEMS[cell.system].program
-        # Imported, not run with -m: TensorFlow reads a function's source by the name of its module.
-        start = f"import {program}; {program}.main()"
-        checked = checked_code.command(given["python"], given["code"], job["code_sha256"], given["caches"])
-        command = [*checked, "-c", start, *argv, "--result", f"{given['folder']}/result.json"]
-        return {"environment": environment, "argv": command, "folder": given["folder"], "deadline": job["deadline"]}
+            lean.require(self, "tmux_session", {"name": session, "state": "absent", "grace": 2}, self.task_vars)
+        write_json(Path(cell["out"]) / f"{rank}.json", {"host": host, "rank": rank, **end})
+        return {}
 
     def _wait(self, folder: str, session: str, seconds: int) -> dict[str, Any]:
         """One call that sleeps on the host until the session's first process is gone: nothing polls while steps are timed."""
@@ -75,6 +46,27 @@ class ActionModule(ActionBase):
         )
         output = str(self._low_level_execute_command(script, sudoable=False, executable="/bin/bash")["stdout"])
         return parse(output)
+
+
+def _job(job: dict[str, Any], rank: int, host: str, folder: str, paths: dict[str, str]) -> dict[str, Any]:
+    """What `peers.start_script` writes: a cell's program with its arguments."""
+    cell, common = peers.Cell(**job["cell"]), peers.Settings(**job["settings"])
+    threads = int(job["threads"][host])
+    argv = peers.arguments(cell, rank, [cluster.endpoint(one) for one in job["hosts"]], common, threads)
+    environment = {
+        "OMP_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": 1,
+        "TF_CPP_MIN_LOG_LEVEL": 2,
+        "KERAS_HOME": f"{folder}/keras",
+        "NUMBA_CACHE_DIR": f"{paths['caches']}/kernels",
+        **peers.PROCESS.get(peers.SYSTEMS[cell.system].environment, {}),
+    }
+    program = peers.SYSTEMS[cell.system].program
+    # Imported, not run with -m: TensorFlow reads a function's source by the name of its module.
+    start = f"import {program}; {program}.main()"
+    checked = checked_code.command(paths["python"], paths["code"], job["code_sha256"], paths["caches"])
+    command = [*checked, "-c", start, *argv, "--result", f"{folder}/result.json"]
+    return {"environment": environment, "argv": command, "folder": folder, "deadline": job["deadline"]}
 
 
 def parse(output: str) -> dict[str, Any]:

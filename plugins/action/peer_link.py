@@ -4,30 +4,25 @@ import shlex
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 
 from benchmarks.analysis.peers import NO_LIMIT
+from plugins.shared.action import Action
 
 OWN = "own"
 NODE = "/usr/local/sbin/lockstep-lab"
 APPLIED = "/run/lockstep-lab.link"
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """Argument: `rate` as `tc` writes it, `none`, or `own` for the lab's own. Leaves the record that the node itself maintains."""
 
-    TRANSFERS_FILES = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, rate: str, host: str) -> dict[str, Any]:
         """Run the node's own script, or its equivalent for another rate."""
-        result = super().run(tmp, task_vars)
-        rate = str(self._task.args["rate"])
         completed = self._low_level_execute_command(NODE if rate == OWN else script(rate), sudoable=True, executable="/bin/sh")
         if completed["rc"] != 0:
             output = completed["stderr"].strip() or completed["stdout"].strip()
-            raise AnsibleActionFail(f"{self._task.args['host']}: its link can't be set to {rate}: {output}")
-        result["changed"] = "changed" in completed["stdout"].split()
-        return result
+            raise AnsibleActionFail(f"{host}: its link can't be set to {rate}: {output}")
+        return {"changed": "changed" in completed["stdout"].split()}
 
 
 def script(rate: str) -> str:

@@ -3,29 +3,22 @@
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
 
 from control.provision import provisioning
+from plugins.shared.action import Action
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """Returns the script's `output`, or `unreachable_because`."""
 
-    TRANSFERS_FILES = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, root: str, packages: list[str], record: str, python: str = "") -> dict[str, Any]:
         """Look."""
-        result = super().run(tmp, task_vars)
-        arguments = self._task.args
-        pythons = [arguments["python"]] if arguments.get("python") else provisioning.PYTHONS
-        script = provisioning.look_script(arguments["root"], arguments["packages"], pythons, arguments["record"])
-        result["wanted"] = arguments["packages"]
-        result["password"] = bool(self._play_context.become_pass or (task_vars or {}).get("ansible_become_password"))
+        script = provisioning.look_script(root, packages, [python] if python else provisioning.PYTHONS, record)
+        password = bool(self._play_context.become_pass or self.task_vars.get("ansible_become_password"))
+        result = {"wanted": packages, "password": password}
         try:
             completed = self._low_level_execute_command("exec sh -s", in_data=script.encode(), sudoable=False, executable="/bin/sh")
         except AnsibleConnectionFailure as error:
-            result["unreachable_because"] = str(error).strip()
-            return result
-        result["output"] = completed["stdout"]
-        result["try_sudo"] = result["password"] and "sudo=password" in completed["stdout"].splitlines()
-        return result
+            return {**result, "unreachable_because": str(error).strip()}
+        try_sudo = password and "sudo=password" in completed["stdout"].splitlines()
+        return {**result, "output": completed["stdout"], "try_sudo": try_sudo}

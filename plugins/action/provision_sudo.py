@@ -3,24 +3,20 @@
 from typing import Any
 
 from ansible.errors import AnsibleError
-from ansible.plugins.action import ActionBase
+
+from plugins.shared.action import Action
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """Returns `reason`: why it failed; empty if it worked. A finding, not a failure: all hosts are judged at once."""
 
-    TRANSFERS_FILES = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self) -> dict[str, Any]:
         """Become root, and do nothing."""
-        result = super().run(tmp, task_vars)
         try:
             completed = self._low_level_execute_command("true", executable="/bin/sh")
         except AnsibleError as error:
-            result["reason"] = " ".join(str(error).split())
-            return result
-        result["reason"] = "" if completed["rc"] == 0 else reason(completed)
-        return result
+            return {"reason": " ".join(str(error).split())}
+        return {"reason": "" if completed["rc"] == 0 else reason(completed)}
 
 
 def reason(completed: dict[str, Any]) -> str:

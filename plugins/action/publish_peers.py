@@ -2,21 +2,17 @@
 
 from typing import Any
 
-from ansible.plugins.action import ActionBase
-
 from benchmarks.analysis import peers_wheels
 from control.remote.shared_folder import Item, SharedFolder
+from plugins.shared.action import Action
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """Runs on one host."""
 
-    TRANSFERS_FILES = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, path: str, host: str) -> dict[str, Any]:
         """Look, and send."""
-        result = super().run(tmp, task_vars)
         archive = peers_wheels.programs()
-        folder = SharedFolder(self, self._task.args["host"])
-        folder.agree([Item("the programs", archive, f"{self._task.args['path']}/code/{archive.name}")])
-        return {**result, "changed": bool(folder.sent or folder.replaced), "show": folder.warning()}
+        folder = SharedFolder(self, host)
+        folder.agree([Item("the programs", archive, f"{path}/code/{archive.name}")])
+        return {"changed": bool(folder.sent or folder.replaced), "show": folder.warning()}

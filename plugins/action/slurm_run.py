@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
-from control import command_line, text
+from control import text
 from control.progress import Line, Progress
 from control.remote import lean
 from control.remote.remote import HostUnreachable, Worker
 from control.runs import launches, logs, outcome, run_results
 from control.runs.outcome import Verdict
-from plugins.shared import action
+from plugins.shared.action import Action
 from trainer import records
 from trainer.errors import DONE, FAILED, PREEMPTED, LockstepError
 from trainer.rundir import recorded
@@ -30,42 +28,35 @@ POLL_S = 3.0
 WAITING = ("PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "RESIZING")
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """Returns `verdicts`, one per node, from which `conclude_run` derives the outcome; none if detached."""
 
-    TRANSFERS_FILES = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, plan: dict[str, Any], published: dict[str, Any], job: str, name: str, script: str, detach: bool) -> dict[str, Any]:
         """Submit, unless the run is already in the queue or ended unwatched; follow; collect."""
-        result = super().run(tmp, task_vars)
-        arguments = self._task.args
-        self.plan, self.job, self.name = arguments["plan"], arguments["job"], arguments["name"]
-        self.local, self.vars = Path(self.plan["folder"]), task_vars or {}
-        self.line = Line(Display(), command_line.terminal())
+        self.plan, self.job, self.name, self.local = plan, job, name, Path(plan["folder"])
+        self.line = Line()
         try:
             self._refuse_train()
             record = recorded(self.local)
             number, new = self._queued(record), False
             if number and record:
                 self._refuse_others()
-                with action.refusing():
-                    launches.refuse_changes(self.plan, [f"job {number}"])
+                launches.refuse_changes(plan, [f"job {number}"])
             elif not number and (ended := self._later(record) or launches.uncollected_job(record)):
                 if ended != record["slurm"]["job"]:
-                    self._record(arguments["published"], ended)
+                    self._record(published, ended)
                 verdicts = self._collect(ended)
                 if not self._goes_on(verdicts):
-                    return {**result, "verdicts": [verdict.to_dict() for verdict in verdicts]}
+                    return {"verdicts": [verdict.to_dict() for verdict in verdicts]}
                 self.line.print(f"job {ended} has ended and its results are collected; the run continues")
             if not number:
-                number, new = self._submit(arguments), True
-            result["changed"] = new
+                number, new = self._submit(script), True
             if number != recorded(self.local).get("slurm", {}).get("job"):
-                self._record(arguments["published"], number)
-            if arguments["detach"]:
-                return {**result, "verdicts": [], "show_last": f"{self.plan['run']} is job {number}\n{self._commands(number)}"}
+                self._record(published, number)
+            if detach:
+                return {"changed": new, "verdicts": [], "show_last": f"{self.plan['run']} is job {number}\n{self._commands(number)}"}
             self._follow(number, "is submitted" if new else "is in the queue already")
-            return {**result, "verdicts": [verdict.to_dict() for verdict in self._collect(number)]}
+            return {"changed": new, "verdicts": [verdict.to_dict() for verdict in self._collect(number)]}
         except HostUnreachable as error:
             raise AnsibleActionFail(f"the submit host can't be reached: {error}. The job continues without it") from None
         finally:
@@ -85,16 +76,16 @@ class ActionModule(ActionBase):
         jobs = self._shell(f'grep -hoE \'"job": *"[0-9]+"\' {shlex.quote(self.job)}/workers/*/exit.json 2>/dev/null; true', "grep")
         return later(jobs, recorded_job)
 
-    def _submit(self, arguments: dict[str, Any]) -> str:
+    def _submit(self, script: str) -> str:
         self._refuse_others()
         identity = recorded(self.local).get("id") or secrets.token_hex(8)
         record = {"id": identity, "workers": len(self.plan["hosts"]), "kept": self.plan["kept"]}
         files = [
             {"path": f"{self.job}/{RUN}", "content": json.dumps(record)},
             {"path": f"{self.job}/config.yml", "content": self.plan["config_yaml"]},
-            {"path": f"{self.job}/train.sbatch", "content": arguments["script"], "mode": "0750"},
+            {"path": f"{self.job}/train.sbatch", "content": script, "mode": "0750"},
         ]
-        lean.require(self, "worker_files", {"files": files}, self.vars)
+        lean.require(self, "worker_files", {"files": files}, self.task_vars)
         # Files of an earlier job of the run: its nodes may have been others.
         self._shell(f"rm -f {shlex.quote(self.job)}/workers/*/exit.json {shlex.quote(self.job)}/workers/*/metrics.jsonl", "rm")
         number = self._shell(f"sbatch --parsable {shlex.quote(self.job)}/train.sbatch", "sbatch").strip().partition(";")[0]

@@ -5,88 +5,67 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
 from benchmarks.analysis.benchmark import CODE
-from control import command_line
 from control.children import heeding_signals
-from control.progress import Line
 from control.remote import lean
 from control.remote.remote import HostUnreachable, Worker
 from control.remote.shared_folder import Item, SharedFolder
 from control.remote.upload import with_progress
 from control.runs import outcome
 from control.runs.cluster import path_digest
-from plugins.shared import action
+from plugins.shared.action import Action
 from trainer import records
 from trainer.errors import DONE, refusal
 
 GRACE_S = 2
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """Returns `timed`: the benchmark's results.json."""
 
-    TRANSFERS_FILES = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, bench: dict[str, Any], host: str, folder: str, code: str, packs: str, script: str) -> dict[str, Any]:
         """Send what is missing, start, follow, fetch; always end and remove it."""
-        result = super().run(tmp, task_vars)
-        self.bench, self.host, self.folder = (self._task.args[name] for name in ("bench", "host", "folder"))
-        self.task_vars = task_vars or {}
+        self.bench, self.host, self.folder = bench, host, folder
         session = f"{self.bench['name']}-{path_digest(self.folder)}"
         try:
-            with heeding_signals() as ended, action.refusing():
+            with heeding_signals() as ended:
                 try:
-                    self._send()
-                    self._start(session)
-                    self._follow(session, ended)
-                    result["timed"] = records.answer(self._shell(f"cat {shlex.quote(self.folder)}/results.json"), "results.json")
+                    self._send(code, packs, script)
+                    self._run_benchmark(session, ended)
+                    timed = records.answer(self._shell(f"cat {shlex.quote(folder)}/results.json"), "results.json")
                 finally:
                     self._leave(session)
         except (HostUnreachable, AnsibleConnectionFailure) as error:
             raise AnsibleActionFail(
                 f"{self.host} can't be reached: {error}; what runs there is session {session} of tmux -L lockstep"
             ) from None
-        result["changed"] = False
-        return result
+        return {"changed": False, "timed": timed}
 
-    def _send(self) -> None:
+    def _send(self, code: str, packs: str, script: str) -> None:
         """Send the trainer, unless it is there, the configuration, the snapshot, the start script."""
-        arguments = self._task.args
         # Leftovers of an earlier benchmark of that name would be taken for this one's.
         self._shell(f"rm -rf {shlex.quote(self.folder)}")
-        archive = CODE.build(Path(arguments["packs"]).parent / "code")
+        archive = CODE.build(Path(packs).parent / "code")
         if archive.name != self.bench["code_name"]:
             raise AnsibleActionFail("the project's files were changed after this command had begun; run it again")
-        SharedFolder(self, self.host).agree([Item("the trainer", archive, arguments["code"], self.bench["code_sha256"])])
+        SharedFolder(self, self.host).agree([Item("the trainer", archive, code, self.bench["code_sha256"])])
         files = [
             {"path": f"{self.folder}/config.yml", "content": self.bench["config_yaml"]},
-            {"path": f"{self.folder}/run_worker.sh", "content": arguments["script"], "mode": "0750"},
+            {"path": f"{self.folder}/run_worker.sh", "content": script, "mode": "0750"},
         ]
         lean.require(self, "worker_files", {"files": files}, self.task_vars)
         if self.bench["snapshot"]:
             with_progress(self, "the snapshot", self.host).file(Path(self.bench["snapshot"]), f"{self.folder}/model.keras")
 
-    def _start(self, session: str) -> None:
-        lean.require(self, "tmux_session", {"name": session, "argv": ["bash", "run_worker.sh"], "chdir": self.folder}, self.task_vars)
-
-    def _follow(self, session: str, ended: Any) -> None:
-        worker, line = Worker(self, self.folder, self.folder, session), Line(Display(), command_line.terminal())
-
-        def show(record: dict[str, Any]) -> None:
-            if record["kind"] == "phase":
-                line.update(f"{self.host}: {record['note']}")
+    def _run_benchmark(self, session: str, ended: Any) -> None:
+        worker = Worker(self, self.folder, self.folder, session)
 
         def check() -> None:
             if ended():
                 raise AnsibleActionFail(f"{self.bench['name']} was ended before its last pass; nothing of it is left on {self.host}")
 
-        try:
-            seen = worker.follow(show, check)
-        finally:
-            line.end()
+        seen = self.run_session(worker, lambda record: f"{self.host}: {record['note']}", check)
         if seen.exit is None or seen.exit["exit_code"] != DONE:
             raise AnsibleActionFail(failure(self.host, seen.exit, worker.last_lines()))
 

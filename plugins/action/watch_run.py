@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
-from control import command_line, project
+from control import project
 from control.progress import Line, Progress
 from control.remote import lean
 from control.remote.remote import HostUnreachable, Seen, Worker, mark, since_mark
 from control.runs import choices, launches, outcome
 from control.runs.outcome import Verdict
+from plugins.shared.action import Action
 from trainer import records
 from trainer.errors import DONE
 from trainer.watchdog import WAITING
@@ -28,30 +27,17 @@ MOMENT_S = 0.2
 OTHERS_GRACE_S = 25.0
 
 
-class ActionModule(ActionBase):
+class ActionModule(Action):
     """Never fails itself: returns `verdict`, from which `conclude_run` derives the run's outcome."""
 
-    TRANSFERS_FILES = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def act(self, **arguments: Any) -> dict[str, Any]:
         """Poll until the worker is done, failed, silent or unreachable (or under way, if detached)."""
-        result = super().run(tmp, task_vars)
-        arguments = self._task.args
-        result["launched_at"] = launches.launched_at(arguments["local"])
-        result["verdict"] = _Watch(self, arguments, task_vars).until_end().to_dict()
-        return result
-
-
-class _Watch:
-    """The state of watching one worker."""
-
-    def __init__(self, action: ActionModule, arguments: dict[str, Any], task_vars: dict[str, Any] | None):
-        self.action, self.arguments, self.task_vars = action, arguments, task_vars
+        self.arguments = arguments
         self.host, self.rank = arguments["host"], int(arguments["rank"])
         self.local, self.quiet = Path(arguments["local"]), bool(arguments.get("quiet"))
-        self.worker = Worker(action, arguments["run_folder"], arguments["folder"], arguments["session"])
+        self.worker = Worker(self, arguments["run_folder"], arguments["folder"], arguments["session"])
         self.marks = project.PRIVATE / "watch" / arguments["run"]
-        self.line = Line(Display(), command_line.terminal(), every=1e9)
+        self.line = Line(every=1e9)
         self.worker.say = self.line.print if self.rank == 0 else None
         self.progress = Progress(self.line, arguments["counts"], self.quiet)
         self.heard_at = time.monotonic()
@@ -60,8 +46,9 @@ class _Watch:
         self.complaint = ""
         self.phases_began: dict[str, float] = {}
         self.more = False
+        return {"launched_at": launches.launched_at(arguments["local"]), "verdict": self._until_end().to_dict()}
 
-    def until_end(self) -> Verdict:
+    def _until_end(self) -> Verdict:
         verdict = None
         while verdict is None:
             verdict, more = self._once(), self.more
@@ -141,7 +128,7 @@ class _Watch:
         verdict = self._verdict(state, message=message, lines=True, ended_by_us=by_us)
         arguments = {"name": self.arguments["session"], "state": "absent", "grace": 2}
         try:
-            lean.execute(self.action, "tmux_session", arguments, self.task_vars or {})
+            lean.execute(self, "tmux_session", arguments, self.task_vars)
         except AnsibleConnectionFailure as error:
             return dataclasses.replace(verdict, message=f"{message}; its session could not be ended: {error}")
         return verdict
@@ -185,7 +172,7 @@ class _Watch:
 
         A trial is left alone while it is measured, and its weights are not fetched.
         """
-        trial = self.arguments["place"] != "runs"
+        trial = not project.is_users(self.local)
         if not last and (trial or time.monotonic() - self.collected < 15):
             return
         self.collected = time.monotonic()

@@ -111,12 +111,12 @@ class CallbackModule(Default):
 
     def _take_back(self):
         """Some workers may have started, perhaps not all; a second Ctrl-C would leave them so."""
-        from control.runs import taking_back
+        from control.runs import launches
 
         # Not SIG_IGN: child processes would inherit it.
         signal.signal(signal.SIGINT, lambda *_: None)
         print(f"\nTaking the launch of {self._launch['run']} back; this takes a few seconds ...", flush=True)
-        print(as_typed(taking_back.take_back(self._launch)), flush=True)
+        print(as_typed(launches.take_back(self._launch)), flush=True)
 
     def v2_playbook_on_play_start(self, play):
         self._play, self._variables = play, play.get_variable_manager()
@@ -143,22 +143,6 @@ class CallbackModule(Default):
         except AnsibleError:
             return True  # the task itself will say what is wrong
 
-    def v2_playbook_on_handler_task_start(self, task):
-        if self._wordy:
-            super().v2_playbook_on_handler_task_start(task)
-
-    def v2_playbook_on_include(self, included_file):
-        if self._wordy:
-            super().v2_playbook_on_include(included_file)
-
-    def v2_playbook_on_no_hosts_matched(self):
-        if self._wordy:
-            super().v2_playbook_on_no_hosts_matched()
-
-    def v2_runner_on_start(self, host, task):
-        if self._wordy:
-            super().v2_runner_on_start(host, task)
-
     def v2_runner_on_ok(self, result):
         returned = self._returned(result)
         self._follow(returned)
@@ -168,18 +152,6 @@ class CallbackModule(Default):
             self._last_words.append(shown(returned["show_last"]))
         if self._wordy:
             super().v2_runner_on_ok(result)
-
-    def v2_runner_item_on_ok(self, result):
-        if self._wordy:
-            super().v2_runner_item_on_ok(result)
-
-    def v2_runner_on_skipped(self, result):
-        if self._wordy:
-            super().v2_runner_on_skipped(result)
-
-    def v2_runner_item_on_skipped(self, result):
-        if self._wordy:
-            super().v2_runner_item_on_skipped(result)
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         self._explained = self._explained or not ignore_errors
@@ -235,6 +207,27 @@ class CallbackModule(Default):
         self._before_start = returned.get("before_start", self._before_start)
         self._launch = returned.get("launch_begun", self._launch)
         self._run_under_way = returned.get("run_under_way", self._run_under_way)
+
+
+def with_full_output(name):
+    """A method of Ansible's default output that prints only with `-v`."""
+
+    def method(self, *arguments):
+        if self._wordy:
+            getattr(Default, name)(self, *arguments)
+
+    return method
+
+
+for _event in (
+    "v2_playbook_on_handler_task_start",
+    "v2_playbook_on_include",
+    "v2_playbook_on_no_hosts_matched",
+    "v2_runner_item_on_ok",
+    "v2_runner_on_skipped",
+    "v2_runner_item_on_skipped",
+):
+    setattr(CallbackModule, _event, with_full_output(_event))
 
 
 class Unbroken:

@@ -16,7 +16,6 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         """Name to function."""
         return {
-            "tf_config": cluster.tf_config,
             "cluster_hosts": cluster.cluster_hosts,
             "cluster_rank": cluster.rank,
             "thread_share": cluster.thread_share,

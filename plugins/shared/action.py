@@ -1,12 +1,17 @@
-"""Common to all actions."""
+"""What all actions share."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleFilterError
+from ansible.plugins.action import ActionBase
 
+from control.progress import Line
 from control.project import ROOT
+from control.remote import lean
+from control.remote.remote import Seen, Worker
 from trainer.errors import LockstepError
 from trainer.files import full, shortage
 from trainer.saving import FIX
@@ -23,3 +28,30 @@ def refusing() -> Iterator[None]:
         if not full(error):
             raise
         raise AnsibleActionFail(f"{shortage(Path(error.filename or ROOT), error)} on this machine. {FIX}") from None
+
+
+class Action(ActionBase):
+    """An action of this project: `act` takes the task's arguments by name, and returns the task's result."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Act; a refusal fails the task with only its message."""
+        result = super().run(tmp, task_vars)
+        self.task_vars = task_vars or {}
+        with refusing():
+            return {**result, **self.act(**self._task.args)}
+
+    def act(self, *arguments: Any, **named: Any) -> dict[str, Any]:
+        """Do it."""
+        raise NotImplementedError
+
+    def run_session(self, worker: Worker, shown: Callable[[dict[str, Any]], str], check: Callable[[], None] = lambda: None) -> Seen:
+        """Run `run_worker.sh` in a worker's tmux session to its end, its phases on a progress line; see `Worker.follow`."""
+        start = {"name": worker.session, "argv": ["bash", "run_worker.sh"], "chdir": worker.folder}
+        lean.require(self, "tmux_session", start, self.task_vars)
+        line = Line()
+        try:
+            return worker.follow(lambda record: line.update(shown(record)) if record["kind"] == "phase" else None, check)
+        finally:
+            line.end()

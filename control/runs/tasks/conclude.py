@@ -22,35 +22,35 @@ class Conclude(Task):
 
     def act(self) -> dict[str, Any]:
         """Judge, write, show."""
-        name, folder = self.arguments["run"], Path(self.arguments["folder"])
-        verdicts = _with_launch(recorded(folder), [Verdict.from_dict(returned) for returned in self.arguments["verdicts"]])
+        plan = self.arguments["plan"]
+        name, folder = plan["run"], Path(plan["folder"])
+        verdicts = _with_launch(recorded(folder), [Verdict(**returned) for returned in self.arguments["verdicts"]])
         if all(verdict.state == "unreachable" for verdict in verdicts):
             message = f"{name}: no host can be reached from here: {verdicts[0].message}. Training may well go on.\n\n{text.under_way(name)}"
             return {"failed": True, "msg": message}
-        summary = _summary(folder, verdicts)
-        launches.end_all(name, self.arguments["place"])
+        summary = run_results.concluded(folder, verdicts)
+        launches.end_all(folder)
         choices.keep_all(folder)
         if summary["state"] == "RUNNING":
             # The commands are shown here, and not again when the command ends.
             return {"run_under_way": None, "show_last": f"{name} is under way\n{text.under_way(name)}"}
-        trial = str(self.arguments["place"]).startswith(f"{project.TRIALS}/")
-        summary |= _end_to_end(folder, verdicts) if trial else _forecast(folder)
+        summary |= _end_to_end(folder, verdicts) if project.is_trial(folder) else _forecast(folder)
         summary["launch"] = outcome.launch_times(
             recorded(folder).get("entered_at"), verdicts, time.time() if _launched_here(folder) else None
         )
         write_json(folder / "summary.json", summary)
         shown = run_results.shown_result(folder, summary)
-        if self.arguments["place"] == "doctor":
+        if plan["run_kind"] == "doctor":
             over = {"launch_begun": None}
             return over if summary["state"] == "SUCCEEDED" else {**over, "failed": True, "msg": _trial(folder, summary, verdicts)}
         for complaint in hparams.write_all([folder])[1]:
             Display().warning(complaint)
         trouble = _trouble(name, summary, verdicts)
-        if trial:
+        if project.is_trial(folder):
             return {"failed": True, "msg": trouble} if trouble else {}
         if trouble:
             return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
-        return {"run_under_way": None, "show_last": shown, "ansible_facts": {"run_found": {"name": name, "folder": str(folder)}}}
+        return {"run_under_way": None, "show_last": shown, "ansible_facts": {"plan": {**plan, "complete": True}}}
 
 
 def _launched_here(folder: Path) -> bool:
@@ -72,9 +72,8 @@ def _with_launch(record: dict[str, Any], verdicts: list[Verdict]) -> list[Verdic
 
 def _trouble(name: str, summary: dict[str, Any], verdicts: list[Verdict]) -> str:
     """What kept a run from finishing, root cause first; empty if it finished."""
-    cause = outcome.root_cause(verdicts)
-    if cause is not None:
-        return text.failure(cause, [verdict for verdict in verdicts if verdict is not cause])
+    if failure := text.failure(verdicts):
+        return failure
     return "" if summary["state"] == "SUCCEEDED" else f"{name} was stopped before its end: {summary['state']}"
 
 
@@ -95,17 +94,3 @@ def _forecast(folder: Path) -> dict[str, float]:
 def _end_to_end(folder: Path, verdicts: list[Verdict]) -> dict[str, float]:
     """Seconds from the launch to the end of the last worker, both by this machine's clock."""
     return {"seconds_end_to_end": round(max(verdict.at for verdict in verdicts) - read_json(folder / "cluster.json")["launched_at"], 3)}
-
-
-def _summary(folder: Path, verdicts: list[Verdict]) -> dict[str, Any]:
-    summary = {"workers": len(verdicts), **run_results.read_summary(folder)}
-    summary["state"] = outcome.state(verdicts, summary["state"], cancelled=False)
-    if "job" in recorded(folder).get("slurm", {}):
-        summary["started_by"] = "playbooks/slurm.yml"
-    if summary["state"] == "FAILED":
-        cause = outcome.root_cause(verdicts)
-        assert cause is not None
-        summary["failure"] = outcome.failure(cause)
-    else:
-        summary.pop("failure", None)
-    return summary

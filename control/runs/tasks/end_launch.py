@@ -1,9 +1,11 @@
 """Record that a launch is over: all of its workers run, or none does."""
 
+from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
 
+from control import project
 from control.runs import launches
 from control.task import Task
 
@@ -33,7 +35,7 @@ class EndLaunch(Task):
 
 def _started(launch: dict[str, Any]) -> dict[str, Any]:
     # The command that takes the doctor's two steps also takes them back.
-    if launch["place"] != "runs":
+    if not project.is_users(Path(launch["folder"])):
         return {}
     launches.end(launch)
     return {"launch_begun": None, "run_under_way": launch["run"]}

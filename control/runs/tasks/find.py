@@ -5,7 +5,7 @@ from typing import Any
 
 from control import command_line, project, text
 from control.operator_variables import boolean
-from control.runs import launches, listing, run_results
+from control.runs import launches, run_results, status
 from control.runs.plan import latest_run
 from control.task import Task
 from trainer.data.images import decode
@@ -14,7 +14,7 @@ from trainer.files import read_json
 
 
 class Find(Task):
-    """Returns the facts `run_found` (name, folder, dataset, code, counts), `cluster` and `run_options`."""
+    """Returns the facts `plan` (run, run_kind, folder, dataset, code, counts as recorded), `cluster` and `run_options`."""
 
     def act(self) -> dict[str, Any]:
         """Check the operator variables and find the run."""
@@ -32,16 +32,16 @@ class Find(Task):
         slurm = {"slurm": cluster["slurm"]} if "slurm" in cluster else {}
         if "job" in cluster.get("slurm", {}):
             _refuse_jobs(folder, self.arguments["command"], cluster["slurm"])
-        run = {
+        plan = {
             **slurm,
-            "name": folder.name,
-            "place": "runs",
+            "run": folder.name,
+            "run_kind": "runs",
             "folder": str(folder),
             **{key: cluster[key] for key in ("dataset", "code", "counts")},
             "code_sha256": cluster.get("code_sha256", ""),
         }
         left = {"if_interrupted": f"Only its logs are no longer shown.\n{text.under_way(folder.name)}"} if options.get("follow") else {}
-        return {**left, "ansible_facts": {"run_found": run, "cluster": cluster["hosts"], "run_options": options}}
+        return {**left, "ansible_facts": {"plan": plan, "cluster": cluster["hosts"], "run_options": options}}
 
 
 UNSTARTED: dict[str, Any] = {"dataset": {}, "code": "", "counts": {}, "hosts": []}
@@ -56,7 +56,7 @@ def _refuse_jobs(run: Path, command: str, job: dict[str, Any]) -> None:
             f"run={run.name} is job {number} of Slurm. Look: squeue --job {number}; logs: {job['folder']}; watch it: ansible-playbook "
             f"playbooks/slurm.yml -e run={run.name}; stop it, keeping its state: scancel --signal=TERM {number}"
         )
-        rest = listing.runs() if command == "status" else ""
+        rest = status.all_runs() if command == "status" else ""
         raise LockstepError("\n\n".join(part for part in (refusal, rest) if part))
 
 

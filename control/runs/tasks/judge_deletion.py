@@ -7,11 +7,11 @@ from trainer.errors import LockstepError
 
 
 class JudgeDeletion(Task):
-    """Runs once, on the control node, with every host's state (`seen`), or `squeue`'s answer for a Slurm run (`queued`)."""
+    """Runs once, on the control node, with every host's state (`seen`), and `squeue`'s answer for a Slurm run (`queued`)."""
 
     def act(self) -> dict[str, Any]:
         """Refuse, or allow it."""
-        name, seen = self.arguments["run"], self.arguments.get("seen", [])
+        name, seen = self.arguments["run"], self.arguments["seen"]
         running = [look["host"] for look in seen if look.get("state") == "running"]
         if running:
             raise LockstepError(f"run={name} is under way on {', '.join(running)}; stop it first: ansible-playbook stop.yml -e run={name}")
@@ -20,14 +20,10 @@ class JudgeDeletion(Task):
             raise LockstepError(
                 f"run={name}: {', '.join(away)} can't be reached, and holds a part of it; nothing was deleted. Try again when it can"
             )
-        _judge_queue(name, self.arguments.get("queued", {}))
+        queued = self.arguments["queued"]
+        if jobs := " ".join(queued.get("stdout", "").split()):
+            raise LockstepError(f"run={name}: job {jobs} of Slurm is queued or runs; end it first: scancel {jobs}")
+        # Without Slurm `squeue` can't be started (2), and there is no job.
+        if queued.get("rc") == 1:
+            raise LockstepError(f"run={name}: Slurm does not report whether it has a job: {queued['stderr']}")
         return {}
-
-
-def _judge_queue(name: str, queued: dict[str, Any]) -> None:
-    """Without Slurm `squeue` can't be started (2), and there is no job."""
-    jobs = queued.get("stdout", "").split()
-    if jobs:
-        raise LockstepError(f"run={name}: job {' '.join(jobs)} of Slurm is queued or runs; end it first: scancel {' '.join(jobs)}")
-    if queued.get("rc") == 1:
-        raise LockstepError(f"run={name}: Slurm does not report whether it has a job: {queued['stderr']}")

@@ -8,7 +8,6 @@ from control import command_line, text
 from control.operator_variables import boolean
 from control.runs import launches, planning, run_results
 from control.task import Task
-from trainer.files import read_json
 from trainer.rundir import recorded
 
 FROM_RECORD = ("dataset", "code", "code_sha256")
@@ -25,27 +24,26 @@ class Plan(Task):
         plan = planning.make(
             _selftest(options) if command == "doctor" else options,
             planning.hosts(self.task_vars),
-            self.arguments.get("place", "runs"),
+            self.arguments.get("run_kind", "runs"),
             int(self.template(self.arguments["default_workers"])),
             self.arguments["packs"],
             not self.check_mode,
         )
         if boolean("show_config", options.get("show_config", False)):
-            # Complete for the following stages: they have nothing to do.
+            # The following stages have nothing to do.
             return {
                 "show_last": plan["config_yaml"].rstrip(),
-                "ansible_facts": {"plan": {**plan, "complete": True}, "cluster": plan["hosts"], "run_options": options},
+                "ansible_facts": {"plan": {**plan, "complete": True}, "cluster": plan["hosts"], "run_options": {}},
             }
         if command == "train" and not plan["complete"]:
             launches.check_job(plan["run"], recorded(Path(plan["folder"])))
         plan |= {"command": command, "typed": planning.typed(options, plan["run"])}
         already = {"show_last": _already(plan)} if plan["complete"] else {}
-        facts = {"run_found": _found(plan)} if plan["complete"] else {}
         return {
             **already,
             # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
             **({} if waits(plan) else {"show": planning.shown(plan, self.task_vars["hostvars"])}),
-            "ansible_facts": {"plan": plan, "cluster": plan["hosts"], "run_options": options, **facts, **self._broken(command)},
+            "ansible_facts": {"plan": _with_record(plan), "cluster": plan["hosts"], "run_options": options, **self._broken(command)},
             **(_before_start(plan) if command in ("train", "doctor") and not plan["complete"] else {}),
         }
 
@@ -66,10 +64,10 @@ def waits(plan: dict[str, Any]) -> bool:
     return plan["command"] == "train" and bool(plan["changes"]) and not plan["complete"]
 
 
-def _found(plan: dict[str, Any]) -> dict[str, Any]:
-    """A complete run, for the stages after training."""
-    cluster = read_json(Path(plan["folder"]) / "cluster.json")
-    return {"name": plan["run"], "folder": plan["folder"], **{key: cluster[key] for key in FROM_RECORD if key in cluster}}
+def _with_record(plan: dict[str, Any]) -> dict[str, Any]:
+    """The plan; of a complete run with what it was trained with, for the stages after training."""
+    trained = recorded(Path(plan["folder"])) if plan["complete"] else {}
+    return plan | {key: trained[key] for key in FROM_RECORD if key in trained}
 
 
 def _selftest(options: dict[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from typing import Any
 from control import project
 from control.remote.remote import clear_marks
 from control.runs import launches, resumption
-from control.runs.cluster import tf_config, thread_share
+from control.runs.cluster import endpoint, thread_share
 from control.task import Task
+from trainer import member
 from trainer.errors import LockstepError
 from trainer.rundir import recorded
 
@@ -17,18 +18,18 @@ class Record(Task):
 
     def act(self) -> dict[str, Any]:
         """Check, then write both files; write nothing if the run is under way or nothing may be touched."""
-        plan, claims = self.arguments["plan"], self.arguments["places"]
+        plan, claims = self.arguments["plan"], self.arguments["claims"]
         if self.check_mode:
             # Workers that would have been ended by now are still running.
             settled = self.arguments["settled"]
             check_claims(plan, {name: claim | {"running": claim["running"] and name not in settled} for name, claim in claims.items()})
             return {}
         check_claims(plan, claims)
-        before = recorded(Path(plan["folder"]))
-        under_way = {"run_under_way": plan["run"]} if plan["place"] == "runs" else {}
+        folder = Path(plan["folder"])
+        before = recorded(folder)
+        under_way = {"run_under_way": plan["run"]} if project.is_users(folder) else {}
         if all(claim["running"] for claim in claims.values()):
             return {**under_way, "before_start": None}
-        folder = Path(plan["folder"])
         facts = {name: claim["facts"] for name, claim in claims.items()}
         hosts = _hosts(plan["hosts"], facts, {host["name"]: host["threads"] for host in before.get("hosts", [])})
         # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
@@ -39,7 +40,7 @@ class Record(Task):
         chosen, launch = resumption.choose(folder, {host["name"]: claims[host["name"]] for host in plan["hosts"]}), launches.begin(plan)
         text = (folder / "cluster.json").read_text(encoding="utf-8")
         facts_set = {"record": record, "record_text": text, "state_to_give": chosen.give, "launch": launch}
-        begun = {} if launches.is_trial(plan) else {"launch_begun": launch}
+        begun = {} if project.is_trial(folder) else {"launch_begun": launch}
         return {"changed": True, "ansible_facts": facts_set, "show": "\n".join(chosen.lines), "before_start": None, **begun}
 
 
@@ -61,7 +62,7 @@ def check_claims(plan: dict[str, Any], claims: dict[str, dict[str, Any]]) -> Non
     old = [name for name, claim in claims.items() if claim["newest_state"] or claim["newest_memory"] or claim["damaged"]]
     if old and not plan["resume"] and not running:
         raise LockstepError(
-            f"{', '.join(old)}: the training state of an older run={run} is in {plan['place']}/{run} under worker_root, "
+            f"{', '.join(old)}: the training state of an older run={run} is in {plan['run_kind']}/{run} under worker_root, "
             "but this machine has no record of it. Fix: choose another run name, or remove that folder"
         )
 
@@ -79,9 +80,9 @@ def _occupied(name: str, holder: dict[str, Any]) -> str:
 
 def _hosts(cluster: list[dict[str, Any]], facts: dict[str, Any], before: dict[str, int]) -> list[dict[str, Any]]:
     """By rank, with facts. A resumed run keeps each host's threads: another number would round sums differently."""
-    hosts = []
+    hosts, endpoints = [], [endpoint(host) for host in cluster]
     for rank, host in enumerate(cluster):
         name = host["name"]
         threads = before.get(name) or thread_share(cluster, name, facts[name]["cores"])
-        hosts.append({"rank": rank, **host, "threads": threads, "tf_config": tf_config(cluster, name), **facts[name]})
+        hosts.append({"rank": rank, **host, "threads": threads, "tf_config": member.tf_config(endpoints, rank), **facts[name]})
     return hosts

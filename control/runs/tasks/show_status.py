@@ -3,7 +3,7 @@
 from typing import Any
 
 from control import project, text
-from control.runs import listing, run_results, status
+from control.runs import run_results, status
 from control.task import Task
 
 
@@ -25,7 +25,7 @@ class ShowStatus(Task):
             if running
             else text.next_commands(text.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}))
         )
-        return {"show_last": "\n\n".join((shown, listing.runs(), commands))}
+        return {"show_last": "\n\n".join((shown, status.all_runs(), commands))}
 
 
 def _known(summary: dict[str, Any]) -> dict[str, Any]:

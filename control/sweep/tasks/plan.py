@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from control import children, command_line, host_labels, project
+from control import children, command_line, project
 from control.campaign import SUMMARY, alone, check_name, other_hosts, refuse_other, remaining
 from control.doctor.prediction import bytes_per_step
 from control.operator_variables import boolean, integer
-from control.runs import planning
+from control.runs import cluster, planning
 from control.runs.plan import overrides
 from control.sweep import meter, sweep, sweep_text, timings
 from control.sweep.sweep import Wanted
@@ -171,7 +171,7 @@ def new_record(name: str, options: dict[str, Any], config: Config, hosts: list[d
         "seed": seed,
         "batch_size": config.train.batch_size,
         "global_batch": config.train.global_batch or config.train.batch_size * len(hosts),
-        "hosts": [host_labels.place(host) for host in hosts],
+        "hosts": [cluster.label(host) for host in hosts],
     }
 
 
@@ -183,7 +183,7 @@ def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, An
     record_before = dict(read_json(path))
     old = configs.to_dict(configs.build(configs.load(folder / "config.yml")))
     changed = [key for key in configs.differences(old, configs.to_dict(config)) if key not in FREE]
-    labels = [host_labels.place(host) for host in hosts]
+    labels = [cluster.label(host) for host in hosts]
     changed += other_hosts(record_before["hosts"], labels)
     if config.train.global_batch and options.get("scaling") == STRONG and config.train.global_batch != record_before["global_batch"]:
         changed.append("train.global_batch")

@@ -6,12 +6,13 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from control import command_line, host_labels
+from control import command_line
 from control.campaign import SUMMARY, Pace, alone, refuse_other
 from control.children import Interrupted, heeding_signals
 from control.doctor import prediction
 from control.operator_variables import boolean
 from control.progress import Line
+from control.runs import cluster
 from control.sweep import sweep, sweep_text, timings
 from control.sweep.sweep import run_name
 from control.sweep.timings import Timing, Trial
@@ -82,7 +83,7 @@ class RunTrials(Task):
 def note_links(path: Path, network: dict[str, Any]) -> None:
     """Record the bandwidth of the slowest link between the hosts; the look at the hosts has just measured it."""
     record = dict(read_json(path))
-    names = [name for name in host_labels.host_names(record["hosts"]) if name in network]
+    names = [name for name in cluster.label_names(record["hosts"]) if name in network]
     now, before = prediction.slowest(names, network), record.get("mbit_s")
     if now is None:
         return

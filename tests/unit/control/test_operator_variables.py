@@ -1,8 +1,10 @@
 """Which variables a person may give with `-e` to which command."""
 
+import re
+
 import pytest
 
-from control import command_line
+from control import command_line, project
 from control.operator_variables import COMMANDS, check
 from trainer.errors import ConfigError, LockstepError
 
@@ -61,6 +63,12 @@ def test_a_value_split_at_its_spaces_shows_how_to_quote():
     message = refusal("train", {"dataset": "my", "_raw_params": "pictures"})
     assert message.startswith("-e ... pictures: Ansible splits a value at spaces; ")
     assert message.endswith("as in -e 'dataset=\"my pictures\"'")
+
+
+def test_the_page_lists_the_variables_of_every_command():
+    page = (project.ROOT / "docs" / "variables.md").read_text(encoding="utf-8")
+    sections = {section.partition(".yml")[0]: re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) for section in page.split("\n## ")[1:]}
+    assert sections == {command: names for command, names in COMMANDS.items() if command != "trial"}
 
 
 def test_nothing_given():

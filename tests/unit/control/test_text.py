@@ -317,7 +317,7 @@ def verdict(host, rank, state="failed", **more):
 def test_failure_shows_the_first_cause_its_last_lines_and_the_others():
     cause = verdict("node02", 1, exit_code=1, message="out of memory", last_lines=["Traceback", "MemoryError"])
     others = [verdict("node01", 0, exit_code=75), verdict("node03", 2, "unreachable")]
-    assert text.failure(cause, others).splitlines() == [
+    assert text.failure([cause, *others]).splitlines() == [
         "First failure: node02 (rank 1), exit code 1",
         "  out of memory",
         "  last lines of node02/worker.log:",
@@ -329,11 +329,11 @@ def test_failure_shows_the_first_cause_its_last_lines_and_the_others():
 
 
 def test_failure_without_an_exit_code_shows_the_state():
-    assert text.failure(verdict("a", 0, "silent"), []) == "First failure: a (rank 0), silent"
+    assert text.failure([verdict("a", 0, "silent")]) == "First failure: a (rank 0), silent"
 
 
 def test_failure_of_the_others_with_exit_code_zero():
-    assert text.failure(verdict("a", 0, exit_code=1), [verdict("b", 1, "done", exit_code=0)]).endswith("  b (rank 1): exit code 0")
+    assert text.failure([verdict("a", 0, exit_code=1), verdict("b", 1, "done", exit_code=0)]).endswith("  b (rank 1): exit code 0")
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def crash(code=139, **more):
 
 
 def test_a_crash_of_native_code_names_phase_and_mend():
-    assert text.failure(crash(), [verdict("b", 1, exit_code=75)]).splitlines() == [
+    assert text.failure([crash(), verdict("b", 1, exit_code=75)]).splitlines() == [
         "First failure: a (rank 0), exit code 139 (killed by SIGSEGV while tracing)",
         "  Native code crashed. oneDNN, TensorFlow's library for CPUs, crashes with some layers (strided 1x1 convolutions).",
         "  Fix: train without it: -e set=train.environment.TF_ENABLE_ONEDNN_OPTS=0, "
@@ -359,7 +359,7 @@ def test_a_crash_of_native_code_names_phase_and_mend():
 
 
 def test_a_crash_without_onednn_says_something_else():
-    lines = text.failure(crash(-4, again=True, environment={"TF_ENABLE_ONEDNN_OPTS": "0"}), []).splitlines()
+    lines = text.failure([crash(-4, again=True, environment={"TF_ENABLE_ONEDNN_OPTS": "0"})]).splitlines()
     assert lines == [
         "First failure: a (rank 0), exit code -4 (killed by SIGILL while tracing)",
         "  The previous launch ended the same way; continued as it is, the run will end like that again.",
@@ -400,7 +400,7 @@ def test_the_same_crash_twice(now, before, again):
 
 
 def test_failure_by_a_signal_names_it():
-    assert text.failure(verdict("a", 0, exit_code=137), []) == "First failure: a (rank 0), exit code 137 (killed by SIGKILL)"
+    assert text.failure([verdict("a", 0, exit_code=137)]) == "First failure: a (rank 0), exit code 137 (killed by SIGKILL)"
 
 
 # --- weights, models

@@ -6,19 +6,19 @@ from types import SimpleNamespace
 import pytest
 
 from control.progress import Progress
-from plugins.action.watch_run import _Watch
+from plugins.action.watch_run import ActionModule
 
 
 @pytest.mark.parametrize(("state", "ago"), [("silent", 90), ("gone", 90), ("unreachable", 90), ("ended", 0), ("running", 0)])
 def test_a_lost_worker_counts_from_when_it_was_last_heard(state, ago):
-    watch = _Watch.__new__(_Watch)
+    watch = ActionModule.__new__(ActionModule)
     watch.heard_at = time.monotonic() - 90
     assert abs(time.time() - ago - watch._happened(state)) < 10
 
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_warning_of_any_worker_is_shown_at_once(rank, tmp_path, monkeypatch):
-    watch, shown = _Watch.__new__(_Watch), []
+    watch, shown = ActionModule.__new__(ActionModule), []
     watch.rank, watch.host, watch.phase, watch.step, watch.trained, watch.local = rank, "pi3", "training", 7, False, tmp_path
     watch.progress = Progress(SimpleNamespace(print=shown.append), {})
     monkeypatch.setattr(watch, "_collect", lambda: None)
@@ -28,7 +28,7 @@ def test_a_warning_of_any_worker_is_shown_at_once(rank, tmp_path, monkeypatch):
 
 def test_phase_and_step_are_those_of_the_last_records():
     """Of a node that another holds, too: a field that a kind of record need not have may hold anything."""
-    watch = _Watch.__new__(_Watch)
+    watch = ActionModule.__new__(ActionModule)
     watch.rank, watch.host, watch.phase, watch.step, watch.trained = 1, "pi3", "starting", 0, False
     watch._follow([{"kind": "phase", "phase": "tracing", "note": ""}, {"kind": "phase", "phase": "training", "note": "", "step": "\x1b"}])
     assert (watch.phase, watch.step) == ("training", 0)
@@ -40,7 +40,7 @@ def test_a_host_that_is_lost_while_records_are_waiting_is_polled_after_a_pause()
     def poll():
         raise OSError("gone")
 
-    watch = _Watch.__new__(_Watch)
+    watch = ActionModule.__new__(ActionModule)
     watch.host, watch.more, watch.worker, watch.heard_at = "pi3", True, SimpleNamespace(poll=poll), time.monotonic()
     watch.arguments, watch._abandoned = {"silence": 60}, lambda: None
     assert watch._once() is None

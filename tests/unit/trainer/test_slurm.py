@@ -12,6 +12,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from ansible.plugins.action import ActionBase
 
 from control.runs import launches, outcome
 from control.runs.tasks import find as find_run
@@ -402,7 +403,7 @@ class Followed(slurm_run.ActionModule):
 
     def __init__(self, folder, recorded_job, queue, ends, ended, steps):
         plan = {"run": "r", "folder": str(folder), "counts": {"total_steps": 100}, "changes": []}
-        arguments = {"plan": plan, "job": "/mnt/r", "name": "r", "published": {}, "detach": False}
+        arguments = {"plan": plan, "job": "/mnt/r", "name": "r", "script": "", "published": {}, "detach": False}
         self._task = SimpleNamespace(args=arguments)
         self.did, self._ends, self._ended, self._queue = [], ends, ended, queue
         write(folder / "summary.json", json.dumps({"state": "CANCELLED", "steps": steps}))
@@ -427,7 +428,7 @@ class Followed(slurm_run.ActionModule):
         launches.mark_collected(self.local)
         return [outcome.Verdict("a", 0, "ended", exit_code=self._ended)]
 
-    def _submit(self, arguments):
+    def _submit(self, script):
         self.did.append("submit")
         return "30"
 
@@ -466,7 +467,7 @@ SUBMITTED = ["submit", "record 30", "follow 30 is submitted", "collect 30"]
     ],
 )
 def test_what_a_job_came_to_is_fetched_before_another_is_submitted(job, queue, ends, ended, steps, did, tmp_path, monkeypatch):
-    monkeypatch.setattr(slurm_run.ActionBase, "run", lambda *_: {})
+    monkeypatch.setattr(ActionBase, "run", lambda *_: {})
     action = Followed(tmp_path, job, queue, ends, ended, steps)
     result = action.run()
     assert action.did == did
@@ -492,7 +493,7 @@ def test_a_job_is_whole_when_all_of_its_own_nodes_ended(planned, had, ended, los
     ],
 )
 def test_of_a_job_only_slurm_can_tell_and_it_is_said_how(command, state, is_refused, tmp_path, monkeypatch):
-    monkeypatch.setattr(find_run.listing, "runs", lambda: "all runs")
+    monkeypatch.setattr(find_run.status, "all_runs", lambda: "all runs")
     if state:
         write(tmp_path / "summary.json", json.dumps({"state": state}))
     # A state from before the last job says nothing of that.

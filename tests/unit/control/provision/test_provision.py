@@ -11,6 +11,7 @@ import lockstep_files
 import pytest
 import yaml
 from ansible.errors import AnsibleError, AnsibleFilterError
+from ansible.plugins.action import ActionBase
 
 from control.provision import provision, provisioning
 from control.provision.tasks import check as provision_check
@@ -229,7 +230,7 @@ class Sudo(provision_sudo.ActionModule):
     """The action on a connection that answers as told."""
 
     def __init__(self, answer):
-        self._task, self.answer = SimpleNamespace(async_val=0, check_mode=False, diff=False), answer
+        self._task, self.answer = SimpleNamespace(args={}, async_val=0, check_mode=False, diff=False), answer
 
     def _low_level_execute_command(self, command, executable):
         assert (command, executable) == ("true", "/bin/sh")
@@ -248,7 +249,7 @@ class Sudo(provision_sudo.ActionModule):
     ],
 )
 def test_what_sudo_says_is_a_finding(answer, said, monkeypatch):
-    monkeypatch.setattr(provision_sudo.ActionBase, "run", lambda *_: {})
+    monkeypatch.setattr(ActionBase, "run", lambda *_: {})
     assert Sudo(answer).run() == {"reason": said}
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from ansible.errors import AnsibleError
 
+from control import progress
 from control.remote import remote
 from control.remote.remote import HostUnreachable, Worker
 from control.runs import admission
@@ -40,7 +41,7 @@ def fetch(source, target):
 def warned(monkeypatch):
     """What the person is warned of."""
     warnings = []
-    monkeypatch.setattr(remote, "Display", lambda: SimpleNamespace(display=warnings.append))
+    monkeypatch.setattr(progress, "Display", lambda: SimpleNamespace(display=warnings.append))
     return warnings
 
 

@@ -8,8 +8,9 @@ import subprocess
 from types import SimpleNamespace
 
 import pytest
+from ansible.utils.display import Display
 
-from control.remote.remote import Display, Worker
+from control.remote.remote import Worker
 from tests.unit.samples import flip_a_bit, read_state, write_state
 from trainer.records import HISTORY
 

@@ -152,7 +152,7 @@ def test_what_is_wrong_there_and_gone_here_is_named(items, here):
 
 def test_the_records_of_a_run_say_what_was_published(tmp_path):
     packs = tmp_path / "published" / "datasets"
-    run = {"name": "r", "code": "trainer-1.zip", "code_sha256": "c" * 64}
+    run = {"run": "r", "code": "trainer-1.zip", "code_sha256": "c" * 64}
     dataset = {"digest": "d" * 64, "folder_name": "m" * 16, "manifest": "m" * 64}
     found = distribute.of_run({**run, "dataset": dataset}, packs)
     assert (found["code_sha256"], found["manifest"], found["folder"]) == ("c" * 64, "m" * 64, str(packs / ("m" * 16)))
@@ -161,7 +161,7 @@ def test_the_records_of_a_run_say_what_was_published(tmp_path):
 
 def test_a_run_of_a_version_without_digests_is_as_good_as_this_machines_copy(tmp_path):
     packs = tmp_path / "published" / "datasets"
-    run = {"name": "r", "code": "trainer-1.zip", "dataset": {"digest": "d" * 64, "folder_name": "d" * 16}}
+    run = {"run": "r", "code": "trainer-1.zip", "dataset": {"digest": "d" * 64, "folder_name": "d" * 16}}
     with pytest.raises(AnsibleActionFail, match=r"run=r: an earlier version launched it .*Fix: .*train\.yml -e run=r"):
         distribute.of_run(run, packs)
     code = tmp_path / "published" / "code" / "trainer-1.zip"

@@ -2,13 +2,13 @@
 
 import pytest
 
-from control.runs.tasks.judge_deletion import _judge_queue
+from control.runs.tasks.judge_deletion import JudgeDeletion
 from trainer.errors import LockstepError
 
 
 @pytest.mark.parametrize("queued", [{}, {"rc": 0, "stdout": "", "stderr": ""}, {"rc": 2, "msg": "no squeue"}])
 def test_without_a_job_it_may_go(queued):
-    _judge_queue("r", queued)
+    JudgeDeletion({"run": "r", "seen": [], "queued": queued}).act()
 
 
 @pytest.mark.parametrize(
@@ -20,5 +20,5 @@ def test_without_a_job_it_may_go(queued):
 )
 def test_a_job_and_a_queue_that_does_not_answer_are_told(queued, message):
     with pytest.raises(LockstepError) as caught:
-        _judge_queue("r", queued)
+        JudgeDeletion({"run": "r", "seen": [], "queued": queued}).act()
     assert str(caught.value) == message

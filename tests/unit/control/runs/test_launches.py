@@ -49,11 +49,11 @@ def begun(tmp_path, monkeypatch):
     monkeypatch.setattr(launches, "BEGUN", tmp_path / "launches")
     monkeypatch.setattr(launches, "_inventory", lambda: ["/inventory"])
 
-    def begin(nonce="ab", run="r", place="runs", resume=False):
-        folder = tmp_path / place / run
+    def begin(nonce="ab", run="r", parent="runs", resume=False):
+        folder = tmp_path / parent / run
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "cluster.json").write_text("{}")
-        plan = {"nonce": nonce, "run": run, "place": place, "folder": str(folder), "resume": resume, "asked_yaml": "seed: 2\n"}
+        plan = {"nonce": nonce, "run": run, "folder": str(folder), "resume": resume, "asked_yaml": "seed: 2\n"}
         return launches.begin({**plan, "hosts": [{"name": "pi1"}, {"name": "pi2"}]})
 
     return begin
@@ -77,20 +77,20 @@ def test_a_launch_is_broken_off_when_its_command_is_gone(begun, monkeypatch):
     assert launches.broken(["pi1", "pi2"]) == []
 
 
-def test_a_launch_is_over_when_all_run_or_none_does(begun):
+def test_a_launch_is_over_when_all_run_or_none_does(begun, tmp_path):
     one, other = begun("aa"), begun("bb", run="q")
     gone(one)
     gone(other)
     launches.end(one)
     assert [launch["run"] for launch in launches.broken(["pi1"])] == ["q"]
-    launches.end_all("q", "doctor")
+    launches.end_all(tmp_path / "doctor" / "q")
     assert launches.is_noted(other)
-    launches.end_all("q", "runs")
+    launches.end_all(tmp_path / "runs" / "q")
     assert not launches.is_noted(other)
 
 
 def test_a_sweep_ends_its_trials_itself(begun):
-    gone_or_not = begun(place="trials/pi")
+    gone_or_not = begun(parent="sweeps/pi/trials")
     assert not launches.is_noted(gone_or_not)
 
 

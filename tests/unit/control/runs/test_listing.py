@@ -6,7 +6,7 @@ import os
 import pytest
 
 from control import project
-from control.runs import listing
+from control.runs import status
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def runs(tmp_path, monkeypatch):
 
 
 def test_every_run_that_was_launched_or_refused_has_a_line_the_latest_first(runs):
-    heading, _, *lines = listing.runs().splitlines()
+    heading, _, *lines = status.all_runs().splitlines()
     assert heading == "Runs, the latest first"
     assert [line.split()[0] for line in lines] == ["told", "queued", "seen", "away", "refused", "done"]
     assert " PREEMPTED " in lines[0]
@@ -43,4 +43,4 @@ def test_every_run_that_was_launched_or_refused_has_a_line_the_latest_first(runs
 
 def test_of_no_run_nothing_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(project, "RUNS", tmp_path)
-    assert listing.runs() == ""
+    assert status.all_runs() == ""

@@ -21,7 +21,7 @@ def test_a_verdict_is_the_same_after_its_way_through_ansible_and_carries_only_wh
         "ended_by_us": False,
         "phases_began": {},
     }
-    assert Verdict.from_dict(verdict.to_dict()) == verdict
+    assert Verdict(**verdict.to_dict()) == verdict
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_run_that_was_stopped_has_failed_only_if_a_worker_reports_an_error_of_
 def stopped_run(tmp_path, monkeypatch):
     """A run's folder, and a task that concludes its stop from the workers' exit codes."""
     monkeypatch.setattr(conclude_stop.project, "RUNS", tmp_path)
-    monkeypatch.setattr(conclude_stop.launches, "end_all", lambda name, kind: None)
+    monkeypatch.setattr(conclude_stop.launches, "end_all", lambda folder: None)
     write_json(tmp_path / "full" / "summary.json", {"state": "RUNNING"})
 
     def conclude(*codes):
