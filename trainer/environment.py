@@ -25,10 +25,7 @@ LOADING = re.compile(r"PATH|LD_.*|PYTHON.*")
 
 
 def check(given: Mapping[str, str], key: str, of_a_host: bool = False) -> None:
-    """Refuse (ConfigError) invalid names, and those reserved for a worker's start; `key` says where they were given.
-
-    The inventory (`of_a_host`) may also say where a host's Python and libraries are.
-    """
+    """Refuse (ConfigError) invalid and reserved names; the inventory (`of_a_host`) may also say where Python and libraries are."""
     for name, value in given.items():
         if not NAME.fullmatch(name):
             raise ConfigError(f"{key}: {name!r} is no name of an environment variable; it must be letters, digits and _, no digit first")

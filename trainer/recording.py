@@ -29,10 +29,7 @@ class Recorder:
         self._detailed = is_chief and job.config.telemetry.log_every > 0
 
     def call(self, epoch: int, steps: int, sums: np.ndarray, seconds: float, waited: float, rate: float) -> None:
-        """Record a finished call of `steps` steps.
-
-        `sums` are `step.SUMS` over the call; `seconds` includes what it waited for images; `rate` is the last step's learning rate.
-        """
+        """Record a call with its `step.SUMS`, its seconds including what it `waited` for images, and its last step's learning rate."""
         progress, metrics = self._progress, self._job.metrics
         loss, accuracy = progress.loss / progress.images, progress.correct / progress.images
         if self._detailed:

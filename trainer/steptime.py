@@ -8,7 +8,6 @@ import numpy as np
 from trainer import assembly, step
 from trainer.cluster import Cluster
 from trainer.config import Config
-from trainer.data.pipeline import Batch
 from trainer.member import Member
 
 STEPS = 8
@@ -20,7 +19,11 @@ def measure(config: Config, classes: int, batch: int, threads: int, seconds: flo
     cluster = Cluster(Member(0, ["alone"]), threads)
     local = assembly.build_local(cluster, config, classes)
     call = step.make_train_call(assembly.assemble(local, config, config.reduction)[0])
-    arguments = _random_batches(config, classes, batch)
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (STEPS, batch, *config.data.image_size), dtype=np.uint8)
+    labels = random.integers(0, classes, (STEPS, batch)).astype(np.int32)
+    # Rate 0: random labels must not change the weights.
+    arguments = step.full(images, labels), np.zeros(STEPS, np.float32)
     call(*arguments)
     durations: list[float] = []
     while len(durations) < 3 or sum(durations) < seconds:
@@ -29,11 +32,3 @@ def measure(config: Config, classes: int, batch: int, threads: int, seconds: flo
         durations.append(time.monotonic() - begun)
     median = float(np.median(durations)) / STEPS
     return {"step_seconds": median, "images_per_s": batch / median, "batch": batch, "steps": len(durations) * STEPS}
-
-
-def _random_batches(config: Config, classes: int, batch: int) -> tuple[Batch, np.ndarray]:
-    random = np.random.default_rng(0)
-    images = random.integers(0, 256, (STEPS, batch, *config.data.image_size), dtype=np.uint8)
-    labels = random.integers(0, classes, (STEPS, batch)).astype(np.int32)
-    # Rate 0: random labels must not change the weights.
-    return step.full(images, labels), np.zeros(STEPS, np.float32)

@@ -27,10 +27,9 @@ PEER_ERRORS = ("UnavailableError", "DeadlineExceededError", "AbortedError", "Can
 def main(
     run: Path, host: str, published: Published, caches: Path, threads: int, gpus: int, start_deadline: float, direct_port: int = 0
 ) -> int:
-    """Train as one worker of the cluster that TF_CONFIG describes.
+    """Train as one worker, `host` of the inventory, of the cluster that TF_CONFIG describes.
 
-    The run directory on this node holds `config.yml`; `host` is this worker's inventory name, for `workers/<host>/`. The others may
-    take `start_deadline` seconds to start. For `threads`, `gpus` and `direct_port` see `trainer.cluster.Cluster`.
+    The others may take `start_deadline` seconds to start. For `threads`, `gpus` and `direct_port` see `trainer.cluster.Cluster`.
     """
     # Importing and tracing create only long-lived objects; scanning them repeatedly would take a sixth of the import time.
     gc.disable()

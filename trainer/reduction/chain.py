@@ -157,6 +157,4 @@ Chain = GraphChain | HostChain
 
 def make(method: Method, all_reduce: AllReduce, connections: Direct | None) -> Chain:
     """The chain of a method: on the host if the method works there."""
-    if method.low_rank and connections is not None:
-        return HostChain(method, connections)
-    return GraphChain(method, all_reduce)
+    return HostChain(method, connections) if method.low_rank and connections else GraphChain(method, all_reduce)

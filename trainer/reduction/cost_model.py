@@ -28,10 +28,7 @@ class Choice:
 
 
 def choose(config: Reduction, shapes: Sequence[tuple[int, ...]], own: float, sending: float) -> Choice:
-    """The method for gradients of these shapes on a cluster.
-
-    `own` are the seconds of a step's own work on the slowest worker, `sending` those of an all-reduce of all gradients in float32.
-    """
+    """The method for these gradients; the slowest worker takes `own` seconds for a step's work, `sending` for all in float32."""
     packed_bytes, compressed_bytes = sent_bytes(config, "packed", shapes), sent_bytes(config, "powersgd", shapes)
     cost = f"all of them would take {_ms(sending)}, {sending / own:.0%} of the {_ms(own)} of a step's own work"
     if compressed_bytes == packed_bytes:
