@@ -73,9 +73,7 @@ def main():
         required_if=[("state", "present", ["source", "owner"])],
         supports_check_mode=True,
     )
-    if module.params["state"] == "present":
-        present(module)
-    absent(module)
+    {"present": present, "absent": absent}[module.params["state"]](module)
 
 
 def present(module):

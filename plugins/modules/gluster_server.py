@@ -56,9 +56,7 @@ def main():
         },
         supports_check_mode=True,
     )
-    if module.params["state"] == "present":
-        present(module)
-    absent(module)
+    {"present": present, "absent": absent}[module.params["state"]](module)
 
 
 def present(module):

@@ -50,9 +50,7 @@ def main():
         supports_check_mode=True,
     )
     os.environ.update({"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "NEEDRESTART_SUSPEND": "1"})
-    if module.params["state"] == "present":
-        present(module)
-    absent(module)
+    {"present": present, "absent": absent}[module.params["state"]](module)
 
 
 def present(module):

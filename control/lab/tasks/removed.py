@@ -11,15 +11,12 @@ class Removed(Task):
 
     def act(self) -> dict[str, Any]:
         """Show."""
-        return {"changed": False, "show_last": removed(self.arguments["lab"])}
-
-
-def removed(plan: dict[str, Any]) -> str:
-    """What is gone, what remains, and how to make the lab again."""
-    pairs = [("gone", "its containers and network, inventory/lab, .lockstep/lab with all that the nodes stored")]
-    if plan["kept"] and plan["others"]:
-        pairs.append(("kept", f"{', '.join(plan['kept'])}: the lab of {plan['others'][0]} may need it"))
-    elif plan["kept"]:
-        pairs.append(("kept", f"{', '.join(plan['kept'])}, so that the next lab starts in seconds; -e image=absent removes it, too"))
-    there_was = "The lab is removed" if plan["remove"] or plan["networks"] else "There is no lab"
-    return f"{there_was}\n{text.fields(pairs)}\n\n" + text.next_commands([("make it again", "ansible-playbook lab.yml")])
+        plan = self.arguments["lab"]
+        pairs = [("gone", "its containers and network, inventory/lab, .lockstep/lab with all that the nodes stored")]
+        if plan["kept"] and plan["others"]:
+            pairs.append(("kept", f"{', '.join(plan['kept'])}: the lab of {plan['others'][0]} may need it"))
+        elif plan["kept"]:
+            pairs.append(("kept", f"{', '.join(plan['kept'])}, so that the next lab starts in seconds; -e image=absent removes it, too"))
+        there_was = "The lab is removed" if plan["remove"] or plan["networks"] else "There is no lab"
+        commands = text.next_commands([("make it again", "ansible-playbook lab.yml")])
+        return {"changed": False, "show_last": f"{there_was}\n{text.fields(pairs)}\n\n{commands}"}

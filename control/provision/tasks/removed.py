@@ -11,14 +11,9 @@ class Removed(Task):
 
     def act(self) -> dict[str, Any]:
         """Show."""
-        packages = self.arguments["packages"]
-        rows = [row(name, one) for name, one in packages.items()]
+        packages = self.arguments["packages"].items()
+        rows = [[name, str(len(one.get("removed", []))), ", ".join(one.get("kept", [])) or "-"] for name, one in packages]
         what = "would be removed; nothing was changed" if self.check_mode else "is removed; runs stay in worker_root/runs"
         head = f"What provisioning put on {len(rows)} hosts {what}"
         commands = [("put it back", "ansible-playbook provision.yml")]
         return {"show_last": f"{head}\n{text.table(['host', 'packages removed', 'kept'], rows)}\n\n{text.next_commands(commands)}"}
-
-
-def row(name: str, result: dict[str, Any]) -> list[str]:
-    """One host: how many packages were removed, and which ones others need by now."""
-    return [name, str(len(result.get("removed", []))), ", ".join(result.get("kept", [])) or "-"]

@@ -470,8 +470,9 @@ def test_in_check_mode_the_rows_say_what_would_be_done():
 
 
 def test_what_stays_on_a_host_is_named():
-    assert provision_removed.row("pi1", {"removed": ["a", "b"], "kept": ["tmux"]}) == ["pi1", "2", "tmux"]
-    assert provision_removed.row("pi1", {"removed": [], "kept": []}) == ["pi1", "0", "-"]
+    packages = {"pi1": {"removed": ["a", "b"], "kept": ["tmux"]}, "pi2": {"removed": [], "kept": []}, "pi3": {"skipped": True}}
+    shown = provision_removed.Removed({"packages": packages}).act()["show_last"].splitlines()
+    assert [line.split() for line in shown[2:5]] == [["pi1", "2", "tmux"], ["pi2", "0", "-"], ["pi3", "0", "-"]]
 
 
 @pytest.mark.parametrize("role", ["worker", "host", "dfs", "firewall", "python_env"])
