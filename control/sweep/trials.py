@@ -82,7 +82,7 @@ class Bench:
         self._energy(run, summary, samples)
         succeeded = summary["state"] == SUCCEEDED
         hosts = host_labels.host_names(self.record["hosts"][: trial.workers])
-        measured = {key: summary[key] if succeeded else None for key in MEASURED}
+        measured: dict[str, Any] = {key: summary[key] if succeeded else None for key in MEASURED}
         return Timing(**asdict(trial), **measured, state=SUCCEEDED if succeeded else FAILED, hosts=" ".join(hosts))
 
     def _energy(self, run: str, summary: dict[str, Any], samples: list[Sample]) -> None:
