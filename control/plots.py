@@ -101,16 +101,10 @@ def throughput(timings: Sequence[Timing], work: Work, fit: Fit | None, path: Pat
 def _rates(
     timings: Sequence[Timing], work: Work, fit: Fit | None, path: Path, title: str, label: str, factor: Callable[[int, int, float], float]
 ) -> None:
-    """Draw images/s against workers, beside the ideal; measurements, fit and its interval share one base: the fewest workers.
+    """Draw images/s against workers, beside the ideal and the fit if there is one; all share one base: the fewest workers.
 
-    Args:
-        timings: the measured trials of one study.
-        work: the work of their step.
-        fit: drawn from the fewest to the most workers measured; None without a conclusion.
-        path: of the PNG file.
-        title: of the picture; `{}` is the base.
-        label: of the y axis; `{}` is the base.
-        factor: from workers, the fewest workers and their median images/s: what images/s are multiplied by.
+    `{}` in the title and the label is the base; `factor` takes workers, the fewest workers and their median images/s, and returns what
+    images/s are multiplied by.
     """
     series = _series(timings, "images_per_s", "workers")
     fewest, most = min(row.workers for row in timings), max(row.workers for row in timings)

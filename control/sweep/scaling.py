@@ -320,10 +320,7 @@ def _own_targets(best: Model, data: _Data, misfit: float, noise: float, generato
 def _misfit(residuals: Sequence[Vector], own: Sequence[Vector], parameters: int) -> float:
     """Standard deviation of the numbers of workers from the curve beyond the noise: a variance component.
 
-    Args:
-        residuals: of the repeats, by number of workers.
-        own: of own work, repeated by its weight.
-        parameters: of the model.
+    `own` are the residuals of own work, each repeated by its weight.
     """
     groups = [*residuals, *own]
     spare = len(groups) - parameters
