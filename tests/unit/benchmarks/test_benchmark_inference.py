@@ -217,8 +217,8 @@ def test_the_table_and_the_file():
     found = grouped(passes({(1, 32): [1000, 3000], (2, 32): [1600, 1600]}, {1: 1.0, 2: 1.5}, idle=0.25), "batch", "devices")
     assert shown(found, "call") == (
         "  batch  devices  ms per call (mean)  ± deviation  images/s (median)  ± deviation  busy cores  idle cores\n"
-        "     32        1             21.33        15.08              2,000        1,414         1.0         0.2\n"
-        "     32        2             20.00         0.00              1,600            0         1.5         0.2"
+        "     32        1               21.33        15.08              2,000        1,414         1.0         0.2\n"
+        "     32        2               20.00         0.00              1,600            0         1.5         0.2"
     )
     assert found[1].record() == {
         "devices": 2,

@@ -264,8 +264,8 @@ def test_whether_training_would_decode_at_all():
 def test_the_table():
     assert common.shown(common.grouped(passes({1: [500, 500], 2: [1000, 800]}), "loaders"), "pass") == (
         "  loaders  ms per pass (mean)  ± deviation  images/s (median)  ± deviation  busy cores  idle cores\n"
-        "        1          2,000.00         0.00                500            0         0.5         0.2\n"
-        "        2          1,125.00       176.78                900          141         1.0         0.2"
+        "        1            2,000.00         0.00                500            0         0.5         0.2\n"
+        "        2            1,125.00       176.78                900          141         1.0         0.2"
     )
 
 
