@@ -95,7 +95,10 @@ def delete(version: Path, run: str, more: list[str]) -> None:
 def play(version: Path, playbook: str, run: str, more: list[str]) -> None:
     """Run a playbook of a version for a run."""
     environment = {**os.environ, "PYTHONPATH": str(version)}
-    subprocess.run([PLAYBOOK, playbook, "-e", f"run={run}", *more], cwd=version, env=environment, check=True, capture_output=True)
+    argv = [PLAYBOOK, playbook, "-e", f"run={run}", *more]
+    ended = subprocess.run(argv, cwd=version, env=environment, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if ended.returncode != 0:
+        sys.exit(f"{version}: {playbook} ended with exit code {ended.returncode}:\n" + "\n".join(ended.stdout.splitlines()[-20:]))
 
 
 if __name__ == "__main__":
