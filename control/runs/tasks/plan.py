@@ -38,12 +38,14 @@ class Plan(Task):
         if command == "train" and not plan["complete"]:
             launches.check_job(plan["run"], recorded(Path(plan["folder"])))
         plan |= {"command": command, "typed": planning.typed(options, plan["run"])}
+        if plan["complete"]:
+            plan |= _trained_with(plan)
         already = {"show_last": _already(plan)} if plan["complete"] else {}
         return {
             **already,
             # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
             **({} if waits(plan) else {"show": planning.shown(plan, self.task_vars["hostvars"])}),
-            "ansible_facts": {"plan": _with_record(plan), "cluster": plan["hosts"], "run_options": options, **self._broken(command)},
+            "ansible_facts": {"plan": plan, "cluster": plan["hosts"], "run_options": options, **self._broken(command)},
             **(_before_start(plan) if command in ("train", "doctor") and not plan["complete"] else {}),
         }
 
@@ -64,10 +66,12 @@ def waits(plan: dict[str, Any]) -> bool:
     return plan["command"] == "train" and bool(plan["changes"]) and not plan["complete"]
 
 
-def _with_record(plan: dict[str, Any]) -> dict[str, Any]:
-    """The plan; of a complete run with what it was trained with, for the stages after training."""
-    trained = recorded(Path(plan["folder"])) if plan["complete"] else {}
-    return plan | {key: trained[key] for key in FROM_RECORD if key in trained}
+def _trained_with(plan: dict[str, Any]) -> dict[str, Any]:
+    """What a complete run was trained with, its hosts' threads included, for the stages after training."""
+    trained = recorded(Path(plan["folder"]))
+    before = {host["name"]: host for host in trained["hosts"]}
+    hosts = [{**before.get(host["name"], {}), **host} for host in plan["hosts"]]
+    return {"hosts": hosts, **{key: trained[key] for key in FROM_RECORD if key in trained}}
 
 
 def _selftest(options: dict[str, Any]) -> dict[str, Any]:
