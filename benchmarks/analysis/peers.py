@@ -77,15 +77,15 @@ SYSTEMS = {
         System("lockstep-parts", BOUND, OWN, "lockstep", "parts", "this project, with what its parts take", alone=False, default=False),
         System("lockstep-profiled", BOUND, OWN, "lockstep", "profiled", "float32, every 8th step profiled", alone=False, default=False),
         System("stock", PEER, OWN, "stock", "", "TensorFlow MultiWorkerMirroredStrategy, Keras SGD"),
-        System("stock-loop", PEER, OWN, "stock", "loop", "the same, 8 steps a traced call"),
+        System("stock-loop", PEER, OWN, "stock", "loop", "the same, 8 steps per traced call"),
         System("keras-fit", PEER, OWN, "keras_fit", "", "Keras fit", together=False),
-        System("keras-fit-loop", PEER, OWN, "keras_fit", "loop", "Keras fit, 8 steps an execution", together=False),
+        System("keras-fit-loop", PEER, OWN, "keras_fit", "loop", "Keras fit, 8 steps per execution", together=False),
         System("ddp", PEER, TORCH, "torch_ddp", "", "PyTorch DDP on Gloo (one worker: plain PyTorch)"),
         System("ddp-fp16", PEER, TORCH, "torch_ddp", "fp16", "PyTorch DDP, fp16_compress_hook", alone=False),
         System("ddp-powersgd", PEER, TORCH, "torch_ddp", "powersgd", "PyTorch DDP, PowerSGD hook rank 2", alone=False),
         System("horovod", PEER, HOROVOD, "horovod_tf", "", "Horovod on Gloo, TensorFlow 2.13"),
         System("horovod-fp16", PEER, HOROVOD, "horovod_tf", "fp16", "Horovod, Compression.fp16", alone=False),
-        System("horovod-loop", PEER, HOROVOD, "horovod_tf", "loop", "Horovod, 8 steps a traced call", alone=False),
+        System("horovod-loop", PEER, HOROVOD, "horovod_tf", "loop", "Horovod, 8 steps per traced call", alone=False),
         System("horovod-loop-fp16", PEER, HOROVOD, "horovod_tf", "loop-fp16", "the same, Compression.fp16", alone=False),
     )
 }

@@ -314,7 +314,7 @@ def _parts(where: str, systems: Mapping[str, Sequence[Mapping[str, Any]]]) -> st
     rest = total[0] - sum(processor for processor, _ in taken.values())
     rows = [["a step", *map(_ms, total)], [f"  {REST}", _ms(rest), "-"], *([f"  {name}", *map(_ms, both)] for name, both in taken.items())]
     rows += [[meaning, *map(_ms, _of_step(systems[system]))] for system, meaning in BOUNDS.items() if systems[system]]
-    return f"{where}, milliseconds a step\n{text.table(['', 'processor', 'duration'], rows)}"
+    return f"{where}, milliseconds per step\n{text.table(['', 'processor', 'duration'], rows)}"
 
 
 def _a_step(one: Mapping[str, Any], name: str, kind: int) -> float:

@@ -8,6 +8,7 @@ import functools
 import itertools
 import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from trainer.files import write_json
 from trainer.telemetry import Metrics
 
 WARM_UP = 0
+REPORT_EVERY_S = 1.0
 Progress = Callable[[str], None]
 
 
@@ -70,11 +72,12 @@ def measure(config: Config, published: Published, wanted: Wanted, progress: Prog
     for loaders in wanted.loaders:
         _, images = open_images(published, Path(os.devnull), config.data.image_size, 0, lambda *_: None, loaders)
         feeders[loaders] = Feeder(images["train"], chosen, [1], 0)
+    report = _seldom(progress)
     begun, of = itertools.count(1), 1 + wanted.passes * len(feeders)
 
     def timed(loaders: int, number: int) -> dict[str, float]:
         name = f"pass {next(begun)} of {of} ({'warm-up, ' if number == WARM_UP else ''}loaders: {loaders})"
-        show = functools.partial(_show, progress, name, len(chosen))
+        show = functools.partial(_show, report, name, len(chosen))
         spent = one_pass(config, feeders[loaders], len(chosen), number, show, vary)
         return {"loaders": loaders, "number": number, "images": len(chosen), **spent}
 
@@ -133,3 +136,16 @@ def one_pass(
 
 def _show(progress: Progress, name: str, images: int, finished: int) -> None:
     progress(f"{name}: {finished:,} of {images:,} images")
+
+
+def _seldom(progress: Progress) -> Progress:
+    """`progress`, once per `REPORT_EVERY_S`: writing a line takes time from the pass."""
+    last = -math.inf
+
+    def report(line: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= REPORT_EVERY_S:
+            last = time.monotonic()
+            progress(line)
+
+    return report

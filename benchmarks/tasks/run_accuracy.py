@@ -9,8 +9,9 @@ from ansible.utils.display import Display
 
 from benchmarks.analysis import accuracy, benchmark
 from benchmarks.analysis.accuracy import Row, Training
+from benchmarks.analysis.accuracy_plot import draw
 from benchmarks.analysis.benchmark import ROWS
-from control import command_line, plots, project, text
+from control import command_line, project, text
 from control.campaign import SUMMARY, Pace, check_name, measure, refuse_other, remaining
 from control.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
 from control.operator_variables import integer
@@ -162,17 +163,19 @@ def conclude(folder: Path, comparison: dict[str, Any]) -> str:
     cluster = next(filter(None, clusters), {"hosts": comparison["hosts"]})
     summary = {**{key: comparison[key] for key in (*KEPT, "command")}, "hosts": cluster["hosts"]}
     write_json(folder / SUMMARY, {**summary, "compared": accuracy.compared(rows)})
-    histories = {
-        row.trial.run(comparison["name"]): read_history(project.RUNS / row.trial.run(comparison["name"]) / "history.csv") for row in rows
-    }
-    if any(histories.values()):
-        plots.compare(histories, folder / "accuracy.png")
+    draw(rows, curves(rows, comparison["name"]), folder / "accuracy.png")
     pairs = [
         ("table", project.relative(folder / "table.md")),
         ("picture", project.relative(folder / "accuracy.png")),
         ("more seeds", comparison["more"]),
     ]
     return f"Test accuracy after {text.count(comparison['epochs'], 'epoch')}\n{table}\n\nNext\n{text.fields(pairs)}"
+
+
+def curves(rows: list[Row], name: str) -> dict[Training, list[float]]:
+    """Validation accuracy of every epoch, for runs that still exist."""
+    histories = {row.trial: read_history(project.RUNS / row.trial.run(name) / "history.csv") for row in rows}
+    return {training: [epoch["val_accuracy"] for epoch in history] for training, history in histories.items() if history}
 
 
 def shown(comparison: dict[str, Any], left: int) -> str:

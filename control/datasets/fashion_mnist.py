@@ -48,9 +48,9 @@ def locate(system: Path, kept: Path) -> Path:
     existing, reasons = _existing(system, kept), []
     if existing is not None:
         return existing
-    kept.parent.mkdir(parents=True, exist_ok=True)
     for fetch in (_from_debian, _from_keras):
         try:
+            kept.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=kept.parent.resolve(), prefix=".part-", ignore_cleanup_errors=True) as scratch:
                 folder = fetch(Path(scratch))
                 shutil.rmtree(kept, ignore_errors=True)

@@ -89,7 +89,7 @@ def link_rate(value: Any) -> str:
     """A rate as `tc` takes it (`1gbit`), or `none` for no limit."""
     rate = str(value).lower()
     if rate != "none" and not re.fullmatch(r"[1-9]\d*[kmg]?bit", rate):
-        raise ConfigError(f"link={value}: it must be none or a rate in bits a second, as in -e link=1gbit or link=100mbit")
+        raise ConfigError(f"link={value}: it must be none or a rate in bits per second, as in -e link=1gbit or link=100mbit")
     return rate
 
 

@@ -34,10 +34,10 @@ def replace(path, text, new=0o644):
 
 
 def parsed(path):
-    """What a JSON file holds; None if it is missing, torn or closed to us."""
+    """What a JSON file holds; None if it is missing or torn."""
     try:
         return json.loads(read(path))
-    except (OSError, ValueError):
+    except ValueError:
         return None
 
 

@@ -77,7 +77,8 @@ def versions(module, python, packages):
         answer = json.loads(out)
     except ValueError:
         answer = None
-    return answer if isinstance(answer, dict) else {"error": f"does not answer like Python: {out.strip()[:80]}"}
+    complete = isinstance(answer, dict) and {"python", "packages"} <= answer.keys()
+    return answer if complete else {"error": f"does not answer like Python: {out.strip()[:80]}"}
 
 
 def cpu_model():

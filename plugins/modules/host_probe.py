@@ -218,7 +218,11 @@ def python(module, path):
 
 def port(module, number, root):
     """Whether a port of the worker is free, held by one of our runs, or busy."""
-    claim = files.claim(os.path.join(root, "locks", f"{number}.json"))
+    try:
+        claim = files.claim(os.path.join(root, "locks", f"{number}.json"))
+    except OSError:
+        # Closed to this user: then the port itself says whether it is taken.
+        claim = None
     if claim and shutil.which("tmux") and lockstep_tmux.exists(module, claim["session"]):
         return {"number": number, "state": "held", "run": claim["run"], "session": claim["session"]}
     error = ports.taken(number)

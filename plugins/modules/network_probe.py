@@ -87,6 +87,11 @@ def main():
         },
         supports_check_mode=True,
     )
+    rank, hosts = module.params["rank"], module.params["hosts"]
+    if not 0 <= rank < len(hosts):
+        module.fail_json(msg=f"rank={rank}: there are {len(hosts)} hosts; give this host's place in them, from 0")
+    if len(module.params["nonce"]) < 16:
+        module.fail_json(msg=f"nonce={module.params['nonce']}: at least 16 characters; make a new random one for each run")
     module.exit_json(changed=False, **Probe(module.params).run())
 
 

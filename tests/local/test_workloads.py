@@ -54,12 +54,6 @@ def test_a_run_of_more_steps_continues_and_ends_like_one_that_took_them_at_once(
         assert summary["images_per_s"] == pytest.approx((144 + 6 * 20) / seconds, rel=0.01)
 
 
-def test_a_complete_run_is_evaluated_when_asked_again(project, pictures, straight):
-    again = train(project, pictures, "job-straight", 14, "evaluate=true")
-    assert "Nothing to do: 2 epochs are done already." in again.stdout
-    assert "job-straight on its test images" in again.stdout
-
-
 def test_training_lasts_from_its_beginning_to_the_end_and_states_are_saved_meanwhile(project, straight):
     phases = [record for record in chief_records(project.run("job-straight")) if record["kind"] == "phase"]
     begun = next(record["t"] for record in phases if record["phase"] == "training")
@@ -84,6 +78,12 @@ def test_steps_are_told_in_the_log_and_the_end_is_evaluated(project, straight):
     with (project.run("job-straight") / "evaluations.csv").open() as stream:
         (row,) = csv.DictReader(stream)
     assert (row["epoch"], row["split"], row["images"]) == ("2", "test", "60")
+
+
+def test_a_complete_run_is_evaluated_when_asked_again(project, pictures, straight):
+    again = train(project, pictures, "job-straight", 14, "evaluate=true")
+    assert "Nothing to do: 2 epochs are done already." in again.stdout
+    assert "job-straight on its test images" in again.stdout
 
 
 def test_the_whole_configuration_is_shown_and_nothing_is_done(project):

@@ -1,4 +1,4 @@
-"""The roles' variables: the same in defaults and argument specification."""
+"""The roles' variables: the same in defaults and argument specification, and to be found from the README."""
 
 from pathlib import Path
 
@@ -46,6 +46,13 @@ def test_defaults_are_of_the_specified_type(role):
     for key, option in options(role).items():
         if option["type"] in kinds:
             assert isinstance(option["default"], kinds[option["type"]]), key
+
+
+@pytest.mark.parametrize("role", ROLES, ids=name)
+def test_a_readme_leads_to_the_variables(role):
+    text = (role / "README.md").read_text(encoding="utf-8")
+    assert "(defaults/main.yml)" in text
+    assert "(meta/argument_specs.yml)" in text
 
 
 @pytest.mark.parametrize("role", ROLES, ids=name)

@@ -118,9 +118,17 @@ def _packages(engine: Engine | None, builds: bool) -> list[str]:
         LockstepError: packages are missing, and this machine does not use apt.
     """
     packages = lab_engine.missing_packages(engine, builds)
-    if packages and not lab_engine.may_install(platform.freedesktop_os_release()):
+    if packages and not lab_engine.may_install(_os_release()):
         raise LockstepError(NO_ENGINE if engine is None else f"the lab needs {', '.join(packages)}; install it and run lab.yml again")
     return packages
+
+
+def _os_release() -> dict[str, str]:
+    """os-release of this machine; empty where there is none."""
+    try:
+        return platform.freedesktop_os_release()
+    except OSError:
+        return {}
 
 
 def _recipe() -> list[bytes]:
@@ -129,7 +137,7 @@ def _recipe() -> list[bytes]:
 
 def _archives(images: list[str]) -> dict[str, Any]:
     """The sources of this machine's packages, from which the image takes its packages, too."""
-    release = platform.freedesktop_os_release()
+    release = _os_release()
     codename = release.get("VERSION_CODENAME", "")
     targets = lab_engine.apt_answer("apt-get", "indextargets", "--format", "$(REPO_URI)|$(RELEASE)|$(COMPONENT)")
     lines = lab.apt_settings(lab_engine.apt_answer("apt-config", "dump"))

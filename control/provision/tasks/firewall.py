@@ -16,8 +16,10 @@ class Firewall(Task):
         plan = self.arguments["plan"]
         more = [network(address) for address in self.arguments["allow"]]
         check_users(self.arguments["users"])
-        ports = provision.firewall_ports(plan["members"], plan["kind"])
-        shown = {} if plan["firewall"] or plan["state"] == "absent" else {"show": _warning(ports)}
+        removes = plan["state"] == "absent"
+        # What an inventory with a wrong port made must stay removable.
+        ports = [] if removes else provision.firewall_ports(plan["members"], plan["kind"])
+        shown = {} if plan["firewall"] or removes else {"show": _warning(ports)}
         return {"ansible_facts": {"provision": {**plan, "ports": ports, "allowed": [*plan["addresses"], *more]}}, **shown}
 
 

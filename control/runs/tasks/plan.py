@@ -10,8 +10,6 @@ from control.runs import launches, planning, run_results
 from control.task import Task
 from trainer.rundir import recorded
 
-FROM_RECORD = ("dataset", "code", "code_sha256")
-
 
 class Plan(Task):
     """Returns the facts `plan` and `cluster`."""
@@ -38,13 +36,14 @@ class Plan(Task):
         if command == "train" and not plan["complete"]:
             launches.check_job(plan["run"], recorded(Path(plan["folder"])))
         plan |= {"command": command, "typed": planning.typed(options, plan["run"])}
+        already = {"show_last": _already(plan)} if plan["complete"] else {}
+        # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
+        show = {} if waits(plan) else {"show": planning.shown(plan, self.task_vars["hostvars"])}
         if plan["complete"]:
             plan |= _trained_with(plan)
-        already = {"show_last": _already(plan)} if plan["complete"] else {}
         return {
             **already,
-            # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
-            **({} if waits(plan) else {"show": planning.shown(plan, self.task_vars["hostvars"])}),
+            **show,
             "ansible_facts": {"plan": plan, "cluster": plan["hosts"], "run_options": options, **self._broken(command)},
             **(_before_start(plan) if command in ("train", "doctor") and not plan["complete"] else {}),
         }
@@ -71,7 +70,7 @@ def _trained_with(plan: dict[str, Any]) -> dict[str, Any]:
     trained = recorded(Path(plan["folder"]))
     before = {host["name"]: host for host in trained["hosts"]}
     hosts = [{**before.get(host["name"], {}), **host} for host in plan["hosts"]]
-    return {"hosts": hosts, **{key: trained[key] for key in FROM_RECORD if key in trained}}
+    return {"hosts": hosts, "dataset": trained["dataset"], "code": trained["code"], "code_sha256": trained.get("code_sha256", "")}
 
 
 def _selftest(options: dict[str, Any]) -> dict[str, Any]:

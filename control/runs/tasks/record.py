@@ -29,7 +29,7 @@ class Record(Task):
         before = recorded(folder)
         under_way = {"run_under_way": plan["run"]} if project.is_users(folder) else {}
         if all(claim["running"] for claim in claims.values()):
-            return {**under_way, "before_start": None}
+            return {**under_way, "before_start": None, "ansible_facts": {"record": before}}
         facts = {name: claim["facts"] for name, claim in claims.items()}
         hosts = _hosts(plan["hosts"], facts, {host["name"]: host["threads"] for host in before.get("hosts", [])})
         # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.

@@ -1,11 +1,12 @@
 """Compression against none over several seeds: which trainings, the table, what is refused."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.analysis import accuracy, benchmark
+from benchmarks.analysis import accuracy, accuracy_plot, benchmark
 from benchmarks.analysis.accuracy import Row, Training
 from benchmarks.tasks import run_accuracy
 from control import project
@@ -185,3 +186,20 @@ def test_the_conclusion_writes_table_summary_and_picture(results):
     assert summary["hosts"][0]["cpu"] == "a processor"
     assert (folder / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     assert "0.5500" in (folder / "table.md").read_text()
+
+
+def test_a_deleted_run_leaves_its_row_and_no_curve(results):
+    made = run_accuracy.plan({"accuracy": "one"}, HOSTS)
+    folder = results / "results/one"
+    trainings = [Training("task_cnn", "packed", seed) for seed in (1, 2)]
+    for training in trainings:
+        run = finished(results, training)
+        accuracy.STORE.put(folder / "results.csv", run_accuracy.row_of(training, run))
+    shutil.rmtree(run)
+    assert list(run_accuracy.curves(accuracy.STORE.read(folder / "results.csv"), "one")) == trainings[:1]
+    run_accuracy.conclude(folder, made)
+    assert (folder / "accuracy.png").is_file()
+
+
+def test_every_method_has_a_colour():
+    assert len(accuracy_plot.COLOURS) >= len(accuracy.METHODS)

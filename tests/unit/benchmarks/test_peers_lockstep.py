@@ -31,7 +31,7 @@ MEASUREMENTS = [{"cell": cell, "workers": [{"result": one} for one in results]} 
 def test_parts_are_medians_and_what_is_left_is_tensorflows():
     (table,) = peers_results.parts(MEASUREMENTS)
     lines = table.splitlines()
-    assert lines[0] == "5 workers, links unlimited, milliseconds a step"
+    assert lines[0] == "5 workers, links unlimited, milliseconds per step"
     assert [line.split()[-2:] for line in lines[2:]] == [
         ["45.0", "130.0"],
         ["40.0", "-"],

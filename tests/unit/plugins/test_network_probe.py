@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 
-from tests.unit.fake_module import load
+from tests.unit.fake_module import Module, failed, load
 
 probe = load("network_probe")
 NONCE = "0123456789abcdef"
@@ -389,3 +389,19 @@ def test_large_packets_that_vanish_are_noticed():
     assert "mbit_s" not in found[0]["pairs"]["pi1"]
     assert found[1]["pairs"]["pi0"]["mtu_trouble"] is False
     assert found[1]["pairs"]["pi0"]["mbit_s"] > 10
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"rank": 2}, "rank=2: there are 2 hosts; give this host's place in them, from 0"),
+        ({"nonce": "short"}, "nonce=short: at least 16 characters; make a new random one for each run"),
+    ],
+)
+def test_refusals(monkeypatch, more, message):
+    given = {**params(0, cluster(2)), **more}
+    monkeypatch.setattr(probe, "AnsibleModule", lambda argument_spec, supports_check_mode: Module(**given))
+    assert failed(probe.main) == message

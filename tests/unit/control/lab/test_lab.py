@@ -56,8 +56,8 @@ def test_default_share_divides_the_machine_and_leaves_a_little(nodes, cores, sha
         ({"cpus": "0.3,0.2,", "nodes": 3}, "cpus=0.3,0.2,: it must lie between 0.1 and this machine's 2 cores, as in -e cpus=0.38"),
         ({"memory": "3gb"}, "memory=3gb: it must be a number with k, m or g, at least 256m, as in -e memory=3g"),
         ({"memory": "100m"}, "memory=100m: it must be a number with k, m or g, at least 256m, as in -e memory=3g"),
-        ({"link": "1gbyte"}, "link=1gbyte: it must be none or a rate in bits a second, as in -e link=1gbit or link=100mbit"),
-        ({"link": "0mbit"}, "link=0mbit: it must be none or a rate in bits a second, as in -e link=1gbit or link=100mbit"),
+        ({"link": "1gbyte"}, "link=1gbyte: it must be none or a rate in bits per second, as in -e link=1gbit or link=100mbit"),
+        ({"link": "0mbit"}, "link=0mbit: it must be none or a rate in bits per second, as in -e link=1gbit or link=100mbit"),
         ({"state": "gone"}, "state=gone: expected present or absent"),
         (
             {"image": "absent"},

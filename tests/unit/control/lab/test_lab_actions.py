@@ -127,6 +127,16 @@ def test_no_engine_and_no_apt(monkeypatch):
     assert str(caught.value) == lab_plan.NO_ENGINE
 
 
+def test_a_machine_without_os_release_is_not_one_of_apt(monkeypatch):
+    def missing():
+        raise FileNotFoundError("/etc/os-release")
+
+    monkeypatch.setattr(lab_plan.platform, "freedesktop_os_release", missing)
+    with pytest.raises(LockstepError) as caught:
+        lab_plan._packages(None, True)
+    assert str(caught.value) == lab_plan.NO_ENGINE
+
+
 def seen(labs=(), networks=(), images=()):
     return lab_plan.Seen(None, list(labs), [], list(networks), list(images))
 

@@ -369,6 +369,12 @@ def test_a_port_that_is_no_number_is_refused_before_the_firewall_needs_it():
         provision.check_workers([*members(1), {**members(2)[1], "port": "12345x", "direct_port": "12345x"}])
 
 
+def test_what_an_inventory_with_a_wrong_port_made_stays_removable():
+    plan = {"state": "absent", "members": [{**members(1)[0], "port": "12345x"}], "kind": "mounted", "firewall": True, "addresses": []}
+    facts = provision_firewall.Firewall({"plan": plan, "allow": [], "users": []}).act()["ansible_facts"]
+    assert facts["provision"]["ports"] == []
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -1,0 +1,31 @@
+"""Facts of runs that this command does not launch: those that train already, and complete ones."""
+
+import json
+
+import pytest
+
+from control.runs.tasks import plan as plan_task
+from control.runs.tasks.record import Record
+
+HOSTS = [{"name": "node1", "rank": 0, "threads": 3}, {"name": "node2", "rank": 1, "threads": 2}]
+RECORD = {"hosts": HOSTS, "dataset": {"folder_name": "ab"}, "code": "trainer-1.zip"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "cluster.json").write_text(json.dumps(RECORD))
+    return tmp_path
+
+
+def test_a_complete_run_is_evaluated_with_the_threads_and_the_code_it_was_trained_with(folder):
+    plan = {"folder": str(folder), "hosts": [{"name": "node1", "address": "10.0.0.9"}], "code_sha256": "of today's trainer"}
+    facts = plan_task._trained_with(plan)
+    assert facts["hosts"] == [{"name": "node1", "rank": 0, "threads": 3, "address": "10.0.0.9"}]
+    assert (facts["dataset"], facts["code"], facts["code_sha256"]) == (RECORD["dataset"], "trainer-1.zip", "")
+
+
+def test_a_run_that_trains_already_keeps_its_record(folder):
+    plan = {"run": "one", "folder": str(folder), "hosts": HOSTS, "changes": [], "resume": True}
+    claims = {host["name"]: {"running": True, "holder": None, "newest_state": 3, "newest_memory": 0, "damaged": []} for host in HOSTS}
+    returned = Record({"plan": plan, "claims": claims}).act()
+    assert returned["ansible_facts"]["record"]["hosts"] == HOSTS
