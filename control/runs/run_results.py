@@ -23,7 +23,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def concluded(folder: Path, verdicts: Sequence[Verdict], cancelled: bool = False) -> dict[str, Any]:
-    """summary.json of a run directory, with the state that its workers' verdicts make; `cancelled`: they were told to end."""
+    """summary.json of a run directory, with the state that its workers' verdicts give; `cancelled`: they were told to stop."""
     summary = {"workers": len(verdicts), **read_summary(folder)}
     summary["state"] = outcome.state(verdicts, summary["state"], cancelled)
     if "job" in recorded(folder).get("slurm", {}):

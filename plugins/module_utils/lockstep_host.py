@@ -18,6 +18,9 @@ print(json.dumps({"python": platform.python_version(), "packages": found, "execu
 """
 """For another Python (`-c`, then package names): prints its version, which of the packages it has, and its path."""
 
+SECURE_ACCESS = "/var/lib/glusterd/secure-access"
+"""GlusterFS daemons and mounts use TLS for management where this file exists."""
+
 
 def name():
     """This host's own name, for messages."""

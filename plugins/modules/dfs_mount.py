@@ -37,8 +37,7 @@ did: {type: list, returned: always, description: What was changed.}
 """
 
 KIND = "fuse.glusterfs"
-ACCESS = "/var/lib/glusterd/secure-access"
-"""File that switches TLS on."""
+ACCESS = host.SECURE_ACCESS
 FSTAB = "/etc/fstab"
 UNIT = "/etc/systemd/system/lockstep-dfs.service"
 UNIT_TEXT = """# Made by Lockstep.

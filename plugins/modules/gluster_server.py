@@ -34,8 +34,7 @@ did: {type: list, returned: always, description: What was changed.}
 """
 
 SETTINGS = "/etc/glusterfs/glusterd.vol"
-ACCESS = "/var/lib/glusterd/secure-access"
-"""File that switches TLS on."""
+ACCESS = host.SECURE_ACCESS
 RECORD = "/var/lib/lockstep/gluster.json"
 """What was changed here."""
 MAX_PORT = re.compile(r"^(\s*option\s+max-port\s+)(\d+)", re.MULTILINE)

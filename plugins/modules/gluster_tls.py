@@ -40,7 +40,7 @@ certificate: {type: str, returned: state=certificate, description: This host's c
 FOLDER = "/etc/ssl"
 LINKS = "/usr/lib/ssl"
 """Where Debian's GlusterFS looks for the files of FOLDER: links are made there."""
-ACCESS = "/var/lib/glusterd/secure-access"
+ACCESS = host.SECURE_ACCESS
 """File that makes GlusterFS use TLS between its daemons."""
 RECORD = "/var/lib/lockstep/tls.json"
 """Which certificates were made here."""
