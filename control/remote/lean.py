@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 
 from control.project import ROOT
 from trainer import records
@@ -34,10 +33,8 @@ def sends(module: str) -> bool:
     return (PLUGINS / "modules" / f"{module}.py").is_file()
 
 
-def execute(
-    action: ActionBase, module: str, arguments: dict[str, Any], task_vars: dict[str, Any], check_mode: bool = False
-) -> dict[str, Any]:
-    """What a module returns from the action's host.
+def execute(action: Any, module: str, arguments: dict[str, Any], check_mode: bool = False) -> dict[str, Any]:
+    """What a module returns from the host of an action, which has `task_vars`.
 
     Raises:
         AnsibleConnectionFailure: the host can't be reached.
@@ -45,8 +42,7 @@ def execute(
     """
     mark = f"lean-{secrets.token_hex(8)}:"
     sent = payload(module, arguments, mark, check_mode)
-    python = action._templar.template(interpreter(task_vars))
-    command = f"{shlex.quote(python)} -c '{LOADER}'"
+    command = f"{shlex.quote(python(action))} -c '{LOADER}'"
     completed = action._low_level_execute_command(command, in_data=sent, executable="/bin/sh")
     answers = [line for line in completed["stdout"].splitlines() if line.startswith(mark)]
     if not answers:
@@ -58,14 +54,14 @@ def execute(
         raise AnsibleActionFail(str(error)) from None
 
 
-def require(action: ActionBase, module: str, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+def require(action: Any, module: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """What a module returns from the action's host.
 
     Raises:
         AnsibleConnectionFailure: the host can't be reached.
         AnsibleActionFail: the module failed, or the host's Python returned no answer.
     """
-    returned = execute(action, module, arguments, task_vars)
+    returned = execute(action, module, arguments)
     if returned.get("failed"):
         raise AnsibleActionFail(str(returned["msg"]))
     return returned
@@ -81,8 +77,8 @@ def payload(module: str, arguments: dict[str, Any], mark: str, check_mode: bool)
     return zlib.compress((RUNTIME.read_text(encoding="utf-8") + "\n\n" + call).encode(), 9)
 
 
-def interpreter(task_vars: dict[str, Any]) -> str:
+def python(action: Any) -> str:
     """The host's Python: the inventory's, the one Ansible found, or `python3`."""
-    configured: str = task_vars.get("ansible_python_interpreter") or ""
-    discovered: str = task_vars.get("ansible_facts", {}).get("discovered_interpreter_python") or ""
-    return configured if configured and not configured.startswith("auto") else discovered or "python3"
+    configured: str = action.task_vars.get("ansible_python_interpreter") or ""
+    discovered: str = action.task_vars.get("ansible_facts", {}).get("discovered_interpreter_python") or ""
+    return str(action._templar.template(configured if configured and not configured.startswith("auto") else discovered or "python3"))

@@ -1,11 +1,10 @@
 """Look at a worker and fetch a run's files over the host's connection (local or SSH)."""
 
 import contextlib
-import itertools
+import functools
 import os
 import re
 import resource
-import secrets
 import shlex
 import shutil
 import tempfile
@@ -13,13 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
-from ansible.plugins.action import ActionBase
 
 from control.progress import Line
-from control.remote.tmux import SOCKET
+from control.remote.feed import Feed, HostUnreachable
+from control.remote.feed import Line as FeedLine
 from control.runs import admission, logs
 from trainer import files, records, sealed
 from trainer.errors import LockstepError
@@ -27,22 +26,16 @@ from trainer.records import read_history
 from trainer.rundir import prune, snapshots_policy
 from trainer.terminal import printable
 
-TMUX = f"tmux -L {SOCKET}"
-MARK = "=====lockstep====="
 STATE = re.compile(r"(.*/)?(state|memory)/step-\d+\.npz")
 LOOK = 4 * 2**20
 """Bytes of metrics.jsonl per look; the next look continues there."""
 FOLLOW_S = 0.5
-EXIT = 64 * 1024
+"""Between two checks while a worker is followed."""
 TAIL = 256 * 1024
 """Bytes at the end of worker.log that are searched for its last lines."""
 SNAPSHOT = re.compile(r"(.*/)?checkpoints/epoch-\d+\.keras")
 ATTEMPTS = 2
 """How often an invalid file is fetched: a file broken in transfer is intact the second time."""
-
-
-class HostUnreachable(Exception):
-    """The host can't be reached."""
 
 
 @dataclass
@@ -58,7 +51,7 @@ class Seen:
     heard: float | None
     """Age in seconds of the last record, by the worker's own clock; None while older records are still unread."""
     ahead: float
-    """Seconds by which the host's clock is ahead of this machine's, plus or minus half the duration of the look."""
+    """Seconds by which the host's clock is ahead of this machine's, less the time that the look took to arrive."""
     unclear: str = ""
     """Why an existing exit.json is invalid."""
     more: bool = False
@@ -69,16 +62,15 @@ class Seen:
 class Worker:
     """A worker's files on its host."""
 
-    action: ActionBase
+    action: Any
     run: str
     folder: str
     session: str
     say: Callable[[str], None] | None = None
     """Shows urgent messages; by default on their own line."""
-    _offset: int = field(default=0)
     _last: float | None = field(default=None)
+    _log_shown: bool = False
     _warned: set[str] = field(default_factory=set)
-    _log_offset: int = field(default=-1)
     _unfit: dict[tuple[str, float], int] = field(default_factory=dict)
     """How often a file with that modification time was fetched and found invalid."""
 
@@ -88,8 +80,23 @@ class Worker:
         folder = PurePosixPath(self.folder)
         return folder.name if folder.parent.name == "workers" else None
 
+    @functools.cached_property
+    def _metrics(self) -> Feed:
+        return Feed(self.action, self.folder, self.session, "metrics.jsonl", LOOK)
+
+    @functools.cached_property
+    def _log(self) -> Feed:
+        feed = Feed(self.action, self.folder, self.session, "worker.log", TAIL)
+        feed.skip()
+        return feed
+
+    def close(self) -> None:
+        """End what reads on the host."""
+        self._metrics.close()
+        self._log.close()
+
     def poll(self, latest: bool = False) -> Seen:
-        """Read new records.
+        """Look once, and read new records.
 
         Args:
             latest: if one look can't take all, take the end and not the beginning.
@@ -97,107 +104,86 @@ class Worker:
         Raises:
             HostUnreachable: the host can't be reached, or gives no valid answer.
         """
-        where = f"-c {LOOK}" if latest else f"-c +{self._offset + 1}"
-        ended = self._reading("exit.json", f"head -c {EXIT}")
-        asked = time.time()
-        news = self._reading("metrics.jsonl", f"tail {where}", LOOK)
-        clock, touched, news, alive, ended = self._parts(
-            "date +%s.%N", self._reading("metrics.jsonl", "stat -c %Y"), news, self._session(), ended
-        )
-        try:
-            now = float(clock)
-        except ValueError:
-            raise HostUnreachable(f"its clock reads {printable(clock, 80)}") from None
-        ahead = now - (asked + time.time()) / 2
-        new, more = self._records(news, latest)
-        heard = now - max(self._last, _seconds(touched)) if self._last is not None and not more else None
-        unclear, end = "", None
-        try:
-            end = records.end(ended) if ended.strip() else None
-        except LockstepError as error:
-            unclear = str(error)
-        return Seen(new, end, alive.strip() == "alive", heard, ahead, unclear, more)
+        if latest:
+            self._metrics.skip()
+        return self._seen(self._metrics.once(), latest)
+
+    def watch(self, timeout: float, every: float = 0.0) -> Seen | None:
+        """Wait for news, over one connection that stays open until `close`.
+
+        Args:
+            timeout: seconds after which to return None.
+            every: seconds between two looks at a worker that trains; its end is told at once.
+
+        Raises:
+            HostUnreachable: as `poll`; the next call connects again.
+        """
+        line = self._metrics.next(timeout, every)
+        return None if line is None else self._seen(line)
 
     def follow(self, show: Callable[[dict[str, Any]], None], check: Callable[[], None] = lambda: None) -> Seen:
-        """Poll until the worker ends, and return the last look.
+        """Watch until the worker ends, and return the last look.
 
         Args:
             show: called with every record.
-            check: called after every look while the worker is alive; raises to leave it.
+            check: called every half second while the worker is alive; raises to leave it.
 
         Raises:
             HostUnreachable: as `poll`.
         """
-        while True:
-            seen = self.poll()
-            for record in seen.records:
-                show(record)
-            if seen.exit is not None or not seen.alive:
-                return seen
-            check()
-            time.sleep(FOLLOW_S)
+        try:
+            while True:
+                seen = self.watch(FOLLOW_S)
+                for record in seen.records if seen else []:
+                    show(record)
+                if seen and (seen.exit is not None or not seen.alive):
+                    return seen
+                check()
+        finally:
+            self.close()
 
-    def _session(self) -> str:
-        """A command that prints `alive` if the worker's session exists."""
-        return f"{TMUX} has-session -t {shlex.quote('=' + self.session)} && echo alive"
+    def _seen(self, line: FeedLine, latest: bool = False) -> Seen:
+        new = self._records(line, latest)
+        heard = line.t - max(self._last, line.touched) if self._last is not None and not line.more else None
+        unclear, end = "", None
+        try:
+            end = records.end(line.exit) if line.exit.strip() else None
+        except LockstepError as error:
+            unclear = str(error)
+        return Seen(new, end, line.alive, heard, self._metrics.ahead, unclear, line.more and not latest)
 
-    def _reading(self, name: str, command: str, most: int = EXIT) -> str:
-        """A command that prints part of one of this worker's files; prints nothing for a link or for a file that would block."""
-        path = shlex.quote(f"{self.folder}/{name}")
-        return f"if [ -f {path} ] && [ ! -L {path} ]; then {command} {path} | head -c {most}; fi"
-
-    def _parts(self, *commands: str) -> list[str]:
-        """The output of several commands in one call, separated by a mark unique to this call."""
-        mark = f"{MARK}{secrets.token_hex(8)}"
-        script = f"{{ {f'; echo {mark}; '.join(commands)}; }} 2>/dev/null; true"
-        parts = [part.removeprefix("\n") for part in self._shell(script).split(mark)]
-        if len(parts) != len(commands):
-            raise HostUnreachable(f"it answers with {len(parts)} parts instead of {len(commands)}: {printable(parts[0], 200)}")
-        return parts
-
-    def _records(self, news: str, latest: bool) -> tuple[list[dict[str, Any]], bool]:
-        """Whole records, and whether there are more; a torn last line is read again next time."""
-        size = len(_bytes(news))
-        full = size >= LOOK
-        complete = news[: news.rfind("\n") + 1]
-        lines = complete.split("\n")[1 if latest and full else 0 :]
-        # Skip a line longer than a look.
-        self._offset += size if full and not complete else len(_bytes(complete))
+    def _records(self, line: FeedLine, latest: bool) -> list[dict[str, Any]]:
+        """The records in whole lines of metrics.jsonl."""
+        whole, _, torn = line.news.rpartition("\n")
+        lines = whole.split("\n")[1 if latest and line.begin else 0 :]
         new, others = records.metrics(lines)
-        if others or (full and not complete):
-            self._warn("records", f"metrics.jsonl: {max(others, 1):,} lines are not valid records and are skipped")
+        # A line longer than a look comes in pieces.
+        if others := others + bool(torn and line.more):
+            self._warn("records", f"metrics.jsonl: {others:,} lines are not valid records and are skipped")
         if new:
             self._last = new[-1]["t"]
-        return new, full and not latest
+        return new
 
     def last_lines(self, count: int = 20) -> list[str]:
         """The end of the current launch's part of worker.log."""
-        written = self._shell(f"{self._reading('worker.log', f'tail -c {TAIL}', TAIL)}; true")
-        return logs.shown(logs.of_last_launch(written.split("\n")))[-count:]
+        self._log.skip()
+        return logs.shown(logs.of_last_launch(self._log.once().news.split("\n")))[-count:]
 
-    def new_lines(self, count: int) -> tuple[list[str], bool]:
-        """What was added to worker.log since the last call, and whether the worker was alive before.
+    def new_lines(self, count: int, timeout: float) -> tuple[list[str], bool]:
+        """What was added to worker.log since the last call, and whether the worker may add more.
 
         Args:
             count: maximum number of the current launch's lines that the first call returns.
+            timeout: seconds to wait for them.
 
         Raises:
             HostUnreachable: the host can't be reached, or gives no valid answer.
         """
-        path, first = shlex.quote(f"{self.folder}/worker.log"), self._log_offset < 0
-        # A file that another launch replaced is read from its beginning.
-        begin = f"s > {TAIL} ? s - {TAIL} : 0" if first else f"s < {self._log_offset} ? 0 : {self._log_offset}"
-        size = f"s=0; b=0; if [ -f {path} ] && [ ! -L {path} ]; then s=$(stat -c %s {path}); b=$(({begin})); fi; echo $b"
-        alive, start, news = self._parts(self._session(), size, f"if [ $s -gt $b ]; then tail -c +$((b + 1)) {path} | head -c {TAIL}; fi")
-        if not re.fullmatch(r"[0-9]{1,18}", start.strip()):
-            raise HostUnreachable(f"it answers {printable(start, 80)} for the size of a file")
-        # What does not fit into one call comes with the next; so does the end of a line in progress.
-        full = len(_bytes(news)) >= TAIL
-        living = full or alive.strip() == "alive"
-        complete = news if not living or (full and "\n" not in news) else news[: news.rfind("\n") + 1]
-        self._log_offset = int(start) + len(_bytes(complete))
-        lines = complete.split("\n")
-        return (logs.shown(logs.of_last_launch(lines))[-count:] if first else logs.shown(lines)), living
+        line = self._log.next(timeout, 0.0)
+        if line is None:
+            return [], True
+        lines, first, self._log_shown = line.news.split("\n"), not self._log_shown, True
+        return (logs.shown(logs.of_last_launch(lines))[-count:] if first else logs.shown(lines)), line.alive or line.more
 
     def collect(self, into: Path, only: str | None = None, keep: bool = False, without: tuple[str, ...] = ()) -> list[str]:
         """Fetch new or changed files of the run directory, each whole or not at all.
@@ -295,11 +281,6 @@ def _print(message: str) -> None:
     line.print(message)
 
 
-def _bytes(output: str) -> bytes:
-    """What a host sent, before Ansible decoded it."""
-    return output.encode("utf-8", "surrogateescape")
-
-
 @contextlib.contextmanager
 def _at_most(size: int) -> Iterator[None]:
     """Limit file sizes meanwhile, whatever a host sends: the kernel kills a process that writes beyond."""
@@ -339,31 +320,26 @@ def _forget_old_snapshots(into: Path) -> None:
         prune(into, policy, read_history(into / "history.csv"))
 
 
-def _seconds(touched: str) -> float:
-    """When metrics.jsonl last changed, by its host's clock; a worker with a full disk can only touch it."""
-    return float(touched) if re.fullmatch(r"[0-9]{1,10}", touched.strip()) else 0.0
-
-
 def _same(path: Path, size: int, changed: float) -> bool:
     return path.is_file() and path.stat().st_size == size and abs(path.stat().st_mtime - changed) < 0.01
 
 
 def clear_marks(folder: Path) -> None:
-    """Forget the ends of an earlier launch's workers."""
-    for path in itertools.chain(folder.glob("ended-*"), folder.glob("failed-*")):
+    """Forget the failures of an earlier launch's workers."""
+    for path in folder.glob("failed-*"):
         path.unlink(missing_ok=True)
 
 
-def mark(folder: Path, end: Literal["ended", "failed"], host: str) -> None:
-    """Tell the watchers of the other hosts how this host's worker came to its end."""
+def mark_failed(folder: Path, host: str) -> None:
+    """Tell the watchers of the other hosts that this host's worker failed."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{end}-{host}").touch()
+    (folder / f"failed-{host}").touch()
 
 
-def since_mark(folder: Path, end: Literal["ended", "failed"], host: str) -> float | None:
-    """Seconds since another host's worker came to that end, or None."""
+def since_failure(folder: Path, host: str) -> float | None:
+    """Seconds since another host's worker failed, or None."""
     try:
-        ages = [time.time() - path.stat().st_mtime for path in folder.glob(f"{end}-*") if path.name != f"{end}-{host}"]
+        ages = [time.time() - path.stat().st_mtime for path in folder.glob("failed-*") if path.name != f"failed-{host}"]
     except FileNotFoundError:  # another command has just launched the run again
         return None
     return max(ages, default=None)

@@ -8,7 +8,8 @@ from ansible.errors import AnsibleActionFail
 
 from control import project
 from control.remote import lean
-from control.remote.remote import HostUnreachable, Worker
+from control.remote.feed import HostUnreachable
+from control.remote.remote import Worker
 from control.runs import evaluations
 from plugins.shared.action import Action
 from trainer import rundir
@@ -33,7 +34,7 @@ class ActionModule(Action):
         return {"changed": True, "show_last": evaluations.show(run, evaluated, pictures, rundir.marks(into))}
 
     def _evaluate(self, run: str, worker: Worker) -> None:
-        lean.execute(self, "tmux_session", {"name": worker.session, "state": "absent", "grace": 2}, self.task_vars)
+        lean.execute(self, "tmux_session", {"name": worker.session, "state": "absent", "grace": 2})
         self._low_level_execute_command(f"cd {shlex.quote(worker.folder)} && rm -f exit.json metrics.jsonl epoch-*.json", sudoable=False)
         seen = self.run_session(worker, lambda record: f"{record['phase']} {record['note']}".rstrip())
         if seen.exit is None or seen.exit["exit_code"] != DONE:

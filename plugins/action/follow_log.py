@@ -1,5 +1,6 @@
 """Show a worker's worker.log line by line, as it is written, until the worker ends."""
 
+import contextlib
 import os
 import time
 from typing import Any
@@ -7,10 +8,11 @@ from typing import Any
 from ansible.utils.display import Display
 
 from control.operator_variables import integer
-from control.remote.remote import HostUnreachable, Worker
+from control.remote.feed import HostUnreachable
+from control.remote.remote import Worker
 from plugins.shared.action import Action
 
-POLL_S = 1.0
+WAIT_S = 1.0
 
 
 class ActionModule(Action):
@@ -21,16 +23,16 @@ class ActionModule(Action):
         parent, count = os.getppid(), integer("lines", lines)
         worker = Worker(self, run_folder, folder, session)
         heard, lost, alive = time.monotonic(), False, True
-        # Without its parent the command was killed, and nobody reads.
-        while alive and os.getppid() == parent:
-            try:
-                news, alive = worker.new_lines(count)
-                heard, lost = time.monotonic(), False
-            except HostUnreachable as error:
-                news = [] if lost else [f"can't be reached: {error}"]
-                lost, alive = True, time.monotonic() - heard < float(silence)
-            for line in news:
-                Display().display(f"{host}: {line}")
-            if alive:
-                time.sleep(POLL_S)
+        with contextlib.closing(worker):
+            # Without its parent the command was killed, and nobody reads.
+            while alive and os.getppid() == parent:
+                try:
+                    news, alive = worker.new_lines(count, WAIT_S)
+                    heard, lost = time.monotonic(), False
+                except HostUnreachable as error:
+                    news = [] if lost else [f"can't be reached: {error}"]
+                    lost, alive = True, time.monotonic() - heard < float(silence)
+                    time.sleep(WAIT_S)
+                for line in news:
+                    Display().display(f"{host}: {line}")
         return {}

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from control.operator_variables import integer
-from control.remote.remote import HostUnreachable, Worker
+from control.remote.feed import HostUnreachable
+from control.remote.remote import Worker
 from control.runs import run_results, status
 from plugins.shared.action import Action
 

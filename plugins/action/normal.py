@@ -29,6 +29,6 @@ class ActionModule(Normal):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run the module that the task names."""
         if lean.sends(self._task.action):
-            result = ActionBase.run(self, tmp, task_vars)
-            return {**result, **lean.execute(self, self._task.action, self._task.args, task_vars or {}, bool(self._task.check_mode))}
+            result, self.task_vars = ActionBase.run(self, tmp, task_vars), task_vars or {}
+            return {**result, **lean.execute(self, self._task.action, self._task.args, bool(self._task.check_mode))}
         return dict(super().run(tmp, task_vars))

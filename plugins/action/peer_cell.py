@@ -8,12 +8,14 @@ from ansible.errors import AnsibleActionFail
 
 from benchmarks.analysis import peers
 from control.remote import checked_code, lean
-from control.remote.remote import MARK, TMUX
+from control.remote.tmux import SOCKET
 from control.runs import cluster, logs
 from plugins.shared.action import Action
 from trainer import records
 from trainer.files import write_json
 
+TMUX = f"tmux -L {SOCKET}"
+MARK = "=====lockstep====="
 AFTER_S = 60
 """How long to wait for an answer after the program's own deadline."""
 
@@ -25,14 +27,14 @@ class ActionModule(Action):
         """Start, wait, fetch; the session is always ended."""
         rank = cluster.rank(cell["hosts"], host)
         script = peers.start_script(_job(cell, rank, host, folder, paths))
-        lean.require(self, "worker_files", {"files": [{"path": f"{folder}/run.sh", "content": script, "mode": "0750"}]}, self.task_vars)
+        lean.require(self, "worker_files", {"files": [{"path": f"{folder}/run.sh", "content": script, "mode": "0750"}]})
         try:
             start = {"name": session, "argv": ["bash", "run.sh"], "chdir": folder}
-            if not lean.require(self, "tmux_session", start, self.task_vars)["changed"]:
+            if not lean.require(self, "tmux_session", start)["changed"]:
                 raise AnsibleActionFail(f"{host}: session {session} is left of another cell; see tmux ls there")
             end = self._wait(folder, session, int(cell["deadline"]) + AFTER_S)
         finally:
-            lean.require(self, "tmux_session", {"name": session, "state": "absent", "grace": 2}, self.task_vars)
+            lean.require(self, "tmux_session", {"name": session, "state": "absent", "grace": 2})
         write_json(Path(cell["out"]) / f"{rank}.json", {"host": host, "rank": rank, **end})
         return {}
 

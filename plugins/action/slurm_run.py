@@ -13,7 +13,8 @@ from ansible.errors import AnsibleActionFail
 from control import text
 from control.progress import Line, Progress
 from control.remote import lean
-from control.remote.remote import HostUnreachable, Worker
+from control.remote.feed import HostUnreachable
+from control.remote.remote import Worker
 from control.runs import launches, logs, outcome, run_results
 from control.runs.outcome import Verdict
 from plugins.shared.action import Action
@@ -85,7 +86,7 @@ class ActionModule(Action):
             {"path": f"{self.job}/config.yml", "content": self.plan["config_yaml"]},
             {"path": f"{self.job}/train.sbatch", "content": script, "mode": "0750"},
         ]
-        lean.require(self, "worker_files", {"files": files}, self.task_vars)
+        lean.require(self, "worker_files", {"files": files})
         # Files of an earlier job of the run: its nodes may have been others.
         self._shell(f"rm -f {shlex.quote(self.job)}/workers/*/exit.json {shlex.quote(self.job)}/workers/*/metrics.jsonl", "rm")
         number = self._shell(f"sbatch --parsable {shlex.quote(self.job)}/train.sbatch", "sbatch").strip().partition(";")[0]

@@ -9,7 +9,8 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from benchmarks.analysis.benchmark import CODE
 from control.children import heeding_signals
 from control.remote import lean
-from control.remote.remote import HostUnreachable, Worker
+from control.remote.feed import HostUnreachable
+from control.remote.remote import Worker
 from control.remote.shared_folder import Item, SharedFolder
 from control.remote.upload import with_progress
 from control.runs import outcome
@@ -54,7 +55,7 @@ class ActionModule(Action):
             {"path": f"{self.folder}/config.yml", "content": self.bench["config_yaml"]},
             {"path": f"{self.folder}/run_worker.sh", "content": script, "mode": "0750"},
         ]
-        lean.require(self, "worker_files", {"files": files}, self.task_vars)
+        lean.require(self, "worker_files", {"files": files})
         if self.bench["snapshot"]:
             with_progress(self, "the snapshot", self.host).file(Path(self.bench["snapshot"]), f"{self.folder}/model.keras")
 
@@ -70,7 +71,7 @@ class ActionModule(Action):
             raise AnsibleActionFail(failure(self.host, seen.exit, worker.last_lines()))
 
     def _leave(self, session: str) -> None:
-        lean.execute(self, "tmux_session", {"name": session, "state": "absent", "grace": GRACE_S}, self.task_vars)
+        lean.execute(self, "tmux_session", {"name": session, "state": "absent", "grace": GRACE_S})
         parent = shlex.quote(str(PurePosixPath(self.folder).parent))
         self._shell(f"rm -rf {shlex.quote(self.folder)} && if [ -d {parent} ]; then rmdir --ignore-fail-on-non-empty {parent}; fi")
 

@@ -12,7 +12,8 @@ from ansible.errors import AnsibleConnectionFailure
 from control import project
 from control.progress import Line, Progress
 from control.remote import lean
-from control.remote.remote import HostUnreachable, Seen, Worker, mark, since_mark
+from control.remote.feed import HostUnreachable
+from control.remote.remote import Seen, Worker, mark_failed, since_failure
 from control.runs import choices, launches, outcome
 from control.runs.outcome import Verdict
 from plugins.shared.action import Action
@@ -20,10 +21,15 @@ from trainer import records
 from trainer.errors import DONE
 from trainer.watchdog import WAITING
 
-POLL_S = 1.0
-OTHERS_POLL_S = 3.0
-MOMENT_S = 0.2
-"""Between two looks at whether another worker has ended."""
+EVERY_S, OTHERS_EVERY_S = 1.0, 5.0
+"""Between two messages from the chief's host, and from each other host, while they train."""
+MOMENT_S = 0.5
+"""Between two looks at whether another worker has failed."""
+AGAIN_S = 1.0
+"""Before the next try to reach a host."""
+COLLECT_S = 15.0
+COLLECTING = 0.02
+"""Share of the time in which the chief's files are fetched during training, which delays its steps."""
 OTHERS_GRACE_S = 25.0
 
 
@@ -31,7 +37,7 @@ class ActionModule(Action):
     """Never fails itself: returns `verdict`, from which `conclude_run` derives the run's outcome."""
 
     def act(self, **arguments: Any) -> dict[str, Any]:
-        """Poll until the worker is done, failed, silent or unreachable (or under way, if detached)."""
+        """Watch until the worker is done, failed, silent or unreachable (or under way, if detached)."""
         self.arguments = arguments
         self.host, self.rank = arguments["host"], int(arguments["rank"])
         self.local, self.quiet = Path(arguments["local"]), bool(arguments.get("quiet"))
@@ -40,51 +46,42 @@ class ActionModule(Action):
         self.line = Line(every=1e9)
         self.worker.say = self.line.print if self.rank == 0 else None
         self.progress = Progress(self.line, arguments["counts"], self.quiet)
-        self.heard_at = time.monotonic()
+        self.heard_at = self.answered_at = time.monotonic()
         self.parent = os.getppid()
-        self.phase, self.step, self.trained, self.collected = "starting", 0, False, 0.0
+        self.phase, self.step, self.trained, self.collect_at = "starting", 0, False, 0.0
         self.complaint = ""
         self.phases_began: dict[str, float] = {}
-        self.more = False
         return {"launched_at": launches.launched_at(arguments["local"]), "verdict": self._until_end().to_dict()}
 
     def _until_end(self) -> Verdict:
         verdict = None
-        while verdict is None:
-            verdict, more = self._once(), self.more
-            if verdict is None and os.getppid() != self.parent:
-                # The command was killed: the next watcher must not find a second one that writes.
-                return self._verdict("running")
-            if verdict is None and not more:
-                self._pause()
-        self._mark_end(verdict.state)
+        with contextlib.closing(self.worker):
+            while verdict is None:
+                verdict = self._once()
+                if verdict is None and os.getppid() != self.parent:
+                    # The command was killed: the next watcher must not find a second one that writes.
+                    return self._verdict("running")
+        self._mark_failure(verdict.state)
         self.line.end()
         self._collect(last=True)
         return verdict
 
-    def _mark_end(self, state: str) -> None:
-        # Without a mark the others only take longer to notice.
-        with contextlib.suppress(OSError):
-            if state in ("done", "preempted"):
-                mark(self.marks, "ended", self.host)
-            elif state not in ("running", "unreachable"):
-                mark(self.marks, "failed", self.host)
-
-    def _pause(self) -> None:
-        """Wait for the next poll; only a moment once another worker has ended, since all end at the same step."""
-        deadline = time.monotonic() + (POLL_S if self.rank == 0 else OTHERS_POLL_S)
-        while True:
-            time.sleep(MOMENT_S)
-            if time.monotonic() >= deadline or since_mark(self.marks, "ended", self.host) is not None:
-                return
+    def _mark_failure(self, state: str) -> None:
+        if state not in ("done", "preempted", "running", "unreachable"):
+            # Without a mark the others only take longer to notice.
+            with contextlib.suppress(OSError):
+                mark_failed(self.marks, self.host)
 
     def _once(self) -> Verdict | None:
         try:
-            seen = self.worker.poll()
+            seen = self.worker.watch(MOMENT_S, EVERY_S if self.rank == 0 else OTHERS_EVERY_S)
         except (HostUnreachable, OSError) as error:
-            self.more = False
+            time.sleep(AGAIN_S)
             return self._unreachable(f"{self.host} can't be reached: {error}")
-        self.more = seen.more
+        if seen is None:
+            silence = time.monotonic() - self.answered_at
+            return self._unreachable(f"{self.host} can't be reached: no answer for {silence:.0f} s") or self._abandoned()
+        self.answered_at = time.monotonic()
         if seen.records:
             self.heard_at = time.monotonic()
             self._note_phases(seen)
@@ -115,11 +112,11 @@ class ActionModule(Action):
 
     def _unreachable(self, message: str) -> Verdict | None:
         # Never because another failed: that one probably failed because it lost this host, and nothing can be ended here.
-        silent = time.monotonic() - self.heard_at > float(self.arguments["silence"])
+        silent = time.monotonic() - self.answered_at > float(self.arguments["silence"])
         return self._verdict("unreachable", message=message) if silent else None
 
     def _abandoned(self) -> Verdict | None:
-        age = since_mark(self.marks, "failed", self.host)
+        age = since_failure(self.marks, self.host)
         if age is not None and age > OTHERS_GRACE_S:
             return self._end_it("ended", "ended because another worker failed", by_us=True)
         return None
@@ -128,7 +125,7 @@ class ActionModule(Action):
         verdict = self._verdict(state, message=message, lines=True, ended_by_us=by_us)
         arguments = {"name": self.arguments["session"], "state": "absent", "grace": 2}
         try:
-            lean.execute(self, "tmux_session", arguments, self.task_vars)
+            lean.execute(self, "tmux_session", arguments)
         except AnsibleConnectionFailure as error:
             return dataclasses.replace(verdict, message=f"{message}; its session could not be ended: {error}")
         return verdict
@@ -156,8 +153,6 @@ class ActionModule(Action):
                 self.progress.show(self.host, record)
             if self.rank == 0:
                 choices.keep_of(self.local, record)
-            if record["kind"] == "epoch" and not self.quiet:
-                self.collected = 0.0
         if self.rank == 0:
             self._collect()
 
@@ -168,14 +163,13 @@ class ActionModule(Action):
                 self.phases_began.setdefault(record["phase"], float(record["t"]) - seen.ahead)
 
     def _collect(self, last: bool = False) -> None:
-        """Fetch the chief's whole run directory, the others' own folders; at most every 15 s between epochs.
+        """Fetch the chief's whole run directory, at the end also the others' own folders.
 
         A trial is left alone while it is measured, and its weights are not fetched.
         """
-        trial = not project.is_users(self.local)
-        if not last and (trial or time.monotonic() - self.collected < 15):
+        trial, begun = not project.is_users(self.local), time.monotonic()
+        if not last and (trial or begun < self.collect_at):
             return
-        self.collected = time.monotonic()
         try:
             without = ("checkpoints", "state", "memory") if trial else ()
             self.worker.collect(self.local, None if self.rank == 0 else f"workers/{self.host}", without=without)
@@ -183,3 +177,5 @@ class ActionModule(Action):
             if str(error) != self.complaint:
                 self.line.print(f"[WARNING] {self.host}: results could not be collected: {error}")
             self.complaint = str(error)
+        ended = time.monotonic()
+        self.collect_at = ended + max(COLLECT_S, (ended - begun) / COLLECTING)

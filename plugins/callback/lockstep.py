@@ -27,6 +27,10 @@ extends_documentation_fragment:
 """
 
 
+LASTING = ("watch_run", "follow_log")
+"""Tasks that last as long as a training."""
+QUIET_S = 0.1
+"""Between two looks at whether they have ended. Ansible's default of 1 ms takes a tenth of a core from workers on this machine."""
 PATIENT = (2, 3)
 """Further Ctrl-C that have no effect: the first is being handled."""
 
@@ -42,6 +46,7 @@ class CallbackModule(Default):
         """Record facts that only the main process can know."""
         super().__init__()
         self._main = os.getpid()
+        self._poll_interval = constants.DEFAULT_INTERNAL_POLL_INTERVAL
         self._run_under_way = self._if_interrupted = self._before_start = self._launch = None
         self._interrupts = 0
         self._stage = ""
@@ -126,6 +131,7 @@ class CallbackModule(Default):
             self._stage = play.get_name().strip()
 
     def v2_playbook_on_task_start(self, task, is_conditional):
+        constants.DEFAULT_INTERNAL_POLL_INTERVAL = QUIET_S if task.action in LASTING else self._poll_interval
         if self._wordy:
             super().v2_playbook_on_task_start(task, is_conditional)
         elif self._stage and self._runs(task):

@@ -49,7 +49,7 @@ class Action(ActionBase):
     def run_session(self, worker: Worker, shown: Callable[[dict[str, Any]], str], check: Callable[[], None] = lambda: None) -> Seen:
         """Run `run_worker.sh` in a worker's tmux session to its end, its phases on a progress line; see `Worker.follow`."""
         start = {"name": worker.session, "argv": ["bash", "run_worker.sh"], "chdir": worker.folder}
-        lean.require(self, "tmux_session", start, self.task_vars)
+        lean.require(self, "tmux_session", start)
         line = Line()
         try:
             return worker.follow(lambda record: line.update(shown(record)) if record["kind"] == "phase" else None, check)

@@ -17,8 +17,8 @@ from benchmarks.analysis.peers import SYSTEMS, Cell, Settings, Wanted
 from benchmarks.analysis.peers_results import Results, Row
 from benchmarks.tasks import conclude_peers, judge_peers, plan_peers
 from control.campaign import Pace, check_name, measure, remaining
-from control.remote.remote import MARK
 from plugins.action import peer_cell, peer_link
+from plugins.action.peer_cell import MARK
 from tests.unit.conftest import ROOT, load_file
 from trainer import config as configs
 from trainer.errors import ConfigError, LockstepError

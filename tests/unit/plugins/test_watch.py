@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from control.progress import Progress
+from control.remote.feed import HostUnreachable
 from plugins.action.watch_run import ActionModule
 
 
@@ -36,12 +37,25 @@ def test_phase_and_step_are_those_of_the_last_records():
     assert (watch.phase, watch.step) == ("saving", 40)
 
 
-def test_a_host_that_is_lost_while_records_are_waiting_is_polled_after_a_pause():
-    def poll():
-        raise OSError("gone")
+def test_a_host_that_is_lost_is_tried_again_after_a_pause(monkeypatch):
+    def lost(*_):
+        raise HostUnreachable("gone")
 
-    watch = ActionModule.__new__(ActionModule)
-    watch.host, watch.more, watch.worker, watch.heard_at = "pi3", True, SimpleNamespace(poll=poll), time.monotonic()
-    watch.arguments, watch._abandoned = {"silence": 60}, lambda: None
+    watch, pauses = ActionModule.__new__(ActionModule), []
+    monkeypatch.setattr("plugins.action.watch_run.time.sleep", pauses.append)
+    watch.host, watch.rank, watch.worker, watch.arguments = "pi3", 1, SimpleNamespace(watch=lost), {"silence": 60}
+    watch.answered_at = time.monotonic()
     assert watch._once() is None
-    assert not watch.more
+    assert pauses == [1.0]
+    watch.answered_at -= 90
+    verdict = watch._once
+    watch.heard_at, watch.phase, watch.step, watch.phases_began = watch.answered_at, "training", 7, {}
+    assert (verdict().state, verdict().message) == ("unreachable", "pi3 can't be reached: gone")
+
+
+def test_a_host_that_answers_nothing_is_unreachable_after_its_silence():
+    watch = ActionModule.__new__(ActionModule)
+    watch.host, watch.rank, watch.worker, watch.arguments = "pi3", 1, SimpleNamespace(watch=lambda *_: None), {"silence": 60}
+    watch.answered_at = watch.heard_at = time.monotonic() - 90
+    watch.phase, watch.step, watch.phases_began = "training", 7, {}
+    assert watch._once().message == "pi3 can't be reached: no answer for 90 s"

@@ -3,38 +3,23 @@
 import json
 import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ansible.errors import AnsibleError
 
 from control import progress
 from control.remote import remote
-from control.remote.remote import HostUnreachable, Worker
+from control.remote.feed import HostUnreachable
+from control.remote.remote import Worker
 from control.runs import admission
+from tests.unit import hosts
 from trainer import records
 from trainer.errors import LockstepError
 from trainer.telemetry import Metrics
 
 HISTORY = ",".join(records.HISTORY) + "\n1,0.5,0.5,0.5,0.5,0.1,1,100\n"
 NUMBERS = {"loss": 0.5, "accuracy": 0.5, "images_per_s": 100.0, "input_wait": 0.0, "seconds": 1.0}
-
-
-def execute(command, sudoable, executable):
-    """A command on the node, which is this machine."""
-    done = subprocess.run([executable, "-c", command], capture_output=True, check=False, timeout=20)
-    return {"rc": done.returncode, "stdout": done.stdout.decode("utf-8", "surrogateescape"), "stderr": ""}
-
-
-def fetch(source, target):
-    """A file of the node, as Ansible's connections bring it."""
-    try:
-        shutil.copyfile(source, target)
-    except OSError as error:
-        raise AnsibleError(f"failed to transfer file to {target}: {error}") from error
 
 
 @pytest.fixture
@@ -51,9 +36,7 @@ def node(tmp_path, warned):
     there, here = tmp_path / "there", tmp_path / "project" / "runs" / "my-run"
     (there / "workers/pi1").mkdir(parents=True)
     (there / "history.csv").write_text(HISTORY)
-    connection = SimpleNamespace(fetch_file=fetch, transport="ssh")
-    action = SimpleNamespace(_low_level_execute_command=execute, _connection=connection)
-    return Worker(action, str(there), str(there / "workers/pi1"), "s"), there, here
+    return Worker(hosts.action(), str(there), str(there / "workers/pi1"), "s"), there, here
 
 
 def written(folder):

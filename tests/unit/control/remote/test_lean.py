@@ -85,7 +85,7 @@ def test_wrong_arguments_are_refused_as_by_ansible(arguments, message):
     assert answer("tmux_session", arguments) == {"failed": True, "msg": message}
 
 
-def action(stdout="", stderr="", code=0, seen=None):
+def action(stdout="", stderr="", code=0, seen=None, variables=None):
     """An action whose host answers so."""
 
     def execute(command, **options):
@@ -93,12 +93,12 @@ def action(stdout="", stderr="", code=0, seen=None):
             seen.append((command, options))
         return {"stdout": stdout, "stderr": stderr, "rc": code}
 
-    return SimpleNamespace(_low_level_execute_command=execute, _templar=Templar(loader=DataLoader()))
+    return SimpleNamespace(_low_level_execute_command=execute, _templar=Templar(loader=DataLoader()), task_vars=variables or {})
 
 
 def test_a_host_without_python_gets_a_plain_message():
     with pytest.raises(AnsibleActionFail, match=r"tmux_session got no answer \(exit code 127\): sh: python3: not found"):
-        lean.execute(action(stderr="sh: python3: not found\n", code=127), "tmux_session", {}, {})
+        lean.execute(action(stderr="sh: python3: not found\n", code=127), "tmux_session", {})
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,6 @@ def test_a_host_without_python_gets_a_plain_message():
 def test_the_hosts_own_python_is_used(variables, python):
     seen = []
     with pytest.raises(AnsibleActionFail):
-        lean.execute(action(seen=seen), "tmux_session", {}, variables)
+        lean.execute(action(seen=seen, variables=variables), "tmux_session", {})
     assert seen[0][0] == f"{python} -c '{lean.LOADER}'"
     assert zlib.decompress(seen[0][1]["in_data"]).startswith(b'"""Replaces `ansible.module_utils.basic`')

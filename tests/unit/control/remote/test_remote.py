@@ -4,16 +4,17 @@ import errno
 import os
 import re
 import shutil
-import subprocess
-from types import SimpleNamespace
 
 import pytest
 from ansible.utils.display import Display
 
 from control.remote.remote import Worker
+from tests.unit import hosts
 from tests.unit.samples import flip_a_bit, read_state, write_state
 from trainer.records import HISTORY
 
+WAIT = 10.0
+"""Seconds within which a host answers."""
 JOINING = {"kind": "phase", "phase": "joining", "note": ""}
 
 
@@ -26,12 +27,6 @@ def history(*epochs):
 @pytest.fixture
 def worker(tmp_path):
     """A worker whose host is this machine."""
-
-    def execute(command, sudoable, executable):
-        done = subprocess.run([executable, "-c", command], capture_output=True, text=True, errors="surrogateescape", check=False)
-        return {"rc": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
-
-    connection = SimpleNamespace(fetch_file=shutil.copyfile, transport="ssh")
     remote = tmp_path / "there"
     for name, text in {
         "history.csv": history(1),
@@ -43,10 +38,23 @@ def worker(tmp_path):
         (remote / name).parent.mkdir(parents=True, exist_ok=True)
         (remote / name).write_text(text)
     write_state(remote / "state" / "step-1.npz")
-    made = Worker(
-        SimpleNamespace(_low_level_execute_command=execute, _connection=connection), str(remote), str(remote / "workers/pi1"), "s"
-    )
-    return made, remote, tmp_path / "here"
+    made = Worker(hosts.action(), str(remote), str(remote / "workers/pi1"), "s")
+    yield made, remote, tmp_path / "here"
+    made.close()
+
+
+@pytest.fixture
+def alive(tmp_path, monkeypatch):
+    """The process of the worker's session."""
+    process = hosts.session(tmp_path, monkeypatch)
+    yield process
+    end(process)
+
+
+def end(process):
+    """End a worker's process."""
+    process.kill()
+    process.wait()
 
 
 def test_what_is_new_is_fetched_once(worker):
@@ -119,34 +127,35 @@ def test_a_hosts_clock_is_compared_with_this_machines(worker):
     assert (seen.exit["ended_at"], seen.records, seen.alive) == (5.0, [{"t": 1.0, **JOINING}], False)
 
 
-def test_new_lines_of_a_log_come_once_and_whole(worker, monkeypatch):
+def test_new_lines_of_a_log_come_once_and_whole(worker, alive):
     made, remote, _ = worker
     log = remote / "workers/pi1/worker.log"
     log.write_text("=== launch 1\nold\n=== launch 2, now\n" + "".join(f"line {number}\n" for number in range(5)) + "torn")
-    monkeypatch.setattr(made, "_session", lambda: "echo alive")
-    assert made.new_lines(3) == (["line 2", "line 3", "line 4"], True)
-    assert made.new_lines(3) == ([], True)
+    assert made.new_lines(3, WAIT) == (["line 2", "line 3", "line 4"], True)
     with log.open("a") as stream:
         stream.write(" ü no more\nnext")
-    assert made.new_lines(3) == (["torn ü no more"], True)
-    log.write_text("another file\n")
-    assert made.new_lines(3) == (["another file"], True)
+    assert made.new_lines(3, WAIT) == (["torn ü no more"], True)
+    log.write_text("another\n")
+    assert made.new_lines(3, WAIT) == (["another"], True)
     with log.open("a") as stream:
         stream.write("the last words")
-    monkeypatch.setattr(made, "_session", lambda: "true")
-    assert made.new_lines(3) == (["the last words"], False)
+    end(alive)
+    news = [made.new_lines(3, WAIT)]
+    while news[-1][1]:
+        news.append(made.new_lines(3, WAIT))
+    assert [lines for lines, _ in news if lines] == [["the last words"]]
 
 
 def test_a_log_of_any_length_is_shown_to_its_end(worker, monkeypatch):
     made, remote, _ = worker
     monkeypatch.setattr("control.remote.remote.TAIL", 1000)
     lines = [f"line {number} ü" for number in range(500)]
-    assert made.new_lines(3) == ([], False)
+    assert made.new_lines(3, WAIT) == ([], False)
     (remote / "workers/pi1/worker.log").write_text("\n".join(lines))
-    shown, alive = [], True
-    while alive:
-        new, alive = made.new_lines(3)
-        shown += new
+    shown, last = [], ""
+    while last != lines[-1][-len(last) :] or not last:
+        shown += made.new_lines(3, WAIT)[0]
+        last = shown[-1] if shown else ""
     assert "".join(shown) == "".join(lines)
 
 
@@ -254,24 +263,22 @@ def test_the_last_lines_are_those_of_the_present_launch(worker):
     assert made.last_lines(3) == ["line 27", "line 28", "line 29"]
 
 
-def test_a_worker_is_followed_until_it_ends(worker, monkeypatch):
+def test_a_worker_is_followed_until_it_ends(worker, alive):
     made, remote, _ = worker
-    shown, pauses = [], []
+    shown, checks = [], []
 
-    def pause(seconds):
-        pauses.append(seconds)
+    def check():
+        checks.append(1)
         (remote / "workers/pi1/exit.json").write_text('{"exit_code": 0, "ended_at": 2.0}')
 
-    monkeypatch.setattr("control.remote.remote.time.sleep", pause)
-    monkeypatch.setattr(made, "_session", lambda: "echo alive")
-    assert made.follow(shown.append).exit["exit_code"] == 0
-    assert (shown, len(pauses)) == ([{"t": 1.0, **JOINING}], 1)
+    assert made.follow(shown.append, check).exit["exit_code"] == 0
+    assert shown == [{"t": 1.0, **JOINING}]
+    assert checks
 
 
-def test_a_worker_is_left_when_the_check_raises(worker, monkeypatch):
+def test_a_worker_is_left_when_the_check_raises(worker, alive):
     def check():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(worker[0], "_session", lambda: "echo alive")
     with pytest.raises(KeyboardInterrupt):
         worker[0].follow(print, check)

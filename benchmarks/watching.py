@@ -1,0 +1,65 @@
+"""What watching costs a training: images/s with `train.yml` until its end, and with `detach=true`, in alternating rounds.
+
+    .venv/bin/python benchmarks/watching.py [--rounds 5] [ansible-playbook arguments, with -e epochs=N]
+
+A detached training is left alone until it must have ended, by the time that the watched one of its round took; then the same command
+collects it. Compared are the epochs from the second on, in which nobody watched a detached training.
+"""
+
+import csv
+import statistics
+import time
+from pathlib import Path
+
+from benchmarks import script
+from benchmarks.launch_time import delete, play
+from benchmarks.script import ROOT
+
+SPARE = 1.15
+"""A detached training is given this many times the seconds of the watched one."""
+
+
+def main() -> None:
+    """Measure and print."""
+    arguments, more = script.parser(__doc__, rounds=5).parse_known_args()
+    rounds = []
+    for number in range(arguments.rounds + 1):
+        rounds.append(measured(f"watching-{number}", more))
+        print(
+            f"{'warm-up' if number == 0 else f'round {number}'}: {'  '.join(f'{name} {rate:,.0f}' for name, rate in rounds[-1].items())}",
+            flush=True,
+        )
+    for name in ("watched", "detached"):
+        rates = [each[name] for each in rounds[1:]]
+        print(f"{statistics.median(rates):8,.0f} images/s ({min(rates):,.0f} to {max(rates):,.0f})  {name}")
+    ratios = [each["watched"] / each["detached"] for each in rounds[1:]]
+    print(f"{statistics.median(ratios):8.1%} ({min(ratios):.1%} to {max(ratios):.1%})  of detached, median of the rounds' ratios")
+
+
+def measured(run: str, more: list[str]) -> dict[str, float]:
+    """images/s of a watched training, and of the same one detached."""
+    watched, detached = f"{run}-watched", f"{run}-detached"
+    for each in (watched, detached):
+        if (ROOT / "runs" / each).exists():
+            delete(ROOT, each, more)
+    begun = time.monotonic()
+    play(ROOT, "train.yml", watched, more)
+    seconds = time.monotonic() - begun
+    play(ROOT, "train.yml", detached, [*more, "-e", "detach=true"])
+    time.sleep(seconds * SPARE)
+    play(ROOT, "train.yml", detached, more)
+    rates = {"watched": images_per_s(ROOT / "runs" / watched), "detached": images_per_s(ROOT / "runs" / detached)}
+    for each in (watched, detached):
+        delete(ROOT, each, more)
+    return rates
+
+
+def images_per_s(run: Path) -> float:
+    """images/s of all epochs but the first, each of which has as many images."""
+    with (run / "history.csv").open(newline="") as stream:
+        rates = [float(row["images_per_s"]) for row in csv.DictReader(stream)][1:]
+    return statistics.harmonic_mean(rates)
+
+
+if __name__ == "__main__":
+    main()

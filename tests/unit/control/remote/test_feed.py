@@ -1,0 +1,176 @@
+"""A worker's news over one connection: what changes comes at once, once and whole, and the program on the host ends with the connection."""
+
+import json
+import os
+import subprocess
+import time
+
+import pytest
+
+from control.remote import feed
+from control.remote.feed import Feed, HostUnreachable
+from tests.unit import hosts
+
+WAIT = 10.0
+"""Seconds within which a host answers."""
+
+
+@pytest.fixture
+def followed(tmp_path):
+    """A feed of `tmp_path/metrics.jsonl`."""
+    reading = Feed(hosts.action(), str(tmp_path), "s", "metrics.jsonl", 1000)
+    yield reading
+    reading.close()
+
+
+@pytest.fixture
+def alive(tmp_path, monkeypatch):
+    """The process of the worker's session."""
+    process = hosts.session(tmp_path, monkeypatch)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def append(folder, text):
+    """Append to the followed file."""
+    with (folder / "metrics.jsonl").open("a") as stream:
+        stream.write(text)
+
+
+def programs():
+    """Processes of the host's program that this process has started, by their command lines."""
+    children = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True)
+    return [line for line in children.stdout.splitlines() if "zlib.decompress" in line]
+
+
+def test_a_change_comes_at_once_and_once(followed, tmp_path, alive):
+    line = followed.next(WAIT, 0.0)
+    assert (line.news, line.alive, line.exit, line.more) == ("", True, "", False)
+    append(tmp_path, "one\ntw")
+    assert followed.next(WAIT, 0.0).news == "one\n"
+    append(tmp_path, "o ü\n")
+    line = followed.next(WAIT, 0.0)
+    assert (line.begin, line.news) == (4, "two ü\n")
+    assert followed.next(0.5, 0.0) is None
+    (tmp_path / "exit.json").write_text("{}")
+    assert followed.next(WAIT, 0.0).exit == "{}"
+    alive.kill()
+    alive.wait()
+    assert not followed.next(WAIT, 0.0).alive
+
+
+def test_one_program_serves_all_news_and_ends_with_the_connection(followed, tmp_path, alive):
+    followed.next(WAIT, 0.0)
+    first = programs()
+    append(tmp_path, "one\n")
+    followed.next(WAIT, 0.0)
+    assert programs() == first
+    assert len(first) == 1
+    followed.close()
+    assert programs() == []
+
+
+def test_news_of_a_worker_that_trains_are_gathered_but_its_end_is_not(followed, tmp_path, alive):
+    append(tmp_path, '{"kind": "steps"}\n')
+    assert "steps" in followed.next(WAIT, 60.0).news
+    append(tmp_path, "next\n")
+    assert followed.next(1.0, 60.0) is None
+    (tmp_path / "exit.json").write_text("{}")
+    line = followed.next(WAIT, 60.0)
+    assert (line.news, line.exit) == ("next\n", "{}")
+
+
+def test_a_host_is_heard_of_at_least_every_few_seconds(followed, alive):
+    first = followed.next(WAIT, 60.0)
+    second = followed.next(WAIT, 60.0)
+    assert 4 < second.t - first.t < 9
+
+
+def test_more_than_a_line_takes_comes_in_several(followed, tmp_path, alive):
+    lines = [f"line {number}\n" for number in range(500)]
+    append(tmp_path, "".join(lines))
+    news, more = "", True
+    while more:
+        line = followed.next(WAIT, 0.0)
+        news, more = news + line.news, line.more
+    assert news == "".join(lines)
+
+
+def test_a_replaced_file_is_read_from_its_beginning(followed, tmp_path, alive):
+    append(tmp_path, "a longer line\n")
+    followed.next(WAIT, 0.0)
+    (tmp_path / "metrics.jsonl").write_text("new\n")
+    line = followed.next(WAIT, 0.0)
+    assert (line.begin, line.news) == (0, "new\n")
+
+
+def test_a_connection_that_broke_goes_on_where_it_was(followed, tmp_path, alive):
+    append(tmp_path, "one\n")
+    followed.next(WAIT, 0.0)
+    followed._stream._process.kill()
+    followed._stream._process.wait()
+    with pytest.raises(HostUnreachable, match="ended with exit code"):
+        followed.next(WAIT, 0.0)
+    append(tmp_path, "two\n")
+    assert followed.next(WAIT, 0.0).news == "two\n"
+
+
+def test_the_words_of_ssh_say_why_a_host_is_not_reached(followed):
+    followed._action._connection._build_command = lambda *_: ["/bin/sh", "-c", "echo 'ssh: no route to host' >&2; exit 255"]
+    with pytest.raises(HostUnreachable, match=r"^ssh: no route to host$"):
+        followed.next(WAIT, 0.0)
+
+
+def test_other_transports_are_asked_again_and_again(followed, tmp_path, alive, monkeypatch):
+    followed._action._connection.transport = "paramiko"
+    monkeypatch.setattr(feed.time, "sleep", lambda _: None)
+    append(tmp_path, "one\n")
+    assert followed.next(0.0, 0.0).news == "one\n"
+    assert (followed.next(0.0, 0.0).news, programs()) == ("", [])
+
+
+def test_the_clocks_are_compared_without_the_slowest_answers(followed):
+    good = {"t": 0.0, "begin": 0, "news": "", "more": False, "touched": 0.0, "alive": True, "exit": ""}
+    for delay in (0.5, 0.01, 3.0):
+        followed._line(json.dumps(good | {"t": 100.0}).encode(), 40.0 + delay)
+    assert abs(followed.ahead - 59.99) < 1e-9
+
+
+GOOD = {"t": 1.0, "begin": 0, "news": "", "more": False, "touched": 0.0, "alive": True, "exit": ""}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "hello",
+        "[]",
+        "{}",
+        "\x1b]0;evil\x07",
+        "[" * 100_000,
+        json.dumps(GOOD | {"t": "1"}),
+        json.dumps(GOOD | {"t": float("nan")}),
+        json.dumps(GOOD | {"begin": -1}),
+        json.dumps(GOOD | {"begin": 10**40}),
+        json.dumps(GOOD | {"news": None}),
+        json.dumps(GOOD | {"alive": 1}),
+        json.dumps(GOOD | {"another": 1}),
+    ],
+)
+def test_a_host_that_answers_anything_else_is_unreachable(answer, followed, tmp_path):
+    (tmp_path / "answer").write_text(answer + "\n")
+    followed._action._connection._build_command = lambda *_: ["/bin/sh", "-c", f"cat {tmp_path}/answer; exec cat > /dev/null"]
+    begun = time.monotonic()
+    with pytest.raises(HostUnreachable) as caught:
+        followed.next(WAIT, 0.0)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+    assert time.monotonic() - begun < WAIT
+
+
+def test_an_answer_without_an_end_is_cut_off(followed):
+    followed._action._connection._build_command = lambda *_: ["/bin/sh", "-c", "exec cat /dev/zero"]
+    with pytest.raises(HostUnreachable, match="it answers without an end"):
+        followed.next(WAIT, 0.0)
+    assert followed._stream is None
