@@ -14,7 +14,7 @@ from trainer import step
 from trainer.cluster import Cluster
 from trainer.config import Reduction
 from trainer.kept import SENT, Kept, unmeasured
-from trainer.reduction.cost_model import Choice, choose, sent_bytes
+from trainer.reduction.cost_model import DIRECT, TENSORFLOW, Choice, choose, sent_bytes, sums_of
 
 Shapes = Sequence[tuple[int, ...]]
 SMALL, LARGE = 2**14, 2**19
@@ -40,6 +40,9 @@ def resolve(
         choice = Choice(name, f"{SENT[name]}: {reason}", sent_bytes(asked, name, shapes))
     else:
         choice = choose(asked, shapes, _slowest(cluster, own_seconds()), _slowest(cluster, sending_seconds(cluster, shapes)))
+    if cluster.member.workers > 1:
+        transport = TENSORFLOW if cluster.direct is None else DIRECT
+        choice = dataclasses.replace(choice, transport=transport, sums=sums_of(asked, choice.name, shapes, transport))
     return dataclasses.replace(asked, name=choice.name), choice
 
 

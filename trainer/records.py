@@ -79,6 +79,12 @@ def plain(value: Any, depth: int = 3) -> bool:
     return value is None or isinstance(value, bool) or number(value) or text(value)
 
 
+def _sums(reduction: Mapping[str, Any]) -> bool:
+    """Whether a summary's `reduction` has what its readers count with; earlier versions wrote none of it."""
+    checks: dict[str, Check] = {"sent_bytes": count, "transport": lambda value: value in ("direct", "tensorflow"), "sums": each(count, 8)}
+    return all(check(reduction[name]) for name, check in checks.items() if name in reduction)
+
+
 _SECONDS = dict.fromkeys((*PHASES, "step_seconds"), number)
 _STEPS = dict.fromkeys(("images_per_s", "loss", "accuracy", "input_wait", "seconds"), number)
 KINDS: dict[str, dict[str, Check]] = {
@@ -104,7 +110,7 @@ _SUMMARY_TYPES: dict[str, Check] = {
     **dict.fromkeys(("total_steps", "restarts"), count),
     "images_per_s": none_or(number),
     "best": none_or(holding({"epoch": count, "val_accuracy": number})),
-    "reduction": none_or(holding({"name": text, "why": text})),
+    "reduction": none_or(lambda value: holding({"name": text, "why": text})(value) and _sums(value)),
     "shares": none_or(each(count, 10_000)),
     "exact": lambda value: isinstance(value, bool),
     "inexact_because": each(text, 1_000),

@@ -16,6 +16,7 @@ from control import project, text
 from control.runs import cluster
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json
+from trainer.reduction.cost_model import TENSORFLOW, traffic
 
 FOLDER = project.PRIVATE / "predictions"
 
@@ -47,7 +48,7 @@ def bytes_per_step(parameters: int) -> int:
 
 def wire_bytes(workers: int, gradient_bytes: int) -> float:
     """Bytes that each host sends (and receives) in a ring all-reduce of `gradient_bytes`: 2 (n - 1) / n of them."""
-    return 2 * (workers - 1) / workers * gradient_bytes
+    return traffic(TENSORFLOW, gradient_bytes, workers).bytes
 
 
 def wire_seconds(workers: int, gradient_bytes: int, mbit_s: float) -> float:
@@ -165,29 +166,54 @@ def local_batch(counts: dict[str, Any]) -> int:
     return max(1, int(counts["global_batch"]) // int(counts["workers"]))
 
 
-def save(plan: dict[str, Any], predictions: list[Prediction]) -> None:
-    """Write a prediction for the plan's hosts, 1 to all."""
+def save(plan: dict[str, Any], predictions: list[Prediction], facts: dict[str, Any], threads: dict[str, int]) -> None:
+    """Write a prediction for the plan's hosts, 1 to all, with what it was made with.
+
+    Args:
+        plan: the doctor's.
+        predictions: results of `curve`.
+        facts: of `host_probe`, by host.
+        threads: with which each host's own step was timed, by host.
+    """
+    names, batch = [host["name"] for host in plan["hosts"]], local_batch(plan["counts"])
     value = {
         "made_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
         "hosts": [cluster.label(host) for host in plan["hosts"]],
+        "made_with": [[threads.get(name), facts.get(name, {}).get("cpus"), batch] for name in names],
         "predictions": [asdict(one) for one in predictions],
     }
-    write_json(_path(plan["config"], local_batch(plan["counts"])), value)
+    write_json(_path(plan["config"], batch), value)
 
 
-def expected(config: dict[str, Any], record: dict[str, Any]) -> float | None:
-    """Images/s that the doctor predicted for a run (its config.yml and cluster.json), or None without a prediction for those hosts."""
+def expected(config: dict[str, Any], record: dict[str, Any], shares: list[int] | None = None) -> float | None:
+    """Images/s that the doctor predicted for a run, None without a prediction for these hosts as they were in that run.
+
+    A host with other threads or another share of its processor, or one that takes other images of a step, is not what was predicted.
+
+    Args:
+        config: the run's config.yml.
+        record: its cluster.json.
+        shares: each worker's share of a step (`shares` of its summary.json); None: all alike.
+    """
     file = _path(config, local_batch(record["counts"]))
     if not file.is_file():
         return None
     forecast, names = read_json(file), [cluster.label(host) for host in record["hosts"]]
-    if forecast["hosts"][: len(names)] != names:
+    batch = local_batch(record["counts"])
+    # A node wrote the shares: they may be of another number of workers, or all 0.
+    sizes = [round(record["counts"]["global_batch"] * share / max(1, sum(shares))) for share in shares] if shares else [batch] * len(names)
+    if len(sizes) != len(names):
+        return None
+    now = [[host.get("threads"), host.get("cpus"), size] for host, size in zip(record["hosts"], sizes, strict=True)]
+    if forecast["hosts"][: len(names)] != names or forecast.get("made_with", [])[: len(names)] != now:
         return None
     return float(forecast["predictions"][len(names) - 1]["images_per_s"])
 
 
 def sentence(predicted: float, measured: float) -> str:
-    """Printed after training; both in images/s, the measured rate above 0."""
+    """Printed after training; both in images/s, from 0."""
+    if measured <= 0:
+        return f"{predicted:,.0f} images/s by the doctor, measured 0"
     percent = (predicted / measured - 1) * 100
     error = f"{abs(percent):.0f}% too {'high' if percent > 0 else 'low'}" if abs(percent) >= 1 else "correct within 1%"
     return f"{predicted:,.0f} images/s by the doctor, measured {measured:,.0f}: {error}"

@@ -39,5 +39,5 @@ def shown_result(folder: Path, summary: dict[str, Any]) -> str:
     expected = summary.get("predicted_images_per_s")
     # A run of a few steps is mostly start-up, so it is not compared with a prediction.
     fair = rows and summary.get("steps", 0) >= FAIR_STEPS
-    predicted = prediction.sentence(expected, rows[-1]["images_per_s"]) if expected and fair else ""
+    predicted = prediction.sentence(expected, rows[-1]["images_per_s"]) if expected is not None and fair else ""
     return text.result(folder.name, relative(folder), summary, rows, predicted)

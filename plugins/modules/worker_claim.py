@@ -71,7 +71,7 @@ holder:
   description: >-
     Who else holds a port, or null: C(kind) (port or direct_port) and C(number), with C(run) and C(session) of another run, or C(process) of
     another program (empty if it is hidden).
-facts: {type: dict, returned: state=query, description: "Versions, CPU model and cores of the host."}
+facts: {type: dict, returned: state=query, description: "Versions, CPU model, CPUs (of a quota, too) and cores."}
 newest_state: {type: str, returned: state=query, description: Name of the newest intact training state on this host; may be empty.}
 newest_memory: {type: str, returned: state=query, description: Name of the newest intact memory of this worker's reduction; may be empty.}
 damaged:
@@ -301,7 +301,13 @@ def states(module, may_move):
 
 
 def facts(module):
-    return {**probe(module), "machine": platform.machine(), "cpu": kernel.cpu_model(), "cores": max(1, int(kernel.cpus()))}
+    return {
+        **probe(module),
+        "machine": platform.machine(),
+        "cpu": kernel.cpu_model(),
+        "cpus": kernel.cpus(),
+        "cores": max(1, int(kernel.cpus())),
+    }
 
 
 def probe(module):

@@ -1,16 +1,57 @@
-"""`reduction.name: auto`: compress if sending all gradients would take too large a part of a step. Pure arithmetic."""
+"""What the sums of a step cost, and `reduction.name: auto`: compress if sending all gradients would take too long. Pure arithmetic.
+
+The doctor's prediction and a sweep's model of a step count messages and bytes here, too.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.config import Reduction
+from trainer.direct import ONE_HOP
 from trainer.reduction.powersgd import factors_of, matrix_of, rank_of
 
 SHARE = 0.10
 """Gradients are compressed if sending them all would take more than this fraction of a step's own work."""
 FLOAT, HALF = 4, 2
 """Bytes per number."""
+COUNTED = 16
+"""Bytes of the counts and losses that every step sums, too."""
+DIRECT, TENSORFLOW = "direct", "tensorflow"
+"""How gradients travel: see `reduction.transport`."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What each of n workers sends in an all-reduce; it receives as much."""
+
+    hops: int = 0
+    """Messages one after another: each can only be sent when the previous one has arrived."""
+    messages: int = 0
+    bytes: float = 0.0
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        """Both, one after the other."""
+        return Traffic(self.hops + other.hops, self.messages + other.messages, self.bytes + other.bytes)
+
+
+def traffic(transport: str, size: int, workers: int) -> Traffic:
+    """One all-reduce of `size` bytes per worker.
+
+    `tensorflow`: a ring, 2 (n - 1) hops of size / n (Patarasuk, Yuan, JPDC 69, 2009). `direct`: every worker sends the part that
+    another one sums to it, and its own sum to all: 2 hops, as many bytes as the ring; what is small goes whole, in 1 hop.
+    """
+    others = workers - 1
+    if not others:
+        return Traffic()
+    if transport == DIRECT and size * others <= ONE_HOP:
+        return Traffic(1, others, float(size * others))
+    return Traffic(2 if transport == DIRECT else 2 * others, 2 * others, 2 * others / workers * size)
+
+
+def step_traffic(transport: str, sums: Sequence[int], workers: int) -> Traffic:
+    """All sums of a step, each of so many bytes."""
+    return sum((traffic(transport, size, workers) for size in sums), Traffic())
 
 
 @dataclass(frozen=True)
@@ -25,6 +66,9 @@ class Choice:
     """Bytes per worker that are summed in each step, without counts and losses (16 bytes)."""
     measured: bool = False
     """Whether it was measured just now: another measurement may lead to another choice."""
+    transport: str = DIRECT
+    sums: tuple[int, ...] = ()
+    """Bytes of each all-reduce of a step, in order; empty for one worker."""
 
 
 def choose(config: Reduction, shapes: Sequence[tuple[int, ...]], own: float, sending: float) -> Choice:
@@ -47,13 +91,29 @@ def sent_bytes(config: Reduction, name: str, shapes: Sequence[tuple[int, ...]]) 
     return sum((HALF if name == "half" and len(shape) > 1 else FLOAT) * math.prod(shape) for shape in shapes)
 
 
+def sums_of(config: Reduction, name: str, shapes: Sequence[tuple[int, ...]], transport: str) -> tuple[int, ...]:
+    """Bytes of each all-reduce of a step, in order: PowerSGD has two, and sends small tensors with the second on the host, see there."""
+    whole = sent_bytes(config, name, shapes)
+    left = sum(_left(config, matrix) for shape in shapes if (matrix := matrix_of(shape, config)) is not None)
+    if name != "powersgd" or not left:
+        return (whole + COUNTED,)
+    if transport == DIRECT:
+        return (left, whole - left + COUNTED)
+    right = sum(_right(config, matrix) for shape in shapes if (matrix := matrix_of(shape, config)) is not None)
+    return (whole - right + COUNTED, right)
+
+
 def _compressed(config: Reduction, shape: tuple[int, ...]) -> int:
     matrix = matrix_of(shape, config)
-    if matrix is None:
-        return FLOAT * math.prod(shape)
-    rows, columns = matrix
-    left = rank_of(matrix, config) * (HALF if config.dtype == "bfloat16" else FLOAT) * rows
-    return left + factors_of(matrix, config) * FLOAT * columns
+    return FLOAT * math.prod(shape) if matrix is None else _left(config, matrix) + _right(config, matrix)
+
+
+def _left(config: Reduction, matrix: tuple[int, int]) -> int:
+    return rank_of(matrix, config) * (HALF if config.dtype == "bfloat16" else FLOAT) * matrix[0]
+
+
+def _right(config: Reduction, matrix: tuple[int, int]) -> int:
+    return factors_of(matrix, config) * FLOAT * matrix[1]
 
 
 def _ms(seconds: float) -> str:

@@ -23,7 +23,8 @@ class Predict(Task):
         chosen = run_results.read_summary(folder)["reduction"] if trained else {}
         size = chosen.get("sent_bytes") or prediction.bytes_per_step(plan["parameters"]["trainable"])
         predictions = self._curve(plan, size, _second_step(folder, plan) if trained else None)
-        prediction.save(plan, predictions)
+        threads = {name: one["threads"] for name, one in timed.items()}
+        prediction.save(plan, predictions, self.arguments["diagnosis"]["facts"], threads)
         file = project.PRIVATE / "doctor.json"
         write_json(file, {**read_json(file), "prediction": [asdict(one) for one in predictions], "steps": timed})
         training = _trained(folder, plan) if trained else ""

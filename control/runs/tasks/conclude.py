@@ -34,7 +34,7 @@ class Conclude(Task):
         if summary["state"] == "RUNNING":
             # The commands are shown here, and not again when the command ends.
             return {"run_under_way": None, "show_last": f"{name} is under way\n{text.under_way(name)}"}
-        summary |= _end_to_end(folder, verdicts) if project.is_trial(folder) else _forecast(folder)
+        summary |= _end_to_end(folder, verdicts) if project.is_trial(folder) else _forecast(folder, summary)
         summary["launch"] = outcome.launch_times(
             recorded(folder).get("entered_at"), verdicts, time.time() if _launched_here(folder) else None
         )
@@ -84,10 +84,10 @@ def _trial(folder: Path, summary: dict[str, Any], verdicts: list[Verdict]) -> st
     return f"[FAIL] training: the two steps failed\n{trouble}\n\nlogs: {project.relative(folder)}; {again}"
 
 
-def _forecast(folder: Path) -> dict[str, float]:
+def _forecast(folder: Path, summary: dict[str, Any]) -> dict[str, float]:
     """The doctor's prediction for this run, if any."""
     config = configs.load(folder / "config.yml")
-    expected = prediction.expected(config, read_json(folder / "cluster.json"))
+    expected = prediction.expected(config, read_json(folder / "cluster.json"), summary.get("shares"))
     return {"predicted_images_per_s": expected} if expected is not None else {}
 
 

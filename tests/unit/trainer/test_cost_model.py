@@ -1,9 +1,11 @@
 """Compress or not: by what a step's own work takes and what sending would."""
 
+import numpy as np
 import pytest
 
 from trainer.config import Reduction
-from trainer.reduction.cost_model import choose, sent_bytes
+from trainer.direct import ONE_HOP, _Route
+from trainer.reduction.cost_model import DIRECT, TENSORFLOW, Traffic, choose, sent_bytes, step_traffic, sums_of, traffic
 
 TASK = [(3, 3, 3, 32), (32,), (28800, 128), (128,), (128, 10), (10,)]
 
@@ -37,3 +39,48 @@ def test_bytes_of_every_method():
     flat = sum(shape[0] for shape in TASK if len(shape) == 1)
     assert sent_bytes(Reduction(), "half", TASK) == 2 * 3_688_714 + 2 * flat
     assert sent_bytes(Reduction(rank=4, dtype="float32"), "powersgd", TASK) == 4 * 4 * 28800 + (4 + 4) * 4 * 128 + 4 * 2314
+
+
+@pytest.mark.parametrize("transport", [DIRECT, TENSORFLOW])
+def test_one_worker_sends_nothing(transport):
+    assert traffic(transport, 1000, 1) == Traffic(0, 0, 0.0)
+
+
+def test_a_ring_takes_a_hop_per_message():
+    assert traffic(TENSORFLOW, 1000, 5) == Traffic(8, 8, pytest.approx(1600))
+
+
+def test_the_direct_exchange_takes_two_hops_and_as_many_bytes_as_the_ring():
+    assert traffic(DIRECT, 1_000_000, 5) == Traffic(2, 8, pytest.approx(1_600_000))
+
+
+@pytest.mark.parametrize(("size", "hops"), [(ONE_HOP // 4, 1), (ONE_HOP // 4 + 1, 2)])
+def test_what_is_small_goes_whole_to_all(size, hops):
+    assert traffic(DIRECT, size, 5).hops == hops
+    assert traffic(DIRECT, ONE_HOP // 4, 5) == Traffic(1, 4, ONE_HOP)
+
+
+@pytest.mark.parametrize("floats", [1000, 4096, 4097, 100_000])
+@pytest.mark.parametrize("workers", [2, 5])
+def test_the_direct_exchange_sends_as_computed(floats, workers):
+    """Against its own division of the work."""
+    routes = [_Route([np.zeros(floats, np.float32)], workers, rank) for rank in range(workers)]
+    others = [sum(piece.stop - piece.start for piece in route.summed_by[rank]) for rank, route in enumerate(routes)]
+    whole, parts = 4 * floats * (workers - 1) * workers, sum(4 * (floats - mine + mine * (workers - 1)) for mine in others)
+    sent = whole if routes[0].one_hop else parts
+    expected = traffic(DIRECT, 4 * floats, workers)
+    assert (expected.hops == 1) == routes[0].one_hop
+    assert sent / workers == pytest.approx(expected.bytes)
+
+
+def test_sums_of_a_step():
+    left, right, small = 2 * 2 * 28800, (2 + 4) * 4 * 128, 4 * 2314
+    assert sums_of(Reduction(rank=2), "powersgd", TASK, DIRECT) == (left, small + right + 16)
+    assert sums_of(Reduction(rank=2), "powersgd", TASK, TENSORFLOW) == (left + small + 16, right)
+    assert sums_of(Reduction(), "packed", TASK, DIRECT) == (4 * 3_688_714 + 16,)
+    assert sums_of(Reduction(), "powersgd", [(3, 3, 3, 32), (32,)], DIRECT) == (4 * (864 + 32) + 16,)
+
+
+def test_a_compressed_step_of_five_takes_three_hops():
+    sums = sums_of(Reduction(rank=2), "powersgd", TASK, DIRECT)
+    assert step_traffic(DIRECT, sums, 5) == Traffic(3, 12, pytest.approx(1.6 * sums[0] + 4 * sums[1]))

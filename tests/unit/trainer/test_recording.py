@@ -81,12 +81,13 @@ def test_every_n_steps_the_chief_writes_images_per_s(tmp_path, capsys):
 def test_the_summary_is_what_readers_accept(shares, shown, tmp_path):
     tested = recorder(tmp_path, is_chief=True)
     record_epoch(tested)
-    tested.summary("SUCCEEDED", 12.5, Choice("packed", "as configured", 100), shares, ["f" * 64] * 2)
+    tested.summary("SUCCEEDED", 12.5, Choice("packed", "as configured", 100, sums=(116,)), shares, ["f" * 64] * 2)
     written = (tmp_path / "summary.json").read_text()
     values = summary(written)
     assert values == json.loads(written)
     assert (values["state"], values["steps"], values["epochs_done"], values["total_steps"]) == ("SUCCEEDED", 4, 1, 12)
     assert (values["shares"], values["best"]) == (shown, {"epoch": 1, "val_accuracy": 0.6})
     assert (values["weights_sha256"], values["weights_sha256_by_rank"]) == ("f" * 64, ["f" * 64] * 2)
-    assert values["reduction"] == {"name": "packed", "why": "as configured", "sent_bytes": 100, "measured": False}
+    sent = {"sent_bytes": 100, "transport": "direct", "sums": [116]}
+    assert values["reduction"] == {"name": "packed", "why": "as configured", "measured": False, **sent}
     assert values["exact"] is True

@@ -93,7 +93,62 @@ def test_table():
         (1013, 980, "1,013 images/s by the doctor, measured 980: 3% too high"),
         (900, 1000, "900 images/s by the doctor, measured 1,000: 10% too low"),
         (1002, 1000, "1,002 images/s by the doctor, measured 1,000: correct within 1%"),
+        (0, 1000, "0 images/s by the doctor, measured 1,000: 100% too low"),
+        (900, 0, "900 images/s by the doctor, measured 0"),
+        (0, 0, "0 images/s by the doctor, measured 0"),
     ],
 )
 def test_sentence(predicted, measured, sentence):
     assert prediction.sentence(predicted, measured) == sentence
+
+
+CONFIG = {"model": {"name": "task_cnn"}, "data": {"image_size": [32, 32, 3]}, "reduction": {"name": "auto"}}
+COUNTS = {"global_batch": 192, "workers": 3}
+PLACES = [{"name": name, "address": f"10.0.0.{number}"} for number, name in enumerate(HOSTS)]
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    """A prediction for three hosts, with 64 images each."""
+    monkeypatch.setattr(prediction, "FOLDER", tmp_path)
+    plan = {"config": CONFIG, "hosts": PLACES, "counts": COUNTS}
+    predictions = prediction.curve(HOSTS, dict.fromkeys(HOSTS, 0.5), 64, 1_000_000, NETWORK)
+    prediction.save(plan, predictions, {name: {"cpus": 0.38} for name in HOSTS}, dict.fromkeys(HOSTS, 1))
+    return predictions
+
+
+def record(workers=3, **changed):
+    """cluster.json of a run on the first hosts, with facts of the last one changed."""
+    hosts = [{**place, "threads": 1, "cpus": 0.38} for place in PLACES[:workers]]
+    return {"hosts": [*hosts[:-1], {**hosts[-1], **changed}], "counts": {"global_batch": 64 * workers, "workers": workers}}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_run_on_the_hosts_as_they_were_predicted(saved, workers):
+    assert prediction.expected(CONFIG, record(workers)) == saved[workers - 1].images_per_s
+    assert prediction.expected(CONFIG, record(workers), [64] * workers) == saved[workers - 1].images_per_s
+
+
+@pytest.mark.parametrize("changed", [{"cpus": 0.19}, {"threads": 2}, {"address": "10.0.0.9"}, {"name": "d"}])
+def test_a_prediction_for_other_hosts_or_shares_of_a_processor_is_not_quoted(saved, changed):
+    assert prediction.expected(CONFIG, record(**changed)) is None
+    assert prediction.expected(CONFIG, record(2)) == saved[1].images_per_s, "the changed one does not train"
+
+
+@pytest.mark.parametrize("shares", [[80, 80, 32], [0, 0, 0], [96, 96]])
+def test_a_prediction_for_other_parts_of_a_step_is_not_quoted(saved, shares):
+    assert prediction.expected(CONFIG, record(), shares) is None
+
+
+def test_a_run_whose_hosts_facts_are_unknown(saved):
+    old = record()
+    del old["hosts"][0]["cpus"]
+    assert prediction.expected(CONFIG, old) is None
+
+
+def test_a_prediction_of_an_earlier_version_is_not_quoted(saved):
+    (file,) = prediction.FOLDER.iterdir()
+    value = prediction.read_json(file)
+    del value["made_with"]
+    prediction.write_json(file, value)
+    assert prediction.expected(CONFIG, record()) is None
