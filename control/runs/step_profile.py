@@ -1,25 +1,23 @@
 """The phases of a step on each host, from the profiled steps. Reads files; the rest are pure functions.
 
-A synchronous step is as slow as its slowest host. That host is not the one that waits longest in the all-reduce: the
-others wait there for it. So hosts are compared by their own work: everything except the all-reduce.
+Which host is the slowest, and from when it counts as slow: `trainer.straggler`.
 """
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from control import text
+from trainer import straggler
 from trainer.records import PHASES
 from trainer.telemetry import read_records
 
+SLOWER, own_work = straggler.SLOWER, straggler.own_work
 OWN = ("input", "forward_backward", "apply")
 """Phases of a step that a single worker has, too."""
 WHOLE = 0.9
 """A step counts if it has at least this share of the largest step's images; the last step of an epoch may be smaller."""
-SLOWER = 1.10
-"""A host counts as slow from this multiple of the others' median; less is within the variation of a shared machine."""
 TITLES = {"forward_backward": "forward/backward", "all_reduce": "all-reduce"}
 HEADER = ["host", *(TITLES.get(phase, phase) for phase in PHASES), "own work", "step"]
 
@@ -66,11 +64,6 @@ def medians(samples: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, flo
     return {host: median(records) for host, records in samples.items() if records}
 
 
-def own_work(phases: dict[str, float]) -> float:
-    """Milliseconds of a host's own work in a step: everything except the all-reduce, in which it waits for the others."""
-    return sum(value for phase, value in phases.items() if phase != "all_reduce")
-
-
 def own_seconds(samples: Mapping[str, Sequence[dict[str, Any]]]) -> float:
     """Seconds of a step's own work on the slowest host, for which all wait: the median over its samples.
 
@@ -79,22 +72,9 @@ def own_seconds(samples: Mapping[str, Sequence[dict[str, Any]]]) -> float:
     return max(statistics.median(sum(sample[phase] for phase in OWN) for sample in full_steps(records)) for records in samples.values())
 
 
-def slowest(hosts: dict[str, dict[str, float]]) -> tuple[str, float, float] | None:
-    """The host with the most own work, that work in milliseconds, and its ratio to the others' median.
-
-    None for fewer than two hosts.
-    """
-    if len(hosts) < 2:
-        return None
-    own = {host: own_work(phases) for host, phases in hosts.items()}
-    name = max(own, key=lambda host: own[host])
-    usual = statistics.median(value for host, value in own.items() if host != name)
-    return name, own[name], own[name] / usual if usual else math.inf
-
-
 def sentence(hosts: dict[str, dict[str, float]]) -> str:
     """Which host is the slowest, and by how much; empty for fewer than two hosts."""
-    comparison = slowest(hosts)
+    comparison = straggler.slowest({host: own_work(phases) for host, phases in hosts.items()})
     if comparison is None:
         return ""
     name, own, factor = comparison

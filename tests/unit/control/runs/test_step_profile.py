@@ -1,7 +1,6 @@
 """What a step is made of: known samples, who is the slowest, what is said of it."""
 
 import json
-import math
 
 import pytest
 
@@ -86,10 +85,6 @@ def test_no_samples_no_median():
     assert step_profile.medians({"a": [], "b": [sample()]}) == {"b": step_profile.median([sample()])}
 
 
-def test_own_work_is_all_but_the_all_reduce():
-    assert step_profile.own_work(phases(57.0, all_reduce=1000.0)) == 57.0
-
-
 def test_own_seconds_are_of_the_slowest_host_without_compression_and_waiting():
     fast, slow = [sample(), sample(), sample(9)], [sample(1.5), sample(1.5, compression=9.0, all_reduce=0.0)]
     assert step_profile.own_seconds({"a": fast}) == pytest.approx(0.055)
@@ -97,25 +92,12 @@ def test_own_seconds_are_of_the_slowest_host_without_compression_and_waiting():
     assert step_profile.own_seconds({"a": [sample(), sample(0.1) | {"images": 6}, sample(0.1) | {"images": 6}]}) == pytest.approx(0.055)
 
 
-def test_the_slowest_has_most_work_of_its_own_and_not_the_longest_all_reduce():
-    name, own, factor = step_profile.slowest({"a": phases(60, 90), "b": phases(90, 60), "c": phases(50, 100), "d": phases(80, 70)})
-    assert (name, own) == ("b", 90.0)
-    assert factor == pytest.approx(90 / 60)
+# --- words
 
 
 @pytest.mark.parametrize("hosts", [{}, {"a": phases(60)}])
-def test_one_host_has_nobody_to_be_slower_than(hosts):
-    assert step_profile.slowest(hosts) is None
+def test_one_host_has_no_sentence(hosts):
     assert step_profile.sentence(hosts) == ""
-
-
-def test_others_without_any_work():
-    nothing = dict.fromkeys(PHASES, 0.0)
-    assert step_profile.slowest({"a": phases(60), "b": nothing}) == ("a", 60.0, math.inf)
-    assert step_profile.slowest({"a": nothing, "b": nothing})[2] == math.inf
-
-
-# --- words
 
 
 def test_sentence_names_the_slowest_of_several():
