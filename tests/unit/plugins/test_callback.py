@@ -6,9 +6,12 @@ import re
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+from ansible import constants
 
+from plugins.callback.lockstep import CallbackModule
 from tests.unit.conftest import ROOT
 
 SAY = """
@@ -302,3 +305,16 @@ def test_a_task_that_is_ended_while_it_sends_leaves_the_commands_queue_open(fini
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode == 0) == finish, done.stderr
     assert finish or "the queue of results stays locked" in done.stderr
+
+
+def test_ansible_looks_for_results_rarely_while_a_run_is_watched(monkeypatch):
+    """Its 1 ms would take a tenth of a core from workers on this machine."""
+    default = constants.DEFAULT_INTERNAL_POLL_INTERVAL
+    callback, intervals = CallbackModule.__new__(CallbackModule), []
+    callback._poll_interval, callback._stage = default, ""
+    callback._display = SimpleNamespace(verbosity=0)
+    monkeypatch.setattr(constants, "DEFAULT_INTERNAL_POLL_INTERVAL", default)
+    for action in ("control", "watch_run", "worker_claim"):
+        callback.v2_playbook_on_task_start(SimpleNamespace(action=action), False)
+        intervals.append(constants.DEFAULT_INTERNAL_POLL_INTERVAL)
+    assert intervals == [default, 0.1, default]
