@@ -31,6 +31,8 @@ PROCESS = {TORCH: {"MALLOC_TRIM_THRESHOLD_": 2**32, "MALLOC_MMAP_THRESHOLD_": 2*
 """Environment of a system's processes: PyTorch is faster if freed memory is not returned at every step, TensorFlow is not."""
 CHUNK = 8
 """Steps that a program runs before it reads the clock (`common.CHUNK`)."""
+TRAIN = "train.yml"
+"""Program of a system that is this project's own command; its variant is what `-e set=` is given besides."""
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 
 
@@ -72,6 +74,8 @@ SYSTEMS = {
             )
             for rank in (1, 2, 4, 8)
         ),
+        System("train", OURS, OWN, TRAIN, "", "`train.yml` itself, watched to its end: what a user gets"),
+        System("train-unprofiled", OURS, OWN, TRAIN, "telemetry.profile_every=0", "the same without profiled steps", default=False),
         System("ideal", IDEAL, OWN, "lockstep", "ideal", "the same hosts at once, nothing reduced", alone=False),
         System("in-step", BOUND, OWN, "lockstep", "in-step", "the same hosts in step, 16 bytes summed twice", alone=False, default=False),
         System("lockstep-parts", BOUND, OWN, "lockstep", "parts", "this project, with what its parts take", alone=False, default=False),

@@ -20,7 +20,7 @@ PEERS = {
     "horovod": {"color": "#7a1f5c", "marker": "D"},
 }
 DASHES: dict[str, Any] = {"": "-", "loop": "-.", "fp16": "--", "loop-fp16": (0, (1, 1)), "powersgd": ":"}
-OWN_DASHES: dict[str, Any] = {"lockstep": "-", "lockstep-packed": (0, (1, 1))}
+OWN_DASHES: dict[str, Any] = {"lockstep": "-", "train": "-.", "lockstep-packed": (0, (1, 1))}
 LIMIT: dict[str, Any] = {"color": "#444444", "linestyle": ":", "linewidth": 1.5}
 WIRE: dict[str, Any] = {"color": "#a33a00", "linewidth": 2.2}
 BACKGROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}

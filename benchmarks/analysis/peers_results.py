@@ -156,11 +156,15 @@ class Point:
         """Median over rounds."""
         return self.of("images_per_s").median
 
+    def median(self, column: str) -> float | None:
+        """The median of a column that not every system measures."""
+        return None if any(getattr(row, column) is None for row in self.rows) else self.of(column).median
+
     @property
     def wire(self) -> float | None:
-        """Least seconds that a step's bytes take on the link; None without a limit."""
-        rate = bits_per_s(self.link)
-        return self.of("sent_bytes_step").median * 8 / rate if rate else None
+        """Least seconds that a step's bytes take on the link; None without a limit, or if nobody counted them."""
+        rate, sent = bits_per_s(self.link), self.median("sent_bytes_step")
+        return sent * 8 / rate if rate and sent is not None else None
 
 
 class Results:
@@ -235,11 +239,15 @@ def _cells(results: Results, point: Point, ideal: Point | None) -> list[str]:
         f"{point.images_per_s:,.0f}",
         f"{share.median:.0%}" if share else "-",
         f"{times.median:.2f}" if times else "-",
-        f"{point.of('sent_bytes_step').median / 1e6:.2f}",
-        f"{point.wire * 1000:,.1f}" if point.wire is not None else "-",
-        f"{point.of('cpu_seconds_step').median * 1000:,.1f}",
+        _scaled(point.median("sent_bytes_step"), 1e-6, 2),
+        _scaled(point.wire, 1000, 1),
+        _scaled(point.median("cpu_seconds_step"), 1000, 1),
         str(len(point.rows)),
     ]
+
+
+def _scaled(value: float | None, factor: float, digits: int) -> str:
+    return "-" if value is None else f"{value * factor:,.{digits}f}"
 
 
 def heading(link: str, workers: int) -> str:
@@ -413,7 +421,6 @@ def _plain(results: Results, point: Point) -> dict[str, Any]:
         "images_per_s_spread": [speeds.least, speeds.most],
         **{name: ratio._asdict() if ratio else None for name, ratio in ratios.items()},
         "best_peer_by_round": {number: row.system for number, row in sorted(best.items())},
-        "sent_bytes_step": point.of("sent_bytes_step").median,
         "wire_seconds": point.wire,
-        "cpu_seconds_step": point.of("cpu_seconds_step").median,
+        **{column: point.median(column) for column in ("sent_bytes_step", "cpu_seconds_step")},
     }

@@ -9,9 +9,9 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from benchmarks.analysis import peers_results, peers_wheels
+from benchmarks.analysis import peers_results, peers_train, peers_wheels
 from benchmarks.analysis.benchmark import MEASUREMENTS, ROWS
-from benchmarks.analysis.peers import COMMAND, SYSTEMS, Cell
+from benchmarks.analysis.peers import COMMAND, SYSTEMS, TRAIN, Cell, Settings
 from benchmarks.analysis.peers_results import Row
 from benchmarks.tasks.conclude_peers import conclude
 from control import command_line, project
@@ -69,7 +69,8 @@ class RunPeers(Task):
             if self._play("link", {"names": self.names, "rate": cell.link}) != 0:
                 raise LockstepError("\n".join(last_lines(LOGS / "link.log", LINES)))
             self.link = cell.link
-        row = peers_results.failed(cell, f"not installed: {reason}") if reason else self._measure(cell, show)
+        measure = self._train if SYSTEMS[cell.system].program == TRAIN else self._measure
+        row = peers_results.failed(cell, f"not installed: {reason}") if reason else measure(cell, show)
         peers_results.STORE.put(self.folder / ROWS, row)
         result = f"failed: {row.reason}"
         if row.seconds_step is not None and row.images_per_s is not None:
@@ -98,6 +99,30 @@ class RunPeers(Task):
             return peers_results.of_results(cell, [end["result"] for end in ends])
         return peers_results.failed(cell, peers_results.first_failure(ends))
 
+    def _train(self, cell: Cell, meanwhile: Callable[[], None]) -> Row:
+        """A run of `train.yml`, watched to its end and deleted; its workers outlive an interrupted command, so they are stopped."""
+        folder = project.RUNS / peers_train.RUN
+        self._remove_run()
+        try:
+            code = self._command("train", peers_train.variables(cell, Settings(**self.peers["settings"])), self.ended, meanwhile)
+            if code != 0:
+                return peers_results.failed(
+                    cell, f"train.yml: exit code {code}: {peers_results.telling(last_lines(LOGS / 'train.log', LINES))}"
+                )
+            self._note(cell, [{"result": None, "summary": read_json(folder / "summary.json")}])
+            return peers_train.row(cell, folder)
+        finally:
+            self._remove_run()
+
+    def _remove_run(self) -> None:
+        """End the run of a cell, and delete it from the hosts and here."""
+        if not (project.RUNS / peers_train.RUN).exists():
+            return
+        for name in ("stop", "playbooks/delete_run"):
+            code = self._command(name, {"run": peers_train.RUN})
+        if code != 0:
+            raise LockstepError("\n".join(last_lines(LOGS / "delete_run.log", LINES)))
+
     def _end(self, rank: int, host: str) -> dict[str, Any]:
         path = OUT / f"{rank}.json"
         if path.is_file():
@@ -107,8 +132,11 @@ class RunPeers(Task):
     def _keep(self, cell: Cell, ends: list[dict[str, Any]]) -> None:
         """Keep all output of the workers, so that a row can be checked."""
         kept = [{key: value for key, value in end.items() if key != "lines" or end["exit"] != 0} for end in ends]
+        self._note(cell, kept)
+
+    def _note(self, cell: Cell, workers: list[dict[str, Any]]) -> None:
         with (self.folder / MEASUREMENTS).open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"cell": cell.key, "workers": kept}) + "\n")
+            stream.write(json.dumps({"cell": cell.key, "workers": workers}) + "\n")
 
     def _clear(self) -> None:
         """End what an earlier command may have left on the hosts, and restore the links' own rate."""
@@ -118,10 +146,19 @@ class RunPeers(Task):
             Display().warning(f"something of the benchmark may be left on its hosts (see {where}); the next one tries again")
 
     def _play(self, name: str, variables: dict[str, Any], meanwhile: Callable[[], None] = lambda: None) -> int:
-        log = LOGS / f"{name}.log"
-        log.unlink(missing_ok=True)
         own = {"peers_path": self.peers["peers_path"]} if self.peers["peers_path"] else {}
-        return Playbook(f"benchmarks/peers/{name}.yml", {**self.variables, **own, **variables}, log).run(self.ended, meanwhile)
+        return self._command(f"benchmarks/peers/{name}", {**own, **variables}, self.ended, meanwhile)
+
+    def _command(
+        self,
+        path: str,
+        variables: dict[str, Any],
+        ended: Callable[[], bool] = lambda: False,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> int:
+        log = LOGS / f"{Path(path).name}.log"
+        log.unlink(missing_ok=True)
+        return Playbook(f"{path}.yml", {**self.variables, **variables}, log).run(ended, meanwhile)
 
 
 def _where(cell: Cell) -> str:

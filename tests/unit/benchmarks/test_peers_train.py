@@ -1,0 +1,79 @@
+"""A cell of the peers' benchmark that is `train.yml` itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.analysis import peers_train
+from benchmarks.analysis.peers import SYSTEMS, TRAIN, Cell, Settings
+from control.runs.plan import overrides
+from tests.unit.conftest import ROOT, load_file
+from trainer import config as configs
+from trainer import schedule
+from trainer.records import HISTORY
+
+images = load_file(ROOT / "benchmarks" / "peers" / "random_images.py", "random_images")
+
+
+def cell(workers):
+    return Cell(1, "none", workers, "train")
+
+
+@pytest.mark.parametrize(("workers", "steps", "epochs", "per_epoch"), [(5, 40, 2, 40), (5, 160, 5, 48), (1, 160, 2, 160), (2, 8, 2, 8)])
+def test_a_warm_up_epoch_then_at_least_the_steps(workers, steps, epochs, per_epoch):
+    variables = peers_train.variables(cell(workers), Settings(steps=steps))
+    config = configs.build(configs.override(configs.load(configs.find(variables["config"])), overrides(variables)))
+    counts = schedule.counts(config, workers, images.COUNTS["train"])
+    assert (counts.epochs, counts.steps_per_epoch, counts.global_batch) == (epochs, per_epoch, 64 * workers)
+    assert (counts.validation_images, config.train.steps_per_call) == (peers_train.HELD_OUT, 8)
+    assert counts.steps_per_epoch * counts.global_batch <= counts.train_images
+    assert (counts.epochs - 1) * counts.steps_per_epoch >= steps
+
+
+@pytest.mark.parametrize("system", [system for system in SYSTEMS.values() if system.program == TRAIN])
+def test_a_variant_is_more_settings(system):
+    variables = peers_train.variables(Cell(1, "none", 2, system.name), Settings())
+    config = configs.build(configs.override(configs.load(configs.find("task_cnn")), overrides(variables)))
+    assert (config.telemetry.profile_every == 0) == (system.name == "train-unprofiled")
+
+
+def test_the_data_set_is_what_the_split_assumes():
+    assert images.COUNTS["train"] == peers_train.TRAIN_IMAGES
+    image, label = next(images.images("train"))
+    assert (image.shape, image.dtype, label) == ((32, 32, 3), "uint8", 0)
+
+
+@pytest.fixture
+def run(tmp_path):
+    rows = [(1, 400.0, 32.0), (2, 1000.0, 12.8), (3, 500.0, 25.6)]
+    lines = [
+        ",".join(str({"epoch": e, "images_per_s": rate, "seconds": s, "loss": 2.5 - e}.get(key, 0.1)) for key in HISTORY)
+        for e, rate, s in rows
+    ]
+    (tmp_path / "history.csv").write_text("\n".join([",".join(HISTORY), *lines]) + "\n")
+    digests = ["a" * 64, "a" * 64]
+    summary = {"steps": 300, "epochs": 3, "weights_sha256_by_rank": digests, "reduction": {"name": "powersgd"}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    (tmp_path / "cluster.json").write_text('{"launched_at": 7.0}')
+    return tmp_path
+
+
+class TestItsRow:
+    def test_counts_all_epochs_but_the_first(self, run):
+        row = peers_train.row(cell(2), run)
+        assert row.measured
+        assert row.images_per_s == pytest.approx(2 * 12_800 / 38.4)
+        assert (row.seconds_step, row.steps, row.loss) == (pytest.approx(38.4 / 200), 200, -0.5)
+        assert (row.weights_equal, row.started_at, row.chosen) == (True, 7.0, "powersgd")
+        assert (row.cpu_seconds_step, row.sent_bytes_step) == (None, None)
+
+    def test_workers_that_differ_are_named(self, run):
+        path = run / "summary.json"
+        path.write_text(path.read_text().replace("a" * 64, "b" * 64, 1))
+        assert not peers_train.row(cell(2), run).weights_equal
+
+    def test_a_run_of_one_epoch_has_no_figure(self, run):
+        path: Path = run / "history.csv"
+        path.write_text("\n".join(path.read_text().splitlines()[:2]) + "\n")
+        assert peers_train.row(cell(2), run).reason.endswith("history.csv has no epoch after the first")
