@@ -103,7 +103,9 @@ class Cluster:
         return call
 
     def from_chief(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The chief's arrays on every worker, sent as float32, bit for bit."""
+        """The chief's arrays on every worker, sent as float32, bit for bit; nothing is sent if all workers have the same already."""
+        if len(set(self.digests(digest(arrays)))) == 1:
+            return list(arrays)
         bits = np.concatenate([array.astype(np.float32).ravel() for array in arrays]).view(np.int32)
         values = self.sum(bits if self.member.is_chief else np.zeros_like(bits)).view(np.float32)
         parts = np.split(values, np.cumsum([array.size for array in arrays])[:-1])
@@ -164,7 +166,7 @@ def _watch_peers(workers: int) -> None:
     )
 
 
-def digest(arrays: list[np.ndarray]) -> str:
+def digest(arrays: Sequence[np.ndarray]) -> str:
     """Hex SHA-256 over the bytes of arrays, in order."""
     state = hashlib.sha256()
     for array in arrays:

@@ -131,8 +131,16 @@ class Trainer:
         with self._undone():
             for call in [self._train_call, *([self._warmup_call] if self._warmup else [])]:
                 call(blank, rates)
-            if self.job.config.telemetry.profile_every:
-                self._profiled_call(blank, rates)
+        self._trace_profile = self.job.config.telemetry.profile_every > 0
+        if self.job.config.telemetry.profile_every <= self.job.config.train.steps_per_call:
+            self._trace_profiled_call()
+
+    def _trace_profiled_call(self) -> None:
+        """Trace what profiles a step, once; it waits for the first step to be done, unless that would be profiled itself."""
+        if self._trace_profile:
+            self._trace_profile = False
+            with self._undone():
+                self._profiled_call(step.blank(self.job.config.data.image_size), np.zeros(1, np.float32))
 
     @contextlib.contextmanager
     def _undone(self) -> Iterator[None]:
@@ -154,6 +162,7 @@ class Trainer:
             stop = self._call(epoch, call, batch, waited)
             if stop:
                 break
+            self._trace_profiled_call()
         if self._epoch_is_over():
             self._finish_epoch(epoch)
         return stop
