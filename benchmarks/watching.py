@@ -6,12 +6,11 @@ A detached training is left alone until it must have ended, by the time that the
 collects it. Compared are the epochs from the second on, in which nobody watched a detached training.
 """
 
-import csv
 import statistics
 import time
-from pathlib import Path
 
 from benchmarks import script
+from benchmarks.analysis import epochs
 from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
 
@@ -48,17 +47,11 @@ def measured(run: str, more: list[str]) -> dict[str, float]:
     play(ROOT, "train.yml", detached, [*more, "-e", "detach=true"])
     time.sleep(seconds * SPARE)
     play(ROOT, "train.yml", detached, more)
-    rates = {"watched": images_per_s(ROOT / "runs" / watched), "detached": images_per_s(ROOT / "runs" / detached)}
+    runs = {"watched": watched, "detached": detached}
+    rates = {name: epochs.images_per_s(epochs.timed(ROOT / "runs" / run)) for name, run in runs.items()}
     for each in (watched, detached):
         delete(ROOT, each, more)
     return rates
-
-
-def images_per_s(run: Path) -> float:
-    """images/s of all epochs but the first, each of which has as many images."""
-    with (run / "history.csv").open(newline="") as stream:
-        rates = [float(row["images_per_s"]) for row in csv.DictReader(stream)][1:]
-    return statistics.harmonic_mean(rates)
 
 
 if __name__ == "__main__":

@@ -126,19 +126,17 @@ class Trainer:
             self.progress.shares = self.shares
 
     def _trace(self) -> None:
-        """Run one step of each kind on a blank image and undo it, so that no training step waits for tracing or connections."""
+        """Run the first call's kinds of step on a blank image and undo them, so that no step waits for tracing or connections."""
         blank, rates = step.blank(self.job.config.data.image_size), np.zeros(1, np.float32)
         with self._undone():
             for call in [self._train_call, *([self._warmup_call] if self._warmup else [])]:
                 call(blank, rates)
-        self._trace_profile = self.job.config.telemetry.profile_every > 0
         if self.job.config.telemetry.profile_every <= self.job.config.train.steps_per_call:
             self._trace_profiled_call()
 
     def _trace_profiled_call(self) -> None:
-        """Trace what profiles a step, once; it waits for the first step to be done, unless that would be profiled itself."""
-        if self._trace_profile:
-            self._trace_profile = False
+        """Trace what profiles a step: after the first call, unless that call could be profiled itself."""
+        if self.job.config.telemetry.profile_every and not self._profiled_call.traced:
             with self._undone():
                 self._profiled_call(step.blank(self.job.config.data.image_size), np.zeros(1, np.float32))
 

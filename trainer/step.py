@@ -197,7 +197,8 @@ class ProfiledCall:
         self._forward_backward, self._cluster = forward_backward_call, parts.local.cluster
         self._reduction = parts.reduction.profiled(functools.partial(_traced, self._cluster))
         self._apply = _traced(self._cluster, parts.apply)
-        self._traced = False
+        self.traced = False
+        """Whether it has been called before: the first call traces."""
 
     def __call__(self, batches: Batch, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
         """As a `make_train_call` of one step; also returns the seconds of each part of `Stopwatch`, None for the first call: it traces."""
@@ -205,7 +206,7 @@ class ProfiledCall:
         batch = batches.at(0)
         values = self._reduction(watch.time("forward_backward", self._forward_backward, batch), watch)
         sums = watch.time("apply", self._apply, values, rates[0])
-        seconds, self._traced = watch.seconds if self._traced else None, True
+        seconds, self.traced = watch.seconds if self.traced else None, True
         return self._cluster.local(sums).numpy()[np.newaxis], seconds
 
 

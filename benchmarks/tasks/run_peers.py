@@ -101,27 +101,31 @@ class RunPeers(Task):
 
     def _train(self, cell: Cell, meanwhile: Callable[[], None]) -> Row:
         """A run of `train.yml`, watched to its end and deleted; its workers outlive an interrupted command, so they are stopped."""
-        folder = project.RUNS / peers_train.RUN
+        folder, variables = self._run_folder(), peers_train.variables(cell, Settings(**self.peers["settings"]))
         self._remove_run()
         try:
-            code = self._command("train", peers_train.variables(cell, Settings(**self.peers["settings"])), self.ended, meanwhile)
+            code = self._command("train", {"run": folder.name, **variables}, self.ended, meanwhile)
             if code != 0:
-                return peers_results.failed(
-                    cell, f"train.yml: exit code {code}: {peers_results.telling(last_lines(LOGS / 'train.log', LINES))}"
-                )
+                end = peers_results.telling(last_lines(LOGS / "train.log", LINES))
+                return peers_results.failed(cell, f"train.yml: exit code {code}: {end}")
             self._note(cell, [{"result": None, "summary": read_json(folder / "summary.json")}])
             return peers_train.row(cell, folder)
         finally:
             self._remove_run()
 
+    def _run_folder(self) -> Path:
+        return project.RUNS / peers_train.run_name(self.peers["name"])
+
     def _remove_run(self) -> None:
         """End the run of a cell, and delete it from the hosts and here."""
-        if not (project.RUNS / peers_train.RUN).exists():
+        run = self._run_folder()
+        if not run.exists():
             return
-        for name in ("stop", "playbooks/delete_run"):
-            code = self._command(name, {"run": peers_train.RUN})
-        if code != 0:
-            raise LockstepError("\n".join(last_lines(LOGS / "delete_run.log", LINES)))
+        # A run that has ended can't be stopped; one that still trains is not deleted.
+        self._command("stop", {"run": run.name})
+        if self._command("playbooks/delete_run", {"run": run.name}) != 0:
+            end = "\n".join(last_lines(LOGS / "delete_run.log", LINES))
+            raise LockstepError(f"{end}\nrun {run.name} is left; delete it: ansible-playbook playbooks/delete_run.yml -e run={run.name}")
 
     def _end(self, rank: int, host: str) -> dict[str, Any]:
         path = OUT / f"{rank}.json"

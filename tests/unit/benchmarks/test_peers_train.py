@@ -7,13 +7,11 @@ import pytest
 
 from benchmarks.analysis import peers_train
 from benchmarks.analysis.peers import SYSTEMS, TRAIN, Cell, Settings
-from control.runs.plan import overrides
-from tests.unit.conftest import ROOT, load_file
+from benchmarks.peers import random_images as images
+from control.runs.plan import RUN_NAME, overrides
 from trainer import config as configs
 from trainer import schedule
 from trainer.records import HISTORY
-
-images = load_file(ROOT / "benchmarks" / "peers" / "random_images.py", "random_images")
 
 
 def cell(workers):
@@ -36,10 +34,16 @@ def test_a_variant_is_more_settings(system):
     assert (config.telemetry.profile_every == 0) == (system.name == "train-unprofiled")
 
 
-def test_the_data_set_is_what_the_split_assumes():
-    assert images.COUNTS["train"] == peers_train.TRAIN_IMAGES
+def test_the_data_set_has_images_of_the_model_s_size():
+    assert sum(1 for _ in images.images("test")) == images.COUNTS["test"]
     image, label = next(images.images("train"))
     assert (image.shape, image.dtype, label) == ((32, 32, 3), "uint8", 0)
+
+
+@pytest.mark.parametrize("peers", ["few", "p" * 64])
+def test_its_run_has_a_valid_name_of_its_own(peers):
+    assert RUN_NAME.fullmatch(peers_train.run_name(peers))
+    assert peers_train.run_name(peers) != peers
 
 
 @pytest.fixture
