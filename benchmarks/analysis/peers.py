@@ -74,7 +74,7 @@ SYSTEMS = {
             )
             for rank in (1, 2, 4, 8)
         ),
-        System("train", OURS, OWN, TRAIN, "", "`train.yml` itself, watched to its end: what a user gets"),
+        System("train", OURS, OWN, TRAIN, "", "`train.yml` itself, watched to its end; its second epoch, from a published data set"),
         System("train-unprofiled", OURS, OWN, TRAIN, "telemetry.profile_every=0", "the same without profiled steps", default=False),
         System("ideal", IDEAL, OWN, "lockstep", "ideal", "the same hosts at once, nothing reduced", alone=False),
         System("in-step", BOUND, OWN, "lockstep", "in-step", "the same hosts in step, 16 bytes summed twice", alone=False, default=False),
