@@ -93,9 +93,9 @@ def delete(version: Path, run: str, more: list[str]) -> None:
 
 
 def play(version: Path, playbook: str, run: str, more: list[str]) -> None:
-    """Run a playbook of a version for a run."""
+    """Run a playbook of a version for a run; `run` is empty for a command without one."""
     environment = {**os.environ, "PYTHONPATH": str(version)}
-    argv = [PLAYBOOK, playbook, "-e", f"run={run}", *more]
+    argv = [PLAYBOOK, playbook, *(["-e", f"run={run}"] if run else []), *more]
     ended = subprocess.run(argv, cwd=version, env=environment, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if ended.returncode != 0:
         sys.exit(f"{version}: {playbook} ended with exit code {ended.returncode}:\n" + "\n".join(ended.stdout.splitlines()[-20:]))

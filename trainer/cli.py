@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     line.add("train", train, *NODE, *integers(("--gpus", "--direct-port"), default=0), DEADLINE)
     paths = (("--job", PATH), ("--root", PATH), *DATA, ("--config-sha256", TEXT), ("--caches", PATH))
     line.add("slurm", slurm, *paths, *integers(["--port"], required=True), *integers(("--threads", "--gpus"), default=0), DEADLINE)
-    counts = integers(("--classes", "--batch", "--threads"), required=True)
+    counts = integers(("--classes", "--batch", "--workers", "--threads"), required=True)
     line.add("steptime", steptime, *counts, ("--seconds", {"type": float, "default": 3.0}))
     line.add("evaluate", evaluate, *NODE, ("--epochs", TEXT), ("--out", PATH))
     line.add("predict", predict, *NODE, *integers(["--epoch"], required=True), ("--image", PATH))
@@ -59,7 +59,8 @@ def steptime(arguments: argparse.Namespace) -> int:
     from trainer.steptime import measure
 
     config = configs.build(yaml.safe_load(sys.stdin))
-    print(json.dumps(measure(config, arguments.classes, arguments.batch, arguments.threads, arguments.seconds)))
+    counts = (arguments.classes, arguments.batch, arguments.workers, arguments.threads)
+    print(json.dumps(measure(config, *counts, arguments.seconds)))
     return DONE
 
 

@@ -42,7 +42,13 @@ MAY_CHANGE = (
 GUARDED_BY_DIGEST = ("data.path", "data.source")
 QUICK = {"train.epochs": 1, "train.steps": 10, "train.steps_per_epoch": 10, "data.limit_train": 2000}
 """Ten steps in total, whatever epochs a configuration has."""
-SELFTEST = {"train.epochs": 1, "train.steps": None, "train.steps_per_epoch": 2, "train.steps_per_call": 1}
+SELFTEST = {
+    "train.epochs": 1,
+    "train.steps": None,
+    "train.steps_per_epoch": 2,
+    "train.steps_per_call": 1,
+    "telemetry.profile_every": 0,
+}
 RUNTIME_MB = 900
 """Memory of a worker besides its model: Python, TensorFlow, its threads (resident size with the small models, x86_64)."""
 SLOTS = {"sgd": 1, "adam": 2}
@@ -251,8 +257,6 @@ def overrides(options: dict[str, Any]) -> dict[str, Any]:
         if "epochs" in options:
             raise ConfigError(f"quick=true, epochs={options['epochs']}: quick is ten steps in all; leave one of them out")
         result |= QUICK
-    if options.get("selftest"):
-        result |= SELFTEST
     if "dataset" in options:
         detected = detect(str(options["dataset"]))
         result |= {"data.source": detected["source"], "data.path": detected["path"]}
@@ -260,7 +264,9 @@ def overrides(options: dict[str, Any]) -> dict[str, Any]:
         result["train.epochs"] = integer("epochs", options["epochs"])
     if "allow_bad_images" in options:
         result["data.allow_bad_images"] = boolean("allow_bad_images", options["allow_bad_images"])
-    return result | configs.parse_set(str(options.get("set", "")))
+    result |= configs.parse_set(str(options.get("set", "")))
+    # A trial stays short, whatever is set for the training that it is a trial of.
+    return result | SELFTEST if options.get("selftest") else result
 
 
 def _may_change(key: str) -> bool:

@@ -14,8 +14,6 @@ from trainer.records import PHASES
 from trainer.telemetry import read_records
 
 SLOWER, own_work = straggler.SLOWER, straggler.own_work
-OWN = ("input", "forward_backward", "apply")
-"""Phases of a step that a single worker has, too."""
 WHOLE = 0.9
 """A step counts if it has at least this share of the largest step's images; the last step of an epoch may be smaller."""
 TITLES = {"forward_backward": "forward/backward", "all_reduce": "all-reduce"}
@@ -65,11 +63,14 @@ def medians(samples: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, flo
 
 
 def own_seconds(samples: Mapping[str, Sequence[dict[str, Any]]]) -> float:
-    """Seconds of a step's own work on the slowest host, for which all wait: the median over its samples.
+    """Seconds of a step's own work on the host for which all wait: the median over its samples.
 
-    Without compression, which only several workers do.
+    That is the slowest, if it counts as slow. Equal hosts count as one: the largest of their medians grows with their number by chance.
     """
-    return max(statistics.median(sum(sample[phase] for phase in OWN) for sample in full_steps(records)) for records in samples.values())
+    own = {host: [own_work({phase: one[phase] for phase in PHASES}) for one in full_steps(records)] for host, records in samples.items()}
+    medians = {host: statistics.median(seconds) for host, seconds in own.items()}
+    compared = straggler.slowest(medians)
+    return compared[1] if compared and compared[2] >= SLOWER else statistics.median(medians.values())
 
 
 def sentence(hosts: dict[str, dict[str, float]]) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from control.doctor.prediction import wire_seconds
 from control.sweep.scaling import PARAMETERS, RESAMPLES, Fit, Refused, Work, fit, worth
 from control.sweep.timings import Timing, Trial
 from trainer.errors import LockstepError
@@ -225,7 +224,7 @@ def modelled(study: Study) -> list[dict[str, Any]]:
     table = []
     for n, fitted in ((n, study.fit) for n in study.counts if study.fit):
         step = study.work.images(n) / statistics.median(_values(study.of(n), "images_per_s"))
-        own, messages, sent, jump = (seconds * 1000 for seconds in fitted.parts_s(n))
+        own, messages, sent, jump, compression = (seconds * 1000 for seconds in fitted.parts_s(n))
         table.append(
             {
                 "workers": n,
@@ -236,6 +235,7 @@ def modelled(study: Study) -> list[dict[str, Any]]:
                 "messages_ms": messages,
                 "bytes_ms": sent,
                 "jump_ms": jump,
+                "compression_ms": compression,
                 "error_percent": (fitted.step_s(n) / step - 1) * 100,
                 "held_out_error_percent": fitted.held_out.get(n),
                 "images_per_s": fitted.images_per_s(n),
@@ -261,16 +261,17 @@ def wire(study: Study, mbit_s: float | None) -> list[dict[str, Any]]:
     most = study.counts[-1] if study.counts else 1
     links = [(100.0, False), (1000.0, False)] + ([(mbit_s, True)] if mbit_s else [])
     return [
-        {"workers": most, "mbit_s": rate, "measured": is_measured, "seconds": wire_seconds(most, study.work.gradient_bytes, rate)}
+        {"workers": most, "mbit_s": rate, "measured": is_measured, "seconds": study.work.sent(most).bytes * 8e-6 / rate}
         for rate, is_measured in links
         if most > 1
     ]
 
 
 def effective_mbit_s(fitted: Fit) -> float | None:
-    """The bandwidth that equals the fit's seconds per byte (10^6 bits per second); None if bytes take less than 0.1% of a step."""
+    """The bandwidth that equals the fit's seconds per byte (10^6 bits per second); None if bytes take less than 1% of a step, or may."""
     most = fitted.counts[-1]
-    return 8e-6 / fitted.s_per_byte if fitted.parts_s(most)[2] > 0.001 * fitted.step_s(most) else None
+    least = fitted.interval("s_per_byte", most)[0] * fitted.work.sent(most).bytes
+    return 8e-6 / fitted.s_per_byte if least > 0.01 * fitted.step_s(most) else None
 
 
 def checkpoint_costs(timings: Sequence[Timing]) -> list[dict[str, Any]]:

@@ -5,13 +5,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from control.doctor.prediction import wire_bytes
 from control.runs import step_profile
 from control.sweep import advice, scaling
 from control.sweep.advice import Advice, Extras, Gain, Study
 from control.sweep.scaling import Fit
 from control.sweep.timings import STRONG, WEAK, Timing
 from control.text import Number, count, listed
+from trainer.direct import ONE_HOP
 
 SHOWN_GAINS = 3
 COMMAND = re.compile(r"ansible-playbook \S+\.yml(?: -e \S+)*")
@@ -150,8 +150,9 @@ def _certainty(advised: Advice) -> str:
 
 
 def _why(advised: Advice, fitted: Fit) -> str:
-    own, messages, sent, jump = fitted.parts_s(advised.most)
-    parts = [f"{_ms(own)} of own work", f"{_ms(messages)} of messages", f"{_ms(sent)} of bytes"]
+    own, messages, sent, jump, compression = fitted.parts_s(advised.most)
+    parts = [f"{_ms(own)} of own work", *([f"{_ms(compression)} of compression"] if compression else [])]
+    parts += [f"{_ms(messages)} of messages", f"{_ms(sent)} of bytes"]
     if jump:
         parts.append(f"{_ms(jump)} {'of working together at all' if fitted.jump_from == 2 else 'of waiting for a slow host'}")
     share = f"{advised.communication_share:.0%} [{round(advised.communication_low * 100)}, {round(advised.communication_high * 100)}]"
@@ -265,9 +266,11 @@ def _model(one: Study, _: Extras) -> str:
         return ""
     columns = {"measured ms": "measured_ms", "T(n) ms": "model_ms", "own work": "own_work_ms"}
     columns |= {"own work apart": "own_work_measured_ms"} if one.fit.own else {}
+    columns |= {"compression": "compression_ms"} if one.fit.compression_s else {}
     columns |= {"messages": "messages_ms", "bytes": "bytes_ms"}
     columns |= {} if one.fit.jump_from is None else {"working together" if one.fit.jump_from == 2 else "slow host": "jump_ms"}
-    apart = "Own work apart: of the slowest host in profiled steps, without compression; c is fitted to it, too. " if one.fit.own else ""
+    with_compression = ", compression included; c and k are" if one.work.compressed else "; c is"
+    apart = f"Own work apart: of the slowest host in profiled steps{with_compression} fitted to it, too. " if one.fit.own else ""
     explanation = (
         f"{_parameters(one.fit)} Milliseconds of a step; measured: the median. {apart}Error: of the model against it. "
         "Held out: the error of predicting this number of workers from the others (a jump, if any, stays where it is)"
@@ -290,9 +293,10 @@ def _parameters(fitted: Fit) -> str:
         ("latency_s", "a message a", "ms", 1e3),
         ("s_per_byte", "a byte b", "ns", 1e9),
         ("jump_s", f"jump d from {fitted.jump_from} workers on", "ms", 1e3),
+        ("compression_s", "compression k", "ms", 1e3),
     ):
         low, high = (end * factor for end in fitted.interval(name, 1))
-        if name != "jump_s" or fitted.jump_from is not None:
+        if {"jump_s": fitted.jump_from is not None, "compression_s": high > 0}.get(name, True):
             parameters.append(f"{label} {getattr(fitted, name) * factor:,.3g} {unit} [{low:,.3g}, {high:,.3g}]")
     return f"Fitted: {', '.join(parameters)}. The repeats vary by {fitted.noise:.1%} (standard deviation)."
 
@@ -314,7 +318,7 @@ def _wire(one: Study, extras: Extras) -> str:
     rows = advice.wire(one, extras.mbit_s)
     if not rows or extras.one_machine:
         return ""
-    sent = wire_bytes(rows[0]["workers"], one.work.gradient_bytes)
+    sent = one.work.sent(rows[0]["workers"]).bytes
     explanation = f"In a step of {count(rows[0]['workers'], 'worker')} each sends and receives {sent / 1e6:,.1f} MB. That alone takes:"
     cells = [[_rate(row["mbit_s"]) + (" (measured)" if row["measured"] else ""), f"{row['seconds'] * 1000:,.1f}"] for row in rows]
     return _section(f"The wire: {one.work.scaling} scaling", explanation, ["link", "ms per step"], cells)
@@ -388,25 +392,28 @@ def _failed(timings: Sequence[Timing]) -> str:
 def _method(studies: Sequence[Study]) -> str:
     """Formula, units, rules, sources."""
     formulas = {
-        WEAK: "    T(n) = c + d       + 2 (n - 1) a + 2 (n - 1) / n S b",
-        STRONG: "    T(n) = (c + d) / n + 2 (n - 1) a + 2 (n - 1) / n S b",
+        WEAK: "    T(n) = c + d       + k + m(n) a + s(n) b",
+        STRONG: "    T(n) = (c + d) / n + k + m(n) a + s(n) b",
     }
     shown = "\n".join(f"{formulas[one.work.scaling]}    ({one.work.scaling} scaling)" for one in studies)
     return "\n\n".join(["## How this was computed", f"Seconds of a step of n workers:\n\n{shown}" if shown else "", _METHOD])
 
 
 _METHOD = f"""\
-- S: bytes of gradients, as sent; c: seconds of a step's own work; a: seconds per message; b: seconds per byte. The model assumes an
-  all-reduce in which every worker sends 2 (n - 1) messages and 2 (n - 1) / n of S. That is a ring (`reduction.transport: tensorflow`;
-  Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005; Patarasuk, Yuan, JPDC 69, 2009) and the direct exchange in two hops
-  (`reduction.transport: direct`), whose messages travel at the same time, so that its a is the work per message, not its travel time.
-  The direct exchange sends small sums in one hop, (n - 1) S in n - 1 messages, which the model ignores. Nothing overlaps.
+- c: seconds of a step's own work; a: seconds per message; b: seconds per byte. m(n) and s(n): messages and bytes that each worker sends
+  in the all-reduces of a step. With `reduction.transport: tensorflow` these are rings: 2 (n - 1) messages and 2 (n - 1) / n of the bytes
+  (Patarasuk, Yuan, JPDC 69, 2009). The direct exchange sends as many, all at the same time, so that its a is the work per message and
+  not its travel time; a sum of up to {ONE_HOP // 1024} KiB per worker goes whole to every other, in n - 1 messages (Thakur, Rabenseifner,
+  Gropp, IJHPCA 19(1), 2005). Nothing overlaps.
+- k: seconds to compress and to apply what was compressed, less what a worker alone does instead: from 2 workers on, where gradients are
+  compressed, and known where steps were profiled with 1 worker and with more. Otherwise c contains it.
 - d: a jump, only where the measurements show one (F test, {scaling.JUMP_CHANCE:.0%} divided by the jumps tried, and at least
   {scaling.JUMP:.0%} of c). From 3 workers on: a slow host, for which all wait. From 2 on: what working together costs at all; then it is
   added whole.
-- Where steps were profiled, the own work of the slowest host (median of input, forward/backward and apply; compression counts as
-  communication, since one worker does none) is fitted, too: for each number of workers c alone, with d of a slow host, and over n
-  with strong scaling. It weighs as much as that number's repeats. A number held out is held out with its own work.
+- Where steps were profiled, the own work of the slowest host (median of input, forward/backward, compression and apply; of the usual host
+  if none counts as slow; less what profiling adds, where one worker's steps show it) is fitted, too:
+  for each number of workers c and k alone, with d of a slow host, and c over n with strong scaling. It weighs as much as that number's
+  repeats. A number held out is held out with its own work.
 - A measured step: images of a step, the mean of an epoch, over images/s. Every repeat is fitted by least squares of relative errors
   with no parameter below 0 (scipy.optimize.nnls; Lawson, Hanson, Solving Least Squares Problems, 1974).
 - [low, high]: 95% of {scaling.RESAMPLES:,} resamples in which the deviations of repeats from their number of workers, and of these

@@ -1,21 +1,23 @@
 """How a step's time grows with the workers: a model fitted to a sweep's trials, and its uncertainty. Pure functions.
 
-Seconds of a step of n workers, for S bytes of gradients:
+Seconds of a step of n workers, each of which sends m(n) messages with s(n) bytes:
 
-    weak scaling      T(n) = c + d       + 2 (n - 1) a + 2 (n - 1) / n S b
-    strong scaling    T(n) = (c + d) / n + 2 (n - 1) a + 2 (n - 1) / n S b
+    weak scaling      T(n) = c + d       + k + m(n) a + s(n) b
+    strong scaling    T(n) = (c + d) / n + k + m(n) a + s(n) b
 
-c: own work; a: per message; b: per byte, as of a ring all-reduce in Hockney's model; d: a jump, 0 unless the measurements show one.
+c: own work; a: per message; b: per byte, as in Hockney's model; m and s: of the all-reduce in use (`cost_model`); k: compression, for
+several workers that compress; d: a jump, 0 unless the measurements show one.
 `advice_text` tells users what they mean, how they are fitted, and the sources. Strong scaling has no constant part of own work: 1/n,
 (n - 1)/n and a constant are not separable, as any two of them make the third. A jump from 2 workers on, the fixed cost of working
-together, is not divided by n. Own work of profiled steps is an observation besides T(n), so c is also known without trials of 1 worker.
+together, is not divided by n. Own work of profiled steps is an observation besides T(n), so c is also known without trials of 1 worker,
+and c and k apart from each other.
 """
 
 import functools
 import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,17 +25,19 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.special import fdtrc
 
-from control.doctor.prediction import wire_bytes
 from control.runs.cluster import on_one_machine
 from control.sweep.timings import STRONG, WEAK, Timing
 from control.text import count, listed
 from trainer.errors import LockstepError
+from trainer.reduction.cost_model import TENSORFLOW, Traffic, step_traffic
 
 Vector = NDArray[np.float64]
 
 RESAMPLES = 1000
 FEWEST_COUNTS = 3
 """Fewest different numbers of workers: one per parameter of the model."""
+WITH_JUMP = 4
+"""Parameters with a jump."""
 FEWEST_REPEATS = 2
 WIDEST = 0.30
 """Widest 95% interval of images/s at a measured number of workers, as a share of images/s, that allows a conclusion."""
@@ -49,7 +53,7 @@ ODD, ODD_NOISE = 0.10, 3.0
 """A number of workers is odd if its median step is off by more than this share, and by more than this multiple of the repeats' noise."""
 LEAST_WORK_S = 1e-6
 """Lower limit of a step's own work, so that images/s stay finite."""
-PARAMETERS = ("compute_s", "latency_s", "s_per_byte", "jump_s")
+PARAMETERS = ("compute_s", "latency_s", "s_per_byte", "jump_s", "compression_s")
 
 
 def worth(workers: int) -> float:
@@ -77,24 +81,34 @@ class Work:
     batch: int
     """Images per step of one worker (weak), of all workers (strong)."""
     gradient_bytes: int
-    """Bytes of gradients that each worker contributes per step."""
+    """Bytes of gradients that each worker contributes per step, as sent."""
     train_images: int = 0
     """Images per epoch; its last step has what remains of them. 0: unknown, all steps count as full."""
+    transport: str = TENSORFLOW
+    """How they travel: see `reduction.transport`."""
+    sums: tuple[int, ...] = ()
+    """Bytes of each all-reduce of a step; empty: one of all gradients."""
+    compressed: bool = False
+    """Whether several workers compress them, which one does not."""
 
     def images(self, workers: int) -> float:
         """Images per step with this many workers: the mean over an epoch, so that dividing by images/s gives the mean seconds of a step."""
         full = self.batch * workers if self.scaling == WEAK else self.batch
         return self.train_images / math.ceil(self.train_images / full) if self.train_images else float(full)
 
+    def sent(self, workers: int) -> Traffic:
+        """What each worker sends in a step."""
+        return step_traffic(self.transport, self.sums or (self.gradient_bytes,), workers)
+
     def terms(self, workers: int, jump_from: int | None = None) -> Vector:
-        """The factors of c, a, b and d in T(n)."""
-        own = 1.0 if self.scaling == WEAK else 1 / workers
+        """The factors of c, a, b, d and k in T(n)."""
+        own, sent = 1.0 if self.scaling == WEAK else 1 / workers, self.sent(workers)
         jump = 0.0 if jump_from is None or workers < jump_from else own if jump_from > 2 else 1.0
-        return np.array([own, 2.0 * (workers - 1), wire_bytes(workers, self.gradient_bytes), jump])
+        return np.array([own, sent.messages, sent.bytes, jump, float(self.compressed and workers > 1)])
 
     def own_terms(self, workers: int, jump_from: int | None = None) -> Vector:
         """Their factors in a step's own work: a slow host's d belongs to it, that of working together does not."""
-        return self.terms(workers, jump_from) * np.array([1.0, 0.0, 0.0, 0.0 if jump_from == 2 else 1.0])
+        return self.terms(workers, jump_from) * np.array([1.0, 0.0, 0.0, 0.0 if jump_from == 2 else 1.0, 1.0])
 
 
 @dataclass(frozen=True)
@@ -108,14 +122,14 @@ class Model:
     jump_from: int | None
     """The number of workers from which a step takes `jump_s` longer; None if the measurements show no jump."""
     values: Vector = field(repr=False, compare=False)
-    """c, a, b, d: `PARAMETERS`."""
+    """c, a, b, d, k: `PARAMETERS`."""
 
     def step_s(self, workers: int) -> Any:
         """Seconds of a step."""
         return self.values @ self.work.terms(workers, self.jump_from)
 
     def own_s(self, workers: int) -> Any:
-        """Seconds of a step's own work, without working together."""
+        """Seconds of a step's own work, compression included, without working together."""
         return self.values @ self.work.own_terms(workers, self.jump_from)
 
     def images_per_s(self, workers: int) -> Any:
@@ -127,14 +141,14 @@ class Model:
         return self.images_per_s(workers) / self.images_per_s(workers - 1) - 1
 
     def parts_s(self, workers: int) -> Any:
-        """Seconds of a step's own work, messages, bytes and jump (last axis); their sum is `step_s`."""
+        """Seconds of a step's own work, messages, bytes, jump and compression (last axis); their sum is `step_s`."""
         return self.values * self.work.terms(workers, self.jump_from)
 
     def communication_share(self, workers: int) -> Any:
-        """Share of a step that is messages, bytes and a jump from 2 workers on, 0 to 1."""
+        """Share of a step that is messages, bytes, compression and a jump from 2 workers on, 0 to 1."""
         parts = self.parts_s(workers)
         together = parts[..., 3] if self.jump_from == 2 else 0.0
-        return (parts[..., 1] + parts[..., 2] + together) / self.step_s(workers)
+        return (parts[..., 1] + parts[..., 2] + parts[..., 4] + together) / self.step_s(workers)
 
 
 @dataclass(frozen=True)
@@ -149,6 +163,8 @@ class Fit(Model):
     """Seconds per byte (b)."""
     jump_s: float
     """Seconds (d). From 3 workers on: own work, like `compute_s`: a slow host. From 2 on: the fixed cost of working together."""
+    compression_s: float
+    """Seconds to compress (k); 0 if nothing is compressed, or if it can't be told from own work."""
     held_out: dict[int, float]
     """By number of workers: error in percent of predicting its median step from the other numbers; positive: predicted too slow."""
     odd: tuple[int, float] | None
@@ -198,7 +214,7 @@ def fit(
         timings: rows of one group, at least one.
         work: the work of their step.
         sweep: its name, for the commands in messages.
-        own: seconds of a step's own work, without compression, of the slowest host, by number of workers, from profiled steps; numbers
+        own: seconds of a step's own work, compression included, of the slowest host, by number of workers, from profiled steps; numbers
             without a measured trial are left out.
         quick: numbers of workers whose newest hosts are known to be no slower than the others: no slow host joins there.
         hosts: names and addresses in the inventory: no command asks for more; empty if unknown.
@@ -233,13 +249,28 @@ class _Data:
         kept = {n: seconds_of for n, seconds_of in self.steps.items() if n != workers}
         return _Data(self.work, kept, {n: seconds for n, seconds in self.own.items() if n != workers})
 
+    @property
+    def observed(self) -> dict[int, float]:
+        """Own work as in a step that is not profiled: one worker's step is nothing else, and shows what profiling adds to it."""
+        profiling = statistics.median(self.steps[1]) / self.own[1] if 1 in self.own and 1 in self.steps else 1.0
+        return {n: seconds * profiling for n, seconds in self.own.items()}
+
+    @property
+    def tells_compression(self) -> bool:
+        """Whether own work with and without compression was observed, so that k can be told from c."""
+        return self.work.compressed and 1 in self.own and len(self.own) > 1
+
     def design(self, jump_from: int | None) -> Vector:
         """One row per measurement, divided by the median of its number of workers: errors are relative; no outlier affects its own weight.
 
         Then one row for the own work of each number of workers; it weighs as much as all its repeats together.
         """
-        rows = [self.work.terms(n, jump_from) / statistics.median(seconds_of) for n, seconds_of in self.steps.items() for _ in seconds_of]
-        own = [self.work.own_terms(n, jump_from) / self.own[n] * weight for n, weight in zip(self.own, self.weights(), strict=True)]
+        work = replace(self.work, compressed=self.tells_compression)
+        rows = [work.terms(n, jump_from) / statistics.median(seconds_of) for n, seconds_of in self.steps.items() for _ in seconds_of]
+        own = [
+            work.own_terms(n, jump_from) / seconds * weight
+            for (n, seconds), weight in zip(self.observed.items(), self.weights(), strict=True)
+        ]
         return np.array([*rows, *own])
 
     def targets(self) -> Vector:
@@ -284,7 +315,8 @@ def _least_squares(design: Vector, targets: Vector) -> Vector:
 
 
 def _parameters(jump_from: int | None) -> int:
-    return 3 if jump_from is None else 4
+    """Parameters that the steps determine; k follows from own work."""
+    return FEWEST_COUNTS if jump_from is None else WITH_JUMP
 
 
 def _resample(best: Model, data: _Data) -> Vector:
@@ -300,8 +332,8 @@ def _resample(best: Model, data: _Data) -> Vector:
     within = np.concatenate([one - one.mean() for one in residuals])
     within *= math.sqrt(len(within) / (len(within) - len(data.steps)))
     group = np.array([row for row, one in enumerate(residuals) for _ in one])
-    own_residuals = [np.full(len(data.steps[n]), math.log(seconds / best.own_s(n))) for n, seconds in data.own.items()]
-    misfit = _misfit(residuals, own_residuals, _parameters(best.jump_from))
+    own_residuals = [np.full(len(data.steps[n]), math.log(seconds / best.own_s(n))) for n, seconds in data.observed.items()]
+    misfit = _misfit(residuals, own_residuals, _parameters(best.jump_from) + data.tells_compression)
     shared = generator.normal(0.0, misfit, (RESAMPLES, len(data.steps)))
     drawn = generator.choice(within, (RESAMPLES, len(group))) + shared[:, group]
     expected = np.array([float(best.step_s(n)) / statistics.median(seconds_of) for n, seconds_of in data.steps.items()])
@@ -311,7 +343,7 @@ def _resample(best: Model, data: _Data) -> Vector:
 
 def _own_targets(best: Model, data: _Data, misfit: float, noise: float, generator: np.random.Generator) -> Vector:
     """Resampled own work; `noise` is the variance of a single repeat."""
-    expected = np.array([float(best.own_s(n)) / seconds for n, seconds in data.own.items()])
+    expected = np.array([float(best.own_s(n)) / seconds for n, seconds in data.observed.items()])
     deviations = np.sqrt(misfit**2 + noise / data.weights() ** 2)
     drawn: Vector = data.weights() * expected * np.exp(generator.normal(0.0, 1.0, (RESAMPLES, len(expected))) * deviations)
     return drawn
@@ -366,13 +398,15 @@ def _jump(data: _Data, quick: Collection[int] = ()) -> int | None:
     Needs more numbers of workers than parameters. If neither one worker nor own work was measured, the second measured number is not
     tried: a jump there would look like the cost of bytes.
     """
-    if len(data.steps) <= len(PARAMETERS):
+    if len(data.steps) <= WITH_JUMP:
         return None
-    tried = [n for n in list(data.steps)[1 if 1 in data.steps or data.own else 2 :] if n == 2 or n not in quick]
+    known = [n for n in list(data.steps)[1 if 1 in data.steps or data.own else 2 :] if n == 2 or n not in quick]
+    # Compression is what working together costs at all.
+    tried = [n for n in known if n > 2 or not data.tells_compression]
     if not tried:
         return None
     left = {n: _remainder(data, n) for n in tried}
-    spare = len(data.targets()) - len(PARAMETERS)
+    spare = len(data.targets()) - WITH_JUMP - data.tells_compression
     best = min(left, key=lambda n: left[n])
     ratio = (_remainder(data, None) - left[best]) / max(left[best], 1e-12) * spare
     unlikely = float(fdtrc(1, spare, max(0.0, ratio))) * len(left) < JUMP_CHANCE
@@ -484,7 +518,8 @@ def _why(fitted: Fit, measured: Measured, width: float, measure: Callable[..., s
 
 def _own_grows(fitted: Fit) -> str:
     """Own work that grows with the workers, as on a shared machine; empty if it does not, or is unknown."""
-    alike = {n: seconds / float(fitted.work.own_terms(n)[0]) for n, seconds in fitted.own.items()}
+    compressing = {n: fitted.compression_s * fitted.work.terms(n)[4] for n in fitted.own}
+    alike = {n: (seconds - compressing[n]) / float(fitted.work.own_terms(n)[0]) for n, seconds in fitted.own.items()}
     if not alike or alike[max(alike)] < (1 + ODD) * alike[min(alike)]:
         return ""
     fewest, most = min(alike), max(alike)

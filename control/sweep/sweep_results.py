@@ -19,6 +19,7 @@ from control.sweep.scaling import Work, again
 from control.sweep.timings import FILE, STRONG, WEAK, Timing, Trial, read
 from trainer.errors import ConfigError
 from trainer.files import read_json, write_json, write_text
+from trainer.reduction.cost_model import TENSORFLOW
 
 MOST_BARS = 30
 """Maximum number of bars in one picture."""
@@ -99,8 +100,14 @@ def _train(sweep: str, workers: int) -> tuple[str, str]:
 def works(record: dict[str, Any]) -> list[Work]:
     """The work of a step at each scaling."""
     batches = {WEAK: record["batch_size"], STRONG: record["global_batch"]}
-    images = record.get("train_images", 0)
-    return [Work(scaling, batch, record.get("sent_bytes", record["gradient_bytes"]), images) for scaling, batch in batches.items()]
+    sent = record.get("sent_bytes", record["gradient_bytes"])
+    how = (
+        record.get("train_images", 0),
+        record.get("transport", TENSORFLOW),
+        tuple(record.get("sums", ())),
+        sent < record["gradient_bytes"],
+    )
+    return [Work(scaling, batch, sent, *how) for scaling, batch in batches.items()]
 
 
 def draw(folder: Path, rows: list[Timing], studies: Sequence[Study], extras: Extras) -> None:

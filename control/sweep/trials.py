@@ -68,8 +68,9 @@ class Bench:
         """One sweep sends gradients in one way: otherwise `auto` may choose by the number of workers, and no model of a step fits both."""
         record = read_json(self.folder / SUMMARY)
         if "reduction" not in record:
-            chosen = {"reduction": summary["reduction"]["name"], "sent_bytes": summary["reduction"]["sent_bytes"]}
-            write_json(self.folder / SUMMARY, {**record, **chosen})
+            chosen = summary["reduction"]
+            how = {name: chosen[name] for name in ("sent_bytes", "transport", "sums") if name in chosen}
+            write_json(self.folder / SUMMARY, {**record, "reduction": chosen["name"], **how})
 
     def measure(self, trial: Trial, meanwhile: Callable[[float], None]) -> Timing:
         """Run a trial; returns the row for timings.csv, without times if it failed."""

@@ -23,7 +23,7 @@ class ActionModule(Action):
         if completed["rc"] != 0:
             last = "\n  ".join(completed["stderr"].strip().splitlines()[-8:])
             raise AnsibleActionFail(f"{host}: the model's training step can't be timed (exit code {completed['rc']}):\n  {last}")
-        timed = records.answer((completed["stdout"].strip().splitlines() or [""])[-1], f"{host}: steptime")
+        timed = records.step_time((completed["stdout"].strip().splitlines() or [""])[-1], host)
         return {"timed": {**timed, "threads": threads}}
 
 
@@ -31,6 +31,7 @@ def _command(plan: dict[str, Any], host: str, threads: int, arguments: dict[str,
     numbers = {
         "classes": len(plan["dataset"]["classes"]),
         "batch": max(1, plan["counts"]["global_batch"] // plan["counts"]["workers"]),
+        "workers": plan["counts"]["workers"],
         "threads": threads,
         "seconds": arguments["seconds"],
     }

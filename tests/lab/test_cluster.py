@@ -42,11 +42,11 @@ def test_a_second_provision_changes_nothing(cluster):
     assert changed(done.stdout) == 0
 
 
-def test_the_doctor_finds_nothing_wrong_and_trains_two_steps(cluster):
+def test_the_doctor_finds_nothing_wrong_and_trains_a_few_steps(cluster):
     before = set(cluster.on(1, "ls /home/lockstep/lockstep").split())
     done = cluster.play("doctor", timeout=480)
     assert "[FAIL]" not in done.stdout, done.stdout
-    assert f"[OK] training: 2 steps on {NODES} workers" in done.stdout, done.stdout
+    assert re.search(rf"\[OK\] training: (40|2) steps on {NODES} workers", done.stdout), done.stdout
     found = json.loads((cluster.root / ".lockstep" / "doctor.json").read_text())
     assert found["ok"] is True
     assert {check["host"] for check in found["checks"]} >= set(NAMES)

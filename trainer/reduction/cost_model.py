@@ -19,6 +19,8 @@ COUNTED = 16
 """Bytes of the counts and losses that every step sums, too."""
 DIRECT, TENSORFLOW = "direct", "tensorflow"
 """How gradients travel: see `reduction.transport`."""
+UNCOMPRESSED, COMPRESSED = "packed", "powersgd"
+"""What `auto` chooses from."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,16 @@ def choose(config: Reduction, shapes: Sequence[tuple[int, ...]], own: float, sen
     cost = f"all of them would take {_ms(sending)}, {sending / own:.0%} of the {_ms(own)} of a step's own work"
     if compressed_bytes == packed_bytes:
         return Choice("packed", f"as they are: none is large enough to compress ({cost})", packed_bytes, measured=True)
-    if sending <= SHARE * own:
+    if not worth_compressing(own, sending):
         return Choice("packed", f"as they are: {cost}; from {SHARE:.0%} on they are compressed", packed_bytes, measured=True)
     smaller = f"{compressed_bytes / 1e3:,.0f} kB instead of {packed_bytes / 1e3:,.0f}"
     why = f"compressed (PowerSGD, rank {config.rank}, {smaller}): {cost}, more than {SHARE:.0%}"
     return Choice("powersgd", why, compressed_bytes, measured=True)
+
+
+def worth_compressing(own: float, sending: float) -> bool:
+    """Whether sending all gradients (seconds) takes too much of a step beside the slowest worker's own work (seconds)."""
+    return sending > SHARE * own
 
 
 def sent_bytes(config: Reduction, name: str, shapes: Sequence[tuple[int, ...]]) -> int:

@@ -78,10 +78,10 @@ def _trouble(name: str, summary: dict[str, Any], verdicts: list[Verdict]) -> str
 
 
 def _trial(folder: Path, summary: dict[str, Any], verdicts: list[Verdict]) -> str:
-    """Message for the doctor's two failed steps: not a user's run, so nothing to resume."""
+    """Message for the doctor's failed trial: not a user's run, so nothing to resume."""
     trouble = _trouble("the trial", summary, verdicts)
     again = "fix that, then run it again: ansible-playbook doctor.yml"
-    return f"[FAIL] training: the two steps failed\n{trouble}\n\nlogs: {project.relative(folder)}; {again}"
+    return f"[FAIL] training: the trial failed\n{trouble}\n\nlogs: {project.relative(folder)}; {again}"
 
 
 def _forecast(folder: Path, summary: dict[str, Any]) -> dict[str, float]:

@@ -34,7 +34,7 @@ class EndLaunch(Task):
 
 
 def _started(launch: dict[str, Any]) -> dict[str, Any]:
-    # The command that takes the doctor's two steps also takes them back.
+    # The command that starts the doctor's trial also takes it back.
     if not project.is_users(Path(launch["folder"])):
         return {}
     launches.end(launch)

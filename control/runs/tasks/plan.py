@@ -74,7 +74,7 @@ def _trained_with(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _selftest(options: dict[str, Any]) -> dict[str, Any]:
-    """The doctor's own run: two steps of the requested training, under a unique name."""
+    """The doctor's own run: a few steps of the requested training, under a unique name."""
     boolean("selftest", options.get("selftest", True))
     return {**options, "selftest": True, "run": f"selftest-{secrets.token_hex(4)}"}
 

@@ -9,7 +9,7 @@ from ansible.utils.display import Display
 from control import command_line
 from control.campaign import SUMMARY, Pace, alone, refuse_other
 from control.children import Interrupted, heeding_signals
-from control.doctor import prediction
+from control.doctor.step_model import ring, slowest
 from control.operator_variables import boolean
 from control.progress import Line
 from control.runs import cluster
@@ -84,7 +84,7 @@ def note_links(path: Path, network: dict[str, Any]) -> None:
     """Record the bandwidth of the slowest link between the hosts; the look at the hosts has just measured it."""
     record = dict(read_json(path))
     names = [name for name in cluster.label_names(record["hosts"]) if name in network]
-    now, before = prediction.slowest(names, network), record.get("mbit_s")
+    now, before = slowest(ring(names), network), record.get("mbit_s")
     if now is None:
         return
     measured = timings.any_measured(path.with_name(timings.FILE))

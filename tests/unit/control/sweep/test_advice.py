@@ -581,7 +581,7 @@ def test_own_work_is_a_column_and_its_source_is_said():
     found = studies(rows, WORKS, "pi", own=own_work(0.08, (2, 3)))
     lines = section(advice_text.analysis(found, rows, NOTHING), "The model of a step: weak scaling").splitlines()
     assert lines[0].endswith(
-        "measured: the median. Own work apart: of the slowest host in profiled steps, without compression; c is fitted to it, too. "
+        "measured: the median. Own work apart: of the slowest host in profiled steps; c is fitted to it, too. "
         "Error: of the model against it. Held out: the error of predicting this number of workers from the others "
         "(a jump, if any, stays where it is)."
     )

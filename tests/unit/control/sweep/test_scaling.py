@@ -85,7 +85,7 @@ def test_quantities_follow_from_the_formula():
     seconds = 0.08 + 8 * 0.002 + 8 / 5 * BYTES * 8e-9
     before = 0.08 + 6 * 0.002 + 6 / 4 * BYTES * 8e-9
     assert found.step_s(5) == pytest.approx(seconds)
-    assert found.parts_s(5) == pytest.approx((0.08, 0.016, 1.6 * BYTES * 8e-9, 0.0))
+    assert found.parts_s(5) == pytest.approx((0.08, 0.016, 1.6 * BYTES * 8e-9, 0.0, 0.0))
     assert found.images_per_s(5) == pytest.approx(320 / seconds)
     assert found.gain(5) == pytest.approx(5 / 4 * before / seconds - 1)
     assert found.communication_share(5) == pytest.approx(1 - 0.08 / seconds)
@@ -394,10 +394,20 @@ def test_without_own_work_nothing_is_different():
 
 
 def test_own_work_weighs_as_much_as_its_repeats():
-    """One worker only shows c, three times 0.08 s; own work of 0.09 s once: least squares of the relative errors, by hand."""
-    found = scaling._Data(WEAK_WORK, {1: [0.08] * 3}, {1: 0.09})
-    c = (3 / 0.08 + 3 / 0.09) / (3 / 0.08**2 + 3 / 0.09**2)
-    assert scaling._solve(found, None)[0] == pytest.approx(c)
+    """Two workers, three times 0.1 s, own work of 0.08 s: c follows it, and the rest is the network."""
+    found = scaling._Data(WEAK_WORK, {2: [0.1] * 3}, {2: 0.08})
+    assert found.weights() == pytest.approx([3**0.5])
+    values = scaling._solve(found, None)
+    assert values[0] == pytest.approx(0.08)
+    assert WEAK_WORK.terms(2) @ values == pytest.approx(0.1)
+
+
+def test_what_profiling_adds_is_seen_where_one_worker_only_works():
+    """A profiled step of 0.088 s takes 0.08 s unprofiled: a tenth of every observation is profiling."""
+    profiled = {n: 1.1 * seconds for n, seconds in own_work(0.08).items()}
+    found = fit(trials(step(**MIDDLE)), WEAK_WORK, own=profiled)
+    assert (found.compute_s, found.latency_s, found.s_per_byte) == pytest.approx((0.08, 0.002, 8e-9), rel=1e-3)
+    assert scaling._Data(WEAK_WORK, {2: [0.2]}, {2: 0.088}).observed == {2: 0.088}
 
 
 def test_own_work_shows_a_slow_host_without_trials_of_one_worker():
@@ -451,7 +461,7 @@ def test_workers_that_share_a_machine_are_refused():
 
 def test_own_work_is_drawn_with_the_misfit_and_the_noise_of_a_mean():
     data = scaling._Data(WEAK_WORK, {1: [0.08] * 4}, {1: 0.08})
-    best = scaling.Model(WEAK_WORK, None, np.array([0.08, 0.0, 0.0, 0.0]))
+    best = scaling.Model(WEAK_WORK, None, np.array([0.08, 0.0, 0.0, 0.0, 0.0]))
     drawn = scaling._own_targets(best, data, misfit=0.1, noise=0.3**2, generator=np.random.default_rng(0))
     # Four repeats: weight 2, and the noise of their mean is half of 0.3.
     assert np.log(drawn / 2).std() == pytest.approx((0.1**2 + 0.15**2) ** 0.5, rel=0.05)
@@ -462,3 +472,52 @@ def test_no_slow_host_is_told_of_where_those_that_joined_are_known_to_be_quick()
     assert fit(rows, WEAK_WORK).jump_from == 4
     assert fit(rows, WEAK_WORK, quick=(3, 4, 5)).jump_from is None
     assert fit(rows, WEAK_WORK, quick=(3, 5)).jump_from == 4
+
+
+# --- compression
+
+COMPRESSED = dataclasses.replace(WEAK_WORK, gradient_bytes=127_528, transport="direct", sums=(43_008, 84_536), compressed=True)
+
+
+def compressed_step(c, k, a=0.0, b=0.0):
+    """Seconds of a weak step; from 2 workers on with compression."""
+
+    def seconds(n):
+        sent = COMPRESSED.sent(n)
+        return c + (k if n > 1 else 0.0) + a * sent.messages + b * sent.bytes
+
+    return seconds
+
+
+def own_compressing(c, k):
+    return {n: c + (k if n > 1 else 0.0) for n in COUNTS}
+
+
+def test_compression_is_told_from_own_work_and_from_the_network():
+    found = fit(trials(compressed_step(0.08, 0.02, 1e-4, 8e-8), work=COMPRESSED), COMPRESSED, own=own_compressing(0.08, 0.02))
+    assert (found.compute_s, found.compression_s) == pytest.approx((0.08, 0.02), rel=1e-3)
+    assert (found.latency_s, found.s_per_byte) == pytest.approx((1e-4, 8e-8), rel=0.02)
+    assert found.jump_from is None, "compression is no jump"
+    assert found.parts_s(1)[4] == 0.0
+    assert found.parts_s(5)[4] == pytest.approx(0.02, rel=1e-3)
+    assert found.own_s(5) == pytest.approx(0.1, rel=1e-3)
+    assert found.communication_share(5) == pytest.approx(1 - 0.08 / found.step_s(5), rel=1e-3)
+
+
+def test_held_out_numbers_of_workers_are_predicted_with_compression():
+    rows = trials(compressed_step(0.08, 0.02, 1e-4, 8e-8), work=COMPRESSED, noise=0.01)
+    found = fit(rows, COMPRESSED, own=own_compressing(0.08, 0.02))
+    assert {n for n, error in found.held_out.items() if abs(error) > 3} <= {1}
+    # Own work of one worker can't be seen while compression is part of all that was measured.
+    assert found.held_out[1] == pytest.approx(25, abs=5)
+
+
+@pytest.mark.parametrize("own", [None, {2: 0.1, 3: 0.1}, {1: 0.08}])
+def test_without_own_work_of_one_and_of_several_workers_compression_is_not_told(own):
+    found = fit(trials(compressed_step(0.08, 0.0), work=COMPRESSED), COMPRESSED, own=own)
+    assert found.compression_s == 0.0
+
+
+def test_own_work_with_compression_does_not_count_as_growing():
+    found = fit(trials(compressed_step(0.08, 0.02), work=COMPRESSED), COMPRESSED, own=own_compressing(0.08, 0.02))
+    assert scaling._own_grows(found) == ""

@@ -162,11 +162,11 @@ def test_phases_are_of_one_group_only(tmp_path, drawn):
     for row in rows:
         own = 0.4 / row.workers if row.scaling == STRONG else 0.9 if row.checkpoint_every else 0.08
         images = 64 if row.scaling == WEAK else 320 // row.workers
-        taken_apart(folder, row, images=images, forward_backward=own - PARTS["input"] - PARTS["apply"])
+        taken_apart(folder, row, images=images, forward_backward=own - PARTS["input"] - PARTS["compression"] - PARTS["apply"])
     results = sweep_results.conclude(folder)
     found = analysis(folder)["split_ms"]
     assert list(found) == ["1", "2", "3"]
-    assert [phases["forward_backward"] for hosts in found.values() for phases in hosts.values()] == pytest.approx([70] * 6)
+    assert [phases["forward_backward"] for hosts in found.values() for phases in hosts.values()] == pytest.approx([67] * 6)
     assert [one.fit.own for one in results.studies] == [
         pytest.approx({1: 0.08, 2: 0.08, 3: 0.08}),
         pytest.approx({1: 0.4, 2: 0.2, 3: 0.4 / 3}),
@@ -179,7 +179,16 @@ def test_own_work_is_left_out_where_a_host_has_no_samples(tmp_path, drawn):
     for row in rows:
         taken_apart(folder, row, hosts=None if row.workers < 3 else ["node1", "node2"])
     made_fit = sweep_results.conclude(folder).studies[0].fit
-    assert made_fit.own == pytest.approx({1: 0.08, 2: 0.08})
+    assert made_fit.own == pytest.approx({1: 0.083, 2: 0.083})
+
+
+def test_the_all_reduce_in_use_is_part_of_the_work():
+    chosen = {"reduction": "powersgd", "sent_bytes": 127_528, "transport": "direct", "sums": [43_008, 84_536]}
+    work = sweep_results.works(RECORD | chosen)[0]
+    assert (work.gradient_bytes, work.transport, work.sums, work.compressed) == (127_528, "direct", (43_008, 84_536), True)
+    # 43 kB go whole to each of two workers at most; the rest in two hops.
+    assert (work.sent(2).messages, work.sent(2).bytes) == (1 + 2, 43_008 + 84_536)
+    assert sweep_results.works(RECORD)[0].compressed is False
 
 
 def test_images_of_a_step_follow_the_dataset():

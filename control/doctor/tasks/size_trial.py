@@ -1,0 +1,31 @@
+"""The doctor's trial: as many steps as a measurement needs, if the hosts are quick enough, else two."""
+
+from typing import Any
+
+from control.task import Task
+from trainer import config as configs
+
+STEPS_PER_CALL, CALLS = 8, 5
+"""As in a training by default; the first call traces."""
+LONGEST_S = 20.0
+"""Most seconds of own work that the trial may take."""
+
+
+class SizeTrial(Task):
+    """Returns the fact `plan` with more steps; nothing if two steps are all that may be taken."""
+
+    def act(self) -> dict[str, Any]:
+        """Decide from each host's own step."""
+        plan, timed = self.arguments["plan"], self.arguments["timed"]
+        steps = STEPS_PER_CALL * CALLS
+        if steps * max(answer["step_seconds"] for answer in timed.values()) > LONGEST_S:
+            return {}
+        longer = {"train.steps_per_epoch": steps, "train.steps_per_call": STEPS_PER_CALL}
+        config = configs.build(configs.override(plan["config"], longer))
+        written = configs.dump(config)
+        counts = {**plan["counts"], "steps_per_epoch": steps, "total_steps": steps}
+        return {
+            "ansible_facts": {
+                "plan": {**plan, "config": configs.to_dict(config), "config_yaml": written, "asked_yaml": written, "counts": counts}
+            }
+        }

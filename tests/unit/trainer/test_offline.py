@@ -1,0 +1,66 @@
+"""One worker's part of an exchange, with real sockets."""
+
+import numpy as np
+import pytest
+
+from trainer import offline
+from trainer.direct import Direct
+
+SUMS = [[np.ones((300, 7), np.float32), np.ones(5, np.float32)], [np.ones(200_001, np.float32)]]
+
+
+def test_an_echo_returns_copies_and_remembers_a_step():
+    echo = offline.Echo(2)
+    for number in range(3):
+        first = echo.all_reduce([np.full(3, number, np.float32)])
+        second = echo.all_reduce([np.full((2, 2), number, np.float32), np.zeros(1, np.float32)])
+    assert first[0].tolist() == [2, 2, 2]
+    assert second[0].tolist() == [[2, 2], [2, 2]]
+    assert [[array.shape for array in arrays] for arrays in echo.step()] == [[(3,)], [(2, 2), (1,)]]
+    given = np.ones(3, np.float32)
+    assert not np.shares_memory(echo.all_reduce([given])[0], given)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_a_loopback_sends_as_many_bytes_as_an_exchange(workers):
+    """Two hops of 2 (n - 1) / n of the bytes, to within one element per peer; small sums go whole."""
+    connections = offline.Loopback(workers)
+    try:
+        for arrays in SUMS:
+            results = connections.all_reduce(arrays)
+            assert [one.shape for one in results] == [one.shape for one in arrays]
+            assert all(np.isfinite(one).all() for one in results)
+    finally:
+        connections.close()
+    small, large = (sum(array.nbytes for array in arrays) for arrays in SUMS)
+    expected = small * (workers - 1) + large * 2 * (workers - 1) / workers
+    # Packed arrays begin at multiples of 64 bytes.
+    assert connections.bytes_sent == pytest.approx(expected, abs=200 * workers)
+
+
+def test_it_opens_a_connection_per_peer_and_closes_all(monkeypatch):
+    made = []
+
+    class Counted(offline.Loopback):
+        def __init__(self, workers):
+            super().__init__(workers)
+            made.append(self)
+
+    monkeypatch.setattr(offline, "Loopback", Counted)
+    assert offline.exchange_seconds(SUMS, 4, 0.01) > 0
+    (one,) = made
+    assert len(one._sockets) == 3
+    assert all(connection.fileno() == -1 for connection in one._sockets.values())
+
+
+def test_a_failed_exchange_closes_its_connections(monkeypatch):
+    sockets = []
+    monkeypatch.setattr(Direct, "all_reduce", lambda self, arrays: sockets.extend(self._sockets.values()) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        offline.exchange_seconds(SUMS, 3, 0.01)
+    assert [connection.fileno() for connection in sockets] == [-1, -1]
+
+
+@pytest.mark.parametrize(("sums", "workers"), [(SUMS, 1), ([], 5)])
+def test_nothing_to_exchange(sums, workers):
+    assert offline.exchange_seconds(sums, workers, 0.01) == 0.0
