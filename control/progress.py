@@ -2,11 +2,13 @@
 
 import shutil
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from ansible.utils.display import Display
 
 from control import command_line, text
+from control.runs import stragglers
 from trainer.terminal import printable, printable_lines
 
 
@@ -66,9 +68,11 @@ class Estimate:
 class Progress:
     """Shows a run's records of metrics.jsonl."""
 
-    def __init__(self, line: Line, counts: dict[str, Any], quiet: bool = False):
-        """Show them through `line`; `quiet` leaves out the lines that stay, except warnings."""
-        self._line, self._counts, self._quiet = line, counts, quiet
+    def __init__(self, line: Line, counts: dict[str, Any], quiet: bool = False, hosts: Sequence[str] = ()):
+        """Show them through `line`; `quiet` leaves out the lines that stay, except warnings. `hosts`: names by rank."""
+        self._line, self._counts, self._quiet, self._hosts = line, counts, quiet, hosts
+        self._slow = ("", 0)
+        """Cause and rank of the straggler that was named last."""
         self._estimate = Estimate(counts)
         self._last_epoch: dict[str, Any] | None = None
 
@@ -87,7 +91,16 @@ class Progress:
             self._estimate.epoch(record["t"], record["epoch"])
             left = self._estimate.left(record["epoch"] * self._counts["steps_per_epoch"], record["images_per_s"])
             self._line.print(text.epoch_line(record, self._counts, left))
+        elif kind == "straggler" and not self._quiet:
+            self._straggler(record)
         elif kind == "reduction" and not self._quiet:
             self._line.print(f"Gradients are sent {record['why']}.")
         elif kind == "shares" and not self._quiet:
             self._line.print(f"The global batch is divided: {record['told']}.")
+
+    def _straggler(self, record: dict[str, Any]) -> None:
+        """Name a straggler once, and again when it is another or has another cause."""
+        slow = (record["cause"], record["rank"])
+        if slow != self._slow and (named := stragglers.sentence(record, self._hosts)):
+            self._line.print(named)
+        self._slow = slow

@@ -157,8 +157,8 @@ class Number(float):
         return f"{float(self):,.{self.decimals}f}"
 
 
-def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]], predicted: str = "") -> str:
-    """The end of a run: table of epochs, best epoch, error of the prediction, where the files are, next commands."""
+def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]], predicted: str = "", slow: str = "") -> str:
+    """The end of a run: table of epochs, best epoch, error of the prediction, a straggler, where the files are, next commands."""
     lines = [f"{run}: {summary['state']}"]
     if rows:
         lines += ["", history(rows), ""]
@@ -174,6 +174,8 @@ def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[s
         pairs.append(("mean epoch", f"{statistics.fmean(epoch_seconds):,.1f} s of training steps"))
     if predicted:
         pairs.append(("predicted", predicted))
+    if slow:
+        pairs.append(("straggler", slow))
     if digests := summary.get("weights_sha256_by_rank"):
         pairs.append(("weights", weights(digests)))
     if summary.get("inexact_because"):

@@ -106,6 +106,11 @@ class Direct:
         self.lost: PeerLost | None = None
         """Why the last sum failed: TensorFlow does not pass on the exception itself."""
 
+    @property
+    def connections(self) -> list[socket.socket]:
+        """The connections to the other workers."""
+        return list(self._sockets.values())
+
     def all_reduce(self, arrays: Sequence[np.ndarray]) -> Arrays:
         """The sum of each array over all workers, in arrays that the call after next reuses; PeerLost if a worker ended, or is silent.
 

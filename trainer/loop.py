@@ -252,6 +252,8 @@ class Trainer:
     def _finish_epoch(self, epoch: int) -> None:
         progress = self.progress
         val_loss, val_accuracy = self._validate()
+        if self.cluster.member.workers > 1 and self.job.config.telemetry.profile_every:
+            self.recorder.compare(epoch, self.cluster)
         self._check_update(val_loss, "the validation loss")
         self._check_weights()
         row = self.recorder.row(epoch, val_loss, val_accuracy)

@@ -5,13 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from trainer import schedule
+from trainer import host_load, schedule
 from trainer.checkpoint import Progress
+from trainer.cluster import Cluster
 from trainer.data.pipeline import Batch, Call
 from trainer.files import write_json
 from trainer.job import Job
+from trainer.records import STRAGGLER
 from trainer.reduction.cost_model import Choice
 from trainer.saving import Saver
+from trainer.straggler import diagnose
 from trainer.telemetry import Events, History, ProgressLines, Splits, StepLines
 
 
@@ -27,6 +30,7 @@ class Recorder:
         self._splits, self._step_lines = Splits(job.metrics), StepLines(job.config.telemetry.log_every)
         self._progress_lines = ProgressLines(job.counts.epochs, job.counts.total_steps, is_chief)
         self._detailed = is_chief and job.config.telemetry.log_every > 0
+        self._sampled, self._sent, self._compared = host_load.sample(), 0, progress.step
 
     def call(self, epoch: int, steps: int, sums: np.ndarray, seconds: float, waited: float, rate: float) -> None:
         """Record a call with its `step.SUMS`, its seconds including what it `waited` for images, and its last step's learning rate."""
@@ -70,6 +74,22 @@ class Recorder:
             "seconds": round(progress.seconds, 3),
             "images_per_s": round(progress.images / progress.seconds, 1),
         }
+
+    def compare(self, epoch: int, cluster: Cluster) -> None:
+        """Compare the workers' own work and what their hosts did since the last call; all call it, and the chief records a straggler."""
+        direct, now = cluster.direct, self._progress.step
+        connections = direct.connections if direct else []
+        sampled = host_load.sample(connections)
+        load = host_load.between(self._sampled, sampled, *self._splits.recent(), connections)
+        self._sampled = sampled
+        rows = cluster.gather(load.row())
+        sent = direct.bytes_sent if direct else 0
+        a_step = (sent - self._sent) // max(1, now - self._compared)
+        self._sent, self._compared = sent, now
+        if cluster.member.is_chief and all(row[0] for row in rows):
+            straggler = diagnose([host_load.Load(*row) for row in rows.tolist()], a_step)
+            fields = dataclasses.asdict(straggler) if straggler else {"rank": 0, "cause": "", **dict.fromkeys(STRAGGLER, 0)}
+            self._job.metrics.record("straggler", epoch=epoch, **fields)
 
     def events(self, row: dict[str, Any]) -> None:
         """Write an epoch's events, on the chief."""

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import LockstepError
+from trainer.straggler import CAUSES
 from trainer.terminal import printable, printable_lines
 
 HISTORY = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "learning_rate", "seconds", "images_per_s")
 PHASES = ("input", "forward_backward", "compression", "all_reduce", "apply")
 """The parts of a step, in order."""
+STRAGGLER = ("own_us", "others_us", "value", "usual")
+"""Numbers of the record of a straggler: see `straggler.Straggler`."""
 HEADER = "=== launch "
 """Prefix of the line that starts each launch's part of worker.log."""
 STATES = ("RUNNING", "SUCCEEDED", "FAILED", "FAILED_PREFLIGHT", "CANCELLED", "PREEMPTED")
@@ -95,6 +98,7 @@ KINDS: dict[str, dict[str, Check]] = {
     "reduction": {"name": text, "why": text},
     "shares": {"told": text},
     "warning": {"text": text},
+    "straggler": {"cause": lambda value: value in ("", *CAUSES), **dict.fromkeys(("epoch", "rank", *STRAGGLER), count)},
     "split": {"epoch": count, "step": count, **_SECONDS, "images": count},
 }
 """Records of metrics.jsonl by kind, with the fields that their readers rely on."""
@@ -119,6 +123,23 @@ _SUMMARY_TYPES: dict[str, Check] = {
     "weights_sha256_by_rank": none_or(each(digest, 10_000)),
     # Written and shown by the control node only; no worker writes it.
     "launch": lambda value: value is None,
+}
+_SECONDS_TAKEN: Check = lambda value: number(value) and value > 0  # noqa: E731
+_TIMED_METHOD: dict[str, Check] = {
+    "step_seconds": _SECONDS_TAKEN,
+    "sums": each(count, 8),
+    "exchange_seconds": lambda value: (
+        isinstance(value, dict)
+        and len(value) <= FIELDS
+        and all(key.isdecimal() and len(key) < 8 for key in value)
+        and all(map(_SECONDS_TAKEN, value.values()))
+    ),
+}
+_STEP_TIME: dict[str, Check] = {
+    "batch": count,
+    **dict.fromkeys(("step_seconds", "images_per_s"), _SECONDS_TAKEN),
+    "transport": lambda value: value in ("direct", "tensorflow"),
+    "methods": lambda value: isinstance(value, dict) and len(value) <= FIELDS and all(map(holding(_TIMED_METHOD), value.values())),
 }
 _EVALUATION: dict[str, Check] = {
     **dict.fromkeys(("epoch", "images"), count),
@@ -201,6 +222,11 @@ def evaluation(written: str) -> dict[str, Any]:
     if not square or not all(map(sum, confusion)):
         raise LockstepError(f"evaluation: {_quoted(written)} has no confusion matrix of its {classes} classes")
     return value
+
+
+def step_time(written: str, host: str) -> dict[str, Any]:
+    """What `trainer steptime` prints on a host; LockstepError if it is something else."""
+    return _read(written, f"{host}: steptime", _STEP_TIME, {})
 
 
 def prediction(written: str) -> list[dict[str, Any]]:

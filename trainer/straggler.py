@@ -1,12 +1,16 @@
 """Whether one worker is slower than the others: one rule for the nodes and for the control node. Pure functions.
 
 A synchronous step is as slow as its slowest host. That host is not the one that waits longest in the all-reduce: the
-others wait there for it. So hosts are compared by their own work: everything except the all-reduce.
+others wait there for it. So hosts are compared by their own work: everything except the all-reduce. A slow link shows in nobody's own
+work; there the rates of the connections are compared.
 """
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trainer.host_load import Load
 
 SLOWER = 1.10
 """A host counts as slow from this multiple of the others' median; less is within the variation of a shared machine."""
@@ -27,3 +31,113 @@ def slowest(own: Mapping[str, float]) -> tuple[str, float, float] | None:
     name = max(own, key=lambda host: own[host])
     usual = statistics.median(value for host, value in own.items() if host != name)
     return name, own[name], own[name] / usual if usual else math.inf
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A worker for which the others wait."""
+
+    rank: int
+    cause: str
+    """One of `CAUSES`."""
+    own_us: int
+    """Its own work in a step, microseconds; of a slow link, what its bytes take."""
+    others_us: int
+    """The median of the others."""
+    value: int
+    """What was read on its host, in the unit of the `Load` that names the cause."""
+    usual: int
+    """The median of the others."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A slow worker's load, and the median of the others' by name."""
+
+    load: Load
+    usual: Load
+
+
+Symptom = Callable[[Host], bool]
+
+SURELY_SLOWER = 1.25
+"""A host without a visible cause is named from this multiple of the others' median: medians of a few steps vary."""
+PAGING = 10
+"""Pages per second read from disk, beyond three times the others', that make a host slow."""
+FULL = 750
+"""Memory in use, in thousandths of its limit, from which pages are read again because there was no room for them."""
+NOTICEABLE = 0.05
+"""Share of a worker's CPUs that others must use to be named."""
+SLOW_CLOCK = 0.85
+LESS_CPU = 0.95
+SLOW_LINK = 0.5
+"""A link counts as slow below this share of the others' rate."""
+
+
+def _paging(host: Host) -> bool:
+    return host.load.faults > 3 * host.usual.faults + PAGING
+
+
+def _swapping(host: Host) -> bool:
+    return host.load.swapped > 3 * host.usual.swapped + PAGING
+
+
+def _waits_for_input(host: Host) -> bool:
+    return 2 * (host.load.input_us - host.usual.input_us) >= host.load.own_us - host.usual.own_us
+
+
+def _taken(name: str) -> Symptom:
+    """Whether others take noticeably more of this host's CPUs than elsewhere."""
+    return lambda host: getattr(host.load, name) - getattr(host.usual, name) >= NOTICEABLE * host.load.limit
+
+
+SYMPTOMS: dict[str, tuple[str, Symptom]] = {
+    "memory": ("memory", lambda host: _swapping(host) or (_paging(host) and host.load.memory >= FULL)),
+    "disk": ("input_us", lambda host: _waits_for_input(host) or _paging(host)),
+    "heat": ("heat", lambda host: host.load.heat > host.usual.heat),
+    "steal": ("steal", _taken("steal")),
+    "quota": ("limit", lambda host: host.load.limit < LESS_CPU * host.usual.limit),
+    "load": ("others", _taken("others")),
+    "clock": ("clock", lambda host: 0 < host.load.clock < SLOW_CLOCK * host.usual.clock),
+}
+"""What makes a host slow, and the number of `Load` that shows it; the first that applies is named."""
+LINK, UNKNOWN = "link", "unknown"
+CAUSES = (*SYMPTOMS, LINK, UNKNOWN)
+
+
+def diagnose(loads: Sequence[Load], sent_bytes: int) -> Straggler | None:
+    """The worker for which the others wait, and why; None if there is none, or if a worker has not profiled enough steps.
+
+    Args:
+        loads: by rank, over the same steps.
+        sent_bytes: that a worker sends in a step.
+    """
+    if len(loads) < 2 or not all(load.own_us for load in loads):
+        return None
+    compared = slowest({str(rank): load.own_us for rank, load in enumerate(loads)})
+    if compared is None or compared[2] < SLOWER:
+        return _slow_link(loads, sent_bytes)
+    rank = int(compared[0])
+    host = Host(loads[rank], _median(load for number, load in enumerate(loads) if number != rank))
+    cause = next((name for name, (_, shows) in SYMPTOMS.items() if shows(host)), UNKNOWN)
+    if cause == UNKNOWN and compared[2] < SURELY_SLOWER:
+        return None
+    field = SYMPTOMS[cause][0] if cause in SYMPTOMS else "clock"
+    return Straggler(rank, cause, host.load.own_us, host.usual.own_us, getattr(host.load, field), getattr(host.usual, field))
+
+
+def _slow_link(loads: Sequence[Load], sent_bytes: int) -> Straggler | None:
+    """The worker whose best connection is slow, if its bytes make a step that much longer."""
+    rank = min(range(len(loads)), key=lambda number: loads[number].rate)
+    usual = _median(load for number, load in enumerate(loads) if number != rank)
+    rate = loads[rank].rate
+    if not 0 < rate < SLOW_LINK * usual.rate:
+        return None
+    taken, others = (round(1000 * sent_bytes / one) for one in (rate, usual.rate))
+    longer = taken - others >= (SLOWER - 1) * usual.own_us
+    return Straggler(rank, LINK, taken, others, rate, usual.rate) if longer else None
+
+
+def _median(loads: Iterable[Load]) -> Load:
+    rows = zip(*(load.row() for load in loads), strict=True)
+    return Load(*(round(statistics.median(column)) for column in rows))

@@ -23,9 +23,12 @@ import numpy as np
 from trainer.files import full, read_json, write_rows
 from trainer.records import HISTORY, PHASES, metrics, read_history
 from trainer.saving import Reserve
+from trainer.straggler import own_work
 
 PROGRESS_S = 10.0
 """Seconds between two progress lines in worker.log."""
+RECENT, FEWEST = 9, 3
+"""Profiled steps, at most and at least, by which workers are compared."""
 SAMPLES = ("heartbeat", "steps", "split")
 """Kinds that are dropped while other lines wait for room on the disk."""
 
@@ -99,6 +102,7 @@ class Splits:
         self._metrics = metrics
         self._waited, self._steps = 0.0, 0
         self._of_epoch: list[dict[str, float]] = []
+        self._recent: deque[dict[str, float]] = deque(maxlen=RECENT)
 
     def waited(self, seconds: float, steps: int) -> None:
         """Note how long a call of `steps` steps waited for its images."""
@@ -114,8 +118,16 @@ class Splits:
             return
         values = {"input": waited, **parts}
         self._of_epoch.append(values)
+        self._recent.append(values)
         rounded = {phase: round(values[phase], 6) for phase in PHASES}
         self._metrics.record("split", epoch=epoch, step=step, **rounded, step_seconds=round(waited + seconds, 6), images=images)
+
+    def recent(self) -> tuple[int, int]:
+        """Medians of the last samples, of all epochs: a step's own work, and the wait for input in it, microseconds; 0 from too few."""
+        if len(self._recent) < FEWEST:
+            return 0, 0
+        own = statistics.median(own_work({phase: one[phase] for phase in PHASES}) for one in self._recent)
+        return max(1, round(1e6 * own)), round(1e6 * statistics.median(one["input"] for one in self._recent))
 
     def epoch(self) -> dict[str, float]:
         """Mean milliseconds of every phase over the samples since the last call; empty if there were none."""

@@ -70,11 +70,19 @@ def require(action: Any, module: str, arguments: dict[str, Any]) -> dict[str, An
 def payload(module: str, arguments: dict[str, Any], mark: str, check_mode: bool) -> bytes:
     """Compressed Python source: the stand-in, the module, its imports from this project, its arguments."""
     source = DOCUMENTATION.sub("", (PLUGINS / "modules" / f"{module}.py").read_text(encoding="utf-8"))
-    utilities = {name: (PLUGINS / "module_utils" / f"{name}.py").read_text(encoding="utf-8") for name in UTILITY.findall(source)}
-    sent = {"name": module, "module": source, "utilities": utilities, "params": arguments, "check_mode": check_mode, "mark": mark}
+    sent = {"name": module, "module": source, "utilities": _utilities(source), "params": arguments, "check_mode": check_mode, "mark": mark}
     # As a string in the source: Python's literals and JSON's differ (true, null).
     call = f"run(json.loads({json.dumps(json.dumps(sent))}))\n"
     return zlib.compress((RUNTIME.read_text(encoding="utf-8") + "\n\n" + call).encode(), 9)
+
+
+def _utilities(source: str) -> dict[str, str]:
+    """Sources of the `module_utils` that a source imports, by name; those that others import come first."""
+    needed: dict[str, str] = {}
+    for name in UTILITY.findall(source):
+        text = (PLUGINS / "module_utils" / f"{name}.py").read_text(encoding="utf-8")
+        needed |= {**_utilities(text), name: text}
+    return needed
 
 
 def python(action: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from control import project, text
 from control.progress import Estimate
-from control.runs import launches, outcome, run_results, step_profile
+from control.runs import launches, outcome, run_results, step_profile, stragglers
 from trainer.rundir import recorded
 
 
@@ -32,6 +32,7 @@ def worker(
         "epoch": epochs[-1] if epochs else None,
         "input_wait": _share([record["input_wait"] for record in steps[-50:]], [record["seconds"] for record in steps[-50:]]),
         "split": step_profile.median(step_profile.of_worker(records)),
+        "straggler": stragglers.last(records),
     }
 
 
@@ -111,7 +112,8 @@ def table(run: str, state: str | None, hosts: list[dict[str, Any]], seen: list[d
     chief = by_host.get(hosts[0]["name"], {})
     lines = [f"{run}: {overall(state, list(by_host.values()))}", *_progress(chief, counts), "", text.table(header, rows)]
     phases = step_profile.shown({host["name"]: split for host in hosts if (split := by_host.get(host["name"], {}).get("split"))})
-    return "\n".join([*lines, *(["", phases] if phases else [])])
+    slow = stragglers.sentence(chief["straggler"], [host["name"] for host in hosts]) if chief.get("straggler") else ""
+    return "\n".join([*lines, *(["", phases] if phases else []), *([f"  {slow}"] if slow else [])])
 
 
 def overall(recorded: str | None, seen: list[dict[str, Any]]) -> str:

@@ -45,7 +45,7 @@ class ActionModule(Action):
         self.marks = project.PRIVATE / "watch" / arguments["run"]
         self.line = Line(every=1e9)
         self.worker.say = self.line.print if self.rank == 0 else None
-        self.progress = Progress(self.line, arguments["counts"], self.quiet)
+        self.progress = Progress(self.line, arguments["counts"], self.quiet, arguments["hosts"])
         self.heard_at = self.answered_at = time.monotonic()
         self.parent = os.getppid()
         self.phase, self.step, self.trained, self.collect_at = "starting", 0, False, 0.0

@@ -6,6 +6,10 @@ import platform
 import re
 import time
 
+from ansible.module_utils import lockstep_cgroup
+
+cgroups, cpu_quota, cpus, text = lockstep_cgroup.cgroups, lockstep_cgroup.cpu_quota, lockstep_cgroup.cpus, lockstep_cgroup.text
+
 VERSIONS = """
 import importlib.metadata, json, platform, sys
 found = {}
@@ -60,15 +64,6 @@ def existing(folder):
     return folder
 
 
-def text(path):
-    """A small file's content, or None."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read().strip()
-    except OSError:
-        return None
-
-
 def versions(module, python, packages):
     """What a Python says with VERSIONS; or `error`, why it says nothing."""
     if os.path.isdir(python) or not os.access(python, os.X_OK):
@@ -88,37 +83,6 @@ def cpu_model():
     """The processor's name from the kernel."""
     match = re.search(r"^(?:model name|Model)\s*:\s*(.*)", text("/proc/cpuinfo") or "", re.MULTILINE)
     return match.group(1) if match else platform.machine()
-
-
-def cgroups(controller, base="/sys/fs/cgroup", own="/proc/self/cgroup"):
-    """Folders, of version 1 and 2, whose limits apply to this process: its own, and all above."""
-    folders = []
-    for line in (text(own) or "").splitlines():
-        _, names, path = line.split(":", 2)
-        if names and controller not in names.split(","):
-            continue
-        for top in [os.path.join(base, controller)] if names else [base, os.path.join(base, "unified")]:
-            parts = [part for part in path.split("/") if part]
-            folders += [os.path.join(top, *parts[:count]) for count in range(len(parts), -1, -1)]
-    return folders
-
-
-def cpu_quota(folders=None):
-    """CPUs allowed by the tightest quota, or None."""
-    quotas = []
-    for folder in cgroups("cpu") if folders is None else folders:
-        quota, _, period = (text(f"{folder}/cpu.max") or "").partition(" ")
-        if not quota:
-            quota, period = text(f"{folder}/cpu.cfs_quota_us") or "max", text(f"{folder}/cpu.cfs_period_us")
-        if quota not in ("max", "-1"):
-            quotas.append(int(quota) / int(period))
-    return min(quotas, default=None)
-
-
-def cpus():
-    """CPUs that this process may use: its affinity, reduced by any quota."""
-    cores = len(os.sched_getaffinity(0))
-    return min(cores, cpu_quota() or cores)
 
 
 def mount_of(path, table=None):

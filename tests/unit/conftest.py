@@ -5,8 +5,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-import lockstep_files
-import lockstep_host
+import lockstep_cgroup
 import lockstep_ports
 import lockstep_sealed
 import lockstep_tmux
@@ -16,7 +15,11 @@ import pytest
 from tests.unit.samples import idx_bytes, image_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
-# Where Ansible would put the project's module_utils.
+# Where Ansible would put the project's module_utils; others import this one.
+sys.modules.setdefault("ansible.module_utils.lockstep_cgroup", lockstep_cgroup)
+import lockstep_files  # noqa: E402
+import lockstep_host  # noqa: E402
+
 sys.modules.setdefault("ansible.module_utils.lockstep_tmux", lockstep_tmux)
 sys.modules.setdefault("ansible.module_utils.lockstep_host", lockstep_host)
 sys.modules.setdefault("ansible.module_utils.lockstep_files", lockstep_files)

@@ -25,6 +25,19 @@ UPDATED = [
 ]
 
 
+def slow(cause="quota", rank=1):
+    return {"kind": "straggler", "t": 0.0, "epoch": 1, "cause": cause, "rank": rank, "own_us": 9, "others_us": 4, "value": 1, "usual": 2}
+
+
+def test_a_straggler_is_named_when_it_appears_and_when_its_cause_changes():
+    printed = []
+    progress = Progress(SimpleNamespace(print=printed.append), COUNTS, hosts=["a", "b"])
+    for record in (slow(""), slow(), slow(), slow("load"), slow(""), slow("load"), slow("load", 0), slow(rank=7)):
+        progress.show("a", record)
+    assert [line.partition(",")[0] for line in printed] == ["b is slow", "b is slow", "b is slow", "a is slow"]
+    assert ["CPU quota" in line for line in printed] == [True, False, False, False]
+
+
 @pytest.mark.parametrize("quiet", [False, True])
 def test_records_of_a_run_as_lines(quiet):
     updated, printed = [], []

@@ -1,9 +1,11 @@
+import dataclasses
 import math
 
 import pytest
 
+from trainer.host_load import Load
 from trainer.records import PHASES
-from trainer.straggler import own_work, slowest
+from trainer.straggler import CAUSES, diagnose, own_work, slowest
 
 
 def test_own_work_is_all_but_the_all_reduce():
@@ -24,3 +26,86 @@ def test_one_host_has_nobody_to_be_slower_than(own):
 def test_others_without_any_work():
     assert slowest({"a": 60.0, "b": 0.0}) == ("a", 60.0, math.inf)
     assert slowest({"a": 0.0, "b": 0.0})[2] == math.inf
+
+
+# --- causes: loads as measured on hosts with 0.38 CPUs each, in thousandths
+
+EVEN = Load(own_us=90_000, input_us=200, limit=380, others=4, memory=200, rate=100_000)
+SENT = 240_000
+
+
+def changed(**fields):
+    return dataclasses.replace(EVEN, **fields)
+
+
+def loads(slow, rank=2, workers=5):
+    return [slow if number == rank else EVEN for number in range(workers)]
+
+
+@pytest.mark.parametrize(
+    ("cause", "slow", "value", "usual"),
+    [
+        ("quota", {"limit": 190}, 190, 380),
+        ("load", {"others": 150}, 150, 4),
+        ("steal", {"steal": 120}, 120, 0),
+        ("heat", {"heat": 7, "clock": 500}, 7, 0),
+        ("memory", {"faults": 300, "memory": 940, "input_us": 80_000}, 940, 200),
+        ("memory", {"swapped": 300}, 200, 200),
+        ("disk", {"input_us": 80_000}, 80_000, 200),
+        ("disk", {"faults": 300}, 200, 200),
+        ("unknown", {}, 0, 0),
+    ],
+)
+def test_the_cause_is_what_differs_on_that_host(cause, slow, value, usual):
+    found = diagnose(loads(changed(own_us=180_000, **slow)), SENT)
+    assert (found.rank, found.cause, found.own_us, found.others_us) == (2, cause, 180_000, 90_000)
+    assert (found.value, found.usual) == (value, usual)
+
+
+def test_a_slow_clock_is_one_where_the_others_are_fast():
+    fast = changed(clock=1000)
+    slow = changed(own_us=180_000, clock=600)
+    assert diagnose([fast, slow, fast], SENT).cause == "clock"
+    assert diagnose([dataclasses.replace(fast, clock=620), slow, dataclasses.replace(fast, clock=620)], SENT).cause == "unknown"
+
+
+@pytest.mark.parametrize("rank", range(5))
+def test_every_rank_may_be_the_slow_one(rank):
+    assert diagnose(loads(changed(own_us=180_000, limit=190), rank), SENT).rank == rank
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"own_us": 98_000},
+        {"own_us": 110_000},
+        {"own_us": 60_000},
+        {"others": 150},
+        {"limit": 190},
+        {"faults": 300, "memory": 990},
+        {"rate": 40_000},
+        {"rate": 0},
+        {"lost": 50},
+    ],
+)
+def test_no_straggler_is_named_while_own_work_is_even(odd):
+    """A host with less of something is no straggler if its steps are as quick as the others'."""
+    assert diagnose(loads(changed(**odd)), SENT) is None
+
+
+def test_a_slow_link_shows_in_the_rates_and_not_in_own_work():
+    found = diagnose(loads(changed(rate=6_000)), SENT)
+    # 240 kB take 40 ms at 6 MB/s, and 2.4 ms at 100 MB/s.
+    assert (found.rank, found.cause, found.own_us, found.others_us) == (2, "link", 40_000, 2_400)
+    assert (found.value, found.usual) == (6_000, 100_000)
+    assert diagnose(loads(changed(rate=6_000)), 24_000) is None, "few bytes take little time on any link"
+
+
+@pytest.mark.parametrize("rows", [[], [EVEN], [EVEN, Load()], [Load(), Load()]])
+def test_nothing_to_compare(rows):
+    assert diagnose(rows, SENT) is None
+
+
+def test_every_cause_can_be_found():
+    assert set(CAUSES) == {"memory", "disk", "heat", "steal", "quota", "load", "clock", "link", "unknown"}

@@ -342,6 +342,7 @@ def test_every_record_that_a_worker_writes_is_known(tmp_path):
     metrics.record("steps", epoch=1, step=5, **NUMBERS)
     metrics.record("reduction", name="packed", why="why", measured=True)
     metrics.record("shares", told="told", parts=[1, 2], measured=True)
+    metrics.record("straggler", epoch=1, rank=1, cause="quota", **dict.fromkeys(records.STRAGGLER, 7))
     metrics.warning("text")
     metrics.record("split", epoch=1, step=5, **dict.fromkeys(records.PHASES, 0.1), step_seconds=0.5, images=3)
     metrics.record("epoch", **row)
@@ -354,12 +355,57 @@ def test_every_record_that_a_worker_writes_is_known(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "change",
+    [{"cause": "\x1b[2J"}, {"cause": "{value.__class__}"}, {"cause": []}, {"rank": -1}, {"value": 0.5}, {"own_us": 10**16}, {"usual": "7"}],
+)
+def test_a_straggler_that_is_none(change):
+    """The cause chooses the words that the control node fills in."""
+    record = {"t": 1.0, "kind": "straggler", "epoch": 1, "rank": 0, "cause": "load", **dict.fromkeys(records.STRAGGLER, 7)}
+    assert records.metrics([json.dumps(record)]) == ([record], 0)
+    assert records.metrics([json.dumps(record | change)]) == ([], 1)
+
+
+@pytest.mark.parametrize(
     "text",
     ["", "7", "[]", '[{"class": 1, "probability": 1}]', '[{"class": "a"}]', "{}", "[" * 9999, '[{"class": "a", "probability": NaN}]'],
 )
 def test_a_prediction_that_is_none(text):
     with pytest.raises(LockstepError, match="is no list of classes"):
         records.prediction(text)
+
+
+STEP_TIME = {
+    "batch": 64,
+    "step_seconds": 0.1,
+    "images_per_s": 640.0,
+    "transport": "direct",
+    "methods": {"packed": {"step_seconds": 0.1, "sums": [16], "exchange_seconds": {"2": 0.001}}},
+}
+
+
+def test_a_step_time_is_read():
+    assert records.step_time(json.dumps(STEP_TIME), "pi1") == STEP_TIME
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step_seconds": 0},
+        {"step_seconds": -1},
+        {"images_per_s": "x"},
+        {"transport": "pigeon"},
+        {"methods": []},
+        {"methods": {"packed": {}}},
+        {"methods": {"packed": STEP_TIME["methods"]["packed"] | {"sums": [-1]}}},
+        {"methods": {"packed": STEP_TIME["methods"]["packed"] | {"sums": [1] * 9}}},
+        {"methods": {"packed": STEP_TIME["methods"]["packed"] | {"exchange_seconds": {"two": 0.1}}}},
+        {"methods": {"packed": STEP_TIME["methods"]["packed"] | {"exchange_seconds": {"2": -0.1}}}},
+        {"methods": {"packed": STEP_TIME["methods"]["packed"] | {"step_seconds": float("nan")}}},
+    ],
+)
+def test_a_step_time_that_is_none(change):
+    with pytest.raises(LockstepError, match=r"^pi1: steptime: .* is not what a worker writes$"):
+        records.step_time(json.dumps(STEP_TIME | change), "pi1")
 
 
 EVALUATION = {
