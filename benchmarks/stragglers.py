@@ -22,7 +22,7 @@ from benchmarks import script
 from benchmarks.launch_time import PLAYBOOK, delete
 from benchmarks.script import ROOT
 from control import text
-from control.lab.lab import OWNER_LABEL
+from control.lab.lab import OWNER_LABEL, owner
 from control.lab.lab_engine import Engine, find
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_text
@@ -159,7 +159,7 @@ def main() -> None:
 def nodes(cpus: float) -> Lab:
     """This project's lab."""
     engine = find()
-    mine = [one for one in engine.labs() if one["running"] and one["labels"][OWNER_LABEL] == str(ROOT)] if engine else []
+    mine = [one for one in engine.labs() if one["running"] and one["labels"][OWNER_LABEL] == owner(str(ROOT))] if engine else []
     if engine is None or not mine:
         sys.exit("no lab of this project is running here: ansible-playbook lab.yml -e cpus=0.3; then provision.yml")
     return Lab(engine, {one["container"].rpartition("-")[2]: one["container"] for one in mine}, cpus)
