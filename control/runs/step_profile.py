@@ -63,14 +63,18 @@ def medians(samples: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, flo
 
 
 def own_seconds(samples: Mapping[str, Sequence[dict[str, Any]]]) -> float:
-    """Seconds of a step's own work on the host for which all wait: the median over its samples.
-
-    That is the slowest, if it counts as slow. Equal hosts count as one: the largest of their medians grows with their number by chance.
-    """
+    """Seconds of a step's own work on the host for which all wait (`decisive`): the median over its samples."""
     own = {host: [own_work({phase: one[phase] for phase in PHASES}) for one in full_steps(records)] for host, records in samples.items()}
-    medians = {host: statistics.median(seconds) for host, seconds in own.items()}
-    compared = straggler.slowest(medians)
-    return compared[1] if compared and compared[2] >= SLOWER else statistics.median(medians.values())
+    return decisive({host: statistics.median(seconds) for host, seconds in own.items()})
+
+
+def decisive(own: Mapping[str, float]) -> float:
+    """The own work of the slowest host, if it counts as slow.
+
+    Equal hosts count as one, with their median: the largest of several measurements grows with their number by chance.
+    """
+    compared = straggler.slowest(own)
+    return compared[1] if compared and compared[2] >= SLOWER else statistics.median(own.values())
 
 
 def sentence(hosts: dict[str, dict[str, float]]) -> str:

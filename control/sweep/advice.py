@@ -135,11 +135,12 @@ def study(
     own: Mapping[int, float] | None = None,
     quick: Collection[int] = (),
     hosts: Sequence[str] = (),
+    timed: bool = False,
 ) -> Study:
     """Fit and advice for one group, or why there is none; arguments as for `scaling.fit`."""
     measured = tuple(sorted((row for row in rows if row.measured), key=lambda row: row.trial))
     try:
-        fitted = fit(rows, work, sweep, own, quick, hosts)
+        fitted = fit(rows, work, sweep, own, quick, hosts, timed)
     except Refused as refusal:
         return Study(work, measured, None, str(refusal), None, refusal.command)
     return Study(work, measured, fitted, "", advise(fitted))

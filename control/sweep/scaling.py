@@ -175,6 +175,8 @@ class Fit(Model):
     """The measured numbers of workers, ascending."""
     own: dict[int, float]
     """Seconds of own work in profiled steps, by number of workers; empty if there are none."""
+    timed: bool
+    """Whether these were timed before the trials, and not in profiled steps."""
     resampled: Model = field(repr=False, compare=False)
 
     def draws(self, quantity: str, workers: int) -> Vector:
@@ -205,6 +207,7 @@ def fit(
     own: Mapping[int, float] | None = None,
     quick: Collection[int] = (),
     hosts: Sequence[str] = (),
+    timed: bool = False,
 ) -> Fit:
     """The model fitted to every repeat of one group (same scaling, epochs, checkpoint_every); failed trials are left out.
 
@@ -218,6 +221,7 @@ def fit(
             without a measured trial are left out.
         quick: numbers of workers whose newest hosts are known to be no slower than the others: no slow host joins there.
         hosts: names and addresses in the inventory: no command asks for more; empty if unknown.
+        timed: whether `own` was timed before the trials, and not in their profiled steps.
 
     Raises:
         Refused: these rows allow no conclusion.
@@ -227,7 +231,7 @@ def fit(
     _enough(rows, measure, len(hosts))
     counts = sorted({row.workers for row in rows})
     steps = {n: [step_seconds(row, work) for row in rows if row.workers == n] for n in counts}
-    data = _Data(work, steps, {n: own[n] for n in counts if own and n in own})
+    data = _Data(work, steps, {n: own[n] for n in counts if own and n in own}, timed)
     fitted = _made(data, _jump(data, quick))
     _sure(fitted, steps, measure, on_one_machine(hosts))
     return fitted
@@ -244,15 +248,18 @@ class _Data:
     work: Work
     steps: Measured
     own: dict[int, float]
+    timed: bool = False
+    """Whether own work was timed apart from the trials: then it stays known of a number of workers that is held out."""
 
     def without(self, workers: int) -> "_Data":
         kept = {n: seconds_of for n, seconds_of in self.steps.items() if n != workers}
-        return _Data(self.work, kept, {n: seconds for n, seconds in self.own.items() if n != workers})
+        return replace(self, steps=kept, own={n: seconds for n, seconds in self.own.items() if self.timed or n != workers})
 
     @property
     def observed(self) -> dict[int, float]:
         """Own work as in a step that is not profiled: one worker's step is nothing else, and shows what profiling adds to it."""
-        profiling = statistics.median(self.steps[1]) / self.own[1] if 1 in self.own and 1 in self.steps else 1.0
+        profiled = not self.timed and 1 in self.own and 1 in self.steps
+        profiling = statistics.median(self.steps[1]) / self.own[1] if profiled else 1.0
         return {n: seconds * profiling for n, seconds in self.own.items()}
 
     @property
@@ -280,7 +287,11 @@ class _Data:
 
     def weights(self) -> Vector:
         """Square roots, as least squares takes them, of the number of repeats that each observation of own work counts for."""
-        return np.sqrt([float(len(self.steps[n])) for n in self.own])
+        return np.sqrt([float(self.repeats(n)) for n in self.own])
+
+    def repeats(self, workers: int) -> int:
+        """How many trials had so many workers; of a number that is held out, of the others."""
+        return len(self.steps.get(workers) or next(iter(self.steps.values())))
 
 
 def _made(data: _Data, jump_from: int | None) -> Fit:
@@ -296,6 +307,7 @@ def _made(data: _Data, jump_from: int | None) -> Fit:
         noise=noise,
         counts=tuple(data.steps),
         own=data.own,
+        timed=data.timed,
         resampled=Model(data.work, jump_from, _resample(best, data)),
     )
 
@@ -332,7 +344,7 @@ def _resample(best: Model, data: _Data) -> Vector:
     within = np.concatenate([one - one.mean() for one in residuals])
     within *= math.sqrt(len(within) / (len(within) - len(data.steps)))
     group = np.array([row for row, one in enumerate(residuals) for _ in one])
-    own_residuals = [np.full(len(data.steps[n]), math.log(seconds / best.own_s(n))) for n, seconds in data.observed.items()]
+    own_residuals = [np.full(data.repeats(n), math.log(seconds / best.own_s(n))) for n, seconds in data.observed.items()]
     misfit = _misfit(residuals, own_residuals, _parameters(best.jump_from) + data.tells_compression)
     shared = generator.normal(0.0, misfit, (RESAMPLES, len(data.steps)))
     drawn = generator.choice(within, (RESAMPLES, len(group))) + shared[:, group]

@@ -11,7 +11,7 @@ from typing import Any
 from control import plots, text
 from control.campaign import SUMMARY
 from control.report.report import put_changed
-from control.runs import step_profile
+from control.runs import cluster, step_profile
 from control.runs.cluster import on_one_machine
 from control.sweep import advice_text, sweep
 from control.sweep.advice import Extras, Study, as_dict, by_medians, groups, study
@@ -64,7 +64,9 @@ def conclude(folder: Path, watts_per_node: float | None = None, typed: Callable[
     studies, split = [], None
     for work, group in groups(rows, works(record)):
         profiled = samples(folder, group)
-        studies.append(study(group, work, folder.name, own_work(profiled, group), quick(profiled, group), hosts))
+        timed = timed_work(record, work, max(row.workers for row in group))
+        own = timed or own_work(profiled, group)
+        studies.append(study(group, work, folder.name, own, quick(profiled, group), hosts, bool(timed)))
         if split is None and studies[-1].rows:
             split = {workers: step_profile.medians(by_host) for workers, by_host in profiled.items()}
     extras = Extras(record.get("mbit_s"), watts_per_node, joules(folder, rows), split, on_one_machine(hosts))
@@ -157,6 +159,20 @@ def own_work(profiled: Samples, rows: Sequence[Timing]) -> dict[int, float]:
     """
     hosts = {row.workers: set(row.hosts.split()) for row in rows if row.measured}
     return {workers: step_profile.own_seconds(by_host) for workers, by_host in profiled.items() if hosts[workers] <= set(by_host)}
+
+
+def timed_work(record: Mapping[str, Any], work: Work, workers: int) -> dict[int, float]:
+    """Seconds of a step's own work for 1 to so many workers, from each host's step that was timed alone before the trials.
+
+    Empty if a host was not timed, or, with strong scaling, not with its share of a step.
+    """
+    timed, names = record.get("timed", {}), cluster.label_names(record.get("hosts", []))[:workers]
+    method = record.get("reduction", "")
+    if work.scaling == STRONG or not names or not set(names) <= {name for name, one in timed.items() if method in one["methods"]}:
+        return {}
+    each = {name: timed[name]["methods"][method]["step_seconds"] for name in names}
+    alone = {1: timed[names[0]]["step_seconds"]}
+    return alone | {n: step_profile.decisive({name: each[name] for name in names[:n]}) for n in range(2, len(names) + 1)}
 
 
 def quick(profiled: Samples, rows: Sequence[Timing]) -> set[int]:

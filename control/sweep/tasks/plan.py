@@ -85,7 +85,10 @@ class Plan(Task):
         found_sweep = {**record, "folder": str(folder), "trials": [asdict(trial) for trial in left]}
         shown = sweep_text.plan(found_sweep, wanted, trials, left, plan, project.relative(folder))
         shown += f"\n  configuration {choice['why']}" if choice else ""
+        looks = boolean("preflight", options.get("preflight", True))
+        unknown = {host["name"] for host in plan["hosts"]} - set(record.get("timed", {}))
         facts = {"sweep_found": found_sweep, "plan": plan, "cluster": plan["hosts"], "run_options": options}
+        facts["sweep_times_steps"] = bool(left and looks and unknown)
         return {"show": shown, "ansible_facts": facts, **({"if_interrupted": CONTINUES} if left and not self.check_mode else {})}
 
     def _choice(self, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any] | None:

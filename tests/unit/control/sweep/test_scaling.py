@@ -512,6 +512,17 @@ def test_held_out_numbers_of_workers_are_predicted_with_compression():
     assert found.held_out[1] == pytest.approx(25, abs=5)
 
 
+def test_own_work_that_was_timed_apart_stays_known_of_a_number_that_is_held_out():
+    rows = trials(compressed_step(0.08, 0.02, 1e-4, 8e-8), work=COMPRESSED, noise=0.01)
+    found = fit(rows, COMPRESSED, own=own_compressing(0.08, 0.02), timed=True)
+    assert max(map(abs, found.held_out.values())) < 3
+    assert found.timed
+
+
+def test_timed_own_work_is_not_corrected_for_profiling():
+    assert scaling._Data(WEAK_WORK, {1: [0.1]}, {1: 0.08, 2: 0.09}, timed=True).observed == {1: 0.08, 2: 0.09}
+
+
 @pytest.mark.parametrize("own", [None, {2: 0.1, 3: 0.1}, {1: 0.08}])
 def test_without_own_work_of_one_and_of_several_workers_compression_is_not_told(own):
     found = fit(trials(compressed_step(0.08, 0.0), work=COMPRESSED), COMPRESSED, own=own)

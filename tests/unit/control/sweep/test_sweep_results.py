@@ -182,6 +182,31 @@ def test_own_work_is_left_out_where_a_host_has_no_samples(tmp_path, drawn):
     assert made_fit.own == pytest.approx({1: 0.083, 2: 0.083})
 
 
+def times(alone, sending, method="powersgd"):
+    return {"step_seconds": alone, "methods": {method: {"step_seconds": sending}}}
+
+
+TIMED = {
+    "hosts": ["node1 10.0.0.1", "node2 10.0.0.2", "node3 10.0.0.3"],
+    "reduction": "powersgd",
+    "timed": {"node1": times(0.08, 0.1), "node2": times(0.07, 0.104), "node3": times(0.08, 0.2)},
+}
+
+
+def test_own_work_is_that_of_the_hosts_that_were_timed():
+    """Of equal hosts the usual one, of others the slowest; one worker compresses nothing."""
+    assert sweep_results.timed_work(TIMED, WEAK_WORK, 3) == pytest.approx({1: 0.08, 2: 0.102, 3: 0.2})
+    assert sweep_results.timed_work(TIMED, WEAK_WORK, 2) == pytest.approx({1: 0.08, 2: 0.102})
+
+
+@pytest.mark.parametrize(
+    ("change", "work"),
+    [({}, STRONG_WORK), ({"timed": {}}, WEAK_WORK), ({"reduction": "half"}, WEAK_WORK), ({"timed": {"node1": times(1, 1)}}, WEAK_WORK)],
+)
+def test_own_work_that_was_not_timed(change, work):
+    assert sweep_results.timed_work(TIMED | change, work, 3) == {}
+
+
 def test_the_all_reduce_in_use_is_part_of_the_work():
     chosen = {"reduction": "powersgd", "sent_bytes": 127_528, "transport": "direct", "sums": [43_008, 84_536]}
     work = sweep_results.works(RECORD | chosen)[0]
