@@ -1,0 +1,41 @@
+"""The command that times a host's own step, as the doctor and a sweep run it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from trainer import config as configs
+from trainer import records
+
+
+def timed(workers, **changes):
+    """What the command answers for a small model."""
+    small = {"data.image_size": [16, 16, 3], "model": {"name": "task_cnn"}, "reduction.min_elements": 1024}
+    config = configs.dump(configs.build(configs.override({}, small | changes)))
+    options = ["--classes", "3", "--batch", "4", "--workers", str(workers), "--threads", "1", "--seconds", "0.01"]
+    argv = [sys.executable, "-m", "trainer", "steptime", *options]
+    completed = subprocess.run(argv, input=config, capture_output=True, text=True, check=False, timeout=120)
+    assert completed.returncode == 0, completed.stderr
+    return records.step_time(completed.stdout.strip().splitlines()[-1], "here")
+
+
+def test_every_method_that_auto_may_choose_is_timed_with_its_sums_and_its_exchange():
+    answer = timed(3)
+    assert (answer["batch"], answer["transport"], sorted(answer["methods"])) == (4, "direct", ["packed", "powersgd"])
+    packed, compressed = (answer["methods"][name] for name in ("packed", "powersgd"))
+    assert (len(packed["sums"]), len(compressed["sums"])) == (1, 2)
+    assert 10 * sum(compressed["sums"]) < sum(packed["sums"])
+    assert all(list(one["exchange_seconds"]) == ["2", "3"] for one in (packed, compressed))
+    assert compressed["exchange_seconds"]["3"] < packed["exchange_seconds"]["3"]
+
+
+@pytest.mark.parametrize("transport", ["direct", "tensorflow"])
+def test_a_method_that_is_set_is_the_only_one(transport):
+    answer = timed(2, **{"reduction.name": "half", "reduction.transport": transport})
+    assert (answer["transport"], list(answer["methods"])) == (transport, ["half"])
+    assert list(answer["methods"]["half"]["exchange_seconds"]) == (["2"] if transport == "direct" else [])
+
+
+def test_one_worker_sends_nothing():
+    assert timed(1)["methods"] == {}
