@@ -104,16 +104,16 @@ class Hosts:
 def curve(hosts: Hosts, images: float, trial: Trial | None = None) -> list[Prediction]:
     """Predictions for one to all hosts, each with so many images per step; LockstepError without a bandwidth between several.
 
-    What the trial took longer than predicted is waiting: for the last of n equal hosts, and for the processor that they may share. It
-    counts in full for all hosts, and for fewer in proportion to 1 - 1/n, the part of a sum that comes from others.
+    All send as the trial did. What it took longer than predicted is waiting: for the last of n equal hosts, and for the processor that
+    they may share. It counts in full for all hosts, and for fewer in proportion to 1 - 1/n, the part of a sum that comes from others.
     """
     every = len(hosts.names)
-    predictions = [step(hosts.first(workers), images) for workers in range(1, every + 1)]
-    if trial is None or every == 1 or trial.method not in hosts.methods():
+    shown = trial if trial and every > 1 and trial.method in hosts.methods() else None
+    predictions = [step(hosts.first(workers), images, shown.method if shown else "") for workers in range(1, every + 1)]
+    if shown is None:
         return predictions
-    predictions[-1] = step(hosts, images, trial.method)
-    waiting = (trial.step_s - predictions[-1].step_s) / (1 - 1 / every)
-    return [_waiting(one, waiting * (1 - 1 / one.workers)) for one in predictions]
+    waiting = (shown.step_s - predictions[-1].step_s) / (1 - 1 / every)
+    return [predictions[0], *(_waiting(one, waiting * (1 - 1 / one.workers)) for one in predictions[1:])]
 
 
 def step(hosts: Hosts, images: float, method: str = "") -> Prediction:

@@ -110,8 +110,8 @@ def test_what_the_trial_took_longer_is_waiting_in_proportion_to_what_comes_from_
     assert with_trial[0] == bare[0]
 
 
-def test_the_trial_shows_the_method_of_all_hosts(three):
-    assert [one.method for one in curve(three, 100, Trial("powersgd", 0.9))] == ["", "packed", "powersgd"]
+def test_all_send_as_the_trial_did(three):
+    assert [one.method for one in curve(three, 100, Trial("powersgd", 0.9))] == ["", "powersgd", "powersgd"]
 
 
 def test_a_quicker_trial_makes_no_step_shorter_than_its_computing(three):
