@@ -1,7 +1,7 @@
 """How often the right straggler is named with the right cause: trainings on the lab, one host of which is slowed in a known way.
 
     .venv/bin/python benchmarks/stragglers.py -i inventory/lab [--cases even,quota,load,link,disk,memory] [--repeats 10] [--cpus 0.3]
-        [ansible-playbook arguments, with -e set=train.steps=N]
+        [ansible-playbook arguments: configuration and dataset]
 
 Cases alternate, each on a host drawn at random, from a seed; needs root, and a lab of equal nodes (`lab.yml -e cpus=0.3`). A training
 counts as right if its last comparison of the workers names that host and that cause, or, of equal hosts, if no comparison names any.
@@ -11,6 +11,8 @@ Rows are added to `.lockstep/stragglers.csv`.
 import contextlib
 import csv
 import random
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -101,14 +103,25 @@ def slow_link(lab: Lab, host: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def slow_disk(lab: Lab, host: str) -> Iterator[None]:
-    """The node reads 2 MB/s, and nothing that was read before is in memory."""
-    device = subprocess.run(["findmnt", "-no", "SOURCE", "-T", "/var"], check=True, capture_output=True, text=True).stdout.strip()
-    lab.limit(host, f"--device-read-bps={device}:2mb")
+    """The node reads 2 MB/s, and little of what was read before is in memory."""
+    device = subprocess.run(["findmnt", "-no", "MAJ:MIN", "-T", "/var"], check=True, capture_output=True, text=True).stdout.strip()
+    # podman's own option for this does nothing in version 1 of control groups.
+    process = lab.engine.ask("inspect", "--format", "{{.State.Pid}}", lab.containers[host]).strip()
+    group = re.search(r"^\d+:(blkio|):(.*)$", Path(f"/proc/{process}/cgroup").read_text(encoding="utf-8"), re.MULTILINE)
+    if group is None:
+        raise LockstepError(f"{host}: its control group limits no disk")
+    name, limited, free = BLOCKS[group[1]]
+    file = Path("/sys/fs/cgroup", group[1], group[2].lstrip("/"), name)
+    file.write_text(f"{device} {limited}", encoding="utf-8")
     try:
         Path("/proc/sys/vm/drop_caches").write_text("1", encoding="utf-8")
         yield
     finally:
-        lab.limit(host, f"--device-read-bps={device}:0")
+        file.write_text(f"{device} {free}", encoding="utf-8")
+
+
+BLOCKS = {"blkio": ("blkio.throttle.read_bps_device", "2000000", "0"), "": ("io.max", "rbps=2000000", "rbps=max")}
+"""File that limits reading, the limit, and no limit; by controller, which has no name in version 2 of control groups."""
 
 
 @contextlib.contextmanager
@@ -125,25 +138,51 @@ def little_memory(lab: Lab, host: str) -> Iterator[None]:
 
 
 MEMORY = "cat /sys/fs/cgroup/memory/memory.stat 2>/dev/null || cat /sys/fs/cgroup/memory.stat"
-ROOM = 80 * 2**20
+ROOM = 160 * 2**20
 """Bytes for pages of files: fewer than a worker uses."""
-BEFORE: dict[str, Slowed] = {EVEN: lambda *_: contextlib.nullcontext(), "quota": half_the_quota, "load": busy_process, "link": slow_link}
-"""Slowed before the training starts."""
-WHILE: dict[str, Slowed] = {"disk": slow_disk, "memory": little_memory}
-"""Slowed once it trains: start-up would fail or take minutes."""
-SET = {"link": ",reduction.name=packed"}
-"""Compressed gradients hardly notice the link."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a host is slowed, and how the training is set for it."""
+
+    slowed: Slowed
+    before: bool = True
+    """Slowed before the training starts; else after its first epoch, where start-up would fail or take minutes."""
+    steps: int = 120
+    profile_every: int = 5
+    more: str = ""
+
+    @property
+    def settings(self) -> str:
+        """What `-e set=` gets: two epochs."""
+        lengths = f"train.steps={self.steps},train.steps_per_epoch={self.steps // 2},telemetry.profile_every={self.profile_every}"
+        return lengths + self.more
+
+
+CASES = {
+    EVEN: Case(lambda *_: contextlib.nullcontext()),
+    "quota": Case(half_the_quota),
+    "load": Case(busy_process),
+    # Compressed gradients hardly notice the link; uncompressed, a step takes 4 s.
+    "link": Case(slow_link, steps=12, profile_every=2, more=",reduction.name=packed"),
+    # Later, all images would have been read.
+    "disk": Case(slow_disk, before=False, steps=24, profile_every=2),
+    "memory": Case(little_memory, before=False),
+}
 
 
 def main() -> None:
     """Measure, record and print."""
     line = script.parser(__doc__, repeats=10, seed=1)
-    line.add_argument("--cases", default=",".join([*BEFORE, *WHILE]))
+    line.add_argument("--cases", default=",".join(CASES))
     line.add_argument("--cpus", type=float, default=0.3, help="CPUs of a node")
     arguments, more = line.parse_known_args()
     cases, generator = arguments.cases.split(","), random.Random(arguments.seed)
-    if unknown := [name for name in cases if name not in BEFORE | WHILE]:
-        sys.exit(f"cases={unknown[0]}: none of {', '.join([*BEFORE, *WHILE])}")
+    if unknown := [name for name in cases if name not in CASES]:
+        sys.exit(f"cases={unknown[0]}: none of {', '.join(CASES)}")
+    # What ends this program ends the training and gives the host its limits back.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     lab, rows = nodes(arguments.cpus), recorded(FILE)
     for repeat in range(arguments.repeats):
         for case in generator.sample(cases, len(cases)):
@@ -165,26 +204,27 @@ def nodes(cpus: float) -> Lab:
     return Lab(engine, {one["container"].rpartition("-")[2]: one["container"] for one in mine}, cpus)
 
 
-def measured(lab: Lab, case: str, host: str, more: Sequence[str]) -> Row:
+def measured(lab: Lab, name: str, host: str, more: Sequence[str]) -> Row:
     """Train with a host slowed, and read what was named."""
-    options = [f"{word}{SET.get(case, '')}" if word.startswith("set=") else word for word in more]
-    argv = [PLAYBOOK, "train.yml", "-e", f"run={RUN}", *options]
+    case, argv = CASES[name], [PLAYBOOK, "train.yml", "-e", f"run={RUN}", "-e", f"set={CASES[name].settings}", *more]
     if (ROOT / "runs" / RUN).exists():
         delete(ROOT, RUN, list(more))
     with contextlib.ExitStack() as slowed:
-        if case in BEFORE:
-            slowed.enter_context(BEFORE[case](lab, host))
-        with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as training:
-            lines = []
-            for output in training.stdout or ():
-                lines.append(output)
-                if case in WHILE and output.startswith(UNDER_WAY):
-                    slowed.enter_context(WHILE[case](lab, host))
-                    break
-            lines += training.stdout or ()
+        if case.before:
+            slowed.enter_context(case.slowed(lab, host))
+        training = slowed.enter_context(subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        slowed.callback(training.terminate)
+        lines = []
+        for output in training.stdout or ():
+            lines.append(output)
+            if not case.before and output.startswith(UNDER_WAY):
+                slowed.enter_context(case.slowed(lab, host))
+                break
+        lines += training.stdout or ()
+        training.wait()
         if training.returncode != 0:
-            sys.exit(f"{case} on {host}: train.yml ended with exit code {training.returncode}:\n" + "".join(lines[-20:]))
-    row = Row(case, host, *named(ROOT / "runs" / RUN, case))
+            sys.exit(f"{name} on {host}: train.yml ended with exit code {training.returncode}:\n" + "".join(lines[-20:]))
+    row = Row(name, host, *named(ROOT / "runs" / RUN, name))
     delete(ROOT, RUN, list(more))
     return row
 
@@ -216,7 +256,7 @@ def record(file: Path, rows: Sequence[Row]) -> None:
 def table(rows: Sequence[Row]) -> str:
     """By case: how many were right, and what was named wrongly."""
     cells = []
-    for case in [name for name in [*BEFORE, *WHILE] if any(row.case == name for row in rows)]:
+    for case in [name for name in CASES if any(row.case == name for row in rows)]:
         group = [row for row in rows if row.case == case]
         wrong = ", ".join(f"{row.cause or 'nothing'} {row.named}".strip() for row in group if not row.right)
         cells.append([case, sum(row.right for row in group), len(group), wrong or "-"])

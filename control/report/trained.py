@@ -7,7 +7,7 @@ import yaml
 from control.report import settings
 from control.report.blocks import Block, Command, File, Picture, Section, Table, Text, code, moment, percent, plain, spent
 from control.report.facts import Run
-from control.runs import cluster, step_profile
+from control.runs import cluster, step_profile, stragglers
 from control.text import count, listed
 
 SHOWN_CLASSES = 20
@@ -173,7 +173,8 @@ def steps(run: Run, level: int, picture: str) -> list[Section]:
         return []
     number = sum(len(records) for records in step_profile.read(run.folder).values())
     how = f"{count(number, 'step')} of all hosts together were profiled and timed phase by phase; the figures are medians."
-    sentences = [sentence for sentence in (step_profile.sentence(hosts), how) if sentence]
+    slow = stragglers.of_run(run.folder)
+    sentences = [sentence for sentence in (step_profile.sentence(hosts), slow and f"{plain(slow)}.", how) if sentence]
     rows = [[host, *(f"{value:,.1f}" for value in step_profile.columns(phases))] for host, phases in hosts.items()]
     table = Table(f"A step of {code(run.name)} in milliseconds", step_profile.HEADER, rows)
     drawn = Picture(picture, f"Bars of the milliseconds that each phase of a step takes on {count(len(hosts), 'host')} of {run.name}.")

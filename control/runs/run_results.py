@@ -12,7 +12,6 @@ from control.runs.outcome import Verdict
 from trainer.files import read_json
 from trainer.records import read_history
 from trainer.rundir import recorded
-from trainer.telemetry import chief_records
 
 FAIR_STEPS = 100
 
@@ -41,13 +40,4 @@ def shown_result(folder: Path, summary: dict[str, Any]) -> str:
     # A run of a few steps is mostly start-up, so it is not compared with a prediction.
     fair = rows and summary.get("steps", 0) >= FAIR_STEPS
     predicted = prediction.sentence(expected, rows[-1]["images_per_s"]) if expected is not None and fair else ""
-    return text.result(folder.name, relative(folder), summary, rows, predicted, _slow(folder))
-
-
-def _slow(folder: Path) -> str:
-    """The straggler of a run's last epochs; empty if there is none."""
-    hosts = [host["name"] for host in recorded(folder).get("hosts", [])]
-    if not hosts or not (folder / "workers" / hosts[0] / "metrics.jsonl").is_file():
-        return ""
-    record = stragglers.last(chief_records(folder))
-    return stragglers.sentence(record, hosts) if record else ""
+    return text.result(folder.name, relative(folder), summary, rows, predicted, stragglers.of_run(folder))

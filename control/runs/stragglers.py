@@ -1,9 +1,12 @@
 """A worker for which the others wait: the host, what it costs, the cause and the fix, in words."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+from trainer.rundir import recorded
 from trainer.straggler import LINK
+from trainer.telemetry import chief_records
 
 AUTO = "or give it fewer images: -e set=train.batch_sizes=auto"
 WORDS: dict[str, tuple[str, str]] = {
@@ -40,6 +43,15 @@ def sentence(record: dict[str, Any], hosts: Sequence[str]) -> str:
     why = cause.format(value=record["value"] * unit, usual=record["usual"] * unit)
     waits = _ms(max(0, record["own_us"] - record["others_us"]))
     return f"{hosts[record['rank']]} is slow, and the others wait {waits} of each step for it: {why}. Fix: {fix}"
+
+
+def of_run(folder: Path) -> str:
+    """The straggler of a run's last epochs, as a sentence; empty if there is none."""
+    hosts = [host["name"] for host in recorded(folder).get("hosts", [])]
+    if not hosts or not (folder / "workers" / hosts[0] / "metrics.jsonl").is_file():
+        return ""
+    record = last(chief_records(folder))
+    return sentence(record, hosts) if record else ""
 
 
 def last(records: Iterable[dict[str, Any]]) -> dict[str, Any] | None:

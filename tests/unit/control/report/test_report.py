@@ -612,6 +612,16 @@ def test_steps_in_the_order_of_rank(run):
     assert text_of(section).endswith("6 steps of all hosts together were profiled and timed phase by phase; the figures are medians.")
 
 
+def test_a_straggler_is_named_with_cause_and_fix(run):
+    write_split(run.folder, "node01", (1.0, 50.0, 3.0, 40.0, 6.0))
+    slow = {"t": 2.0, "kind": "straggler", "epoch": 1, "rank": 1, "cause": "quota", "own_us": 90_000, "others_us": 60_000}
+    with (run.folder / "workers" / "node01" / "metrics.jsonl").open("a") as records:
+        records.write(json.dumps({**slow, "value": 150, "usual": 300, "lost": 0}) + "\n")
+    words = text_of(trained.steps(run, 2, "split.png")[0])
+    assert "node02 is slow, and the others wait 30 ms of each step for it: it may use 0.15 CPUs, the others 0.30. Fix: raise" in words
+    assert "train.batch_sizes=auto. 3 steps of all hosts" in words
+
+
 # --- the sweep
 
 
