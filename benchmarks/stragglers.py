@@ -103,7 +103,7 @@ def slow_link(lab: Lab, host: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def slow_disk(lab: Lab, host: str) -> Iterator[None]:
-    """The node reads 2 MB/s, and little of what was read before is in memory."""
+    """The node reads 4 MB/s, and little of what was read before is in memory."""
     device = subprocess.run(["findmnt", "-no", "MAJ:MIN", "-T", "/var"], check=True, capture_output=True, text=True).stdout.strip()
     # podman's own option for this does nothing in version 1 of control groups.
     process = lab.engine.ask("inspect", "--format", "{{.State.Pid}}", lab.containers[host]).strip()
@@ -120,7 +120,7 @@ def slow_disk(lab: Lab, host: str) -> Iterator[None]:
         file.write_text(f"{device} {free}", encoding="utf-8")
 
 
-BLOCKS = {"blkio": ("blkio.throttle.read_bps_device", "2000000", "0"), "": ("io.max", "rbps=2000000", "rbps=max")}
+BLOCKS = {"blkio": ("blkio.throttle.read_bps_device", "4000000", "0"), "": ("io.max", "rbps=4000000", "rbps=max")}
 """File that limits reading, the limit, and no limit; by controller, which has no name in version 2 of control groups."""
 
 
@@ -150,13 +150,14 @@ class Case:
     before: bool = True
     """Slowed before the training starts; else after its first epoch, where start-up would fail or take minutes."""
     steps: int = 120
+    epochs: int = 2
     profile_every: int = 5
     more: str = ""
 
     @property
     def settings(self) -> str:
-        """What `-e set=` gets: two epochs."""
-        lengths = f"train.steps={self.steps},train.steps_per_epoch={self.steps // 2},telemetry.profile_every={self.profile_every}"
+        """What `-e set=` gets."""
+        lengths = f"train.steps={self.steps},train.steps_per_epoch={self.steps // self.epochs},telemetry.profile_every={self.profile_every}"
         return lengths + self.more
 
 
@@ -167,7 +168,7 @@ CASES = {
     # Compressed gradients hardly notice the link; uncompressed, a step takes 4 s.
     "link": Case(slow_link, steps=12, profile_every=2, more=",reduction.name=packed"),
     # Later, all images would have been read.
-    "disk": Case(slow_disk, before=False, steps=24, profile_every=2),
+    "disk": Case(slow_disk, before=False, steps=36, epochs=3, profile_every=2),
     "memory": Case(little_memory, before=False),
 }
 

@@ -114,9 +114,17 @@ def diagnose(loads: Sequence[Load], sent_bytes: int) -> Straggler | None:
     """
     if len(loads) < 2 or not all(load.own_us for load in loads):
         return None
+    slow = _slow_host(loads)
+    if slow and slow.cause != UNKNOWN:
+        return slow
+    return _slow_link(loads, sent_bytes) or slow
+
+
+def _slow_host(loads: Sequence[Load]) -> Straggler | None:
+    """The worker with more own work than the others, from a ratio that depends on whether its host shows a cause."""
     compared = slowest({str(rank): load.own_us for rank, load in enumerate(loads)})
     if compared is None or compared[2] < SLOWER:
-        return _slow_link(loads, sent_bytes)
+        return None
     rank = int(compared[0])
     host = Host(loads[rank], _median(load for number, load in enumerate(loads) if number != rank))
     cause = next((name for name, (_, shows) in SYMPTOMS.items() if shows(host)), UNKNOWN)

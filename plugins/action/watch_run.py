@@ -31,6 +31,8 @@ COLLECT_S = 15.0
 COLLECTING = 0.02
 """Share of the time in which the chief's files are fetched during training, which delays its steps."""
 OTHERS_GRACE_S = 25.0
+SHUTDOWN = 4
+"""How many times as long a worker may be silent after its work as during it."""
 
 
 class ActionModule(Action):
@@ -102,7 +104,8 @@ class ActionModule(Action):
         return self._verdict("running") if self.arguments["detach"] and self.trained else None
 
     def _late(self, seen: Seen) -> Verdict | None:
-        silence = float(self.arguments["silence"])
+        # Its work is done, but its heart no longer beats while Python shuts down, which reads from a disk that may be slow.
+        silence = float(self.arguments["silence"]) * (SHUTDOWN if self.phase == "ended" else 1)
         if seen.heard is not None and seen.heard > silence and time.monotonic() - self.heard_at > min(silence, 10):
             return self._end_it("silent", f"no heartbeat for {seen.heard:.0f} s while {self.phase} (limit {silence:.0f} s)")
         deadline = float(self.arguments["start_deadline"]) + 15

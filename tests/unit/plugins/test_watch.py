@@ -59,3 +59,12 @@ def test_a_host_that_answers_nothing_is_unreachable_after_its_silence():
     watch.answered_at = watch.heard_at = time.monotonic() - 90
     watch.phase, watch.step, watch.phases_began = "training", 7, {}
     assert watch._once().message == "pi3 can't be reached: no answer for 90 s"
+
+
+@pytest.mark.parametrize(("phase", "heard", "late"), [("training", 46, True), ("ended", 46, False), ("ended", 181, True)])
+def test_a_worker_that_has_ended_may_take_longer_to_leave(phase, heard, late, monkeypatch):
+    """Python's shutdown reads from the disk; on a slow one it took 50 s, and a run with all its weights was called FAILED."""
+    watch = ActionModule.__new__(ActionModule)
+    watch.phase, watch.heard_at, watch.arguments = phase, time.monotonic() - heard, {"silence": 45, "start_deadline": 300}
+    monkeypatch.setattr(watch, "_end_it", lambda state, _: state)
+    assert watch._late(SimpleNamespace(heard=heard)) == ("silent" if late else None)

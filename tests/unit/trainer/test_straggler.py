@@ -102,6 +102,14 @@ def test_a_slow_link_shows_in_the_rates_and_not_in_own_work():
     assert diagnose(loads(changed(rate=6_000)), 24_000) is None, "few bytes take little time on any link"
 
 
+@pytest.mark.parametrize("own_us", [115_000, 140_000])
+def test_a_slow_link_is_the_cause_where_own_work_shows_none(own_us):
+    slow = loads(changed(rate=6_000))
+    slow[0] = dataclasses.replace(slow[0], own_us=own_us)
+    found = diagnose(slow, SENT)
+    assert (found.rank, found.cause) == (2, "link")
+
+
 @pytest.mark.parametrize("rows", [[], [EVEN], [EVEN, Load()], [Load(), Load()]])
 def test_nothing_to_compare(rows):
     assert diagnose(rows, SENT) is None
