@@ -33,8 +33,8 @@ from trainer.telemetry import chief_records
 FILE = ROOT / ".lockstep" / "stragglers.csv"
 EVEN = "even"
 RUN = "straggler"
-UNDER_WAY = "epoch 1/"
-"""How a line of `train.yml` begins once it trains."""
+EPOCH = "epoch {}/"
+"""How the line of `train.yml` on a finished epoch begins."""
 
 
 class Row(NamedTuple):
@@ -101,9 +101,8 @@ def slow_link(lab: Lab, host: str) -> Iterator[None]:
         lab.on(host, "tc", "qdisc", "del", "dev", "eth0", "root")
 
 
-@contextlib.contextmanager
-def slow_disk(lab: Lab, host: str) -> Iterator[None]:
-    """The node reads 4 MB/s, and little of what was read before is in memory."""
+def slow_disk(lab: Lab, host: str) -> contextlib.AbstractContextManager[None]:
+    """The node reads 3 MB/s, and what its worker has not yet used is not in memory."""
     device = subprocess.run(["findmnt", "-no", "MAJ:MIN", "-T", "/var"], check=True, capture_output=True, text=True).stdout.strip()
     # podman's own option for this does nothing in version 1 of control groups.
     process = lab.engine.ask("inspect", "--format", "{{.State.Pid}}", lab.containers[host]).strip()
@@ -112,15 +111,20 @@ def slow_disk(lab: Lab, host: str) -> Iterator[None]:
         raise LockstepError(f"{host}: its control group limits no disk")
     name, limited, free = BLOCKS[group[1]]
     file = Path("/sys/fs/cgroup", group[1], group[2].lstrip("/"), name)
-    file.write_text(f"{device} {limited}", encoding="utf-8")
+    return _reading_slowly(file, f"{device} {limited}", f"{device} {free}")
+
+
+@contextlib.contextmanager
+def _reading_slowly(file: Path, limit: str, no_limit: str) -> Iterator[None]:
+    file.write_text(limit, encoding="utf-8")
     try:
         Path("/proc/sys/vm/drop_caches").write_text("1", encoding="utf-8")
         yield
     finally:
-        file.write_text(f"{device} {free}", encoding="utf-8")
+        file.write_text(no_limit, encoding="utf-8")
 
 
-BLOCKS = {"blkio": ("blkio.throttle.read_bps_device", "4000000", "0"), "": ("io.max", "rbps=4000000", "rbps=max")}
+BLOCKS = {"blkio": ("blkio.throttle.read_bps_device", "3000000", "0"), "": ("io.max", "rbps=3000000", "rbps=max")}
 """File that limits reading, the limit, and no limit; by controller, which has no name in version 2 of control groups."""
 
 
@@ -167,8 +171,8 @@ CASES = {
     "load": Case(busy_process),
     # Compressed gradients hardly notice the link; uncompressed, a step takes 4 s.
     "link": Case(slow_link, steps=12, profile_every=2, more=",reduction.name=packed"),
-    # Later, all images would have been read.
-    "disk": Case(slow_disk, before=False, steps=36, epochs=3, profile_every=2),
+    # After more steps a worker would have read all images: they are few.
+    "disk": Case(slow_disk, before=False, steps=36, profile_every=1),
     "memory": Case(little_memory, before=False),
 }
 
@@ -210,18 +214,20 @@ def measured(lab: Lab, name: str, host: str, more: Sequence[str]) -> Row:
     case, argv = CASES[name], [PLAYBOOK, "train.yml", "-e", f"run={RUN}", "-e", f"set={CASES[name].settings}", *more]
     if (ROOT / "runs" / RUN).exists():
         delete(ROOT, RUN, list(more))
-    with contextlib.ExitStack() as slowed:
+    slowing = case.slowed(lab, host)
+    with contextlib.ExitStack() as begun:
+        training = begun.enter_context(subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        begun.callback(training.terminate)
+        slowed = begun.enter_context(contextlib.ExitStack())
         if case.before:
-            slowed.enter_context(case.slowed(lab, host))
-        training = slowed.enter_context(subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-        slowed.callback(training.terminate)
+            slowed.enter_context(slowing)
         lines = []
         for output in training.stdout or ():
             lines.append(output)
-            if not case.before and output.startswith(UNDER_WAY):
-                slowed.enter_context(case.slowed(lab, host))
-                break
-        lines += training.stdout or ()
+            if not case.before and output.startswith(EPOCH.format(1)):
+                slowed.enter_context(slowing)
+            if output.startswith(EPOCH.format(case.epochs)):
+                slowed.close()
         training.wait()
         if training.returncode != 0:
             sys.exit(f"{name} on {host}: train.yml ended with exit code {training.returncode}:\n" + "".join(lines[-20:]))

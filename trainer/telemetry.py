@@ -101,12 +101,14 @@ class Splits:
     def __init__(self, metrics: Metrics):
         self._metrics = metrics
         self._waited, self._steps = 0.0, 0
+        self._all_waited, self._all_steps = 0.0, 0
         self._of_epoch: list[dict[str, float]] = []
         self._recent: deque[dict[str, float]] = deque(maxlen=RECENT)
 
     def waited(self, seconds: float, steps: int) -> None:
         """Note how long a call of `steps` steps waited for its images."""
         self._waited, self._steps = self._waited + seconds, self._steps + steps
+        self._all_waited, self._all_steps = self._all_waited + seconds, self._all_steps + steps
 
     def sample(self, epoch: int, step: int, images: int, parts: dict[str, float] | None, seconds: float) -> None:
         """Record a profiled step of this worker's `images` that took `seconds` without its wait for input.
@@ -123,11 +125,16 @@ class Splits:
         self._metrics.record("split", epoch=epoch, step=step, **rounded, step_seconds=round(waited + seconds, 6), images=images)
 
     def recent(self) -> tuple[int, int]:
-        """Medians of the last samples, of all epochs: a step's own work, and the wait for input in it, microseconds; 0 from too few."""
+        """A step's own work, and the wait for input in it, in microseconds; 0 from too few samples.
+
+        Work is the median of the last samples, of all epochs. Waiting is the mean of all steps since the last call: disks stall now
+        and then, and prefetching hides all but long stalls.
+        """
+        waited, self._all_waited, self._all_steps = self._all_waited / max(1, self._all_steps), 0.0, 0
         if len(self._recent) < FEWEST:
             return 0, 0
-        own = statistics.median(own_work({phase: one[phase] for phase in PHASES}) for one in self._recent)
-        return max(1, round(1e6 * own)), round(1e6 * statistics.median(one["input"] for one in self._recent))
+        work = statistics.median(own_work({phase: one[phase] for phase in PHASES}) - one["input"] for one in self._recent)
+        return max(1, round(1e6 * (work + waited))), round(1e6 * waited)
 
     def epoch(self) -> dict[str, float]:
         """Mean milliseconds of every phase over the samples since the last call; empty if there were none."""
