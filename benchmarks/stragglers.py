@@ -24,7 +24,7 @@ from benchmarks import script
 from benchmarks.launch_time import PLAYBOOK, delete
 from benchmarks.script import ROOT
 from control import text
-from control.lab.lab import OWNER_LABEL, owner
+from control.lab.lab import CPU_PERIOD_US, OWNER_LABEL, owner
 from control.lab.lab_engine import Engine, find
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_text
@@ -67,6 +67,10 @@ class Lab:
         """Change the limits of a node."""
         self.engine.ask("update", *options, self.containers[host])
 
+    def limit_cpus(self, host: str, cpus: float) -> None:
+        """Give a node a share of the CPUs, in the lab's own periods: in podman's own, a node's pauses are long."""
+        self.limit(host, f"--cpu-period={CPU_PERIOD_US}", f"--cpu-quota={round(cpus * CPU_PERIOD_US)}")
+
 
 Slowed = Callable[[Lab, str], "contextlib.AbstractContextManager[None]"]
 
@@ -74,11 +78,11 @@ Slowed = Callable[[Lab, str], "contextlib.AbstractContextManager[None]"]
 @contextlib.contextmanager
 def half_the_quota(lab: Lab, host: str) -> Iterator[None]:
     """The node may use half of its CPUs."""
-    lab.limit(host, f"--cpus={lab.cpus / 2}")
+    lab.limit_cpus(host, lab.cpus / 2)
     try:
         yield
     finally:
-        lab.limit(host, f"--cpus={lab.cpus}")
+        lab.limit_cpus(host, lab.cpus)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from trainer.job import Job
 from trainer.records import STRAGGLER
 from trainer.reduction.cost_model import Choice
 from trainer.saving import Saver
-from trainer.straggler import diagnose
+from trainer.straggler import UNKNOWN, Straggler, diagnose
 from trainer.telemetry import Events, History, ProgressLines, Splits, StepLines
 
 
@@ -31,6 +31,7 @@ class Recorder:
         self._progress_lines = ProgressLines(job.counts.epochs, job.counts.total_steps, is_chief)
         self._detailed = is_chief and job.config.telemetry.log_every > 0
         self._sampled, self._sent, self._compared = host_load.sample(), 0, progress.step
+        self._suspect: int | None = None
 
     def call(self, epoch: int, steps: int, sums: np.ndarray, seconds: float, waited: float, rate: float) -> None:
         """Record a call with its `step.SUMS`, its seconds including what it `waited` for images, and its last step's learning rate."""
@@ -87,9 +88,14 @@ class Recorder:
         a_step = (sent - self._sent) // max(1, now - self._compared)
         self._sent, self._compared = sent, now
         if cluster.member.is_chief and all(row[0] for row in rows):
-            straggler = diagnose([host_load.Load(*row) for row in rows.tolist()], a_step)
+            straggler = self._confirmed(diagnose([host_load.Load(*row) for row in rows.tolist()], a_step))
             fields = dataclasses.asdict(straggler) if straggler else {"rank": 0, "cause": "", **dict.fromkeys(STRAGGLER, 0)}
             self._job.metrics.record("straggler", epoch=epoch, **fields)
+
+    def _confirmed(self, straggler: Straggler | None) -> Straggler | None:
+        """The straggler, but one without a visible cause only if it is the second time in a row: a shared machine slows any host at times."""
+        suspect, self._suspect = self._suspect, straggler.rank if straggler and straggler.cause == UNKNOWN else None
+        return straggler if self._suspect is None or self._suspect == suspect else None
 
     def events(self, row: dict[str, Any]) -> None:
         """Write an epoch's events, on the chief."""

@@ -14,6 +14,7 @@ from trainer.records import read_history, summary
 from trainer.reduction.cost_model import Choice
 from trainer.saving import Saver
 from trainer.schedule import Counts
+from trainer.straggler import Straggler
 from trainer.telemetry import Metrics, read_records
 
 SUMS = np.array([8.0, 10.0, 5.0, 0.0])
@@ -27,6 +28,22 @@ def recorder(folder, is_chief, log_every=0):
     job = Job(config, counts, folder, None, {}, metrics, lambda: False, folder / "workers" / "a", 0.0)
     progress = Progress(step=4, loss=8.0, images=10.0, correct=5.0, seconds=2.0, images_total=10.0)
     return Recorder(job, is_chief, Saver(pytest.fail, lambda: False), progress)
+
+
+@pytest.mark.parametrize(
+    ("found", "kept"),
+    [
+        ([("unknown", 1), ("unknown", 1)], [None, 1]),
+        ([("unknown", 1), ("unknown", 2), ("unknown", 2)], [None, None, 2]),
+        ([("unknown", 1), None, ("unknown", 1)], [None, None, None]),
+        ([("quota", 1), ("unknown", 1), ("load", 2)], [1, None, 2]),
+    ],
+)
+def test_a_straggler_without_a_cause_is_one_twice_in_a_row(found, kept, tmp_path):
+    tested = recorder(tmp_path, is_chief=True)
+    stragglers = [Straggler(one[1], one[0], 2, 1, 0, 0) if one else None for one in found]
+    confirmed = [tested._confirmed(straggler) for straggler in stragglers]
+    assert [straggler and straggler.rank for straggler in confirmed] == kept
 
 
 def record_epoch(recorder):
