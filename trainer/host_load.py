@@ -73,7 +73,7 @@ class Load:
     faults: int = 0
     """Pages of the worker read from disk per second."""
     memory: int = 0
-    """Memory in use that can't be given back, in thousandths of the limit."""
+    """Memory that programs use, in thousandths of the limit."""
     rate: int = 0
     """Bytes per second over this worker's best connection, in thousands; 0 if unknown."""
     lost: int = 0
@@ -158,14 +158,19 @@ def _accounting(limit: Path) -> Path:
 
 
 def memory_in_use(proc: Path = Path("/proc")) -> int:
-    """Memory that can't be given back, in thousandths of the tightest limit: a control group's, else the host's."""
+    """Memory that programs use, in thousandths of the tightest limit: a control group's, else the host's.
+
+    Files that they have mapped count: where these do not fit, each use reads them again.
+    """
     group = limiting("memory")
     limit = _limit("memory", group) if group else None
     if group is None or not limit:
         total = _field(proc / "meminfo", "MemTotal:")
         return round(1000 * (1 - _field(proc / "meminfo", "MemAvailable:") / total)) if total else 0
-    kept = _field(group / "memory.stat", "anon") or _field(group / "memory.stat", "total_rss")
-    return round(1000 * kept / limit)
+    statistics = group / "memory.stat"
+    own = _field(statistics, "anon") or _field(statistics, "total_rss")
+    mapped = _field(statistics, "file_mapped") or _field(statistics, "total_mapped_file")
+    return round(1000 * (own + mapped) / limit)
 
 
 def clock(system: Path = Path("/sys")) -> int:

@@ -93,7 +93,7 @@ class Recorder:
             self._job.metrics.record("straggler", epoch=epoch, **fields)
 
     def _confirmed(self, straggler: Straggler | None) -> Straggler | None:
-        """The straggler, but one without a visible cause only if it is the second time in a row: a shared machine slows any host at times."""
+        """The straggler; one without a visible cause only the second time in a row, as a shared machine slows any host at times."""
         suspect, self._suspect = self._suspect, straggler.rank if straggler and straggler.cause == UNKNOWN else None
         return straggler if self._suspect is None or self._suspect == suspect else None
 

@@ -10,7 +10,7 @@ from trainer.telemetry import chief_records
 
 AUTO = "or give it fewer images: -e set=train.batch_sizes=auto"
 WORDS: dict[str, tuple[str, str]] = {
-    "memory": ("its memory is full: {value:.0%} of the limit can't be given back", "end what else is there, raise the limit, " + AUTO),
+    "memory": ("its memory is full: programs use {value:.0%} of the limit", "end what else is there, raise the limit, " + AUTO),
     "disk": (
         "it waits {value:,.0f} ms of each step for images, the others {usual:,.0f}",
         "a faster disk, or more memory",

@@ -53,8 +53,14 @@ def test_without_a_limit_the_whole_host_counts(tmp_path, unlimited):
     assert host_load.cpu_seconds(None, tmp_path) == 6
 
 
-@pytest.mark.parametrize(("name", "kept"), [("memory.max", "anon 750\nfile 200"), ("memory.limit_in_bytes", "cache 200\ntotal_rss 750")])
-def test_memory_that_cant_be_given_back(name, kept, tmp_path, limited):
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("memory.max", "anon 550\nfile 300\nfile_mapped 200"),
+        ("memory.limit_in_bytes", "cache 300\nrss 1\nmapped_file 2\ntotal_rss 550\ntotal_mapped_file 200"),
+    ],
+)
+def test_memory_that_programs_use(name, kept, tmp_path, limited):
     (tmp_path / name).write_text("1000")
     (tmp_path / "memory.stat").write_text(kept)
     limited(tmp_path)

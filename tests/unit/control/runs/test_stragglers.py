@@ -30,7 +30,7 @@ def record(cause="quota", rank=2, value=190, usual=380, own_us=180_000, others_u
             1000,
             "its processor runs at 60% of its highest clock, the others at 100%. Fix: see its power supply and governor, or",
         ),
-        ("memory", 940, 200, "its memory is full: 94% of the limit can't be given back. Fix: end what else is there, raise the limit, or"),
+        ("memory", 940, 200, "its memory is full: programs use 94% of the limit. Fix: end what else is there, raise the limit, or"),
         ("disk", 80_000, 200, "it waits 80 ms of each step for images, the others 0. Fix: a faster disk, or more memory"),
         ("link", 6_250, 117_000, "its best connection carries 50 Mbit/s, the others' 936. Fix: see its cable and switch port"),
         ("unknown", 0, 0, "no cause is visible there: its processor may be slower. Fix: -e set=train.batch_sizes=auto gives it"),
