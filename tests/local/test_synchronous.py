@@ -1,0 +1,39 @@
+"""Any Keras program on two workers with uneven shares of each batch, against Keras' own `fit` on one worker with the whole batch."""
+
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.keras_programs import PROGRAMS, by_fit, weights
+from tests.project import ROOT
+from trainer import keras_metrics
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """By rank: weights and states of metrics of each program after training on two workers."""
+    folder, pair = tmp_path_factory.mktemp("pair"), socket.socketpair()
+    files = [folder / f"{rank}.npz" for rank in range(2)]
+    command = [sys.executable, "-m", "tests.synchronous_pair"]
+    workers = [
+        subprocess.Popen([*command, str(rank), str(end.fileno()), ",".join(PROGRAMS), str(files[rank])], cwd=ROOT, pass_fds=[end.fileno()])
+        for rank, end in enumerate(pair)
+    ]
+    assert [worker.wait(timeout=600) for worker in workers] == [0, 0]
+    return [dict(np.load(file)) for file in files]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_two_workers_train_as_one(trained, name):
+    first, second = (arrays[f"{name}/weights"] for arrays in trained)
+    assert np.array_equal(first, second), "both workers have the same bits"
+    alone = by_fit(name)
+    np.testing.assert_allclose(first, weights(alone), rtol=1e-4, atol=1e-5)
+    count = len(keras_metrics.states(alone))
+    states = [np.ravel(sum(arrays[f"{name}/{number}"] for arrays in trained)) for number in range(count)]
+    expected = {metric: float(value) for metric, value in alone.get_metrics_result().items()}
+    alone.reset_metrics()
+    assert keras_metrics.Results(alone)(np.concatenate(states)) == pytest.approx(expected, rel=1e-4)

@@ -1,0 +1,46 @@
+"""A model's metrics over all workers: nearly every Keras metric keeps sums, so the states of all workers' metrics add up."""
+
+import math
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+def states(model: keras.Model) -> list[keras.Variable]:
+    """The variables of a compiled model's metrics, its loss included, in the same order on every worker."""
+    variables = [variable for metric in model.metrics for variable in metric.variables]
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def size(model: keras.Model) -> int:
+    """How many numbers the `states` have."""
+    return sum(math.prod(variable.shape) for variable in states(model))
+
+
+class Results:
+    """A model's metrics for given sums of their states."""
+
+    def __init__(self, model: keras.Model):
+        """Trace at the first call."""
+        self._model, self._shapes = model, [tuple(variable.shape) for variable in states(model)]
+        self._sizes = [math.prod(shape) for shape in self._shapes]
+        self._names: list[str] = []
+        self._call = tf.function(self._compute, input_signature=[tf.TensorSpec([sum(self._sizes)], tf.float32)], autograph=False)
+
+    def __call__(self, sums: Sequence[float] | np.ndarray) -> dict[str, float]:
+        """By name; of a metric with several results, their mean. `sums`: the states' changes, flattened and summed."""
+        values: list[float] = self._call(np.asarray(sums, np.float32)).numpy().tolist()
+        return dict(zip(self._names, values, strict=True))
+
+    def _compute(self, sums: tf.Tensor) -> tf.Tensor:
+        variables = states(self._model)
+        values = [
+            variable.value + tf.cast(tf.reshape(part, shape), variable.dtype)
+            for variable, part, shape in zip(variables, tf.split(sums, self._sizes), self._shapes, strict=True)
+        ]
+        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
+            results = self._model.get_metrics_result()
+        self._names = list(results)
+        return tf.stack([tf.reduce_mean(tf.cast(result, tf.float32)) for result in results.values()])
