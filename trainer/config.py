@@ -72,24 +72,42 @@ class Train:
     """Seconds after which the run saves its state and ends as CANCELLED."""
 
 
+OPTIMIZERS = {
+    "adadelta": 2,
+    "adafactor": 1,
+    "adagrad": 1,
+    "adam": 2,
+    "adamax": 2,
+    "adamw": 2,
+    "ftrl": 2,
+    "lamb": 2,
+    "lion": 1,
+    "muon": 2,
+    "nadam": 2,
+    "rmsprop": 1,
+    "sgd": 1,
+}
+"""Each update rule, and how many arrays of the weights' size it keeps at most."""
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """The update rule."""
 
     name: str = "sgd"
-    """`sgd`: stochastic gradient descent with momentum; `adam`."""
+    """`sgd` (with momentum), `adam`, `adamw`, or another of Keras' optimizers with Keras' defaults: `rmsprop`, `nadam`, `lion`, ..."""
     learning_rate: float = 0.01
     """Step size before scaling, warm-up and decay."""
     momentum: float = 0.9
     """`sgd`: fraction of the last update that the next one keeps."""
     beta_1: float = 0.9
-    """`adam`: fraction of the gradients' running mean that a step keeps."""
+    """`adam`, `adamw`: fraction of the gradients' running mean that a step keeps."""
     beta_2: float = 0.999
-    """`adam`: fraction of the squared gradients' running mean that a step keeps."""
+    """`adam`, `adamw`: fraction of the squared gradients' running mean that a step keeps."""
     epsilon: float = 1e-7
-    """`adam`: constant added to the root of the squares."""
+    """`adam`, `adamw`: constant added to the root of the squares."""
     weight_decay: float = 0.0
-    """Decoupled weight decay per step, in units of the learning rate."""
+    """Decoupled weight decay per step, in units of the learning rate; `adamw` needs one."""
     clip_norm: float | None = None
     """Largest norm of the mean gradient, over all variables; a longer gradient is scaled down to it."""
 
@@ -104,6 +122,10 @@ class Schedule:
     """Epochs over which the rate climbs from its base to its scaled value."""
     decay: tuple[tuple[float, float], ...] = ()
     """Pairs `[epoch, factor]`: from that epoch on, the rate is the scaled rate times the factor."""
+    shape: str = "constant"
+    """How the rate falls from the end of the warm-up to the last step: `constant`, `linear`, or `cosine` (Loshchilov, Hutter 2017)."""
+    final: float = 0.0
+    """`linear`, `cosine`: the last rate, as a fraction of the highest."""
 
 
 @dataclass(frozen=True)
@@ -369,6 +391,8 @@ def check(config: Config) -> None:
         _one_of(key, operator.attrgetter(key)(config), choices)
     kinds = {"half": ["bfloat16", "float16"], "packed": ["bfloat16", "float16", "float32"]}
     _one_of("reduction.dtype", config.reduction.dtype, kinds.get(config.reduction.name, ["bfloat16", "float32"]))
+    decayed = config.optimizer.name != "adamw" or config.optimizer.weight_decay > 0
+    _rule(decayed, "optimizer.weight_decay", config.optimizer.weight_decay, "above 0 for adamw (0.004 is usual); without decay it is adam")
     _rule(isinstance(config.model.get("name"), str), "model.name", config.model.get("name"), "the name of a model")
     _rule(len(size) == 3 and min(size) > 0 and size[2] in (1, 3), "data.image_size", list(size), "[height, width, 1 or 3]")
     fits = limit is None or (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1)
@@ -401,7 +425,10 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "finite": (math.isfinite, "optimizer.learning_rate optimizer.weight_decay schedule.warmup_epochs"),
     "above 0 and finite": (lambda value: 0 < value < math.inf, "optimizer.epsilon"),
     "between 0 and 1": (lambda value: 0 < value < 1, "data.validation_split"),
-    "from 0 to below 1": (lambda value: 0 <= value < 1, "optimizer.momentum optimizer.beta_1 optimizer.beta_2 augment.shift"),
+    "from 0 to below 1": (
+        lambda value: 0 <= value < 1,
+        "optimizer.momentum optimizer.beta_1 optimizer.beta_2 schedule.final augment.shift",
+    ),
     "from 0 to 32": (lambda value: 0 <= value <= 32, "reduction.recycle"),
     "from 0 to 180": (lambda value: 0 <= value <= 180, "augment.rotate"),
     "from 1 to 16": (lambda value: 1 <= value <= 16, "reduction.rank reduction.max_rank"),
@@ -410,8 +437,9 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 """Rules for single values, each with the keys that it applies to."""
 CHOICES = {
     "train.precision": ["float32", "mixed_bfloat16"],
-    "optimizer.name": ["sgd", "adam"],
+    "optimizer.name": list(OPTIMIZERS),
     "schedule.scaling": ["none", "linear", "sqrt"],
+    "schedule.shape": ["constant", "linear", "cosine"],
     "reduction.name": ["auto", "packed", "half", "powersgd"],
     "reduction.transport": ["auto", "direct", "tensorflow"],
 }

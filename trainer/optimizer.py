@@ -3,18 +3,22 @@
 L2 penalties are part of the update and are not sent: they would add a full-rank part to a compressed gradient.
 """
 
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from trainer.collective import on_host
 from trainer.config import Optimizer
 from trainer.fixedsum import fixed_sum
 from trainer.hostarray import HostArray, RowPool, aligned
 from trainer.reduction import LowRank
+from trainer.replacing import replaced
 
 
 class SGD:
@@ -101,7 +105,29 @@ class Adam:
             )
 
 
-Rule = SGD | Adam
+class OfKeras:
+    """Any optimizer of Keras, with its own arithmetic. Low-rank gradients are multiplied out."""
+
+    def __init__(self, optimizer: Any, variables: Sequence[keras.Variable]):
+        """Create its variables under the strategy's scope."""
+        self._optimizer, self._variables = optimizer, list(variables)
+        self._penalties = [penalty(variable) for variable in variables]
+        optimizer.build(self._variables)
+        self.slots = [variable.value for variable in optimizer.variables if variable is not optimizer.learning_rate]
+
+    def apply(self, gradients: Sequence[tf.Tensor | LowRank], rate: tf.Tensor) -> None:
+        """Update in replica context."""
+        full = [
+            penalised(multiplied(gradient, variable.shape), None, variable.value, share)
+            for gradient, variable, share in zip(gradients, self._variables, self._penalties, strict=True)
+        ]
+        self._optimizer.learning_rate.assign(rate)
+        # Keras would sum over a strategy's replicas first, but each of them has the sum.
+        with replaced(TFOptimizer, "_backend_update_step", BaseOptimizer._backend_update_step):
+            self._optimizer.apply(full, self._variables)
+
+
+Rule = SGD | Adam | OfKeras
 
 
 def shortening(gradients: Sequence[tf.Tensor | LowRank], longest: float) -> tf.Tensor:
@@ -119,17 +145,14 @@ def penalty(variable: keras.Variable) -> float:
     return 2 * float(regularizer.l2) if type(regularizer) is keras.regularizers.L2 else 0.0
 
 
-def other_penalties(model: keras.Model) -> list[tf.Tensor]:
-    """What a model adds to the loss besides L2 penalties of its weights, one scalar each."""
-    kept = [variable.regularizer for variable in model.trainable_variables]
-    try:
+@contextlib.contextmanager
+def penalties_apart(model: keras.Model) -> Iterator[None]:
+    """While a step is traced, L2 penalties of weights count neither in the loss nor in its gradients: they are part of the update."""
+    with contextlib.ExitStack() as patched:
         for variable in model.trainable_variables:
             if penalty(variable):
-                variable.regularizer = None
-        return list(model.losses)
-    finally:
-        for variable, regularizer in zip(model.trainable_variables, kept, strict=True):
-            variable.regularizer = regularizer
+                patched.enter_context(replaced(variable, "regularizer", None))
+        yield
 
 
 def penalised(gradient: tf.Tensor, short: tf.Tensor | None, weight: Any, share: float) -> tf.Tensor:
@@ -184,5 +207,17 @@ def _slot(weight: Any) -> tf.Variable:
 
 
 def make(config: Optimizer, variables: Sequence[keras.Variable], low_rank: Collection[int] = (), threads: int = 1) -> Rule:
-    """The optimizer that a configuration names."""
-    return Adam(config, variables) if config.name == "adam" else SGD(config, variables, low_rank, threads)
+    """The optimizer that a configuration names; Keras' own where ours has no such rule, or would ignore a constraint of a weight."""
+    constrained = any(variable.constraint is not None for variable in variables)
+    if config.name in ADAM and not constrained:
+        return Adam(config, variables)
+    if config.name == "sgd" and not constrained:
+        return SGD(config, variables, low_rank, threads)
+    own = {"sgd": ("momentum",), **dict.fromkeys(ADAM, ("beta_1", "beta_2", "epsilon"))}.get(config.name, ())
+    arguments = {"learning_rate": config.learning_rate, "weight_decay": config.weight_decay or None, "global_clipnorm": config.clip_norm}
+    kinds = {name.lower(): kind for name, kind in vars(keras.optimizers).items()}
+    return OfKeras(kinds[config.name](**arguments, **{name: getattr(config, name) for name in own}), variables)
+
+
+ADAM = ("adam", "adamw")
+"""Two names of one rule: without decay, AdamW is Adam."""

@@ -66,9 +66,12 @@ def limited(images: int, limit: int | float | None) -> int:
     return max(1, min(images, int(wanted)))
 
 
-def learning_rate(config: Config, workers: int, epoch: float) -> float:
-    """The rate at a time in epochs from 0; scaling with the workers and warm-up follow Goyal et al. 2017 (arXiv:1706.02677)."""
-    base = config.optimizer.learning_rate
+def learning_rate(config: Config, sizes: Counts, epoch: float) -> float:
+    """The rate at a time in epochs from 0; scaling with the workers and warm-up follow Goyal et al. 2017 (arXiv:1706.02677).
+
+    The cosine's shape is that of Loshchilov, Hutter 2017 (arXiv:1608.03983), without restarts.
+    """
+    base, workers = config.optimizer.learning_rate, sizes.workers
     factor = {"none": 1.0, "linear": float(workers), "sqrt": math.sqrt(workers)}[config.schedule.scaling]
     warmup = config.schedule.warmup_epochs
     if epoch < warmup:
@@ -77,4 +80,8 @@ def learning_rate(config: Config, workers: int, epoch: float) -> float:
     for start, multiplier in sorted(config.schedule.decay):
         if epoch >= start:
             stage = multiplier
-    return base * factor * stage
+    last = sizes.total_steps / sizes.steps_per_epoch
+    done = min(1.0, max(0.0, (epoch - warmup) / (last - warmup))) if last > warmup else 0.0
+    left = {"constant": 1.0, "linear": 1.0 - done, "cosine": (1.0 + math.cos(math.pi * done)) / 2}[config.schedule.shape]
+    final = config.schedule.final
+    return base * factor * stage * (left if config.schedule.shape == "constant" else final + (1.0 - final) * left)

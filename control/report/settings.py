@@ -12,7 +12,7 @@ from control.text import count, listed
 from trainer import config as configs
 
 ONLY_OF: dict[str, dict[str, tuple[str, ...]]] = {
-    "optimizer": {"momentum": ("sgd",), "beta_1": ("adam",), "beta_2": ("adam",), "epsilon": ("adam",)},
+    "optimizer": {"momentum": ("sgd",), **dict.fromkeys(("beta_1", "beta_2", "epsilon"), ("adam", "adamw"))},
     "reduction": {
         **dict.fromkeys(("rank", "max_rank", "recycle", "min_elements", "warmup_steps"), ("powersgd",)),
         "dtype": ("powersgd", "half"),
@@ -112,6 +112,9 @@ def schedule(given: Mapping[str, Any]) -> str:
         parts.append(f"reached over {given['schedule.warmup_epochs']:g} epochs of warm-up")
     steps = [f"{factor:g} after {epoch:g} epochs" for epoch, factor in given["schedule.decay"]]
     parts += [f"multiplied by {listed(steps)}"] if steps else []
+    if given["schedule.shape"] != "constant":
+        form = {"linear": "linearly", "cosine": "along a cosine"}[given["schedule.shape"]]
+        parts.append(f"lowered {form} to {given['schedule.final']:g} times its highest value")
     return f" (the rate is {listed(parts)})" if parts else ""
 
 

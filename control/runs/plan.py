@@ -51,8 +51,6 @@ SELFTEST = {
 }
 RUNTIME_MB = 900
 """Memory of a worker besides its model: Python, TensorFlow, its threads (resident size with the small models, x86_64)."""
-SLOTS = {"sgd": 1, "adam": 2}
-"""Arrays of the weights' size that each optimizer keeps."""
 LOGS_MB = 512
 FIRST_EPOCHS = 10
 """A run may start when this many snapshots fit; it may end before its last epoch."""
@@ -161,7 +159,7 @@ def needs(config: Config, images: int, epochs: int, size: dict[str, int], resume
     """
     cache = images * math.prod(config.data.image_size) / 2**20
     snapshot = size["total"] * 4 / 2**20
-    slots = SLOTS[config.optimizer.name]
+    slots = configs.OPTIMIZERS[config.optimizer.name]
     states = snapshot * (1 + slots) * (config.checkpoint.keep + 1)
     start = LOGS_MB + (cache if cache <= config.data.cache_limit_mb else 0) + states
     kept = rundir.most_kept(config.checkpoint.snapshots, epochs)

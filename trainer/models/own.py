@@ -79,9 +79,9 @@ def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int
         )
     if model.output_shape != (None, classes):
         raise ConfigError(f"{called}: its output is {model.output_shape}; it must be (None, {classes}), one number per class")
-    constrained = [variable.path for variable in model.trainable_variables if variable.constraint is not None]
-    if constrained:
-        raise ConfigError(f"{called}: {constrained[0]} has a constraint, which the optimizers here ignore; leave it out")
+    for name in ("train_step", "compute_loss"):
+        if getattr(type(model), name) is not getattr(keras.Model, name):
+            raise ConfigError(f"{called}: it has a {name} of its own, which would not train here; leave it out")
     last = model.layers[-1]
     if isinstance(last, keras.layers.Softmax) or getattr(last, "activation", None) is keras.activations.softmax:
         raise ConfigError(f"{called}: it ends with softmax; leave that out: the loss takes logits")

@@ -1,5 +1,7 @@
 """Exact counts of steps and the learning rate at each point of time."""
 
+import math
+
 import pytest
 
 from trainer import config as configs
@@ -64,7 +66,11 @@ def test_validation_is_at_least_one_and_never_all(files, fraction, held):
 
 
 def rate(workers, epoch, **dotted):
-    return learning_rate(config(optimizer__learning_rate=1e-4, **dotted), workers, epoch)
+    return learning_rate(config(optimizer__learning_rate=1e-4, **dotted), epochs(20, workers), epoch)
+
+
+def epochs(number, workers=1):
+    return Counts(workers, 1000, 200, 10, 100, number, 100 * number)
 
 
 @pytest.mark.parametrize(("epoch", "expected"), [(0, 1e-4), (1, 2.4e-4), (2.5, 4.5e-4), (5, 8e-4), (100, 8e-4)])
@@ -131,13 +137,37 @@ COURSES = [
 @pytest.mark.parametrize(("name", "workers", "epoch", "expected"), COURSES)
 def test_rates_of_the_courses(name, workers, epoch, expected):
     made = configs.build(configs.load(configs.find(name)))
-    assert learning_rate(made, workers, epoch) == pytest.approx(expected, rel=1e-12)
+    assert learning_rate(made, epochs(90, workers), epoch) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "final", "epoch", "expected"),
+    [
+        ("constant", 0.1, 20, 4e-4),
+        ("linear", 0.0, 2, 4e-4),
+        ("linear", 0.0, 11, 2e-4),
+        ("linear", 0.5, 20, 2e-4),
+        ("cosine", 0.0, 1, 2.5e-4),
+        ("cosine", 0.0, 2, 4e-4),
+        ("cosine", 0.0, 11, 2e-4),
+        ("cosine", 0.0, 6.5, 2e-4 * (1 + math.cos(math.pi / 4))),
+        ("cosine", 0.1, 20, 0.4e-4),
+        ("cosine", 0.1, 30, 0.4e-4),
+    ],
+)
+def test_the_rate_falls_from_the_end_of_the_warm_up_to_the_last_step(shape, final, epoch, expected):
+    given = {"schedule__scaling": "linear", "schedule__warmup_epochs": 2.0, "schedule__shape": shape, "schedule__final": final}
+    assert rate(4, epoch, **given) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_warm_up_longer_than_the_run_never_falls():
+    assert rate(4, 1, schedule__scaling="linear", schedule__warmup_epochs=30.0, schedule__shape="cosine") == pytest.approx(1.1e-4)
 
 
 @pytest.mark.parametrize("epoch", [0, 12, 19])
 def test_the_course_keeps_the_rate_of_fashion_cnn(epoch):
     made = configs.build(configs.override(configs.load(configs.find("fashion_cnn")), {"schedule.decay": []}))
-    assert learning_rate(made, 5, epoch) == pytest.approx(1e-3, rel=1e-12)
+    assert learning_rate(made, epochs(20, 5), epoch) == pytest.approx(1e-3, rel=1e-12)
 
 
 @pytest.mark.parametrize(

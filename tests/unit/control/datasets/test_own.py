@@ -118,7 +118,9 @@ CASES = {
     "raises": "\\n    return layers.Dense(1 // 0)",
     "no model": "return 3",
     "not built": "return keras.Sequential([layers.Flatten(), layers.Dense(classes)])",
-    "constraint": "return keras.Sequential([keras.Input(size), layers.Flatten(), layers.Dense(classes, kernel_constraint='non_neg')])",
+    "own step": "\\n    class Mine(keras.Model):\\n        def train_step(self, data):\\n            return {}"
+    "\\n    inputs = keras.Input(size)"
+    "\\n    return Mine(inputs, layers.Dense(classes)(layers.Flatten()(inputs)))",
     "lambda": "return keras.Sequential([keras.Input(size), layers.Lambda(lambda x: x / 255), layers.Flatten(), layers.Dense(classes)])",
     "nameless": "\\n    class Twice(layers.Layer):\\n        def call(self, x):\\n            return 2 * x"
     "\\n    return keras.Sequential([keras.Input(size), Twice(), layers.Flatten(), layers.Dense(classes)])",
@@ -172,7 +174,7 @@ def test_what_a_function_returns_is_checked_and_snapshots_of_it_open(tmp_path):
         assert first.startswith("model=m.py:build: ")
         assert why in first
         assert second.startswith("Its snapshots could not be opened again: decorate each class of your own with @keras.saving.")
-    assert found.pop("constraint").endswith("/kernel has a constraint, which the optimizers here ignore; leave it out")
+    assert found.pop("own step") == "model=m.py:build: it has a train_step of its own, which would not train here; leave it out"
     assert found == {
         "fits": 16 * 3 + 3,
         "raises": "model=m.py:build, line 6: ZeroDivisionError: integer division or modulo by zero",

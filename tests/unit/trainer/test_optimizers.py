@@ -1,0 +1,97 @@
+"""Every optimizer by its name, on one device and on two of one worker, against Keras' own `apply`; in a process of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainer import config as configs
+from trainer.config import OPTIMIZERS
+from trainer.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = """
+import json
+from trainer import worker
+worker.quiet_tensorflow()
+import keras
+import numpy as np
+import tensorflow as tf
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+from trainer import optimizer
+from trainer.cluster import Cluster
+from trainer.config import OPTIMIZERS, Optimizer
+from trainer.member import Member
+
+clusters = [Cluster(Member(0, ["alone"]), 1, devices) for devices in (("CPU:0",), ("CPU:0", "CPU:1"))]
+STEPS, SHAPES = 4, [(6, 3), (3,)]
+random = np.random.default_rng(0)
+starts = [random.normal(size=shape).astype(np.float32) for shape in SHAPES]
+gradients = [[random.normal(size=shape).astype(np.float32) for shape in SHAPES] for _ in range(STEPS)]
+KINDS = {name.lower(): kind for name, kind in vars(keras.optimizers).items()}
+FIRST = {"sgd": {"momentum": 0.9}}
+
+def weights(constrained):
+    variables = [keras.Variable(start) for start in starts]
+    variables[0].constraint = keras.constraints.MaxNorm(0.5) if constrained else None
+    return variables
+
+def by_keras(name, constrained):
+    variables = weights(constrained)
+    made = KINDS[name](0.5, weight_decay=0.05, global_clipnorm=2.0, **FIRST.get(name, {}))
+    made.learning_rate = 0.02
+    for step in gradients:
+        made.apply([tf.constant(one) for one in step], variables)
+    return [variable.numpy() for variable in variables]
+
+def by_us(name, cluster, constrained):
+    with cluster.strategy.scope():
+        variables = weights(constrained)
+        rule = optimizer.make(Optimizer(name=name, learning_rate=0.5, weight_decay=0.05, clip_norm=2.0), variables)
+
+    @tf.function
+    def call(several, rate):
+        def step(index):
+            cluster.strategy.run(lambda: rule.apply([one[index] for one in several], rate))
+            return index + 1
+
+        tf.while_loop(lambda index: index < STEPS, step, [0])
+
+    call([tf.constant(np.stack(one)) for one in zip(*gradients)], tf.constant(0.02))
+    return [[part.numpy() for part in cluster.strategy.experimental_local_results(variable.value)] for variable in variables]
+
+found = {}
+for case in (*OPTIMIZERS, "sgd constrained", "adamw constrained", "lion constrained"):
+    name, _, constrained = case.partition(" ")
+    expected, far = by_keras(name, constrained), []
+    for cluster in clusters:
+        for copies, one in zip(by_us(name, cluster, constrained), expected):
+            far += [float(np.abs(copy - one).max()) for copy in copies]
+    found[case] = max(far) if np.isfinite(far).all() else "not finite"
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def far():
+    """By name: the largest difference of any weight."""
+    completed = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    return json.loads(completed.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", [*OPTIMIZERS, "sgd constrained", "adamw constrained", "lion constrained"])
+def test_every_optimizer_updates_as_keras_does(far, case):
+    assert far[case] < 2e-6
+
+
+def test_adamw_without_decay_is_refused():
+    with pytest.raises(ConfigError, match=r"optimizer.weight_decay: 0.0 is not allowed; it must be above 0 for adamw"):
+        configs.check(configs.build({"optimizer": {"name": "adamw"}}))
+
+
+def test_an_unknown_optimizer_names_those_there_are():
+    with pytest.raises(ConfigError, match=r"optimizer.name: nadamw .*lion"):
+        configs.check(configs.build({"optimizer": {"name": "nadamw"}}))
