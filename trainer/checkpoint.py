@@ -43,10 +43,9 @@ class Progress:
 
     step: int = 0
     """Finished steps in total."""
-    loss: float = 0.0
-    """Sum over the current epoch, as are `images`, `correct` and `seconds`."""
+    metrics: list[float] = field(default_factory=list)
+    """States of the model's metrics, summed over the current epoch, as are `images` and `seconds`; empty before its first step."""
     images: float = 0.0
-    correct: float = 0.0
     seconds: float = 0.0
     seconds_training: float = 0.0
     seconds_total: float = 0.0
@@ -222,7 +221,12 @@ def _arrays(stored: Any) -> list[np.ndarray]:
 
 
 def _progress(stored: Any) -> Progress:
-    return Progress(**json.loads(str(stored["progress"])))
+    values = json.loads(str(stored["progress"]))
+    if "correct" in values:
+        # Before 2026-11-24; a loss and an accuracy are sums and counts.
+        loss, correct = values.pop("loss"), values.pop("correct")
+        values["metrics"] = [loss, values["images"], correct, values["images"]]
+    return Progress(**values)
 
 
 def restore(cluster: Cluster, states: States, variables: list[tf.Variable], memories: Memories) -> Progress:

@@ -96,7 +96,7 @@ class Cluster:
             own = tf.identity(local) if self.devices == 1 else tf.where(self.device() == 0, local, tf.zeros_like(local))
             return context.all_reduce(tf.distribute.ReduceOp.SUM, own, options=self.options)
 
-        @tf.function(input_signature=[tf.TensorSpec([None], dtype)])
+        @tf.function(input_signature=[tf.TensorSpec([None], dtype)], autograph=False)
         def call(values: tf.Tensor) -> tf.Tensor:
             return self.local(self.strategy.run(in_replica, args=(values,)))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer import assembly, auto_reduction, balance, kept, reduction, schedule, step
+from trainer import assembly, auto_reduction, balance, kept, keras_metrics, reduction, schedule, step
 from trainer.checkpoint import Memories, States, newest_progress, restore, save_snapshot
 from trainer.cluster import Cluster, digest
 from trainer.config import Reduction
@@ -23,6 +23,7 @@ from trainer.recording import Recorder
 from trainer.reduction import chain
 from trainer.rundir import prune, snapshot_name, snapshot_path, wanted
 from trainer.saving import Saver
+from trainer.step import SUMS
 
 VALIDATION_BATCH = 250
 STATE, PART = "the training state", "what the reduction has not sent"
@@ -50,6 +51,7 @@ class Trainer:
         uncompressed = chain.make(reduction.plain(), cluster.all_reduce, cluster.direct)
         self._warmup_call = step.make_train_call(dataclasses.replace(parts, reduction=uncompressed))
         self._evaluate_call = step.make_evaluate_call(self.model)
+        self._results = keras_metrics.Results(self.model)
         self.variables = [variable.value for variable in self.model.weights] + self.optimizer.slots
         self.memories = Memories(job.own / "memory", cluster.member, config.checkpoint.keep, method.memory, job.metrics.warning)
         self.saver = Saver(job.metrics.warning, self._make_room)
@@ -108,7 +110,7 @@ class Trainer:
         self._saved = self.progress.step
         self._remember()
         self._seconds_before = self.progress.seconds_total
-        self.recorder = Recorder(self.job, self.cluster.member.is_chief, self.saver, self.progress)
+        self.recorder = Recorder(self.job, self.cluster.member.is_chief, self.saver, self.progress, self._results)
         # A layer may hold non-finite values from the start, such as a mask of -inf.
         self._numbers = [bool(np.isfinite(array).all()) for array in self._weights()]
         self._same_weights("at the start")
@@ -197,7 +199,7 @@ class Trainer:
         self._add(call.steps, sums, seconds + waited)
         self.recorder.call(epoch, call.steps, sums, seconds + waited, waited, float(rates[-1]))
         self.recorder.split(epoch, call, batch, parts, seconds, waited)
-        stop, every = bool(sums[3] > 0), self.job.config.checkpoint.every_steps
+        stop, every = bool(sums[0] > 0), self.job.config.checkpoint.every_steps
         # At the end of an epoch its record comes first: a resume from a state saved here would skip it.
         if (stop or (every and self.progress.step % every == 0)) and not self._epoch_is_over():
             self._check_weights()
@@ -218,30 +220,33 @@ class Trainer:
     def _add(self, steps: int, sums: np.ndarray, seconds: float) -> None:
         progress = self.progress
         progress.step += steps
-        progress.loss, progress.images, progress.correct = progress.loss + sums[0], progress.images + sums[1], progress.correct + sums[2]
-        progress.seconds, progress.images_total = progress.seconds + seconds, progress.images_total + sums[1]
+        metrics = sums[len(SUMS) :]
+        progress.metrics = (metrics + progress.metrics if progress.metrics else metrics).tolist()
+        progress.images, progress.images_total = progress.images + sums[1], progress.images_total + sums[1]
+        progress.seconds += seconds
 
     def _rates(self, epoch: int, call: Call) -> np.ndarray:
         counts = self.job.counts
         steps = range(call.first, call.first + call.steps)
         times = (epoch - 1 + number / counts.steps_per_epoch for number in steps)
-        return np.array([schedule.learning_rate(self.job.config, counts.workers, at) for at in times], np.float32)
+        return np.array([schedule.learning_rate(self.job.config, counts, at) for at in times], np.float32)
 
     def _out_of_time(self) -> bool:
         limit = self.job.config.train.time_limit
         return limit is not None and self.cluster.member.is_chief and time.monotonic() - self.job.started > limit
 
     def _check_finite(self, rows: np.ndarray, rates: np.ndarray) -> None:
-        bad = np.flatnonzero(~np.isfinite(rows[:, 0]))
+        loss = rows[:, len(SUMS)]
+        bad = np.flatnonzero(~np.isfinite(loss))
         if len(bad):
             number, rate = self.progress.step + int(bad[0]) + 1, float(rates[bad[0]])
-            raise Diverged(f"the loss became {rows[bad[0], 0]} at step {number} with {self._fix(rate)}")
+            raise Diverged(f"the loss became {loss[bad[0]]} at step {number} with {self._fix(rate)}")
 
     def _check_update(self, value: float, what: str) -> None:
         """Refuse non-finite results of the last update: that step's own loss was computed with the weights before it."""
         if not math.isfinite(value):
             step, counts = self.progress.step, self.job.counts
-            rate = schedule.learning_rate(self.job.config, counts.workers, (step - 1) / counts.steps_per_epoch)
+            rate = schedule.learning_rate(self.job.config, counts, (step - 1) / counts.steps_per_epoch)
             raise Diverged(f"{what} became {value} after step {step} with {self._fix(float(rate))}")
 
     def _fix(self, rate: float) -> str:
@@ -258,7 +263,7 @@ class Trainer:
         self._check_weights()
         row = self.recorder.row(epoch, val_loss, val_accuracy)
         if progress.step % self.job.counts.steps_per_epoch == 0:
-            progress.loss = progress.images = progress.correct = progress.seconds = 0.0
+            progress.metrics, progress.images, progress.seconds = [], 0.0, 0.0
         self.job.metrics.phase("saving", f"epoch {epoch}")
         self.recorder.events(row)
         if self.cluster.member.is_chief:

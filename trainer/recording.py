@@ -15,30 +15,32 @@ from trainer.records import STRAGGLER
 from trainer.reduction.cost_model import Choice
 from trainer.saving import Saver
 from trainer.straggler import UNKNOWN, Straggler, diagnose
-from trainer.telemetry import Events, History, ProgressLines, Splits, StepLines
+from trainer.telemetry import Events, History, ProgressLines, Results, Splits, StepLines
 
 
 class Recorder:
     """Records one worker's training; the chief also writes the files of the run."""
 
-    def __init__(self, job: Job, is_chief: bool, saver: Saver, progress: Progress):
-        """Continue the records of a run that has made this progress, which the trainer updates."""
+    def __init__(self, job: Job, is_chief: bool, saver: Saver, progress: Progress, results: Results):
+        """Continue the records of a run that has made this progress, which the trainer updates; `results` of its metrics' sums."""
+        self._results = results
         self._job, self._saver, self._progress = job, saver, progress
         self.history = History(job.run / "history.csv")
         self.history.truncate(progress.step // job.counts.steps_per_epoch)
         self._events = Events(job.run / "logs") if is_chief else None
-        self._splits, self._step_lines = Splits(job.metrics), StepLines(job.config.telemetry.log_every)
+        self._splits, self._step_lines = Splits(job.metrics), StepLines(job.config.telemetry.log_every, results)
         self._progress_lines = ProgressLines(job.counts.epochs, job.counts.total_steps, is_chief)
         self._detailed = is_chief and job.config.telemetry.log_every > 0
         self._sampled, self._sent, self._compared = host_load.sample(), 0, progress.step
         self._suspect: int | None = None
 
     def call(self, epoch: int, steps: int, sums: np.ndarray, seconds: float, waited: float, rate: float) -> None:
-        """Record a call with its `step.SUMS`, its seconds including what it `waited` for images, and its last step's learning rate."""
+        """Record a call: its sums as of `step.make_train_call`, its seconds with the wait for images, its last step's learning rate."""
         progress, metrics = self._progress, self._job.metrics
-        loss, accuracy = progress.loss / progress.images, progress.correct / progress.images
+        results = self._results(progress.metrics)
+        loss, accuracy = results["loss"], results["accuracy"]
         if self._detailed:
-            lines = self._step_lines.add(progress.step, steps, sums.tolist(), seconds, rate)
+            lines = self._step_lines.add(progress.step, steps, sums, seconds, rate)
         else:
             lines = self._progress_lines.add(epoch, progress.step, float(sums[1]), seconds, loss, accuracy)
         for line in lines:
@@ -64,14 +66,14 @@ class Recorder:
 
     def row(self, epoch: int, val_loss: float, val_accuracy: float) -> dict[str, Any]:
         """The row of history.csv of the epoch that just ended."""
-        progress = self._progress
+        progress, results = self._progress, self._results(self._progress.metrics)
         return {
             "epoch": epoch,
-            "loss": round(progress.loss / progress.images, 6),
-            "accuracy": round(progress.correct / progress.images, 6),
+            "loss": round(results["loss"], 6),
+            "accuracy": round(results["accuracy"], 6),
             "val_loss": round(val_loss, 6),
             "val_accuracy": round(val_accuracy, 6),
-            "learning_rate": float(schedule.learning_rate(self._job.config, self._job.counts.workers, epoch - 1)),
+            "learning_rate": float(schedule.learning_rate(self._job.config, self._job.counts, epoch - 1)),
             "seconds": round(progress.seconds, 3),
             "images_per_s": round(progress.images / progress.seconds, 1),
         }

@@ -14,13 +14,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer import applying, global_loss, keras_metrics
 from trainer.cluster import Cluster
 from trainer.data.pipeline import Batch
-from trainer.optimizer import Rule, other_penalties
+from trainer.optimizer import Rule, penalties_apart
 from trainer.reduction.chain import Chain, Stopwatch
+from trainer.replacing import replaced
 
-SUMS = ("loss", "images", "correct", "stop")
-"""Columns of a call's result, each summed over all workers, float32."""
+SUMS = ("stop", "images")
+"""The first columns of a call's result, each summed over all workers, float32; the states of the model's metrics follow."""
 SEEDS_APART = 1_000_003
 """Distance between the seeds of two devices' generators."""
 DRAWS = 256
@@ -54,6 +56,12 @@ class Local:
     augment: Callable[[Batch], tf.Tensor] = operator.attrgetter("images")
     """Returns the images that the model sees."""
 
+    def __post_init__(self) -> None:
+        """Compile a model that is not."""
+        if not self.model.compiled:
+            with self.cluster.strategy.scope():
+                compile_classifier(self.model)
+
     def __call__(self, batch: Batch) -> list[tf.Tensor]:
         """`[sums, *gradients, *statistics]` for this device's part of the worker's batch."""
         if self.cluster.devices == 1:
@@ -69,22 +77,32 @@ class Local:
 
     def forward_backward(self, batch: Batch) -> list[tf.Tensor]:
         """`[sums, *gradients, *statistics]` for a whole batch."""
-        model, weights_of = self.model, [variable.value for variable in self.model.trainable_variables]
-        images = self.augment(batch)
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(weights_of)
-            with keras.StatelessScope(self._seeds(batch), collect_losses=True) as scope:
-                logits = tf.cast(model(images, training=True), tf.float32)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch.labels, logits) * batch.weights
-            count = tf.reduce_sum(batch.weights)
-            loss = tf.reduce_sum(losses)
-            penalties = [*other_penalties(model), *scope.losses]
-            objective = (loss + count * tf.add_n(penalties) if penalties else loss) / batch.total
+        model, count, images = self.model, tf.reduce_sum(batch.weights), self.augment(batch)
+        share, gradients = count / batch.total, dict[int, tf.Tensor]()
+
+        def take(_: Any, applied: list[Any], variables: Any, __: Any) -> None:
+            gradients.update({id(variable): gradient for variable, gradient in zip(variables, applied, strict=True)})
+
+        scope = keras.StatelessScope(self._seeds(batch), collect_losses=True)
+        for variable in model.trainable_variables:
+            # For its regularizer; not as a tensor, whose use the gradient's tape would not see.
+            scope.state_mapping[id(variable)] = variable.value
+        with (
+            penalties_apart(model),
+            replaced(model, "get_metrics_result", dict),
+            applying.instead(take),
+            global_loss.over_all_workers(model, share, self.cluster.all_reduce),
+            scope,
+        ):
+            model.train_step((images, batch.labels))
         # A model may cut weights off from its loss (stop_gradient): they stay as they are.
-        gradients = tape.gradient(objective, weights_of, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        whole = [_dense(gradients[id(variable)], variable) for variable in model.trainable_variables]
         # Flat, because a reduction may round or compress anything with several dimensions.
-        kept = [tf.reshape(_moved(scope, variable) * (count / batch.total), [-1]) for variable in statistics(model)]
-        return [tf.stack([loss, count, _correct(logits, batch.labels, batch.weights), batch.stop]), *gradients, *kept]
+        kept = [tf.reshape(_moved(scope, variable) * share, [-1]) for variable in statistics(model)]
+        # A placeholder counts in no metric.
+        counted = [tf.cast(_moved(scope, variable), tf.float32) * tf.sign(share) for variable in keras_metrics.states(model)]
+        sums = tf.concat([tf.stack([batch.stop, count]), *(tf.reshape(one, [-1]) for one in counted)], axis=0)
+        return [sums, *whole, *kept]
 
     def _seeds(self, batch: Batch) -> list[tuple[keras.Variable, tf.Tensor]]:
         """The state of each of the model's random generators: its initial state, offset per step and device."""
@@ -94,6 +112,22 @@ class Local:
             own = tf.stack([tf.cast(replica, tf.int64) * SEEDS_APART, tf.cast(batch.number, tf.int64) * DRAWS])
             states.append((variable, variable.value + tf.cast(own, variable.dtype)))
         return states
+
+
+def _dense(gradient: Any, variable: keras.Variable) -> tf.Tensor:
+    """A gradient as one tensor: zeros if there is none."""
+    return tf.zeros(variable.shape, variable.dtype) if gradient is None else tf.convert_to_tensor(gradient)
+
+
+def compile_classifier(model: keras.Model) -> None:
+    """Give a model of logits its loss and metric, whatever it had; the optimizer only hands over gradients."""
+    model.compile(
+        optimizer=keras.optimizers.SGD(),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        jit_compile=False,
+    )
+    model._symbolic_build(data_batch=(keras.KerasTensor((None, *model.input_shape[1:]), "uint8"), keras.KerasTensor((None,), "int32")))
 
 
 def statistics(model: keras.Model) -> list[keras.Variable]:
@@ -164,9 +198,14 @@ def shapes(model: keras.Model) -> list[tuple[int, ...]]:
 
 
 def make_train_call(parts: Parts) -> Callable[..., tf.Tensor]:
-    """A function that trains on a `Batch` of several steps with rates `[steps]` float32; it returns `SUMS`, `[steps, 4]` float32."""
-    cluster = parts.local.cluster
+    """A function that trains on a `Batch` of several steps with rates `[steps]` float32.
 
+    It returns a row for each step: `SUMS`, then the states of the model's metrics, float32.
+    """
+    cluster, columns = parts.local.cluster, len(SUMS) + keras_metrics.size(parts.local.model)
+
+    # As in Keras' `fit`, nothing here depends on autograph; converting it would take a third of the time of tracing.
+    @tf.autograph.experimental.do_not_convert
     def step(rate: tf.Tensor, batch: Batch) -> tf.Tensor:
         values = parts.reduction.take(parts.local(batch))
         return parts.apply(parts.reduction(values), rate)
@@ -174,7 +213,7 @@ def make_train_call(parts: Parts) -> Callable[..., tf.Tensor]:
     @tf.function(input_signature=[signature(parts.local.model, 1), tf.TensorSpec([None], tf.float32)])
     def call(batches: Batch, rates: tf.Tensor) -> tf.Tensor:
         steps = tf.shape(rates)[0]
-        rows = tf.TensorArray(tf.float32, size=steps, element_shape=[len(SUMS)])
+        rows = tf.TensorArray(tf.float32, size=steps, element_shape=[columns])
         for index in tf.range(steps):
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
             rows = rows.write(index, cluster.local(cluster.strategy.run(step, args=(rates[index], batches.at(index)))))
@@ -216,13 +255,14 @@ def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[Any] | N
     def call(*arguments: Any) -> Any:
         return cluster.strategy.run(part, args=arguments)
 
-    return tf.function(call, input_signature=signature)
+    return tf.function(call, input_signature=signature, autograph=False)
 
 
 def make_evaluate_call(model: keras.Model) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
     """A function of `(images, labels)` without collectives: `[loss sum, images, correct]`, logits `[batch, classes]`, losses `[batch]`."""
+    specification = [tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8), tf.TensorSpec([None], tf.int32)]
 
-    @tf.function(input_signature=[tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8), tf.TensorSpec([None], tf.int32)])
+    @tf.function(input_signature=specification, autograph=False)
     def call(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         logits = tf.cast(model(images, training=False), tf.float32)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)

@@ -25,6 +25,8 @@ from trainer.records import HISTORY, PHASES, metrics, read_history
 from trainer.saving import Reserve
 from trainer.straggler import own_work
 
+Results = Callable[[Sequence[float]], dict[str, float]]
+"""A model's metrics by name, from sums of their states: `keras_metrics.Results`."""
 PROGRESS_S = 10.0
 """Seconds between two progress lines in worker.log."""
 RECENT, FEWEST = 9, 3
@@ -145,20 +147,20 @@ class Splits:
 class StepLines:
     """Lines for worker.log every N steps: recent and average images/s; every 10 N steps also loss and learning rate."""
 
-    def __init__(self, every: int):
-        self._every = every
-        self._recent, self._total = np.zeros(3), np.zeros(3)
+    def __init__(self, every: int, results: Results):
+        self._every, self._results = every, results
+        self._recent, self._images, self._seconds = np.zeros(1), 0.0, 0.0
 
-    def add(self, step: int, steps: int, sums: Sequence[float], seconds: float, rate: float) -> list[str]:
-        """Lines to write after a call of `steps` steps that ended at `step` with `sums` of losses and images; `rate` is its last step's."""
-        self._recent += (sums[0], sums[1], seconds)
-        self._total += (sums[0], sums[1], seconds)
+    def add(self, step: int, steps: int, sums: np.ndarray, seconds: float, rate: float) -> list[str]:
+        """Lines to write after a call of `steps` steps that ended at `step`: its sums (images second, metrics from the third on)."""
+        self._recent = self._recent + np.array([seconds, *sums])
+        self._images, self._seconds = self._images + sums[1], self._seconds + seconds
         if not self._every or step // self._every == (step - steps) // self._every:
             return []
-        (loss, images, took), self._recent = self._recent, np.zeros(3)
-        lines = [f"step {step:,}: {images / took:,.1f} images/s, on average {self._total[1] / self._total[2]:,.1f}"]
+        (took, _, images, *metrics), self._recent = self._recent, np.zeros(1)
+        lines = [f"step {step:,}: {images / took:,.1f} images/s, on average {self._images / self._seconds:,.1f}"]
         if step // (10 * self._every) != (step - steps) // (10 * self._every):
-            lines.append(f"step {step:,}: loss {loss / images:.4f}, learning rate {rate:g}")
+            lines.append(f"step {step:,}: loss {self._results(metrics)['loss']:.4f}, learning rate {rate:g}")
         return lines
 
 

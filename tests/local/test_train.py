@@ -130,6 +130,19 @@ def test_more_epochs_continue_to_the_same_weights(project, pictures, whole):
     assert [row["loss"] for row in rows(project, "grown")] == [row["loss"] for row in rows(project, "whole")]
 
 
+def test_an_optimizer_of_keras_continues_to_the_same_weights(project, pictures):
+    """Its state, such as the number of its steps, is part of the training state."""
+
+    def nadam(name, steps):
+        train(project, pictures, name, f"set=optimizer.name=nadam,train.batch_size=10,train.steps={steps}")
+        return project.summary(name)["weights_sha256"]
+
+    whole, half = nadam("at-once", 12), nadam("in-two", 5)
+    assert half != whole
+    assert nadam("in-two", 12) == whole
+    assert project.summary("in-two")["restarts"] == 1
+
+
 @EXHAUSTIVE  # with compression: test_reduction.py
 def test_stopped_inside_an_epoch_and_continued_ends_with_the_same_weights(project, pictures):
     more = ("epochs=30",)

@@ -17,7 +17,8 @@ from trainer.schedule import Counts
 from trainer.straggler import Straggler
 from trainer.telemetry import Metrics, read_records
 
-SUMS = np.array([8.0, 10.0, 5.0, 0.0])
+SUMS = np.array([0.0, 10.0, 8.0, 10.0, 5.0, 10.0])
+"""Stop, images, and the sums and counts of loss and accuracy."""
 PARTS = {"forward_backward": 0.1, "compression": 0.0, "all_reduce": 0.2, "apply": 0.1}
 
 
@@ -26,8 +27,13 @@ def recorder(folder, is_chief, log_every=0):
     metrics = Metrics(folder / "workers" / "a" / "metrics.jsonl")
     counts = Counts(2, 20, 5, 5, 4, 3, 12)
     job = Job(config, counts, folder, None, {}, metrics, lambda: False, folder / "workers" / "a", 0.0)
-    progress = Progress(step=4, loss=8.0, images=10.0, correct=5.0, seconds=2.0, images_total=10.0)
-    return Recorder(job, is_chief, Saver(pytest.fail, lambda: False), progress)
+    progress = Progress(step=4, metrics=SUMS[2:].tolist(), images=10.0, seconds=2.0, images_total=10.0)
+    return Recorder(job, is_chief, Saver(pytest.fail, lambda: False), progress, results)
+
+
+def results(sums):
+    loss, images, correct, _ = sums
+    return {"loss": loss / images, "accuracy": correct / images}
 
 
 @pytest.mark.parametrize(

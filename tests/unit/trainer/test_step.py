@@ -216,7 +216,7 @@ def test_taken_apart_or_not_a_step_gives_the_same_weights_momentum_and_sums(name
     assert (whole["state"] == found["none"][0]["state"]) == (name != "powersgd")
     assert apart["rows"] == whole["rows"]
     assert [row[0][1] for row in apart["rows"]] == [5.0, 5.0, 5.0, 2.0]
-    assert [row[0][3] for row in apart["rows"]] == [0.0, 0.0, 0.0, 1.0]
+    assert [row[0][0] for row in apart["rows"]] == [0.0, 0.0, 0.0, 1.0]
 
 
 def test_of_fully_connected_layers_the_factors_are_taken_and_nobody_asks_for_the_product(found):
