@@ -14,8 +14,7 @@ def build_local(cluster: Cluster, config: Config, classes: int) -> step.Local:
     keras.config.set_dtype_policy(config.train.precision)
     keras.utils.set_random_seed(config.seed % 2**32)
     with cluster.strategy.scope():
-        model = models.build(config.model, config.data.image_size, classes)
-        step.compile_classifier(model)
+        model = step.compile_classifier(models.build(config.model, config.data.image_size, classes))
     fuse(model)
     augment = augmentation.make(config.augment, config.seed)
     return step.Local(cluster, model, augment) if augment else step.Local(cluster, model)

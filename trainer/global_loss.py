@@ -19,12 +19,17 @@ from trainer.replacing import replaced
 MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
+def overridden(model: keras.Model) -> list[str]:
+    """Methods that a model has instead of Keras' own; with any of them, what its loss is a mean over is not known."""
+    return [name for name in ("train_step", "compute_loss") if getattr(type(model), name) is not getattr(keras.Model, name)]
+
+
 @contextlib.contextmanager
 def over_all_workers(model: keras.Model, share: tf.Tensor, all_reduce: AllReduce) -> Iterator[None]:
     """While a step is traced: losses are parts of the global loss, regularizers count with `share`, and trackers see whole losses.
 
     Args:
-        model: compiled, with Keras' own `train_step` and `compute_loss`.
+        model: compiled, with nothing `overridden`.
         share: scalar, this worker's rows divided by those of the whole batch.
         all_reduce: sums tensors over all workers.
     """

@@ -53,14 +53,9 @@ class Local:
 
     cluster: Cluster
     model: keras.Model
+    """Compiled."""
     augment: Callable[[Batch], tf.Tensor] = operator.attrgetter("images")
     """Returns the images that the model sees."""
-
-    def __post_init__(self) -> None:
-        """Compile a model that is not."""
-        if not self.model.compiled:
-            with self.cluster.strategy.scope():
-                compile_classifier(self.model)
 
     def __call__(self, batch: Batch) -> list[tf.Tensor]:
         """`[sums, *gradients, *statistics]` for this device's part of the worker's batch."""
@@ -119,8 +114,8 @@ def _dense(gradient: Any, variable: keras.Variable) -> tf.Tensor:
     return tf.zeros(variable.shape, variable.dtype) if gradient is None else tf.convert_to_tensor(gradient)
 
 
-def compile_classifier(model: keras.Model) -> None:
-    """Give a model of logits its loss and metric, whatever it had; the optimizer only hands over gradients."""
+def compile_classifier(model: keras.Model) -> keras.Model:
+    """The model of logits, with its loss and metric whatever it had; the optimizer only hands over gradients."""
     model.compile(
         optimizer=keras.optimizers.SGD(),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -128,6 +123,7 @@ def compile_classifier(model: keras.Model) -> None:
         jit_compile=False,
     )
     model._symbolic_build(data_batch=(keras.KerasTensor((None, *model.input_shape[1:]), "uint8"), keras.KerasTensor((None,), "int32")))
+    return model
 
 
 def statistics(model: keras.Model) -> list[keras.Variable]:
@@ -204,7 +200,7 @@ def make_train_call(parts: Parts) -> Callable[..., tf.Tensor]:
     """
     cluster, columns = parts.local.cluster, len(SUMS) + keras_metrics.size(parts.local.model)
 
-    # As in Keras' `fit`, nothing here depends on autograph; converting it would take a third of the time of tracing.
+    # As in Keras' `fit`, nothing here depends on autograph; converting it would take three times as long as tracing it.
     @tf.autograph.experimental.do_not_convert
     def step(rate: tf.Tensor, batch: Batch) -> tf.Tensor:
         values = parts.reduction.take(parts.local(batch))

@@ -9,7 +9,7 @@ All of this happens while TensorFlow traces a step; afterwards Keras is as it wa
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -18,6 +18,7 @@ import tensorflow as tf
 from trainer import applying, global_loss, keras_metrics
 from trainer.collective import AllReduce
 from trainer.replacing import replaced
+from trainer.step import statistics
 
 
 @dataclass
@@ -26,8 +27,6 @@ class Synchronous:
 
     model: keras.Model
     all_reduce: AllReduce
-    optimizers: list[Any] = field(default_factory=list)
-    """Those that have applied gradients, in order of their first step."""
 
     def build(self, data: Any) -> None:
         """Create what Keras creates when it first sees data: weights, metrics, the compiled optimizer's variables."""
@@ -56,17 +55,6 @@ class Synchronous:
         return logs, step.sums
 
 
-def follows_keras(model: keras.Model) -> bool:
-    """Whether loss and step are Keras' own: then each term of the loss can be divided by its denominator on all workers."""
-    kind = type(model)
-    return kind.train_step is keras.Model.train_step and kind.compute_loss is keras.Model.compute_loss
-
-
-def statistics(model: keras.Model) -> list[keras.Variable]:
-    """What a model itself updates in training, such as BatchNormalization's averages; in floating point, of no optimizer or metric."""
-    return [variable for variable in model.non_trainable_variables if tf.as_dtype(variable.dtype).is_floating]
-
-
 class _Step:
     """One step while it is traced."""
 
@@ -74,7 +62,7 @@ class _Step:
         self._synchronous, self._share, self._also = synchronous, share, also
         self.sums: list[tf.Tensor] = []
         # Where the loss has the global denominators, its gradients are this worker's part of the whole; else they are means.
-        self._exact = follows_keras(synchronous.model)
+        self._exact = not global_loss.overridden(synchronous.model)
         self._kept = {id(variable): variable for variable in statistics(synchronous.model)}
         self._before = {key: tf.identity(variable.value) for key, variable in self._kept.items()}
         self._changed: dict[int, None] = {}
@@ -91,8 +79,6 @@ class _Step:
             yield
 
     def _apply(self, optimizer: Any, gradients: list[Any], variables: list[Any] | None, apply: Callable[..., Any]) -> None:
-        if optimizer not in self._synchronous.optimizers:
-            self._synchronous.optimizers.append(optimizer)
         apply(optimizer, self._sum(gradients), variables)
 
     def _noting(self, variable: keras.Variable, assign: Callable[..., Any]) -> Callable[..., Any]:

@@ -92,7 +92,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
 
     import numpy as np
 
-    from trainer import assembly, auto_reduction, balance, step
+    from trainer import assembly, auto_reduction, balance, keras_metrics, step
     from trainer import config as configs
     from trainer.cluster import Cluster
     from trainer.member import Member
@@ -119,6 +119,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
     images, labels = common.images(given.rank, batch)
     feed, rates = step.full(images, labels, total), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
     parts_of_calls: list[dict[str, list[float]]] = []
+    results = keras_metrics.Results(model)
 
     def run(steps: int) -> float:
         together = steps - 1 if given.variant == PROFILED else steps
@@ -127,7 +128,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
             profiled(feed.at(slice(together, steps)), rates[:1])
         if watched:
             parts_of_calls.append(watched.take())
-        return float(sums[0] / sums[1])
+        return results(sums[len(step.SUMS) :])["loss"]
 
     versions = common.versions(*tensorflow_model.VERSIONS, "numba")
     settings = {"reduction": vars(chosen), "why": choice.why, "steps_per_call": common.CHUNK}

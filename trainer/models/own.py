@@ -67,6 +67,8 @@ def _function(given: dict[str, Any]) -> Function:
 def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int) -> "keras.Model":
     import keras
 
+    from trainer import global_loss
+
     called = f"model={function.called}"
     if not isinstance(model, keras.Model):
         raise ConfigError(f"{called}: it returns {type(model).__name__}; it must return a keras.Model")
@@ -79,9 +81,8 @@ def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int
         )
     if model.output_shape != (None, classes):
         raise ConfigError(f"{called}: its output is {model.output_shape}; it must be (None, {classes}), one number per class")
-    for name in ("train_step", "compute_loss"):
-        if getattr(type(model), name) is not getattr(keras.Model, name):
-            raise ConfigError(f"{called}: it has a {name} of its own, which would not train here; leave it out")
+    if names := global_loss.overridden(model):
+        raise ConfigError(f"{called}: it has a {names[0]} of its own, which would not train here; leave it out")
     last = model.layers[-1]
     if isinstance(last, keras.layers.Softmax) or getattr(last, "activation", None) is keras.activations.softmax:
         raise ConfigError(f"{called}: it ends with softmax; leave that out: the loss takes logits")

@@ -139,7 +139,7 @@ def punished(clip, on_host):
         whole = tf.reduce_mean(losses) + tf.add_n(model.losses)
     expected = [weight - rate * gradient for weight, gradient in zip(weights, tape.gradient(whole, weights))]
     rule = optimizer.make(configs.Optimizer(clip_norm=clip), model.trainable_variables, [0] if on_host else [])
-    _, *gradients = step.Local(alone, model)(one)
+    _, *gradients = step.Local(alone, step.compile_classifier(model))(one)
     run = tf.function(lambda: rule.apply(gradients, rate))
     before = [weight.numpy() for weight in weights]
     run()
@@ -186,7 +186,7 @@ def owned(frozen, activity=0.0):
     dense = layers.Dense(3, activity_regularizer=keras.regularizers.L2(activity) if activity else None)
     model = keras.Sequential([keras.Input((8, 8, 1)), layers.Rescaling(1 / 255), Own(), layers.Flatten(), dense])
     model.layers[1].trainable = not frozen
-    return model, step.Local(alone, model)
+    return model, step.Local(alone, step.compile_classifier(model))
 model, own_local = owned(False)
 def short(variable):
     name = variable.path.split("/")[-1]

@@ -46,7 +46,7 @@ def parts(choose, clip=None):
         method = choose(step.shapes(model))
         rule = optimizer.make(config.Optimizer(weight_decay=0.1, clip_norm=clip), model.trainable_variables, method.low_rank)
     nobody = Nobody()
-    return step.Parts(step.Local(cluster, model), rule, chain.make(method, collective.direct(nobody), nobody))
+    return step.Parts(step.Local(cluster, step.compile_classifier(model)), rule, chain.make(method, collective.direct(nobody), nobody))
 
 def packed(shapes):
     return reduction.make(config.Reduction(), shapes, Setting(2))
@@ -109,7 +109,8 @@ counting = keras.Sequential([keras.Input((8, 8, 1)), Counting(), keras.layers.Fl
 short = reduction.make(config.Reduction("half", dtype="float16"), step.shapes(counting), Setting(2))
 rule = optimizer.make(config.Optimizer(), counting.trainable_variables, short.low_rank)
 nobody = Nobody()
-narrow = step.make_train_call(step.Parts(step.Local(cluster, counting), rule, chain.make(short, collective.direct(nobody), nobody)))
+local = step.Local(cluster, step.compile_classifier(counting))
+narrow = step.make_train_call(step.Parts(local, rule, chain.make(short, collective.direct(nobody), nobody)))
 for _ in range(8):
     narrow(step.blank((8, 8, 1)), np.full(1, 0.01, np.float32))
 found["counting"] = counting.layers[0].seen.numpy().tolist()
@@ -121,7 +122,8 @@ class Behind(keras.layers.Layer):
         return tf.stop_gradient(x * self.scale)
 behind = keras.Sequential([keras.Input((8, 8, 1)), Behind(), keras.layers.Flatten(), keras.layers.Dense(3)])
 blank = step.blank((8, 8, 1)).at(0)
-found["behind"] = [float(tf.norm(one)) for one in step.make_forward_backward_call(step.Local(cluster, behind))(blank)[1:]]
+call = step.make_forward_backward_call(step.Local(cluster, step.compile_classifier(behind)))
+found["behind"] = [float(tf.norm(one)) for one in call(blank)[1:]]
 
 def end(choose, clip):
     made = parts(choose, clip)
@@ -147,7 +149,7 @@ def kept(policy):
     model = models.build({"name": "deep_cnn", "filters": 2, "stages": 1}, (8, 8, 1), 3)
     shapes, seen = step.shapes(model), []
     host = chain.make(Method([None], low_rank=dict.fromkeys(range(len(shapes)))), None, Nobody())
-    local = step.Local(cluster, model)
+    local = step.Local(cluster, step.compile_classifier(model))
     def traced(batch):
         values = local(batch)
         taken = host.take(values)
