@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -12,15 +13,19 @@ DRAWS = 5
 """Numbers drawn per image: row, column, mirroring, angle, scale."""
 
 
-def make(config: Augment, seed: int) -> Callable[[Batch], tf.Tensor] | None:
-    """A function that augments a batch's images as configured, to uint8 if pixels only move, else float32; None if nothing is set."""
+def make(config: Augment, seed: int) -> Callable[[Batch], tuple[Any, ...]] | None:
+    """A function that augments a batch of images as configured, to uint8 if pixels only move, else float32; None if nothing is set.
+
+    It returns the batch's data, the images replaced.
+    """
     if config == Augment():
         return None
     smooth = bool(config.rotate or config.scale)
 
-    def augment(batch: Batch) -> tf.Tensor:
-        images = tf.cast(batch.images, tf.float32) if smooth else batch.images
-        return tf.raw_ops.ImageProjectiveTransformV3(
+    def augment(batch: Batch) -> tuple[Any, ...]:
+        pixels, *others = batch.data
+        images = tf.cast(pixels, tf.float32) if smooth else pixels
+        augmented = tf.raw_ops.ImageProjectiveTransformV3(
             images=images,
             transforms=transforms(config, draws(seed, batch), images.shape[1], images.shape[2]),
             output_shape=images.shape[1:3],
@@ -28,6 +33,7 @@ def make(config: Augment, seed: int) -> Callable[[Batch], tf.Tensor] | None:
             fill_mode="CONSTANT" if config.crop or smooth else "NEAREST",
             fill_value=0.0,
         )
+        return augmented, *others
 
     return augment
 

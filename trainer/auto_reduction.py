@@ -13,6 +13,7 @@ import numpy as np
 from trainer import step
 from trainer.cluster import Cluster
 from trainer.config import Reduction
+from trainer.data.spec import Spec
 from trainer.kept import SENT, Kept, unmeasured
 from trainer.reduction.cost_model import DIRECT, TENSORFLOW, Choice, choose, sent_bytes, sums_of
 
@@ -50,9 +51,9 @@ def _slowest(cluster: Cluster, seconds: float) -> float:
     return float(cluster.gather([max(1, round(seconds * 1e6))]).max()) / 1e6
 
 
-def own_seconds(cluster: Cluster, forward_backward_call: Callable[..., object], image: Sequence[int], batch: int) -> float:
+def own_seconds(cluster: Cluster, forward_backward_call: Callable[..., object], spec: Spec, batch: int) -> float:
     """Seconds of one forward and backward pass on this worker: the shortest of a few rounds after the first, which traces."""
-    blank = step.blank(image, batch).at(0)
+    blank = step.blank(spec, batch).at(0)
 
     def work() -> None:
         forward_backward_call(blank)
@@ -61,9 +62,9 @@ def own_seconds(cluster: Cluster, forward_backward_call: Callable[..., object], 
     return _shortest(work)
 
 
-def overhead_seconds(profiled_call: Callable[..., Any], image: Sequence[int]) -> float:
+def overhead_seconds(profiled_call: Callable[..., Any], spec: Spec) -> float:
     """Seconds of a step's compression and update on this worker. All workers call it at once, and restore the weights afterwards."""
-    batch = step.blank(image)
+    batch = step.blank(spec)
     profiles = [profiled_call(batch, np.zeros(1, np.float32))[1] for _ in range(1 + STEPS)]
     # The mean, not the shortest: a host with a fraction of a CPU computes in bursts.
     return statistics.fmean(parts["compression"] + parts["apply"] for parts in profiles if parts is not None)

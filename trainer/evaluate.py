@@ -36,15 +36,15 @@ def evaluate(run: Path, epochs: list[int], published: Published, caches: Path, o
 
 
 def _test(model: Any, images: Any, manifest: Manifest, metrics: Metrics, epoch: int) -> dict[str, Any]:
-    from trainer.step import make_evaluate_call
+    from trainer.step import make_classify_call
 
     begun, total = time.monotonic(), len(images.labels)
-    call, classes = make_evaluate_call(model), len(manifest.classes)
+    call, classes = make_classify_call(model), len(manifest.classes)
     confusion, loss = np.zeros((classes, classes), np.int64), 0.0
     for start in range(0, total, BATCH):
         chosen = np.arange(start, min(start + BATCH, total))
         labels = images.labels[chosen].astype(np.int32)
-        _, logits, losses = (value.numpy() for value in call(images.gather(chosen), labels))
+        logits, losses = (value.numpy() for value in call(images.gather(chosen), labels))
         np.add.at(confusion, (labels, logits.argmax(axis=1)), 1)
         loss += float(losses.sum(dtype=np.float64))
         if start // BATCH % 20 == 19:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.config import Config
-from trainer.data.cache import Images
 from trainer.data.manifest import Manifest
+from trainer.data.pipeline import Examples
 from trainer.schedule import Counts
 from trainer.telemetry import Metrics
 
@@ -19,7 +19,8 @@ class Job:
     counts: Counts
     run: Path
     manifest: Manifest
-    images: dict[str, Images]
+    examples: Examples
+    """Those of `train`, of which some are held out for validation."""
     metrics: Metrics
     stop_asked: Callable[[], bool]
     own: Path

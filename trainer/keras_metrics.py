@@ -22,17 +22,19 @@ def size(model: keras.Model) -> int:
 class Results:
     """A model's metrics for given sums of their states."""
 
-    def __init__(self, model: keras.Model):
-        """Trace at the first call."""
-        self._model, self._shapes = model, [tuple(variable.shape) for variable in states(model)]
+    def __init__(self, model: keras.Model, means: Sequence[str] = ()):
+        """Trace at the first call; `means` are numbers beside the metrics, each of which has two more sums: of its values and of weights."""
+        self._model, self._means, self._shapes = model, list(means), [tuple(variable.shape) for variable in states(model)]
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self._names: list[str] = []
         self._call = tf.function(self._compute, input_signature=[tf.TensorSpec([sum(self._sizes)], tf.float32)], autograph=False)
 
     def __call__(self, sums: Sequence[float] | np.ndarray) -> dict[str, float]:
         """By name; of a metric with several results, their mean. `sums`: the states' changes, flattened and summed."""
-        values: list[float] = self._call(np.asarray(sums, np.float32)).numpy().tolist()
-        return dict(zip(self._names, values, strict=True))
+        numbers, count = np.asarray(sums, np.float32), sum(self._sizes)
+        values: list[float] = self._call(numbers[:count]).numpy().tolist()
+        means = {name: float(total / max(1.0, weight)) for name, (total, weight) in zip(self._means, numbers[count:].reshape(-1, 2), strict=True)}
+        return dict(zip(self._names, values, strict=True)) | means
 
     def _compute(self, sums: tf.Tensor) -> tf.Tensor:
         variables = states(self._model)
@@ -43,4 +45,4 @@ class Results:
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
             results = self._model.get_metrics_result()
         self._names = list(results)
-        return tf.stack([tf.reduce_mean(tf.cast(result, tf.float32)) for result in results.values()])
+        return tf.stack([tf.reduce_mean(tf.cast(result, tf.float32)) for result in results.values()] or tf.zeros([0]))

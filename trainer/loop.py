@@ -25,7 +25,7 @@ from trainer.rundir import prune, snapshot_name, snapshot_path, wanted
 from trainer.saving import Saver
 from trainer.step import SUMS
 
-VALIDATION_BATCH = 250
+VALIDATION_BATCH = 128
 STATE, PART = "the training state", "what the reduction has not sent"
 
 
@@ -40,7 +40,7 @@ class Trainer:
         cluster.connect(config.reduction.transport)
         job.metrics.phase("building")
         self.states = States(job.run / "state", config.checkpoint.keep, job.metrics.warning)
-        local = assembly.build_local(cluster, config, len(job.manifest.classes))
+        local = assembly.build_local(cluster, config, len(job.manifest.classes), job.examples.spec)
         self.model = local.model
         self._forward_backward_call = step.make_forward_backward_call(local)
         self._before, self._kept = newest_progress(cluster, self.states), kept.read(job.run)
@@ -50,7 +50,7 @@ class Trainer:
         self._warmup = config.reduction.warmup_steps if method.memory else 0
         uncompressed = chain.make(reduction.plain(), cluster.all_reduce, cluster.direct)
         self._warmup_call = step.make_train_call(dataclasses.replace(parts, reduction=uncompressed))
-        self._evaluate_call = step.make_evaluate_call(self.model)
+        self._test_call = step.make_test_call(self.model, local.spec, not local.l2_in_update)
         self._results = keras_metrics.Results(self.model)
         self.variables = [variable.value for variable in self.model.weights] + self.optimizer.slots
         self.memories = Memories(job.own / "memory", cluster.member, config.checkpoint.keep, method.memory, job.metrics.warning)
@@ -85,19 +85,21 @@ class Trainer:
         return chosen
 
     def _own_seconds(self, batch: int) -> float:
-        return auto_reduction.own_seconds(self.cluster, self._forward_backward_call, self.job.config.data.image_size, batch)
+        return auto_reduction.own_seconds(self.cluster, self._forward_backward_call, self.job.examples.spec, batch)
 
     def _overhead_seconds(self) -> float:
         with self._undone():
-            return auto_reduction.overhead_seconds(self._profiled_call, self.job.config.data.image_size)
+            return auto_reduction.overhead_seconds(self._profiled_call, self.job.examples.spec)
 
     def _prepare_data(self) -> None:
         counts, member = self.job.counts, self.cluster.member
         order = np.asarray(self.job.manifest.validation_order)
         chosen = order[counts.validation_images : counts.validation_images + counts.train_images]
-        self._feeder = Feeder(self.job.images["train"], chosen, self.shares, member.rank)
-        start, stop = share(counts.validation_images, self.shares, member.rank)
-        self._validation = np.sort(order[: counts.validation_images])[start:stop]
+        self._feeder = Feeder(self.job.examples, chosen, self.shares, member.rank)
+        # Whole batches, the same on any number of workers: a masked loss is a mean over what counts in its batch.
+        held_out = np.sort(order[: counts.validation_images])
+        batches = [held_out[start : start + VALIDATION_BATCH] for start in range(0, len(held_out), VALIDATION_BATCH)]
+        self._validation = batches[slice(*share(len(batches), self.shares, member.rank))]
 
     def run(self) -> int:
         """Train to the end or to a stop, and return DONE or PREEMPTED; Diverged for a NaN, tf.errors.OpError if a peer is lost."""
@@ -129,7 +131,7 @@ class Trainer:
 
     def _trace(self) -> None:
         """Run the first call's kinds of step on a blank image and undo them, so that no step waits for tracing or connections."""
-        blank, rates = step.blank(self.job.config.data.image_size), np.zeros(1, np.float32)
+        blank, rates = step.blank(self.job.examples.spec), np.zeros(1, np.float32)
         with self._undone():
             for call in [self._train_call, *([self._warmup_call] if self._warmup else [])]:
                 call(blank, rates)
@@ -140,7 +142,7 @@ class Trainer:
         """Trace what profiles a step: after the first call, unless that call could be profiled itself."""
         if self.job.config.telemetry.profile_every and not self._profiled_call.traced:
             with self._undone():
-                self._profiled_call(step.blank(self.job.config.data.image_size), np.zeros(1, np.float32))
+                self._profiled_call(step.blank(self.job.examples.spec), np.zeros(1, np.float32))
 
     @contextlib.contextmanager
     def _undone(self) -> Iterator[None]:
@@ -225,8 +227,15 @@ class Trainer:
         progress.images, progress.images_total = progress.images + sums[1], progress.images_total + sums[1]
         progress.seconds += seconds
 
+    def _rate(self, epoch: int) -> float:
+        """The learning rate at the start of an epoch; of a compiled model's own optimizer, the current one."""
+        rate = self.optimizer.rate
+        return schedule.learning_rate(self.job.config, self.job.counts, epoch - 1) if rate is None else rate
+
     def _rates(self, epoch: int, call: Call) -> np.ndarray:
-        counts = self.job.counts
+        counts, own = self.job.counts, self.optimizer.rate
+        if own is not None:
+            return np.full(call.steps, own, np.float32)
         steps = range(call.first, call.first + call.steps)
         times = (epoch - 1 + number / counts.steps_per_epoch for number in steps)
         return np.array([schedule.learning_rate(self.job.config, counts, at) for at in times], np.float32)
@@ -256,12 +265,12 @@ class Trainer:
 
     def _finish_epoch(self, epoch: int) -> None:
         progress = self.progress
-        val_loss, val_accuracy = self._validate()
+        validation = self._validate()
         if self.cluster.member.workers > 1 and self.job.config.telemetry.profile_every:
             self.recorder.compare(epoch, self.cluster)
-        self._check_update(val_loss, "the validation loss")
+        self._check_update(validation["loss"], "the validation loss")
         self._check_weights()
-        row = self.recorder.row(epoch, val_loss, val_accuracy)
+        row = self.recorder.row(epoch, validation, self._rate(epoch))
         if progress.step % self.job.counts.steps_per_epoch == 0:
             progress.metrics, progress.images, progress.seconds = [], 0.0, 0.0
         self.job.metrics.phase("saving", f"epoch {epoch}")
@@ -269,27 +278,25 @@ class Trainer:
         if self.cluster.member.is_chief:
             self._snapshot(epoch, row)
             self.recorder.add(row)
-            prune(self.job.run, self.job.config.checkpoint.snapshots, self.recorder.history.rows)
+            prune(self.job.run, self.job.config.checkpoint.snapshots, self.recorder.history.rows, self.job.config.train.monitor)
         self._save_state()
         self._summary("RUNNING")
         self.recorder.epoch(row)
 
     def _snapshot(self, epoch: int, row: dict[str, Any]) -> None:
         policy = self.job.config.checkpoint.snapshots
-        if wanted(policy, self.recorder.history.rows, row):
+        if wanted(policy, self.recorder.history.rows, row, self.job.config.train.monitor):
             self._last = snapshot_name(policy, epoch), epoch, row
             path, size = snapshot_path(self.job.run, epoch), _size([weight.value for weight in self.model.weights])
             self.saver.save(self._last[0], path, size, lambda: save_snapshot(self.model, self.job.run, epoch))
 
-    def _validate(self) -> tuple[float, float]:
-        """Mean loss and accuracy over all validation images: one shard per worker, one all-reduce."""
+    def _validate(self) -> dict[str, float]:
+        """The model's metrics over all validation examples: some batches per worker, one all-reduce."""
         self.job.metrics.phase("validating")
-        images, sums = self.job.images["train"], np.zeros(3)
-        for start in range(0, len(self._validation), VALIDATION_BATCH):
-            part = self._validation[start : start + VALIDATION_BATCH]
-            sums += self._evaluate_call(images.gather(part), images.labels[part].astype(np.int32))[0].numpy()
-        loss, count, correct = self.cluster.sum(sums.astype(np.float32)).tolist()
-        return loss / count, correct / count
+        sums = np.zeros(keras_metrics.size(self.model))
+        for part in self._validation:
+            sums += self._test_call(self.job.examples.gather(part)).numpy()
+        return self._results(self.cluster.sum(sums.astype(np.float32)))
 
     def _trained(self) -> None:
         """Add the time since the last call; it includes validation and saving, during which steps wait."""

@@ -21,7 +21,13 @@ from trainer.reduction import LowRank
 from trainer.replacing import replaced
 
 
-class SGD:
+class Configured:
+    """An update rule whose learning rate comes with each step."""
+
+    rate: float | None = None
+
+
+class SGD(Configured):
     """Stochastic gradient descent with momentum, Keras' formula, one fused op per variable.
 
     velocity = momentum * velocity - rate * gradient; weight += velocity. Decay is decoupled and comes first. `clip_norm` scales a
@@ -64,7 +70,7 @@ class SGD:
         )
 
 
-class Adam:
+class Adam(Configured):
     """Adam (Kingma, Ba 2015, arXiv:1412.6980), Keras' formula, one fused op per variable.
 
     Decay is decoupled (Loshchilov, Hutter 2019, arXiv:1711.05101) and comes first. Low-rank gradients are multiplied out.
@@ -108,12 +114,17 @@ class Adam:
 class OfKeras:
     """Any optimizer of Keras, with its own arithmetic. Low-rank gradients are multiplied out."""
 
-    def __init__(self, optimizer: Any, variables: Sequence[keras.Variable]):
-        """Create its variables under the strategy's scope."""
-        self._optimizer, self._variables = optimizer, list(variables)
-        self._penalties = [penalty(variable) for variable in variables]
+    def __init__(self, optimizer: Any, variables: Sequence[keras.Variable], compiled: bool = False):
+        """Create its variables under the strategy's scope; that of a `compiled` model has its own rate, and penalties are in the loss."""
+        self._optimizer, self._variables, self._compiled = optimizer, list(variables), compiled
+        self._penalties = [0.0 if compiled else penalty(variable) for variable in variables]
         optimizer.build(self._variables)
-        self.slots = [variable.value for variable in optimizer.variables if variable is not optimizer.learning_rate]
+        self.slots = [variable.value for variable in optimizer.variables if compiled or variable is not optimizer.learning_rate]
+
+    @property
+    def rate(self) -> float | None:
+        """The current learning rate of a compiled model's optimizer."""
+        return float(self._optimizer.learning_rate) if self._compiled else None
 
     def apply(self, gradients: Sequence[tf.Tensor | LowRank], rate: tf.Tensor) -> None:
         """Update in replica context."""
@@ -121,7 +132,8 @@ class OfKeras:
             penalised(multiplied(gradient, variable.shape), None, variable.value, share)
             for gradient, variable, share in zip(gradients, self._variables, self._penalties, strict=True)
         ]
-        self._optimizer.learning_rate.assign(rate)
+        if not self._compiled:
+            self._optimizer.learning_rate.assign(rate)
         # Keras would sum over a strategy's replicas first, but each of them has the sum.
         with replaced(TFOptimizer, "_backend_update_step", BaseOptimizer._backend_update_step):
             self._optimizer.apply(full, self._variables)

@@ -1,11 +1,12 @@
 """What a worker records of its training: lines in worker.log, metrics.jsonl, history.csv, TensorBoard's events and summary.json."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from trainer import host_load, schedule
+from trainer import host_load
 from trainer.checkpoint import Progress
 from trainer.cluster import Cluster
 from trainer.data.pipeline import Batch, Call
@@ -25,7 +26,7 @@ class Recorder:
         """Continue the records of a run that has made this progress, which the trainer updates; `results` of its metrics' sums."""
         self._results = results
         self._job, self._saver, self._progress = job, saver, progress
-        self.history = History(job.run / "history.csv")
+        self.history = History(job.run / "history.csv", job.config.train.monitor)
         self.history.truncate(progress.step // job.counts.steps_per_epoch)
         self._events = Events(job.run / "logs") if is_chief else None
         self._splits, self._step_lines = Splits(job.metrics), StepLines(job.config.telemetry.log_every, results)
@@ -38,11 +39,10 @@ class Recorder:
         """Record a call: its sums as of `step.make_train_call`, its seconds with the wait for images, its last step's learning rate."""
         progress, metrics = self._progress, self._job.metrics
         results = self._results(progress.metrics)
-        loss, accuracy = results["loss"], results["accuracy"]
         if self._detailed:
             lines = self._step_lines.add(progress.step, steps, sums, seconds, rate)
         else:
-            lines = self._progress_lines.add(epoch, progress.step, float(sums[1]), seconds, loss, accuracy)
+            lines = self._progress_lines.add(epoch, progress.step, float(sums[1]), seconds, results)
         for line in lines:
             print(line, flush=True)
         metrics.step = progress.step
@@ -52,10 +52,9 @@ class Recorder:
                 epoch=epoch,
                 step=progress.step,
                 images_per_s=round(sums[1] / seconds, 1),
-                loss=round(loss, 6),
-                accuracy=round(accuracy, 6),
                 input_wait=round(waited, 6),
                 seconds=round(seconds, 6),
+                metrics=rounded(results),
             )
 
     def split(self, epoch: int, call: Call, batch: Batch, parts: dict[str, float] | None, seconds: float, waited: float) -> None:
@@ -64,16 +63,14 @@ class Recorder:
         if call.taken_apart:
             self._splits.sample(epoch, self._progress.step, int(batch.weights.sum()), parts, seconds)
 
-    def row(self, epoch: int, val_loss: float, val_accuracy: float) -> dict[str, Any]:
-        """The row of history.csv of the epoch that just ended."""
-        progress, results = self._progress, self._results(self._progress.metrics)
+    def row(self, epoch: int, validation: dict[str, float], rate: float) -> dict[str, Any]:
+        """The row of history.csv of the epoch that just ended: the model's metrics, those of `validation`, the learning rate, times."""
+        progress = self._progress
         return {
             "epoch": epoch,
-            "loss": round(results["loss"], 6),
-            "accuracy": round(results["accuracy"], 6),
-            "val_loss": round(val_loss, 6),
-            "val_accuracy": round(val_accuracy, 6),
-            "learning_rate": float(schedule.learning_rate(self._job.config, self._job.counts, epoch - 1)),
+            **rounded(self._results(progress.metrics)),
+            **{f"val_{name}": value for name, value in rounded(validation).items()},
+            "learning_rate": float(rate),
             "seconds": round(progress.seconds, 3),
             "images_per_s": round(progress.images / progress.seconds, 1),
         }
@@ -143,3 +140,8 @@ class Recorder:
         }
         path = self._job.run / "summary.json"
         self._saver.save("summary.json", path, None, lambda: write_json(path, summary))
+
+
+def rounded(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics for a file."""
+    return {name: round(value, 6) for name, value in metrics.items()}

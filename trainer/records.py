@@ -15,7 +15,9 @@ from trainer.errors import LockstepError
 from trainer.straggler import CAUSES
 from trainer.terminal import printable, printable_lines
 
-HISTORY = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "learning_rate", "seconds", "images_per_s")
+EPOCH = ("epoch", "learning_rate", "seconds", "images_per_s")
+"""Columns of every history.csv; the others are the model's metrics, and with a prefix those on the validation examples."""
+VALIDATION = "val_"
 PHASES = ("input", "forward_backward", "compression", "all_reduce", "apply")
 """The parts of a step, in order."""
 STRAGGLER = ("own_us", "others_us", "value", "usual")
@@ -88,13 +90,18 @@ def _sums(reduction: Mapping[str, Any]) -> bool:
     return all(check(reduction[name]) for name, check in checks.items() if name in reduction)
 
 
+def _numbers(value: Any) -> bool:
+    """Whether a value is a dict of finite numbers."""
+    return isinstance(value, dict) and len(value) <= FIELDS and all(map(number, value.values()))
+
+
 _SECONDS = dict.fromkeys((*PHASES, "step_seconds"), number)
-_STEPS = dict.fromkeys(("images_per_s", "loss", "accuracy", "input_wait", "seconds"), number)
+_STEPS = {**dict.fromkeys(("images_per_s", "input_wait", "seconds"), number), "metrics": _numbers}
 KINDS: dict[str, dict[str, Check]] = {
     "phase": {"phase": text, "note": text},
     "heartbeat": {"phase": text, "step": count},
     "steps": {"epoch": count, "step": count, **_STEPS},
-    "epoch": {**dict.fromkeys(HISTORY, number), "epoch": count},
+    "epoch": {**dict.fromkeys(EPOCH, number), "epoch": count},
     "reduction": {"name": text, "why": text},
     "shares": {"told": text},
     "warning": {"text": text},
@@ -113,7 +120,7 @@ _SUMMARY: dict[str, Check] = {
 _SUMMARY_TYPES: dict[str, Check] = {
     **dict.fromkeys(("total_steps", "restarts"), count),
     "images_per_s": none_or(number),
-    "best": none_or(holding({"epoch": count, "val_accuracy": number})),
+    "best": none_or(lambda value: _numbers(value) and count(value.get("epoch"))),
     "reduction": none_or(lambda value: holding({"name": text, "why": text})(value) and _sums(value)),
     "shares": none_or(each(count, 10_000)),
     "exact": lambda value: isinstance(value, bool),
@@ -268,9 +275,14 @@ def read_history(path: Path) -> list[dict[str, Any]]:
             raise LockstepError(f"{path.name}: not what a worker writes: {printable(error, 200)}") from None
 
 
+def metric_values(row: Mapping[str, float]) -> dict[str, float]:
+    """The metrics in a row of history.csv."""
+    return {name: value for name, value in row.items() if name not in (*EPOCH, "t", "kind")}
+
+
 def _row(row: dict[str, Any]) -> dict[str, Any]:
     values = {key: int(value) if key == "epoch" else float(value) for key, value in row.items()}
-    missing = [key for key in HISTORY if key not in values]
+    missing = [key for key in EPOCH if key not in values]
     if missing or not all(math.isfinite(value) and abs(value) <= LARGEST for value in values.values()):
         raise ValueError(f"a row without {missing[0]}" if missing else f"row of epoch {values['epoch']}: a value is no number")
     return values

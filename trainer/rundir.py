@@ -8,8 +8,8 @@ from typing import Any
 from trainer.config import load, nearest
 from trainer.errors import LockstepError
 from trainer.files import read_json
+from trainer.monitor import best_row
 from trainer.records import read_history
-from trainer.telemetry import best_row
 
 NUMBERS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 WORDS = ("first", "best", "last", "all")
@@ -32,14 +32,14 @@ def existing_epochs(run: Path) -> list[int]:
     return sorted(int(name.group(1)) for name in names if name)
 
 
-def kept(policy: str | int, existing: Sequence[int], rows: Sequence[dict[str, Any]]) -> set[int]:
-    """The existing epochs whose snapshots `checkpoint.snapshots` keeps, given the rows of the history."""
+def kept(policy: str | int, existing: Sequence[int], rows: Sequence[dict[str, Any]], monitor: str | None = None) -> set[int]:
+    """The existing epochs whose snapshots `checkpoint.snapshots` keeps, given the rows of the history and `train.monitor`."""
     # Snapshots of later epochs belong to an attempt that was not continued.
     current = [epoch for epoch in existing if rows and epoch <= rows[-1]["epoch"]]
     if policy == "all" or not current:
         return set(existing)
     if policy == "best":
-        return {_best_epoch([row for row in rows if row["epoch"] in current])}
+        return {_best_epoch([row for row in rows if row["epoch"] in current], monitor)}
     every = policy if isinstance(policy, int) else 0
     return {epoch for epoch in current if epoch == current[-1] or (every and epoch % every == 0)}
 
@@ -49,9 +49,9 @@ def most_kept(policy: str | int, epochs: int) -> int:
     return min(epochs, {"all": epochs}.get(policy, 2) if isinstance(policy, str) else epochs // policy + 2)
 
 
-def wanted(policy: str | int, rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> bool:
+def wanted(policy: str | int, rows: Sequence[dict[str, Any]], row: dict[str, Any], monitor: str | None = None) -> bool:
     """Whether to write the snapshot of the epoch that just ended: any may be the last, but only some are the best so far."""
-    return policy != "best" or _best_epoch([*(old for old in rows if old["epoch"] < row["epoch"]), row]) == row["epoch"]
+    return policy != "best" or _best_epoch([*(old for old in rows if old["epoch"] < row["epoch"]), row], monitor) == row["epoch"]
 
 
 def snapshot_name(policy: str | int, epoch: int) -> str:
@@ -60,23 +60,22 @@ def snapshot_name(policy: str | int, epoch: int) -> str:
     return f"the {'best' if policy == 'best' else 'last'} snapshot" if alone else f"the snapshot of epoch {epoch}"
 
 
-def prune(run: Path, policy: str | int, rows: Sequence[dict[str, Any]]) -> None:
+def prune(run: Path, policy: str | int, rows: Sequence[dict[str, Any]], monitor: str | None = None) -> None:
     """Remove the snapshots that `checkpoint.snapshots` does not keep."""
     existing = existing_epochs(run)
-    for epoch in set(existing) - kept(policy, existing, rows):
+    for epoch in set(existing) - kept(policy, existing, rows, monitor):
         snapshot_path(run, epoch).unlink(missing_ok=True)
 
 
-def snapshots_policy(run: Path) -> str | int:
-    """`checkpoint.snapshots` of a run; `all` for a run from before this key existed."""
+def snapshots_policy(run: Path) -> tuple[str | int, str | None]:
+    """`checkpoint.snapshots` and `train.monitor` of a run; `all` and None for a run from before these keys existed."""
     path = run / "config.yml"
     raw = load(path) if path.is_file() else {}
-    policy: str | int = raw.get("checkpoint", {}).get("snapshots", "all")
-    return policy
+    return raw.get("checkpoint", {}).get("snapshots", "all"), raw.get("train", {}).get("monitor")
 
 
-def _best_epoch(rows: Sequence[dict[str, Any]]) -> int:
-    return int(best_row(rows)["epoch"])
+def _best_epoch(rows: Sequence[dict[str, Any]], monitor: str | None) -> int:
+    return int(best_row(rows, monitor)["epoch"])
 
 
 def choose_epochs(asked: str, run: Path) -> list[int]:
@@ -99,7 +98,7 @@ def _epochs_of(word: str, run: Path, existing: list[int]) -> list[int]:
         rows = [row for row in read_history(run / "history.csv") if row["epoch"] in existing]
         if not rows:
             raise LockstepError(f"epoch=best: {run.name} has no history.csv that says which epoch is best; name a number")
-        return [_best_epoch(rows)]
+        return [_best_epoch(rows, snapshots_policy(run)[1])]
     numbers = NUMBERS.fullmatch(word)
     if not numbers or (numbers[2] and int(numbers[2]) < int(numbers[1])):
         raise LockstepError(f"epoch={word}: expected numbers as in 12, 1,12,30 or 2-5, or one of {', '.join(WORDS)}{nearest(word, WORDS)}")
@@ -107,7 +106,7 @@ def _epochs_of(word: str, run: Path, existing: list[int]) -> list[int]:
     epochs = [epoch for epoch in existing if first <= epoch <= last]
     if len(epochs) != last - first + 1:
         which = "such snapshot" if first == last else "snapshot of some of these" if epochs else "such snapshots"
-        policy = snapshots_policy(run)
+        policy, _ = snapshots_policy(run)
         because = "" if policy == "all" else f" (checkpoint.snapshots={policy} keeps no others)"
         raise LockstepError(f"epoch={word}: run {run.name} has no {which}; there are: {_ranges(existing)}{because}")
     return epochs

@@ -337,7 +337,8 @@ def _newest(folder: Path, own: bool = False) -> int:
 
 
 def _prune(paths: NodePaths) -> None:
-    prune(paths.job, snapshots_policy(paths.run), read_history(paths.run / "history.csv"))
+    policy, monitor = snapshots_policy(paths.run)
+    prune(paths.job, policy, read_history(paths.run / "history.csv"), monitor)
 
 
 def give_back(paths: NodePaths, task: Allocation, own: Path) -> None:

@@ -4,11 +4,12 @@ Each worker's gradient is the gradient of the sum of its local losses, divided b
 Summed over the workers it is the mean over all images, so uneven local batches are weighted exactly.
 """
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -17,6 +18,7 @@ import tensorflow as tf
 from trainer import applying, global_loss, keras_metrics
 from trainer.cluster import Cluster
 from trainer.data.pipeline import Batch
+from trainer.data.spec import Spec, mapped, of_images
 from trainer.optimizer import Rule, penalties_apart
 from trainer.reduction.chain import Chain, Stopwatch
 from trainer.replacing import replaced
@@ -29,17 +31,20 @@ DRAWS = 256
 """Upper bound on how often a generator is called per step."""
 
 
-def full(images: np.ndarray, labels: np.ndarray, total: int | None = None) -> Batch:
-    """A `Batch` of several steps, starting at step 0, in which every image counts; `total`: size of the global batch, if larger."""
-    steps, batch = labels.shape
+def full(data: tuple[Any, ...], total: int | None = None) -> Batch:
+    """A `Batch` of several steps, starting at step 0, in which every example counts; `total`: size of the global batch, if larger."""
+    steps, batch = tf.nest.flatten(data)[0].shape[:2]
     places = np.tile(np.arange(batch, dtype=np.int32), (steps, 1))
     totals, numbers = np.full(steps, total or batch, np.float32), np.arange(steps, dtype=np.int32)
-    return Batch(images, labels, np.ones((steps, batch), np.float32), places, totals, numbers, np.float32(0))
+    return Batch(data, np.ones((steps, batch), np.float32), places, totals, numbers, np.float32(0))
 
 
-def blank(image: Sequence[int], images: int = 1) -> Batch:
-    """The batch of one step with blank images."""
-    return full(np.zeros((1, images, *image), np.uint8), np.zeros((1, images), np.int32))
+def blank(spec: Spec, examples: int = 1) -> Batch:
+    """The batch of one step whose examples are zeros, or empty strings; 1 where a shape varies."""
+    arrays = [
+        np.zeros((1, examples, *(size or 1 for size in leaf.shape)), object if leaf.dtype == "string" else leaf.dtype) for leaf in spec.leaves
+    ]
+    return full(spec.pack([np.full(array.shape, b"", object) if array.dtype == object else array for array in arrays]))
 
 
 @dataclass(frozen=True)
@@ -54,25 +59,29 @@ class Local:
     cluster: Cluster
     model: keras.Model
     """Compiled."""
-    augment: Callable[[Batch], tf.Tensor] = operator.attrgetter("images")
-    """Returns the images that the model sees."""
+    spec: Spec
+    """Of the examples."""
+    augment: Callable[[Batch], Any] = operator.attrgetter("data")
+    """Returns the data that the model sees."""
+    l2_in_update: bool = True
+    """Whether L2 penalties of weights are part of the update; else they are part of the loss, as in Keras' `fit`."""
 
     def __call__(self, batch: Batch) -> list[tf.Tensor]:
         """`[sums, *gradients, *statistics]` for this device's part of the worker's batch."""
         if self.cluster.devices == 1:
             return self.forward_backward(batch)
-        count, device = tf.shape(batch.images)[0], self.cluster.device()
+        count, device = tf.shape(batch.weights)[0], self.cluster.device()
         first, last = count * device // self.cluster.devices, count * (device + 1) // self.cluster.devices
         # With fewer images than devices, a device without an image takes one with weight 0.
         start = tf.minimum(first, count - 1)
         mine = slice(start, tf.maximum(last, start + 1))
         counts = tf.cast(last > first, tf.float32)
-        images, labels, weights, places = (field[mine] for field in batch[:4])
-        return self.forward_backward(batch._replace(images=images, labels=labels, weights=weights * counts, places=places))
+        data, weights, places = mapped(lambda array: array[mine], batch[:3])
+        return self.forward_backward(batch._replace(data=data, weights=weights * counts, places=places))
 
     def forward_backward(self, batch: Batch) -> list[tf.Tensor]:
         """`[sums, *gradients, *statistics]` for a whole batch."""
-        model, count, images = self.model, tf.reduce_sum(batch.weights), self.augment(batch)
+        model, count, data = self.model, tf.reduce_sum(batch.weights), self.augment(batch)
         share, gradients = count / batch.total, dict[int, tf.Tensor]()
 
         def take(_: Any, applied: list[Any], variables: Any, __: Any) -> None:
@@ -83,13 +92,13 @@ class Local:
             # For its regularizer; not as a tensor, whose use the gradient's tape would not see.
             scope.state_mapping[id(variable)] = variable.value
         with (
-            penalties_apart(model),
+            penalties_apart(model) if self.l2_in_update else contextlib.nullcontext(),
             replaced(model, "get_metrics_result", dict),
             applying.instead(take),
             global_loss.over_all_workers(model, share, self.cluster.all_reduce),
             scope,
         ):
-            model.train_step((images, batch.labels))
+            model.train_step(data)
         # A model may cut weights off from its loss (stop_gradient): they stay as they are.
         whole = [_dense(gradients[id(variable)], variable) for variable in model.trainable_variables]
         # Flat, because a reduction may round or compress anything with several dimensions.
@@ -104,9 +113,13 @@ class Local:
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         states = []
         for variable in seeds(self.model):
-            own = tf.stack([tf.cast(replica, tf.int64) * SEEDS_APART, tf.cast(batch.number, tf.int64) * DRAWS])
-            states.append((variable, variable.value + tf.cast(own, variable.dtype)))
+            states.append((variable, variable.value + tf.cast(offset(replica, batch.number), variable.dtype)))
         return states
+
+
+def offset(replica: Any, number: tf.Tensor) -> tf.Tensor:
+    """What a device adds to a random generator's initial state at a step, `[2]` int64."""
+    return tf.stack([tf.cast(replica, tf.int64) * SEEDS_APART, tf.cast(number, tf.int64) * DRAWS])
 
 
 def _dense(gradient: Any, variable: keras.Variable) -> tf.Tensor:
@@ -122,8 +135,13 @@ def compile_classifier(model: keras.Model) -> keras.Model:
         metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
         jit_compile=False,
     )
-    model._symbolic_build(data_batch=(keras.KerasTensor((None, *model.input_shape[1:]), "uint8"), keras.KerasTensor((None,), "int32")))
+    build(model, of_images(model.input_shape[1:]))
     return model
+
+
+def build(model: keras.Model, spec: Spec) -> None:
+    """Create what Keras creates when it first sees data: weights, metrics, and the optimizer's variables of a compiled model."""
+    model._symbolic_build(data_batch=spec.pack([keras.KerasTensor((None, *leaf.shape), leaf.dtype) for leaf in spec.leaves]))
 
 
 def statistics(model: keras.Model) -> list[keras.Variable]:
@@ -152,6 +170,22 @@ class Parts:
     optimizer: Rule
     reduction: Chain
 
+    @property
+    def spec(self) -> Spec:
+        """Of the examples."""
+        return self.local.spec
+
+    def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:
+        """A step in a traced function, outside replica context; its row."""
+        return self.local.cluster.local(self.local.cluster.strategy.run(self._step, args=(rate, batch)))
+
+    def _step(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:
+        return self.apply(self.reduction(self.reduction.take(self.local(batch))), rate)
+
+    def total(self, rows: tf.Tensor) -> tf.Tensor:
+        """Rows of several steps, summed over all workers; each step has summed its own."""
+        return rows
+
     def apply(self, values: list[Any], rate: tf.Tensor) -> tf.Tensor:
         """Update the weights and the model's statistics; return the global sums."""
         (sums, *others), model = values, self.local.model
@@ -163,19 +197,22 @@ class Parts:
         return tf.raw_ops.DeepCopy(x=sums)
 
 
-def signature(model: keras.Model, steps: int) -> Batch:
+def signature(spec: Spec, steps: int) -> Batch:
     """TensorSpecs of a batch for tracing; `steps` is 1 to include a dimension for several steps, else 0."""
     several = [None] * steps
     fields = {
-        "images": ([*several, None, *model.input_shape[1:]], tf.uint8),
-        "labels": ([*several, None], tf.int32),
         "weights": ([*several, None], tf.float32),
         "places": ([*several, None], tf.int32),
         "total": (several, tf.float32),
         "number": (several, tf.int32),
         "stop": ([], tf.float32),
     }
-    return Batch(**{name: tf.TensorSpec(shape, kind) for name, (shape, kind) in fields.items()})
+    return Batch(rows(spec, several), **{name: tf.TensorSpec(shape, kind) for name, (shape, kind) in fields.items()})
+
+
+def rows(spec: Spec, several: Sequence[None] = ()) -> tuple[Any, ...]:
+    """TensorSpecs of any number of examples, with dimensions before it."""
+    return spec.pack([tf.TensorSpec([*several, None, *leaf.shape], leaf.dtype) for leaf in spec.leaves])
 
 
 def make_forward_backward_call(local: Local, take: Callable[[list[Any]], list[Any]] = list) -> Callable[..., Any]:
@@ -184,7 +221,7 @@ def make_forward_backward_call(local: Local, take: Callable[[list[Any]], list[An
     def compute(batch: Batch) -> list[Any]:
         return take(local(batch))
 
-    return _traced(local.cluster, compute, [signature(local.model, 0)])
+    return _traced(local.cluster, compute, [signature(local.spec, 0)])
 
 
 def shapes(model: keras.Model) -> list[tuple[int, ...]]:
@@ -193,27 +230,33 @@ def shapes(model: keras.Model) -> list[tuple[int, ...]]:
     return [*(tuple(variable.shape) for variable in model.trainable_variables), *kept]
 
 
-def make_train_call(parts: Parts) -> Callable[..., tf.Tensor]:
-    """A function that trains on a `Batch` of several steps with rates `[steps]` float32.
+class Steps(Protocol):
+    """What `make_train_call` runs repeatedly."""
 
-    It returns a row for each step: `SUMS`, then the states of the model's metrics, float32.
-    """
-    cluster, columns = parts.local.cluster, len(SUMS) + keras_metrics.size(parts.local.model)
+    @property
+    def spec(self) -> Spec:
+        """Of the examples."""
 
+    def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:
+        """A step; its row: `SUMS`, then the states of the model's metrics, float32."""
+
+    def total(self, rows: tf.Tensor) -> tf.Tensor:
+        """Rows of several steps, summed over all workers."""
+
+
+def make_train_call(parts: Steps) -> Callable[..., tf.Tensor]:
+    """A function that trains on a `Batch` of several steps with rates `[steps]` float32; it returns each step's row, `[steps, columns]`."""
     # As in Keras' `fit`, nothing here depends on autograph; converting it would take three times as long as tracing it.
-    @tf.autograph.experimental.do_not_convert
-    def step(rate: tf.Tensor, batch: Batch) -> tf.Tensor:
-        values = parts.reduction.take(parts.local(batch))
-        return parts.apply(parts.reduction(values), rate)
+    run = tf.autograph.experimental.do_not_convert(parts.run)
 
-    @tf.function(input_signature=[signature(parts.local.model, 1), tf.TensorSpec([None], tf.float32)])
+    @tf.function(input_signature=[signature(parts.spec, 1), tf.TensorSpec([None], tf.float32)])
     def call(batches: Batch, rates: tf.Tensor) -> tf.Tensor:
         steps = tf.shape(rates)[0]
-        rows = tf.TensorArray(tf.float32, size=steps, element_shape=[columns])
+        rows = tf.TensorArray(tf.float32, size=steps, infer_shape=True)
         for index in tf.range(steps):
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-            rows = rows.write(index, cluster.local(cluster.strategy.run(step, args=(rates[index], batches.at(index)))))
-        return rows.stack()
+            rows = rows.write(index, run(rates[index], batches.at(index)))
+        return parts.total(rows.stack())
 
     return call
 
@@ -254,20 +297,28 @@ def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[Any] | N
     return tf.function(call, input_signature=signature, autograph=False)
 
 
-def make_evaluate_call(model: keras.Model) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
-    """A function of `(images, labels)` without collectives: `[loss sum, images, correct]`, logits `[batch, classes]`, losses `[batch]`."""
-    specification = [tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8), tf.TensorSpec([None], tf.int32)]
+def make_test_call(model: keras.Model, spec: Spec, l2_in_loss: bool = False) -> Callable[..., tf.Tensor]:
+    """A function of a batch's data without collectives: the sums by which Keras' `test_step` changes the states of the model's metrics."""
 
-    @tf.function(input_signature=specification, autograph=False)
-    def call(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        logits = tf.cast(model(images, training=False), tf.float32)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        ones = tf.ones_like(losses)
-        return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(ones), _correct(logits, labels, ones)]), logits, losses
+    @tf.function(input_signature=[rows(spec)], autograph=False)
+    def call(data: tuple[Any, ...]) -> tf.Tensor:
+        states = keras_metrics.states(model)
+        scope = keras.StatelessScope([(variable, variable.value) for variable in states], collect_losses=True)
+        apart = contextlib.nullcontext() if l2_in_loss else penalties_apart(model)
+        with apart, replaced(model, "get_metrics_result", dict), scope:
+            model.test_step(data)
+        return tf.concat([tf.reshape(tf.cast(_moved(scope, variable), tf.float32), [-1]) for variable in states], axis=0)
 
     return call
 
 
-def _correct(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    hits = tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels)
-    return tf.reduce_sum(tf.cast(hits, tf.float32) * weights)
+def make_classify_call(model: keras.Model) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+    """A function of `(images, labels)` without collectives: logits `[batch, classes]`, losses `[batch]`."""
+    specification = [tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8), tf.TensorSpec([None], tf.int32)]
+
+    @tf.function(input_signature=specification, autograph=False)
+    def call(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        logits = tf.cast(model(images, training=False), tf.float32)
+        return logits, tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+    return call

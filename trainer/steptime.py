@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer import assembly, collective, optimizer, reduction, step
+from trainer import assembly, collective, step
 from trainer.cluster import Cluster
 from trainer.config import Config, Reduction
 from trainer.member import Member
@@ -42,7 +42,7 @@ def measure(config: Config, classes: int, batch: int, workers: int, threads: int
     images = random.integers(0, 256, (STEPS, batch, *config.data.image_size), dtype=np.uint8)
     labels = random.integers(0, classes, (STEPS, batch)).astype(np.int32)
     # Rate 0: random labels must not change the weights.
-    arguments = step.full(images, labels, batch * workers), np.zeros(STEPS, np.float32)
+    arguments = step.full((images, labels), batch * workers), np.zeros(STEPS, np.float32)
     alone = _seconds(assembly.assemble(local, config, _named(config.reduction, "packed"))[0], arguments, seconds)
     transport = DIRECT if cluster.on_host and config.reduction.transport != "tensorflow" else TENSORFLOW
     methods = {
@@ -81,9 +81,7 @@ def _parts(local: step.Local, config: Config, chosen: Reduction, echo: Echo | No
     """The parts of one of several workers' step, whose sums return at once; None: TensorFlow would send."""
     cluster = local.cluster
     setting = Setting(workers, echo is not None, cluster.threads, config.seed)
-    with cluster.strategy.scope():
-        method = reduction.make(chosen, step.shapes(local.model), setting)
-        rule = optimizer.make(config.optimizer, local.model.trainable_variables, method.low_rank, cluster.threads)
+    method, rule = assembly.method_and_rule(local, config, chosen, setting)
     all_reduce: collective.AllReduce = (
         collective.direct(echo) if echo is not None else lambda tensors: [tf.identity(one) for one in tensors]
     )

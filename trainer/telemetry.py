@@ -14,14 +14,15 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trainer.files import full, read_json, write_rows
-from trainer.records import HISTORY, PHASES, metrics, read_history
+from trainer.monitor import monitor
+from trainer.records import PHASES, VALIDATION, metric_values, metrics, read_history
 from trainer.saving import Reserve
 from trainer.straggler import own_work
 
@@ -160,7 +161,7 @@ class StepLines:
         (took, _, images, *metrics), self._recent = self._recent, np.zeros(1)
         lines = [f"step {step:,}: {images / took:,.1f} images/s, on average {self._images / self._seconds:,.1f}"]
         if step // (10 * self._every) != (step - steps) // (10 * self._every):
-            lines.append(f"step {step:,}: loss {self._results(metrics)['loss']:.4f}, learning rate {rate:g}")
+            lines.append(f"step {step:,}:{shown(dict([*self._results(metrics).items()][:1]))}, learning rate {rate:g}")
         return lines
 
 
@@ -168,56 +169,56 @@ class ProgressLines:
     """Progress lines for worker.log: one at once, then one every `PROGRESS_S` seconds, and one per epoch."""
 
     def __init__(self, epochs: int, steps: int, detailed: bool, clock: Callable[[], float] = time.monotonic):
-        """Take the run's epochs and steps; `detailed`, as on the chief, adds images/s, loss and accuracy."""
+        """Take the run's epochs and steps; `detailed`, as on the chief, adds images/s and metrics."""
         self._epochs, self._steps, self._detailed, self._clock = epochs, steps, detailed, clock
         self._next, self._images, self._seconds = -math.inf, 0.0, 0.0
 
-    def add(self, epoch: int, step: int, images: float, seconds: float, loss: float, accuracy: float) -> list[str]:
-        """Lines to write after a call of `images` and `seconds` that ended at `step`; loss and accuracy are means of the epoch so far."""
+    def add(self, epoch: int, step: int, images: float, seconds: float, results: Mapping[str, float]) -> list[str]:
+        """Lines to write after a call of `images` and `seconds` that ended at `step`; `results` are the epoch's metrics so far."""
         self._images, self._seconds = self._images + images, self._seconds + seconds
         if self._clock() < self._next:
             return []
         line = f"epoch {epoch}/{self._epochs}  step {step:,}/{self._steps:,}"
         if self._detailed:
-            line += f"  {self._images / self._seconds:,.0f} images/s  loss {loss:.4f}  accuracy {accuracy:.4f}"
+            line += f"  {self._images / self._seconds:,.0f} images/s{shown(results)}"
         self._next, self._images, self._seconds = self._clock() + PROGRESS_S, 0.0, 0.0
         return [line]
 
     def epoch(self, row: dict[str, Any]) -> str:
         """The line of a finished epoch."""
         line = f"epoch {row['epoch']}/{self._epochs} done"
-        shown = ("loss", "accuracy", "val_loss", "val_accuracy")
-        values = "".join(f"  {key.replace('_', ' ')} {row[key]:.4f}" for key in shown)
-        return f"{line}{values}  {row['seconds']:,.1f} s" if self._detailed else line
+        return f"{line}{shown(metric_values(row))}  {row['seconds']:,.1f} s" if self._detailed else line
+
+
+def shown(metrics: Mapping[str, float]) -> str:
+    """Metrics in a line for a person."""
+    return "".join(f"  {name.replace('_', ' ')} {value:.4f}" for name, value in metrics.items())
 
 
 class History:
     """history.csv: one row per epoch; an epoch that is trained again replaces its row."""
 
-    def __init__(self, path: Path):
-        self._path = path
+    def __init__(self, path: Path, asked: str | None = None):
+        """Read the file, if it exists; `asked` is `train.monitor`."""
+        self._path, self._asked = path, asked
         self.rows = read_history(path)
 
     def add(self, row: dict[str, Any]) -> None:
         """Add or replace an epoch's row and rewrite the file."""
-        self.rows = [*(old for old in self.rows if old["epoch"] < row["epoch"]), {key: row[key] for key in HISTORY}]
-        write_rows(self._path, HISTORY, self.rows)
+        self.rows = [*(old for old in self.rows if old["epoch"] < row["epoch"]), row]
+        write_rows(self._path, list(row), self.rows)
 
     def truncate(self, epochs: int) -> None:
         """Drop epochs that the restored state has not seen."""
         self.rows = [row for row in self.rows if row["epoch"] <= epochs]
 
     def best(self) -> dict[str, Any] | None:
-        """The epoch with the highest validation accuracy, the earliest of equals."""
+        """Number of the best epoch, and its value of the metric that decides."""
         if not self.rows:
             return None
-        row = best_row(self.rows)
-        return {"epoch": row["epoch"], "val_accuracy": row["val_accuracy"]}
-
-
-def best_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The row with the highest validation accuracy, the earliest of equals."""
-    return max(rows, key=lambda row: (row["val_accuracy"], -row["epoch"]))
+        decides = monitor(self.rows[0], self._asked)
+        row = decides.best(self.rows)
+        return {"epoch": row["epoch"], **{name: row[name] for name in [decides.metric] if name in row}}
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -243,9 +244,12 @@ class Events:
 
     def epoch(self, row: dict[str, Any], phases: dict[str, float]) -> None:
         """Write a finished epoch's scalars, and `phases` of its steps as `split/<phase>` in milliseconds; the x axis is the epoch."""
-        training = {tag: row[tag] for tag in ("loss", "accuracy", "learning_rate", "images_per_s")}
-        self._scalars("train", row["epoch"], training | {f"split/{phase}": value for phase, value in phases.items()})
-        self._scalars("validation", row["epoch"], {tag: row[f"val_{tag}"] for tag in ("loss", "accuracy")})
+        values = metric_values(row)
+        training = {tag: value for tag, value in values.items() if not tag.startswith(VALIDATION)}
+        rates = {tag: row[tag] for tag in ("learning_rate", "images_per_s")}
+        self._scalars("train", row["epoch"], training | rates | {f"split/{phase}": value for phase, value in phases.items()})
+        validation = {tag.removeprefix(VALIDATION): value for tag, value in values.items() if tag.startswith(VALIDATION)}
+        self._scalars("validation", row["epoch"], validation)
 
     def _scalars(self, split: str, epoch: int, values: dict[str, float]) -> None:
         import tensorflow as tf

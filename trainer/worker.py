@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainer import config as configs
 from trainer import schedule
-from trainer.data.cache import open_images
+from trainer.data.cache import Labelled, open_images
 from trainer.data.manifest import Published
 from trainer.errors import DIVERGED, FAILED, RESTART, Diverged, LockstepError, PeerLost
 from trainer.files import full, shortage
@@ -103,7 +103,7 @@ def _train(
     watch = PeerWatch([rank for rank in range(member.workers) if rank != member.rank], ask, lost)
     watch.start()
     counts = schedule.counts(config, member.workers, len(manifest.train.files), manifest.held_out)
-    job = Job(config, counts, run, manifest, images, metrics, watchdog.stop_asked.is_set, run / "workers" / host, started)
+    job = Job(config, counts, run, manifest, Labelled(images["train"], data.image_size), metrics, watchdog.stop_asked.is_set, run / "workers" / host, started)
     try:
         code = Trainer(job, cluster).run()
     except tf.errors.OpError:

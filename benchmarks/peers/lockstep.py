@@ -104,20 +104,20 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
     cluster.connect(config.reduction.transport)
     local = assembly.build_local(cluster, config, common.CLASSES)
     model, forward_backward = local.model, step.make_forward_backward_call(local)
-    seconds = functools.partial(auto_reduction.own_seconds, cluster, forward_backward, config.data.image_size)
+    seconds = functools.partial(auto_reduction.own_seconds, cluster, forward_backward, local.spec)
     total = given.batch * cluster.member.workers
     chosen, choice = auto_reduction.resolve(config.reduction, cluster, step.shapes(model), None, functools.partial(seconds, given.batch))
     parts, _ = assembly.assemble(local, config, chosen)
     if given.variant == IN_STEP:
         parts = dataclasses.replace(parts, reduction=chain.make(Method(waits_twice()), cluster.all_reduce, None))
     profiled = step.ProfiledCall(parts, forward_backward)
-    overhead = functools.partial(auto_reduction.overhead_seconds, profiled, config.data.image_size)
+    overhead = functools.partial(auto_reduction.overhead_seconds, profiled, local.spec)
     shares, _ = balance.shares(config.train, cluster, total, [], seconds, overhead)
     batch = total * shares[cluster.member.rank] // sum(shares)
     call = step.make_train_call(parts)
 
     images, labels = common.images(given.rank, batch)
-    feed, rates = step.full(images, labels, total), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
+    feed, rates = step.full((images, labels), total), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
     parts_of_calls: list[dict[str, list[float]]] = []
     results = keras_metrics.Results(model)
 

@@ -28,8 +28,8 @@ def write(config: Config, published: Published, images: int, number: int, out: P
     original, labels = splits["train"].gather(chosen), splits["train"].labels[chosen]
     seen, augment = original, augmentation.make(config.augment, config.seed)
     if augment is not None:
-        whole = step.full(original[None], labels[None].astype(np.int32)).at(0)._replace(number=np.int32(number))
-        seen = np.clip(np.rint(augment(whole).numpy()), 0, 255).astype(np.uint8)
+        whole = step.full((original[None], labels[None].astype(np.int32))).at(0)._replace(number=np.int32(number))
+        seen = np.clip(np.rint(augment(whole)[0].numpy()), 0, 255).astype(np.uint8)
     with replacing(out) as part, part.open("wb") as stream:
         few = slice(images)
         np.savez(stream, original=original[few], seen=seen[few], labels=labels[few], classes=np.array(manifest.classes))

@@ -7,7 +7,8 @@ import zipfile
 import yaml
 
 from control.runs import evaluations
-from trainer.telemetry import HISTORY, PHASES
+from tests.unit.samples import HISTORY
+from trainer.telemetry import PHASES
 
 # Loss, accuracy, validation loss, validation accuracy of five epochs that overfit after the third.
 OVERFITTING = [(2.0, 0.30, 1.9, 0.35), (1.5, 0.45, 1.6, 0.44), (1.2, 0.55, 1.4, 0.51), (1.0, 0.63, 1.5, 0.50), (0.8, 0.72, 1.61, 0.48)]

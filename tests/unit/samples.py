@@ -12,6 +12,8 @@ from PIL import Image
 from trainer import sealed
 
 ROOT = Path(__file__).resolve().parents[2]
+HISTORY = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "learning_rate", "seconds", "images_per_s")
+"""Columns of a classifier's history.csv."""
 
 
 def image_bytes(number: int, size: tuple[int, int] = (6, 5), kind: str = "PNG") -> bytes:

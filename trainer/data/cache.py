@@ -13,7 +13,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,6 +22,7 @@ import numpy as np
 from trainer.data import manifest as manifests
 from trainer.data.images import decode, fit, fit_batch
 from trainer.data.manifest import SPLITS, Manifest, Published
+from trainer.data.spec import of_images
 from trainer.errors import DatasetError
 from trainer.files import FOLDER, read_json, stamp, sync, write_json
 
@@ -77,6 +78,21 @@ class Decoded:
 
 Images = Cached | Decoded
 """Random access to the images of one split."""
+
+
+class Labelled:
+    """Images with the numbers of their classes, as `Examples`."""
+
+    def __init__(self, images: Images, size: Sequence[int]):
+        self.images, self.spec = images, of_images(size)
+
+    def __len__(self) -> int:
+        """The number of images."""
+        return len(self.images.labels)
+
+    def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Images `[len(indices), height, width, channels]` uint8 and labels `[len(indices)]` int32."""
+        return self.images.gather(indices), self.images.labels[indices]
 
 
 class PackReader:

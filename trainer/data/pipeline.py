@@ -5,12 +5,12 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from trainer.data.cache import Images
 from trainer.data.partition import EpochPlan
+from trainer.data.spec import Spec, mapped
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,12 @@ class Call:
 class Batch(NamedTuple):
     """One worker's part of a step; for several steps each field but `stop` has an extra leading dimension."""
 
-    images: Any
-    """`[batch, height, width, channels]` uint8."""
-    labels: Any
-    """`[batch]` int32."""
+    data: Any
+    """What Keras' `train_step` takes: `(x, y)` or `(x, y, sample_weight)`, each a nest of arrays `[batch, ...]`."""
     weights: Any
-    """`[batch]` float32; 0 leaves an image out, such as the placeholder of a worker whose share is empty."""
+    """`[batch]` float32; 0 leaves an example out, such as the placeholder of a worker whose share is empty."""
     places: Any
-    """`[batch]` int32: position of each image in the global batch."""
+    """`[batch]` int32: position of each example in the global batch."""
     total: Any
     """float32: size of the global batch."""
     number: Any
@@ -43,7 +41,19 @@ class Batch(NamedTuple):
 
     def at(self, index: Any) -> "Batch":
         """One step of several."""
-        return self._replace(**{name: getattr(self, name)[index] for name in self._fields[:-1]})
+        return Batch(*mapped(lambda array: array[index], self[:-1]), stop=self.stop)
+
+
+class Examples(Protocol):
+    """Random access to the examples of one split."""
+
+    spec: Spec
+
+    def __len__(self) -> int:
+        """The number of examples."""
+
+    def gather(self, indices: np.ndarray) -> Any:
+        """What Keras' `fit` takes: a tuple of nests of arrays `[len(indices), ...]`."""
 
 
 def calls(
@@ -92,9 +102,9 @@ def in_order(pool: Executor, work: Callable[[Any], Any], items: Iterable[Any], a
 class Feeder:
     """Gathers a worker's batches, one call ahead of training."""
 
-    def __init__(self, images: Images, chosen: np.ndarray, shares: Sequence[int], rank: int):
-        """Feed the images `chosen` (indices into `images`) to worker `rank`, whose part of a batch is proportional to its share."""
-        self._images, self._chosen = images, chosen
+    def __init__(self, examples: Examples, chosen: np.ndarray, shares: Sequence[int], rank: int):
+        """Feed `chosen` (indices into `examples`) to worker `rank`, whose part of a batch is proportional to its share."""
+        self._examples, self._chosen = examples, chosen
         self._shares, self._rank = shares, rank
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feeder")
 
@@ -108,10 +118,8 @@ class Feeder:
         weight = 1.0 if len(parts[0]) else 0.0
         positions = np.stack(parts) if len(parts[0]) else np.zeros((call.steps, 1), np.int64)
         indices = self._chosen[positions]
-        pixels = self._images.gather(indices.ravel())
         return call, Batch(
-            pixels.reshape(*indices.shape, *pixels.shape[1:]),
-            self._images.labels[indices].astype(np.int32),
+            mapped(lambda array: array.reshape(*indices.shape, *array.shape[1:]), self._examples.gather(indices.ravel())),
             np.full(indices.shape, weight, np.float32),
             np.stack([plan.first(step, self._shares, self._rank) + np.arange(indices.shape[1], dtype=np.int32) for step in steps]),
             np.array([plan.size(step) for step in steps], np.float32),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 NAME = "own"
 KEYS = ("name", "file", "function", "source")
 GIVEN = ("size", "classes")
-"""The arguments that the function always gets; its other parameters are options of the model."""
+"""The first parameters of a function that builds a classifier of images; all others are options of the model."""
 
 
 def section(given: str) -> dict[str, str]:
@@ -26,17 +26,15 @@ def section(given: str) -> dict[str, str]:
 def options_of(given: dict[str, Any]) -> dict[str, Any]:
     """The model's own options, checked by name without running the file.
 
-    ConfigError: the section is incomplete, the function does not take `size, classes`, or an option is unknown.
+    ConfigError: the section is incomplete, or an option is unknown.
     """
     missing = [key for key in KEYS if not isinstance(given.get(key), str)]
     if missing:
         raise ConfigError(f"model.{missing[0]}: missing; give your own model as -e model=FILE.py:FUNCTION")
     function = _function(given)
     arguments = own.parameters("model", function)
-    names = [argument.arg for argument in [*arguments.posonlyargs, *arguments.args]]
-    if tuple(names[:2]) != GIVEN:
-        raise ConfigError(f"model={function.called}: its parameters are ({', '.join(names)}); it must begin with (size, classes)")
-    known = [*names[2:], *(argument.arg for argument in arguments.kwonlyargs)]
+    names = _parameters(function)
+    known = [*(names[2:] if takes_images(given) else names), *(argument.arg for argument in arguments.kwonlyargs)]
     options = {key: scientific(value) for key, value in given.items() if key not in KEYS}
     for key in options:
         if key not in known and arguments.kwarg is None:
@@ -45,12 +43,34 @@ def options_of(given: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+def takes_images(given: dict[str, Any]) -> bool:
+    """Whether the function builds a model for images of a size and for classes: its first parameters are `GIVEN`."""
+    return tuple(_parameters(_function(given))[:2]) == GIVEN
+
+
+def _parameters(function: Function) -> list[str]:
+    arguments = own.parameters("model", function)
+    return [argument.arg for argument in [*arguments.posonlyargs, *arguments.args]]
+
+
 def build(given: dict[str, Any], size: tuple[int, ...], classes: int) -> "keras.Model":
-    """Build the model; ConfigError if its code raised an error, or did not return a model for these images and classes."""
+    """Build the model; ConfigError if its code raised an error, or it returned neither a compiled model nor one for these images."""
     function, options = _function(given), options_of(given)
     builder = own.load("model", function)
     with own.explaining_errors("model", function):
-        model = builder(size, classes, **options)
+        model = builder(size, classes, **options) if takes_images(given) else builder(**options)
+    import keras
+
+    called = f"model={function.called}"
+    if not isinstance(model, keras.Model):
+        raise ConfigError(f"{called}: it returns {type(model).__name__}; it must return a keras.Model")
+    if model.compiled:
+        return model
+    if not takes_images(given):
+        raise ConfigError(
+            f"{called}: its model is not compiled, so its loss and optimizer are unknown; call model.compile(optimizer=..., loss=..., "
+            "metrics=[...]) before returning it. A classifier of images may leave that out: begin its parameters with (size, classes)"
+        )
     return _checked(model, function, size, classes)
 
 
@@ -70,8 +90,6 @@ def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int
     from trainer import global_loss
 
     called = f"model={function.called}"
-    if not isinstance(model, keras.Model):
-        raise ConfigError(f"{called}: it returns {type(model).__name__}; it must return a keras.Model")
     # A subclassed model that builds itself is built, but has neither shape.
     if not model.built or not hasattr(model, "input_shape") or not hasattr(model, "output_shape"):
         raise ConfigError(f"{called}: the model has no input shape; begin it with keras.Input(size)")

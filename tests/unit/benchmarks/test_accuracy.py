@@ -12,7 +12,7 @@ from benchmarks.tasks import run_accuracy
 from control import project
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import write_rows
-from trainer.records import HISTORY
+from tests.unit.samples import HISTORY
 
 HOSTS = [{"name": f"node{number}", "address": f"10.0.0.{number}"} for number in range(5)]
 

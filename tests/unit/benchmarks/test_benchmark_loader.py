@@ -119,7 +119,7 @@ class Recorded:
 
     def gather(self, indices):
         self.asked += indices.tolist()
-        return np.zeros((len(indices), *SIZE), np.uint8)
+        return np.zeros((len(indices), *SIZE), np.uint8), self.labels[indices]
 
 
 @pytest.mark.parametrize(("count", "batch"), [(7, 2), (8, 2), (3, 64), (1, 1)])
@@ -165,7 +165,7 @@ from trainer.data import manifest
 seen, make = [], augmentation.make
 def noted(*how):
     augment = make(*how)
-    return lambda batch: seen.append(batch.images.shape) or augment(batch)
+    return lambda batch: seen.append(batch.data[0].shape) or augment(batch)
 augmentation.make = noted
 found = benchmark_loader.measure(
     config.build({{"data": {{"image_size": [6, 6, 3]}}, "augment": {{"rotate": 5}}, "train": {{"batch_size": 3}}}}),

@@ -11,7 +11,7 @@ from benchmarks.peers import random_images as images
 from control.runs.plan import RUN_NAME, overrides
 from trainer import config as configs
 from trainer import schedule
-from trainer.records import HISTORY
+from tests.unit.samples import HISTORY
 
 
 def cell(workers):

@@ -7,7 +7,7 @@ import pytest
 
 from control import progress, text
 from control.runs import outcome, status
-from trainer.telemetry import HISTORY
+from tests.unit.samples import HISTORY
 
 COUNTS = {"epochs": 3, "steps_per_epoch": 70, "total_steps": 210, "global_batch": 128, "workers": 2, "train_images": 48000}
 STEPS = {

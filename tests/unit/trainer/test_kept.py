@@ -20,6 +20,7 @@ tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU"
 from trainer import assembly, augmentation, optimizer, step
 from trainer import config as configs
 from trainer.cluster import Cluster, digest
+from trainer.data.spec import of_images
 from trainer.member import Member
 from trainer.models import fused
 from trainer.reduction import LowRank
@@ -38,7 +39,7 @@ def train(cluster, apart=False, first=0, model="fashion_cnn", **sections):
     made = assembly.build_local(cluster, config, 3)
     parts, _ = assembly.assemble(made, config, config.reduction)
     call = step.ProfiledCall(parts, step.make_forward_backward_call(made)) if apart else step.make_train_call(parts)
-    feed = step.full(IMAGES, LABELS)
+    feed = step.full((IMAGES, LABELS))
     for index in range(3):
         one = feed.at(slice(index, index + 1))
         one = one._replace(number=one.number + np.int32(first))
@@ -56,7 +57,7 @@ found = {name: [train(alone, apart, **case)[0] for apart in (False, True)] for n
 # Statistics of three workers' uneven parts, and of none
 made = local(alone)
 def parts_of(first, last, weights=1.0, total=12):
-    one = step.full(IMAGES[:1, first:last], LABELS[:1, first:last], total).at(0)
+    one = step.full((IMAGES[:1, first:last], LABELS[:1, first:last]), total).at(0)
     return made(one._replace(weights=one.weights * np.float32(weights)))
 kept = len(step.statistics(made.model))
 before = [variable.numpy() for variable in step.statistics(made.model)]
@@ -74,11 +75,11 @@ _, made = train(both)
 copies = [[part.numpy() for part in both.strategy.experimental_local_results(weight.value)] for weight in made.model.weights]
 found["same"] = all(one.tobytes() == other.tobytes() for one, *others in copies for other in others)
 def masks(batch):
-    with keras.StatelessScope(step.Local(both, made.model)._seeds(batch)):
+    with keras.StatelessScope(step.Local(both, made.model, made.spec)._seeds(batch)):
         return made.model.layers[-3](tf.ones([4, 600]), training=True)
 def drawn(number):
     run = tf.function(lambda batch: both.strategy.run(masks, args=(batch,)))
-    batch = step.full(IMAGES[:1], LABELS[:1]).at(0)._replace(number=np.int32(number))
+    batch = step.full((IMAGES[:1], LABELS[:1])).at(0)._replace(number=np.int32(number))
     return [part.numpy() for part in both.strategy.experimental_local_results(run(batch))]
 one, again, next_one = drawn(3), drawn(3), drawn(4)
 alike = [bool((one[0] == other).all()) for other in (again[0], one[1], next_one[0])]
@@ -86,22 +87,22 @@ found["masks"] = [*alike, float((one[0] == 0).mean())]
 
 # Varied images do not depend on who computes them
 def seen(config, batch):
-    return augmentation.make(configs.build({**SMALL, "augment": config}).augment, 5)(batch).numpy()
-whole = step.full(IMAGES[:1], LABELS[:1]).at(0)
-part = whole._replace(images=whole.images[5:9], places=whole.places[5:9])
+    return augmentation.make(configs.build({**SMALL, "augment": config}).augment, 5)(batch)[0].numpy()
+whole = step.full((IMAGES[:1], LABELS[:1])).at(0)
+part = whole._replace(data=(whole.data[0][5:9], whole.data[1][5:9]), places=whole.places[5:9])
 kinds = {"crop": {"crop": 2, "flip": True}, "shift": {"shift": 0.25}, "all": {"shift": 0.1, "rotate": 20, "scale": [0.5, 2.0]}}
 found["places"] = {name: bool((seen(kind, whole)[5:9] == seen(kind, part)).all()) for name, kind in kinds.items()}
 found["steps"] = {name: bool((seen(kind, whole) == seen(kind, whole._replace(number=np.int32(1)))).all()) for name, kind in kinds.items()}
 found["kinds"] = {name: seen(kind, whole).dtype.name for name, kind in kinds.items()}
 found["none"] = augmentation.make(configs.Augment(), 1) is None
-found["still"] = float(np.abs(seen({"scale": [1.0, 1.0]}, whole) - whole.images).max())
-many = step.full(np.tile(IMAGES[:1, :1], (1, 300, 1, 1, 1)), np.zeros((1, 300), np.int32)).at(0)
-padded = np.pad(many.images[0], ((2, 2), (2, 2), (0, 0)))
+found["still"] = float(np.abs(seen({"scale": [1.0, 1.0]}, whole) - whole.data[0]).max())
+many = step.full((np.tile(IMAGES[:1, :1], (1, 300, 1, 1, 1)), np.zeros((1, 300), np.int32))).at(0)
+padded = np.pad(many.data[0][0], ((2, 2), (2, 2), (0, 0)))
 wanted = {padded[row:row + 8, column:column + 8].tobytes() for row in range(5) for column in range(5)}
-mirrored = np.pad(many.images[0][:, ::-1], ((2, 2), (2, 2), (0, 0)))
+mirrored = np.pad(many.data[0][0][:, ::-1], ((2, 2), (2, 2), (0, 0)))
 wanted |= {mirrored[row:row + 8, column:column + 8].tobytes() for row in range(5) for column in range(5)}
 found["crops"] = [len(wanted), {image.tobytes() for image in seen(kinds["crop"], many)} == wanted]
-image, moved = many.images[0], {image.tobytes() for image in seen(kinds["shift"], many)}
+image, moved = many.data[0][0], {image.tobytes() for image in seen(kinds["shift"], many)}
 rows = [np.clip(np.arange(8) + by, 0, 7) for by in range(-2, 3)]
 found["shifts"] = moved == {image[down][:, right].tobytes() for down in rows for right in rows}
 turned = seen({"rotate": 180.0}, many)
@@ -132,14 +133,14 @@ def punished(clip, on_host):
     keras.utils.set_random_seed(1)
     both_kinds = [keras.layers.Dense(3, kernel_regularizer=keras.regularizers.L2(0.3), bias_regularizer=keras.regularizers.L1(0.2))]
     model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), *both_kinds])
-    one, rate = step.full(IMAGES[:1], LABELS[:1]).at(0), tf.constant(0.1)
+    one, rate = step.full((IMAGES[:1], LABELS[:1])).at(0), tf.constant(0.1)
     weights = [variable.value for variable in model.trainable_variables]
     with tf.GradientTape() as tape:
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(one.labels, model(one.images))
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(one.data[1], model(one.data[0]))
         whole = tf.reduce_mean(losses) + tf.add_n(model.losses)
     expected = [weight - rate * gradient for weight, gradient in zip(weights, tape.gradient(whole, weights))]
     rule = optimizer.make(configs.Optimizer(clip_norm=clip), model.trainable_variables, [0] if on_host else [])
-    _, *gradients = step.Local(alone, step.compile_classifier(model))(one)
+    _, *gradients = step.Local(alone, step.compile_classifier(model), of_images(model.input_shape[1:]))(one)
     run = tf.function(lambda: rule.apply(gradients, rate))
     before = [weight.numpy() for weight in weights]
     run()
@@ -186,19 +187,19 @@ def owned(frozen, activity=0.0):
     dense = layers.Dense(3, activity_regularizer=keras.regularizers.L2(activity) if activity else None)
     model = keras.Sequential([keras.Input((8, 8, 1)), layers.Rescaling(1 / 255), Own(), layers.Flatten(), dense])
     model.layers[1].trainable = not frozen
-    return model, step.Local(alone, step.compile_classifier(model))
+    return model, step.Local(alone, step.compile_classifier(model), of_images(model.input_shape[1:]))
 model, own_local = owned(False)
 def short(variable):
     name = variable.path.split("/")[-1]
     return "variable" if "variable" in name else name
 found["own"] = [fused.fuse(model), [short(variable) for variable in step.statistics(model)]]
-one = step.full(IMAGES[:1], LABELS[:1]).at(0)
+one = step.full((IMAGES[:1], LABELS[:1])).at(0)
 found["own moved"] = [float(np.abs(value.numpy()).max()) for value in own_local(one)[-len(step.statistics(model)):]]
 model, own_local = owned(True)
 found["frozen"] = [fused.fuse(model), len(step.statistics(model)), len(own_local(one)) - 1 - len(model.trainable_variables)]
 model, own_local = owned(False, 0.5)
 with tf.GradientTape() as tape:
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(one.labels, model(one.images, training=True))
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(one.data[1], model(one.data[0], training=True))
     whole = tf.reduce_mean(losses) + tf.add_n(model.losses)
 expected = tape.gradient(whole, model.trainable_variables[-2].value)
 def last_kernel(activity):

@@ -85,10 +85,11 @@ class InMemory:
     """Image i is filled with the number i and has the label i % 3."""
 
     def __init__(self, count):
-        self.labels = np.arange(count) % 3
+        self.labels = (np.arange(count) % 3).astype(np.int32)
 
     def gather(self, indices):
-        return np.broadcast_to(indices.astype(np.uint8)[:, None, None, None], (len(indices), 2, 2, 1))
+        images = np.broadcast_to(indices.astype(np.uint8)[:, None, None, None], (len(indices), 2, 2, 1))
+        return images, self.labels[indices]
 
 
 @pytest.mark.parametrize(("workers", "rank"), [(1, 0), (2, 0), (2, 1), (3, 2)])
@@ -99,27 +100,27 @@ def test_feeder_yields_the_workers_images_and_labels_in_order(workers, rank):
     assert [call for call, _ in fed] == [Call(0, 1), Call(1, 1)]
     for step, (_, batches) in enumerate(fed):
         indices = chosen[plan.part(step, [1] * workers, rank)]
-        assert batches.images.shape == (1, len(indices), 2, 2, 1)
-        assert batches.images[0, :, 0, 0, 0].tolist() == indices.tolist()
-        assert batches.labels.tolist() == [(indices % 3).tolist()]
+        assert batches.data[0].shape == (1, len(indices), 2, 2, 1)
+        assert batches.data[0][0, :, 0, 0, 0].tolist() == indices.tolist()
+        assert batches.data[1].tolist() == [(indices % 3).tolist()]
         assert batches.weights.tolist() == [[1.0] * len(indices)]
-        assert (batches.images.dtype, batches.labels.dtype, batches.weights.dtype) == (np.uint8, np.int32, np.float32)
+        assert (batches.data[0].dtype, batches.data[1].dtype, batches.weights.dtype) == (np.uint8, np.int32, np.float32)
 
 
 def test_feeder_stacks_the_steps_of_a_call():
     plan = EpochPlan(12, 4, 3, seed=1, epoch=2)
     ((_, batches),) = Feeder(InMemory(12), np.arange(12), [1] * 2, 1).epoch(plan, calls(0, 3, 8, uneven=False))
-    assert batches.images.shape == (3, 2, 2, 2, 1)
+    assert batches.data[0].shape == (3, 2, 2, 2, 1)
     assert (batches.number.tolist(), batches.number.dtype) == ([3, 4, 5], np.int32)
-    assert batches.images[..., 0, 0, 0].tolist() == [plan.part(step, [1] * 2, 1).tolist() for step in range(3)]
+    assert batches.data[0][..., 0, 0, 0].tolist() == [plan.part(step, [1] * 2, 1).tolist() for step in range(3)]
 
 
 def test_empty_share_is_a_stand_in_with_weight_zero():
     plan = EpochPlan(7, 6, 2, seed=1, epoch=1)
     fed = {rank: list(Feeder(InMemory(7), np.arange(7), [1] * 3, rank).epoch(plan, calls(0, 2, 8, uneven=True)))[1] for rank in range(3)}
     assert [batch.weights.tolist() for _, batch in fed.values()] == [[[0.0]], [[0.0]], [[1.0]]]
-    assert [batch.images.shape for _, batch in fed.values()] == [(1, 1, 2, 2, 1)] * 3
-    assert fed[2][1].images[0, 0, 0, 0, 0] == plan.union(1)[0]
+    assert [batch.data[0].shape for _, batch in fed.values()] == [(1, 1, 2, 2, 1)] * 3
+    assert fed[2][1].data[0][0, 0, 0, 0, 0] == plan.union(1)[0]
 
 
 def test_epoch_without_calls_yields_nothing():

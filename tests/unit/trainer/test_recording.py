@@ -54,9 +54,9 @@ def test_a_straggler_without_a_cause_is_one_twice_in_a_row(found, kept, tmp_path
 
 def record_epoch(recorder):
     recorder.call(1, 2, SUMS, 2.0, 0.5, 0.01)
-    batch = Batch(None, None, np.ones((1, 3), np.float32), None, None, None, None)
+    batch = Batch(None, np.ones((1, 3), np.float32), None, None, None, None)
     recorder.split(1, Call(3, 1, taken_apart=True), batch, PARTS, 0.5, 0.1)
-    row = recorder.row(1, 0.7, 0.6)
+    row = recorder.row(1, {"loss": 0.7, "accuracy": 0.6}, 0.01)
     recorder.events(row)
     recorder.add(row)
     recorder.epoch(row)
@@ -71,11 +71,11 @@ def test_an_epoch_of_the_chief(tmp_path, capsys):
     assert read_history(tmp_path / "history.csv") == [row]
     assert {path.name for path in (tmp_path / "logs").iterdir()} == {"train", "validation"}
     steps, split, epoch = read_records(tmp_path / "workers" / "a" / "metrics.jsonl")
-    assert {key: steps[key] for key in ("kind", "step", "images_per_s", "loss", "input_wait", "seconds")} == {
+    assert {key: steps[key] for key in ("kind", "step", "images_per_s", "metrics", "input_wait", "seconds")} == {
         "kind": "steps",
         "step": 4,
         "images_per_s": 5.0,
-        "loss": 0.8,
+        "metrics": {"loss": 0.8, "accuracy": 0.5},
         "input_wait": 0.5,
         "seconds": 2.0,
     }

@@ -5,7 +5,7 @@ import pytest
 from trainer import rundir
 from trainer.errors import LockstepError
 from trainer.rundir import choose_epochs, existing_epochs, prune, snapshot_path, wanted
-from trainer.telemetry import HISTORY
+from tests.unit.samples import HISTORY
 
 
 @pytest.fixture

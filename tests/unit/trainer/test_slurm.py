@@ -23,7 +23,7 @@ from trainer import cli, sealed, slurm
 from trainer.data.manifest import Published
 from trainer.errors import PREEMPTED, ClusterError, LockstepError
 from trainer.rundir import recorded
-from trainer.telemetry import HISTORY
+from tests.unit.samples import HISTORY
 
 NODES = ["alpha", "beta", "gamma"]
 CONFIG = "seed: 1\n"

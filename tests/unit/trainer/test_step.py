@@ -23,6 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from trainer import collective, config, models, optimizer, reduction, step
+from trainer.data.spec import of_images
 from trainer.reduction import Method, Setting, chain
 from trainer.telemetry import Events
 
@@ -46,7 +47,8 @@ def parts(choose, clip=None):
         method = choose(step.shapes(model))
         rule = optimizer.make(config.Optimizer(weight_decay=0.1, clip_norm=clip), model.trainable_variables, method.low_rank)
     nobody = Nobody()
-    return step.Parts(step.Local(cluster, step.compile_classifier(model)), rule, chain.make(method, collective.direct(nobody), nobody))
+    local = step.Local(cluster, step.compile_classifier(model), of_images((8, 8, 1)))
+    return step.Parts(local, rule, chain.make(method, collective.direct(nobody), nobody))
 
 def packed(shapes):
     return reduction.make(config.Reduction(), shapes, Setting(2))
@@ -66,7 +68,7 @@ def train(made, apart):
     for batch in (5, 5, 5, 2):
         images = random.integers(0, 256, (1, batch, 8, 8, 1), dtype=np.uint8)
         labels = random.integers(0, 3, (1, batch)).astype(np.int32)
-        batches = step.full(images, labels)._replace(stop=np.float32(batch == 2)), np.full(1, 0.01, np.float32)
+        batches = step.full((images, labels))._replace(stop=np.float32(batch == 2)), np.full(1, 0.01, np.float32)
         row, parts = split(*batches) if apart else (whole(*batches).numpy(), None)
         rows.append(row.tolist())
         seconds.append(parts)
@@ -84,7 +86,7 @@ def rows_of(choose, steps_per_call):
     labels = random.integers(0, 3, (16, 5)).astype(np.int32)
     for first in range(0, 16, steps_per_call):
         part = slice(first, first + steps_per_call)
-        rows += call(step.full(images[part], labels[part]), np.full(steps_per_call, 0.01, np.float32)).numpy().tolist()
+        rows += call(step.full((images[part], labels[part])), np.full(steps_per_call, 0.01, np.float32)).numpy().tolist()
     return rows
 found["many"] = {name: [rows_of(choose, steps) for steps in (1, 4)] for name, choose in {"packed": packed, "powersgd": powersgd}.items()}
 
@@ -109,10 +111,10 @@ counting = keras.Sequential([keras.Input((8, 8, 1)), Counting(), keras.layers.Fl
 short = reduction.make(config.Reduction("half", dtype="float16"), step.shapes(counting), Setting(2))
 rule = optimizer.make(config.Optimizer(), counting.trainable_variables, short.low_rank)
 nobody = Nobody()
-local = step.Local(cluster, step.compile_classifier(counting))
+local = step.Local(cluster, step.compile_classifier(counting), of_images(counting.input_shape[1:]))
 narrow = step.make_train_call(step.Parts(local, rule, chain.make(short, collective.direct(nobody), nobody)))
 for _ in range(8):
-    narrow(step.blank((8, 8, 1)), np.full(1, 0.01, np.float32))
+    narrow(step.blank(of_images((8, 8, 1))), np.full(1, 0.01, np.float32))
 found["counting"] = counting.layers[0].seen.numpy().tolist()
 
 class Behind(keras.layers.Layer):
@@ -121,8 +123,8 @@ class Behind(keras.layers.Layer):
     def call(self, x):
         return tf.stop_gradient(x * self.scale)
 behind = keras.Sequential([keras.Input((8, 8, 1)), Behind(), keras.layers.Flatten(), keras.layers.Dense(3)])
-blank = step.blank((8, 8, 1)).at(0)
-call = step.make_forward_backward_call(step.Local(cluster, step.compile_classifier(behind)))
+blank = step.blank(of_images((8, 8, 1))).at(0)
+call = step.make_forward_backward_call(step.Local(cluster, step.compile_classifier(behind), of_images(behind.input_shape[1:])))
 found["behind"] = [float(tf.norm(one)) for one in call(blank)[1:]]
 
 def end(choose, clip):
@@ -138,7 +140,7 @@ for name, clip in {"loose": None, "clipped": 0.05}.items():
 made, random = parts(none), np.random.default_rng(3)
 images, labels = random.integers(0, 256, (9, 8, 8, 1), dtype=np.uint8), random.integers(0, 3, 9).astype(np.int32)
 def gradients(first, last):
-    return made.local(step.full(images[None, first:last], labels[None, first:last], 9).at(0))
+    return made.local(step.full((images[None, first:last], labels[None, first:last]), 9).at(0))
 union, divided = gradients(0, 9), [gradients(0, 6), gradients(6, 7), gradients(7, 9)]
 found["uneven"] = [float(np.abs(whole - sum(pieces)).max()) for whole, *pieces in zip(union, *divided)]
 found["sums"] = [part[0].numpy().tolist()[1] for part in divided]
@@ -149,7 +151,7 @@ def kept(policy):
     model = models.build({"name": "deep_cnn", "filters": 2, "stages": 1}, (8, 8, 1), 3)
     shapes, seen = step.shapes(model), []
     host = chain.make(Method([None], low_rank=dict.fromkeys(range(len(shapes)))), None, Nobody())
-    local = step.Local(cluster, step.compile_classifier(model))
+    local = step.Local(cluster, step.compile_classifier(model), of_images(model.input_shape[1:]))
     def traced(batch):
         values = local(batch)
         taken = host.take(values)
@@ -160,7 +162,7 @@ def kept(policy):
             else:
                 assert one is gradient
         return tf.nest.flatten(taken)
-    tf.function(traced).get_concrete_function(step.signature(model, 0))
+    tf.function(traced).get_concrete_function(step.signature(local.spec, 0))
     keras.config.set_dtype_policy("float32")
     return seen
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from trainer import files
-from trainer.records import HISTORY, PHASES, read_history
+from tests.unit.samples import HISTORY
+from trainer.records import PHASES, read_history
 from trainer.telemetry import History, Metrics, ProgressLines, Splits, StepLines
 
 

@@ -14,11 +14,12 @@ from control.remote.feed import HostUnreachable
 from control.remote.remote import Worker
 from control.runs import admission
 from tests.unit import hosts
+from tests.unit.samples import HISTORY as COLUMNS
 from trainer import records
 from trainer.errors import LockstepError
 from trainer.telemetry import Metrics
 
-HISTORY = ",".join(records.HISTORY) + "\n1,0.5,0.5,0.5,0.5,0.1,1,100\n"
+HISTORY = ",".join(COLUMNS) + "\n1,0.5,0.5,0.5,0.5,0.1,1,100\n"
 NUMBERS = {"loss": 0.5, "accuracy": 0.5, "images_per_s": 100.0, "input_wait": 0.0, "seconds": 1.0}
 
 
@@ -336,7 +337,7 @@ def test_no_name_leads_out_of_the_run_directory(name, tmp_path):
 
 def test_every_record_that_a_worker_writes_is_known(tmp_path):
     """A kind of record that is added to the trainer needs its line in trainer/records.py."""
-    metrics, row = Metrics(tmp_path / "metrics.jsonl"), dict(zip(records.HISTORY, (1, *[0.5] * 7), strict=True))
+    metrics, row = Metrics(tmp_path / "metrics.jsonl"), dict(zip(COLUMNS, (1, *[0.5] * 7), strict=True))
     metrics.phase("joining", "note")
     metrics.heartbeat()
     metrics.record("steps", epoch=1, step=5, **NUMBERS)

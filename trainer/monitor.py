@@ -1,0 +1,48 @@
+"""Which epoch is the best: the metric that decides, and whether its highest or its lowest value is best."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+LOWEST = re.compile(r"loss|error|divergence|perplexity|crossentropy|hinge|poisson|(^|_)(mae|mse|rmse|msle|mape|fid)($|_)")
+"""Metrics of which the lowest value is best."""
+DEFAULTS = ("val_accuracy", "val_loss", "loss")
+
+
+class Monitor(NamedTuple):
+    """A column of history.csv."""
+
+    metric: str
+    highest: bool
+
+    @property
+    def label(self) -> str:
+        """As in a sentence: `validation accuracy`."""
+        return self.metric.replace("val_", "validation ", 1).replace("_", " ")
+
+    def best(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """The row of the best epoch, the earliest of equals; a row without the metric comes last."""
+        sign = 1 if self.highest else -1
+        return max(rows, key=lambda row: (self.metric in row, sign * row.get(self.metric, 0.0), -row["epoch"]))
+
+    def better(self, value: float, other: float) -> bool:
+        """Whether a value is better than another."""
+        return value > other if self.highest else value < other
+
+
+def monitor(columns: Iterable[str], asked: str | None = None) -> Monitor:
+    """The metric that decides: `asked`, `min:NAME` and `max:NAME` included, or the first of `DEFAULTS` among the columns, or the last metric.
+
+    `columns` are those of history.csv.
+    """
+    if asked:
+        order, colon, name = asked.rpartition(":")
+        return Monitor(name, order == "max" if colon else not LOWEST.search(name))
+    names = list(columns)
+    name = next((name for name in DEFAULTS if name in names), names[1] if len(names) > 1 else DEFAULTS[-1])
+    return Monitor(name, not LOWEST.search(name))
+
+
+def best_row(rows: Sequence[dict[str, Any]], asked: str | None = None) -> dict[str, Any]:
+    """The row of the best epoch; `asked` is `train.monitor`."""
+    return monitor(rows[0], asked).best(rows)
