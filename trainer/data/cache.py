@@ -7,30 +7,25 @@ control node, and every record against the manifest's digest each time it is rea
 checked bytes, and reused as long as its files are untouched.
 """
 
-import fcntl
 import functools
 import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
+from trainer.data import local
 from trainer.data import manifest as manifests
 from trainer.data.images import decode, fit, fit_batch
 from trainer.data.manifest import SPLITS, Manifest, Published
 from trainer.data.spec import of_images
 from trainer.errors import DatasetError
-from trainer.files import FOLDER, read_json, stamp, sync, write_json
 
 CHUNK = 512
 TASKS = 4
 """Tasks per loader and call: more than one, because images differ in size."""
-RECORD = "cache.json"
-"""What a cache was built from, and its files' stamps."""
 Progress = Callable[[int, int], None]
 
 
@@ -137,40 +132,19 @@ def open_images(
     Processes on one host that share `caches` build a cache once: the others wait for it.
     """
     manifest = manifests.load(published)
+    if manifest.table is not None:
+        raise DatasetError(f"{published.folder}: columns are published there, not images")
     total = sum(len(manifest.records(split).files) for split in SPLITS)
     if total * int(np.prod(size)) > limit_mb * 2**20:
         return manifest, {split: Decoded(published.folder, manifest, split, size, loaders) for split in SPLITS}
     folder = caches / f"{manifest.sha256[:16]}-{'x'.join(map(str, size))}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(folder.name + ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.is_dir() and not _untouched(folder, manifest):
-            print(f"{folder} was changed since it was built; it is built again", flush=True)
-            shutil.rmtree(folder)
-        if not folder.is_dir():
-            _build(manifest, published, folder, size, progress)
+    local.once(folder, manifest.sha256, lambda: _build(manifest, published, folder, size, progress))
     return manifest, {split: Cached(folder, manifest, split) for split in SPLITS}
 
 
-def _untouched(folder: Path, manifest: Manifest) -> bool:
-    """Whether a cache was built from this dataset and is unchanged, by its files' sizes and times."""
-    try:
-        return bool(read_json(folder / RECORD) == _record(folder, manifest))
-    except (OSError, ValueError):
-        return False
-
-
-def _record(folder: Path, manifest: Manifest) -> dict[str, object]:
-    files = {path.name: stamp(path) for path in sorted(folder.iterdir()) if path.name != RECORD}
-    return {"manifest": manifest.sha256, "files": files}
-
-
 def _build(manifest: Manifest, published: Published, folder: Path, size: tuple[int, ...], progress: Progress) -> None:
-    prefix = f".part-{folder.name}-"
-    for stale in folder.parent.glob(f"{prefix}*"):
-        shutil.rmtree(stale)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix, ignore_cleanup_errors=True) as temporary:
-        part, chunks, done = Path(temporary), [], 0
+    with local.filling(folder, manifest.sha256) as part:
+        chunks, done = [], 0
         counts = {split: len(manifest.records(split).files) for split in SPLITS}
         step = CHUNK if manifest.shape is None else 8192
         for split, count in counts.items():
@@ -180,13 +154,6 @@ def _build(manifest: Manifest, published: Published, folder: Path, size: tuple[i
             for finished in pool.map(functools.partial(_decode_chunk, published, part, size), chunks):
                 done += finished
                 progress(done, sum(counts.values()))
-        part.chmod(FOLDER)
-        for path in part.iterdir():
-            sync(path)
-        write_json(part / RECORD, _record(part, manifest))
-        sync(part)
-        part.rename(folder)
-        sync(folder.parent)
 
 
 @functools.cache

@@ -4,6 +4,7 @@ import bisect
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from trainer.data.partition import held_out_order
+from trainer.data.spec import Spec, of_images
 from trainer.errors import DatasetError
 from trainer.files import write_json
 
@@ -19,6 +22,10 @@ FILE = "manifest.json"
 DIGESTS = "records.sha256"
 """The SHA-256 of each record, 32 bytes; those of `train` come first."""
 FORMAT = 2
+TABLE_FORMAT = 3
+"""Of a table's manifest."""
+TABLE_KEYS = ("digest", "classes", "sums", "split_seed", "held_out")
+MOST_EXAMPLES = 2**40
 SPLIT_SEED = 0
 REMEDY = (
     "The shared folder was written by somebody else, or its disk is damaged. Fix: run the same command again, it sends anew what was "
@@ -46,12 +53,37 @@ class Records:
 
 
 @dataclass(frozen=True)
+class Table:
+    """The contents of a dataset of columns, which has a table in place of records."""
+
+    spec: Spec
+    train: int
+    """Examples in `train`; those that the dataset itself sets aside for validation are the last of them."""
+    test: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, from which `from_json` makes an equal table."""
+        return {"spec": self.spec.to_json(), "train": self.train, "test": self.test}
+
+    @classmethod
+    def from_json(cls, raw: Any) -> "Table":
+        """The table of untrusted JSON; DatasetError names the first broken rule."""
+        if not isinstance(raw, dict) or set(raw) != {"spec", *SPLITS}:
+            raise DatasetError("the manifest's table needs spec, train and test")
+        for split in SPLITS:
+            if type(raw[split]) is not int or not 0 <= raw[split] <= MOST_EXAMPLES:
+                raise DatasetError(f"the manifest's table: {split} must be a whole number from 0 to {MOST_EXAMPLES:,}")
+        return cls(Spec.from_json(raw["spec"]), raw["train"], raw["test"])
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """A dataset: its images, labels, digest and the fixed order that splits off the validation set."""
+    """A dataset: images with classes, or a table of columns; its digest and the fixed order that splits off the validation set."""
 
     digest: str
-    """SHA-256 over class names and, for each image, its split, class, name and content."""
+    """SHA-256 over class names and, for each image, its split, class, name and content; of a table, over its spec and columns."""
     classes: list[str]
+    """Names of the classes; empty for a table whose `y` is no class."""
     shape: list[int] | None
     """`[height, width, channels]` of raw records; None: records are image files."""
     shards: list[int]
@@ -62,13 +94,32 @@ class Manifest:
     test: Records
     split_seed: int
     validation_order: list[int]
-    """Indices into `train`; the first `validation_split` of them are the validation images."""
+    """Indices into `train`; the first `validation_split` of them are the validation images. Empty for a table: see `order`."""
     held_out: int | None = None
-    """How many of `validation_order` the dataset itself sets aside; None: `data.validation_split` decides."""
+    """How many of `order` the dataset itself sets aside; None: `data.validation_split` decides."""
     excluded: list[list[str]] = field(default_factory=list)
     """Images left out because they can't be read: `[name, reason]`. Not in the file: the rest may equal another, complete dataset."""
     sha256: str = ""
     """Digest of the file itself."""
+    table: Table | None = None
+    """None: the dataset is images."""
+
+    def count(self, split: str) -> int:
+        """Number of examples in `train` or `test`."""
+        if self.table is not None:
+            return self.table.train if split == "train" else self.table.test
+        return len(self.records(split).files)
+
+    def spec(self, size: Sequence[int]) -> Spec:
+        """What an example is; images are fitted to `size` `(height, width, channels)`."""
+        return of_images(size) if self.table is None else self.table.spec
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """Indices into `train`: first those of validation. A table's follow from its number of examples and `split_seed`."""
+        if self.table is None:
+            return np.asarray(self.validation_order)
+        return held_out_order(self.table.train, self.held_out or 0, self.split_seed)
 
     def records(self, split: str) -> Records:
         """The records of `train` or `test`."""
@@ -92,8 +143,12 @@ def shard_name(number: int) -> str:
 
 def save(manifest: Manifest, folder: Path) -> Manifest:
     """Write the manifest into its folder, last: a folder with a manifest is complete. Return it with its digest."""
-    content = {key: value for key, value in dataclasses.asdict(manifest).items() if key not in ("excluded", "sha256")}
-    write_json(folder / FILE, {"format": FORMAT, **content})
+    if manifest.table is None:
+        content = {key: value for key, value in dataclasses.asdict(manifest).items() if key not in ("excluded", "sha256", "table")}
+        write_json(folder / FILE, {"format": FORMAT, **content})
+    else:
+        content = {key: getattr(manifest, key) for key in TABLE_KEYS}
+        write_json(folder / FILE, {"format": TABLE_FORMAT, **content, "table": manifest.table.to_json()})
     return dataclasses.replace(manifest, sha256=hashlib.sha256((folder / FILE).read_bytes()).hexdigest())
 
 
@@ -104,10 +159,41 @@ def load(published: Published) -> Manifest:
         raise DatasetError(f"{published.folder}: no dataset is published there (no {FILE}); run ansible-playbook train.yml to publish it")
     data = path.read_bytes()
     check(path, hashlib.sha256(data).hexdigest(), published.sha256)
-    raw: dict[str, Any] = json.loads(data)
-    if raw.pop("format", None) != FORMAT:
+    raw = _parsed(path, data)
+    version = raw.pop("format", None)
+    if version == TABLE_FORMAT:
+        return _table_manifest(raw, published.sha256)
+    if version != FORMAT:
         raise DatasetError(f"{path}: written by another version; remove {published.folder} and publish again")
     return Manifest(**{**raw, "train": Records(**raw["train"]), "test": Records(**raw["test"]), "sha256": published.sha256})
+
+
+def _parsed(path: Path, data: bytes) -> dict[str, Any]:
+    try:
+        raw = json.loads(data)
+    except (ValueError, RecursionError):
+        raw = None
+    if not isinstance(raw, dict):
+        raise DatasetError(f"{path}: not a manifest; remove {path.parent} and publish again")
+    return raw
+
+
+def _table_manifest(raw: dict[str, Any], sha256: str) -> Manifest:
+    """The manifest of a table from untrusted JSON; DatasetError names the first broken rule."""
+    if set(raw) != {*TABLE_KEYS, "table"}:
+        raise DatasetError(f"the manifest of a table needs {', '.join(TABLE_KEYS)} and table")
+    table, classes, sums = Table.from_json(raw["table"]), raw["classes"], raw["sums"]
+    held, seed = raw["held_out"], raw["split_seed"]
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise DatasetError("the manifest's classes must be a list of names")
+    if not isinstance(sums, dict) or not all(isinstance(value, str) for value in sums.values()):
+        raise DatasetError("the manifest's sums must be text by file name")
+    if held is not None and (type(held) is not int or not 0 < held < table.train):
+        raise DatasetError(f"the manifest's held_out must be null, or 1 to {table.train - 1}")
+    if type(seed) is not int or not 0 <= seed < 2**63 or not isinstance(raw["digest"], str):
+        raise DatasetError("the manifest's split_seed must be a whole number, and its digest text")
+    empty = Records([], [], [])
+    return Manifest(raw["digest"], classes, None, [], sums, empty, empty, seed, [], held, [], sha256, table)
 
 
 def check(what: Path | str, found: str, wanted: str) -> None:

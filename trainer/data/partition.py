@@ -23,6 +23,13 @@ def stratified_order(labels: np.ndarray, seed: int) -> np.ndarray:
     return np.lexsort((labels, position))
 
 
+def held_out_order(examples: int, held_out: int, seed: int) -> np.ndarray:
+    """Order `[examples]` of all indices, random from `seed`, in which the last `held_out` examples come first."""
+    rng = np.random.Generator(np.random.Philox(key=[seed, 0]))
+    rest = examples - held_out
+    return np.concatenate([rest + rng.permutation(held_out), rng.permutation(rest)])
+
+
 def epoch_order(images: int, seed: int, epoch: int, lap: int = 0) -> np.ndarray:
     """Permutation `[images]` for an epoch; `lap` counts repeated passes inside one epoch."""
     rng = np.random.Generator(np.random.Philox(key=[seed, (epoch << 16) + lap + 1]))
