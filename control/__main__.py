@@ -38,15 +38,14 @@ def plan(arguments: argparse.Namespace) -> int:
 
 
 def parameters(arguments: argparse.Namespace) -> int:
-    """Read model, image size and number of classes as JSON from standard input; print the model's parameter counts as JSON."""
-    from trainer import models, worker
+    """Read the arguments of `control.runs.model.examine` as JSON from standard input; print its result as JSON."""
+    from trainer import worker
 
     worker.quiet_tensorflow()
-    section = json.load(sys.stdin)
-    model = models.build(section["model"], tuple(section["size"]), section["classes"])
-    models.own.check_reopens(section["model"], model)
-    trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
-    print(json.dumps({"total": model.count_params(), "trainable": trainable}))
+    from control.runs import model
+
+    given = json.load(sys.stdin)
+    print(json.dumps(model.examine(given["model"], given["size"], given["classes"], given["spec"])))
     return DONE
 
 

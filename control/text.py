@@ -6,7 +6,14 @@ from typing import Any
 
 from control.runs import course, outcome
 from control.runs.outcome import Verdict
+from trainer.monitor import Monitor, monitor
+from trainer.records import VALIDATION, metric_values
 from trainer.terminal import printable
+
+MOST_METRICS = 3
+"""Metrics in a line."""
+MOST_COLUMNS = 8
+"""Metrics in a table."""
 
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 NATIVE = ("SIGSEGV", "SIGILL")
@@ -107,38 +114,54 @@ def _sizes(listed: str | list[int] | None) -> str:
 
 
 def progress(record: dict[str, Any], counts: dict[str, Any], last_epoch: dict[str, Any] | None, eta: float | None) -> str:
-    """One line: epoch, step, images/s, loss, accuracy, validation accuracy, ETA."""
-    val = f"{last_epoch['val_accuracy']:.4f}" if last_epoch else "-"
+    """One line: epoch, step, images/s, metrics, the validation metric that decides (of the last epoch), ETA."""
+    metrics, last = record["metrics"], metric_values(last_epoch) if last_epoch else {}
+    decides = monitor(last or [VALIDATION + name for name in metrics]).metric
+    value = f"{last[decides]:.4f}" if decides in last else "-"
     left = duration(eta) if eta is not None else "-"
+    shown = "".join(f"  {metric_name(name)} {value:.4f}" for name, value in list(metrics.items())[:MOST_METRICS])
     return (
         f"epoch {record['epoch']}/{counts['epochs']}  step {record['step']:,}/{counts['total_steps']:,}  "
-        f"{record['images_per_s']:,.0f} images/s  loss {record['loss']:.4f}  accuracy {record['accuracy']:.4f}  "
-        f"val accuracy {val}  ETA {left}"
+        f"{record['images_per_s']:,.0f} images/s{shown}  {metric_name(decides)} {value}  ETA {left}"
     )
+
+
+def metric_name(column: str) -> str:
+    """A metric's column of history.csv as a person reads it: `val accuracy`."""
+    return column.replace("_", " ")
+
+
+def best(best: dict[str, Any] | None) -> str:
+    """The best epoch of a summary: `12 (validation accuracy 0.8123)`; `-` if there is none."""
+    if not best:
+        return "-"
+    values = ", ".join(f"{Monitor(name, True).label} {value:.4f}" for name, value in best.items() if name != "epoch")
+    return f"{best['epoch']} ({values})" if values else str(best["epoch"])
 
 
 def epoch_line(row: dict[str, Any], counts: dict[str, Any], eta: float | None) -> str:
     """One line for a finished epoch."""
     step = min(row["epoch"] * counts["steps_per_epoch"], counts["total_steps"])
-    return progress({**row, "step": step}, counts, row, eta)
+    training = {name: value for name, value in metric_values(row).items() if not name.startswith(VALIDATION)}
+    return progress({**row, "step": step, "metrics": training}, counts, row, eta)
 
 
 def history(rows: Sequence[dict[str, Any]]) -> str:
     """The table of epochs; a long one keeps its first, best and last rows."""
-    shown = list(rows)
+    shown, names = list(rows), list(metric_values(rows[-1]))[:MOST_COLUMNS]
     if len(rows) > 24:
-        best = course.best(rows)["epoch"]
-        shown = [row for row in rows if row["epoch"] <= 3 or row["epoch"] == best or row["epoch"] > rows[-1]["epoch"] - 10]
+        top = course.best(rows)["epoch"]
+        shown = [row for row in rows if row["epoch"] <= 3 or row["epoch"] == top or row["epoch"] > rows[-1]["epoch"] - 10]
     cells = [
         [
             row["epoch"],
-            *(Number(row[key], 4) for key in ("loss", "accuracy", "val_loss", "val_accuracy")),
+            *(Number(row[name], 4) if name in row else "-" for name in names),
             Number(row["seconds"], 1),
             Number(row["images_per_s"], 0),
         ]
         for row in shown
     ]
-    return table(["epoch", "loss", "accuracy", "val loss", "val accuracy", "seconds", "images/s"], cells)
+    return table(["epoch", *map(metric_name, names), "seconds", "images/s"], cells)
 
 
 class Number(float):
@@ -164,8 +187,7 @@ def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[s
         lines += ["", history(rows), ""]
     pairs = []
     if summary.get("best"):
-        best = summary["best"]
-        pairs.append(("best epoch", f"{best['epoch']} (validation accuracy {best['val_accuracy']:.4f})"))
+        pairs.append(("best epoch", best(summary["best"])))
     pairs += [("time", duration_text)] if (duration_text := times(summary)) else []
     if summary.get("images_per_s"):
         pairs.append(("speed", f"{summary['images_per_s']:,.0f} images/s in training steps"))

@@ -1,30 +1,47 @@
 """Model, optimizer and reduction, combined under a cluster's strategy."""
 
+import dataclasses
+
 import keras
 
-from trainer import augmentation, models, optimizer, reduction, step
+from trainer import augmentation, global_loss, models, optimizer, reduction, step
 from trainer.cluster import Cluster
 from trainer.config import Config, Reduction
 from trainer.data.spec import Spec, of_images
+from trainer.models import own
 from trainer.models.fused import fuse
 from trainer.reduction import Method, Setting, chain
+from trainer.synchronous import Program
+
+
+def build(cluster: Cluster, config: Config, classes: int, spec: Spec) -> step.Local | Program:
+    """A configuration's model with its initial weights, the same on all workers; a `Program` if it has a `train_step` of its own.
+
+    Args:
+        cluster: the cluster, connected if several workers train.
+        config: the configuration.
+        classes: number of classes of a classifier of images.
+        spec: of the examples.
+
+    Raises:
+        ConfigError: the model is not one that can be trained here.
+    """
+    if config.model["name"] == own.NAME and cluster.on_host:
+        # Outside the strategy's scope a model can run the user's own code, and gradients are sent by ourselves.
+        model, compiled = build_model(config, classes, spec)
+        if compiled and global_loss.overridden(model):
+            return Program(cluster, model, spec)
+    return build_local(cluster, config, classes, spec)
 
 
 def build_local(cluster: Cluster, config: Config, classes: int, spec: Spec | None = None) -> step.Local:
-    """A configuration's model with its initial weights, the same on all workers, and its augmentation.
-
-    Args:
-        cluster: the cluster.
-        config: the configuration.
-        classes: number of classes of a classifier.
-        spec: of the examples; default: images of the configured size.
-    """
+    """As `build`, for a model with Keras' own `train_step`; `spec`: by default images of the configured size."""
     spec = spec or of_images(config.data.image_size)
     with cluster.strategy.scope():
         model, compiled = build_model(config, classes, spec)
     fuse(model)
-    augment = augmentation.make(config.augment, config.seed)
-    return step.Local(cluster, model, spec, *([augment] if augment else []), l2_in_update=not compiled)
+    local, augment = step.Local(cluster, model, spec, l2_in_update=not compiled), augmentation.make(config.augment, config.seed)
+    return dataclasses.replace(local, augment=augment) if augment else local
 
 
 def build_model(config: Config, classes: int, spec: Spec) -> tuple[keras.Model, bool]:

@@ -69,7 +69,7 @@ class Train:
     environment: dict[str, str] = field(default_factory=dict)
     """Environment variables of all workers, such as `{TF_ENABLE_ONEDNN_OPTS: 0}`; they override `worker_environment` in the inventory."""
     monitor: str | None = None
-    """Metric of history.csv that decides which epoch is best, such as `val_auc` or `val_loss`, after `min:` or `max:` where its name does not
+    """Column of history.csv that decides which epoch is best, such as `val_auc`; with `min:` or `max:` before it where its name does not
     tell; default: `val_accuracy`, or `val_loss` for a model without it."""
     time_limit: float | None = None
     """Seconds after which the run saves its state and ends as CANCELLED."""

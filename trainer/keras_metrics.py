@@ -14,6 +14,12 @@ def states(model: keras.Model) -> list[keras.Variable]:
     return list({id(variable): variable for variable in variables}.values())
 
 
+def validates(model: keras.Model) -> bool:
+    """Whether Keras' `evaluate` would give anything: the model has a loss, or a `test_step` or `compute_loss` of its own."""
+    own = any(getattr(type(model), name) is not getattr(keras.Model, name) for name in ("test_step", "compute_loss"))
+    return own or model.loss is not None
+
+
 def size(model: keras.Model) -> int:
     """How many numbers the `states` have."""
     return sum(math.prod(variable.shape) for variable in states(model))
@@ -23,23 +29,32 @@ class Results:
     """A model's metrics for given sums of their states."""
 
     def __init__(self, model: keras.Model, means: Sequence[str] = ()):
-        """Trace at the first call; `means` are numbers beside the metrics, each of which has two more sums: of its values and of weights."""
+        """Trace at the first call; `means` are numbers beside the metrics, each with two more sums: of its values and of their weights."""
         self._model, self._means, self._shapes = model, list(means), [tuple(variable.shape) for variable in states(model)]
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self._names: list[str] = []
         self._call = tf.function(self._compute, input_signature=[tf.TensorSpec([sum(self._sizes)], tf.float32)], autograph=False)
 
+    @property
+    def columns(self) -> list[str]:
+        """The name behind each of the sums."""
+        names = {id(variable): metric.name for metric in self._model.metrics for variable in metric.variables}
+        sized = zip(states(self._model), self._sizes, strict=True)
+        return [names[id(variable)] for variable, size in sized for _ in range(size)] + [name for name in self._means for _ in range(2)]
+
     def __call__(self, sums: Sequence[float] | np.ndarray) -> dict[str, float]:
         """By name; of a metric with several results, their mean. `sums`: the states' changes, flattened and summed."""
         numbers, count = np.asarray(sums, np.float32), sum(self._sizes)
         values: list[float] = self._call(numbers[:count]).numpy().tolist()
-        means = {name: float(total / max(1.0, weight)) for name, (total, weight) in zip(self._means, numbers[count:].reshape(-1, 2), strict=True)}
+        means = {
+            name: float(total / max(1.0, weight)) for name, (total, weight) in zip(self._means, numbers[count:].reshape(-1, 2), strict=True)
+        }
         return dict(zip(self._names, values, strict=True)) | means
 
     def _compute(self, sums: tf.Tensor) -> tf.Tensor:
         variables = states(self._model)
         values = [
-            variable.value + tf.cast(tf.reshape(part, shape), variable.dtype)
+            tf.cast(tf.reshape(part, shape), variable.dtype)
             for variable, part, shape in zip(variables, tf.split(sums, self._sizes), self._shapes, strict=True)
         ]
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):

@@ -1,26 +1,21 @@
 """The outer loop of one worker: join, restore, train epoch by epoch, validate, record, end; `trainer.step` is the inner one."""
 
-import contextlib
-import dataclasses
-import functools
 import gc
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from trainer import assembly, auto_reduction, balance, kept, keras_metrics, reduction, schedule, step
+from trainer import balance, engine, kept, keras_metrics, schedule
 from trainer.checkpoint import Memories, States, newest_progress, restore, save_snapshot
 from trainer.cluster import Cluster, digest
-from trainer.config import Reduction
 from trainer.data.partition import EpochPlan, share
 from trainer.data.pipeline import Batch, Call, Feeder, calls
 from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged
 from trainer.job import Job
 from trainer.recording import Recorder
-from trainer.reduction import chain
 from trainer.rundir import prune, snapshot_name, snapshot_path, wanted
 from trainer.saving import Saver
 from trainer.step import SUMS
@@ -40,79 +35,38 @@ class Trainer:
         cluster.connect(config.reduction.transport)
         job.metrics.phase("building")
         self.states = States(job.run / "state", config.checkpoint.keep, job.metrics.warning)
-        local = assembly.build_local(cluster, config, len(job.manifest.classes), job.examples.spec)
-        self.model = local.model
-        self._forward_backward_call = step.make_forward_backward_call(local)
-        self._before, self._kept = newest_progress(cluster, self.states), kept.read(job.run)
-        parts, method = assembly.assemble(local, config, self._choose())
-        self.optimizer = parts.optimizer
-        self._train_call, self._profiled_call = step.make_train_call(parts), step.ProfiledCall(parts, self._forward_backward_call)
-        self._warmup = config.reduction.warmup_steps if method.memory else 0
-        uncompressed = chain.make(reduction.plain(), cluster.all_reduce, cluster.direct)
-        self._warmup_call = step.make_train_call(dataclasses.replace(parts, reduction=uncompressed))
-        self._test_call = step.make_test_call(self.model, local.spec, not local.l2_in_update)
-        self._results = keras_metrics.Results(self.model)
-        self.variables = [variable.value for variable in self.model.weights] + self.optimizer.slots
-        self.memories = Memories(job.own / "memory", cluster.member, config.checkpoint.keep, method.memory, job.metrics.warning)
+        self.engine = engine.make(job, cluster, newest_progress(cluster, self.states), kept.read(job.run))
+        self.model = self.engine.model
+        self.memories = Memories(job.own / "memory", cluster.member, config.checkpoint.keep, self.engine.memory, job.metrics.warning)
         self.saver = Saver(job.metrics.warning, self._make_room)
-        self.shares = self._divide()
         self._saved = 0
         """The step of the newest saved state of this run that this worker took part in saving."""
         self._last: tuple[str, int, dict[str, Any]] | None = None
         """Name, epoch and row of the snapshot of the current weights; None inside an epoch."""
         self._prepare_data()
 
-    def _divide(self) -> list[int]:
-        job, train = self.job, self.job.config.train
-        if train.batch_sizes == balance.CALIBRATED:
-            job.metrics.phase("measuring the workers")
-        before = [self._before.shares, self._kept.shares]
-        shares, measured = balance.shares(train, self.cluster, job.counts.global_batch, before, self._own_seconds, self._overhead_seconds)
-        if measured or len(set(shares)) > 1:
-            description = balance.described(self.cluster.member.hosts, job.counts.global_batch, shares)
-            job.metrics.record("shares", told=description, parts=shares, measured=measured)
-        return shares
-
-    def _choose(self) -> Reduction:
-        job, cluster = self.job, self.cluster
-        job.metrics.phase("choosing how to send gradients")
-        member = cluster.member
-        parts = balance.given(job.config.train, member.workers) or [1] * member.workers
-        measure = functools.partial(self._own_seconds, max(1, job.counts.global_batch * parts[member.rank] // sum(parts)))
-        shapes = step.shapes(self.model)
-        chosen, self.choice = auto_reduction.resolve(job.config.reduction, cluster, shapes, self._before.method, measure, self._kept)
-        job.metrics.record("reduction", name=self.choice.name, why=self.choice.why, measured=self.choice.measured)
-        return chosen
-
-    def _own_seconds(self, batch: int) -> float:
-        return auto_reduction.own_seconds(self.cluster, self._forward_backward_call, self.job.examples.spec, batch)
-
-    def _overhead_seconds(self) -> float:
-        with self._undone():
-            return auto_reduction.overhead_seconds(self._profiled_call, self.job.examples.spec)
-
     def _prepare_data(self) -> None:
         counts, member = self.job.counts, self.cluster.member
-        order = np.asarray(self.job.manifest.validation_order)
+        order = self.job.manifest.order
         chosen = order[counts.validation_images : counts.validation_images + counts.train_images]
-        self._feeder = Feeder(self.job.examples, chosen, self.shares, member.rank)
+        self._feeder = Feeder(self.job.examples, chosen, self.engine.shares, member.rank)
         # Whole batches, the same on any number of workers: a masked loss is a mean over what counts in its batch.
         held_out = np.sort(order[: counts.validation_images])
         batches = [held_out[start : start + VALIDATION_BATCH] for start in range(0, len(held_out), VALIDATION_BATCH)]
-        self._validation = batches[slice(*share(len(batches), self.shares, member.rank))]
+        self._validation = batches[slice(*share(len(batches), self.engine.shares, member.rank))]
 
     def run(self) -> int:
         """Train to the end or to a stop, and return DONE or PREEMPTED; Diverged for a NaN, tf.errors.OpError if a peer is lost."""
         self.job.metrics.phase("tracing")
-        self._trace()
+        self.engine.trace()
         gc.freeze()
         gc.enable()
         self.job.metrics.phase("restoring")
-        self.progress = restore(self.cluster, self.states, self.variables, self.memories)
+        self.progress = restore(self.cluster, self.states, self.engine.variables, self.memories)
         self._saved = self.progress.step
         self._remember()
         self._seconds_before = self.progress.seconds_total
-        self.recorder = Recorder(self.job, self.cluster.member.is_chief, self.saver, self.progress, self._results)
+        self.recorder = Recorder(self.job, self.cluster.member.is_chief, self.saver, self.progress, self.engine.results)
         # A layer may hold non-finite values from the start, such as a mask of -inf.
         self._numbers = [bool(np.isfinite(array).all()) for array in self._weights()]
         self._same_weights("at the start")
@@ -125,33 +79,9 @@ class Trainer:
     def _remember(self) -> None:
         """Store what was measured in the state, so that a resumed run keeps it."""
         if self.cluster.member.workers > 1:
-            self.progress.method = self.choice.name
+            self.progress.method = self.engine.choice.name
         if self.job.config.train.batch_sizes == balance.CALIBRATED:
-            self.progress.shares = self.shares
-
-    def _trace(self) -> None:
-        """Run the first call's kinds of step on a blank image and undo them, so that no step waits for tracing or connections."""
-        blank, rates = step.blank(self.job.examples.spec), np.zeros(1, np.float32)
-        with self._undone():
-            for call in [self._train_call, *([self._warmup_call] if self._warmup else [])]:
-                call(blank, rates)
-        if self.job.config.telemetry.profile_every <= self.job.config.train.steps_per_call:
-            self._trace_profiled_call()
-
-    def _trace_profiled_call(self) -> None:
-        """Trace what profiles a step: after the first call, unless that call could be profiled itself."""
-        if self.job.config.telemetry.profile_every and not self._profiled_call.traced:
-            with self._undone():
-                self._profiled_call(step.blank(self.job.examples.spec), np.zeros(1, np.float32))
-
-    @contextlib.contextmanager
-    def _undone(self) -> Iterator[None]:
-        """Undo the steps run inside: restore everything that training changes."""
-        changed = [*self.variables, *self.memories.memory]
-        before = [np.array(variable.numpy()) for variable in changed]
-        yield
-        for variable, value in zip(changed, before, strict=True):
-            variable.assign(value)
+            self.progress.shares = self.engine.shares
 
     def _epoch(self) -> bool:
         """Train the rest of an epoch; True when all workers agreed to stop inside it."""
@@ -164,7 +94,7 @@ class Trainer:
             stop = self._call(epoch, call, batch, waited)
             if stop:
                 break
-            self._trace_profiled_call()
+            self.engine.trace_profiled()
         if self._epoch_is_over():
             self._finish_epoch(epoch)
         return stop
@@ -178,8 +108,8 @@ class Trainer:
         offset = (epoch - 1) * counts.steps_per_epoch
         first, last = self.progress.step - offset, min(counts.steps_per_epoch, counts.total_steps - offset)
         uneven = last * counts.global_batch > counts.train_images and last == counts.steps_per_epoch
-        every, profile_every = config.checkpoint.every_steps, config.telemetry.profile_every
-        return calls(first, last, config.train.steps_per_call, uneven, every, offset, profile_every, self._warmup)
+        every, profile_every = config.checkpoint.every_steps, self.engine.profile_every
+        return calls(first, last, config.train.steps_per_call, uneven, every, offset, profile_every, self.engine.warmup)
 
     @staticmethod
     def _timed(feed: Any) -> Any:
@@ -210,14 +140,9 @@ class Trainer:
             self.job.metrics.phase("training", f"epoch {epoch}")
         return stop
 
-    def _train(self, call: Call, batch: Batch, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
-        """The call's rows and, for a profiled step, the seconds of its parts."""
+    def _train(self, call: Call, batch: Batch, rates: np.ndarray) -> engine.Rows:
         stop = np.float32(self.job.stop_asked() or self._out_of_time())
-        batch = batch._replace(stop=stop)
-        if call.taken_apart:
-            return self._profiled_call(batch, rates)
-        train = self._warmup_call if self.progress.step < self._warmup else self._train_call
-        return train(batch, rates).numpy(), None
+        return self.engine.train(call, batch._replace(stop=stop), rates, self.progress.step)
 
     def _add(self, steps: int, sums: np.ndarray, seconds: float) -> None:
         progress = self.progress
@@ -229,11 +154,11 @@ class Trainer:
 
     def _rate(self, epoch: int) -> float:
         """The learning rate at the start of an epoch; of a compiled model's own optimizer, the current one."""
-        rate = self.optimizer.rate
+        rate = self.engine.rate
         return schedule.learning_rate(self.job.config, self.job.counts, epoch - 1) if rate is None else rate
 
     def _rates(self, epoch: int, call: Call) -> np.ndarray:
-        counts, own = self.job.counts, self.optimizer.rate
+        counts, own = self.job.counts, self.engine.rate
         if own is not None:
             return np.full(call.steps, own, np.float32)
         steps = range(call.first, call.first + call.steps)
@@ -245,11 +170,12 @@ class Trainer:
         return limit is not None and self.cluster.member.is_chief and time.monotonic() - self.job.started > limit
 
     def _check_finite(self, rows: np.ndarray, rates: np.ndarray) -> None:
-        loss = rows[:, len(SUMS)]
-        bad = np.flatnonzero(~np.isfinite(loss))
+        bad = np.argwhere(~np.isfinite(rows[:, len(SUMS) :]))
         if len(bad):
-            number, rate = self.progress.step + int(bad[0]) + 1, float(rates[bad[0]])
-            raise Diverged(f"the loss became {loss[bad[0]]} at step {number} with {self._fix(rate)}")
+            (index, column), names = bad[0], self.engine.results.columns
+            number, rate = self.progress.step + int(index) + 1, float(rates[index])
+            what = "loss" if names[column] == "loss" else f"sum of the metric {names[column]}"
+            raise Diverged(f"the {what} became {rows[index, len(SUMS) + column]} at step {number} with {self._fix(rate)}")
 
     def _check_update(self, value: float, what: str) -> None:
         """Refuse non-finite results of the last update: that step's own loss was computed with the weights before it."""
@@ -259,16 +185,17 @@ class Trainer:
             raise Diverged(f"{what} became {value} after step {step} with {self._fix(float(rate))}")
 
     def _fix(self, rate: float) -> str:
-        lower = f"learning rate {rate:g}; lower it (-e set=optimizer.learning_rate={rate / 10:g}) under another run name"
-        narrow = self.choice.name == "half" and self.job.config.reduction.dtype == "float16"
+        how = "in compile(optimizer=...)" if self.engine.rate is not None else f"-e set=optimizer.learning_rate={rate / 10:g}"
+        lower = f"learning rate {rate:g}; lower it ({how}) under another run name"
+        narrow = self.engine.choice.name == "half" and self.job.config.reduction.dtype == "float16"
         return f"{lower}. Or a gradient was too large for float16: reduction.dtype=bfloat16" if narrow else lower
 
     def _finish_epoch(self, epoch: int) -> None:
         progress = self.progress
         validation = self._validate()
-        if self.cluster.member.workers > 1 and self.job.config.telemetry.profile_every:
+        if self.cluster.member.workers > 1 and self.engine.profile_every:
             self.recorder.compare(epoch, self.cluster)
-        self._check_update(validation["loss"], "the validation loss")
+        self._check_update(validation.get("loss", 0.0), "the validation loss")
         self._check_weights()
         row = self.recorder.row(epoch, validation, self._rate(epoch))
         if progress.step % self.job.counts.steps_per_epoch == 0:
@@ -291,12 +218,14 @@ class Trainer:
             self.saver.save(self._last[0], path, size, lambda: save_snapshot(self.model, self.job.run, epoch))
 
     def _validate(self) -> dict[str, float]:
-        """The model's metrics over all validation examples: some batches per worker, one all-reduce."""
+        """The model's metrics over all validation examples: some batches per worker, one all-reduce; empty if it has none."""
+        if not keras_metrics.validates(self.model):
+            return {}
         self.job.metrics.phase("validating")
         sums = np.zeros(keras_metrics.size(self.model))
         for part in self._validation:
-            sums += self._test_call(self.job.examples.gather(part)).numpy()
-        return self._results(self.cluster.sum(sums.astype(np.float32)))
+            sums += self.engine.validate(self.job.examples.gather(part))
+        return self.engine.results(self.cluster.sum(sums.astype(np.float32)))
 
     def _trained(self) -> None:
         """Add the time since the last call; it includes validation and saving, during which steps wait."""
@@ -316,7 +245,7 @@ class Trainer:
         saved = self._save_memory()
         if chief and saved:
             saved = self.saver.save(
-                STATE, states.path(step), _size(self.variables), lambda: self.states.save(self.variables, self.progress)
+                STATE, states.path(step), _size(self.engine.variables), lambda: self.states.save(self.engine.variables, self.progress)
             )
         if self.memories.memory:
             saved = self._all_did(saved)
@@ -388,7 +317,7 @@ class Trainer:
 
     def _summary(self, state: str, by_rank: list[str] | None = None) -> None:
         if self.cluster.member.is_chief:
-            self.recorder.summary(state, self._seconds_total(), self.choice, self.shares, by_rank)
+            self.recorder.summary(state, self._seconds_total(), self.engine.choice, self.engine.shares, by_rank)
 
 
 def _size(arrays: Sequence[Any]) -> int:

@@ -31,10 +31,7 @@ class Monitor(NamedTuple):
 
 
 def monitor(columns: Iterable[str], asked: str | None = None) -> Monitor:
-    """The metric that decides: `asked`, `min:NAME` and `max:NAME` included, or the first of `DEFAULTS` among the columns, or the last metric.
-
-    `columns` are those of history.csv.
-    """
+    """The metric that decides: `asked` (`train.monitor`), else the first of `DEFAULTS` among the columns of history.csv, else any."""
     if asked:
         order, colon, name = asked.rpartition(":")
         return Monitor(name, order == "max" if colon else not LOWEST.search(name))

@@ -124,7 +124,7 @@ class OfKeras:
     @property
     def rate(self) -> float | None:
         """The current learning rate of a compiled model's optimizer."""
-        return float(self._optimizer.learning_rate) if self._compiled else None
+        return rate_of(self._optimizer) if self._compiled else None
 
     def apply(self, gradients: Sequence[tf.Tensor | LowRank], rate: tf.Tensor) -> None:
         """Update in replica context."""
@@ -140,6 +140,12 @@ class OfKeras:
 
 
 Rule = SGD | Adam | OfKeras
+
+
+def rate_of(optimizer: Any) -> float:
+    """The current learning rate of a Keras optimizer, which may follow a schedule."""
+    rate = optimizer.learning_rate
+    return float((rate.value if isinstance(rate, keras.Variable) else rate).numpy())
 
 
 def shortening(gradients: Sequence[tf.Tensor | LowRank], longest: float) -> tf.Tensor:

@@ -42,7 +42,8 @@ def full(data: tuple[Any, ...], total: int | None = None) -> Batch:
 def blank(spec: Spec, examples: int = 1) -> Batch:
     """The batch of one step whose examples are zeros, or empty strings; 1 where a shape varies."""
     arrays = [
-        np.zeros((1, examples, *(size or 1 for size in leaf.shape)), object if leaf.dtype == "string" else leaf.dtype) for leaf in spec.leaves
+        np.zeros((1, examples, *(size or 1 for size in leaf.shape)), object if leaf.dtype == "string" else leaf.dtype)
+        for leaf in spec.leaves
     ]
     return full(spec.pack([np.full(array.shape, b"", object) if array.dtype == object else array for array in arrays]))
 
@@ -111,10 +112,7 @@ class Local:
     def _seeds(self, batch: Batch) -> list[tuple[keras.Variable, tf.Tensor]]:
         """The state of each of the model's random generators: its initial state, offset per step and device."""
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        states = []
-        for variable in seeds(self.model):
-            states.append((variable, variable.value + tf.cast(offset(replica, batch.number), variable.dtype)))
-        return states
+        return [(variable, variable.value + tf.cast(offset(replica, batch.number), variable.dtype)) for variable in seeds(self.model)]
 
 
 def offset(replica: Any, number: tf.Tensor) -> tf.Tensor:
@@ -297,19 +295,26 @@ def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[Any] | N
     return tf.function(call, input_signature=signature, autograph=False)
 
 
-def make_test_call(model: keras.Model, spec: Spec, l2_in_loss: bool = False) -> Callable[..., tf.Tensor]:
-    """A function of a batch's data without collectives: the sums by which Keras' `test_step` changes the states of the model's metrics."""
+def make_test_call(local: Local) -> Callable[[tuple[Any, ...]], np.ndarray]:
+    """A function of a batch's data without collectives: the sums by which validation changes the states of the model's metrics."""
 
-    @tf.function(input_signature=[rows(spec)], autograph=False)
-    def call(data: tuple[Any, ...]) -> tf.Tensor:
-        states = keras_metrics.states(model)
-        scope = keras.StatelessScope([(variable, variable.value) for variable in states], collect_losses=True)
-        apart = contextlib.nullcontext() if l2_in_loss else penalties_apart(model)
-        with apart, replaced(model, "get_metrics_result", dict), scope:
-            model.test_step(data)
-        return tf.concat([tf.reshape(tf.cast(_moved(scope, variable), tf.float32), [-1]) for variable in states], axis=0)
+    def test(data: tuple[Any, ...]) -> tf.Tensor:
+        return test_sums(local.model, not local.l2_in_update, data)
 
-    return call
+    # In replica context, a metric's state is this worker's; elsewhere TensorFlow would sum it over all.
+    call = _traced(local.cluster, test, [rows(local.spec)])
+    return lambda data: local.cluster.local(call(data)).numpy()
+
+
+def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...]) -> tf.Tensor:
+    """The sums by which Keras' `test_step` changes the states of the model's metrics, flattened, float32; in a traced function."""
+    states = keras_metrics.states(model)
+    # Weights, too: for their regularizers.
+    given = [(variable, variable.value) for variable in [*states, *model.trainable_variables]]
+    scope = keras.StatelessScope(given, collect_losses=True)
+    with contextlib.nullcontext() if l2_in_loss else penalties_apart(model), replaced(model, "get_metrics_result", dict), scope:
+        model.test_step(data)
+    return tf.concat([tf.reshape(tf.cast(_moved(scope, variable), tf.float32), [-1]) for variable in states], axis=0)
 
 
 def make_classify_call(model: keras.Model) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:

@@ -20,6 +20,7 @@ from trainer.cluster import Cluster
 from trainer.collective import AllReduce
 from trainer.data.pipeline import Batch
 from trainer.data.spec import Spec
+from trainer.optimizer import rate_of
 from trainer.replacing import replaced
 
 
@@ -76,6 +77,11 @@ class Program:
         """What training changes, once it is traced: the weights, and the optimizers' variables."""
         optimizers = [variable for optimizer in self._synchronous.optimizers for variable in optimizer.variables]
         return [variable.value for variable in {id(one): one for one in [*self.model.weights, *optimizers]}.values()]
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the first optimizer; 0 if there is none."""
+        return next((rate_of(optimizer) for optimizer in self._synchronous.optimizers), 0.0)
 
     def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:  # noqa: ARG002 - its optimizers have rates of their own
         """A step; its row as of `step.Steps`, of this worker only."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainer import config as configs
 from trainer import schedule
-from trainer.data.cache import Labelled, open_images
+from trainer.data.examples import open_examples
 from trainer.data.manifest import Published
 from trainer.errors import DIVERGED, FAILED, RESTART, Diverged, LockstepError, PeerLost
 from trainer.files import full, shortage
@@ -79,8 +79,7 @@ def _train(
     threads, gpus, direct_port = share
     config = configs.build(configs.load(run / "config.yml"))
     metrics.phase("caching")
-    data = config.data
-    manifest, images = open_images(published, caches, data.image_size, data.cache_limit_mb, metrics.caching, data.loaders)
+    manifest, examples = open_examples(published, caches, config.data, metrics.caching)
     metrics.phase("joining")
     # TensorFlow runs from here on; anything that forks or does not need it comes before.
     import tensorflow as tf
@@ -102,8 +101,8 @@ def _train(
 
     watch = PeerWatch([rank for rank in range(member.workers) if rank != member.rank], ask, lost)
     watch.start()
-    counts = schedule.counts(config, member.workers, len(manifest.train.files), manifest.held_out)
-    job = Job(config, counts, run, manifest, Labelled(images["train"], data.image_size), metrics, watchdog.stop_asked.is_set, run / "workers" / host, started)
+    counts = schedule.counts(config, member.workers, manifest.count("train"), manifest.held_out)
+    job = Job(config, counts, run, manifest, examples["train"], metrics, watchdog.stop_asked.is_set, run / "workers" / host, started)
     try:
         code = Trainer(job, cluster).run()
     except tf.errors.OpError:

@@ -315,9 +315,9 @@ def _forget_old_states(into: Path, remote_names: set[str]) -> None:
 
 def _forget_old_snapshots(into: Path) -> None:
     """Delete the snapshots that the run does not keep."""
-    policy = snapshots_policy(into)
+    policy, monitor = snapshots_policy(into)
     if policy != "all":
-        prune(into, policy, read_history(into / "history.csv"))
+        prune(into, policy, read_history(into / "history.csv"), monitor)
 
 
 def _same(path: Path, size: int, changed: float) -> bool:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from trainer.monitor import best_row
+
 OVERFITTING = 5.0
 """Generalisation loss in percent above which a run overfits; Prechelt's GL_5."""
 
@@ -32,9 +34,9 @@ class Course:
 
     trend: Trend
     best: Row
-    """Highest validation accuracy; the earliest on a tie."""
+    """The best by `train.monitor`, by default the highest validation accuracy; the earliest on a tie."""
     low: Row
-    """Lowest validation loss; the earliest on a tie."""
+    """Lowest validation loss; the earliest on a tie. The last epoch, if there are no losses."""
     last: Row
 
     @property
@@ -55,21 +57,23 @@ def rise(low: Row, last: Row) -> float:
     return math.inf if last["val_loss"] > low["val_loss"] else 0.0
 
 
-def best(rows: Sequence[Row]) -> Row:
-    """The best epoch: highest validation accuracy, the earliest on a tie, as in summary.json."""
-    return max(rows, key=lambda row: (row["val_accuracy"], -row["epoch"]))
+def best(rows: Sequence[Row], asked: str | None = None) -> Row:
+    """The best epoch by `asked` (`train.monitor`), as in summary.json; by default the highest validation accuracy, the earliest on a tie."""
+    return best_row(rows, asked)
 
 
-def judge(rows: Sequence[Row]) -> Course:
-    """The trend over finished epochs, at least one; the first rule that holds decides.
+def judge(rows: Sequence[Row], asked: str | None = None) -> Course:
+    """The trend over finished epochs, at least one; the first rule that holds decides. `asked` is `train.monitor`.
 
     1. A single epoch shows no course.
     2. A run overfits when its last validation loss is more than `OVERFITTING` percent above its lowest and the training loss kept
       falling after the lowest. More epochs are then not advised, even if the last has the highest accuracy.
-    3. The last epoch has the highest validation accuracy: it may still rise.
+    3. The last epoch is the best, by default by its validation accuracy: it may still improve.
     4. The best epoch came earlier: nothing is advised.
     """
-    top, low, last = best(rows), min(rows, key=lambda row: (row["val_loss"], row["epoch"])), rows[-1]
+    top, last = best(rows, asked), rows[-1]
+    has_losses = {"loss", "val_loss"} <= last.keys()
+    low = min(rows, key=lambda row: (row["val_loss"], row["epoch"])) if has_losses else last
     if len(rows) == 1:
         trend = Trend.SINGLE
     elif low is not last and rise(low, last) > OVERFITTING and last["loss"] < low["loss"]:

@@ -427,9 +427,10 @@ def describe(listing: Listing, published: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def parameters(config: Config, classes: int, request: Request) -> dict[str, int]:
-    """Exact parameter counts, cached by model and code: Keras takes seconds to import."""
-    section = {"model": config.model, "size": list(config.data.image_size), "classes": classes, "code": _models_digest()}
+def parameters(config: Config, classes: int, request: Request, spec: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Exact parameter counts and what the model is compiled with, cached by model, examples and code: Keras takes seconds to import."""
+    size = list(config.data.image_size)
+    section = {"model": config.model, "size": size, "classes": classes, "spec": spec, "code": _models_digest()}
     key = hashlib.sha256(json.dumps(section, sort_keys=True).encode()).hexdigest()[:16]
     entry = request.parameter_cache / f"{key}.json"
     if entry.is_file():
@@ -439,7 +440,7 @@ def parameters(config: Config, classes: int, request: Request) -> dict[str, int]
     if completed.returncode != 0:
         last = "\n".join(completed.stderr.strip().splitlines()[-5:])
         raise LockstepError(refusal(completed.stderr) or f"model {config.model['name']}: can't be built:\n{last}")
-    counts: dict[str, int] = json.loads(completed.stdout.splitlines()[-1])
+    counts: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
     if request.write:
         write_json(entry, counts)
     return counts

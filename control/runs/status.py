@@ -58,12 +58,12 @@ def far(seen: list[dict[str, Any]], counts: dict[str, Any]) -> str:
     return f"epoch {max(record['epoch'] for record in steps)} of {counts['epochs']}" if steps and counts else ""
 
 
-RUN_COLUMNS = ("run", "state", "launched", "workers", "epochs", "steps", "training", "images/s", "best val accuracy")
+RUN_COLUMNS = ("run", "state", "launched", "workers", "epochs", "steps", "training", "images/s", "best epoch")
 
 
 def run_row(name: str, summary: dict[str, Any], launched: float | None) -> list[Any]:
     """A run as a row in a list; `launched` in seconds since 1970."""
-    best, speed, seconds = summary.get("best"), summary.get("images_per_s"), summary.get("seconds_training")
+    speed, seconds = summary.get("images_per_s"), summary.get("seconds_training")
     return [
         name,
         summary["state"] or "-",
@@ -73,7 +73,7 @@ def run_row(name: str, summary: dict[str, Any], launched: float | None) -> list[
         f"{summary['steps']:,}" if "steps" in summary else "-",
         text.duration(seconds) if seconds else "-",
         text.Number(speed, 0) if speed else "-",
-        f"{best['val_accuracy']:.4f} (epoch {best['epoch']})" if best else "-",
+        text.best(summary.get("best")),
     ]
 
 

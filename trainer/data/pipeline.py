@@ -41,7 +41,8 @@ class Batch(NamedTuple):
 
     def at(self, index: Any) -> "Batch":
         """One step of several."""
-        return Batch(*mapped(lambda array: array[index], self[:-1]), stop=self.stop)
+        fields = {name: mapped(lambda array: array[index], getattr(self, name)) for name in self._fields[:-1]}
+        return self._replace(**fields)
 
 
 class Examples(Protocol):

@@ -1,6 +1,8 @@
 """A model from the user's own file. The file's text is part of the configuration, so every host builds the same model."""
 
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from trainer import own
@@ -36,6 +38,15 @@ def options_of(given: dict[str, Any]) -> dict[str, Any]:
     names = _parameters(function)
     known = [*(names[2:] if takes_images(given) else names), *(argument.arg for argument in arguments.kwonlyargs)]
     options = {key: scientific(value) for key, value in given.items() if key not in KEYS}
+    wanted = names[2:] if takes_images(given) else names
+    required = [
+        name for name in wanted[: max(0, len(names) - len(arguments.defaults) - (2 if takes_images(given) else 0))] if name not in options
+    ]
+    if required:
+        raise ConfigError(
+            f"model={function.called}: its parameter {required[0]} has no value; give it with -e set=model.{required[0]}=VALUE. "
+            "A classifier of images begins its parameters with (size, classes)"
+        )
     for key in options:
         if key not in known and arguments.kwarg is None:
             listed = ", ".join(f"model.{name}" for name in known) or "none"
@@ -72,6 +83,18 @@ def build(given: dict[str, Any], size: tuple[int, ...], classes: int) -> "keras.
             "metrics=[...]) before returning it. A classifier of images may leave that out: begin its parameters with (size, classes)"
         )
     return _checked(model, function, size, classes)
+
+
+@contextlib.contextmanager
+def explaining(doing: str, given: dict[str, Any]) -> Iterator[None]:
+    """Turn an error of a compiled model into a ConfigError that says what was tried, and where in the user's file it arose."""
+    function = _function(given)
+    try:
+        with own.explaining_errors("model", function):
+            yield
+    except ConfigError as error:
+        first, *rest = str(error).splitlines()
+        raise ConfigError("\n".join([f"{first} (tried: a step of {doing})", *rest[:12]])) from None
 
 
 def prepare(given: dict[str, Any]) -> None:

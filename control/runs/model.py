@@ -1,0 +1,68 @@
+"""A run's model, built and tried on the control node before any host is touched: its size, and what it is compiled with."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer import assembly, global_loss, keras_metrics, step
+from trainer import config as configs
+from trainer.data.spec import Spec, of_images
+from trainer.errors import ConfigError
+from trainer.models import own
+
+
+def examine(section: dict[str, Any], size: list[int], classes: int, spec: dict[str, Any] | None) -> dict[str, Any]:
+    """Build the model and, if its function compiled it, trace a step of training and of validation; nothing is computed.
+
+    Args:
+        section: the configuration's `model`.
+        size: of images, `[height, width, channels]`.
+        classes: number of classes of images.
+        spec: of the examples, as JSON; None: images with classes.
+
+    Returns:
+        `total` and `trainable` parameters, and `compiled`: None, or what the user is told of a compiled model.
+
+    Raises:
+        ConfigError: it can't be built, trained or saved.
+    """
+    examples = of_images(size) if spec is None else Spec.from_json(spec)
+    model, compiled = assembly.build_model(configs.build({"model": section, "data": {"image_size": size}}), classes, examples)
+    if compiled:
+        _try(section, model, examples)
+    own.check_reopens(section, model)
+    trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
+    return {"total": model.count_params(), "trainable": trainable, "compiled": _described(model) if compiled else None}
+
+
+def _try(section: dict[str, Any], model: keras.Model, spec: Spec) -> None:
+    """Trace both kinds of step as a worker would; an error in them names the line in the user's file, or Keras' reason."""
+    examples = step.rows(spec)
+    with own.explaining("training", section):
+        tf.function(model.train_step, autograph=False).get_concrete_function(examples)
+    if not keras_metrics.states(model) and not global_loss.overridden(model):
+        raise ConfigError(f"model={section['file']}:{section['function']}: it has no loss; give compile(loss=...)")
+    if keras_metrics.validates(model):
+        with own.explaining("validation", section):
+            tf.function(model.test_step, autograph=False).get_concrete_function(examples)
+
+
+def _described(model: keras.Model) -> dict[str, Any]:
+    """What it is compiled with, in words for the plan."""
+    optimizer = getattr(model, "optimizer", None)
+    return {
+        "optimizer": type(optimizer).__name__ if optimizer is not None else None,
+        "loss": _named(model.loss),
+        "metrics": [metric.name for metric in model.metrics],
+        "own": global_loss.overridden(model),
+        "validates": keras_metrics.validates(model),
+    }
+
+
+def _named(loss: Any) -> str:
+    if isinstance(loss, dict):
+        return ", ".join(f"{name}: {_named(one)}" for name, one in loss.items())
+    if isinstance(loss, (list, tuple)):
+        return ", ".join(map(_named, loss))
+    return loss if isinstance(loss, str) else str(getattr(loss, "name", None) or getattr(loss, "__name__", type(loss).__name__))

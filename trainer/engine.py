@@ -1,0 +1,201 @@
+"""What a run's steps are made of: the traced calls of a model, how its gradients are sent, and how a step is divided over the workers."""
+
+import abc
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer import assembly, auto_reduction, balance, keras_metrics, reduction, step
+from trainer.checkpoint import Progress
+from trainer.cluster import Cluster
+from trainer.config import Reduction
+from trainer.data.pipeline import Batch, Call
+from trainer.errors import ConfigError
+from trainer.job import Job
+from trainer.kept import Kept
+from trainer.reduction import chain
+from trainer.reduction.cost_model import Choice
+from trainer.synchronous import Program
+
+Rows = tuple[np.ndarray, dict[str, float] | None]
+"""A row of sums for each step of a call, and the seconds of the parts of a profiled step."""
+
+
+class Engine(abc.ABC):
+    """The calls that train a model."""
+
+    model: keras.Model
+    choice: Choice
+    shares: list[int]
+    """Each worker's share of a step, by rank."""
+    warmup: int = 0
+    """How many of the run's first steps send uncompressed."""
+    profile_every: int = 0
+    """Every how many steps one is profiled; 0: none."""
+    variables: list[Any]
+    """What training changes and a state holds, known once it is traced."""
+    memory: Sequence[Any] = ()
+    """What differs between workers: see `reduction.Method`."""
+    results: keras_metrics.Results
+
+    @property
+    @abc.abstractmethod
+    def rate(self) -> float | None:
+        """The current learning rate of a compiled model's own optimizer; None: each step is given one."""
+
+    @abc.abstractmethod
+    def trace(self) -> None:
+        """Prepare all calls without a trace in the weights, so that no step waits for tracing or connections."""
+
+    def trace_profiled(self) -> None:  # noqa: B027 - nothing, where no step is profiled
+        """Trace what profiles a step, if it is not yet."""
+
+    @abc.abstractmethod
+    def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> Rows:
+        """Run the steps of a call, the first of which is `number` of the run."""
+
+    @abc.abstractmethod
+    def validate(self, data: tuple[Any, ...]) -> np.ndarray:
+        """The sums of the metrics' states over a batch."""
+
+
+def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
+    """The engine of a run's model on a connected cluster; `before` is the progress of an earlier launch, `kept` what was measured then."""
+    built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec)
+    return OwnSteps(job, cluster, built) if isinstance(built, Program) else Gradients(job, cluster, built, before, kept)
+
+
+class Gradients(Engine):
+    """One optimizer's gradients, which any reduction may compress, for models with Keras' own `train_step`."""
+
+    def __init__(self, job: Job, cluster: Cluster, local: step.Local, before: Progress, kept: Kept):
+        """Measure and choose where the configuration says `auto`; all workers do so at once."""
+        self._job, self._cluster, self._local, self.model = job, cluster, local, local.model
+        self._before, self._kept = before, kept
+        config, self._forward_backward = job.config, step.make_forward_backward_call(local)
+        parts, method = assembly.assemble(local, config, self._choose())
+        self._optimizer, self.memory = parts.optimizer, method.memory
+        self._train_call, self._profiled_call = step.make_train_call(parts), step.ProfiledCall(parts, self._forward_backward)
+        self.warmup = config.reduction.warmup_steps if method.memory else 0
+        uncompressed = chain.make(reduction.plain(), cluster.all_reduce, cluster.direct)
+        self._warmup_call = step.make_train_call(dataclasses.replace(parts, reduction=uncompressed))
+        self._test_call = step.make_test_call(local)
+        self.results, self.profile_every = keras_metrics.Results(self.model), config.telemetry.profile_every
+        self.variables = [variable.value for variable in self.model.weights] + self._optimizer.slots
+        self.shares = self._divide()
+
+    @property
+    def rate(self) -> float | None:
+        """See `Engine`."""
+        return self._optimizer.rate
+
+    def _choose(self) -> Reduction:
+        job, cluster = self._job, self._cluster
+        job.metrics.phase("choosing how to send gradients")
+        member = cluster.member
+        parts = balance.given(job.config.train, member.workers) or [1] * member.workers
+        measure = functools.partial(self._own_seconds, max(1, job.counts.global_batch * parts[member.rank] // sum(parts)))
+        shapes = step.shapes(self.model)
+        chosen, self.choice = auto_reduction.resolve(job.config.reduction, cluster, shapes, self._before.method, measure, self._kept)
+        job.metrics.record("reduction", name=self.choice.name, why=self.choice.why, measured=self.choice.measured)
+        return chosen
+
+    def _divide(self) -> list[int]:
+        job, train = self._job, self._job.config.train
+        if train.batch_sizes == balance.CALIBRATED:
+            job.metrics.phase("measuring the workers")
+        before, batch = [self._before.shares, self._kept.shares], job.counts.global_batch
+        shares, measured = balance.shares(train, self._cluster, batch, before, self._own_seconds, self._overhead_seconds)
+        if measured or len(set(shares)) > 1:
+            description = balance.described(self._cluster.member.hosts, batch, shares)
+            job.metrics.record("shares", told=description, parts=shares, measured=measured)
+        return shares
+
+    def _own_seconds(self, batch: int) -> float:
+        return auto_reduction.own_seconds(self._cluster, self._forward_backward, self._local.spec, batch)
+
+    def _overhead_seconds(self) -> float:
+        with self._undone():
+            return auto_reduction.overhead_seconds(self._profiled_call, self._local.spec)
+
+    def trace(self) -> None:
+        """Run the first call's kinds of step on a blank example and undo them."""
+        blank, rates = step.blank(self._local.spec), np.zeros(1, np.float32)
+        with self._undone():
+            for call in [self._train_call, *([self._warmup_call] if self.warmup else [])]:
+                call(blank, rates)
+        # After the first call, unless that call could be profiled itself.
+        if self.profile_every <= self._job.config.train.steps_per_call:
+            self.trace_profiled()
+
+    def trace_profiled(self) -> None:
+        """See `Engine`."""
+        if self.profile_every and not self._profiled_call.traced:
+            with self._undone():
+                self._profiled_call(step.blank(self._local.spec), np.zeros(1, np.float32))
+
+    @contextlib.contextmanager
+    def _undone(self) -> Iterator[None]:
+        """Undo the steps run inside: restore everything that training changes."""
+        changed = [*self.variables, *self.memory]
+        before = [np.array(variable.numpy()) for variable in changed]
+        yield
+        for variable, value in zip(changed, before, strict=True):
+            variable.assign(value)
+
+    def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> Rows:
+        """See `Engine`."""
+        if call.taken_apart:
+            return self._profiled_call(batch, rates)
+        train = self._warmup_call if number < self.warmup else self._train_call
+        return train(batch, rates).numpy(), None
+
+    def validate(self, data: tuple[Any, ...]) -> np.ndarray:
+        """See `Engine`."""
+        return self._test_call(data)
+
+
+class OwnSteps(Engine):
+    """A model's own `train_step`: each of its optimizers' gradients are sent uncompressed, and no step is profiled."""
+
+    def __init__(self, job: Job, cluster: Cluster, program: Program):
+        """Refuse (ConfigError) what only works with one optimizer's gradients."""
+        self._program, self.model, train = program, program.model, job.config.train
+        shares = balance.given(train, cluster.member.workers)
+        if shares is None:
+            raise ConfigError(
+                "train.batch_sizes: auto is not available for a model with a train_step of its own; give numbers, or leave it out"
+            )
+        self.shares = shares
+        self._call: Any = step.make_train_call(program)
+        test = functools.partial(step.test_sums, self.model, True)
+        self._test_call = tf.function(test, input_signature=[step.rows(program.spec)], autograph=False)
+        size = sum(int(np.prod(variable.shape)) for variable in self.model.trainable_variables)
+        why = "as they are, where each of the model's optimizers applies them: it has a train_step of its own"
+        self.choice = Choice("packed", why, 4 * size)
+        job.metrics.record("reduction", name=self.choice.name, why=why, measured=False)
+
+    @property
+    def rate(self) -> float | None:
+        """See `Engine`."""
+        return self._program.rate
+
+    def trace(self) -> None:
+        """Trace the call; nothing runs."""
+        self._call.get_concrete_function()
+        self.variables = self._program.variables
+        self.results = keras_metrics.Results(self.model, self._program.means)
+
+    def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> Rows:  # noqa: ARG002 - every step is the same
+        """See `Engine`."""
+        return self._call(batch, rates).numpy(), None
+
+    def validate(self, data: tuple[Any, ...]) -> np.ndarray:
+        """See `Engine`."""
+        return self._test_call(data).numpy()
