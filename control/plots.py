@@ -17,6 +17,8 @@ from control.sweep.scaling import Fit, Work
 from control.sweep.timings import WEAK, Timing
 from control.text import count
 from trainer.files import replacing
+from trainer.monitor import Monitor, monitor
+from trainer.records import VALIDATION, metric_values
 
 WIDTH_IN, HEIGHT_IN, DPI = 6.4, 4.2, 150
 STYLE = {
@@ -167,21 +169,29 @@ def split(phases: Mapping[str, Mapping[str, float]], path: Path, subtitle: str =
         figure.legend(loc="outside lower center", ncols=3)
 
 
-def history(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw accuracy and loss of both splits over the epochs of a run (rows of history.csv), with the best epoch marked."""
-    best = course.best(rows)
+def history(rows: Sequence[dict[str, Any]], path: Path, decides: Monitor | None = None) -> None:
+    """Draw the metric that decides and the loss of both splits over the epochs (rows of history.csv), with the best epoch marked."""
+    decides = decides or monitor(rows[0])
+    best, columns = decides.best(rows), metric_values(rows[-1])
+    deciding = decides.metric.removeprefix(VALIDATION)
+    known = [key for key in dict.fromkeys((deciding, "loss")) if {key, VALIDATION + key} & columns.keys()]
+    keys = known or [*columns, "learning_rate"][:1]
+    value = best.get(decides.metric, math.nan)
+    name = f"best: epoch {best['epoch']}, {decides.label} {f'{value:.1%}' if deciding == 'accuracy' else f'{value:.4g}'}"
     with picture(path) as figure:
-        upper, lower = figure.subplots(2, 1, sharex=True)
-        write_title(figure, "Accuracy and loss by epoch")
-        for axes, key, label, factor in ((upper, "accuracy", "accuracy (%)", 100.0), (lower, "loss", "loss", 1.0)):
-            _curves(axes, {"training": (rows, key), "validation": (rows, f"val_{key}")}, factor)
+        panels = figure.subplots(len(keys), 1, sharex=True, squeeze=False)[:, 0]
+        title = " and ".join(key.replace("_", " ") for key in keys)
+        write_title(figure, f"{title[:1].upper()}{title[1:]} by epoch")
+        for axes, key in zip(panels, keys, strict=True):
+            factor, splits = (100.0 if key == "accuracy" else 1.0), {"training": key, "validation": VALIDATION + key}
+            _curves(axes, {split: (rows, column) for split, column in splits.items() if column in columns or column == key}, factor)
             axes.axvline(best["epoch"], color="#888888", linewidth=1.0, zorder=1)
-            name = f"best: epoch {best['epoch']}, validation accuracy {best['val_accuracy']:.1%}"
-            axes.plot([best["epoch"]], [best[f"val_{key}"] * factor], "*", color="#a33a00", markersize=11, zorder=5, label=name)
+            marked = best.get(VALIDATION + key, best.get(key, math.nan)) * factor
+            axes.plot([best["epoch"]], [marked], "*", color="#a33a00", markersize=11, zorder=5, label=name)
             axes.margins(y=0.12)
-            axes.set_ylabel(label)
-        _epoch_axis(lower, [row["epoch"] for row in rows])
-        figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+            axes.set_ylabel("accuracy (%)" if key == "accuracy" else key.replace("_", " "))
+        _epoch_axis(panels[-1], [row["epoch"] for row in rows])
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
 
 
 def compare(runs: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:

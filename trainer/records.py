@@ -150,9 +150,8 @@ _STEP_TIME: dict[str, Check] = {
 }
 _EVALUATION: dict[str, Check] = {
     **dict.fromkeys(("epoch", "images"), count),
-    **dict.fromkeys(("loss", "accuracy", "seconds"), number),
+    "seconds": number,
     **dict.fromkeys(("split", "evaluated_at"), text),
-    "classes": each(text, 100_000),
 }
 
 
@@ -221,9 +220,18 @@ def summary(written: str) -> dict[str, Any]:
 
 
 def evaluation(written: str) -> dict[str, Any]:
-    """The contents of an evaluation's `epoch-<n>.json`; LockstepError if it is none, or its matrix does not match its classes."""
-    value = _read(written, "evaluation", _EVALUATION, {"confusion": lambda _: True})
-    classes: int = len(value["classes"])
+    """The contents of an evaluation's `epoch-<n>.json`; LockstepError if it is none, or its matrix does not match its classes.
+
+    Only a classifier of images has `classes` and `confusion`.
+    """
+    types: dict[str, Check] = {"classes": each(text, 100_000), "confusion": lambda _: True, "metrics": _numbers}
+    value = _read(written, "evaluation", _EVALUATION, types | dict.fromkeys(("loss", "accuracy"), number))
+    if "metrics" not in value:
+        # A run is evaluated by the trainer that trained it, which may be older.
+        value["metrics"] = {name: value[name] for name in ("loss", "accuracy") if name in value}
+    if not {"classes", "confusion"} & value.keys():
+        return value
+    classes: int = len(value.get("classes", ()))
     confusion: Any = value.get("confusion")
     square = classes > 0 and each(each(count, classes), classes)(confusion) and {len(rows) for rows in [confusion, *confusion]} == {classes}
     if not square or not all(map(sum, confusion)):
@@ -281,7 +289,7 @@ def metric_values(row: Mapping[str, float]) -> dict[str, float]:
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
-    values = {key: int(value) if key == "epoch" else float(value) for key, value in row.items()}
+    values = {key: int(value) if key == "epoch" else float(value) for key, value in row.items() if value != ""}
     missing = [key for key in EPOCH if key not in values]
     if missing or not all(math.isfinite(value) and abs(value) <= LARGEST for value in values.values()):
         raise ValueError(f"a row without {missing[0]}" if missing else f"row of epoch {values['epoch']}: a value is no number")

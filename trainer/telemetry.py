@@ -161,7 +161,7 @@ class StepLines:
         (took, _, images, *metrics), self._recent = self._recent, np.zeros(1)
         lines = [f"step {step:,}: {images / took:,.1f} images/s, on average {self._images / self._seconds:,.1f}"]
         if step // (10 * self._every) != (step - steps) // (10 * self._every):
-            lines.append(f"step {step:,}:{shown(dict([*self._results(metrics).items()][:1]))}, learning rate {rate:g}")
+            lines.append(f"step {step:,}: {shown(dict([*self._results(metrics).items()][:1])).strip()}, learning rate {rate:g}")
         return lines
 
 
@@ -206,7 +206,8 @@ class History:
     def add(self, row: dict[str, Any]) -> None:
         """Add or replace an epoch's row and rewrite the file."""
         self.rows = [*(old for old in self.rows if old["epoch"] < row["epoch"]), row]
-        write_rows(self._path, list(row), self.rows)
+        # Compiled with other metrics, a resumed run has other columns.
+        write_rows(self._path, list(dict.fromkeys(name for one in [row, *self.rows] for name in one)), self.rows)
 
     def truncate(self, epochs: int) -> None:
         """Drop epochs that the restored state has not seen."""

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from control.runs.course import Course, judge
+from control.runs.evaluations import FIRST, LAST
 from control.text import model_name
 from trainer import config as configs
 from trainer.errors import LockstepError
 from trainer.files import read_json
+from trainer.monitor import Monitor, monitor
 from trainer.records import read_history
 from trainer.rundir import existing_epochs
 
@@ -55,14 +57,29 @@ class Run:
         return self.history[-1]
 
     @property
+    def monitor(self) -> Monitor:
+        """What decides which epoch is the best."""
+        return monitor(self.history[0], self._asked)
+
+    @property
+    def _asked(self) -> str | None:
+        asked: str | None = self.config.get("train", {}).get("monitor")
+        return asked
+
+    @property
+    def classifies(self) -> bool:
+        """Whether its best epoch is the one with the highest validation accuracy."""
+        return self.monitor.metric == "val_accuracy"
+
+    @property
     def best(self) -> dict[str, Any]:
-        """Row of the best epoch: highest validation accuracy, the earliest on a tie, as in summary.json."""
+        """Row of the best epoch, the earliest on a tie, as in summary.json."""
         return self.course.best
 
     @property
     def course(self) -> Course:
         """The verdict on the training."""
-        return judge(self.history)
+        return judge(self.history, self._asked)
 
     @property
     def marked(self) -> dict[int, str]:
@@ -114,8 +131,9 @@ def _tests(path: Path) -> dict[int, dict[str, Any]]:
         for number, row in enumerate(csv.DictReader(stream), 2):
             try:
                 if row["split"] == "test":
-                    values = {"loss": float(row["loss"]), "accuracy": float(row["accuracy"]), "images": int(row["images"])}
-                    tests[int(row["epoch"])] = {**values, "evaluated_at": row["evaluated_at"]}
+                    values = {name: float(value) for name, value in row.items() if name not in (*FIRST, *LAST)}
+                    about = {"images": int(row["images"]), "evaluated_at": row["evaluated_at"]}
+                    tests[int(row["epoch"])] = {**values, "metrics": values, **about}
             except (KeyError, TypeError, ValueError) as error:
                 reason = f"not an evaluation ({error}); remove that line to evaluate its epoch again"
                 raise LockstepError(f"{path}, line {number}: {reason}") from None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from control import plots
-from control.report import accuracy, archive, comparison, sweeps, trained
+from control.report import accuracy, archive, comparison, metrics, sweeps, trained
 from control.report.blocks import Items, Section, code
 from control.report.facts import Run
 from control.report.render import Renderer, Report
@@ -71,12 +71,12 @@ def make(request: Request, into: Path) -> None:
 def draw(request: Request, into: Path) -> None:
     """Draw a report's pictures, and copy those drawn by other commands."""
     for run in request.runs:
-        plots.history(run.history, into / _file("history", run))
+        plots.history(run.history, into / _file("history", run), run.monitor)
         if phases := trained.step_medians(run):
             plots.split(phases, into / _file("split", run))
         if (drawn := _confusion_file(run)).is_file():
             shutil.copyfile(drawn, into / _file("confusion", run))
-    if len(request.runs) > 1:
+    if len(request.runs) > 1 and all(run.classifies for run in request.runs):
         plots.compare({run.name: run.history for run in request.runs}, into / "compare.png")
     for picture in sweeps.pictures(request.sweep) if request.sweep else []:
         shutil.copyfile(picture, into / sweeps.copied(picture))
@@ -90,7 +90,7 @@ def compose(request: Request, packed: Sequence[str]) -> Report:
         packed: sentences on the zip.
     """
     runs, several = request.runs, len(request.runs) > 1
-    sections = [comparison.section(runs, "compare.png")] if several else []
+    sections = [comparison.section(runs, "compare.png")] if several and all(run.classifies for run in runs) else []
     for run in runs:
         sections += [Section(f"Run {code(run.name)}")] if several else []
         sections += _of_run(run, 3 if several else 2)
@@ -103,7 +103,11 @@ def _of_run(run: Run, level: int) -> list[Section]:
     confusion = _file("confusion", run) if _confusion_file(run).is_file() else None
     return [
         *trained.sections(run, level),
-        *accuracy.sections(run, level, _file("history", run), confusion),
+        *(
+            accuracy.sections(run, level, _file("history", run), confusion)
+            if run.classifies
+            else metrics.sections(run, level, _file("history", run))
+        ),
         *trained.steps(run, level, _file("split", run)),
         trained.configuration(run, level),
     ]
@@ -113,7 +117,7 @@ def _short(request: Request) -> list[str]:
     runs = request.runs
     if request.sweep and not runs:
         return sweeps.short(request.sweep)
-    return [*map(trained.short, runs), *(accuracy.short(runs[0]) if len(runs) == 1 else [])]
+    return [*map(trained.short, runs), *(accuracy.short(runs[0]) if len(runs) == 1 and runs[0].classifies else [])]
 
 
 def _file(kind: str, run: Run) -> str:

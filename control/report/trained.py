@@ -156,8 +156,15 @@ def short(run: Run) -> str:
     trained = f"{code(run.model)} ({run.cluster['parameters']['total']:,} parameters)"
     return (
         f"{code(run.name)} trained {trained} for {count(run.last['epoch'], 'epoch')} on {place(run)}{took}: {state}, "
-        f"best validation accuracy {percent(run.best['val_accuracy'])} in epoch {run.best['epoch']}."
+        f"{_best(run)} in epoch {run.best['epoch']}."
     )
+
+
+def _best(run: Run) -> str:
+    if run.classifies:
+        return f"best validation accuracy {percent(run.best['val_accuracy'])}"
+    decides = run.monitor
+    return f"best {decides.label} {run.best[decides.metric]:.4f}" if decides.metric in run.best else "the best"
 
 
 def step_medians(run: Run) -> dict[str, dict[str, float]]:

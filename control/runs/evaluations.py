@@ -11,16 +11,19 @@ import numpy as np
 from control import text
 from trainer.files import replacing, write_text
 
-COLUMNS = ("epoch", "split", "loss", "accuracy", "images", "seconds", "evaluated_at")
+FIRST, LAST = ("epoch", "split"), ("images", "seconds", "evaluated_at")
+"""Columns of evaluations.csv; the model's metrics stand between them."""
 
 
 def append(path: Path, evaluations: Sequence[dict[str, Any]]) -> None:
     """Append one row per evaluation, in order; the file is complete at all times."""
-    before = path.read_text(encoding="utf-8") if path.is_file() else ",".join(COLUMNS) + "\n"
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writerows(evaluations)
-    write_text(path, before + stream.getvalue())
+    # The same run has the same metrics, so rows fit the header that is there.
+    writer = csv.DictWriter(stream, [*FIRST, *evaluations[0]["metrics"], *LAST], extrasaction="ignore", lineterminator="\n")
+    if not path.is_file():
+        writer.writeheader()
+    writer.writerows({**row, **row["metrics"]} for row in evaluations)
+    write_text(path, (path.read_text(encoding="utf-8") if path.is_file() else "") + stream.getvalue())
 
 
 def forget(path: Path, after: int) -> None:
@@ -33,11 +36,11 @@ def forget(path: Path, after: int) -> None:
 
 
 def accuracy_by_epoch(path: Path) -> dict[int, float]:
-    """Test accuracy by epoch, from the latest evaluation of each; empty if there is no file."""
+    """Test accuracy by epoch, from the latest evaluation of each; empty if there is no file, or the model has no accuracy."""
     if not path.is_file():
         return {}
     with path.open(encoding="utf-8", newline="") as stream:
-        return {int(row["epoch"]): float(row["accuracy"]) for row in csv.DictReader(stream) if row["split"] == "test"}
+        return {int(row["epoch"]): float(row["accuracy"]) for row in csv.DictReader(stream) if row["split"] == "test" and "accuracy" in row}
 
 
 def per_class(evaluation: dict[str, Any]) -> list[tuple[str, int, float, str]]:
@@ -54,23 +57,27 @@ def per_class(evaluation: dict[str, Any]) -> list[tuple[str, int, float, str]]:
 
 
 def show(run: str, evaluated: Sequence[dict[str, Any]], pictures: Sequence[str], marks: Mapping[int, str]) -> str:
-    """The table of epochs, which is first, best or last; the last one's classes, where the pictures are, next commands."""
+    """The table of epochs, which is first, best or last; of a classifier the last one's classes, where the pictures are; next commands."""
+    names = list(evaluated[-1]["metrics"])
     rows = [
         [
             f"{row['epoch']} ({marks[row['epoch']]})" if row["epoch"] in marks else str(row["epoch"]),
-            text.Number(row["loss"], 4),
-            text.Number(row["accuracy"], 4),
+            *(text.Number(row["metrics"][name], 4) for name in names),
             row["images"],
             text.Number(row["seconds"], 1),
         ]
         for row in evaluated
     ]
-    parts = [f"{run} on its test images", text.table(["epoch", "loss", "accuracy", "images", "seconds"], rows)]
-    classes = [[name, images, text.Number(accuracy, 4), taken] for name, images, accuracy, taken in per_class(evaluated[-1])]
-    table = text.table(["class", "images", "accuracy", "most often taken for"], classes)
-    parts += ["", f"Epoch {evaluated[-1]['epoch']} by class", table, ""]
-    parts.append(text.fields([("confusion matrix", picture) for picture in pictures[-3:]]))
-    commands = [("one image", f"ansible-playbook evaluate.yml -e run={run} -e image=PATH"), ("curves", "ansible-playbook tensorboard.yml")]
+    classifies = "confusion" in evaluated[-1]
+    what = "images" if classifies else "examples"
+    parts = [f"{run} on its test {what}", text.table(["epoch", *map(text.metric_name, names), what, "seconds"], rows)]
+    commands = [("curves", "ansible-playbook tensorboard.yml")]
+    if classifies:
+        classes = [[name, images, text.Number(accuracy, 4), taken] for name, images, accuracy, taken in per_class(evaluated[-1])]
+        table = text.table(["class", "images", "accuracy", "most often taken for"], classes)
+        parts += ["", f"Epoch {evaluated[-1]['epoch']} by class", table, ""]
+        parts.append(text.fields([("confusion matrix", picture) for picture in pictures[-3:]]))
+        commands.insert(0, ("one image", f"ansible-playbook evaluate.yml -e run={run} -e image=PATH"))
     return "\n".join([*parts, "", text.next_commands(commands)])
 
 
@@ -92,7 +99,9 @@ def picture(run: Path, evaluation: dict[str, Any]) -> Path:
     axes.set_yticks(range(len(classes)), classes)
     axes.set_xlabel("taken for")
     axes.set_ylabel("is")
-    axes.set_title(f"{run.name}, epoch {evaluation['epoch']}: test accuracy {evaluation['accuracy']:.2%}\n(percent of each class)")
+    axes.set_title(
+        f"{run.name}, epoch {evaluation['epoch']}: test accuracy {evaluation['metrics']['accuracy']:.2%}\n(percent of each class)"
+    )
     path = run / "evaluations" / f"confusion-epoch-{evaluation['epoch']:04d}.png"
     with replacing(path) as part:
         figure.savefig(part, dpi=110, metadata={"Software": None})

@@ -18,7 +18,7 @@ from trainer.records import evaluation
 
 
 class ActionModule(Action):
-    """Appends to evaluations.csv and draws a confusion matrix for each epoch."""
+    """Appends to evaluations.csv and draws a confusion matrix for each epoch of a classifier."""
 
     def act(self, run: str, session: str, run_folder: str, folder: str, local: str, epochs: list[int]) -> dict[str, Any]:
         """Start, follow, collect, record."""
@@ -29,7 +29,7 @@ class ActionModule(Action):
         except HostUnreachable as error:
             raise AnsibleActionFail(f"the chief can't be reached: {error}") from None
         evaluated = [_read(into / "evaluate" / f"epoch-{epoch:04d}.json") for epoch in epochs]
-        pictures = [project.relative(evaluations.picture(into, row)) for row in evaluated]
+        pictures = [project.relative(evaluations.picture(into, row)) for row in evaluated if "confusion" in row]
         evaluations.append(into / "evaluations.csv", evaluated)
         return {"changed": True, "show_last": evaluations.show(run, evaluated, pictures, rundir.marks(into))}
 

@@ -10,9 +10,9 @@ from benchmarks.analysis import accuracy, accuracy_plot, benchmark
 from benchmarks.analysis.accuracy import Row, Training
 from benchmarks.tasks import run_accuracy
 from control import project
+from tests.unit.samples import HISTORY
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import write_rows
-from tests.unit.samples import HISTORY
 
 HOSTS = [{"name": f"node{number}", "address": f"10.0.0.{number}"} for number in range(5)]
 

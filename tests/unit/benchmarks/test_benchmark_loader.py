@@ -86,11 +86,11 @@ def test_the_worker_takes_as_many_as_its_configuration_says(tmp_path, monkeypatc
     class Asked(Exception):
         pass
 
-    def open_images(*arguments):
-        raise Asked(arguments[-1])
+    def open_examples(published, caches, data, progress):
+        raise Asked(data.loaders)
 
     (tmp_path / "config.yml").write_text("data: {loaders: 3}\n")
-    monkeypatch.setattr(worker, "open_images", open_images)
+    monkeypatch.setattr(worker, "open_examples", open_examples)
     metrics = worker.Metrics(tmp_path / "metrics.jsonl")
     with pytest.raises(Asked, match=r"^3$"):
         worker._train(tmp_path, "a", tmp_path, tmp_path, (1, 0, 0), metrics, None)

@@ -7,7 +7,7 @@ import pytest
 from control.progress import Progress
 
 COUNTS = {"epochs": 2, "steps_per_epoch": 10, "total_steps": 20, "global_batch": 8}
-STEPS = {"kind": "steps", "epoch": 1, "step": 5, "images_per_s": 8.0, "loss": 0.5, "accuracy": 0.5}
+STEPS = {"kind": "steps", "epoch": 1, "step": 5, "images_per_s": 8.0, "metrics": {"loss": 0.5, "accuracy": 0.5}}
 EPOCH = {"kind": "epoch", "t": 1.0, "epoch": 1, "images_per_s": 8.0, "loss": 0.5, "accuracy": 0.5, "val_accuracy": 0.25}
 RECORDS = [
     {"kind": "phase", "phase": "joining", "note": ""},

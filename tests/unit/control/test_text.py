@@ -15,8 +15,7 @@ STEPS = {
     "epoch": 2,
     "step": 1400,
     "images_per_s": 1234.5,
-    "loss": 0.51234,
-    "accuracy": 0.8,
+    "metrics": {"loss": 0.51234, "accuracy": 0.8},
     "input_wait": 0.1,
     "seconds": 1.0,
 }
@@ -635,7 +634,16 @@ def test_a_run_among_others_is_a_line():
         "best": {"epoch": 2, "val_accuracy": 0.51234},
     }
     row = status.run_row("job", summary, 1_800_000_000.0)
-    assert [str(cell) for cell in (*row[:2], *row[3:])] == ["job", "CANCELLED", "5", "2", "1,500", "1:15", "2,310", "0.5123 (epoch 2)"]
+    assert [str(cell) for cell in (*row[:2], *row[3:])] == [
+        "job",
+        "CANCELLED",
+        "5",
+        "2",
+        "1,500",
+        "1:15",
+        "2,310",
+        "2 (validation accuracy 0.5123)",
+    ]
     assert str(row[2]).startswith("2027-01-1")
     assert len(row) == len(status.RUN_COLUMNS)
     assert status.run_row("new", {"state": None}, None) == ["new", "-", "-", "-", "-", "-", "-", "-", "-"]

@@ -90,7 +90,7 @@ def test_an_epoch_of_the_chief(tmp_path, capsys):
 def test_only_the_chief_writes_events_and_speed(tmp_path, capsys):
     tested = recorder(tmp_path, is_chief=False, log_every=2)
     tested.call(1, 2, SUMS, 2.0, 0.5, 0.01)
-    tested.events(tested.row(1, 0.7, 0.6))
+    tested.events(tested.row(1, {"loss": 0.7, "accuracy": 0.6}, 0.01))
     assert not (tmp_path / "logs").exists()
     assert capsys.readouterr().out == "epoch 1/3  step 4/12\n"
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from tests.unit.samples import HISTORY
 from trainer import rundir
 from trainer.errors import LockstepError
 from trainer.rundir import choose_epochs, existing_epochs, prune, snapshot_path, wanted
-from tests.unit.samples import HISTORY
 
 
 @pytest.fixture

@@ -18,12 +18,11 @@ from control.runs import launches, outcome
 from control.runs.tasks import find as find_run
 from plugins.action import slurm_run
 from tests.project import await_until
-from tests.unit.samples import flip_a_bit, read_state, write_state
+from tests.unit.samples import HISTORY, flip_a_bit, read_state, write_state
 from trainer import cli, sealed, slurm
 from trainer.data.manifest import Published
 from trainer.errors import PREEMPTED, ClusterError, LockstepError
 from trainer.rundir import recorded
-from tests.unit.samples import HISTORY
 
 NODES = ["alpha", "beta", "gamma"]
 CONFIG = "seed: 1\n"

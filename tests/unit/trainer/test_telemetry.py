@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from trainer import files
 from tests.unit.samples import HISTORY
+from trainer import files
 from trainer.records import PHASES, read_history
 from trainer.telemetry import History, Metrics, ProgressLines, Splits, StepLines
 
@@ -118,10 +118,10 @@ def test_an_epoch_is_the_mean_of_its_own_samples_in_milliseconds(recorded):
 def test_history_round_trips(tmp_path):
     path = tmp_path / "history.csv"
     history = History(path)
-    history.add(row(1, 0.1, loss=1 / 3, learning_rate=1e-4, ignored="not a column"))
-    history.add(row(2, 0.2))
-    assert path.read_text().splitlines()[0] == "epoch,loss,accuracy,val_loss,val_accuracy,learning_rate,seconds,images_per_s"
-    assert read_history(path) == history.rows == [row(1, 0.1, loss=1 / 3, learning_rate=1e-4), row(2, 0.2)]
+    history.add(row(1, 0.1, loss=1 / 3, learning_rate=1e-4))
+    history.add(row(2, 0.2, val_auc=0.75))
+    assert path.read_text().splitlines()[0] == "epoch,loss,accuracy,val_loss,val_accuracy,learning_rate,seconds,images_per_s,val_auc"
+    assert read_history(path) == history.rows == [row(1, 0.1, loss=1 / 3, learning_rate=1e-4), row(2, 0.2, val_auc=0.75)]
     assert isinstance(read_history(path)[0]["epoch"], int)
     assert History(path).rows == history.rows
 
@@ -212,13 +212,15 @@ def test_lines_tell_of_late_and_on_average_and_ten_times_as_seldom_of_loss_and_r
 def test_a_workers_log_says_how_far_it_is(detailed):
     now = [100.0]
     lines = ProgressLines(3, 210, detailed, lambda: now[0])
-    assert lines.add(1, 10, 1000, 2.0, 0.51234, 0.8) == [
+    assert lines.add(1, 10, 1000, 2.0, {"loss": 0.51234, "accuracy": 0.8}) == [
         "epoch 1/3  step 10/210" + "  500 images/s  loss 0.5123  accuracy 0.8000" * detailed
     ]
     now[0] += 9
-    assert lines.add(1, 20, 1000, 1.0, 0.5, 0.8) == []
+    assert lines.add(1, 20, 1000, 1.0, {"loss": 0.5, "accuracy": 0.8}) == []
     now[0] += 1
-    assert lines.add(1, 30, 1000, 3.0, 0.5, 0.9) == ["epoch 1/3  step 30/210" + "  500 images/s  loss 0.5000  accuracy 0.9000" * detailed]
+    assert lines.add(1, 30, 1000, 3.0, {"loss": 0.5, "accuracy": 0.9}) == [
+        "epoch 1/3  step 30/210" + "  500 images/s  loss 0.5000  accuracy 0.9000" * detailed
+    ]
     done = "epoch 2/3 done" + "  loss 0.2500  accuracy 0.2500  val loss 0.2500  val accuracy 0.7000  0.2 s" * detailed
     assert lines.epoch(row(2, 0.7)) == done
 

@@ -99,7 +99,8 @@ def test_options_are_checked_by_name_without_running_the_file(file):
     )
     assert models.options_of({**model.section("mine.py:anything"), "free": 1}) == {"free": 1}
     assert refused(models.options_of, model.section("mine.py:other")) == (
-        "model=mine.py:other: its parameters are (classes, size); it must begin with (size, classes)"
+        "model=mine.py:other: its parameter classes has no value; give it with -e set=model.classes=VALUE. "
+        "A classifier of images begins its parameters with (size, classes)"
     )
     assert refused(models.options_of, {"name": "own"}) == ("model.file: missing; give your own model as -e model=FILE.py:FUNCTION")
     assert "keras" not in own.__dict__

@@ -20,7 +20,7 @@ from trainer.errors import LockstepError
 from trainer.telemetry import Metrics
 
 HISTORY = ",".join(COLUMNS) + "\n1,0.5,0.5,0.5,0.5,0.1,1,100\n"
-NUMBERS = {"loss": 0.5, "accuracy": 0.5, "images_per_s": 100.0, "input_wait": 0.0, "seconds": 1.0}
+NUMBERS = {"metrics": {"loss": 0.5, "accuracy": 0.5}, "images_per_s": 100.0, "input_wait": 0.0, "seconds": 1.0}
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ def test_records_of_no_worker_are_passed_over_and_told_once(node, warned):
         "null",
         '{"t": 1}',
         '{"kind": "phase"}',
-        json.dumps(good | {"loss": float("nan")}),
+        json.dumps(good | {"metrics": {"loss": float("nan")}}),
         json.dumps(good | {"step": "5"}),
     ]
     bad += [
@@ -423,7 +423,10 @@ EVALUATION = {
 
 
 def test_an_evaluation_is_read_with_names_of_classes_fit_for_a_terminal():
-    assert records.evaluation(json.dumps(EVALUATION)) == EVALUATION | {"classes": ["a", "b\\x1b[2J"]}
+    assert records.evaluation(json.dumps(EVALUATION)) == EVALUATION | {
+        "classes": ["a", "b\\x1b[2J"],
+        "metrics": {"loss": 0.5, "accuracy": 0.5},
+    }
 
 
 @pytest.mark.parametrize(
@@ -435,6 +438,8 @@ def test_an_evaluation_is_read_with_names_of_classes_fit_for_a_terminal():
         {"confusion": [[1], [2]]},
         {"confusion": 7},
         {"loss": "x"},
+        {"metrics": {"loss": "x"}},
+        {"metrics": 5},
         {"classes": 5},
     ],
 )

@@ -10,8 +10,7 @@ from ansible.utils.display import Display
 
 from control.remote.remote import Worker
 from tests.unit import hosts
-from tests.unit.samples import flip_a_bit, read_state, write_state
-from tests.unit.samples import HISTORY
+from tests.unit.samples import HISTORY, flip_a_bit, read_state, write_state
 
 WAIT = 10.0
 """Seconds within which a host answers."""

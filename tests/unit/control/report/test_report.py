@@ -98,7 +98,8 @@ def test_evaluations_of_an_epoch_that_goes_on_are_forgotten(tmp_path):
     path = tmp_path / "evaluations.csv"
     evaluations.forget(path, 3)
     assert not path.exists()
-    rows = [{"epoch": epoch, "split": "test", "loss": 1, "accuracy": epoch / 10, "images": 5, "seconds": 1} for epoch in (1, 4, 3, 4)]
+    about = {"split": "test", "images": 5, "seconds": 1}
+    rows = [{"epoch": epoch, "metrics": {"loss": 1, "accuracy": epoch / 10}, **about} for epoch in (1, 4, 3, 4)]
     evaluations.append(path, rows)
     evaluations.forget(path, 4)
     assert list(evaluations.accuracy_by_epoch(path)) == [1, 4, 3]
