@@ -26,12 +26,16 @@ SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 @dataclass(frozen=True)
 class Data:
-    """Where images come from and how they are fitted to size."""
+    """Where images or columns come from, and how images are fitted to size."""
 
     source: str = "fashion_mnist"
-    """A registered source: `folder`, `idx`, `tfrecords`, `own` or `fashion_mnist`."""
+    """A registered source: `folder`, `idx`, `tfrecords`, `columns`, `own` or `fashion_mnist`."""
     path: str | None = None
     """Folder or file of the source; `fashion_mnist` needs none."""
+    target: str | None = None
+    """Columns: name of the column that a model learns to predict."""
+    features: tuple[str, ...] | None = None
+    """Columns: names of the columns that a model gets; default: all except `target`."""
     image_size: tuple[int, ...] = (32, 32, 3)
     """Height, width (pixels) and channels (1 or 3) of a model's input."""
     validation_split: float = 0.2
