@@ -184,7 +184,10 @@ def test_missing_values_of_x_are_counted(file):
         ("for k in range(3): yield np.zeros(5), k / 2", "batch 0 of train: y is a single value, 0.0; the first dimension"),
         ("yield np.zeros(5)\nraise OSError('gone')", "dataset=mine.py:data, line 6: OSError: gone"),
         ("return np.array(['a', 3, 4], dtype=object)", "x mixes types: example 0 is 'a' (str), example 1 is 3 (int). Fix: all numbers"),
-        ("return np.array(['a', None] * n, dtype=object)", "x mixes types: example 0 is 'a' (str), example 1 is None (NoneType). Fix: fill in what"),
+        (
+            "return np.array(['a', None] * n, dtype=object)",
+            "x mixes types: example 0 is 'a' (str), example 1 is None (NoneType). Fix: fill in what",
+        ),
         ("return [[1, 2], ['a']] * n", "x mixes types: "),
         ("return [[[1], [2, 3]], [[1]]] * n", "x: an example is ragged in more than one dimension; pad all but the first"),
         ("return [[[1]], [1]] * n", "x: its examples have 1 and 2 dimensions; they must have the same"),
