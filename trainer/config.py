@@ -399,6 +399,9 @@ def check(config: Config) -> None:
     _rule(decayed, "optimizer.weight_decay", config.optimizer.weight_decay, "above 0 for adamw (0.004 is usual); without decay it is adam")
     _rule(isinstance(config.model.get("name"), str), "model.name", config.model.get("name"), "the name of a model")
     _rule(len(size) == 3 and min(size) > 0 and size[2] in (1, 3), "data.image_size", list(size), "[height, width, 1 or 3]")
+    features = config.data.features
+    fits = features is None or (len(features) > 0 and len(set(features)) == len(features))
+    _rule(fits, "data.features", features, "null, or names of columns, each once")
     fits = limit is None or (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1)
     _rule(fits, "data.limit_train", limit, "a fraction up to 1.0 or a count from 1")
     fits = sizes in (None, "auto") if isinstance(sizes, str | None) else len(sizes) > 0 and min(sizes) >= 1

@@ -6,7 +6,7 @@ Source `columns`: CSV and Parquet files, `control.datasets.tables`; functions of
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +100,11 @@ class _Kept:
             values[self._label] = self._classes_of(split, values[self._label])
         elif self._given is not None:
             self._check_given(split, values)
-        if split in self._digests:
+        # Only two splits of the function's own can be the same by mistake.
+        if split == "validation" or (split == "test" and self._counts["validation"]):
             for value in values:
-                self._digests[split].update(value.tobytes() if _is_numbers(value) else repr(value).encode())
+                for content in _contents(value):
+                    self._digests[split].update(content)
         self._writers["test" if split == "test" else "train"].append(values)
         self._counts[split] += len(values[0])
 
@@ -209,8 +211,16 @@ def bytes_of(made: Listing) -> int | None:
     return None if made.table is None else sum(path.stat().st_size for path in kept_files(made).values())
 
 
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind != "O"
+def _contents(value: Any) -> Iterator[bytes]:
+    """The bytes of a leaf's values, all or one example at a time."""
+    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+        yield value.tobytes()
+        return
+    for example in value.ravel() if isinstance(value, np.ndarray) else value:
+        if isinstance(example, np.ndarray) and example.dtype.kind != "O":
+            yield repr(example.shape).encode() + example.tobytes()
+        else:
+            yield repr(example.tolist() if isinstance(example, np.ndarray) else example).encode()
 
 
 def _label_of(spec: Spec) -> int | None:

@@ -193,7 +193,7 @@ class _Kind:
         """Take more values into account."""
         if str in self._kinds:
             return
-        values = [text for text in texts if text not in MISSING]
+        values = texts if MISSING.isdisjoint(texts) else [text for text in texts if text not in MISSING]
         self._missing = self._missing or len(values) < len(texts)
         if values:
             self._kinds.add(self._kind_of(values))
@@ -202,7 +202,7 @@ class _Kind:
         if all(value in TRUTH for value in values):
             return bool
         # Python reads 1_000 as a number; in a table it is a name.
-        if any("_" in value for value in values):
+        if "_" in "".join(values):
             return str
         try:
             numbers = list(map(int, values))
@@ -220,7 +220,7 @@ class _Kind:
             if self._kinds == {int} and exact and not self._missing:
                 return np.array(list(map(int, texts)), np.int64)
             if exact:
-                return np.array([np.nan if text in MISSING else float(text) for text in texts])
+                return np.array([float("nan" if text in MISSING else text) for text in texts] if self._missing else list(map(float, texts)))
         strings = np.empty(len(texts), object)
         strings[:] = texts
         return strings

@@ -27,6 +27,7 @@ from trainer.errors import ConfigError, LockstepError, refusal
 from trainer.files import read_json, write_json
 from trainer.models import own
 from trainer.rundir import recorded
+from trainer.terminal import printable
 
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 DEFAULT = "lecture_cnn"
@@ -92,6 +93,7 @@ def make(request: Request) -> dict[str, Any]:
     hosts = choose_hosts(request, started)
     config = with_global_batch(with_batch_sizes(asked, hosts), len(hosts))
     listing = listing or open_dataset(config.data, request.write)[1]
+    check_model(config, listing)
     published = publish.published(listing, request.packs, config.data.allow_bad_images) or expected(listing)
     check_scaling(config, len(hosts), started)
     sizes = schedule.counts(config, len(hosts), published["train"], published["held_out"])
@@ -129,8 +131,6 @@ def chosen(request: Request) -> tuple[preset.Choice, Listing]:
     data = configs.build(configs.override({}, {key: value for key, value in given.items() if key.partition(".")[0] == "data"})).data
     source, listing = open_dataset(data, request.write)
     if listing.table is not None:
-        if "model" not in request.options:
-            raise ConfigError(f"dataset={request.options.get('dataset', data.path)}: columns need a model: -e model=FILE.py:FUNCTION")
         return preset.Choice(DEFAULT, {"train.steps_per_epoch": None}, ""), listing
     choice = preset.choose(source, listing)
     if "model" not in request.options:
@@ -396,6 +396,16 @@ def check_gpus(hosts: list[dict[str, Any]]) -> None:
                 f"gpus={host.get('gpus', 0)} of {host['name']}: {hosts[0]['name']} has {usual}, but all workers of a run need the same "
                 "number; set the smallest number for all, or leave hosts out (-e workers=N takes the first N)"
             )
+
+
+def check_model(config: Config, listing: Listing) -> None:
+    """Refuse to train a registered model, which takes images, on columns."""
+    if listing.table is not None and config.model["name"] != own.NAME:
+        inputs = ", ".join(map(str, listing.table.spec.parts["x"][:5]))
+        raise ConfigError(
+            f"model {config.model['name']} takes images with classes, and {listing.name} has columns ({printable(inputs, 200)}). "
+            "Fix: your own model, -e model=FILE.py:FUNCTION"
+        )
 
 
 def check_scaling(config: Config, workers: int, existing: Path | None) -> None:

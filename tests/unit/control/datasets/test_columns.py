@@ -3,14 +3,18 @@
 import json
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 
-from control.datasets import columns, own, publish, tables
+from control import text as texts
+from control.datasets import columns, own, publish
 from control.datasets.sources import detect, open_source
+from control.report import trained
 from control.runs import plan
 from tests.unit.samples import ROOT, flip_a_bit
+from trainer import config as configs
 from trainer.data import manifest
 from trainer.data.columns import open_columns
 from trainer.errors import LockstepError
@@ -282,6 +286,7 @@ from trainer import worker
 worker.quiet_tensorflow()
 import numpy as np
 from control.datasets import columns, own
+from trainer.data.spec import Leaf, Spec
 from trainer.errors import LockstepError
 columns.KEPT = Path("columns")
 HEAD = '''import numpy as np, tensorflow as tf, keras
@@ -538,7 +543,7 @@ def request_of(file, tmp_path, monkeypatch):
 
 def test_the_plan_of_columns(file, request_of, monkeypatch):
     monkeypatch.setattr(plan.models, "section_of", lambda section: section)
-    made = table(file)
+    table(file)
     request = request_of(dataset="trips.csv", model="mine.py:build", set="data.target=tips,data.features=[miles,company]")
     planned = plan.make(request)
     spec = planned["dataset"]["spec"]
@@ -546,19 +551,46 @@ def test_the_plan_of_columns(file, request_of, monkeypatch):
     assert planned["parameters"]["total"] == 3
     assert planned["config"]["data"]["features"] == ["miles", "company"]
     assert planned["counts"]["train_images"] + planned["counts"]["validation_images"] + planned["dataset"]["test"] == 100
-    from control import text
-
     config = {**planned, "hosts": [{"name": "pi1", "address": "10.0.0.1", "port": 1}]}
-    lines = text.plan(config, "runs").splitlines()
+    lines = texts.plan(config, "runs").splitlines()
     assert any(line.split(None, 1) == ["inputs", "x.miles float32, x.company string"] for line in lines)
     assert any(line.split(None, 1) == ["outputs", "y int64"] for line in lines)
-    assert "training, 16 validation" in text.plan(config, "runs") or "examples" in text.plan(config, "runs")
+    assert "test examples" in "\n".join(lines)
     assert "images" not in "\n".join(lines)
-    assert made
+    assert planned["needs"]["disk_mb"] >= plan.LOGS_MB
 
 
 def test_columns_need_a_model(file, request_of):
     table(file)
     request = request_of(dataset="trips.csv", set="data.target=tips")
-    assert refused(plan.make, request) == "dataset=trips.csv: columns need a model: -e model=FILE.py:FUNCTION"
-    assert tables.HELD_OUT == 5
+    assert refused(plan.make, request) == (
+        "model lecture_cnn takes images with classes, and trips has columns (x.miles float32, x.company string, x.card bool, x.when "
+        "int64). Fix: your own model, -e model=FILE.py:FUNCTION"
+    )
+
+
+@pytest.mark.parametrize("features", [[], ["a", "a"]])
+def test_features_are_named_once(features):
+    assert "data.features" in refused(configs.build, {"data": {"features": features}})
+
+
+def test_a_batch_for_validation_of_long_sequences_is_compared_whole(file):
+    body = (
+        "if split == 'train': return np.zeros((3, 2000)), np.zeros(3)\nx = np.array([np.zeros(5000), np.zeros(1)], object)\n"
+        "x[0][2500] = split == 'test'\nreturn x, np.zeros(2)"
+    )
+    body = body.replace("np.zeros((3, 2000))", "np.array([np.zeros(1), np.zeros(2), np.zeros(3)], object)")
+    assert source(file, body).scan().held_out == 2
+    assert "validation and test have the same examples" in refused(source(file, body.replace("split == 'test'", "0")).scan)
+
+
+def test_a_report_of_columns_names_the_examples(monkeypatch):
+    spec = {
+        "structure": [0, 1],
+        "leaves": [{"name": "x", "dtype": "float32", "shape": [4]}, {"name": "y", "dtype": "float32", "shape": []}],
+    }
+    dataset = {"name": "trips", "classes": [], "spec": spec, "test": 10, "digest": "d" * 64}
+    run = types.SimpleNamespace(cluster={"dataset": dataset, "counts": {"train_images": 30, "validation_images": 5}})
+    assert trained._data(run).startswith(
+        "The dataset `trips` has examples of `x float32 [4]` and `y float32`: 30 examples were used for training, 5 for validation"
+    )
