@@ -10,6 +10,7 @@ from trainer.commands import DATA, PATH, TEXT, CommandLine, integers, published
 from trainer.errors import DONE
 
 FLAG = {"action": "store_true"}
+COLUMNS: tuple[tuple[str, dict[str, object]], ...] = (("--target", {}), ("--feature", {"action": "append"}))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     line = CommandLine("control", __doc__)
     line.add("plan", plan)
     line.add("parameters", parameters)
-    line.add("publish", publish, ("--source", TEXT), ("--path", {}), ("--packs", PATH), ("--allow-bad-images", FLAG))
+    line.add("publish", publish, ("--source", TEXT), ("--path", {}), ("--packs", PATH), ("--allow-bad-images", FLAG), *COLUMNS)
     line.add("convert", convert, ("--source", TEXT), ("--path", PATH), ("--out", PATH), ("--digest", {}), ("--check", FLAG))
     line.add("batch", batch, ("--config", PATH), *DATA, ("--out", PATH), *integers(("--images", "--number"), required=True))
     line.add("index-records", index_records, ("--folder", PATH), ("--out", PATH))
@@ -55,11 +56,12 @@ def publish(arguments: argparse.Namespace) -> int:
     from control.datasets.sources import open_source
 
     def progress(checked: int, total: int) -> None:
-        print(f"checked {checked:,} of {total:,} images", flush=True)
+        print(f"checked {checked:,} of {total:,} {'images' if images else 'examples'}", flush=True)
 
-    source = open_source(arguments.source, arguments.path)
+    source = open_source(arguments.source, arguments.path, arguments.target, arguments.feature)
+    images = source.scan().table is None
     manifest = publishing.publish(source, arguments.packs, arguments.allow_bad_images, progress)
-    print(json.dumps({**publishing.record_of(manifest), "bytes": sum(manifest.shards)}))
+    print(json.dumps({**publishing.record_of(manifest), "bytes": publishing.bytes_of(manifest, arguments.packs)}))
     return DONE
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from control.runs import course, outcome
 from control.runs.outcome import Verdict
+from trainer.data.spec import Spec
 from trainer.monitor import Monitor, monitor
 from trainer.records import VALIDATION, metric_values
 from trainer.terminal import printable
@@ -16,6 +17,7 @@ MOST_COLUMNS = 8
 """Metrics in a table."""
 
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+SHOWN_COLUMNS = 12
 NATIVE = ("SIGSEGV", "SIGILL")
 
 
@@ -63,15 +65,18 @@ def plan(plan: dict[str, Any], runs: str, warnings: Sequence[str] = ()) -> str:
     chosen = "; ports chosen free for this launch" if any(host.get("port_chosen") for host in plan["hosts"]) else ""
     size = "x".join(str(side) for side in config["data"]["image_size"])
     digest = dataset["digest"][:16] if dataset["digest"] else "to be published now"
-    images = f"{counts['train_images']:,} training, {counts['validation_images']:,} validation, {dataset['test']:,} test images"
+    columns, noun = "spec" in dataset, "examples" if "spec" in dataset else "images"
+    examples = f"{counts['train_images']:,} training, {counts['validation_images']:,} validation, {dataset['test']:,} test {noun}"
+    classes = "" if columns and not dataset["classes"] else f"{len(dataset['classes'])} classes, "
     pairs = [
         ("run", f"{plan['run']} ({'continues' if plan['resume'] else 'new'}, configuration {plan['config_name']})"),
         ("hosts", f"{len(plan['hosts'])} (rank host address): {hosts}{chosen}"),
-        ("model", f"{model_name(config['model'])}, {plan['parameters']['total']:,} parameters, input {size}"),
-        ("dataset", f"{_source(config['data'], dataset)} ({digest}): {len(dataset['classes'])} classes, {images}"),
+        ("model", f"{model_name(config['model'])}, {plan['parameters']['total']:,} parameters{'' if columns else f', input {size}'}"),
+        ("dataset", f"{_source(config['data'], dataset)} ({digest}): {classes}{examples}"),
+        *(_columns(dataset["spec"]) if columns else []),
         (
             "global batch",
-            f"{counts['global_batch']} images per step on {count(counts['workers'], 'worker')}"
+            f"{counts['global_batch']} {noun} per step on {count(counts['workers'], 'worker')}"
             f"{plan.get('divided') or _sizes(config.get('train', {}).get('batch_sizes'))}",
         ),
         *([("gradients", plan["gradients"])] if plan.get("gradients") else []),
@@ -93,8 +98,19 @@ def plan(plan: dict[str, Any], runs: str, warnings: Sequence[str] = ()) -> str:
 
 
 def _source(data: dict[str, Any], dataset: dict[str, Any]) -> str:
-    """Name of a dataset, and of the function that returns its images."""
-    return f"{dataset['name']}, images from {data['path'].rpartition('/')[2]}" if data.get("source") == "own" else str(dataset["name"])
+    """Name of a dataset, and of the function that returns its images or columns."""
+    what = "columns" if "spec" in dataset else "images"
+    return f"{dataset['name']}, {what} from {data['path'].rpartition('/')[2]}" if data.get("source") == "own" else str(dataset["name"])
+
+
+def _columns(spec: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a model gets and predicts: name, type and shape of each array."""
+    shown = []
+    for part, leaves in Spec.from_json(spec).parts.items():
+        more = [f"{len(leaves) - SHOWN_COLUMNS:,} more"] if len(leaves) > SHOWN_COLUMNS else []
+        texts = [printable(str(leaf)) for leaf in leaves[:SHOWN_COLUMNS]]
+        shown.append(({"x": "inputs", "y": "outputs", "sample_weight": "weights"}[part], ", ".join([*texts, *more])))
+    return shown
 
 
 def results_mb(needs: dict[str, float]) -> float:

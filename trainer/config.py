@@ -26,12 +26,16 @@ SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 @dataclass(frozen=True)
 class Data:
-    """Where images come from and how they are fitted to size."""
+    """Where images or columns come from, and how images are fitted to size."""
 
     source: str = "fashion_mnist"
-    """A registered source: `folder`, `idx`, `tfrecords`, `own` or `fashion_mnist`."""
+    """A registered source: `folder`, `idx`, `tfrecords`, `columns`, `own` or `fashion_mnist`."""
     path: str | None = None
     """Folder or file of the source; `fashion_mnist` needs none."""
+    target: str | None = None
+    """Columns: name of the column that a model learns to predict."""
+    features: tuple[str, ...] | None = None
+    """Columns: names of the columns that a model gets; default: all except `target`."""
     image_size: tuple[int, ...] = (32, 32, 3)
     """Height, width (pixels) and channels (1 or 3) of a model's input."""
     validation_split: float = 0.2
@@ -398,6 +402,9 @@ def check(config: Config) -> None:
     _rule(decayed, "optimizer.weight_decay", config.optimizer.weight_decay, "above 0 for adamw (0.004 is usual); without decay it is adam")
     _rule(isinstance(config.model.get("name"), str), "model.name", config.model.get("name"), "the name of a model")
     _rule(len(size) == 3 and min(size) > 0 and size[2] in (1, 3), "data.image_size", list(size), "[height, width, 1 or 3]")
+    features = config.data.features
+    fits = features is None or (len(features) > 0 and len(set(features)) == len(features))
+    _rule(fits, "data.features", features, "null, or names of columns, each once")
     fits = limit is None or (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1)
     _rule(fits, "data.limit_train", limit, "a fraction up to 1.0 or a count from 1")
     fits = sizes in (None, "auto") if isinstance(sizes, str | None) else len(sizes) > 0 and min(sizes) >= 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import nearest
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, LockstepError
 
 LARGEST = 2**20
 
@@ -89,7 +89,7 @@ def explaining_errors(variable: str, function: Function) -> Iterator[None]:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
-    except ConfigError:
+    except LockstepError:
         raise
     except Exception as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == function.file]

@@ -1,3 +1,3 @@
 """Datasets: sources, publishing, conversion."""
 
-from control.datasets import fashion_mnist, folder, idx, own, tfrecords  # noqa: F401 - sources register themselves
+from control.datasets import fashion_mnist, folder, idx, own, tables, tfrecords  # noqa: F401 - sources register themselves

@@ -97,7 +97,7 @@ class Writer:
         if "values" in files:
             files["values"].append(elements)
             return
-        encoded = [text.encode() if isinstance(text, str) else bytes(text) for text in elements]
+        encoded = [text.encode(errors="replace") if isinstance(text, str) else bytes(text) for text in elements]
         ends = self._bytes[number] + np.cumsum([len(text) for text in encoded], dtype=np.int64)
         self._bytes[number] += sum(map(len, encoded))
         files["ends"].append(ends)
@@ -108,6 +108,10 @@ class Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Complete the files."""
+        self.close()
+
+    def close(self) -> None:
         """Complete the files."""
         for file in [*([self._rows] if self._rows else []), *(file for files in self._files.values() for file in files.values())]:
             file.close()

@@ -1,25 +1,29 @@
-"""Source `own`: images from a function in the user's own file.
+"""Source `own`: images or columns from a function in the user's own file.
 
 `FILE.py:FUNCTION` is called with `"train"`, then `"test"`, and returns pairs of an image and its class. An image is the path of a
-file, its bytes, or a uint8 array `[height, width]` or `[height, width, 1 or 3]`; a class is a name or a whole number. The result is
-kept until the file changes.
+file, its bytes, or a uint8 array `[height, width]` or `[height, width, 1 or 3]`; a class is a name or a whole number. If its first
+result is no such pair, it gives columns: what Keras' `fit` takes, also for `"validation"`. The result is kept until the file changes.
 """
 
 import hashlib
 import io
+import itertools
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from control.datasets import columns, examples
+from control.datasets.examples import HOW as HOW_COLUMNS
+from control.datasets.examples import Checked, declared_shapes, shown, with_target
 from control.datasets.sources import Listing, check_classes, source
 from trainer import own
 from trainer.data.manifest import SPLITS
-from trainer.errors import DatasetError
+from trainer.errors import ConfigError, DatasetError
 from trainer.files import read_json, sync, write_json
 
 KEPT = Path(".lockstep/sources/own")
@@ -27,24 +31,29 @@ HOW = "a function gives pairs (image, class): a path, bytes, or a uint8 array [h
 END = object()
 
 
-@source("own", "FILE.py:FUNCTION")
+@source("own", "FILE.py:FUNCTION", columns=True)
 class Own:
-    """The images that a function returned."""
+    """The images, or columns, that a function returned."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, target: str | None = None, features: Sequence[str] | None = None):
         self._function = own.find("dataset", path)
+        self._target, self._features = target, features
         # A copy of the file beside other images is another dataset.
         given = (self._function.path, self._function.name, self._function.source)
         self._digest = hashlib.sha256("\0".join(map(str, given)).encode()).hexdigest()
         self._kept = KEPT.resolve() / self._digest[:16]
+        self._columns = columns.kept_at("own", self._digest, target, features)
 
     def scan(self) -> Listing:
         """Run the function once, and list its result."""
-        if not (self._kept / "index.json").is_file():
+        if not columns.is_kept(self._columns) and not (self._kept / "index.json").is_file():
             self._run()
+        if columns.is_kept(self._columns):
+            return columns.listing(self._columns, Path(self._function.file).stem, self._columns.name)
+        self._refuse_names()
         index = read_json(self._kept / "index.json")
         self._records = index["records"]
-        classes = _in_order({record[0] for split in SPLITS for record in self._records[split]})
+        classes = columns.in_order({record[0] for split in SPLITS for record in self._records[split]})
         labels = {split: [classes.index(record[0]) for record in self._records[split]] for split in SPLITS}
         files = {split: [f"{split}/{record[0]}/{number:07d}" for number, record in enumerate(self._records[split])] for split in SPLITS}
         check_classes(f"dataset={self._function.called}", labels, classes)
@@ -58,14 +67,66 @@ class Own:
             return stream.read(last - first)
 
     def _run(self) -> None:
+        function = own.load("dataset", self._function)
+        with own.explaining_errors("dataset", self._function):
+            result = function("train")
+        first, result = _first(result, self._next)
+        if first is END or _is_image_pair(first):
+            self._keep_images(function, result)
+        else:
+            self._keep_columns(function, result)
+
+    def _refuse_names(self) -> None:
+        for key, value in (("target", self._target), ("features", self._features)):
+            if value is not None:
+                raise DatasetError(f"data.{key}={value}: dataset={self._function.called} has images with classes; leave data.{key} out")
+
+    def _keep_columns(self, function: Callable[..., Any], train: Any) -> None:
+        checked, called = Checked(f"dataset={self._function.called}"), f"dataset={self._function.called}"
+
+        def batches() -> Iterator[columns.Batch]:
+            for split in ("train", "validation", "test"):
+                result = train if split == "train" else self._call(function, split)
+                if result is None and split != "validation":
+                    raise DatasetError(f'{called}: it returned None for "{split}"; {HOW_COLUMNS}')
+                if result is None:
+                    continue
+                checked.shapes |= declared_shapes(result, f"{called}: {split}")
+                for where, nest in self._each(examples.batches(result, called, split)):
+                    yield split, where, with_target(nest, self._target, self._features, called)
+
+        columns.keep(self._columns, checked, batches(), self._named_classes(function))
+
+    def _call(self, function: Callable[..., Any], split: str) -> Any:
+        """The function's result; None if it has no validation split of its own: it may say so with a KeyError."""
+        try:
+            with own.explaining_errors("dataset", self._function):
+                return function(split)
+        except ConfigError as error:
+            if split == "validation" and isinstance(error.__cause__, KeyError) and error.__cause__.args == (split,):
+                return None
+            raise
+
+    def _named_classes(self, function: Callable[..., Any]) -> list[str] | None:
+        """The function's attribute `classes`: names for the numbers that `y` has."""
+        names = getattr(function, "classes", None)
+        if names is None:
+            return None
+        if not isinstance(names, list | tuple) or len(names) < 2 or not all(isinstance(name, str) for name in names):
+            raise DatasetError(
+                f"dataset={self._function.called}: its attribute classes is {shown(names)}; it must be a list of at least two names"
+            )
+        return list(names)
+
+    def _keep_images(self, function: Callable[..., Any], train: Any) -> None:
         KEPT.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=KEPT, prefix=".part-", ignore_cleanup_errors=True) as folder:
             part = Path(folder)
             records: dict[str, list[tuple[str, int, int]]] = {split: [] for split in SPLITS}
-            function = own.load("dataset", self._function)
             with (part / "images").open("wb") as stream:
                 for split in SPLITS:
-                    for name, data in self._pairs(function, split):
+                    result = train if split == "train" else self._call(function, split)
+                    for name, data in self._pairs(result, split):
                         records[split].append((name, stream.tell(), stream.tell() + len(data)))
                         stream.write(data)
             sync(part / "images")
@@ -73,30 +134,54 @@ class Own:
             shutil.rmtree(self._kept, ignore_errors=True)
             part.rename(self._kept)
 
-    def _pairs(self, function: Callable[..., Any], split: str) -> Iterator[tuple[str, bytes]]:
+    def _pairs(self, result: Any, split: str) -> Iterator[tuple[str, bytes]]:
         called = f"dataset={self._function.called}"
-        for number, pair in enumerate(self._results(function, split)):
+        for number, pair in enumerate(self._each(result)):
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise DatasetError(f"{called}: number {number} of {split} is {_shown(pair)}; {HOW}")
             image, label = pair
             yield _class(label, f"{called}: the class of number {number} of {split}"), _bytes(image, f"{called}: image {number} of {split}")
 
-    def _results(self, function: Callable[..., Any], split: str) -> Iterator[Any]:
+    def _each(self, result: Any) -> Iterator[Any]:
         """The function's results, one at a time: all of them may not fit into memory."""
         with own.explaining_errors("dataset", self._function):
-            iterator = iter(function(split))
-        while True:
-            with own.explaining_errors("dataset", self._function):
-                pair = next(iterator, END)
-            if pair is END:
-                return
-            yield pair
+            iterator = iter(result)
+        while (item := self._next(iterator)) is not END:
+            yield item
+
+    def _next(self, iterator: Iterator[Any]) -> Any:
+        with own.explaining_errors("dataset", self._function):
+            return next(iterator, END)
 
 
-def _in_order(classes: set[str]) -> list[str]:
-    """Names alphabetically; numbers, if all are, by value."""
-    numbers = all(name.isdecimal() for name in classes)
-    return sorted(classes, key=lambda name: (int(name), name) if numbers else (0, name))
+def _first(result: Any, take: Callable[[Iterator[Any]], Any]) -> tuple[Any, Any]:
+    """The first item of a result, END if it has none, and the result as if nobody had looked."""
+    if isinstance(result, list | tuple):
+        return (result[0] if result else END), result
+    if hasattr(result, "as_numpy_iterator"):
+        return take(result.as_numpy_iterator()), result
+    if not hasattr(result, "__next__"):
+        return None, result
+    first = take(result)
+    return first, result if first is END else itertools.chain([first], result)
+
+
+def _is_image_pair(item: Any) -> bool:
+    """Whether an item is meant as one image and its class, not as a batch of examples."""
+    if not isinstance(item, tuple) or len(item) < 2:
+        return False
+    image, label = item[:2]
+    if isinstance(image, bytes | str | Path):
+        return True
+    shape = tuple(getattr(image, "shape", ()))
+    if getattr(image, "dtype", None) == np.uint8 and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3))):
+        # A batch has as many labels as images.
+        return _is_scalar(label) or len(label) != shape[0]
+    return len(shape) in (2, 3) and label is not None and _is_scalar(label)
+
+
+def _is_scalar(value: Any) -> bool:
+    return not isinstance(value, list | tuple | dict) and getattr(value, "shape", ()) == ()
 
 
 def _class(label: Any, where: str) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
+import json
 import os
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from control.datasets import columns
 from control.datasets.sources import Listing, Source
 from trainer.data import manifest
 from trainer.data.images import decode
@@ -98,12 +100,19 @@ def publish(source: Source, packs: Path, allow_bad: bool, progress: Progress) ->
 
 def record_of(packed: Manifest) -> dict[str, Any]:
     """The record of a dataset that `published` returns."""
-    counts = {split: len(packed.records(split).files) for split in SPLITS}
+    counts = {split: packed.count(split) for split in SPLITS}
     return {"digest": packed.digest, "manifest": packed.sha256, **counts, "held_out": packed.held_out, "excluded": packed.excluded}
+
+
+def bytes_of(packed: Manifest, packs: Path) -> int:
+    """Bytes of a dataset's examples."""
+    folder = place_of(packs, packed.sha256).folder
+    return sum(packed.shards) if packed.table is None else sum((folder / name).stat().st_size for name in packed.sums)
 
 
 def _index(listing: Listing, packs: Path, allow_bad: bool) -> Path:
     reading = f"{READING}\0{listing.shape}\0{chr(0).join(listing.classes)}"
+    reading += f"\0{listing.table}" if listing.table is not None else ""
     key = hashlib.sha256(f"{listing.name}\0{listing.fingerprint}\0{allow_bad}\0{reading}".encode()).hexdigest()
     return packs / "index" / f"{key[:16]}.json"
 
@@ -113,19 +122,44 @@ def _pack(source: Source, listing: Listing, packs: Path, allow_bad: bool, progre
     remove_stale(packs)
     with tempfile.TemporaryDirectory(dir=packs, prefix=".part-", ignore_cleanup_errors=True) as folder:
         part = Path(folder)
-        writer = _Writer(part, listing)
-        for done, (split, number, record) in enumerate(_checked(source, listing), 1):
-            writer.add(split, number, record)
-            if done % CHUNK == 0:
-                progress(done, writer.total)
-        progress(writer.total, writer.total)
-        result = writer.finish(allow_bad)
+        result = _pack_images(source, listing, part, allow_bad, progress) if listing.table is None else _pack_table(listing, part, progress)
         part.chmod(FOLDER)
         dataset = place_of(packs, result.sha256)
         if damaged_files(dataset):
             shutil.rmtree(dataset.folder, ignore_errors=True)
             part.rename(dataset.folder)
         return result
+
+
+def _pack_images(source: Source, listing: Listing, part: Path, allow_bad: bool, progress: Progress) -> Manifest:
+    writer = _Writer(part, listing)
+    for done, (split, number, record) in enumerate(_checked(source, listing), 1):
+        writer.add(split, number, record)
+        if done % CHUNK == 0:
+            progress(done, writer.total)
+    progress(writer.total, writer.total)
+    return writer.finish(allow_bad)
+
+
+def _pack_table(listing: Listing, part: Path, progress: Progress) -> Manifest:
+    """Link a table's files, or copy them to another file system, and write its manifest."""
+    assert listing.table is not None
+    files = columns.kept_files(listing)
+    sizes, done, total = {name: path.stat().st_size for name, path in files.items()}, 0, sum(map(listing.count, SPLITS))
+    sums = {}
+    for name, path in files.items():
+        try:
+            os.link(path, part / name)
+        except OSError:
+            shutil.copyfile(path, part / name)
+            sync(part / name)
+        sums[name] = sha256_file(part / name)
+        done += sizes[name]
+        progress(total * done // sum(sizes.values()), total)
+    content = json.dumps([listing.table.to_json(), listing.classes, listing.held_out, sorted(sums.items())])
+    digest, empty = hashlib.sha256(content.encode()).hexdigest(), Records([], [], [])
+    packed = Manifest(digest, listing.classes, None, [], sums, empty, empty, manifest.SPLIT_SEED, [], listing.held_out, table=listing.table)
+    return manifest.save(packed, part)
 
 
 def remove_stale(packs: Path) -> None:

@@ -8,10 +8,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from trainer.config import nearest
-from trainer.data.manifest import SPLITS
+from trainer.data.manifest import SPLITS, Table
 from trainer.errors import DatasetError
 
 
@@ -35,45 +35,67 @@ class Listing:
     """How many images, the first of `train`, the dataset itself sets aside for validation; None: `data.validation_split` decides."""
     note: str = ""
     """A note for the user about its splits; empty for the usual ones."""
+    table: Table | None = None
+    """Of columns, which have neither `files` nor `labels`."""
+    folder: Path | None = None
+    """The files of a table's columns, ready to be published."""
+    warnings: list[str] = field(default_factory=list)
+
+    def count(self, split: str) -> int:
+        """Number of examples in `train` or `test`."""
+        if self.table is not None:
+            return self.table.train if split == "train" else self.table.test
+        return len(self.files[split])
 
 
 class Source(Protocol):
-    """Images that can be published."""
+    """Images, or columns, that can be published."""
 
     def scan(self) -> Listing:
         """List the records; DatasetError if they can't be used."""
 
     def read(self, split: str, index: int) -> bytes:
-        """Bytes of one record: an image file, or raw pixels."""
+        """Bytes of one record: an image file, or raw pixels. Never called if the listing has a table."""
 
 
-Factory = Callable[[Any], Source]
-_SOURCES: dict[str, tuple[Factory, str]] = {}
+Factory = Callable[..., Source]
+_SOURCES: dict[str, tuple[Factory, str, bool]] = {}
 
 
-def source(name: str, needs: str = "") -> Callable[[Factory], Factory]:
-    """Register a factory `path -> Source` under a name; `needs`: what the path must be, empty if the source also works without one."""
+def source(name: str, needs: str = "", columns: bool = False) -> Callable[[Factory], Factory]:
+    """Register a factory `path -> Source` under a name.
+
+    Args:
+        name: its name.
+        needs: what the path must be, empty if the source also works without one.
+        columns: whether it also takes `data.target` and `data.features`: `path, target, features -> Source`.
+    """
 
     def register(factory: Factory) -> Factory:
-        _SOURCES[name] = factory, needs
+        _SOURCES[name] = factory, needs, columns
         return factory
 
     return register
 
 
-def open_source(name: str, path: str | None) -> Source:
-    """The source of that name at that path; DatasetError if there is none, or if it needs a path."""
+def open_source(name: str, path: str | None, target: str | None = None, features: Sequence[str] | None = None) -> Source:
+    """The source of that name at that path; DatasetError if there is none, if it needs a path, or if it has no columns to name."""
     if name not in _SOURCES:
         raise DatasetError(f"data.source: {name} is unknown{nearest(name, _SOURCES)}; it must be one of: {', '.join(sorted(_SOURCES))}")
-    factory, needs = _SOURCES[name]
+    factory, needs, columns = _SOURCES[name]
     if path is None and needs:
         raise DatasetError(f"data.path: the source `{name}` needs {needs}")
+    if columns:
+        return factory(path, target, features)
+    for key, value in (("target", target), ("features", features)):
+        if value is not None:
+            raise DatasetError(f"data.{key}={value}: the source `{name}` has images with classes, no columns; leave data.{key} out")
     return factory(path)
 
 
 def detect(dataset: str) -> dict[str, str | None]:
     """`data.source` and `data.path` for the user's `dataset=`; DatasetError if it is neither a source's name nor an existing path."""
-    alone = sorted(name for name, (_, needs) in _SOURCES.items() if not needs)
+    alone = sorted(name for name, (_, needs, _) in _SOURCES.items() if not needs)
     if dataset in alone and not Path(dataset).exists():
         return {"source": dataset, "path": None}
     if ".py:" in dataset:
@@ -83,7 +105,7 @@ def detect(dataset: str) -> dict[str, str | None]:
     if not path.exists():
         raise DatasetError(
             f"dataset={dataset}: no such folder or file{nearest(dataset, alone)}; "
-            "give a folder with train/<class>/ and test/<class>/, MNIST-format files, TFRecords, FILE.py:FUNCTION, "
+            "give a folder with train/<class>/ and test/<class>/, MNIST-format files, TFRecords, CSV or Parquet files, FILE.py:FUNCTION, "
             f"or {'one of: ' if len(alone) > 1 else ''}{', '.join(alone)}"
         )
     return {"source": _kind(path), "path": str(path.resolve())}
@@ -93,7 +115,23 @@ def _kind(path: Path) -> str:
     names = [file.name for file in ([path] if path.is_file() else path.iterdir()) if file.is_file()]
     if any("idx" in name and "ubyte" in name for name in names):
         return "idx"
-    return "tfrecords" if any(".tfrecord" in name for name in names) else "folder"
+    if any(".tfrecord" in name for name in names):
+        return "tfrecords"
+    return "columns" if is_table(path) else "folder"
+
+
+TABLES = (".csv", ".tsv", ".parquet")
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file is a table, or a folder holds tables: in itself, or in its folders for training."""
+    if path.is_file():
+        return path.suffix.lower() in TABLES
+    inside = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
+    if any(entry.is_dir() for entry in inside):
+        train = [entry for entry in inside if entry.name.lower().startswith("train")]
+        inside = [file for entry in train for file in (entry.iterdir() if entry.is_dir() else [entry])]
+    return any(entry.is_file() and entry.suffix.lower() in TABLES for entry in inside)
 
 
 def folder_of(path: str) -> Path:

@@ -9,6 +9,7 @@ from control.report.blocks import Block, Command, File, Picture, Section, Table,
 from control.report.facts import Run
 from control.runs import cluster, step_profile, stragglers
 from control.text import count, listed
+from trainer.data.spec import Spec
 
 SHOWN_CLASSES = 20
 
@@ -32,7 +33,8 @@ def _model(run: Run) -> str:
     free = "all of them" if parameters["trainable"] == parameters["total"] else f"{parameters['trainable']:,} of them"
     size = "x".join(str(side) for side in run.config["data"]["image_size"])
     model = f"the model {code(run.model)} with {parameters['total']:,} parameters, {free} trainable"
-    return f"{code(run.name)} trained {model}, on images of {size}."
+    on = "columns" if "spec" in run.cluster["dataset"] else f"images of {size}"
+    return f"{code(run.name)} trained {model}, on {on}."
 
 
 def _data(run: Run) -> str:
@@ -40,9 +42,12 @@ def _data(run: Run) -> str:
     classes = dataset["classes"]
     more = len(classes) - SHOWN_CLASSES
     named = listed([*map(plain, classes[:SHOWN_CLASSES]), *([f"{more} more"] if more > 0 else [])])
+    columns, noun = "spec" in dataset, "examples" if "spec" in dataset else "images"
+    leaves = listed([code(str(leaf)) for leaf in Spec.from_json(dataset["spec"]).leaves[:SHOWN_CLASSES]]) if columns else ""
+    shown = f"{len(classes)} classes ({named})" if classes else f"examples of {leaves}"
     return (
-        f"The dataset {code(dataset['name'])} has {len(classes)} classes ({named}): "
-        f"{counts['train_images']:,} images were used for training, {counts['validation_images']:,} for validation, "
+        f"The dataset {code(dataset['name'])} has {shown}: "
+        f"{counts['train_images']:,} {noun} were used for training, {counts['validation_images']:,} for validation, "
         f"and {dataset['test']:,} are held out for testing (digest {code(dataset['digest'][:16])})."
     )
 

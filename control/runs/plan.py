@@ -15,17 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control.datasets import fashion_mnist, idx, publish
+from control.datasets import columns, fashion_mnist, idx, publish
 from control.datasets.sources import Listing, Source, detect, open_source
 from control.operator_variables import boolean, integer
 from control.runs import package, preset, run_results
 from trainer import config as configs
 from trainer import models, rundir, schedule
 from trainer.config import Config, nearest
+from trainer.data.manifest import SPLITS
 from trainer.errors import ConfigError, LockstepError, refusal
 from trainer.files import read_json, write_json
 from trainer.models import own
 from trainer.rundir import recorded
+from trainer.terminal import printable
 
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 DEFAULT = "lecture_cnn"
@@ -91,11 +93,13 @@ def make(request: Request) -> dict[str, Any]:
     hosts = choose_hosts(request, started)
     config = with_global_batch(with_batch_sizes(asked, hosts), len(hosts))
     listing = listing or open_dataset(config.data, request.write)[1]
+    check_model(config, listing)
     published = publish.published(listing, request.packs, config.data.allow_bad_images) or expected(listing)
     check_scaling(config, len(hosts), started)
     sizes = schedule.counts(config, len(hosts), published["train"], published["held_out"])
     schedule.check_sizes(sizes, len(hosts))
-    size, code = parameters(config, len(listing.classes), request), package.TRAINER.sha256()
+    dataset = describe(listing, published)
+    size, code = parameters(config, len(listing.classes), request, dataset.get("spec")), package.TRAINER.sha256()
     return {
         "run": name,
         "resume": started is not None,
@@ -107,14 +111,14 @@ def make(request: Request) -> dict[str, Any]:
         "hosts": [with_environment(host, config) for host in hosts],
         "counts": vars(sizes),
         "parameters": size,
-        "needs": needs(config, sum(len(files) for files in listing.files.values()), sizes.epochs, size, started is not None),
-        "dataset": describe(listing, published),
+        "needs": needs(config, sum(map(listing.count, SPLITS)), sizes.epochs, size, started is not None, columns.bytes_of(listing)),
+        "dataset": dataset,
         "code": code[:16],
         "code_sha256": code,
         "expected_digest": recorded(started).get("dataset", {}).get("digest"),
         "complete": complete(started, sizes),
         "changes": changes(started, asked, config, len(hosts)),
-        "warnings": [] if started else batch_warnings(asked, sizes, overrides(request.options)),
+        "warnings": [] if started else [*batch_warnings(asked, sizes, overrides(request.options)), *listing.warnings],
     }
 
 
@@ -126,6 +130,8 @@ def chosen(request: Request) -> tuple[preset.Choice, Listing]:
     given = overrides(request.options)
     data = configs.build(configs.override({}, {key: value for key, value in given.items() if key.partition(".")[0] == "data"})).data
     source, listing = open_dataset(data, request.write)
+    if listing.table is not None:
+        return preset.Choice(DEFAULT, {"train.steps_per_epoch": None}, ""), listing
     choice = preset.choose(source, listing)
     if "model" not in request.options:
         return choice, listing
@@ -152,16 +158,20 @@ def batch_warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any])
     return warnings
 
 
-def needs(config: Config, images: int, epochs: int, size: dict[str, int], resumes: bool = False) -> dict[str, float]:
+def needs(
+    config: Config, images: int, epochs: int, size: dict[str, int], resumes: bool = False, columns_bytes: int | None = None
+) -> dict[str, float]:
     """What a run takes on a host, MB: memory; disk for the cache of decoded images, training states and the first, or all, snapshots.
 
     `free_mb` must be free at the start: a resumed run already has most of its files. `snapshots` is a count, of `snapshot_mb` each.
+    Columns (`columns_bytes`, None for images) are copied whatever their size.
     """
     cache = images * math.prod(config.data.image_size) / 2**20
     snapshot = size["total"] * 4 / 2**20
     slots = configs.OPTIMIZERS[config.optimizer.name]
     states = snapshot * (1 + slots) * (config.checkpoint.keep + 1)
-    start = LOGS_MB + (cache if cache <= config.data.cache_limit_mb else 0) + states
+    copied = columns_bytes / 2**20 if columns_bytes is not None else cache if cache <= config.data.cache_limit_mb else 0
+    start = LOGS_MB + copied + states
     kept = rundir.most_kept(config.checkpoint.snapshots, epochs)
     first = math.ceil(start + snapshot * min(kept, FIRST_EPOCHS))
     # Weights, optimizer arrays, gradients, the packed copy to send and the received one.
@@ -388,6 +398,16 @@ def check_gpus(hosts: list[dict[str, Any]]) -> None:
             )
 
 
+def check_model(config: Config, listing: Listing) -> None:
+    """Refuse to train a registered model, which takes images, on columns."""
+    if listing.table is not None and config.model["name"] != own.NAME:
+        inputs = ", ".join(map(str, listing.table.spec.parts["x"][:5]))
+        raise ConfigError(
+            f"model {config.model['name']} takes images with classes, and {listing.name} has columns ({printable(inputs, 200)}). "
+            "Fix: your own model, -e model=FILE.py:FUNCTION"
+        )
+
+
 def check_scaling(config: Config, workers: int, existing: Path | None) -> None:
     """Refuse to resume on another number of hosts if that would change the learning rate."""
     before = len(recorded(existing)["hosts"]) if recorded(existing) else workers
@@ -402,13 +422,13 @@ def open_dataset(data: configs.Data, may_fetch: bool) -> tuple[Source, Listing]:
     """The dataset, its names and labels; with `--check` the example data is not fetched, only expected."""
     if data.source == "fashion_mnist" and data.path is None and not may_fetch and not fashion_mnist.is_here():
         return idx.Idx("."), fashion_mnist.expected()
-    source = open_source(data.source, data.path)
+    source = open_source(data.source, data.path, data.target, data.features)
     return source, source.scan()
 
 
 def expected(listing: Listing) -> dict[str, Any]:
     """What `publish.published` will report of a dataset, if all of its images can be read."""
-    counts = {split: len(files) for split, files in listing.files.items()}
+    counts = {split: listing.count(split) for split in SPLITS}
     return {"digest": None, "manifest": None, **counts, "held_out": listing.held_out, "excluded": []}
 
 
@@ -424,6 +444,7 @@ def describe(listing: Listing, published: dict[str, Any]) -> dict[str, Any]:
         "digest": published["digest"],
         "manifest": published["manifest"],
         "note": listing.note,
+        **({"spec": listing.table.spec.to_json()} if listing.table is not None else {}),
     }
 
 

@@ -8,7 +8,6 @@ control node, and each file against the manifest's digest while it is copied to 
 """
 
 import hashlib
-import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -124,17 +123,22 @@ class _Strings:
     def __init__(self, files: dict[str, Path], elements: int | None):
         self._path = files["ends"]
         self._text = _map(files["text"], np.dtype("u1"))
+        self._view = self._text.data
         self._ends = _map(files["ends"], np.dtype("<i8"), None if elements is None else elements + 1)
 
     def __len__(self) -> int:
         return max(0, len(self._ends) - 1)
 
-    def take(self, first: int, last: int) -> np.ndarray:
-        """Strings `[last - first]`, as bytes."""
-        ends = self._ends[first : last + 1].tolist()
-        strings = np.empty(max(0, last - first), object)
-        strings[:] = [self._text[start:end].tobytes() for start, end in itertools.pairwise(ends)]
+    def at(self, elements: np.ndarray) -> np.ndarray:
+        """Strings `[len(elements)]`, as bytes."""
+        starts, ends = self._ends[elements].tolist(), self._ends[elements + 1].tolist()
+        strings = np.empty(len(elements), object)
+        strings[:] = [bytes(self._view[start:end]) for start, end in zip(starts, ends, strict=True)]
         return strings
+
+    def take(self, first: int, last: int) -> np.ndarray:
+        """Strings `[last - first]`."""
+        return self.at(np.arange(first, last))
 
     def check(self) -> None:
         _check_offsets(self._path, self._ends, len(self._text))
@@ -166,10 +170,8 @@ class _Text:
         self._strings = _Strings(files, count * self._each)
 
     def gather(self, indices: np.ndarray) -> np.ndarray:
-        gathered = np.empty((len(indices), self._each), object)
-        for place, index in enumerate(indices.tolist()):
-            gathered[place] = self._strings.take(index * self._each, (index + 1) * self._each)
-        return gathered.reshape(len(indices), *self._shape)
+        elements = np.asarray(indices)[:, None] * self._each + np.arange(self._each)
+        return self._strings.at(elements.ravel()).reshape(len(indices), *self._shape)
 
     def check(self) -> None:
         self._strings.check()

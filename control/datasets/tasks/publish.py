@@ -48,6 +48,8 @@ class Publish(Task):
         argv = ["publish", "--source", data["source"], "--packs", str(packs)]
         argv += ["--path", data["path"]] if data["path"] else []
         argv += ["--allow-bad-images"] if data["allow_bad_images"] else []
+        argv += [f"--target={data['target']}"] if data.get("target") is not None else []
+        argv += [f"--feature={feature}" for feature in data.get("features") or ()]
         return trainer_process.run(argv, "publishing the dataset")
 
 

@@ -397,7 +397,7 @@ def test_detect_makes_paths_absolute(make_folder, monkeypatch):
 
 def test_unknown_source_lists_the_known_ones():
     assert refusal(open_source, "foldr", None) == (
-        "data.source: foldr is unknown (did you mean folder?); it must be one of: fashion_mnist, folder, idx, own, tfrecords"
+        "data.source: foldr is unknown (did you mean folder?); it must be one of: columns, fashion_mnist, folder, idx, own, tfrecords"
     )
 
 
@@ -405,7 +405,7 @@ def test_unknown_source_lists_the_known_ones():
 def test_a_missing_dataset_offers_only_names_that_work(dataset, hint):
     assert refusal(detect, dataset) == (
         f"dataset={dataset}: no such folder or file{hint}; give a folder with train/<class>/ and "
-        "test/<class>/, MNIST-format files, TFRecords, FILE.py:FUNCTION, or fashion_mnist"
+        "test/<class>/, MNIST-format files, TFRecords, CSV or Parquet files, FILE.py:FUNCTION, or fashion_mnist"
     )
 
 
@@ -416,6 +416,7 @@ def test_a_missing_dataset_offers_only_names_that_work(dataset, hint):
         ("idx", "a folder with train-images-idx3-ubyte"),
         ("tfrecords", "a folder with TFRecord files named"),
         ("own", "FILE.py:FUNCTION"),
+        ("columns", "a CSV or Parquet file, or a folder with train*, test*"),
     ],
 )
 def test_a_source_that_needs_a_path_is_no_dataset_by_itself(name, needs, tmp_path, monkeypatch):

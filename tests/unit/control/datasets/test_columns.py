@@ -1,0 +1,596 @@
+"""Columns from a user's own function and from tables: what is taken, what is refused, and with which words."""
+
+import json
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from control import text as texts
+from control.datasets import columns, own, publish
+from control.datasets.sources import detect, open_source
+from control.report import trained
+from control.runs import plan
+from tests.unit.samples import ROOT, flip_a_bit
+from trainer import config as configs
+from trainer.data import manifest
+from trainer.data.columns import open_columns
+from trainer.errors import LockstepError
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(own, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(columns, "KEPT", tmp_path / "columns")
+    return tmp_path / "mine.py"
+
+
+def source(file, body, target=None, features=None, before=""):
+    """The source of a function `data(split)` with that body, in which `n` is 30 for train and 10 for test."""
+    lines = "\n    ".join(["n = {'train': 30, 'validation': 8, 'test': 10}[split]", *body.split("\n")])
+    file.write_text(f"import numpy as np\n{before}\ndef data(split):\n    {lines}\n")
+    return own.Own("mine.py:data", target, features)
+
+
+NO_VALIDATION = "if split == 'validation': return None\n"
+
+
+def leaves_of(source):
+    return [str(leaf) for leaf in source.scan().table.spec.leaves]
+
+
+def published(source, packs="packs"):
+    """Publish, and open as a node does: the manifest and the splits."""
+    made = publish.publish(source, columns.KEPT.parent / packs, False, lambda *_: None)
+    place = publish.place_of(columns.KEPT.parent / packs, made.sha256)
+    return open_columns(place, columns.KEPT.parent / "caches", lambda *_: None)
+
+
+def refused(work, *arguments):
+    with pytest.raises(LockstepError) as caught:
+        work(*arguments)
+    assert len(str(caught.value)) < 1500
+    assert not list(columns.KEPT.parent.glob("*/.part-*"))
+    return str(caught.value)
+
+
+def test_arrays_are_published_and_gathered(file):
+    made = source(file, NO_VALIDATION + "return np.arange(n * 4.0).reshape(n, 4), np.arange(n)")
+    listing = made.scan()
+    assert [str(leaf) for leaf in listing.table.spec.leaves] == ["x float32 [4]", "y int64"]
+    assert (listing.name, listing.classes, listing.count("train"), listing.count("test"), listing.held_out) == ("mine", [], 30, 10, None)
+    packed, splits = published(made)
+    x, y = splits["train"].gather(np.array([29, 0]))
+    assert (x.tolist(), y.tolist()) == ([[116, 117, 118, 119], [0, 1, 2, 3]], [29, 0])
+    assert sorted(packed.order.tolist()) == [*range(30)]
+    assert publish.record_of(packed) == {
+        "digest": packed.digest,
+        "manifest": packed.sha256,
+        "train": 30,
+        "test": 10,
+        "held_out": None,
+        "excluded": [],
+    }
+
+
+def test_the_same_examples_have_the_same_digest_wherever_they_come_from(file):
+    first, _ = published(source(file, NO_VALIDATION + "return np.ones((n, 2)), np.arange(n)"))
+    batches = NO_VALIDATION + "for k in range(0, n, 10): yield np.ones((10, 2), np.float32), np.arange(k, k + 10)"
+    second, _ = published(source(file, batches.replace("return None", "return")), "others")
+    third, _ = published(source(file, NO_VALIDATION + "return np.ones((n, 2)), np.arange(n)[::-1]"), "others")
+    # A generator function can't return None: it has an empty validation split instead.
+    assert (first.digest, first.sha256) == (second.digest, second.sha256)
+    assert first.digest != third.digest
+
+
+def test_a_split_for_validation_is_held_out(file):
+    made = source(file, "return {'a': np.full(n, n), 'b': {'c': np.ones((n, 2), bool)}}, np.full(n, n), np.ones(n)")
+    assert made.scan().note == "8 examples for validation are the dataset's own"
+    packed, splits = published(made)
+    assert (packed.count("train"), packed.held_out, len(splits["train"])) == (38, 8, 38)
+    x, y, weight = splits["train"].gather(packed.order[:8])
+    assert (set(y.tolist()), x["b"]["c"].shape, weight.dtype) == ({8}, (8, 2), np.float32)
+    assert set(splits["train"].gather(packed.order[8:])[1].tolist()) == {30}
+
+
+def test_strings_and_ragged_sequences(file):
+    body = (
+        NO_VALIDATION + "words = np.array([np.arange(k % 5) for k in range(n)], dtype=object)\n"
+        "return {'title': [f'ü{k}' for k in range(n)], 'words': words, 'tags': [['a'] * (k % 3) for k in range(n)]}, np.zeros(n)"
+    )
+    made = source(file, body)
+    assert [str(leaf) for leaf in made.scan().table.spec.leaves] == [
+        "x.title string",
+        "x.words int64 [?]",
+        "x.tags string [?]",
+        "y float32",
+    ]
+    x, _ = published(made)[1]["train"].gather(np.array([4, 1]))
+    assert x["title"].tolist() == ["ü4".encode(), "ü1".encode()]
+    assert x["words"].tolist() == [[0, 1, 2, 3], [0, 0, 0, 0]]
+    assert x["tags"].tolist() == [[b"a"], [b"a"]]
+
+
+def test_several_inputs_and_python_lists(file):
+    made = source(file, NO_VALIDATION + "return [np.zeros((n, 2)), np.ones((n, 3))], [k % 2 for k in range(n)]")
+    x, y = published(made)[1]["test"].gather(np.arange(2))
+    assert ([array.shape for array in x], y.tolist()) == ([(2, 2), (2, 3)], [0, 1])
+
+
+def test_a_y_of_strings_is_a_class(file):
+    made = source(file, NO_VALIDATION + "return np.arange(n), ['b10', 'a', 'b9'] * (n // 3) + ['a'] * (n % 3)")
+    assert made.scan().classes == ["a", "b10", "b9"]
+    packed, splits = published(made)
+    assert packed.classes == ["a", "b10", "b9"]
+    assert splits["train"].gather(np.arange(4))[1].tolist() == [1, 0, 2, 1]
+    assert splits["test"].gather(np.arange(10))[1].tolist() == [1, 0, 2] * 3 + [0]
+
+
+def test_a_function_names_the_classes_of_numbers(file):
+    made = source(file, NO_VALIDATION + "return np.arange(n), np.arange(n) % 2\n")
+    file.write_text(file.read_text() + "\ndata.classes = ['no', 'yes']\n")
+    made = own.Own("mine.py:data")
+    assert made.scan().classes == ["no", "yes"]
+    file.write_text(file.read_text().replace("% 2", "% 3"))
+    assert "y of train has 2; with 2 classes it runs from 0 to 1" in refused(own.Own("mine.py:data").scan)
+    file.write_text(file.read_text().replace("np.arange(n) % 3", "np.ones(n)"))
+    assert "it names classes, and y is y float32; it must be one whole number per example" in refused(own.Own("mine.py:data").scan)
+    file.write_text(file.read_text().replace("['no', 'yes']", "3"))
+    assert "its attribute classes is 3; it must be a list of at least two names" in refused(own.Own("mine.py:data").scan)
+
+
+def test_the_function_runs_once_until_the_file_changes(file):
+    made = source(file, NO_VALIDATION + "open('ran', 'a').write(split[0])\nreturn np.arange(n), np.arange(n)")
+    first = made.scan()
+    assert own.Own("mine.py:data").scan() == first
+    assert (file.parent / "ran").read_text() == "tt"
+    file.write_text(file.read_text() + "# changed\n")
+    assert own.Own("mine.py:data").scan().fingerprint != first.fingerprint
+    assert (file.parent / "ran").read_text() == "tttt"
+
+
+def test_batches_are_taken_one_at_a_time(file):
+    before = "import weakref\nlive = []\nclass Batch(np.ndarray):\n    pass\n"
+    body = (
+        "for k in range(n if split != 'validation' else 0):\n    x = np.zeros((5, 2)).view(Batch)\n"
+        "    live[:] = [one for one in live if one() is not None] + [weakref.ref(x)]\n    assert len(live) < 4\n    yield x, np.zeros(5)"
+    )
+    made = source(file, body, before=before)
+    assert made.scan().count("train") == 150
+
+
+def test_missing_values_of_x_are_counted(file):
+    body = "x = np.zeros((n, 3))\nx[3, 1] = np.nan\nx[:, 2] = np.inf\nreturn {'a': x, 'b': np.full(n, 1e300)}, np.zeros(n)"
+    (warning,) = source(file, NO_VALIDATION + body).scan().warnings
+    assert "that are missing (NaN) or infinite: x.a 42, x.b 40. The loss becomes NaN, too, unless" in warning
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return np.zeros((n, 3)), np.zeros(n - 1)", "the data of train: x has 30 examples and y has 29; each array has one entry per"),
+        ("return np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)", "the data of train is (array("),
+        ("return 3", "for train it returned 3; return or yield what Keras' fit takes"),
+        ("return None", 'it returned None for "train"; return or yield what'),
+        ("return np.zeros((0, 2)), np.zeros(0)", "train is empty; it needs at least one example"),
+        ("return np.zeros(n if split == 'train' else 0)", "test is empty; it needs at least one example"),
+        ("for k in range(3): yield np.zeros(5), np.zeros(5 - k)", "batch 1 of train: x has 5 examples and y has 4"),
+        ("for k in range(3): yield (np.zeros(5),) + (np.zeros(5),) * (k != 1)", "batch 1 of train has another structure than the first"),
+        (
+            "for k in range(3): yield {'ab'[k > 1]: np.zeros(5)}",
+            "batch 2 of train has another structure than the first batch: x.b; the first",
+        ),
+        ("for k in range(3): yield np.zeros((5, 2 + k))", "batch 1 of train: an example is x float32 [3], and x float32 [2] in the first"),
+        ("for k in range(3): yield np.zeros(5, 'i4' if k else 'i2')", "batch 1 of train: x is int32, and int16 in the first batch"),
+        ("for k in range(3): yield np.zeros(5), k / 2", "batch 0 of train: y is a single value, 0.0; the first dimension"),
+        ("yield np.zeros(5)\nraise OSError('gone')", "dataset=mine.py:data, line 6: OSError: gone"),
+        ("return np.array(['a', 3, 4], dtype=object)", "x mixes types: example 0 is 'a' (str), example 1 is 3 (int). Fix: all numbers"),
+        (
+            "return np.array(['a', None] * n, dtype=object)",
+            "x mixes types: example 0 is 'a' (str), example 1 is None (NoneType). Fix: fill in what",
+        ),
+        ("return [[1, 2], ['a']] * n", "x mixes types: "),
+        ("return [[[1], [2, 3]], [[1]]] * n", "x: an example is ragged in more than one dimension; pad all but the first"),
+        ("return [[[1]], [1]] * n", "x: its examples have 1 and 2 dimensions; they must have the same"),
+        ("return np.zeros(n, 'M8[s]')", "x has dates and times, which no model takes; make them numbers"),
+        ("return np.zeros(n, complex)", "x has values of type complex128, which no model takes"),
+        ("return np.zeros(n), np.r_[np.zeros(n - 1), np.nan]", "y of example 29 of train is NaN or infinite; no loss can be computed"),
+        ("return np.zeros(n), np.zeros(n), np.full(n, np.inf)", "sample_weight of example 0 of train is NaN or infinite"),
+        ("return np.zeros(n), np.array([['a', 'b']] * n)", "y has strings, and a loss takes numbers"),
+        (
+            "return np.zeros(n), np.array(['a', 'b', 'c'])[:2].repeat(n // 2) if split == 'train' else np.array(['c'] * n)",
+            "'c' is not in train",
+        ),
+        ("return {1: np.zeros(n)}", "the keys of x are [1]; they must be text"),
+        ("return {}", "the keys of x are none; they must be text"),
+        (
+            "return [np.zeros(3)] * 5000",
+            "x is a list of 5,000 arrays, each an input of its own; sequences of different lengths are np.array",
+        ),
+    ],
+)
+def test_what_cant_be_trained_with_is_refused_and_nothing_is_kept(body, message, file):
+    text = refused(source(file, ("" if "yield" in body else NO_VALIDATION) + body).scan)
+    assert text.startswith(("dataset=mine.py:data: ", "dataset=mine.py:data, line "))
+    assert message in text
+    assert not list(file.parent.glob("columns/*"))
+
+
+def test_validation_that_repeats_the_test_is_refused(file):
+    body = "n = 30 if split == 'train' else 10\nreturn np.arange(n), np.arange(n)"
+    assert "validation and test have the same examples" in refused(source(file, body).scan)
+
+
+def test_a_function_may_not_know_validation(file):
+    file.write_text(
+        "import numpy as np\ndef data(split):\n    n = {'train': 30, 'test': 10}[split]\n    return np.arange(n), np.arange(n)\n"
+    )
+    assert own.Own("mine.py:data").scan().held_out is None
+    file.write_text(
+        "import numpy as np\ndef data(split):\n    n = {'train': 30, 'tset': 10}[split]\n    return np.arange(n), np.arange(n)\n"
+    )
+    assert "line 3: KeyError: 'validation'" not in refused(own.Own("mine.py:data").scan)
+
+
+@pytest.mark.parametrize(("key", "given"), [("target", ("y", None)), ("features", (None, ["a"]))])
+def test_images_have_no_columns_to_name(key, given, file):
+    file.write_text("import numpy as np\ndef data(split):\n    return [(np.zeros((3, 3), np.uint8), k % 2) for k in range(4)]\n")
+    assert f"data.{key}={given[key == 'features']}: dataset=mine.py:data has images with classes" in refused(
+        own.Own("mine.py:data", *given).scan
+    )
+    assert f"data.{key}={given[key == 'features']}: the source `folder` has images" in refused(open_source, "folder", ".", *given)
+
+
+def test_a_target_divides_the_columns_of_a_dict(file):
+    body = NO_VALIDATION + "return {'fare': np.ones(n), 'miles': np.ones(n), 'tips': np.zeros(n)}"
+    spec = source(file, body, "tips").scan().table.spec
+    assert (spec.structure, spec.names) == ([{"fare": 0, "miles": 1}, 2], ("x.fare", "x.miles", "y"))
+    assert source(file, body, "tips", ["miles"]).scan().table.spec.names == ("x.miles", "y")
+    assert source(file, body, None, ["miles"]).scan().table.spec.names == ("x.miles",)
+    text = refused(source(file, body, "tip").scan)
+    assert text == "data.target=tip: dataset=mine.py:data has no such column (did you mean tips?); there are: fare, miles, tips"
+    assert "data.features=mile: dataset=mine.py:data has no such column (did you mean miles?)" in refused(
+        source(file, body, "tips", ["mile"]).scan
+    )
+    assert "there is no column besides data.target=tips" in refused(source(file, body, "tips", ["tips"]).scan)
+    assert "data.target and data.features name columns, and it gives" in refused(
+        source(file, NO_VALIDATION + "return np.ones(n)", "a").scan
+    )
+
+
+FRAME = """class Series:
+    def __init__(self, values): self.values = values
+    def to_numpy(self): return self.values
+class Frame:
+    iloc = None
+    def __init__(self, **columns): self.all, self.columns = columns, list(columns)
+    def __getitem__(self, name): return Series(self.all[name])
+"""
+
+
+def test_a_frame_is_a_dict_of_its_columns(file):
+    body = NO_VALIDATION + "return Frame(a=np.ones(n), b=np.array(['x'] * n, object)), Frame(y=np.zeros(n))['y']"
+    assert leaves_of(source(file, body, before=FRAME)) == ["x.a float32", "x.b string", "y float32"]
+    body = NO_VALIDATION + "return Frame(a=np.ones(n), b=np.array(['x', 'y'] * (n // 2), object))"
+    listing = source(file, body, "b", before=FRAME).scan()
+    assert (listing.table.spec.names, listing.classes) == (("x.a", "y"), ["x", "y"])
+
+
+OF_TENSORFLOW = """
+import json, sys
+from pathlib import Path
+from trainer import worker
+worker.quiet_tensorflow()
+import numpy as np
+from control.datasets import columns, own
+from trainer.data.spec import Leaf, Spec
+from trainer.errors import LockstepError
+columns.KEPT = Path("columns")
+HEAD = '''import numpy as np, tensorflow as tf, keras
+words = [np.arange(k % 4) for k in range(20)]
+ragged = tf.ragged.constant([list(w) for w in words], dtype='int32')
+class Ten(keras.utils.PyDataset):
+    says = 2
+    def __len__(self): return self.says
+    def __getitem__(self, k):
+        if k > 1: raise IndexError
+        return np.full((5, 2), k), np.full(5, k)
+class More(Ten):
+    says = 3
+def data(split):
+    if split == 'validation': return None
+    zeros = tf.data.Dataset.from_tensor_slices((np.zeros((20, 3)), np.arange(20)))
+    return '''
+CASES = {
+    "dataset": "zeros.batch(8)",
+    "infinite": "zeros.batch(8).repeat()",
+    "unbatched": "zeros",
+    "ragged": "tf.data.Dataset.from_tensor_slices(({'w': ragged}, np.arange(20))).batch(8)",
+    "padded": "tf.data.Dataset.from_generator(lambda: iter(words), output_signature=tf.TensorSpec([None], tf.int64)).padded_batch(8)",
+    "tensors": "({'a': tf.ones((20, 2)), 'w': ragged}, tf.constant(['a', 'b'] * 10))",
+    "strings": "tf.data.Dataset.from_tensor_slices(tf.constant(['a', 'b'])).batch(2)",
+    "images": "tf.data.Dataset.from_tensor_slices((np.zeros((20, 4, 4, 3), np.uint8), np.arange(20) % 2))",
+    "pydataset": "Ten()",
+    "pydataset ends early": "More()",
+    "sparse": "(tf.sparse.from_dense(tf.eye(4)),)",
+}
+results = {}
+for name, text in CASES.items():
+    Path("m.py").write_text(HEAD + text + "\\n")
+    try:
+        listing = own.Own("m.py:data").scan()
+        spec = [str(leaf) for leaf in listing.table.spec.leaves] if listing.table else len(listing.labels["train"])
+        results[name] = [spec, listing.count("train"), listing.classes]
+    except LockstepError as error:
+        results[name] = str(error)
+print(json.dumps(results))
+"""
+
+
+def test_what_tensorflow_and_keras_give(tmp_path):
+    process = [sys.executable, "-c", OF_TENSORFLOW]
+    done = subprocess.run(process, cwd=tmp_path, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT), "PATH": ""})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "dataset": [["x float32 [3]", "y int64"], 20, []],
+        "infinite": "dataset=m.py:data: the tf.data.Dataset of train is infinite; leave out repeat(): Lockstep repeats by itself",
+        "unbatched": "dataset=m.py:data: batch 0 of train: y is a single value, 0; the first dimension of an array is that of the "
+        "examples. Fix: yield batches (tf.data.Dataset: .batch(256))",
+        "ragged": [["x.w int32 [?]", "y int64"], 20, []],
+        "padded": [["x int64 [?]"], 20, []],
+        "tensors": [["x.a float32 [2]", "x.w int32 [?]", "y int32"], 20, ["a", "b"]],
+        "strings": [["x string"], 2, []],
+        "images": [20, 20, ["0", "1"]],
+        "pydataset": [["x int64 [2]", "y int64"], 10, []],
+        "pydataset ends early": "dataset=m.py:data: train: the PyDataset ended at batch 2; its __len__ says 3",
+        "sparse": "dataset=m.py:data: the data of train: x is a sparse tensor; make it dense (tf.sparse.to_dense), or ragged",
+    }
+
+
+CSV = "miles,company,card,tips,when\n" + "".join(f"{k / 2},C{k % 3},{k % 2 == 0},{k},1{k:02d}\n" for k in range(100))
+
+
+def table(file, text=CSV, target="tips", features=None, name="trips.csv"):
+    path = file.with_name(name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    made = detect(str(path))
+    assert made["source"] == "columns"
+    return open_source(made["source"], made["path"], target, features)
+
+
+def test_a_csv_file_is_divided_by_row(file):
+    made = table(file)
+    listing = made.scan()
+    assert [str(leaf) for leaf in listing.table.spec.leaves] == [
+        "x.miles float32",
+        "x.company string",
+        "x.card bool",
+        "x.when int64",
+        "y int64",
+    ]
+    assert (listing.name, listing.count("train") + listing.count("test")) == ("trips", 100)
+    assert 10 <= listing.count("test") <= 30
+    assert listing.note == "there are no files for testing, so 1 row in 5 is held out, drawn by its number"
+    _, splits = published(made)
+    rows = [splits[split].gather(np.arange(len(splits[split]))) for split in ("train", "test")]
+    assert sorted(y for _, targets in rows for y in targets.tolist()) == [*range(100)]
+    x, y = rows[0]
+    assert (x["miles"] * 2 == y).all()
+    assert x["company"].tolist() == [b"C%d" % (k % 3) for k in y]
+    assert (x["card"] == (y % 2 == 0)).all()
+    more = table(file, CSV + "1,C1,True,100,3\n").scan()
+    assert more.count("test") in (listing.count("test"), listing.count("test") + 1)
+
+
+def test_a_folder_of_tables_has_its_splits(file, tmp_path):
+    (tmp_path / "trips").mkdir()
+    for name, first in (("train-0.csv", 0), ("train-1.csv", 10), ("val.csv", 20), ("test.csv", 30)):
+        (tmp_path / "trips" / name).write_text("a;y\n" + "".join(f"{k};{k}\n" for k in range(first, first + 10)))
+    made = open_source("columns", str(tmp_path / "trips"), "y")
+    assert detect(str(tmp_path / "trips"))["source"] == "columns"
+    packed, splits = published(made)
+    assert (packed.held_out, len(splits["train"]), len(splits["test"])) == (10, 30, 10)
+    assert set(splits["train"].gather(packed.order[:10])[1].tolist()) == {*range(20, 30)}
+    (tmp_path / "trips" / "train-1.csv").write_text("b;y\n1;2\n")
+    assert "its header differs from that of train-0.csv" in refused(open_source("columns", str(tmp_path / "trips"), "y").scan)
+
+
+def test_folders_of_tables_and_of_images_are_told_apart(file, tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / "t" / split).mkdir(parents=True)
+        (tmp_path / "t" / split / "part-0.csv").write_text("a,y\n1,2\n3,4\n")
+        (tmp_path / "i" / split / "cat").mkdir(parents=True)
+    (tmp_path / "i" / "labels.csv").write_text("a,b\n")
+    assert detect(str(tmp_path / "t"))["source"] == "columns"
+    assert detect(str(tmp_path / "i"))["source"] == "folder"
+    assert open_source("columns", str(tmp_path / "t"), "y").scan().count("test") == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "leaf"),
+    [
+        (["1", "2", ""], "x.a float32"),
+        (["1", "2.5", "1e3"], "x.a float32"),
+        (["1", "-2", "+3"], "x.a int64"),
+        (["1", "x", ""], "x.a string"),
+        (["1_0", "2_0", "3_0"], "x.a string"),
+        (["true", "False", "TRUE"], "x.a bool"),
+        (["true", "1", "TRUE"], "x.a string"),
+        (["99999999999999999999", "1", "2"], "x.a string"),
+        (["NA", "nan", "3"], "x.a float32"),
+        (['"a,b"', '"line\nbreak"', "c"], "x.a string"),
+    ],
+)
+def test_the_type_of_a_csv_column_is_that_of_all_values(values, leaf, file):
+    made = table(file, "a,y\n" + "".join(f"{value},1\n" for value in values * 10), "y")
+    assert str(made.scan().table.spec.leaves[0]) == leaf
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "message"),
+    [
+        (
+            CSV,
+            (None,),
+            "dataset=trips.csv: data.target must name the column to predict. Fix: -e set=data.target=when; there are: ",
+        ),
+        (CSV, ("tip",), "data.target=tip: dataset=trips.csv has no such column (did you mean tips?); there are: miles, company, card"),
+        (CSV, ("tips", ["mile"]), "data.features=mile: dataset=trips.csv has no such column (did you mean miles?)"),
+        (CSV + "1,2,3\n", ("tips",), "trips.csv: row 101 (line 102) has 3 values, and the header names 5 columns. Fix or remove it: 1,2,3"),
+        (CSV + "\n\n1,2,3,4,5,6\n", ("tips",), "trips.csv: row 101 (line 104) has 6 values, and the header names 5 columns"),
+        (CSV + ",,,,\n", ("tips",), "y of example"),
+        ("", ("y",), "trips.csv: its first line is empty; it must name each column once"),
+        ("a,a\n1,2\n", ("a",), "trips.csv: its first line has 'a' twice; it must name each column once"),
+        ("a,,y\n1,2,3\n", ("y",), "trips.csv: its first line has no name for column 2"),
+        ("a,y\n", ("y",), "dataset=trips.csv: train is empty; it needs at least one example"),
+        ("y\n1\n2\n", ("y",), "there is no column besides data.target=y"),
+        (CSV.replace("C1", "\udcff"), ("tips",), "trips.csv: not UTF-8 (invalid start byte at byte"),
+        (CSV.replace("C1", "C" * 2**25, 1), ("tips",), "trips.csv, line 3: field larger than field limit"),
+    ],
+)
+def test_a_table_that_cant_be_trained_with_is_refused(text, given, message, file):
+    path = file.with_name("trips.csv")
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    assert message in refused(open_source("columns", str(path), *given).scan)
+    assert not list(file.parent.glob("columns/*"))
+
+
+def test_tables_of_two_kinds_in_a_folder_are_refused(file, tmp_path):
+    (tmp_path / "both").mkdir()
+    for name in ("a.csv", "b.parquet"):
+        (tmp_path / "both" / name).write_text("")
+    assert ".csv and .parquet in it; give a CSV or Parquet file" in refused(open_source("columns", str(tmp_path / "both"), "y").scan)
+
+
+def test_parquet_without_pyarrow_says_what_to_install(file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    file.with_name("t.parquet").write_bytes(b"")
+    assert "reading Parquet needs pyarrow. Fix: .venv/bin/python -m pip install pyarrow" in refused(
+        open_source("columns", str(file.with_name("t.parquet")), "y").scan
+    )
+
+
+def test_parquet_is_read_by_its_types(file):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: nothing but Parquet needs it")
+    from pyarrow import parquet
+
+    count = 50
+    contents = {
+        "age": pyarrow.array([None if k == 49 else k for k in range(count)], "int32"),
+        "fare": pyarrow.array([k / 2 for k in range(count)]),
+        "name": pyarrow.array([f"n{k % 3}" for k in range(count)]).dictionary_encode(),
+        "words": pyarrow.array([[*range(k % 4)] for k in range(count)], pyarrow.list_(pyarrow.int64())),
+        "pixels": pyarrow.array([[k, k] for k in range(count)], pyarrow.list_(pyarrow.uint8(), 2)),
+        "y": pyarrow.array([k % 2 == 0 for k in range(count)]),
+    }
+    path = file.with_name("t.parquet")
+    parquet.write_table(pyarrow.table(contents), path)
+    made = open_source("columns", str(path), "y")
+    leaves = [str(leaf) for leaf in made.scan().table.spec.leaves]
+    assert leaves == ["x.age float32", "x.fare float32", "x.name string", "x.words int64 [?]", "x.pixels uint8 [2]", "y bool"]
+    x, y = published(made)[1]["train"].gather(np.arange(5))
+    rows = (x["fare"] * 2).astype(int)
+    assert (x["pixels"][:, 0].tolist(), y.tolist()) == (rows.tolist(), (rows % 2 == 0).tolist())
+    assert x["words"].sum(axis=1).tolist() == [sum(range(k % 4)) for k in rows]
+    path.write_bytes(path.read_bytes()[:100])
+    assert "not Parquet" in refused(open_source("columns", str(path), "y").scan)
+
+
+def test_an_unchanged_table_is_published_once_and_a_damaged_one_again(file, monkeypatch):
+    made, packs = table(file), file.parent / "packs"
+    first = publish.publish(made, packs, False, lambda *_: None)
+    place = publish.place_of(packs, first.sha256)
+    assert publish.published(made.scan(), packs, False)["manifest"] == first.sha256
+    assert publish.damaged_files(place) == []
+    (place.folder / "train-rows.npy").unlink()
+    assert publish.damaged_files(place) == ["train-rows.npy"]
+    assert publish.published(made.scan(), packs, False) is None
+    assert publish.publish(made, packs, False, lambda *_: None).sha256 == first.sha256
+    assert publish.damaged_files(place) == []
+    assert manifest.load(place).table == made.scan().table
+
+
+def test_a_disk_that_was_damaged_under_what_is_kept_publishes_something_else(file):
+    """The kept files have no digests: what is published is consistent in itself, whatever they hold."""
+    made = table(file)
+    made.scan()
+    flip_a_bit(next(file.parent.glob("columns/*/train-rows.npy")))
+    packed, splits = published(made)
+    assert len(splits["train"]) == packed.count("train")
+
+
+def test_columns_are_published_to_another_file_system(file, monkeypatch):
+    monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError("another file system")))
+    packed, splits = published(table(file))
+    assert len(splits["test"]) == packed.count("test")
+
+
+@pytest.fixture
+def request_of(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "parameters", lambda config, classes, request, spec: {"total": len(spec["leaves"]), "trainable": 1})
+    file.write_text("def build():\n    pass\n")
+
+    def make(**options):
+        hosts = [{"name": "pi1", "address": "10.0.0.1", "port": 12345}]
+        return plan.Request(options, hosts, 1, tmp_path / "runs", tmp_path / "packs", tmp_path / "parameters", True)
+
+    return make
+
+
+def test_the_plan_of_columns(file, request_of, monkeypatch):
+    monkeypatch.setattr(plan.models, "section_of", lambda section: section)
+    table(file)
+    request = request_of(dataset="trips.csv", model="mine.py:build", set="data.target=tips,data.features=[miles,company]")
+    planned = plan.make(request)
+    spec = planned["dataset"]["spec"]
+    assert spec["structure"] == [{"miles": 0, "company": 1}, 2]
+    assert planned["parameters"]["total"] == 3
+    assert planned["config"]["data"]["features"] == ["miles", "company"]
+    assert planned["counts"]["train_images"] + planned["counts"]["validation_images"] + planned["dataset"]["test"] == 100
+    config = {**planned, "hosts": [{"name": "pi1", "address": "10.0.0.1", "port": 1}]}
+    lines = texts.plan(config, "runs").splitlines()
+    assert any(line.split(None, 1) == ["inputs", "x.miles float32, x.company string"] for line in lines)
+    assert any(line.split(None, 1) == ["outputs", "y int64"] for line in lines)
+    assert "test examples" in "\n".join(lines)
+    assert "images" not in "\n".join(lines)
+    assert planned["needs"]["disk_mb"] >= plan.LOGS_MB
+
+
+def test_columns_need_a_model(file, request_of):
+    table(file)
+    request = request_of(dataset="trips.csv", set="data.target=tips")
+    assert refused(plan.make, request) == (
+        "model lecture_cnn takes images with classes, and trips has columns (x.miles float32, x.company string, x.card bool, x.when "
+        "int64). Fix: your own model, -e model=FILE.py:FUNCTION"
+    )
+
+
+@pytest.mark.parametrize("features", [[], ["a", "a"]])
+def test_features_are_named_once(features):
+    assert "data.features" in refused(configs.build, {"data": {"features": features}})
+
+
+def test_a_batch_for_validation_of_long_sequences_is_compared_whole(file):
+    body = (
+        "if split == 'train': return np.zeros((3, 2000)), np.zeros(3)\nx = np.array([np.zeros(5000), np.zeros(1)], object)\n"
+        "x[0][2500] = split == 'test'\nreturn x, np.zeros(2)"
+    )
+    body = body.replace("np.zeros((3, 2000))", "np.array([np.zeros(1), np.zeros(2), np.zeros(3)], object)")
+    assert source(file, body).scan().held_out == 2
+    assert "validation and test have the same examples" in refused(source(file, body.replace("split == 'test'", "0")).scan)
+
+
+def test_a_report_of_columns_names_the_examples(monkeypatch):
+    spec = {
+        "structure": [0, 1],
+        "leaves": [{"name": "x", "dtype": "float32", "shape": [4]}, {"name": "y", "dtype": "float32", "shape": []}],
+    }
+    dataset = {"name": "trips", "classes": [], "spec": spec, "test": 10, "digest": "d" * 64}
+    run = types.SimpleNamespace(cluster={"dataset": dataset, "counts": {"train_images": 30, "validation_images": 5}})
+    assert trained._data(run).startswith(
+        "The dataset `trips` has examples of `x float32 [4]` and `y float32`: 30 examples were used for training, 5 for validation"
+    )
