@@ -46,9 +46,9 @@ class Results:
         """By name; of a metric with several results, their mean. `sums`: the states' changes, flattened and summed."""
         numbers, count = np.asarray(sums, np.float32), sum(self._sizes)
         values: list[float] = self._call(numbers[:count]).numpy().tolist()
-        means = {
-            name: float(total / max(1.0, weight)) for name, (total, weight) in zip(self._means, numbers[count:].reshape(-1, 2), strict=True)
-        }
+        # Validation has metrics only.
+        pairs = zip(self._means, numbers[count:].reshape(-1, 2), strict=False)
+        means = {name: float(total / max(1.0, weight)) for name, (total, weight) in pairs}
         return dict(zip(self._names, values, strict=True)) | means
 
     def _compute(self, sums: tf.Tensor) -> tf.Tensor:
