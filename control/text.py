@@ -74,6 +74,7 @@ def plan(plan: dict[str, Any], runs: str, warnings: Sequence[str] = ()) -> str:
         ("model", f"{model_name(config['model'])}, {plan['parameters']['total']:,} parameters{'' if columns else f', input {size}'}"),
         ("dataset", f"{_source(config['data'], dataset)} ({digest}): {classes}{examples}"),
         *(_columns(dataset["spec"]) if columns else []),
+        *([("compiled", _compiled(plan["compiled"]))] if plan.get("compiled") else []),
         (
             "global batch",
             f"{counts['global_batch']} {noun} per step on {count(counts['workers'], 'worker')}"
@@ -111,6 +112,14 @@ def _columns(spec: dict[str, Any]) -> list[tuple[str, str]]:
         texts = [printable(str(leaf)) for leaf in leaves[:SHOWN_COLUMNS]]
         shown.append(({"x": "inputs", "y": "outputs", "sample_weight": "weights"}[part], ", ".join([*texts, *more])))
     return shown
+
+
+def _compiled(compiled: dict[str, Any]) -> str:
+    """What a model is compiled with."""
+    own = f"{listed(compiled['own'])} of its own" if compiled["own"] else ""
+    parts = [own, *(f"{name} {compiled[name]}" for name in ("optimizer", "loss") if compiled[name])]
+    metrics = [name for name in compiled["metrics"] if name != "loss"]
+    return printable(", ".join(filter(None, [*parts, f"metrics {listed(metrics)}" if metrics else ""])), 400)
 
 
 def results_mb(needs: dict[str, float]) -> float:

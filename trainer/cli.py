@@ -49,18 +49,21 @@ def slurm(arguments: argparse.Namespace) -> int:
 
 
 def steptime(arguments: argparse.Namespace) -> int:
-    """Read a configuration (YAML) from standard input, time its training step on this host alone, print JSON."""
+    """Read `config` (YAML) and `spec` (of columns) as JSON from standard input, time a step on this host alone, print JSON."""
     import yaml
 
     from trainer import config as configs
     from trainer import worker
+    from trainer.data.spec import Spec, of_images
 
     worker.quiet_tensorflow()
     from trainer.steptime import measure
 
-    config = configs.build(yaml.safe_load(sys.stdin))
+    given = json.load(sys.stdin)
+    config, spec = configs.build(yaml.safe_load(given["config"])), given["spec"]
+    examples = of_images(config.data.image_size) if spec is None else Spec.from_json(spec)
     counts = (arguments.classes, arguments.batch, arguments.workers, arguments.threads)
-    print(json.dumps(measure(config, *counts, arguments.seconds)))
+    print(json.dumps(measure(config, examples, *counts, arguments.seconds)))
     return DONE
 
 

@@ -15,10 +15,12 @@ import tensorflow as tf
 from trainer import assembly, collective, step
 from trainer.cluster import Cluster
 from trainer.config import Config, Reduction
+from trainer.data.spec import STRING, Leaf, Spec
 from trainer.member import Member
 from trainer.offline import Echo, exchange_seconds
 from trainer.reduction import Setting, chain
 from trainer.reduction.cost_model import DIRECT, TENSORFLOW, sent_bytes, sums_of
+from trainer.synchronous import Program
 
 STEPS = 8
 """Steps between two returns to Python, the default in training."""
@@ -26,10 +28,12 @@ EXCHANGE_S = 0.3
 """Seconds over which the exchange of each number of workers is timed."""
 MOST_COUNTS = 8
 """Most numbers of workers whose exchange is timed; others lie between two of them."""
+VARIED = 32
+"""Length of a dimension that varies."""
 
 
-def measure(config: Config, classes: int, batch: int, workers: int, threads: int, seconds: float) -> dict[str, Any]:
-    """What one worker with `batch` images takes, on random images after the warm-up.
+def measure(config: Config, spec: Spec, classes: int, batch: int, workers: int, threads: int, seconds: float) -> dict[str, Any]:
+    """What one worker with `batch` examples takes, on random examples after the warm-up.
 
     Returns:
         `batch`, `step_seconds` (median over calls, of a worker that sends nothing), `images_per_s`, `transport`, and `methods`, empty
@@ -37,19 +41,45 @@ def measure(config: Config, classes: int, batch: int, workers: int, threads: int
         `exchange_seconds` (the exchange's own work, by number of workers from 2; empty if TensorFlow sends).
     """
     cluster = Cluster(Member(0, ["alone"]), threads)
-    local = assembly.build_local(cluster, config, classes)
-    random = np.random.default_rng(0)
-    images = random.integers(0, 256, (STEPS, batch, *config.data.image_size), dtype=np.uint8)
-    labels = random.integers(0, classes, (STEPS, batch)).astype(np.int32)
+    built = assembly.build(cluster, config, classes, spec)
     # Rate 0: random labels must not change the weights.
-    arguments = step.full((images, labels), batch * workers), np.zeros(STEPS, np.float32)
-    alone = _seconds(assembly.assemble(local, config, _named(config.reduction, "packed"))[0], arguments, seconds)
+    arguments = step.full(random_examples(spec, classes, (STEPS, batch)), batch * workers), np.zeros(STEPS, np.float32)
     transport = DIRECT if cluster.on_host and config.reduction.transport != "tensorflow" else TENSORFLOW
-    methods = {
-        name: _method(local, config, _named(config.reduction, name), workers, transport, arguments, seconds)
-        for name in (_candidates(config.reduction, step.shapes(local.model)) if workers > 1 else ())
-    }
+    methods: dict[str, Any] = {}
+    if isinstance(built, Program):
+        alone = _seconds(built, arguments, seconds)
+        methods = {"packed": _sent_once(built, alone, workers)} if workers > 1 else {}
+    else:
+        alone = _seconds(assembly.assemble(built, config, _named(config.reduction, "packed"))[0], arguments, seconds)
+        names = _candidates(config.reduction, step.shapes(built.model)) if workers > 1 else ()
+        for name in names:
+            methods[name] = _method(built, config, _named(config.reduction, name), workers, transport, arguments, seconds)
     return {"batch": batch, "step_seconds": alone, "images_per_s": batch / alone, "transport": transport, "methods": methods}
+
+
+def random_examples(spec: Spec, classes: int, count: tuple[int, ...]) -> tuple[Any, ...]:
+    """Examples `[*count, ...]` of no meaning: images with classes, normal numbers, zeros for other integers, which may be indices."""
+    random = np.random.default_rng(0)
+
+    def values(leaf: Leaf) -> np.ndarray:
+        shape = (*count, *(side or VARIED for side in leaf.shape))
+        if leaf.dtype == STRING:
+            return np.full(shape, b"", object)
+        if leaf.dtype == "uint8":
+            return random.integers(0, 256, shape, dtype=np.uint8)
+        if np.issubdtype(leaf.dtype, np.floating):
+            return random.standard_normal(shape).astype(leaf.dtype)
+        return random.integers(0, max(1, classes), shape).astype(leaf.dtype) if leaf.shape == () else np.zeros(shape, leaf.dtype)
+
+    return spec.pack([values(leaf) for leaf in spec.leaves])
+
+
+def _sent_once(program: Program, alone: float, workers: int) -> dict[str, Any]:
+    """The method of a model with a `train_step` of its own: all gradients as they are, as if in one sum."""
+    arrays = [np.ones(variable.shape, np.float32) for variable in program.model.trainable_variables]
+    counts = np.unique(np.linspace(2, workers, min(workers - 1, MOST_COUNTS), dtype=int)).tolist()
+    exchange = {str(count): exchange_seconds([arrays], count, EXCHANGE_S) for count in counts}
+    return {"step_seconds": alone, "sums": [sum(array.nbytes for array in arrays)], "exchange_seconds": exchange}
 
 
 def _candidates(asked: Reduction, shapes: list[tuple[int, ...]]) -> tuple[str, ...]:
@@ -88,7 +118,7 @@ def _parts(local: step.Local, config: Config, chosen: Reduction, echo: Echo | No
     return step.Parts(local, rule, chain.make(method, all_reduce, echo))
 
 
-def _seconds(parts: step.Parts, arguments: tuple[Any, Any], seconds: float) -> float:
+def _seconds(parts: step.Steps, arguments: tuple[Any, Any], seconds: float) -> float:
     """Median seconds of a step over at least three calls, after the first, which traces."""
     call: Callable[..., Any] = step.make_train_call(parts)
     call(*arguments)

@@ -53,8 +53,8 @@ def _described(model: keras.Model) -> dict[str, Any]:
     optimizer = getattr(model, "optimizer", None)
     return {
         "optimizer": type(optimizer).__name__ if optimizer is not None else None,
-        "loss": _named(model.loss),
-        "metrics": [metric.name for metric in model.metrics],
+        "loss": None if model.loss is None else _named(model.loss),
+        "metrics": list(model.get_metrics_result()),
         "own": global_loss.overridden(model),
         "validates": keras_metrics.validates(model),
     }

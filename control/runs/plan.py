@@ -100,6 +100,8 @@ def make(request: Request) -> dict[str, Any]:
     schedule.check_sizes(sizes, len(hosts))
     dataset = describe(listing, published)
     size, code = parameters(config, len(listing.classes), request, dataset.get("spec")), package.TRAINER.sha256()
+    compiled = size.pop("compiled", None)
+    check_compiled(compiled, overrides(request.options))
     return {
         "run": name,
         "resume": started is not None,
@@ -111,6 +113,7 @@ def make(request: Request) -> dict[str, Any]:
         "hosts": [with_environment(host, config) for host in hosts],
         "counts": vars(sizes),
         "parameters": size,
+        "compiled": compiled,
         "needs": needs(config, sum(map(listing.count, SPLITS)), sizes.epochs, size, started is not None, columns.bytes_of(listing)),
         "dataset": dataset,
         "code": code[:16],
@@ -406,6 +409,20 @@ def check_model(config: Config, listing: Listing) -> None:
             f"model {config.model['name']} takes images with classes, and {listing.name} has columns ({printable(inputs, 200)}). "
             "Fix: your own model, -e model=FILE.py:FUNCTION"
         )
+
+
+def check_compiled(compiled: dict[str, Any] | None, given: dict[str, Any]) -> None:
+    """Refuse settings that a model which its function compiled would ignore.
+
+    Raises:
+        ConfigError: the setting, and where it belongs.
+    """
+    for key in given if compiled else ():
+        if key.partition(".")[0] in ("optimizer", "schedule"):
+            raise ConfigError(
+                f"{key}={given[key]}: the model is compiled with an optimizer of its own ({(compiled or {})['optimizer']}), so this would "
+                "change nothing. Fix: leave it out, or make it an option of the function: def build(rate=0.001), -e set=model.rate=0.01"
+            )
 
 
 def check_scaling(config: Config, workers: int, existing: Path | None) -> None:

@@ -1,5 +1,6 @@
 """The time that this host alone takes for a step of the plan's model."""
 
+import json
 import shlex
 from typing import Any
 
@@ -19,7 +20,8 @@ class ActionModule(Action):
         """Send the configuration, read the answer."""
         threads = thread_share(plan["hosts"], host, int(cpus))
         command = _command(plan, host, threads, arguments)
-        completed = self._low_level_execute_command(command, in_data=plan["config_yaml"].encode(), sudoable=False, executable="/bin/sh")
+        given = json.dumps({"config": plan["config_yaml"], "spec": plan["dataset"].get("spec")})
+        completed = self._low_level_execute_command(command, in_data=given.encode(), sudoable=False, executable="/bin/sh")
         if completed["rc"] != 0:
             last = "\n  ".join(completed["stderr"].strip().splitlines()[-8:])
             raise AnsibleActionFail(f"{host}: the model's training step can't be timed (exit code {completed['rc']}):\n  {last}")
