@@ -25,6 +25,8 @@ SLICE_BYTES = 2**25
 """Of a whole result, so much is converted at a time."""
 LONGEST_KEY = 60
 """Characters of a key in a leaf's name, which is only for people: the structure has the whole key."""
+EXACT = 2**24
+"""Up to this magnitude, float32 holds every whole number."""
 SHOWN = 5
 """Columns named in a warning."""
 
@@ -49,6 +51,8 @@ class Checked:
     spec: Spec | None = None
     not_finite: dict[str, int] = field(default_factory=dict)
     """How many values are NaN or infinite, by leaf of `x`."""
+    rounded: list[str] = field(default_factory=list)
+    """Leaves with whole numbers that their type rounds."""
     seen: dict[str, int] = field(default_factory=dict)
     """Examples so far, by split."""
 
@@ -75,15 +79,20 @@ class Checked:
 
     def warnings(self) -> list[str]:
         """What the user should know about the values of `x`."""
-        if not self.not_finite:
-            return []
-        most = sorted(self.not_finite.items(), key=lambda item: -item[1])
-        listed = printable(", ".join(f"{name} {count:,}" for name, count in most[:SHOWN]), 500)
-        more = f" and {len(most) - SHOWN} more columns" if len(most) > SHOWN else ""
-        return [
-            f"{self.called} has values that are missing (NaN) or infinite: {listed}{more}. The loss becomes NaN, too, unless the model "
-            "replaces them. Fix: fill them in, or leave these columns out (-e set=data.features=[...])"
-        ]
+        warnings = []
+        if self.not_finite:
+            most = sorted(self.not_finite.items(), key=lambda item: -item[1])
+            listed = _some([f"{name} {count:,}" for name, count in most])
+            warnings.append(
+                f"{self.called} has values that are missing (NaN) or infinite: {listed}. The loss becomes NaN, too, unless the model "
+                "replaces them. Fix: fill them in, or leave these columns out (-e set=data.features=[...])"
+            )
+        if self.rounded:
+            warnings.append(
+                f"{self.called} has whole numbers above {EXACT:,} that float32 rounds: {_some(self.rounded)}. Fix, if they are names "
+                "rather than amounts: make them strings, or whole numbers with none missing"
+            )
+        return warnings
 
     def _check(self, structure: Any, columns: list[Column], place: str) -> None:
         assert self.spec is not None
@@ -101,6 +110,8 @@ class Checked:
             examples = [np.asarray(example, leaf.dtype) for example in examples]
             numbers = np.concatenate([example.ravel() for example in examples]) if examples else np.zeros(0)
         else:
+            if leaf.name not in self.rounded and _loses_digits(examples, leaf):
+                self.rounded.append(leaf.name)
             with np.errstate(over="ignore"):
                 examples = numbers = np.asarray(examples, leaf.dtype)
         if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
@@ -366,6 +377,19 @@ def _lengths(counts: dict[str, int]) -> str:
     (first, length), *others = counts.items()
     other, differing = next((name, count) for name, count in others if count != length)
     return f"{first} has {length:,} examples and {other} has {differing:,}"
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - SHOWN} more columns" if len(texts) > SHOWN else ""
+    return printable(", ".join(texts[:SHOWN]), 500) + more
+
+
+def _loses_digits(numbers: np.ndarray, leaf: Leaf) -> bool:
+    """Whether there are whole numbers that only float64 holds."""
+    if numbers.dtype != np.float64 or leaf.dtype != "float32":
+        return False
+    large = numbers[(np.abs(numbers) > EXACT) & (np.abs(numbers) < 2**53)]
+    return bool(((large == np.rint(large)) & (large != large.astype(np.float32))).any())
 
 
 def _first_upper(text: str) -> str:

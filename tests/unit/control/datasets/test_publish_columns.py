@@ -168,6 +168,13 @@ def test_missing_values_of_x_are_counted(file):
     assert "that are missing (NaN) or infinite: x.a 42, x.b 40. The loss becomes NaN, too, unless" in warning
 
 
+def test_whole_numbers_that_are_rounded_are_named(file):
+    made = table(file, "tract,near,y\n" + "17031839101,1.5,1\n,2,1\n" * 20, "y")
+    missing, rounded = made.scan().warnings
+    assert "missing (NaN) or infinite: x.tract 20" in missing
+    assert rounded.startswith("dataset=trips.csv has whole numbers above 16,777,216 that float32 rounds: x.tract. Fix, if they are names")
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
