@@ -2,6 +2,7 @@
 
     .venv/bin/python -m pip install --target /tmp/formats pyarrow array-record
     PYTHONPATH=.:/tmp/formats .venv/bin/python benchmarks/columns.py [--rows 1000000] [--images 100000] [--batch 512] [--rounds 200]
+    PYTHONPATH=. .venv/bin/python benchmarks/columns.py --cold 2000 [--batch 512]
 
 Three tables: 28 columns of float32, images 32x32x3 uint8, strings of 5 to 60 bytes. Formats, of those whose packages are there:
 
@@ -13,8 +14,12 @@ Three tables: 28 columns of float32, images 32x32x3 uint8, strings of 5 to 60 by
 
 All are gathered into the same arrays, which are compared; formats take turns, the first round is discarded. Times are medians over
 rounds; `CPU` is that of all threads. Files are in the page cache.
+
+`--cold` writes a file of that many MB (records of 200 bytes) and reads five batches from it after its pages were dropped from memory, with
+and without the kernel's read-ahead, in three rounds.
 """
 
+import os
 import statistics
 import tempfile
 import time
@@ -28,10 +33,12 @@ import numpy as np
 from benchmarks import script
 from control import text
 from control.datasets.column_writer import Writer
-from trainer.data.columns import Columns
+from trainer.data.columns import Columns, map_at_random
 from trainer.data.spec import Leaf, Spec
 
 FEATURES, BLOCK = 28, 65_536
+RECORD, BATCHES = 200, 5
+"""`--cold`: bytes of a record, batches in a round."""
 Table = list[Any]
 """The values of each leaf."""
 Gather = Callable[[np.ndarray], list[Any]]
@@ -41,12 +48,44 @@ Format = Callable[[Path, Spec, Table], Gather]
 
 def main() -> None:
     """Measure and print."""
-    given = script.parser(__doc__, rows=1_000_000, images=100_000, batch=512, rounds=200).parse_args()
+    given = script.parser(__doc__, rows=1_000_000, images=100_000, batch=512, rounds=200, cold=0).parse_args()
+    if given.cold:
+        print(
+            text.table(["read-ahead", "round", *(f"batch {number}, ms" for number in range(1, BATCHES + 1))], cold(given.cold, given.batch))
+        )
+        return
     rows = []
     for name, (spec, table) in tables(given.rows, given.images).items():
         with tempfile.TemporaryDirectory() as folder:
             rows += [[name, *row] for row in measured(Path(folder), spec, table, given.batch, given.rounds)]
     print(text.table(["table", "format", "written in s", "MB", f"ms per {given.batch} rows", "CPU ms"], rows))
+
+
+def cold(megabytes: int, batch: int) -> list[list[Any]]:
+    """Milliseconds of the first batches from a file that is not in memory."""
+    random, rows = np.random.default_rng(0), []
+    with tempfile.TemporaryDirectory(dir=script.ROOT) as folder:
+        path, count = Path(folder) / "rows.npy", megabytes * 10**6 // RECORD
+        whole = np.lib.format.open_memmap(path, "w+", np.uint8, (count, RECORD))
+        for start in range(0, count, 10**6):
+            whole[start : start + 10**6] = 1
+        whole.flush()
+        del whole
+        for number, ahead in ((number, ahead) for number in range(1, 4) for ahead in (True, False)):
+            handle = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(handle)
+            mapped = np.lib.format.open_memmap(path, "r")
+            if not ahead:
+                map_at_random(mapped)
+            taken = []
+            for _ in range(BATCHES):
+                begun = time.perf_counter()
+                mapped.view(np.ndarray).take(random.integers(0, count, batch), axis=0)
+                taken.append(text.Number((time.perf_counter() - begun) * 1e3, 0))
+            rows.append(["yes" if ahead else "no", number, *taken])
+            del mapped
+    return rows
 
 
 def tables(rows: int, images: int) -> dict[str, tuple[Spec, Table]]:

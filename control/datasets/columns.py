@@ -48,8 +48,11 @@ def listing(folder: Path, name: str, fingerprint: str, note: str = "") -> Listin
 
 
 def is_kept(folder: Path) -> bool:
-    """Whether columns are kept there."""
-    return (folder / INDEX).is_file()
+    """Whether columns are kept there, and none of their files is gone."""
+    if not (folder / INDEX).is_file():
+        return False
+    table = Table.from_json(read_json(folder / INDEX)["table"])
+    return all((folder / name).is_file() for name in file_names(table.spec))
 
 
 def keep(folder: Path, checked: Checked, batches: Iterable[Batch], classes: Sequence[str] | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trainer.config import nearest
-from trainer.data.spec import DTYPES, MOST_LEAVES, PARTS, STRING, Leaf, Spec
+from trainer.data.spec import DTYPES, LONGEST_NAME, MOST_LEAVES, PARTS, STRING, Leaf, Spec
 from trainer.errors import DatasetError
 from trainer.terminal import printable
 
@@ -23,6 +23,10 @@ HOW = (
 RAGGED_HOW = "sequences of different lengths are np.array(list, dtype=object) with an array for each example, or a tf.RaggedTensor"
 SLICE_BYTES = 2**25
 """Of a whole result, so much is converted at a time."""
+LONGEST_KEY = 60
+"""Characters of a key in a leaf's name, which is only for people: the structure has the whole key."""
+EXACT = 2**24
+"""Up to this magnitude, float32 holds every whole number."""
 SHOWN = 5
 """Columns named in a warning."""
 
@@ -47,6 +51,8 @@ class Checked:
     spec: Spec | None = None
     not_finite: dict[str, int] = field(default_factory=dict)
     """How many values are NaN or infinite, by leaf of `x`."""
+    rounded: list[str] = field(default_factory=list)
+    """Leaves with whole numbers that their type rounds."""
     seen: dict[str, int] = field(default_factory=dict)
     """Examples so far, by split."""
 
@@ -73,15 +79,20 @@ class Checked:
 
     def warnings(self) -> list[str]:
         """What the user should know about the values of `x`."""
-        if not self.not_finite:
-            return []
-        most = sorted(self.not_finite.items(), key=lambda item: -item[1])
-        listed = printable(", ".join(f"{name} {count:,}" for name, count in most[:SHOWN]), 500)
-        more = f" and {len(most) - SHOWN} more columns" if len(most) > SHOWN else ""
-        return [
-            f"{self.called} has values that are missing (NaN) or infinite: {listed}{more}. The loss becomes NaN, too, unless the model "
-            "replaces them. Fix: fill them in, or leave these columns out (-e set=data.features=[...])"
-        ]
+        warnings = []
+        if self.not_finite:
+            most = sorted(self.not_finite.items(), key=lambda item: -item[1])
+            listed = _some([f"{name} {count:,}" for name, count in most])
+            warnings.append(
+                f"{self.called} has values that are missing (NaN) or infinite: {listed}. The loss becomes NaN, too, unless the model "
+                "replaces them. Fix: fill them in, or leave these columns out (-e set=data.features=[...])"
+            )
+        if self.rounded:
+            warnings.append(
+                f"{self.called} has whole numbers above {EXACT:,} that float32 rounds: {_some(self.rounded)}. Fix, if they are names "
+                "rather than amounts: make them strings, or whole numbers with none missing"
+            )
+        return warnings
 
     def _check(self, structure: Any, columns: list[Column], place: str) -> None:
         assert self.spec is not None
@@ -99,6 +110,8 @@ class Checked:
             examples = [np.asarray(example, leaf.dtype) for example in examples]
             numbers = np.concatenate([example.ravel() for example in examples]) if examples else np.zeros(0)
         else:
+            if leaf.name not in self.rounded and _loses_digits(examples, leaf):
+                self.rounded.append(leaf.name)
             with np.errstate(over="ignore"):
                 examples = numbers = np.asarray(examples, leaf.dtype)
         if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
@@ -139,7 +152,7 @@ def _flattened(nest: Any, name: str, leaves: list[tuple[str, Any]], place: str) 
         odd = [key for key in nest if not isinstance(key, str)]
         if odd or not nest:
             raise DatasetError(f"{place}: the keys of {name} are {shown(odd) if odd else 'none'}; they must be text")
-        return {key: _flattened(part, f"{name}.{key}", leaves, place) for key, part in nest.items()}
+        return {key: _flattened(part, f"{name}.{printable(key, LONGEST_KEY)}"[:LONGEST_NAME], leaves, place) for key, part in nest.items()}
     if isinstance(nest, list | tuple) and any(_is_nest(item) for item in nest):
         if len(nest) > MOST_LEAVES:
             raise DatasetError(f"{place}: {name} is a list of {len(nest):,} arrays, each an input of its own; {RAGGED_HOW}")
@@ -159,6 +172,15 @@ def _is_nest(value: Any) -> bool:
     return isinstance(value, dict | tuple) or _is_frame(value) or bool(getattr(value, "shape", ()))
 
 
+def is_whole(result: Any) -> bool:
+    """Whether a result is all examples at once, or knows its batches by number: not something to look into by iterating."""
+    return hasattr(result, "num_batches") or not hasattr(result, "__iter__") or isinstance(result, tuple | dict) or _has_shape(result)
+
+
+def _has_shape(result: Any) -> bool:
+    return _is_frame(result) or hasattr(result, "shape") or hasattr(result, "row_splits")
+
+
 def batches(result: Any, called: str, split: str) -> Iterator[tuple[str, Any]]:
     """The batches of a result with their names in messages; a whole result is one."""
     if hasattr(result, "num_batches") and hasattr(result, "__getitem__"):
@@ -167,7 +189,7 @@ def batches(result: Any, called: str, split: str) -> Iterator[tuple[str, Any]]:
         if int(getattr(result, "cardinality", int)()) == -1:
             raise DatasetError(f"{called}: the tf.data.Dataset of {split} is infinite; leave out repeat(): Lockstep repeats by itself")
         yield from _numbered(result.as_numpy_iterator())
-    elif isinstance(result, tuple | dict) or _is_frame(result) or hasattr(result, "shape"):
+    elif isinstance(result, tuple | dict) or _has_shape(result):
         yield "the data", result
     elif isinstance(result, list) and not (result and isinstance(result[0], tuple)):
         yield "the data", (result,)
@@ -290,7 +312,10 @@ def _of_objects(array: np.ndarray, name: str, what: str) -> Column:
     if all(issubclass(kind, str | bytes) for kind in kinds):
         return Column(Leaf(name, STRING, array.shape[1:]), array)
     if all(issubclass(kind, bool | int | float | np.number | np.bool_) for kind in kinds):
-        return _column(np.array(items.tolist()).reshape(array.shape), name, what, None)
+        numbers = np.array(items.tolist()).reshape(array.shape)
+        if numbers.dtype.kind == "O":
+            raise DatasetError(f"{what} has whole numbers of more than 64 bits; make them floats or strings")
+        return Column(Leaf(name, _stored(numbers.dtype, what), numbers.shape[1:]), numbers)
     if array.ndim == 1 and all(issubclass(kind, list | tuple | np.ndarray) for kind in kinds):
         return _ragged(list(items), name, what)
     ordered = sorted(kinds, key=kinds.__getitem__)
@@ -352,6 +377,19 @@ def _lengths(counts: dict[str, int]) -> str:
     (first, length), *others = counts.items()
     other, differing = next((name, count) for name, count in others if count != length)
     return f"{first} has {length:,} examples and {other} has {differing:,}"
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - SHOWN} more columns" if len(texts) > SHOWN else ""
+    return printable(", ".join(texts[:SHOWN]), 500) + more
+
+
+def _loses_digits(numbers: np.ndarray, leaf: Leaf) -> bool:
+    """Whether there are whole numbers that only float64 holds."""
+    if numbers.dtype != np.float64 or leaf.dtype != "float32":
+        return False
+    large = numbers[(np.abs(numbers) > EXACT) & (np.abs(numbers) < 2**53)]
+    return bool(((large == np.rint(large)) & (large != large.astype(np.float32))).any())
 
 
 def _first_upper(text: str) -> str:

@@ -70,7 +70,7 @@ class Own:
         function = own.load("dataset", self._function)
         with own.explaining_errors("dataset", self._function):
             result = function("train")
-        first, result = _first(result, self._next)
+            first, result = _first(result, self._next)
         if first is END or _is_image_pair(first):
             self._keep_images(function, result)
         else:
@@ -160,10 +160,11 @@ def _first(result: Any, take: Callable[[Iterator[Any]], Any]) -> tuple[Any, Any]
         return (result[0] if result else END), result
     if hasattr(result, "as_numpy_iterator"):
         return take(result.as_numpy_iterator()), result
-    if not hasattr(result, "__next__"):
+    if examples.is_whole(result):
         return None, result
-    first = take(result)
-    return first, result if first is END else itertools.chain([first], result)
+    iterator = iter(result)
+    first = take(iterator)
+    return first, itertools.chain([] if first is END else [first], iterator)
 
 
 def _is_image_pair(item: Any) -> bool:

@@ -9,6 +9,8 @@ control node, and each file against the manifest's digest while it is copied to 
 
 import hashlib
 import math
+import mmap
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,8 @@ BLOCK = 2**22
 LONGEST_HEADER = 2**20
 """A record of thousands of columns has a long header."""
 LARGEST_ROW = 2**31 - 1
+MEMORY_SHARE = 0.5
+"""A file larger than this share of the memory is read without the kernel's read-ahead."""
 Progress = Callable[[int, int], None]
 
 
@@ -273,8 +277,19 @@ def _map(path: Path, dtype: np.dtype[Any], count: int | None = None, inner: tupl
     expected = (*array.shape[:1], *inner) if count is None else (count, *inner)
     if array.dtype != dtype or array.shape != expected or array.ndim != 1 + len(inner):
         raise DatasetError(f"{path}: its array is not {list(expected)} of {dtype}. {manifests.REMEDY}")
+    if path.stat().st_size > MEMORY_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        map_at_random(array)
     # A plain view: indexing np.memmap itself costs more.
     return array.view(np.ndarray)
+
+
+def map_at_random(array: np.memmap[Any, Any]) -> None:
+    """Have the kernel read only the pages that are touched.
+
+    Its read-ahead fills the memory sooner, but where a file does not fit, it reads megabytes for each example, again and again.
+    """
+    mapped: mmap.mmap = array._mmap  # type: ignore[attr-defined]
+    mapped.madvise(mmap.MADV_RANDOM)
 
 
 def _check_offsets(path: Path, offsets: np.ndarray, end: int) -> None:

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+BUCKETS = 2**48
+"""Random numbers of `bucketed` are apart from those of `epoch_order`."""
+
 
 def stratified_order(labels: np.ndarray, seed: int) -> np.ndarray:
     """Order `[n]` of all indices in which every prefix keeps the proportions of the classes.
@@ -36,6 +39,33 @@ def epoch_order(images: int, seed: int, epoch: int, lap: int = 0) -> np.ndarray:
     return rng.permutation(images)
 
 
+def bucketed(order: np.ndarray, lengths: np.ndarray, batch: int, pool: int, rng: np.random.Generator) -> np.ndarray:
+    """The order `[examples]`, changed so that the examples of a batch have similar lengths and little of it is padding.
+
+    Of each `pool` batches in a row, the examples are sorted by length, cut into batches, and both the batches and the examples of each
+    shuffled again: no worker gets the longest of every batch. A permutation of `order`; with a pool of 1, `order` itself.
+
+    Args:
+        order: of an epoch.
+        lengths: `[examples]`, by example.
+        batch: examples per step over all workers.
+        pool: batches that are sorted together.
+        rng: of the shuffles.
+    """
+    if pool <= 1:
+        return order
+    parts = []
+    for start in range(0, len(order), pool * batch):
+        window = order[start : start + pool * batch]
+        window = window[np.argsort(lengths[window], kind="stable")]
+        # The short batch stays at the end of the epoch, where steps expect it.
+        whole = len(window) // batch
+        odd = rng.choice(len(window), len(window) - whole * batch, replace=False, shuffle=False)
+        batches = np.delete(window, odd).reshape(whole, batch)[rng.permutation(whole)]
+        parts += [rng.permuted(batches, axis=1).ravel(), window[odd]]
+    return np.concatenate(parts) if parts else order
+
+
 def share(batch: int, shares: Sequence[int], rank: int) -> tuple[int, int]:
     """Start and stop of a worker's part of a batch, proportional to its share to within one image."""
     before, total = sum(shares[:rank]), sum(shares)
@@ -45,11 +75,13 @@ def share(batch: int, shares: Sequence[int], rank: int) -> tuple[int, int]:
 class EpochPlan:
     """The global batches of one epoch, and each worker's part of them."""
 
-    def __init__(self, images: int, global_batch: int, steps: int, seed: int, epoch: int):
+    def __init__(self, images: int, global_batch: int, steps: int, seed: int, epoch: int, lengths: np.ndarray | None = None, pool: int = 1):
+        """Plan an epoch; with `lengths` `[images]` by position, `pool` batches in a row are `bucketed`."""
+        self._lengths, self._pool = lengths, pool
         self.images, self.global_batch, self.steps = images, global_batch, steps
         self.steps_before = (epoch - 1) * steps
         self._seed, self._epoch = seed, epoch
-        self._orders = {0: epoch_order(images, seed, epoch)}
+        self._orders = {0: self._order(0)}
         self._wraps = steps * global_batch >= images + global_batch
 
     def union(self, step: int) -> np.ndarray:
@@ -74,8 +106,15 @@ class EpochPlan:
         """Where `part` begins in `union`."""
         return share(self.size(step), shares, rank)[0]
 
+    def _order(self, lap: int) -> np.ndarray:
+        order = epoch_order(self.images, self._seed, self._epoch, lap)
+        if self._lengths is None:
+            return order
+        rng = np.random.Generator(np.random.Philox(key=[self._seed, BUCKETS + (self._epoch << 16) + lap]))
+        return bucketed(order, self._lengths, self.global_batch, self._pool, rng)
+
     def _lap(self, first: int, last: int, lap: int) -> np.ndarray:
         if lap not in self._orders:
-            self._orders[lap] = epoch_order(self.images, self._seed, self._epoch, lap)
+            self._orders[lap] = self._order(lap)
         start = lap * self.images
         return self._orders[lap][max(first - start, 0) : min(last - start, self.images)]

@@ -10,7 +10,7 @@ import pytest
 from control.datasets.column_writer import Writer
 from tests.unit.samples import flip_a_bit
 from trainer.data import columns, manifest
-from trainer.data.columns import Columns, open_columns
+from trainer.data.columns import Columns, map_at_random, open_columns
 from trainer.data.manifest import Manifest, Published, Records, Table
 from trainer.data.spec import Leaf, Spec, of_images
 from trainer.errors import DatasetError
@@ -248,7 +248,9 @@ def test_a_row_too_large_for_a_record_is_refused():
         columns.row_dtype(Spec([0], (Leaf("x", "float32", (2**31,)),)))
 
 
-def test_a_file_of_more_examples_than_memory_is_mapped_not_read(tmp_path):
+def test_a_file_of_more_examples_than_memory_is_mapped_not_read(tmp_path, monkeypatch):
+    at_random = []
+    monkeypatch.setattr(columns, "map_at_random", lambda array: at_random.append(array) or map_at_random(array))
     spec = Spec([0], (Leaf("x", "uint8", (2**20,)),))
     with Writer(tmp_path, spec, "train") as writer:
         writer.append([np.ones((1, 2**20), np.uint8)])
@@ -259,3 +261,4 @@ def test_a_file_of_more_examples_than_memory_is_mapped_not_read(tmp_path):
         stream.truncate(stream.tell() + count * 2**20)
     x = Columns(tmp_path, spec, "train", count).gather(np.array([count - 1, 0]))[0]
     assert x.sum(axis=1).tolist() == [0, 2**20]
+    assert len(at_random) == 1

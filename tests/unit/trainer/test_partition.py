@@ -108,3 +108,29 @@ def test_stratified_order_is_random_within_a_class_and_repeatable():
     assert first.tolist() != stratified_order(labels, 1).tolist()
     zeros = first[labels[first] == 0].tolist()
     assert zeros != sorted(zeros)
+
+
+@pytest.mark.parametrize(("examples", "batch", "pool"), [(96, 12, 4), (101, 10, 3), (7, 64, 5), (1000, 7, 50), (30, 10, 1)])
+def test_buckets_show_every_example_once_and_less_padding(examples, batch, pool):
+    lengths = np.random.default_rng(0).integers(1, 100, examples)
+
+    def padded(plan):
+        unions = [plan.union(step) for step in range(plan.steps)]
+        assert sorted(np.concatenate(unions)) == list(range(examples))
+        return sum(lengths[union].max() * len(union) for union in unions)
+
+    steps = -(-examples // batch)
+    plain, pooled = make(examples, batch), EpochPlan(examples, batch, steps, 7, 1, lengths, pool)
+    assert padded(pooled) <= padded(plain)
+    assert padded(pooled) < 0.85 * padded(plain) or examples < 2 * batch or pool == 1
+    again = EpochPlan(examples, batch, steps, 7, 1, lengths, pool)
+    assert [again.union(step).tolist() for step in range(steps)] == [pooled.union(step).tolist() for step in range(steps)]
+
+
+def test_buckets_differ_between_epochs_and_give_no_worker_the_longest():
+    lengths = np.arange(1000)
+    first, second = (EpochPlan(1000, 100, 10, 7, epoch, lengths, 10) for epoch in (1, 2))
+    assert first.union(0).tolist() != second.union(0).tolist()
+    longest = [np.argmax(lengths[first.union(step)]) for step in range(10)]
+    assert max(longest) - min(longest) > 50
+    assert first.union(3).max() - first.union(3).min() == 99

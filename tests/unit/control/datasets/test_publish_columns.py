@@ -168,6 +168,13 @@ def test_missing_values_of_x_are_counted(file):
     assert "that are missing (NaN) or infinite: x.a 42, x.b 40. The loss becomes NaN, too, unless" in warning
 
 
+def test_whole_numbers_that_are_rounded_are_named(file):
+    made = table(file, "tract,near,y\n" + "17031839101,1.5,1\n,2,1\n" * 20, "y")
+    missing, rounded = made.scan().warnings
+    assert "missing (NaN) or infinite: x.tract 20" in missing
+    assert rounded.startswith("dataset=trips.csv has whole numbers above 16,777,216 that float32 rounds: x.tract. Fix, if they are names")
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -205,6 +212,8 @@ def test_missing_values_of_x_are_counted(file):
             "'c' is not in train",
         ),
         ("return {1: np.zeros(n)}", "the keys of x are [1]; they must be text"),
+        ("return np.array([2**70, 1] * n, dtype=object)", "x has whole numbers of more than 64 bits; make them floats or strings"),
+        ("return {'a\\x1b[2J': np.zeros(n), 'b' * 900: np.zeros(3)}", "x.a\\x1b[2J has 30 examples and x.bbb"),
         ("return {}", "the keys of x are none; they must be text"),
         (
             "return [np.zeros(3)] * 5000",
@@ -594,3 +603,20 @@ def test_a_report_of_columns_names_the_examples(monkeypatch):
     assert trained._data(run).startswith(
         "The dataset `trips` has examples of `x float32 [4]` and `y float32`: 30 examples were used for training, 5 for validation"
     )
+
+
+def test_an_iterable_of_any_kind_gives_batches_or_images(file):
+    before = "class Loader:\n    def __init__(self, items): self.items = items\n    def __iter__(self): return iter(self.items)\n"
+    batches = NO_VALIDATION + "return Loader([[np.ones((5, 2)), np.zeros(5)]] * 4)"
+    assert source(file, batches, before=before).scan().count("train") == 20
+    images = "return Loader([(np.zeros((3, 3), np.uint8), k % 2) for k in range(4)])"
+    assert source(file, images, before=before).scan().labels["train"] == [0, 1, 0, 1]
+
+
+def test_what_is_kept_and_lost_a_file_is_made_again(file):
+    made = table(file)
+    first = made.scan()
+    (rows,) = file.parent.glob("columns/*/train-rows.npy")
+    rows.unlink()
+    assert made.scan() == first
+    assert rows.is_file()
