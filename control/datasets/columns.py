@@ -157,10 +157,11 @@ class _Kept:
             if not self._counts[split]:
                 raise DatasetError(f"{called}: {split} is empty; it needs at least one example")
         assert self._spec is not None
-        held, note = self._counts["validation"], ""
+        held, note, warnings = self._counts["validation"], "", self._checked.warnings()
         if held and self._digests["validation"].digest() == self._digests["test"].digest():
-            raise DatasetError(
-                f"{called}: validation and test have the same examples, so the test would measure nothing new. "
+            # As from a function that asks only whether it is "train".
+            warnings.append(
+                f"{called}: validation and test have the same examples, so the test measures nothing new. "
                 'Fix: return None for "validation" (part of train is then held out), or other examples'
             )
         if held:
@@ -171,7 +172,7 @@ class _Kept:
             "held_out": held or None,
             "classes": list(self._given) if self._given is not None else self._ordered(),
             "note": note,
-            "warnings": self._checked.warnings(),
+            "warnings": warnings,
         }
 
     def _ordered(self) -> list[str]:
