@@ -46,7 +46,7 @@ def parameters(arguments: argparse.Namespace) -> int:
     from control.runs import model
 
     given = json.load(sys.stdin)
-    print(json.dumps(model.examine(given["model"], given["size"], given["classes"], given["spec"])))
+    print(json.dumps(model.examine(*(given[name] for name in ("model", "size", "classes", "spec", "callbacks")))))
     return DONE
 
 

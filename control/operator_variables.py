@@ -13,9 +13,10 @@ STATES = ("present", "absent")
 COMMANDS = {
     command: names.split()
     for command, names in {
-        "train": "run config model dataset workers epochs set quick detach allow_bad_images preflight evaluate show_config remeasure",
-        "sweep": "sweep config model dataset workers repeats epochs scaling checkpoint_every set seed measure watts_per_node meter "
-        "allow_bad_images preflight remeasure",
+        "train": "run config model callbacks dataset workers epochs set quick detach allow_bad_images preflight evaluate show_config "
+        "remeasure",
+        "sweep": "sweep config model callbacks dataset workers repeats epochs scaling checkpoint_every set seed measure watts_per_node "
+        "meter allow_bad_images preflight remeasure",
         "trial": "run sweep config workers epochs set remeasure",
         "doctor": "config model dataset workers set selftest allow_bad_images remeasure",
         "evaluate": "run epoch image",
@@ -27,7 +28,7 @@ COMMANDS = {
         "provision": "state firewall",
         "lab": "nodes cpus memory link state image",
         "benchmarks/peers": "peers workers links systems rounds steps warm_up seconds batch threads seed peers_path state",
-        "playbooks/slurm": "run config model dataset workers epochs set quick allow_bad_images detach time partition remeasure",
+        "playbooks/slurm": "run config model callbacks dataset workers epochs set quick allow_bad_images detach time partition remeasure",
         "playbooks/lab_slurm": "state",
         "playbooks/delete_run": "run",
         "playbooks/visualize": "dataset config set images step",

@@ -213,6 +213,8 @@ def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[s
     pairs = []
     if summary.get("best"):
         pairs.append(("best epoch", best(summary["best"])))
+    if summary.get("ended_early"):
+        pairs.append(("ended early", f"by a callback, after {count(summary['epochs_done'], 'epoch')} of {summary['epochs']}"))
     pairs += [("time", duration_text)] if (duration_text := times(summary)) else []
     if summary.get("images_per_s"):
         pairs.append(("speed", f"{summary['images_per_s']:,.0f} images/s in training steps"))
@@ -275,9 +277,11 @@ def after_run(run: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]] 
     if summary["state"] == "FAILED" and (option := _without_onednn(failed.get("exit_code"), failed.get("environment"))):
         commands.append(("continue without oneDNN", f"{go_on(run, summary)[1]} -e {option}"))
     if summary.get("best"):
-        commands.append(("accuracy on the test images", f"ansible-playbook evaluate.yml -e run={run} -e epoch=first,best,last"))
+        what = "accuracy on the test images" if "val_accuracy" in summary["best"] else "metrics on the test examples"
+        commands.append((what, f"ansible-playbook evaluate.yml -e run={run} -e epoch=first,best,last"))
         commands.append(("curves", "ansible-playbook tensorboard.yml"))
-    if summary["state"] == "SUCCEEDED" and not (rows and course.judge(rows).trend is course.Trend.OVERFITS):
+    over = summary.get("ended_early") or (rows and course.judge(rows).trend is course.Trend.OVERFITS)
+    if summary["state"] == "SUCCEEDED" and not over:
         commands.append(go_on(run, summary))
     if summary["state"] == "FAILED" and "started_by" not in summary:
         commands.append(("all logs", f"ansible-playbook logs.yml -e run={run}"))

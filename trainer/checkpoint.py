@@ -60,6 +60,12 @@ class Progress:
     """Name of the attempt that wrote this; every start of the workers is an attempt."""
     hosts: list[str] | None = None
     """The workers of that attempt by rank, without ports."""
+    callbacks: list[dict[str, Any]] = field(default_factory=list)
+    """What the user's callbacks remember, in order."""
+    ended: bool = False
+    """Whether a callback has ended the training."""
+    finished: bool = False
+    """Whether the end of training has changed the weights: a moving average took their place."""
     inexact: list[str] = field(default_factory=list)
     """Why the weights are not bit for bit those of an uninterrupted run; empty while they are."""
 

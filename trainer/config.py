@@ -75,6 +75,8 @@ class Train:
     monitor: str | None = None
     """Column of history.csv that decides which epoch is best, such as `val_auc`; with `min:` or `max:` before it where its name does not
     tell; default: `val_accuracy`, or `val_loss` for a model without it."""
+    callbacks: dict[str, str] | None = None
+    """A function that returns Keras callbacks for a compiled model, with its file's text; `-e callbacks=FILE.py:FUNCTION` sets it."""
     time_limit: float | None = None
     """Seconds after which the run saves its state and ends as CANCELLED."""
 

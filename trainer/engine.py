@@ -57,6 +57,17 @@ class Engine(abc.ABC):
         """Trace what profiles a step, if it is not yet."""
 
     @abc.abstractmethod
+    def optimizers(self) -> list[Any]:
+        """The Keras optimizers that the model's function made."""
+
+    def finish(self) -> bool:
+        """End the training as Keras does: moving averages take the place of the weights; whether there are any."""
+        averaging = [optimizer for optimizer in self.optimizers() if optimizer.use_ema]
+        for optimizer in averaging:
+            optimizer.finalize_variable_values(self.model.trainable_variables)
+        return bool(averaging)
+
+    @abc.abstractmethod
     def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> Rows:
         """Run the steps of a call, the first of which is `number` of the run."""
 
@@ -94,6 +105,10 @@ class Gradients(Engine):
     def rate(self) -> float | None:
         """See `Engine`."""
         return self._optimizer.rate
+
+    def optimizers(self) -> list[Any]:
+        """See `Engine`."""
+        return [] if self._local.l2_in_update else [self.model.optimizer]
 
     def _choose(self) -> Reduction:
         job, cluster = self._job, self._cluster
@@ -185,6 +200,10 @@ class OwnSteps(Engine):
     def rate(self) -> float | None:
         """See `Engine`."""
         return self._program.rate
+
+    def optimizers(self) -> list[Any]:
+        """See `Engine`."""
+        return self._program.optimizers
 
     def trace(self) -> None:
         """Trace the call; nothing runs."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainer import balance, engine, kept, keras_metrics, schedule
+from trainer.callbacks import Callbacks
 from trainer.checkpoint import Memories, States, newest_progress, restore, save_snapshot
 from trainer.cluster import Cluster, digest
 from trainer.data.partition import EpochPlan, share
@@ -16,6 +17,7 @@ from trainer.data.pipeline import Batch, Call, Feeder, calls
 from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged
 from trainer.job import Job
 from trainer.recording import Recorder
+from trainer.records import metric_values
 from trainer.rundir import prune, snapshot_name, snapshot_path, wanted
 from trainer.saving import Saver
 from trainer.step import SUMS
@@ -62,7 +64,9 @@ class Trainer:
         gc.freeze()
         gc.enable()
         self.job.metrics.phase("restoring")
-        self.progress = restore(self.cluster, self.states, self.engine.variables, self.memories)
+        self.callbacks = Callbacks(self.job.config.train.callbacks, self.model, self.job.counts.epochs, self.cluster.member.is_chief)
+        self.variables = [*self.engine.variables, *self.callbacks.variables]
+        self.progress = restore(self.cluster, self.states, self.variables, self.memories)
         self._saved = self.progress.step
         self._remember()
         self._seconds_before = self.progress.seconds_total
@@ -72,9 +76,16 @@ class Trainer:
         self._same_weights("at the start")
         self._summary("RUNNING")
         stopped, self._training_since = False, time.monotonic()
-        while self.progress.step < self.job.counts.total_steps and not stopped:
+        self.callbacks.begin(self.progress.callbacks)
+        if self.progress.finished and not self._is_over():
+            why = "the moving average of the weights had taken their place at the end of the epochs asked for before"
+            self.progress.inexact, self.progress.finished = [*self.progress.inexact, why], False
+        while not self._is_over() and not stopped:
             stopped = self._epoch()
         return self._end(stopped)
+
+    def _is_over(self) -> bool:
+        return self.progress.ended or self.progress.step >= self.job.counts.total_steps
 
     def _remember(self) -> None:
         """Store what was measured in the state, so that a resumed run keeps it."""
@@ -88,6 +99,7 @@ class Trainer:
         counts, progress = self.job.counts, self.progress
         epoch, self._last = counts.epoch_of(progress.step), None
         self.job.metrics.phase("training", f"epoch {epoch}")
+        self.callbacks.epoch_begins(epoch)
         plan = EpochPlan(counts.train_images, counts.global_batch, counts.steps_per_epoch, self.job.config.seed, epoch)
         stop = False
         for (call, batch), waited in self._timed(self._feeder.epoch(plan, self._calls(epoch))):
@@ -131,6 +143,8 @@ class Trainer:
         self._add(call.steps, sums, seconds + waited)
         self.recorder.call(epoch, call.steps, sums, seconds + waited, waited, float(rates[-1]))
         self.recorder.split(epoch, call, batch, parts, seconds, waited)
+        if self.callbacks.any:
+            self.callbacks.call_ends(call.first + call.steps, self.engine.results(self.progress.metrics))
         stop, every = bool(sums[0] > 0), self.job.config.checkpoint.every_steps
         # At the end of an epoch its record comes first: a resume from a state saved here would skip it.
         if (stop or (every and self.progress.step % every == 0)) and not self._epoch_is_over():
@@ -198,6 +212,10 @@ class Trainer:
         self._check_update(validation.get("loss", 0.0), "the validation loss")
         self._check_weights()
         row = self.recorder.row(epoch, validation, self._rate(epoch))
+        progress.ended = self.callbacks.epoch_ends(epoch, metric_values(row))
+        if self._is_over():
+            progress.finished = self.engine.finish() or progress.finished
+            self.callbacks.end()
         if progress.step % self.job.counts.steps_per_epoch == 0:
             progress.metrics, progress.images, progress.seconds = [], 0.0, 0.0
         self.job.metrics.phase("saving", f"epoch {epoch}")
@@ -239,13 +257,13 @@ class Trainer:
 
     def _save_state(self) -> None:
         self._trained()
-        self.progress.seconds_total = self._seconds_total()
+        self.progress.seconds_total, self.progress.callbacks = self._seconds_total(), self.callbacks.state()
         step, states, chief = self.progress.step, self.states.files, self.cluster.member.is_chief
         # All parts must exist before the state does.
         saved = self._save_memory()
         if chief and saved:
             saved = self.saver.save(
-                STATE, states.path(step), _size(self.engine.variables), lambda: self.states.save(self.engine.variables, self.progress)
+                STATE, states.path(step), _size(self.variables), lambda: self.states.save(self.variables, self.progress)
             )
         if self.memories.memory:
             saved = self._all_did(saved)
@@ -303,7 +321,7 @@ class Trainer:
     def _end(self, stopped: bool) -> int:
         self._trained()
         by_rank = self._same_weights("at the end")
-        stopped = stopped and self.progress.step < self.job.counts.total_steps
+        stopped = stopped and not self._is_over()
         # stop.yml leaves this file; a signal from elsewhere does not.
         asked = (self.job.own / "stop").exists() or self._out_of_time()
         state = "SUCCEEDED" if not stopped else "CANCELLED" if asked else "PREEMPTED"

@@ -126,6 +126,7 @@ class Recorder:
             "total_steps": counts.total_steps,
             "in_steps": self._job.config.train.steps is not None,
             "restarts": progress.restarts,
+            "ended_early": progress.ended and progress.step < counts.total_steps,
             "reduction": dataclasses.asdict(choice),
             "shares": shares if len(set(shares)) > 1 else None,
             "seconds_total": round(seconds_total, 3),

@@ -73,9 +73,14 @@ class Program:
         """Names of what `train_step` returns besides metrics: means over all workers' examples; known once it is traced."""
 
     @property
+    def optimizers(self) -> list[Any]:
+        """Those of the model that apply gradients; known once it is traced."""
+        return self._synchronous.optimizers
+
+    @property
     def variables(self) -> list[tf.Variable]:
         """What training changes, once it is traced: the weights, and the optimizers' variables."""
-        optimizers = [variable for optimizer in self._synchronous.optimizers for variable in optimizer.variables]
+        optimizers = [variable for optimizer in self.optimizers for variable in optimizer.variables]
         return [variable.value for variable in {id(one): one for one in [*self.model.weights, *optimizers]}.values()]
 
     @property

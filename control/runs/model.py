@@ -5,14 +5,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import assembly, global_loss, keras_metrics, step
+from trainer import assembly, callbacks, global_loss, keras_metrics, step
 from trainer import config as configs
 from trainer.data.spec import Spec, of_images
 from trainer.errors import ConfigError
 from trainer.models import own
 
 
-def examine(section: dict[str, Any], size: list[int], classes: int, spec: dict[str, Any] | None) -> dict[str, Any]:
+def examine(
+    section: dict[str, Any], size: list[int], classes: int, spec: dict[str, Any] | None, own_callbacks: dict[str, str] | None
+) -> dict[str, Any]:
     """Build the model and, if its function compiled it, trace a step of training and of validation; nothing is computed.
 
     Args:
@@ -20,6 +22,7 @@ def examine(section: dict[str, Any], size: list[int], classes: int, spec: dict[s
         size: of images, `[height, width, channels]`.
         classes: number of classes of images.
         spec: of the examples, as JSON; None: images with classes.
+        own_callbacks: `train.callbacks`.
 
     Returns:
         `total` and `trainable` parameters, and `compiled`: None, or what the user is told of a compiled model.
@@ -29,6 +32,8 @@ def examine(section: dict[str, Any], size: list[int], classes: int, spec: dict[s
     """
     examples = of_images(size) if spec is None else Spec.from_json(spec)
     model, compiled = assembly.build_model(configs.build({"model": section, "data": {"image_size": size}}), classes, examples)
+    if own_callbacks:
+        callbacks.load(own_callbacks)
     if compiled:
         _try(section, model, examples)
     own.check_reopens(section, model)

@@ -102,6 +102,8 @@ def make(request: Request) -> dict[str, Any]:
     size, code = parameters(config, len(listing.classes), request, dataset.get("spec")), package.TRAINER.sha256()
     compiled = size.pop("compiled", None)
     check_compiled(compiled, overrides(request.options))
+    if config.train.callbacks and not compiled:
+        raise ConfigError("callbacks: they act on a compiled model's optimizer; this model is not compiled. Fix: call model.compile(...)")
     return {
         "run": name,
         "resume": started is not None,
@@ -192,7 +194,7 @@ def needs(
 def complete(existing: Path | None, sizes: schedule.Counts) -> bool:
     """Whether a run has done everything asked of it, so that nothing is left to do."""
     summary = run_results.read_summary(existing) if existing else {}
-    return bool(summary.get("state") == "SUCCEEDED" and summary["steps"] >= sizes.total_steps)
+    return bool(summary.get("state") == "SUCCEEDED" and (summary["steps"] >= sizes.total_steps or summary.get("ended_early")))
 
 
 def run_name(request: Request) -> tuple[str, Path | None]:
@@ -264,6 +266,8 @@ def overrides(options: dict[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     if "model" in options:
         result["model"] = own.section(str(options["model"]))
+    if "callbacks" in options:
+        result["train.callbacks"] = own.callbacks(str(options["callbacks"]))
     if boolean("quick", options.get("quick", False)):
         if "epochs" in options:
             raise ConfigError(f"quick=true, epochs={options['epochs']}: quick is ten steps in all; leave one of them out")
@@ -468,7 +472,8 @@ def describe(listing: Listing, published: dict[str, Any]) -> dict[str, Any]:
 def parameters(config: Config, classes: int, request: Request, spec: dict[str, Any] | None = None) -> dict[str, Any]:
     """Exact parameter counts and what the model is compiled with, cached by model, examples and code: Keras takes seconds to import."""
     size = list(config.data.image_size)
-    section = {"model": config.model, "size": size, "classes": classes, "spec": spec, "code": _models_digest()}
+    own = {"model": config.model, "callbacks": config.train.callbacks}
+    section = {**own, "size": size, "classes": classes, "spec": spec, "code": _models_digest()}
     key = hashlib.sha256(json.dumps(section, sort_keys=True).encode()).hexdigest()[:16]
     entry = request.parameter_cache / f"{key}.json"
     if entry.is_file():

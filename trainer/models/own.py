@@ -25,6 +25,12 @@ def section(given: str) -> dict[str, str]:
     return {"name": NAME, "file": function.file, "function": function.name, "source": function.source}
 
 
+def callbacks(given: str) -> dict[str, str]:
+    """The configuration key `train.callbacks` for `FILE.py:FUNCTION`; ConfigError if there is no such function."""
+    function = own.find("callbacks", given)
+    return {"file": function.file, "function": function.name, "source": function.source}
+
+
 def options_of(given: dict[str, Any]) -> dict[str, Any]:
     """The model's own options, checked by name without running the file.
 

@@ -1,0 +1,92 @@
+"""Keras callbacks from the user's own file: every worker calls them with the same numbers, so all workers do the same.
+
+Hooks of batches are called once per call of several steps, as with Keras' `steps_per_execution`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer import own
+from trainer.errors import ConfigError
+from trainer.own import Function
+
+WRITERS = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "BackupAndRestore", "RemoteMonitor")
+"""Keras' callbacks that write files or send: only the chief has them."""
+WEIGHTS = "best_weights"
+
+
+def load(given: dict[str, str]) -> list[keras.callbacks.Callback]:
+    """Run the function; ConfigError if it fails, or does not return a list of callbacks."""
+    function = Function(given["file"], given["function"], given["source"])
+    with own.explaining_errors("callbacks", function):
+        made = own.load("callbacks", function)()
+    if not isinstance(made, list | tuple) or not all(isinstance(one, keras.callbacks.Callback) for one in made):
+        raise ConfigError(f"callbacks={function.called}: it returns {made!r:.80}; it must return a list of keras.callbacks.Callback")
+    return list(made)
+
+
+class Callbacks:
+    """The callbacks of a run on one worker."""
+
+    def __init__(self, given: dict[str, str] | None, model: keras.Model, epochs: int, is_chief: bool):
+        """Load them for a compiled model; `given` is `train.callbacks`."""
+        self._model, every = model, load(given) if given else []
+        self._callbacks = [one for one in every if is_chief or type(one).__name__ not in WRITERS]
+        self._list = keras.callbacks.CallbackList(self._callbacks, model=model, epochs=epochs, verbose=0)
+        restoring = [one for one in self._callbacks if getattr(one, "restore_best_weights", False)]
+        self.variables = [tf.Variable(weight, trainable=False) for _ in restoring for weight in model.get_weights()]
+        """Best weights that callbacks keep, as a state holds them."""
+        self._restoring = restoring
+        model.stop_training = False
+
+    @property
+    def any(self) -> bool:
+        """Whether there are callbacks."""
+        return bool(self._callbacks)
+
+    def begin(self, before: Sequence[dict[str, Any]]) -> None:
+        """Begin the training, or continue it with `state` of an earlier launch and its `variables`."""
+        self._list.on_train_begin()
+        for callback, values in zip(self._callbacks, before, strict=False):
+            for name, value in values.items():
+                setattr(callback, name, value)
+        count = len(self._model.weights)
+        for number, callback in enumerate(self._restoring):
+            if getattr(callback, WEIGHTS, None) is not None:
+                callback.best_weights = [one.numpy() for one in self.variables[count * number : count * (number + 1)]]
+
+    def epoch_begins(self, epoch: int) -> None:
+        """`epoch` counts from 1."""
+        self._list.on_epoch_begin(epoch - 1)
+
+    def call_ends(self, step: int, logs: dict[str, float]) -> None:
+        """After a call of several steps, the last of which is `step` of its epoch, from 1."""
+        self._list.on_train_batch_end(step - 1, logs)
+
+    def epoch_ends(self, epoch: int, logs: dict[str, float]) -> bool:
+        """Whether a callback ends the training."""
+        self._list.on_epoch_end(epoch - 1, dict(logs))
+        return bool(self._model.stop_training)
+
+    def end(self) -> None:
+        """The training is over."""
+        self._list.on_train_end()
+
+    def state(self) -> list[dict[str, Any]]:
+        """The callbacks' numbers and texts, as plain JSON; best weights go to `variables`."""
+        count = len(self._model.weights)
+        for number, callback in enumerate(self._restoring):
+            weights = getattr(callback, WEIGHTS, None)
+            for variable, value in zip(self.variables[count * number : count * (number + 1)], weights or (), strict=False):
+                variable.assign(value)
+        return [_plain(vars(callback)) for callback in self._callbacks]
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    converted = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+    plain = {name: value for name, value in converted.items() if isinstance(value, bool | int | float | str | None)}
+    return plain | ({WEIGHTS: True} if values.get(WEIGHTS) is not None else {})
