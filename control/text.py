@@ -213,8 +213,7 @@ def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[s
     pairs = []
     if summary.get("best"):
         pairs.append(("best epoch", best(summary["best"])))
-    if summary.get("ended_early"):
-        pairs.append(("ended early", f"by a callback, after {count(summary['epochs_done'], 'epoch')} of {summary['epochs']}"))
+    pairs += _early(summary)
     pairs += [("time", duration_text)] if (duration_text := times(summary)) else []
     if summary.get("images_per_s"):
         pairs.append(("speed", f"{summary['images_per_s']:,.0f} images/s in training steps"))
@@ -233,6 +232,12 @@ def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[s
         pairs.append(("not saved", "; ".join(f"{what} ({reason})" for what, reason in summary["unsaved"].items())))
     pairs.append(("results", folder))
     return "\n".join([*lines, fields(pairs), "", next_commands(after_run(run, summary, rows))])
+
+
+def _early(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    if not summary.get("ended_early"):
+        return []
+    return [("ended early", f"by a callback, after {count(summary['epochs_done'], 'epoch')} of {summary['epochs']}")]
 
 
 def weights(digests: Sequence[str]) -> str:

@@ -38,7 +38,9 @@ class Results:
     @property
     def columns(self) -> list[str]:
         """The name behind each of the sums."""
-        names = {id(variable): metric.name for metric in self._model.metrics for variable in metric.variables}
+        # Keras keeps those given to compile() in one metric.
+        every = [one for metric in self._model.metrics for one in (metric, *getattr(metric, "metrics", ()))]
+        names = {id(variable): metric.name for metric in every for variable in metric.variables}
         sized = zip(states(self._model), self._sizes, strict=True)
         return [names[id(variable)] for variable, size in sized for _ in range(size)] + [name for name in self._means for _ in range(2)]
 

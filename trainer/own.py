@@ -92,6 +92,10 @@ def explaining_errors(variable: str, function: Function) -> Iterator[None]:
     except LockstepError:
         raise
     except Exception as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == function.file]
-        where = f", line {lines[-1]}" if lines else ""
-        raise ConfigError(f"{variable}={function.called}{where}: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{variable}={function.called}{line(error, function)}: {type(error).__name__}: {error}") from error
+
+
+def line(error: BaseException, function: Function) -> str:
+    """The last line of the user's file that an error passed, as `, line 7`; empty if there is none."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == function.file]
+    return f", line {lines[-1]}" if lines else ""

@@ -1,8 +1,11 @@
 """A run's model, built and tried on the control node before any host is touched: its size, and what it is compiled with."""
 
+import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from trainer import assembly, callbacks, global_loss, keras_metrics, step
@@ -10,6 +13,10 @@ from trainer import config as configs
 from trainer.data.spec import Spec, of_images
 from trainer.errors import ConfigError
 from trainer.models import own
+from trainer.steptime import random_examples
+
+ROWS = 4
+"""Examples of a batch to try metrics with."""
 
 
 def examine(
@@ -31,7 +38,8 @@ def examine(
         ConfigError: it can't be built, trained or saved.
     """
     examples = of_images(size) if spec is None else Spec.from_json(spec)
-    model, compiled = assembly.build_model(configs.build({"model": section, "data": {"image_size": size}}), classes, examples)
+    with own.explaining("training", section) if section["name"] == own.NAME else contextlib.nullcontext():
+        model, compiled = assembly.build_model(configs.build({"model": section, "data": {"image_size": size}}), classes, examples)
     if own_callbacks:
         callbacks.load(own_callbacks)
     if compiled:
@@ -51,6 +59,40 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec) -> None:
     if keras_metrics.validates(model):
         with own.explaining("validation", section):
             tf.function(model.test_step, autograph=False).get_concrete_function(examples)
+        _check_sums(section, model, spec)
+
+
+def _check_sums(section: dict[str, Any], model: keras.Model, spec: Spec) -> None:
+    """Refuse a metric whose state after two batches is not the sum of its states after each: workers' states are added up."""
+    halves = [spec.pack([leaf[half] for leaf in tf.nest.flatten(random_examples(spec, 2, (2, ROWS)))]) for half in range(2)]
+    try:
+        first, second, both = (_states_after(model, batches) for batches in ([halves[0]], [halves[1]], halves))
+    except tf.errors.OpError:
+        # Random examples may be none that the model takes; its steps have been traced.
+        return
+    columns = keras_metrics.Results(model).columns
+    apart = ~np.isclose(both, first + second, rtol=1e-3, atol=1e-5) & np.isfinite(both)
+    if apart.any():
+        name = columns[int(np.argmax(apart))]
+        raise ConfigError(
+            f"model={section['file']}:{section['function']}: the metric {name} keeps no sums: its state after two batches is not the sum "
+            "of its states after each, so it can't be computed over several workers. Fix: keep sums and counts in its state, and divide in "
+            "result(), as keras.metrics.Mean does; or leave it out"
+        )
+
+
+def _states_after(model: keras.Model, batches: Sequence[Any]) -> np.ndarray:
+    """What validation on batches adds to the states of the metrics, flattened."""
+    states = keras_metrics.states(model)
+    values = [variable.value for variable in states]
+    for batch in batches:
+        weights = [(variable, variable.value) for variable in model.trainable_variables]
+        scope = keras.StatelessScope([*zip(states, values, strict=True), *weights], collect_losses=True)
+        with scope:
+            model.test_step(batch)
+        values = [scope.get_current_value(variable) for variable in states]
+    moved = [np.ravel(value - variable.value) for variable, value in zip(states, values, strict=True)]
+    return np.concatenate([*moved, np.zeros(0)])
 
 
 def _described(model: keras.Model) -> dict[str, Any]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 NAME = "own"
 KEYS = ("name", "file", "function", "source")
+LONGEST = 12
+"""Lines of an error of Keras."""
 GIVEN = ("size", "classes")
 """The first parameters of a function that builds a classifier of images; all others are options of the model."""
 
@@ -96,11 +98,16 @@ def explaining(doing: str, given: dict[str, Any]) -> Iterator[None]:
     """Turn an error of a compiled model into a ConfigError that says what was tried, and where in the user's file it arose."""
     function = _function(given)
     try:
-        with own.explaining_errors("model", function):
-            yield
-    except ConfigError as error:
-        first, *rest = str(error).splitlines()
-        raise ConfigError("\n".join([f"{first} (tried: a step of {doing})", *rest[:12]])) from None
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()[:LONGEST]
+        hint = "\nDoes a loss or a metric return nothing?" if "None" in str(error) else ""
+        where = own.line(error, function)
+        raise ConfigError(
+            f"model={function.called}{where}: a step of {doing} fails: {type(error).__name__}: {chr(10).join(lines)}{hint}"
+        ) from error
 
 
 def prepare(given: dict[str, Any]) -> None:
