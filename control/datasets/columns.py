@@ -6,7 +6,7 @@ Source `columns`: CSV and Parquet files, `control.datasets.tables`; functions of
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,11 @@ from trainer.data.columns import file_names, row_dtype, rows_name
 from trainer.data.manifest import SPLITS, Table
 from trainer.data.spec import STRING, Leaf, Spec
 from trainer.errors import DatasetError
-from trainer.files import read_json, write_json
+from trainer.files import read_json, sha256_file, sync, write_json
 
 KEPT = Path(".lockstep/sources/columns")
 INDEX = "index.json"
-WRITTEN = 1
+WRITTEN = 2
 """Increased when columns are written differently: those kept before are then written again."""
 REMAPPED = 2**20
 """Classes that are renumbered at a time."""
@@ -77,7 +77,8 @@ def keep(folder: Path, checked: Checked, batches: Iterable[Batch], classes: Sequ
                     kept.add(split, values)
         finally:
             kept.close()
-        write_json(part / INDEX, kept.index())
+        index = kept.index()
+        write_json(part / INDEX, {**index, "sums": {path.name: sha256_file(path) for path in sorted(part.iterdir())}})
         shutil.rmtree(folder, ignore_errors=True)
         part.rename(folder)
 
@@ -207,6 +208,28 @@ def kept_files(made: Listing) -> dict[str, Path]:
     assert made.table is not None
     assert made.folder is not None
     return {name: made.folder / name for name in file_names(made.table.spec)}
+
+
+def copy_files(made: Listing, target: Path, progress: Callable[[int, int], None]) -> dict[str, str]:
+    """Copy a listing's files into a folder; their SHA-256 by name.
+
+    Copied, not linked: who can write to a shared folder must not reach the files here.
+
+    Raises:
+        DatasetError: a file has changed since it was written.
+    """
+    files, total, done = kept_files(made), sum(map(made.count, SPLITS)), 0
+    assert made.folder is not None
+    sums, size = dict(read_json(made.folder / INDEX)["sums"]), bytes_of(made) or 1
+    for name, path in files.items():
+        shutil.copyfile(path, target / name)
+        sync(target / name)
+        if sha256_file(target / name) != sums[name]:
+            why = "the disk is damaged, or somebody wrote there"
+            raise DatasetError(f"{path} has changed since it was written: {why}. Fix: rm -r {made.folder}")
+        done += path.stat().st_size
+        progress(total * done // size, total)
+    return {name: sums[name] for name in files}
 
 
 def bytes_of(made: Listing) -> int | None:
