@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from control.datasets.column_writer import Writer
-from control.datasets.examples import Checked
+from control.datasets.examples import Checked, shown
 from control.datasets.sources import Listing
 from trainer.data.columns import file_names, row_dtype, rows_name
 from trainer.data.manifest import SPLITS, Table
@@ -182,7 +182,10 @@ class _Kept:
         unknown = sorted(set(self._numbers.values()) - self._trained)
         if unknown:
             name = next(text for text, number in self._numbers.items() if number == unknown[0])
-            raise DatasetError(f"{self._checked.called}: the class {name!r} is not in train; validation and test may only have its classes")
+            raise DatasetError(
+                f"{self._checked.called}: the class {shown(name)} is not in train; validation and test may only have its classes. "
+                "Fix: leave such examples out, or move some into train"
+            )
         ordered = in_order(set(self._numbers))
         assert self._spec is not None
         places = np.empty(len(ordered), np.int32)
