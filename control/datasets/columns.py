@@ -6,24 +6,24 @@ Source `columns`: CSV and Parquet files, `control.datasets.tables`; functions of
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from control.datasets.column_writer import Writer
-from control.datasets.examples import Checked
+from control.datasets.examples import Checked, shown
 from control.datasets.sources import Listing
 from trainer.data.columns import file_names, row_dtype, rows_name
 from trainer.data.manifest import SPLITS, Table
 from trainer.data.spec import STRING, Leaf, Spec
 from trainer.errors import DatasetError
-from trainer.files import read_json, write_json
+from trainer.files import read_json, sha256_file, sync, write_json
 
 KEPT = Path(".lockstep/sources/columns")
 INDEX = "index.json"
-WRITTEN = 1
+WRITTEN = 2
 """Increased when columns are written differently: those kept before are then written again."""
 REMAPPED = 2**20
 """Classes that are renumbered at a time."""
@@ -77,7 +77,8 @@ def keep(folder: Path, checked: Checked, batches: Iterable[Batch], classes: Sequ
                     kept.add(split, values)
         finally:
             kept.close()
-        write_json(part / INDEX, kept.index())
+        index = kept.index()
+        write_json(part / INDEX, {**index, "sums": {path.name: sha256_file(path) for path in sorted(part.iterdir())}})
         shutil.rmtree(folder, ignore_errors=True)
         part.rename(folder)
 
@@ -182,7 +183,10 @@ class _Kept:
         unknown = sorted(set(self._numbers.values()) - self._trained)
         if unknown:
             name = next(text for text, number in self._numbers.items() if number == unknown[0])
-            raise DatasetError(f"{self._checked.called}: the class {name!r} is not in train; validation and test may only have its classes")
+            raise DatasetError(
+                f"{self._checked.called}: the class {shown(name)} is not in train; validation and test may only have its classes. "
+                "Fix: leave such examples out, or move some into train"
+            )
         ordered = in_order(set(self._numbers))
         assert self._spec is not None
         places = np.empty(len(ordered), np.int32)
@@ -208,6 +212,28 @@ def kept_files(made: Listing) -> dict[str, Path]:
     assert made.table is not None
     assert made.folder is not None
     return {name: made.folder / name for name in file_names(made.table.spec)}
+
+
+def copy_files(made: Listing, target: Path, progress: Callable[[int, int], None]) -> dict[str, str]:
+    """Copy a listing's files into a folder; their SHA-256 by name.
+
+    Copied, not linked: who can write to a shared folder must not reach the files here.
+
+    Raises:
+        DatasetError: a file has changed since it was written.
+    """
+    files, total, done = kept_files(made), sum(map(made.count, SPLITS)), 0
+    assert made.folder is not None
+    sums, size = dict(read_json(made.folder / INDEX)["sums"]), bytes_of(made) or 1
+    for name, path in files.items():
+        shutil.copyfile(path, target / name)
+        sync(target / name)
+        if sha256_file(target / name) != sums[name]:
+            why = "the disk is damaged, or somebody wrote there"
+            raise DatasetError(f"{path} has changed since it was written: {why}. Fix: rm -r {made.folder}")
+        done += path.stat().st_size
+        progress(total * done // size, total)
+    return {name: sums[name] for name in files}
 
 
 def bytes_of(made: Listing) -> int | None:

@@ -142,20 +142,9 @@ def _pack_images(source: Source, listing: Listing, part: Path, allow_bad: bool, 
 
 
 def _pack_table(listing: Listing, part: Path, progress: Progress) -> Manifest:
-    """Link a table's files, or copy them to another file system, and write its manifest."""
+    """Copy a table's files, and write its manifest."""
     assert listing.table is not None
-    files = columns.kept_files(listing)
-    sizes, done, total = {name: path.stat().st_size for name, path in files.items()}, 0, sum(map(listing.count, SPLITS))
-    sums = {}
-    for name, path in files.items():
-        try:
-            os.link(path, part / name)
-        except OSError:
-            shutil.copyfile(path, part / name)
-            sync(part / name)
-        sums[name] = sha256_file(part / name)
-        done += sizes[name]
-        progress(total * done // sum(sizes.values()), total)
+    sums = columns.copy_files(listing, part, progress)
     content = json.dumps([listing.table.to_json(), listing.classes, listing.held_out, sorted(sums.items())])
     digest, empty = hashlib.sha256(content.encode()).hexdigest(), Records([], [], [])
     packed = Manifest(digest, listing.classes, None, [], sums, empty, empty, manifest.SPLIT_SEED, [], listing.held_out, table=listing.table)

@@ -525,19 +525,23 @@ def test_an_unchanged_table_is_published_once_and_a_damaged_one_again(file, monk
     assert manifest.load(place).table == made.scan().table
 
 
-def test_a_disk_that_was_damaged_under_what_is_kept_publishes_something_else(file):
-    """The kept files have no digests: what is published is consistent in itself, whatever they hold."""
+def test_kept_files_that_have_changed_are_not_published(file):
     made = table(file)
     made.scan()
-    flip_a_bit(next(file.parent.glob("columns/*/train-rows.npy")))
-    packed, splits = published(made)
-    assert len(splits["train"]) == packed.count("train")
+    (rows,) = file.parent.glob("columns/*/train-rows.npy")
+    flip_a_bit(rows)
+    text = refused(publish.publish, made, file.parent / "packs", False, lambda *_: None)
+    assert text == f"{rows} has changed since it was written: the disk is damaged, or somebody wrote there. Fix: rm -r {rows.parent}"
+    assert list((file.parent / "packs").glob("*/manifest.json")) == []
 
 
-def test_columns_are_published_to_another_file_system(file, monkeypatch):
-    monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError("another file system")))
-    packed, splits = published(table(file))
-    assert len(splits["test"]) == packed.count("test")
+def test_who_writes_to_the_published_folder_changes_nothing_else(file):
+    made, packs = table(file), file.parent / "packs"
+    first = publish.publish(made, packs, False, lambda *_: None)
+    flip_a_bit(publish.place_of(packs, first.sha256).folder / "train-rows.npy")
+    again = publish.publish(made, packs, False, lambda *_: None)
+    assert again.sha256 == first.sha256
+    assert publish.damaged_files(publish.place_of(packs, first.sha256)) == []
 
 
 @pytest.fixture
