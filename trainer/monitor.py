@@ -25,10 +25,6 @@ class Monitor(NamedTuple):
         sign = 1 if self.highest else -1
         return max(rows, key=lambda row: (self.metric in row, sign * row.get(self.metric, 0.0), -row["epoch"]))
 
-    def better(self, value: float, other: float) -> bool:
-        """Whether a value is better than another."""
-        return value > other if self.highest else value < other
-
 
 def monitor(columns: Iterable[str], asked: str | None = None) -> Monitor:
     """The metric that decides: `asked` (`train.monitor`), else the first of `DEFAULTS` among the columns of history.csv, else any."""

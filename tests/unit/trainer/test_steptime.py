@@ -1,5 +1,6 @@
 """The command that times a host's own step, as the doctor and a sweep run it."""
 
+import json
 import subprocess
 import sys
 
@@ -9,13 +10,14 @@ from trainer import config as configs
 from trainer import records
 
 
-def timed(workers, **changes):
+def timed(workers, spec=None, **changes):
     """What the command answers for a small model."""
     small = {"data.image_size": [16, 16, 3], "model": {"name": "task_cnn"}, "reduction.min_elements": 1024}
     config = configs.dump(configs.build(configs.override({}, small | changes)))
     options = ["--classes", "3", "--batch", "4", "--workers", str(workers), "--threads", "1", "--seconds", "0.01"]
     argv = [sys.executable, "-m", "trainer", "steptime", *options]
-    completed = subprocess.run(argv, input=config, capture_output=True, text=True, check=False, timeout=120)
+    given = json.dumps({"config": config, "spec": spec})
+    completed = subprocess.run(argv, input=given, capture_output=True, text=True, check=False, timeout=120)
     assert completed.returncode == 0, completed.stderr
     return records.step_time(completed.stdout.strip().splitlines()[-1], "here")
 
@@ -39,3 +41,44 @@ def test_a_method_that_is_set_is_the_only_one(transport):
 
 def test_one_worker_sends_nothing():
     assert timed(1)["methods"] == {}
+
+
+TABLE = {
+    "structure": [{"words": 0, "size": 1}, 2],
+    "leaves": [
+        {"name": "x.words", "dtype": "int32", "shape": [None]},
+        {"name": "x.size", "dtype": "float32", "shape": [2]},
+        {"name": "y", "dtype": "float32", "shape": []},
+    ],
+}
+SOURCE = """
+import keras
+from keras import layers
+
+
+class Own(keras.Model):
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+def build(kind=keras.Model):
+    inputs = {"words": keras.Input((None,), dtype="int32", name="words"), "size": keras.Input((2,), name="size")}
+    words = layers.GlobalAveragePooling1D()(layers.Embedding(9, 4)(inputs["words"]))
+    model = kind(inputs, layers.Dense(1)(layers.Concatenate()([words, inputs["size"]])))
+    model.compile("adam", loss="mse")
+    return model
+
+
+def own():
+    return build(Own)
+"""
+
+
+@pytest.mark.parametrize("function", ["build", "own"])
+def test_a_compiled_model_is_timed_on_columns(function):
+    model = {"name": "own", "file": "m.py", "function": function, "source": SOURCE}
+    answer = timed(3, TABLE, model=model, **{"reduction.name": "packed"})
+    (method,) = answer["methods"].values()
+    assert answer["step_seconds"] > 0
+    assert list(method["exchange_seconds"]) == ["2", "3"]
+    assert sum(method["sums"]) >= 4 * (9 * 4 + 6 + 1)

@@ -1,0 +1,147 @@
+"""Models that a user compiled, their data and callbacks, for `test_compiled.py`: given to `train.yml` as they are."""
+
+import keras
+import numpy as np
+from keras import layers
+
+
+def build(width=16, rate=0.01):
+    """Two inputs, one number."""
+    inputs = {"a": keras.Input((4,), name="a"), "b": keras.Input((1,), name="b")}
+    x = layers.Dense(width, activation="relu")(layers.Concatenate()([inputs["a"], inputs["b"]]))
+    model = keras.Model(inputs, layers.Dense(1)(x))
+    model.compile(keras.optimizers.Adam(rate), loss="mse", metrics=["mae"])
+    return model
+
+
+def data(split):
+    """Rows of two inputs, with a weight each."""
+    if split == "validation":
+        return None
+    random = np.random.default_rng(0 if split == "train" else 1)
+    count = 500 if split == "train" else 100
+    x = {"a": random.normal(size=(count, 4)), "b": random.normal(size=(count, 1))}
+    return x, x["a"].sum(axis=1) * x["b"][:, 0], random.uniform(0, 2, count)
+
+
+def callbacks():
+    """Halve the rate after each epoch, end after three that are no better by 100."""
+    stop = keras.callbacks.EarlyStopping("val_loss", patience=3, min_delta=100.0, restore_best_weights=True)
+    return [keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=100.0), stop]
+
+
+@keras.saving.register_keras_serializable()
+class Variational(keras.Model):
+    """A variational autoencoder with a `train_step` of its own and noise of its own."""
+
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.encoder = keras.Sequential([keras.Input((4,)), layers.Dense(8, activation="relu"), layers.Dense(4)])
+        self.decoder = keras.Sequential([keras.Input((2,)), layers.Dense(8, activation="relu"), layers.Dense(4)])
+        self.draws, self.total = keras.random.SeedGenerator(7), keras.metrics.Mean(name="loss")
+
+    @property
+    def metrics(self):
+        return [self.total]
+
+    def call(self, x):
+        mean, spread = keras.ops.split(self.encoder(x), 2, axis=-1)
+        noise = keras.random.normal(keras.ops.shape(mean), seed=self.draws)
+        return self.decoder(mean + keras.ops.exp(spread / 2) * noise), mean, spread
+
+    def losses_of(self, x):
+        decoded, mean, spread = self(x)
+        divergence = keras.ops.mean(keras.ops.sum(mean**2 + keras.ops.exp(spread) - spread - 1, axis=1)) / 2
+        return keras.ops.mean(keras.ops.sum((x - decoded) ** 2, axis=1)) + divergence, divergence
+
+    def train_step(self, data):
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            loss, divergence = self.losses_of(data[0])
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, self.trainable_weights), self.trainable_weights, strict=True))
+        self.total.update_state(loss, sample_weight=keras.ops.shape(data[0])[0])
+        return {"loss": self.total.result(), "divergence": divergence}
+
+    def test_step(self, data):
+        self.total.update_state(self.losses_of(data[0])[0], sample_weight=keras.ops.shape(data[0])[0])
+        return {"loss": self.total.result()}
+
+
+def variational():
+    model = Variational()
+    model.compile(keras.optimizers.Adam(0.01))
+    return model
+
+
+def rows(split):
+    made = data(split)
+    return made and (made[0]["a"],)
+
+
+def nothing():
+    """A loss that returns nothing."""
+    model = build()
+    model.compile("adam", loss=lambda y, p: None)
+    return model
+
+
+def misfit():
+    """A loss that the output does not fit."""
+    model = build()
+    model.compile("adam", keras.losses.CategoricalCrossentropy(from_logits=True))
+    return model
+
+
+class Largest(keras.metrics.Metric):
+    """A metric that is no sum."""
+
+    def __init__(self, name="largest"):
+        super().__init__(name=name)
+        self.value = self.add_weight(name="value", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_pred)))
+
+    def result(self):
+        return self.value
+
+
+def largest():
+    model = build()
+    model.compile("adam", "mse", metrics=[Largest()])
+    return model
+
+
+class Unknown(layers.Layer):
+    """A layer that no snapshot could name."""
+
+    def call(self, x):
+        return 2 * x
+
+
+def unknown():
+    model = keras.Sequential([keras.Input((4,)), Unknown(), layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+
+
+def uncompiled():
+    return keras.Sequential([keras.Input((4,)), layers.Dense(1)])
+
+
+def missing(split):
+    made = data(split)
+    if made:
+        made[1][3] = np.nan
+    return made
+
+
+def another_shape(split):
+    yield np.zeros((4, 4)), np.zeros(4)
+    yield np.zeros((4, 5)), np.zeros(4)
+
+
+def ends_early(split):
+    yield np.zeros((4, 4)), np.zeros(4)
+    raise RuntimeError("the connection is gone")

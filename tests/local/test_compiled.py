@@ -1,0 +1,189 @@
+"""Models that the user compiled, on columns, through the playbooks: the numbers of `fit`, exact resume, callbacks, what is refused."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.local.conftest import LocalProject
+from tests.project import ROOT, await_until
+
+FILE = Path(__file__).with_name("compiled.py")
+UNEVEN = "set=train.batch_sizes=[20,12],train.steps_per_call=2,telemetry.profile_every=0"
+"""400 rows for training: 12.5 steps of 32 per epoch."""
+
+# TensorFlow's settings of the workers must not reach the tests' own process.
+BY_FIT = """
+import importlib.util, json, sys
+import keras
+import numpy as np
+from trainer import config as configs
+from trainer.data.examples import open_examples
+from trainer.data.manifest import Published
+from trainer.data.partition import EpochPlan
+from pathlib import Path
+file, packs, caches, snapshot = map(Path, sys.argv[1:5])
+cluster = json.loads(Path(sys.argv[5]).read_text())
+spec = importlib.util.spec_from_file_location("compiled", file)
+compiled = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(compiled)
+sha256 = cluster["dataset"]["manifest"]
+manifest, splits = open_examples(Published(packs / sha256[:16], sha256), caches, configs.Data(), lambda *_: None)
+counts = cluster["counts"]
+chosen = manifest.order[counts["validation_images"]:][: counts["train_images"]]
+keras.utils.set_random_seed(1)
+model, logs = compiled.build(), []
+for epoch in (1, 2):
+    plan = EpochPlan(counts["train_images"], counts["global_batch"], counts["steps_per_epoch"], 1, epoch)
+    rows = splits["train"].gather(chosen[np.concatenate([plan.union(step) for step in range(counts["steps_per_epoch"])])])
+    logs.append(model.fit(*rows[:2], sample_weight=rows[2], batch_size=counts["global_batch"], shuffle=False, verbose=0).history)
+trained = model.get_weights()
+model.load_weights(snapshot)
+apart = [float(np.abs(a - b).max() / np.abs(a).max()) for a, b in zip(trained, model.get_weights(), strict=True)]
+tested = model.evaluate(*splits["test"].gather(np.arange(100))[:2], sample_weight=splits["test"].gather(np.arange(100))[2], verbose=0)
+print(json.dumps({"apart": max(apart), "logs": logs, "tested": tested}))
+"""
+
+
+def train(project: LocalProject, name: str, *more: str, model: str = "build", data: str = "data", **options):
+    return project.play("train", f"run={name}", f"model={FILE}:{model}", f"dataset={FILE}:{data}", UNEVEN, *more, **options)
+
+
+def rows(project: LocalProject, name: str) -> list[dict[str, float]]:
+    with (project.run(name) / "history.csv").open() as stream:
+        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(stream)]
+
+
+@pytest.fixture(scope="module")
+def two_epochs(project):
+    """Two epochs on two workers with uneven parts of a step."""
+    return train(project, "table", "epochs=2")
+
+
+@pytest.fixture(scope="module")
+def fitted(project, two_epochs):
+    """The same by Keras' own `fit` in one process."""
+    run = project.run("table")
+    packs, caches = project.root / ".lockstep" / "dfs" / "datasets", project.root / ".lockstep" / "fitted"
+    argv = [FILE, packs, caches, run / "checkpoints" / "epoch-0002.keras", run / "cluster.json"]
+    done = subprocess.run([sys.executable, "-c", BY_FIT, *map(str, argv)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_two_workers_train_as_fit_does_with_the_global_batch(project, fitted):
+    assert fitted["apart"] < 1e-4
+    for row, logs in zip(rows(project, "table"), fitted["logs"], strict=True):
+        assert row["loss"] == pytest.approx(logs["loss"][0], rel=1e-4)
+        assert row["mae"] == pytest.approx(logs["mae"][0], rel=1e-4)
+
+
+def test_the_plan_says_what_the_model_takes_and_is_compiled_with(two_epochs):
+    for expected in (
+        "inputs        x.a float32 [4], x.b float32 [1]",
+        "outputs       y float32",
+        "compiled      optimizer Adam, loss mse, metrics mae",
+        "400 training, 100 validation, 100 test examples",
+    ):
+        assert expected in two_epochs.stdout
+
+
+def test_columns_of_the_history_are_the_models_metrics_and_the_best_epoch_follows_the_loss(project, two_epochs):
+    history, summary = rows(project, "table"), project.summary("table")
+    assert list(history[0]) == ["epoch", "loss", "mae", "val_loss", "val_mae", "learning_rate", "seconds", "images_per_s"]
+    best = min(history, key=lambda row: row["val_loss"])
+    assert summary["best"] == {"epoch": best["epoch"], "val_loss": best["val_loss"]}
+    assert len(set(summary["weights_sha256_by_rank"])) == 1
+    assert f"best epoch  {best['epoch']:.0f} (validation loss {best['val_loss']:.4f})" in two_epochs.stdout
+
+
+def test_evaluate_gives_the_models_own_metrics_as_keras_does(project, fitted):
+    shown = project.play("evaluate", "run=table", "epoch=last").stdout
+    (row,) = list(csv.DictReader((project.run("table") / "evaluations.csv").open()))
+    assert list(row) == ["epoch", "split", "loss", "mae", "images", "seconds", "evaluated_at"]
+    assert [float(row["loss"]), float(row["mae"])] == pytest.approx(fitted["tested"], rel=1e-4)
+    assert "table on its test examples" in shown
+    assert "image" not in shown.partition("test examples")[2]
+
+
+def test_status_and_report_of_a_model_that_classifies_nothing(project, two_epochs):
+    assert "2 (validation loss" in project.play("status", "run=table").stdout
+    project.play("report", "run=table", "evaluate=false", check=False)
+    page = (project.run("table") / "report" / "README.md").read_text()
+    assert "best validation loss" in page
+    assert "is the most promising, with a validation loss of" in page
+    assert "accuracy" not in page.replace("accuracy.yml", "")
+
+
+@pytest.mark.parametrize(("model", "data"), [("build", "data"), ("variational", "rows")])
+def test_a_run_that_is_continued_ends_with_the_weights_of_one_that_was_not_interrupted(model, data, project):
+    for name, steps in (("whole", [20]), ("parts", [7, 20])):
+        for count in steps:
+            train(
+                project, f"{name}-{model}", "--extra-vars", f"set={UNEVEN.removeprefix('set=')},train.steps={count}", model=model, data=data
+            )
+    assert project.summary(f"whole-{model}")["weights_sha256"] == project.summary(f"parts-{model}")["weights_sha256"]
+    assert project.summary(f"parts-{model}")["restarts"] == 1
+
+
+def test_a_killed_worker_of_a_model_with_its_own_step_changes_nothing(project):
+    uneven = f"{UNEVEN},train.steps=400,checkpoint.every_steps=8"
+    train(project, "quiet", uneven, model="variational", data="rows")
+    process = project.start("train", "run=killed", f"model={FILE}:variational", f"dataset={FILE}:rows", UNEVEN, uneven)
+    await_until(lambda: project.steps(1, "killed") >= 16, 90, "some steps", every=0.02)
+    os.kill(project.trainer_pid(2, "killed"), signal.SIGKILL)
+    process.communicate(timeout=120)
+    train(project, "killed", uneven, model="variational", data="rows")
+    assert project.summary("killed")["weights_sha256"] == project.summary("quiet")["weights_sha256"]
+
+
+def test_what_train_step_returns_besides_metrics_is_a_mean_over_all_rows(project):
+    train(project, "returned", "epochs=2", model="variational", data="rows")
+    first, second = rows(project, "returned")
+    assert list(first)[1:4] == ["loss", "divergence", "val_loss"]
+    assert second["loss"] < first["loss"]
+    assert first["divergence"] > 0
+
+
+def test_callbacks_change_the_rate_and_end_the_training_also_when_it_is_continued(project):
+    own = f"callbacks={FILE}:callbacks"
+    shown = train(project, "called", own, "epochs=9").stdout
+    assert [row["learning_rate"] for row in rows(project, "called")] == pytest.approx([0.01, 0.01, 0.005, 0.0025])
+    assert "ended early  by a callback, after 4 epochs of 9" in shown
+    assert "Nothing to do" in train(project, "called", own, "epochs=9").stdout
+    train(project, "halved", own, "epochs=2")
+    train(project, "halved", own, "epochs=9")
+    assert project.summary("halved")["ended_early"]
+    assert project.summary("halved")["weights_sha256"] == project.summary("called")["weights_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        ("nothing", "data", "model=compiled.py:nothing: a step of training fails: ValueError: None values not supported."),
+        ("misfit", "data", "must have the same rank"),
+        ("largest", "data", "the metric largest keeps no sums"),
+        ("unknown", "rows", "Could not locate class 'Unknown'"),
+        ("uncompiled", "data", "its model is not compiled"),
+        ("build", "missing", "y of example 3 of train is NaN or infinite"),
+        ("build", "another_shape", "batch 1 of train: an example is x float32 [5], and x float32 [4] in the first batch"),
+        ("build", "ends_early", "RuntimeError: the connection is gone"),
+    ],
+)
+def test_what_a_new_user_gets_wrong_is_said_on_one_screen_before_hosts_are_touched(model, data, message, project):
+    refused = train(project, "refused", model=model, data=data, check=False)
+    assert refused.returncode != 0
+    assert message in refused.stdout
+    assert len(refused.stdout.splitlines()) < 24
+    assert "--- Look at the hosts" not in refused.stdout
+    assert not project.run("refused").exists()
+
+
+def test_settings_that_a_compiled_model_would_ignore_are_refused(project):
+    refused = train(project, "refused", f"{UNEVEN},optimizer.learning_rate=0.1", check=False)
+    assert "optimizer.learning_rate=0.1: the model is compiled with an optimizer of its own (Adam)" in refused.stdout

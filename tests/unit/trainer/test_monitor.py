@@ -1,0 +1,48 @@
+"""Which epoch is the best, by any metric."""
+
+import pytest
+
+from trainer.monitor import Monitor, best_row, monitor
+
+ROWS = [
+    {"epoch": 1, "loss": 3.0, "accuracy": 0.2, "val_loss": 2.0, "val_accuracy": 0.5, "val_auc": 0.7},
+    {"epoch": 2, "loss": 2.0, "accuracy": 0.4, "val_loss": 1.0, "val_accuracy": 0.4, "val_auc": 0.9},
+    {"epoch": 3, "loss": 1.0, "accuracy": 0.5, "val_loss": 1.0, "val_accuracy": 0.5, "val_auc": 0.8},
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "epoch"),
+    [(None, 1), ("val_accuracy", 1), ("val_loss", 2), ("loss", 3), ("val_auc", 2), ("min:val_auc", 1), ("max:val_loss", 1), ("no_such", 1)],
+)
+def test_the_best_epoch_by_a_metric_the_earliest_of_equals(asked, epoch):
+    assert best_row(ROWS, asked)["epoch"] == epoch
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (ROWS[0], Monitor("val_accuracy", True)),
+        (["epoch", "loss", "mae", "val_loss", "val_mae"], Monitor("val_loss", False)),
+        (["epoch", "loss", "kl"], Monitor("loss", False)),
+        (["epoch", "generator"], Monitor("generator", True)),
+        ([], Monitor("loss", False)),
+    ],
+)
+def test_what_decides_if_nothing_is_asked_for(columns, expected):
+    assert monitor(columns) == expected
+
+
+@pytest.mark.parametrize("name", ["val_mae", "val_root_mean_squared_error", "loss", "val_kl_divergence", "val_perplexity"])
+def test_of_an_error_the_lowest_is_best(name):
+    assert not monitor([], name).highest
+
+
+@pytest.mark.parametrize("name", ["val_auc", "val_precision", "val_mean_io_u", "val_meal"])
+def test_of_other_metrics_the_highest_is_best(name):
+    assert monitor([], name).highest
+
+
+def test_a_row_without_the_metric_is_never_the_best():
+    assert best_row([{"epoch": 1, "loss": 1.0}, {"epoch": 2, "loss": 2.0, "val_loss": 5.0}], "val_loss")["epoch"] == 2
+    assert Monitor("val_top_5", True).label == "validation top 5"
