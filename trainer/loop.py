@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from trainer import assembly, auto_reduction, balance, kept, keras_metrics, reduction, schedule, step
+from trainer.agreement import digest
 from trainer.checkpoint import Memories, States, newest_progress, restore, save_snapshot
-from trainer.cluster import Cluster, digest
+from trainer.cluster import Cluster
 from trainer.config import Reduction
 from trainer.data.partition import EpochPlan, share
 from trainer.data.pipeline import Batch, Call, Feeder, calls

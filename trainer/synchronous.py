@@ -28,6 +28,10 @@ class Synchronous:
     model: keras.Model
     all_reduce: AllReduce
 
+    def __post_init__(self) -> None:
+        """Keep the model's own steps, which `lockstep.distribute` replaces."""
+        self._train_step, self._test_step = self.model.train_step, self.model.test_step
+
     def build(self, data: Any) -> None:
         """Create what Keras creates when it first sees data: weights, metrics, the compiled optimizer's variables."""
         self.model._symbolic_build(data_batch=data)
@@ -43,16 +47,29 @@ class Synchronous:
         Returns:
             The model's logs, of this worker, and the sums of `also`.
         """
+        step = _Step(self, share, list(also))
+        with self._counting(share), step.traced():
+            logs: dict[str, Any] = self._train_step(data)
+            step.finish()
+        return logs, step.sums
+
+    def test_step(self, data: Any, share: tf.Tensor) -> dict[str, Any]:
+        """The model's own `test_step` on this worker's part of the batch, as `train_step`; the model's logs, of this worker."""
+        with contextlib.ExitStack() as summed:
+            summed.enter_context(self._counting(share))
+            if not global_loss.overridden(self.model):
+                summed.enter_context(global_loss.over_all_workers(self.model, share, self.all_reduce))
+            logs: dict[str, Any] = self._test_step(data)
+        return logs
+
+    @contextlib.contextmanager
+    def _counting(self, share: tf.Tensor) -> Iterator[None]:
+        """Leave the metrics as they were if this worker has no rows: a placeholder counts in none."""
         metrics = keras_metrics.states(self.model)
         before = [tf.identity(variable.value) for variable in metrics]
-        step = _Step(self, share, list(also))
-        with step.traced():
-            logs: dict[str, Any] = self.model.train_step(data)
-            step.finish()
+        yield
         for variable, value in zip(metrics, before, strict=True):
-            # A placeholder counts in no metric.
             variable.assign(tf.where(share > 0, variable.value, value))
-        return logs, step.sums
 
 
 class _Step:

@@ -213,14 +213,10 @@ class Worker:
         taken, refused = admission.admit(self._shell(admission.listing(quoted, only, allowed)), allowed, only, admission.room(into))
         # A script's output is the chief's, and that of others only where the user named it.
         script = recorded(into).get("script")
-        left = ("output",) if only and script and not script["outputs"] else ()
+        without += ("output",) if only and script and not script["outputs"] else ()
         begin, fetched = len(f"{only}/") if only else 0, []
         for file in taken:
-            if (
-                set(left) & set(file.name.split("/")[:-1])
-                or set(without) & set(file.name.split("/"))
-                or (keep and file.name == "summary.json")
-            ):
+            if set(without) & set(file.name.split("/")) or (keep and file.name == "summary.json"):
                 continue
             tried = self._unfit.get((file.name, file.changed), 0)
             try:

@@ -227,9 +227,7 @@ def _check_file(path: Path, root: Path, given: str) -> None:
     if not resolved.is_relative_to(root) or not resolved.exists():
         raise ConfigError(f"script={given}: {path.relative_to(root)} is a link out of the folder ({resolved}); copy the file there instead")
     if not stat.S_ISREG(resolved.stat().st_mode):
-        raise ConfigError(
-            f"script={given}: {path.relative_to(root)} is no regular file; take it out of the folder, or copy what it links to"
-        )
+        raise ConfigError(f"script={given}: {path.relative_to(root)} is no regular file; take it out of the folder")
 
 
 def command(script: dict[str, Any], run_folder: str, host: str, shared: str, hosts: list[dict[str, Any]]) -> list[str]:

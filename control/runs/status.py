@@ -106,12 +106,15 @@ def _share(parts: list[float], wholes: list[float]) -> float | None:
 
 def table(run: str, state: str | None, hosts: list[dict[str, Any]], seen: list[dict[str, Any]], counts: dict[str, Any]) -> str:
     """A run's status: its progress, one line per worker, and the phases of a step if known; a script's run has no `counts`."""
-    by_host, header, row = {look["host"]: look for look in seen if look}, COLUMNS, _row
-    if not counts:
-        header, row = SCRIPT_COLUMNS, _script_row
+    by_host, row = {look["host"]: look for look in seen if look}, _row if counts else _script_row
     rows = [row(host, by_host.get(host["name"], {"state": "unreachable"})) for host in hosts]
     chief = by_host.get(hosts[0]["name"], {})
-    lines = [f"{run}: {overall(state, list(by_host.values()))}", *_progress(chief, counts), "", text.table(header, rows)]
+    lines = [
+        f"{run}: {overall(state, list(by_host.values()))}",
+        *_progress(chief, counts),
+        "",
+        text.table(COLUMNS if counts else SCRIPT_COLUMNS, rows),
+    ]
     phases = step_profile.shown({host["name"]: split for host in hosts if (split := by_host.get(host["name"], {}).get("split"))})
     slow = stragglers.sentence(chief["straggler"], [host["name"] for host in hosts]) if chief.get("straggler") else ""
     return "\n".join([*lines, *(["", phases] if phases else []), *([f"  {slow}"] if slow else [])])
