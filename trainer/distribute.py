@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from trainer import collective, global_loss, handshake, keras_metrics
+from trainer import collective, global_loss, handshake, keras_metrics, strategy
 from trainer.agreement import Agreement
 from trainer.direct import Direct
 from trainer.errors import RESTART, ClusterError, LockstepError
@@ -117,10 +117,16 @@ def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Mode
         raise LockstepError("lockstep.distribute(model): the model is not compiled, so there is no step yet; call model.compile(...) first")
     if connected is None or isinstance(vars(model).get("fit"), _Fit):
         return model
+    if strategy.multi_worker(model):
+        strategy.take_out(model)
     distributed = Distributed(model, connected)
     model.train_step, model.test_step = distributed.train_step, distributed.test_step
     model._get_metrics_result_or_logs = distributed.results
-    model.fit, model.evaluate = _Fit(distributed, model.fit), distributed.quiet(model.evaluate)
+    model.fit, model.evaluate, model.predict = (
+        _Fit(distributed, model.fit),
+        distributed.quiet(model.evaluate),
+        distributed.quiet(model.predict),
+    )
     model.train_function = model.test_function = None
     return model
 
@@ -186,10 +192,11 @@ class Distributed:
         return self._results(logs)
 
     def quiet(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A method of the model that prints on the chief only."""
+        """A method of the model that prints on the chief only, and is in no strategy's scope."""
 
         def called(*arguments: Any, **named: Any) -> Any:
-            return function(*arguments, **named if self.chief else {**named, "verbose": 0})
+            with strategy.outside():
+                return function(*arguments, **named if self.chief else {**named, "verbose": 0})
 
         return called
 
