@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from tensorflow.python.distribute import distribute_lib
+from tensorflow.python.framework import ops
 
 
 def multi_worker(model: keras.Model) -> bool:
@@ -23,11 +24,17 @@ def multi_worker(model: keras.Model) -> bool:
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
     """TensorFlow as it is without a strategy, even within the scope of one."""
+    if not tf.distribute.has_strategy():
+        yield
+        return
+    graph = ops.get_default_graph()
+    creators, graph._variable_creator_stack = graph._variable_creator_stack, []
     distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())
     try:
         yield
     finally:
         distribute_lib._pop_per_thread_mode()
+        graph._variable_creator_stack = creators
 
 
 def take_out(model: keras.Model) -> None:
