@@ -3,7 +3,6 @@
 import sys
 
 import keras
-import lockstep
 import numpy as np
 import tensorflow as tf
 
@@ -35,10 +34,8 @@ def eagerly(rows, model):
 
 WAYS = {
     "adam": arrays,
-    "row_weights": arrays,
     "two_inputs": arrays,
     "masked": arrays,
-    "penalised": dataset,
     "accumulation": dataset,
     "adversarial": dataset,
     "sgd": eagerly,
@@ -46,6 +43,8 @@ WAYS = {
 
 
 def main():
+    import lockstep
+
     out, arrays_written = sys.argv[1], {}
     for name, way in WAYS.items():
         model, rows = keras_programs.made(name)

@@ -227,6 +227,8 @@ class Distributed:
 
 MARKS = 2**23
 """Digests of batches are below this, and float32 holds them exactly."""
+SPREADING = 0x9E3779B1 - 2**32
+"""2**32 divided by the golden ratio, odd, as int32."""
 SPREAD = 7_919
 """Between the seeds of two workers' layers."""
 
@@ -244,9 +246,15 @@ def _mark_of(leaf: tf.Tensor) -> tf.Tensor:
         numbers = tf.strings.to_hash_bucket_fast(numbers, MARKS)
     elif numbers.dtype == tf.bool:
         numbers = tf.cast(numbers, tf.int8)
-    bits = tf.cast(tf.bitcast(numbers, kinds[numbers.dtype.size]), tf.int32)
+    bits = _mixed(tf.cast(tf.bitcast(numbers, kinds[numbers.dtype.size]), tf.int32))
     rows = tf.reduce_sum(tf.reshape(bits, [tf.shape(bits)[0], -1]), axis=1)
-    return tf.reduce_sum(rows * tf.range(1, tf.size(rows) + 1))
+    return _mixed(tf.reduce_sum(rows * tf.range(1, tf.size(rows) + 1)))
+
+
+def _mixed(numbers: tf.Tensor) -> tf.Tensor:
+    """Whole numbers whose low bits depend on all: those of 0.0 and 1.0 are alike (multiplicative hashing: Knuth, TAOCP 6.4)."""
+    spread = numbers * SPREADING
+    return tf.bitwise.bitwise_xor(spread, tf.bitwise.right_shift(spread, 15))
 
 
 class _Fit:

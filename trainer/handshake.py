@@ -97,10 +97,11 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 async def _meet(
-    rank: int, server: socket.socket, listening: Sequence[Listening], deadline: float = DEADLINE_S, patient: bool = False
+    rank: int, server: socket.socket, listening: Sequence[Listening], deadline: float | None = None, patient: bool = False
 ) -> Sockets:
     """Call the workers of lower rank and listen for those of higher rank, all at once; `patient`: they may not listen yet."""
     connected: Sockets = {}
+    deadline = DEADLINE_S if deadline is None else deadline
     listener = _Listener(rank, server, listening[rank][2], range(rank + 1, len(listening)), connected)
     calls = [asyncio.ensure_future(_call(rank, peer, listening[peer], connected, patient)) for peer in range(rank)]
     try:
@@ -126,7 +127,7 @@ def _fix() -> str:
     )
 
 
-async def _call(rank: int, peer: int, listening: Listening, connected: Sockets, patient: bool) -> None:
+async def _call(rank: int, peer: int, listening: Listening, connected: Sockets, patient: bool = False) -> None:
     """Connect to a listener that proves to be `peer`; if it closes the connection before that, or if `patient` refuses it, try again."""
     host, port, secret = listening
     while peer not in connected:

@@ -42,6 +42,9 @@ SHUTDOWN = 4
 class ActionModule(Action):
     """Never fails itself: returns `verdict`, from which `conclude_run` derives the run's outcome."""
 
+    script = False
+    """Whether a script of the user's is watched."""
+
     def act(self, **arguments: Any) -> dict[str, Any]:
         """Watch until the worker is done, failed, silent or unreachable (or under way, if detached)."""
         self.arguments = arguments
