@@ -5,9 +5,10 @@ Keras' own `fit` runs on every worker, with its callbacks and history. Every wor
 """
 
 import functools
+import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from trainer.member import Member
 from trainer.step import seeds
 from trainer.synchronous import Synchronous
 
-START_S, SILENT_S = 300.0, 600.0
+START_S, SILENT_S = 1800.0, 600.0
 """Seconds within which all workers must call `distribute`; seconds after which one that sends nothing is lost."""
 ONE_WRITES = (
     keras.callbacks.ModelCheckpoint,
@@ -95,6 +96,7 @@ def _end_with(direct: Direct) -> None:
     def ended(kind: Any, error: Any, trace: Any) -> None:
         before(kind, error, trace)
         if direct.lost is not None:
+            sys.stdout.flush()
             print(f"lockstep: {direct.lost}; this worker ends, too", file=sys.stderr, flush=True)
             os._exit(RESTART)
 
@@ -112,6 +114,11 @@ def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Mode
         LockstepError: the model is not compiled.
         ClusterError: as `Peers.from_environment`.
     """
+    if keras.backend.backend() != "tensorflow":
+        raise LockstepError(
+            f"lockstep.distribute(model): Keras' backend is {keras.backend.backend()}, and only TensorFlow's can be distributed; "
+            "unset KERAS_BACKEND"
+        )
     connected = connected or peers()
     if not model.compiled:
         raise LockstepError("lockstep.distribute(model): the model is not compiled, so there is no step yet; call model.compile(...) first")
@@ -122,11 +129,9 @@ def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Mode
     distributed = Distributed(model, connected)
     model.train_step, model.test_step = distributed.train_step, distributed.test_step
     model._get_metrics_result_or_logs = distributed.results
-    model.fit, model.evaluate, model.predict = (
-        _Fit(distributed, model.fit),
-        distributed.quiet(model.evaluate),
-        distributed.quiet(model.predict),
-    )
+    model.fit = _Fit(distributed, model.fit)
+    model.evaluate = distributed.method(model.evaluate, distributed.callbacks)
+    model.predict = distributed.method(model.predict)
     model.train_function = model.test_function = None
     return model
 
@@ -160,6 +165,11 @@ class Distributed:
 
     def _part(self, data: Any) -> tuple[Any, tf.Tensor]:
         """This worker's rows of a batch, at least one, and their share of it; 0 if there are fewer rows than workers."""
+        if any(isinstance(leaf, tf.SparseTensor | tf.RaggedTensor) for leaf in tf.nest.flatten(data)):
+            raise LockstepError(
+                "a batch has sparse or ragged tensors, whose rows can't be divided; make them dense, as in dataset.map(lambda x, y: "
+                "(tf.sparse.to_dense(x), y)) or x.to_tensor()"
+            )
         rank, workers = self.peers.member.rank, self.peers.member.workers
         rows = next(tf.shape(leaf)[0] for leaf in tf.nest.flatten(data) if leaf is not None)
         start, stop = rows * rank // workers, rows * (rank + 1) // workers
@@ -191,29 +201,43 @@ class Distributed:
                 variable.assign(part.reshape(variable.shape).astype(variable.numpy().dtype))
         return self._results(logs)
 
-    def quiet(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A method of the model that prints on the chief only, and is in no strategy's scope."""
+    def method(self, function: Callable[..., Any], wrapped: Callable[[Any], list[Any]] | None = None) -> Callable[..., Any]:
+        """A method of the model that is in no strategy's scope and prints on the chief only; `wrapped` changes its callbacks."""
 
         def called(*arguments: Any, **named: Any) -> Any:
+            given = inspect.signature(function).bind(*arguments, **named)
+            if not self.chief:
+                given.arguments["verbose"] = 0
+            if wrapped is not None:
+                given.arguments["callbacks"] = wrapped(given.arguments.get("callbacks"))
+            # XLA can't compile an exchange.
+            self.model.jit_compile = False
             with strategy.outside():
-                return function(*arguments, **named if self.chief else {**named, "verbose": 0})
+                return function(*given.args, **given.kwargs)
 
         return called
 
+    def callbacks(self, given: Any) -> Any:
+        """A user's callbacks on this worker; Keras' own list, which `fit` hands to `evaluate`, stays."""
+        if isinstance(given, keras.callbacks.CallbackList):
+            return given
+        every = [] if given is None else tf.nest.flatten(given)
+        return [*(one for one in every if self.chief or not isinstance(one, ONE_WRITES)), _Agree(self)]
+
     def agree(self) -> None:
         """Take the chief's weights, optimizer and first epoch; random draws of layers (Dropout) differ from worker to worker."""
-        own = {id(variable): variable for variable in seeds(self.model)}
+        own = {id(variable) for variable in seeds(self.model)}
         optimizer = self.model.optimizer.variables if self.model.optimizer is not None else []
-        shared = {id(variable): variable for variable in [*self.model.variables, *optimizer, *own.values()]}
-        epoch = np.array([self.model._initial_epoch or 0], np.int32)
-        arrays = [variable.numpy() for variable in shared.values()]
-        *values, epoch = self.peers.from_chief([*arrays, epoch])
-        for key, value in zip(shared, values, strict=True):
-            if key not in own:
-                shared[key].assign(value)
-            elif not self._seeded and self.peers.member.rank:
-                shared[key].assign(value + np.array([self.peers.member.rank * SPREAD, 0], value.dtype))
-        self.model._initial_epoch, self._seeded = int(epoch[0]), True
+        shared = {id(variable): variable for variable in [*self.model.variables, *optimizer]}
+        kept = [variable for key, variable in shared.items() if key not in own]
+        *values, epoch = self.peers.from_chief([*_numbers(kept), np.array([self.model._initial_epoch or 0], np.int32)])
+        for variable, value in zip(kept, values, strict=True):
+            variable.assign(value)
+        self.model._initial_epoch = int(epoch[0])
+        if not self._seeded:
+            self._seeded = True
+            for variable, value in zip(seeds(self.model), self.peers.from_chief(_numbers(seeds(self.model))), strict=True):
+                variable.assign(value + np.array([self.peers.member.rank * SPREAD, 0], value.dtype))
 
     def same_order(self) -> None:
         """Let TensorFlow shuffle alike on all workers: by the script's own seed, or by one of the chief's."""
@@ -223,6 +247,10 @@ class Distributed:
         every = self.peers.gather(row)
         if (every != every[0]).any() or not every[0][0]:
             tf.random.set_seed(int(every[0][1]))
+
+
+def _numbers(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
+    return [variable.numpy() for variable in variables]
 
 
 MARKS = 2**23
@@ -261,18 +289,13 @@ class _Fit:
     """`fit` on one of several workers."""
 
     def __init__(self, distributed: Distributed, fit: Callable[..., Any]):
-        self._distributed, self._fit = distributed, fit
+        self._distributed, self._fit = distributed, distributed.method(fit, distributed.callbacks)
 
-    def __call__(self, *arguments: Any, callbacks: Any = None, **named: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         """As Keras' `fit`; `batch_size` is of all workers together."""
-        distributed = self._distributed
-        given = [] if callbacks is None else list(tf.nest.flatten(callbacks))
-        kept = [one for one in given if distributed.chief or not isinstance(one, ONE_WRITES)]
-        # XLA can't compile an exchange.
-        distributed.model.jit_compile = False
-        distributed.same_order()
+        self._distributed.same_order()
         try:
-            return distributed.quiet(self._fit)(*arguments, callbacks=[*kept, _Agree(distributed)], **named)
+            return self._fit(*arguments, **named)
         except tf.errors.InvalidArgumentError as error:
             if DIFFERENT not in str(error):
                 raise
@@ -287,8 +310,14 @@ class _Agree(keras.callbacks.Callback):
 
     def __init__(self, distributed: Distributed):
         super().__init__()
-        self._distributed = distributed
+        self._distributed, self._training = distributed, False
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras' interface
         """All workers begin alike."""
+        self._training = True
         self._distributed.agree()
+
+    def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        """The same where `evaluate` is not part of `fit`, which keeps them alike."""
+        if not self._training:
+            self._distributed.agree()

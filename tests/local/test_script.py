@@ -16,7 +16,7 @@ SCRIPTS = ROOT / "tests" / "scripts"
 SHOWS = """
 import json, os, sys
 from pathlib import Path
-import neighbour
+import trainer as neighbour
 seen = {"argv": sys.argv[1:], "cwd": sorted(os.listdir()), "neighbour": neighbour.VALUE, "path0": sys.path[0] == os.getcwd()}
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCKSTEP_RUN", "LOCKSTEP_RANK", "LOCKSTEP_WORKERS", "LOCKSTEP_RESTART")
 seen |= {name: os.environ[name] for name in names}
@@ -46,7 +46,7 @@ def shown(project, tmp_path_factory):
     """A run whose names and arguments are hostile: its folder, its output, the command's output."""
     folder = tmp_path_factory.mktemp("it's a $(touch evil) {{ 7 * 7 }}")
     (folder / f"{EVIL} 'it'.py").write_text(SHOWS)
-    (folder / "neighbour.py").write_text("VALUE = 7")
+    (folder / "trainer.py").write_text("VALUE = 7")
     for name in ("{{ 7 * 7 }}.txt", "two\nlines", "-rf"):
         (folder / name).touch()
     (folder / ".hidden").touch()
@@ -64,7 +64,7 @@ def test_a_script_gets_its_files_arguments_and_environment(project, shown):
         got = seen(project, "shown", where)
         assert got["argv"] == ARGUMENTS
         assert (got["neighbour"], got["path0"], got["master"]) == (7, True, True)
-        assert set(got["cwd"]) >= {f"{EVIL} 'it'.py", "neighbour.py", "{{ 7 * 7 }}.txt", "two\nlines", "-rf"}
+        assert set(got["cwd"]) >= {f"{EVIL} 'it'.py", "trainer.py", "{{ 7 * 7 }}.txt", "two\nlines", "-rf"}
         assert ".hidden" not in got["cwd"]
         environment = [got[name] for name in ("RANK", "LOCKSTEP_RANK", "WORLD_SIZE", "LOCKSTEP_WORKERS", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
         assert environment == [str(rank), str(rank), "2", "2", "0", "1"]

@@ -1,4 +1,4 @@
-"""Python imports this when it starts a script of the user's: see `trainer.hooks`."""
+"""Python imports this when it starts a script of the user's: see `lockstep_hooks`."""
 
 import importlib.abc
 import importlib.machinery
@@ -48,9 +48,7 @@ def install() -> None:
     """Hook into TensorFlow and Keras where Lockstep started several workers."""
     if int(os.environ.get("LOCKSTEP_WORKERS", "1")) == 1:
         return
-    from trainer.hooks import HOOKS
-
-    sys.meta_path.insert(0, Hooked(dict(HOOKS)))
+    sys.meta_path.insert(0, Hooked(dict(importlib.import_module("lockstep_hooks").HOOKS)))
 
 
 others()

@@ -1,6 +1,6 @@
 """What is changed in TensorFlow and Keras in a script that Lockstep started on several workers, once they are imported.
 
-Nothing is imported here before it is needed: a script may use neither.
+Nothing is imported here before it is needed: a script may use neither, and may have a module `trainer` of its own.
 """
 
 import functools
@@ -20,11 +20,13 @@ def of_keras(module: Any) -> None:
 def _distributing(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def called(model: Any, *arguments: Any, **named: Any) -> Any:
-        from trainer import strategy
-
-        if not strategy.multi_worker(model):
+        if model._distribute_strategy is None:
             return method(model, *arguments, **named)
         from trainer.distribute import distribute
+        from trainer.strategy import multi_worker
+
+        if not multi_worker(model):
+            return method(model, *arguments, **named)
 
         return getattr(distribute(model), name)(*arguments, **named)
 
