@@ -22,7 +22,6 @@ from trainer.agreement import Agreement
 from trainer.direct import Direct
 from trainer.errors import RESTART, ClusterError, LockstepError
 from trainer.member import Member
-from trainer.step import seeds
 from trainer.synchronous import Synchronous
 
 START_S, SILENT_S = 1800.0, 600.0
@@ -199,7 +198,11 @@ class Distributed:
             ends = np.cumsum([int(np.prod(variable.shape)) for variable in variables])[:-1]
             for variable, part in zip(variables, np.split(self.peers.sum(flat), ends), strict=True):
                 variable.assign(part.reshape(variable.shape).astype(variable.numpy().dtype))
-        return self._results(logs)
+        result = self._results(logs)
+        if not isinstance(result, dict):
+            return result
+        # A `train_step` may return some of the metrics, as they were on this worker.
+        return result | {name: value for name, value in self.model.get_metrics_result().items() if name in result}
 
     def method(self, function: Callable[..., Any], wrapped: Callable[[Any], list[Any]] | None = None) -> Callable[..., Any]:
         """A method of the model that is in no strategy's scope and prints on the chief only; `wrapped` changes its callbacks."""
@@ -226,7 +229,7 @@ class Distributed:
 
     def agree(self) -> None:
         """Take the chief's weights, optimizer and first epoch; random draws of layers (Dropout) differ from worker to worker."""
-        own = {id(variable) for variable in seeds(self.model)}
+        own = {id(variable): variable for layer in self.model._flatten_layers() for variable in _random_states(layer)}
         optimizer = self.model.optimizer.variables if self.model.optimizer is not None else []
         shared = {id(variable): variable for variable in [*self.model.variables, *optimizer]}
         kept = [variable for key, variable in shared.items() if key not in own]
@@ -236,7 +239,7 @@ class Distributed:
         self.model._initial_epoch = int(epoch[0])
         if not self._seeded:
             self._seeded = True
-            for variable, value in zip(seeds(self.model), self.peers.from_chief(_numbers(seeds(self.model))), strict=True):
+            for variable, value in zip(own.values(), self.peers.from_chief(_numbers(list(own.values()))), strict=True):
                 variable.assign(value + np.array([self.peers.member.rank * SPREAD, 0], value.dtype))
 
     def same_order(self) -> None:
@@ -247,6 +250,10 @@ class Distributed:
         every = self.peers.gather(row)
         if (every != every[0]).any() or not every[0][0]:
             tf.random.set_seed(int(every[0][1]))
+
+
+def _random_states(layer: keras.Layer) -> list[keras.Variable]:
+    return [generator.state for generator in layer._seed_generators]
 
 
 def _numbers(variables: Sequence[keras.Variable]) -> list[np.ndarray]:

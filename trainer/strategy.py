@@ -42,17 +42,13 @@ def take_out(model: keras.Model) -> None:
     optimizer = model.optimizer
     optimizers = [one for one in (optimizer, getattr(optimizer, "inner_optimizer", None)) if isinstance(one, TFOptimizer)]
     metrics = [variable for metric in model.metrics for variable in metric.variables]
-    for variable in [*model.variables, *metrics, *(variable for one in optimizers for variable in one.variables), *_seeds(model)]:
+    for variable in [*model.variables, *metrics, *(variable for one in optimizers for variable in one.variables)]:
         variable._value = _own(variable._value)
     with outside():
         for one in optimizers:
             one._distribution_strategy = tf.distribute.get_strategy()
     model._distribute_strategy = None
     model.train_function = model.test_function = model.predict_function = None
-
-
-def _seeds(model: keras.Model) -> list[keras.Variable]:
-    return [generator.state for layer in model._flatten_layers() for generator in layer._seed_generators]
 
 
 def _own(value: Any) -> Any:
