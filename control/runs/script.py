@@ -165,7 +165,7 @@ def outputs(text: str) -> list[str]:
     for name in names:
         if not admission.OUTPUT.fullmatch(name):
             raise ConfigError(
-                f"outputs={name}: a name is relative to the script's folder, of letters, digits and _ . , = + @ % - and spaces, and begins "
+                f"outputs={name}: a name is relative to the script's folder, of letters, digits, spaces and _ . = + @ % -, and begins "
                 "with a letter, digit or _ in each part, as in outputs=model.keras,logs/"
             )
     return names

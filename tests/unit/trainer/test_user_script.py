@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from trainer.errors import ClusterError, LockstepError
 from trainer.member import Member, tf_config
 from trainer.user_script import Script, environment, keep, main, unpack
 
+USER = Path(__file__).resolve().parents[3] / "trainer" / "user"
 ENDPOINTS = ["10.0.0.1:12345", "[fe80::1]:12345"]
 
 
@@ -117,11 +120,34 @@ def test_whole_numbers_are_summed_exactly():
     assert peers.sum(mine).tolist() == (mine + others).tolist()
 
 
+STARTUP = """
+import sys
+assert "trainer" not in sys.modules and "tensorflow" not in sys.modules, "nothing is loaded before it is needed"
+print([type(finder).__name__ for finder in sys.meta_path].count("Hooked"), getattr(sys, "theirs", 0))
+"""
+
+
+@pytest.mark.parametrize(("workers", "hooks"), [("1", 0), ("2", 1)])
+def test_python_starts_with_the_hooks_and_the_hosts_own_customization(workers, hooks, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.theirs = 7")
+    environment = {"PYTHONPATH": f"{USER}{os.pathsep}{tmp_path}", "LOCKSTEP_WORKERS": workers}
+    done = subprocess.run([sys.executable, "-c", STARTUP], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{hooks} 7\n"
+
+
+def test_a_hooked_module_is_changed_once_it_is_imported(tmp_path):
+    (tmp_path / "victim.py").write_text("VALUE = 1")
+    source = "import sys, sitecustomize\nhooks = {'victim': lambda module: setattr(module, 'VALUE', 2)}\n"
+    source += "sys.meta_path.insert(0, sitecustomize.Hooked(hooks))\nimport victim\nprint(victim.VALUE, victim.__spec__.name)"
+    environment = {"PYTHONPATH": f"{USER}{os.pathsep}{tmp_path}"}
+    done = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "2 victim\n"
+
+
 def test_a_script_alone_needs_nothing_of_lockstep():
     import runpy
 
-    path = Path(__file__).resolve().parents[3] / "trainer" / "user" / "lockstep.py"
-    module = runpy.run_path(str(path))
+    module = runpy.run_path(str(USER / "lockstep.py"))
     model = object()
     assert module["distribute"](model) is model
     assert (module["rank"](), module["workers"]()) == (0, 1)
