@@ -32,6 +32,21 @@ def eagerly(rows, model):
     return dataset(rows, model)
 
 
+class Stop(keras.callbacks.Callback):
+    """One worker wants to stop within an epoch; all do, a batch later."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        import lockstep
+
+        if batch == (1 if lockstep.workers() > 1 else 2) and lockstep.rank() == lockstep.workers() - 1:
+            self.model.stop_training = True
+
+
+def stopped(rows, model):
+    """Training that ends early."""
+    return arrays(rows, model, callbacks=[Stop()])
+
+
 WAYS = {
     "adam": arrays,
     "two_inputs": arrays,
@@ -39,6 +54,7 @@ WAYS = {
     "accumulation": dataset,
     "adversarial": dataset,
     "sgd": eagerly,
+    "nesterov": stopped,
 }
 
 

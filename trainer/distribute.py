@@ -144,6 +144,8 @@ class Distributed:
         self.synchronous = Synchronous(model, connected.all_reduce)
         self._results = model._get_metrics_result_or_logs
         self._seeded = False
+        with strategy.outside():
+            self._stop_asked, self._stop_agreed = (tf.Variable(0.0, trainable=False) for _ in range(2))
 
     @property
     def chief(self) -> bool:
@@ -153,7 +155,8 @@ class Distributed:
     def train_step(self, data: Any) -> dict[str, Any]:
         """`train_step` of the whole batch, of which this worker takes its rows."""
         part, share = self._part(data)
-        logs, (marks,) = self.synchronous.train_step(part, share, [self._mark(data)])
+        logs, (marks, stops) = self.synchronous.train_step(part, share, [self._mark(data), self._stop_asked[tf.newaxis]])
+        self._stop_agreed.assign(stops[0])
         # Identical sums, so all workers stop here or none.
         with tf.control_dependencies([tf.debugging.assert_equal(marks, marks[0], message=DIFFERENT)]):
             return self._whole(logs, share) if global_loss.overridden(self.model) else {k: tf.identity(v) for k, v in logs.items()}
@@ -193,11 +196,12 @@ class Distributed:
     def results(self, logs: Any) -> Any:
         """Metrics over all workers' rows, once the epoch has ended: their states are sums."""
         variables = keras_metrics.states(self.model)
-        if variables:
-            flat = np.concatenate([np.ravel(variable.numpy()).astype(np.float32) for variable in variables])
-            ends = np.cumsum([int(np.prod(variable.shape)) for variable in variables])[:-1]
-            for variable, part in zip(variables, np.split(self.peers.sum(flat), ends), strict=True):
-                variable.assign(part.reshape(variable.shape).astype(variable.numpy().dtype))
+        flat = [np.ravel(array).astype(np.float32) for array in [*_numbers(variables), self._stop_asked.numpy()]]
+        *parts, stops = np.split(self.peers.sum(np.concatenate(flat)), np.cumsum([part.size for part in flat])[:-1])
+        for variable, part in zip(variables, parts, strict=True):
+            variable.assign(part.reshape(variable.shape).astype(variable.numpy().dtype))
+        self._stop_agreed.assign(stops[0])
+        self.stop_together()
         result = self._results(logs)
         if not isinstance(result, dict):
             return result
@@ -219,6 +223,18 @@ class Distributed:
                 return function(*given.args, **given.kwargs)
 
         return called
+
+    def stop_together(self) -> None:
+        """Let the end of training that one worker's callback asks for wait until all know of it: otherwise others wait for its steps."""
+        agreed = self._stop_agreed.numpy() > 0
+        if getattr(self.model, "stop_training", False) and not agreed:
+            self._stop_asked.assign(1.0)
+        self.model.stop_training = bool(agreed)
+
+    def forget_stop(self) -> None:
+        """Nobody has asked for the end of a training that begins."""
+        for variable in (self._stop_asked, self._stop_agreed):
+            variable.assign(0.0)
 
     def callbacks(self, given: Any) -> Any:
         """A user's callbacks on this worker; Keras' own list, which `fit` hands to `evaluate`, stays."""
@@ -322,7 +338,12 @@ class _Agree(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras' interface
         """All workers begin alike."""
         self._training = True
+        self._distributed.forget_stop()
         self._distributed.agree()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """All workers stop after the same batch, the next one."""
+        self._distributed.stop_together()
 
     def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         """The same where `evaluate` is not part of `fit`, which keeps them alike."""
