@@ -55,7 +55,7 @@ def make(
         "parameter_cache": str(project.PRIVATE / "parameters"),
         "write": write,
     }
-    scripted = script.asked(options, folder / str(options.get("run", "")))
+    scripted = script.asked(options, folder)
     # A model's plan in its own process: a dataset may be the user's own code.
     plan = script.make(Request.parsed(request)) if scripted else trainer_process.run(["plan"], given=request)
     before = recorded(folder / plan["run"]).get("hosts") if plan["resume"] else None

@@ -11,7 +11,7 @@ import yaml
 
 from control.runs import admission, package, run_results
 from control.runs.cluster import endpoint
-from control.runs.plan import LOGS_MB, Request, choose_hosts, run_name
+from control.runs.plan import LOGS_MB, Request, check_run_name, choose_hosts, run_name
 from trainer import config as configs
 from trainer.errors import ConfigError
 from trainer.rundir import recorded
@@ -25,17 +25,23 @@ MAIN = "main.py"
 PASSED_OVER = ("__pycache__",)
 
 
-def asked(options: dict[str, Any], run: Path) -> bool:
-    """Whether a request is about a script's run; ConfigError if it is about another and has a script's options.
+def asked(options: dict[str, Any], runs: Path) -> bool:
+    """Whether a request is about a script's run.
 
     Args:
         options: operator variables as typed.
-        run: directory of the run of that name, which need not exist.
+        runs: folder of run directories.
+
+    Raises:
+        ConfigError: it is about a model's run and has a script's options, or the run's name is none.
     """
-    if recorded_section(run):
+    name = str(options.get("run", "new"))
+    check_run_name(name)
+    run = runs / name
+    if "run" in options and recorded_section(run):
         return True
     names = [name for name in ("script", "args", "outputs") if name in options]
-    if names and (run / "config.yml").is_file():
+    if names and "run" in options and (run / "config.yml").is_file():
         raise ConfigError(
             f"{names[0]}={options[names[0]]}: run={run.name} trains a model and is no script's run; give the script another run name"
         )

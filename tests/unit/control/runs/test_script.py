@@ -115,15 +115,17 @@ class TestOptions:
 
     @pytest.mark.parametrize("name", ["args", "outputs"])
     def test_options_of_scripts_need_one(self, name, tmp_path):
-        assert (
-            refusal(script.asked, {name: "x"}, tmp_path / "none") == f"{name}=x: it belongs to a script; name one, as in -e script=FILE.py"
-        )
+        assert refusal(script.asked, {name: "x"}, tmp_path) == f"{name}=x: it belongs to a script; name one, as in -e script=FILE.py"
 
     def test_a_models_run_is_not_for_a_script(self, tmp_path):
         (tmp_path / "old").mkdir()
         (tmp_path / "old" / "config.yml").write_text("seed: 1\n")
-        assert "run=old trains a model and is no script's run" in refusal(script.asked, {"script": "x.py"}, tmp_path / "old")
-        assert not script.asked({}, tmp_path / "old")
+        assert "run=old trains a model and is no script's run" in refusal(script.asked, {"script": "x.py", "run": "old"}, tmp_path)
+        assert not script.asked({"run": "old"}, tmp_path)
+
+    @pytest.mark.parametrize("name", ["../x", "a/b", "", "a\0b", "$(touch x)", "{{ 7 * 7 }}", "a\nb", "it's"])
+    def test_a_name_that_could_leave_the_folder_is_refused_before_it_is_looked_up(self, name, tmp_path):
+        assert "a run name is 1 to 64 of a-z" in refusal(script.asked, {"script": "x.py", "run": name}, tmp_path)
 
     def test_arguments_are_split_and_nothing_is_expanded(self):
         assert script.arguments("--lr 0.1 '$(touch x)' $HOME *") == ["--lr", "0.1", "$(touch x)", "$HOME", "*"]
