@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from trainer.commands import DATA, PATH, TEXT, CommandLine, integers, published
 from trainer.errors import DONE
@@ -31,10 +30,7 @@ def plan(arguments: argparse.Namespace) -> int:
     from trainer import worker
 
     worker.quiet_tensorflow()  # a user's own file may import it
-    request = json.load(sys.stdin)
-    for key in ("runs", "packs", "parameter_cache"):
-        request[key] = Path(request[key])
-    print(json.dumps(planning.make(planning.Request(**request))))
+    print(json.dumps(planning.make(planning.Request.parsed(json.load(sys.stdin)))))
     return DONE
 
 

@@ -1,5 +1,6 @@
 """Text for the terminal: plan, progress, tables, failures, next commands."""
 
+import shlex
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ MOST_COLUMNS = 8
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 SHOWN_COLUMNS = 12
 NATIVE = ("SIGSEGV", "SIGILL")
+SHOWN_FILES = 10
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -60,9 +62,34 @@ def duration(seconds: float) -> str:
 
 def plan(plan: dict[str, Any], runs: str, warnings: Sequence[str] = ()) -> str:
     """The plan as a block of lines."""
-    counts, config, dataset = plan["counts"], plan["config"], plan["dataset"]
+    pairs = _script_pairs(plan, runs) if "script" in plan else _training_pairs(plan, runs)
+    return "Plan\n" + fields([*pairs, *(("warning", warning) for warning in warnings)])
+
+
+def _hosts(plan: dict[str, Any]) -> str:
+    """The plan's hosts in one line."""
     hosts = ", ".join(f"{rank} {host['name']} {host['address']}:{host['port']}" for rank, host in enumerate(plan["hosts"]))
     chosen = "; ports chosen free for this launch" if any(host.get("port_chosen") for host in plan["hosts"]) else ""
+    return f"{len(plan['hosts'])} (rank host address): {hosts}{chosen}"
+
+
+def _script_pairs(plan: dict[str, Any], runs: str) -> list[tuple[str, str]]:
+    """The lines of a script's plan."""
+    script = plan["script"]
+    size = f", {count(script['files'], 'file')}, {script['bytes'] / 1e6:,.1f} MB" if "files" in script else ""
+    return [
+        ("run", f"{plan['run']} ({'starts again' if plan['resume'] else 'new'})"),
+        ("hosts", _hosts(plan)),
+        ("script", f"{printable(script['file'])}{size} (sha256 {script['sha256'][:16]})"),
+        *([("arguments", printable(shlex.join(script["args"])))] if script["args"] else []),
+        *([("outputs", ", ".join(script["outputs"]))] if script["outputs"] else []),
+        ("results", f"{runs}/{plan['run']}"),
+    ]
+
+
+def _training_pairs(plan: dict[str, Any], runs: str) -> list[tuple[str, str]]:
+    """The lines of a training's plan."""
+    counts, config, dataset = plan["counts"], plan["config"], plan["dataset"]
     size = "x".join(str(side) for side in config["data"]["image_size"])
     digest = dataset["digest"][:16] if dataset["digest"] else "to be published now"
     columns, noun = "spec" in dataset, "examples" if "spec" in dataset else "images"
@@ -70,7 +97,7 @@ def plan(plan: dict[str, Any], runs: str, warnings: Sequence[str] = ()) -> str:
     classes = "" if columns and not dataset["classes"] else f"{len(dataset['classes'])} classes, "
     pairs = [
         ("run", f"{plan['run']} ({'continues' if plan['resume'] else 'new'}, configuration {plan['config_name']})"),
-        ("hosts", f"{len(plan['hosts'])} (rank host address): {hosts}{chosen}"),
+        ("hosts", _hosts(plan)),
         ("model", f"{model_name(config['model'])}, {plan['parameters']['total']:,} parameters{'' if columns else f', input {size}'}"),
         ("dataset", f"{_source(config['data'], dataset)} ({digest}): {classes}{examples}"),
         *(_columns(dataset["spec"]) if columns else []),
@@ -94,8 +121,7 @@ def plan(plan: dict[str, Any], runs: str, warnings: Sequence[str] = ()) -> str:
         pairs.append(("ignored", f"{dataset['ignored']} entries of class folders that are no image files"))
     if dataset["left_out"]:
         pairs.append(("left out", f"{count(dataset['left_out'], 'image')} that can't be read"))
-    pairs += [("warning", warning) for warning in warnings]
-    return "Plan\n" + fields(pairs)
+    return pairs
 
 
 def _source(data: dict[str, Any], dataset: dict[str, Any]) -> str:
@@ -240,6 +266,18 @@ def _early(summary: dict[str, Any]) -> list[tuple[str, str]]:
     return [("ended early", f"by a callback, after {count(summary['epochs_done'], 'epoch')} of {summary['epochs']}")]
 
 
+def script_result(run: str, folder: str, summary: dict[str, Any], output: Sequence[str]) -> str:
+    """The end of a script's run: time, the files that it left, next commands."""
+    left = [*output[:SHOWN_FILES], *([f"{len(output) - SHOWN_FILES:,} more"] if len(output) > SHOWN_FILES else [])]
+    pairs = [
+        *([("time", duration_text)] if (duration_text := times(summary)) else []),
+        *([("output", f"{', '.join(left)} (in {folder}/output)")] if left else []),
+        ("results", folder),
+    ]
+    commands = next_commands(after_run(run, summary))
+    return "\n".join([f"{run}: {summary['state']}", fields(pairs), *(["", commands] if commands else [])])
+
+
 def weights(digests: Sequence[str]) -> str:
     """A sentence on the digests of the weights, one per worker."""
     if len(set(digests)) > 1:
@@ -265,10 +303,12 @@ def times(summary: dict[str, Any]) -> str:
         if "seconds_training" in launch:
             before, trained, after = (duration(launch[f"seconds_{name}"]) for name in ("to_training", "training", "after_training"))
             parts.append(f", {trained} of it training with validation and saving ({before} before, {after} after)")
-        else:
+        elif "script" not in summary:
             parts.append(", no step was trained")
-    elif summary.get("seconds_total"):
+    elif "script" not in summary and summary.get("seconds_total"):
         parts.append(f"{duration(summary['seconds_total'])} of the chief's process, {duration(summary['seconds_training'])} of it training")
+    if "script" in summary and summary.get("seconds_total"):
+        parts.append(f"{', ' if parts else ''}{duration(summary['seconds_total'])} of it the script on the chief")
     if parts and summary.get("restarts") and "seconds_training" in summary:
         parts.append(f"; all {summary['restarts'] + 1} launches trained {duration(summary['seconds_training'])}")
     return "".join(parts)
@@ -285,7 +325,7 @@ def after_run(run: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]] 
         what = "accuracy on the test images" if "val_accuracy" in summary["best"] else "metrics on the test examples"
         commands.append((what, f"ansible-playbook evaluate.yml -e run={run} -e epoch=first,best,last"))
         commands.append(("curves", "ansible-playbook tensorboard.yml"))
-    over = summary.get("ended_early") or (rows and course.judge(rows).trend is course.Trend.OVERFITS)
+    over = summary.get("ended_early") or "script" in summary or (rows and course.judge(rows).trend is course.Trend.OVERFITS)
     if summary["state"] == "SUCCEEDED" and not over:
         commands.append(go_on(run, summary))
     if summary["state"] == "FAILED" and "started_by" not in summary:
@@ -306,7 +346,7 @@ def go_on(run: str, summary: dict[str, Any], epochs: int | None = None) -> tuple
     """
     command = f"ansible-playbook {summary.get('started_by', 'train.yml')} -e run={run}"
     if summary.get("state") in UNFINISHED:
-        return "continue where it stopped", command
+        return "start it again" if "script" in summary else "continue where it stopped", command
     if summary.get("state") != "SUCCEEDED":
         return "it is still training, or nobody watched its end", ""
     trained = summary["epochs"] if epochs is None else epochs

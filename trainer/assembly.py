@@ -10,8 +10,8 @@ from trainer.config import Config, Reduction
 from trainer.data.spec import Spec, of_images
 from trainer.models import own
 from trainer.models.fused import fuse
+from trainer.program import Program
 from trainer.reduction import Method, Setting, chain
-from trainer.synchronous import Program
 
 
 def build(cluster: Cluster, config: Config, classes: int, spec: Spec) -> step.Local | Program:

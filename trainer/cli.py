@@ -11,6 +11,11 @@ from trainer.errors import DONE, PREEMPTED
 
 NODE = (("--run", PATH), ("--host", TEXT), *DATA, ("--caches", PATH), ("--threads", {"type": int, "default": 1}))
 DEADLINE = ("--start-deadline", {"type": float, "default": 300.0})
+SCRIPT = (
+    *((name, TEXT) for name in ("--sha256", "--main", "--outputs", "--peers")),
+    ("--restarts", {"type": int, "default": 0}),
+    ("arguments", {"nargs": "*"}),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     counts = integers(("--classes", "--batch", "--workers", "--threads"), required=True)
     line.add("steptime", steptime, *counts, ("--seconds", {"type": float, "default": 3.0}))
     line.add("evaluate", evaluate, *NODE, ("--epochs", TEXT), ("--out", PATH))
+    line.add("script", script, ("--run", PATH), ("--host", TEXT), ("--archive", PATH), *SCRIPT)
     line.add("predict", predict, *NODE, *integers(["--epoch"], required=True), ("--image", PATH))
     return line.run(argv)
 
@@ -46,6 +52,15 @@ def slurm(arguments: argparse.Namespace) -> int:
     threads = arguments.threads or int(os.environ.get("SLURM_CPUS_ON_NODE", len(os.sched_getaffinity(0))))
     where = (arguments.job, arguments.root, published(arguments), arguments.config_sha256, arguments.caches)
     return task.main(task.NodePaths(*where, arguments.port, threads, arguments.gpus, arguments.start_deadline))
+
+
+def script(arguments: argparse.Namespace) -> int:
+    """Start a user's own script as one worker of the cluster in TF_CONFIG."""
+    from trainer import user_script
+
+    lists = (arguments.arguments, [name for name in arguments.outputs.split(",") if name], arguments.peers.split(","))
+    where = (arguments.run, arguments.host, arguments.archive, arguments.sha256, arguments.main)
+    return user_script.main(user_script.Script(*where, *lists, arguments.restarts))
 
 
 def steptime(arguments: argparse.Namespace) -> int:

@@ -1,6 +1,5 @@
 """The synchronous cluster: TF_CONFIG in, a strategy out, and the few collectives used outside a step."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import Coordin
 from tensorflow.python.eager import context
 
 from trainer import collective, handshake
+from trainer.agreement import Agreement
 from trainer.direct import Direct
 from trainer.errors import ClusterError
 from trainer.member import Member
@@ -21,7 +21,7 @@ COLLECTIVE_TIMEOUT_S = 600.0
 TASK = "/job:worker/replica:0/task:{}"
 
 
-class Cluster:
+class Cluster(Agreement):
     """A running cluster: MultiWorkerMirroredStrategy and this worker's membership."""
 
     def __init__(self, member: Member, threads: int, devices: Sequence[str] = (), gpus: int | None = None, direct_port: int = 0):
@@ -102,33 +102,6 @@ class Cluster:
 
         return call
 
-    def from_chief(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The chief's arrays on every worker, sent as float32, bit for bit; nothing is sent if all workers have the same already."""
-        if len(set(self.digests(digest(arrays)))) == 1:
-            return list(arrays)
-        bits = np.concatenate([array.astype(np.float32).ravel() for array in arrays]).view(np.int32)
-        values = self.sum(bits if self.member.is_chief else np.zeros_like(bits)).view(np.float32)
-        parts = np.split(values, np.cumsum([array.size for array in arrays])[:-1])
-        return [part.reshape(array.shape).astype(array.dtype) for part, array in zip(parts, arrays, strict=True)]
-
-    def text_from_chief(self, text: str) -> str:
-        """The chief's text on every worker."""
-        data = text.encode() if self.member.is_chief else b""
-        length = int(self.sum(np.array([len(data)], np.int32))[0])
-        codes = np.zeros(length, np.int32)
-        codes[: len(data)] = np.frombuffer(data, np.uint8)
-        return self.sum(codes).astype(np.uint8).tobytes().decode()
-
-    def gather(self, row: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Every worker's row of int32 numbers, as a table `[workers, columns]`."""
-        table = np.zeros((self.member.workers, len(row)), np.int32)
-        table[self.member.rank] = row
-        return self.sum(table)
-
-    def digests(self, digest: str) -> list[str]:
-        """Every worker's hex SHA-256, in order of rank."""
-        return [row.tobytes().hex() for row in self.gather(np.frombuffer(bytes.fromhex(digest), np.int32))]
-
 
 def take_gpus(wanted: int | None = None) -> int:
     """How many GPUs this process has, ClusterError if not as `wanted`; call before TensorFlow's first operation."""
@@ -164,11 +137,3 @@ def _watch_peers(workers: int) -> None:
         heartbeat_timeout_in_ms=HEARTBEAT_TIMEOUT_MS,
         cluster_register_timeout_in_ms=REGISTER_TIMEOUT_MS,
     )
-
-
-def digest(arrays: Sequence[np.ndarray]) -> str:
-    """Hex SHA-256 over the bytes of arrays, in order."""
-    state = hashlib.sha256()
-    for array in arrays:
-        state.update(np.ascontiguousarray(array).tobytes())
-    return state.hexdigest()

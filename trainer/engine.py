@@ -19,9 +19,9 @@ from trainer.data.pipeline import Batch, Call
 from trainer.errors import ConfigError
 from trainer.job import Job
 from trainer.kept import Kept
+from trainer.program import Program
 from trainer.reduction import chain
 from trainer.reduction.cost_model import Choice
-from trainer.synchronous import Program
 
 Rows = tuple[np.ndarray, dict[str, float] | None]
 """A row of sums for each step of a call, and the seconds of the parts of a profiled step."""

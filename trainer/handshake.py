@@ -48,7 +48,28 @@ def connect(rank: int, hosts: Sequence[str], share: Callable[[np.ndarray], np.nd
         table[rank] = [server.getsockname()[1], *np.frombuffer(secret, np.int32)]
         table = share(table)
         listening = [(host, int(row[0]), row[1:].tobytes()) for host, row in zip(hosts, table, strict=True)]
-        sockets = asyncio.run(_meet(rank, server, listening))
+        return _prompt(asyncio.run(_meet(rank, server, listening)))
+
+
+def meet(rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, deadline: float) -> Sockets:
+    """As `connect`, where all workers know the address, the port and a secret already, but start at different times.
+
+    Args:
+        rank: this worker's.
+        addresses: host and port of all workers, by rank.
+        secret: what only the workers know.
+        deadline: seconds within which all workers must be there.
+
+    Raises:
+        ClusterError: as `connect`.
+    """
+    with _listen(rank, *addresses[rank]) as server:
+        listening = [(host, port, secret) for host, port in addresses]
+        return _prompt(asyncio.run(_meet(rank, server, listening, deadline, patient=True)))
+
+
+def _prompt(sockets: Sockets) -> Sockets:
+    """Connections that send small messages at once."""
     for connection in sockets.values():
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sockets
@@ -75,13 +96,16 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-async def _meet(rank: int, server: socket.socket, listening: Sequence[Listening]) -> Sockets:
-    """Call the workers of lower rank and listen for those of higher rank, all at once."""
+async def _meet(
+    rank: int, server: socket.socket, listening: Sequence[Listening], deadline: float | None = None, patient: bool = False
+) -> Sockets:
+    """Call the workers of lower rank and listen for those of higher rank, all at once; `patient`: they may not listen yet."""
     connected: Sockets = {}
+    deadline = DEADLINE_S if deadline is None else deadline
     listener = _Listener(rank, server, listening[rank][2], range(rank + 1, len(listening)), connected)
-    calls = [asyncio.ensure_future(_call(rank, peer, listening[peer], connected)) for peer in range(rank)]
+    calls = [asyncio.ensure_future(_call(rank, peer, listening[peer], connected, patient)) for peer in range(rank)]
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(deadline):
             await asyncio.gather(listener.complete.wait(), *calls)
     except BaseException as error:
         for connection in connected.values():
@@ -89,7 +113,7 @@ async def _meet(rank: int, server: socket.socket, listening: Sequence[Listening]
         if isinstance(error, TimeoutError):
             reached = {rank, *connected}
             missing = [f"rank {peer} ({host} port {port})" for peer, (host, port, _) in enumerate(listening) if peer not in reached]
-            raise ClusterError(f"rank {rank}: no connection within {DEADLINE_S:.0f} s with {', '.join(missing)}; {_fix()}") from None
+            raise ClusterError(f"rank {rank}: no connection within {deadline:.0f} s with {', '.join(missing)}; {_fix()}") from None
         raise
     finally:
         listener.close()  # pending tasks are cancelled with the loop
@@ -103,14 +127,20 @@ def _fix() -> str:
     )
 
 
-async def _call(rank: int, peer: int, listening: Listening, connected: Sockets) -> None:
-    """Connect to a listener that proves to be `peer`; if it closes the connection before that, try again."""
+async def _call(rank: int, peer: int, listening: Listening, connected: Sockets, patient: bool = False) -> None:
+    """Connect to a listener that proves to be `peer`; if it closes the connection before that, or if `patient` refuses it, try again."""
     host, port, secret = listening
     while peer not in connected:
         connection = socket.socket(_family(host))
         connection.setblocking(False)
         try:
-            await _reach(connection, rank, peer, (host, port))
+            try:
+                await _reach(connection, rank, peer, (host, port))
+            except ClusterError:
+                if not patient:
+                    raise
+                await asyncio.sleep(AGAIN_S)
+                continue
             with contextlib.suppress(OSError):
                 if await _prove(connection, secret, rank, peer):
                     connected[peer] = connection

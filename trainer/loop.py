@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from trainer import balance, engine, kept, keras_metrics, schedule
+from trainer.agreement import digest
 from trainer.callbacks import Callbacks
 from trainer.checkpoint import Memories, States, newest_progress, restore, save_snapshot
-from trainer.cluster import Cluster, digest
+from trainer.cluster import Cluster
 from trainer.data.partition import EpochPlan, share
 from trainer.data.pipeline import Batch, Call, Feeder, calls
 from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged

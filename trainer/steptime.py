@@ -18,9 +18,9 @@ from trainer.config import Config, Reduction
 from trainer.data.spec import STRING, Leaf, Spec
 from trainer.member import Member
 from trainer.offline import Echo, exchange_seconds
+from trainer.program import Program
 from trainer.reduction import Setting, chain
 from trainer.reduction.cost_model import DIRECT, TENSORFLOW, sent_bytes, sums_of
-from trainer.synchronous import Program
 
 STEPS = 8
 """Steps between two returns to Python, the default in training."""

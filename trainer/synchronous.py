@@ -15,13 +15,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import applying, global_loss, keras_metrics, step
-from trainer.cluster import Cluster
+from trainer import applying, global_loss, keras_metrics
 from trainer.collective import AllReduce
-from trainer.data.pipeline import Batch
-from trainer.data.spec import Spec
-from trainer.optimizer import rate_of
 from trainer.replacing import replaced
+from trainer.step import statistics
 
 
 @dataclass
@@ -32,6 +29,10 @@ class Synchronous:
     all_reduce: AllReduce
     optimizers: list[Any] = field(default_factory=list)
     """Those that have applied gradients, in order of their first step."""
+
+    def __post_init__(self) -> None:
+        """Keep the model's own steps, which `lockstep.distribute` replaces."""
+        self._train_step, self._test_step = self.model.train_step, self.model.test_step
 
     def build(self, data: Any) -> None:
         """Create what Keras creates when it first sees data: weights, metrics, the compiled optimizer's variables."""
@@ -48,68 +49,29 @@ class Synchronous:
         Returns:
             The model's logs, of this worker, and the sums of `also`.
         """
+        step = _Step(self, share, list(also))
+        with self._counting(share), step.traced():
+            logs: dict[str, Any] = self._train_step(data)
+            step.finish()
+        return logs, step.sums
+
+    def test_step(self, data: Any, share: tf.Tensor) -> dict[str, Any]:
+        """The model's own `test_step` on this worker's part of the batch, as `train_step`; the model's logs, of this worker."""
+        with contextlib.ExitStack() as summed:
+            summed.enter_context(self._counting(share))
+            if not global_loss.overridden(self.model):
+                summed.enter_context(global_loss.over_all_workers(self.model, share, self.all_reduce))
+            logs: dict[str, Any] = self._test_step(data)
+        return logs
+
+    @contextlib.contextmanager
+    def _counting(self, share: tf.Tensor) -> Iterator[None]:
+        """Leave the metrics as they were if this worker has no rows: a placeholder counts in none."""
         metrics = keras_metrics.states(self.model)
         before = [tf.identity(variable.value) for variable in metrics]
-        current = _Step(self, share, list(also))
-        with current.traced():
-            logs: dict[str, Any] = self.model.train_step(data)
-            current.finish()
+        yield
         for variable, value in zip(metrics, before, strict=True):
-            # A placeholder counts in no metric.
             variable.assign(tf.where(share > 0, variable.value, value))
-        return logs, current.sums
-
-
-class Program:
-    """A model that trains with its own `train_step`, and the optimizers in it: what `step.make_train_call` runs."""
-
-    def __init__(self, cluster: Cluster, model: keras.Model, spec: Spec):
-        """Take a compiled model, built outside the strategy's scope, in a connected cluster whose workers have one device each."""
-        self.model, self.spec, self._cluster = model, spec, cluster
-        all_reduce: AllReduce = cluster.all_reduce if cluster.member.workers > 1 else list
-        self._synchronous, self._all_reduce = Synchronous(model, all_reduce), all_reduce
-        self._seeds = [(variable, variable.numpy()) for variable in step.seeds(model)]
-        self.means: list[str] = []
-        """Names of what `train_step` returns besides metrics: means over all workers' examples; known once it is traced."""
-
-    @property
-    def optimizers(self) -> list[Any]:
-        """Those of the model that apply gradients; known once it is traced."""
-        return self._synchronous.optimizers
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """What training changes, once it is traced: the weights, and the optimizers' variables."""
-        optimizers = [variable for optimizer in self.optimizers for variable in optimizer.variables]
-        return [variable.value for variable in {id(one): one for one in [*self.model.weights, *optimizers]}.values()]
-
-    @property
-    def rate(self) -> float:
-        """The learning rate of the first optimizer; 0 if there is none."""
-        return next((rate_of(optimizer) for optimizer in self._synchronous.optimizers), 0.0)
-
-    def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:  # noqa: ARG002 - its optimizers have rates of their own
-        """A step; its row as of `step.Steps`, of this worker only."""
-        count, metrics = tf.reduce_sum(batch.weights), keras_metrics.states(self.model)
-        self._draw_anew(batch)
-        before = [tf.identity(variable.value) for variable in metrics]
-        logs, _ = self._synchronous.train_step(batch.data, count / batch.total)
-        moved = [tf.reshape(tf.cast(variable.value - value, tf.float32), [-1]) for variable, value in zip(metrics, before, strict=True)]
-        for variable, value in zip(metrics, before, strict=True):
-            variable.assign(value)
-        means = {name: value for name, value in logs.items() if name not in self.model.get_metrics_result()}
-        self.means = list(means)
-        pairs = [tf.stack([tf.reduce_mean(tf.cast(value, tf.float32)) * count, count]) for value in means.values()]
-        return tf.concat([tf.stack([batch.stop, count]), *moved, *pairs], axis=0)
-
-    def total(self, rows: tf.Tensor) -> tf.Tensor:
-        """Rows of several steps, summed over all workers."""
-        return self._all_reduce([rows])[0]
-
-    def _draw_anew(self, batch: Batch) -> None:
-        """Random generators start each step from the seed, the step and the worker, so that a resumed run draws the same."""
-        for variable, first in self._seeds:
-            variable.assign(tf.constant(first) + tf.cast(step.offset(self._cluster.member.rank, batch.number), first.dtype))
 
 
 class _Step:
@@ -120,7 +82,7 @@ class _Step:
         self.sums: list[tf.Tensor] = []
         # Where the loss has the global denominators, its gradients are this worker's part of the whole; else they are means.
         self._exact = not global_loss.overridden(synchronous.model)
-        self._kept = {id(variable): variable for variable in step.statistics(synchronous.model)}
+        self._kept = {id(variable): variable for variable in statistics(synchronous.model)}
         self._before = {key: tf.identity(variable.value) for key, variable in self._kept.items()}
         self._changed: dict[int, None] = {}
 

@@ -23,7 +23,7 @@ from control.runs import admission, logs
 from trainer import files, records, sealed
 from trainer.errors import LockstepError
 from trainer.records import read_history
-from trainer.rundir import prune, snapshots_policy
+from trainer.rundir import prune, recorded, snapshots_policy
 from trainer.terminal import printable
 
 STATE = re.compile(r"(.*/)?(state|memory)/step-\d+\.npz")
@@ -56,6 +56,8 @@ class Seen:
     """Why an existing exit.json is invalid."""
     more: bool = False
     """Whether more records are waiting than fit into this look."""
+    lines: list[str] = field(default_factory=list)
+    """New lines of the log of a script, which has no records."""
 
 
 @dataclass
@@ -66,6 +68,8 @@ class Worker:
     run: str
     folder: str
     session: str
+    script: bool = False
+    """Whether it runs a script of the user's: then its log is what is followed."""
     say: Callable[[str], None] | None = None
     """Shows urgent messages; by default on their own line."""
     _last: float | None = field(default=None)
@@ -82,6 +86,8 @@ class Worker:
 
     @functools.cached_property
     def _metrics(self) -> Feed:
+        if self.script:
+            return self._log
         return Feed(self.action, self.folder, self.session, "metrics.jsonl", LOOK)
 
     @functools.cached_property
@@ -143,14 +149,16 @@ class Worker:
             self.close()
 
     def _seen(self, line: FeedLine, latest: bool = False) -> Seen:
-        new = self._records(line, latest)
+        lines, new = (self._lines(line), []) if self.script else ([], self._records(line, latest))
+        if self.script and line.touched:
+            self._last = line.touched
         heard = line.t - max(self._last, line.touched) if self._last is not None and not line.more else None
         unclear, end = "", None
         try:
             end = records.end(line.exit) if line.exit.strip() else None
         except LockstepError as error:
             unclear = str(error)
-        return Seen(new, end, line.alive, heard, self._metrics.ahead, unclear, line.more and not latest)
+        return Seen(new, end, line.alive, heard, self._metrics.ahead, unclear, line.more and not latest, lines)
 
     def _records(self, line: FeedLine, latest: bool) -> list[dict[str, Any]]:
         """The records in whole lines of metrics.jsonl."""
@@ -182,8 +190,14 @@ class Worker:
         line = self._log.next(timeout, 0.0)
         if line is None:
             return [], True
+        first = not self._log_shown
+        lines = self._lines(line)
+        return lines[-count:] if first else lines, line.alive or line.more
+
+    def _lines(self, line: FeedLine) -> list[str]:
+        """The lines that were added to worker.log; the first time, those of the current launch."""
         lines, first, self._log_shown = line.news.split("\n"), not self._log_shown, True
-        return (logs.shown(logs.of_last_launch(lines))[-count:] if first else logs.shown(lines)), line.alive or line.more
+        return logs.shown(logs.of_last_launch(lines) if first else lines)
 
     def collect(self, into: Path, only: str | None = None, keep: bool = False, without: tuple[str, ...] = ()) -> list[str]:
         """Fetch new or changed files of the run directory, each whole or not at all.
@@ -197,6 +211,9 @@ class Worker:
         allowed = admission.kinds(self.host, admission.parameters(into))
         quoted = shlex.quote(self.run)
         taken, refused = admission.admit(self._shell(admission.listing(quoted, only, allowed)), allowed, only, admission.room(into))
+        # A script's output is the chief's, and that of others only where the user named it.
+        script = recorded(into).get("script")
+        without += ("output",) if only and script and not script["outputs"] else ()
         begin, fetched = len(f"{only}/") if only else 0, []
         for file in taken:
             if set(without) & set(file.name.split("/")) or (keep and file.name == "summary.json"):

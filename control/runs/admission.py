@@ -28,6 +28,10 @@ RESERVE = GB
 LATEST = 2**32
 """Latest modification time accepted, in seconds since 1970."""
 UNKNOWN_PARAMETERS = 10**9
+PART = "[A-Za-z0-9_][A-Za-z0-9 _.=+@%-]{0,99}"
+OUTPUT_PATTERN = f"({PART}/){{0,7}}{PART}"
+OUTPUT = re.compile(OUTPUT_PATTERN)
+"""Names of files that a user's script leaves."""
 SPECIAL = re.compile(r"([\\^$.|?*+()\[{])")
 
 
@@ -88,15 +92,16 @@ def kinds(host: str | None, parameters: int | None) -> tuple[Kind, ...]:
         Kind(f"({own}|evaluate)/(worker[.]log|metrics(-[0-9a-z]{{1,20}})?[.]jsonl)", 4 * GB),
         Kind(f"({own}|evaluate)/(tf_config[.]json|run_worker[.]sh|stop|job)", MB),
         Kind("evaluate/epoch-[0-9]{4,9}[.]json", 256 * MB, _reading(records.evaluation)),
+        Kind(f"({own}/)?output/{OUTPUT_PATTERN}", 64 * GB),
         Kind("slurm-[0-9]{1,18}[.]log|train[.]sbatch|run[.]json", GB),
     )
 
 
 STAY = (
     "(config[.]yml|cluster[.]json|evaluate/image|(.*/)?[.]part-[^/]*|(workers/[^/]*|evaluate)/tmp/.*"
-    f"|(workers/[^/]*/)?{sealed.ASIDE}/[^/]*)"
+    f"|workers/[^/]*/(script/.*|secret)|(workers/[^/]*/)?{sealed.ASIDE}/[^/]*)"
 )
-"""Files that are not fetched: written by this machine, half written, temporary, or put aside as damaged."""
+"""Files that are not fetched: written by this machine, half written, temporary, a script's working directory, or put aside as damaged."""
 
 
 def _check_sealed(path: Path) -> None:

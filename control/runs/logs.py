@@ -15,6 +15,9 @@ NOISE = re.compile(
     r"|To enable the following instructions: .*, in other operations, rebuild TensorFlow with the appropriate compiler flags\."
 )
 
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
+"""Colours and bold letters, as of Keras' progress bar."""
+
 
 def of_last_launch(lines: Sequence[str]) -> list[str]:
     """Lines from the last header on; all lines if there is none."""
@@ -23,8 +26,8 @@ def of_last_launch(lines: Sequence[str]) -> list[str]:
 
 
 def shown(lines: Iterable[str]) -> list[str]:
-    """Lines without noise, fit for a terminal; the file keeps every line."""
+    """Lines without noise and colours, fit for a terminal; the file keeps every line."""
     # A line that is redrawn, as by a progress bar, keeps its last state.
-    kept = (line.rstrip("\r").rpartition("\r")[2] for line in lines if not NOISE.fullmatch(line.rstrip("\r")))
+    kept = (COLOR.sub("", line.rstrip("\r").rpartition("\r")[2]) for line in lines if not NOISE.fullmatch(line.rstrip("\r")))
     *first, last = [printable(line) for line in kept] or [""]
     return [*first, last] if last else first

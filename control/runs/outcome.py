@@ -58,15 +58,15 @@ def root_cause(verdicts: Sequence[Verdict]) -> Verdict | None:
     return min(failed, key=lambda verdict: (verdict.ended_by_us, verdict.exit_code == RESTART, verdict.at))
 
 
-def state(verdicts: Sequence[Verdict], chief_state: str | None, cancelled: bool) -> str:
+def state(verdicts: Sequence[Verdict], chief_state: str | None, cancelled: bool, script: bool = False) -> str:
     """The run's state for summary.json.
 
     A worker that does not survive being asked to end (`cancelled`) has not failed, unless it reports an error of its own: its state
-    could not be saved.
+    could not be saved. A `script` that is asked to end may end with any exit code.
     """
     cause = root_cause(verdicts)
     if cause is not None:
-        return "CANCELLED" if cancelled and cause.exit_code not in (FAILED, DIVERGED) else "FAILED"
+        return "CANCELLED" if cancelled and (script or cause.exit_code not in (FAILED, DIVERGED)) else "FAILED"
     if any(verdict.state == "running" for verdict in verdicts):
         return "RUNNING"
     if any(verdict.state == "preempted" for verdict in verdicts):
@@ -101,8 +101,10 @@ def launch_times(entered: float | None, verdicts: Sequence[Verdict], now: float 
     return {name: round(value, 3) if isinstance(value, float) else value for name, value in times.items()}
 
 
-def of_exit_code(code: int) -> str:
-    """State of a worker that ended."""
+def of_exit_code(code: int, script: bool = False) -> str:
+    """State of a worker that ended; only 0 of a user's script has a meaning."""
+    if script:
+        return "done" if code == DONE else "failed"
     return {DONE: "done", PREEMPTED: "preempted"}.get(code, "failed")
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,12 +35,8 @@ class Archive:
         return flat | {str(path): self.root / path for path in self.sources()}
 
     def contents(self) -> bytes:
-        """The archive's bytes; uncompressed, so that they do not depend on this machine's compression library."""
-        stream = io.BytesIO()
-        with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
-            for name, path in self.files().items():
-                archive.writestr(zipfile.ZipInfo(name, EPOCH), path.read_bytes())
-        return stream.getvalue()
+        """The archive's bytes."""
+        return zipped(self.files())
 
     def sha256(self) -> str:
         """Full hex SHA-256 of the archive, which a host compares."""
@@ -47,16 +44,34 @@ class Archive:
 
     def file_name(self, sha256: str) -> str:
         """File name of the archive with that SHA-256."""
-        return f"{self.name}-{sha256[:16]}.zip"
+        return file_name(self.name, sha256)
 
     def build(self, folder: Path) -> Path:
         """Write the archive into a folder, unless it is there; always the same bytes."""
-        data = self.contents()
-        path = folder / self.file_name(hashlib.sha256(data).hexdigest())
-        if not path.is_file() or path.read_bytes() != data:
-            with replacing(path) as part:
-                part.write_bytes(data)
-        return path
+        return write(folder, self.name, self.contents())
+
+
+def zipped(files: Mapping[str, Path]) -> bytes:
+    """An archive of files by their name in it; uncompressed, so that it does not depend on this machine's compression library."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for name, path in files.items():
+            archive.writestr(zipfile.ZipInfo(name, EPOCH), path.read_bytes())
+    return stream.getvalue()
+
+
+def file_name(name: str, sha256: str) -> str:
+    """File name of an archive with that SHA-256."""
+    return f"{name}-{sha256[:16]}.zip"
+
+
+def write(folder: Path, name: str, data: bytes) -> Path:
+    """Write an archive's bytes into a folder under their digest, unless they are there."""
+    path = folder / file_name(name, hashlib.sha256(data).hexdigest())
+    if not path.is_file() or path.read_bytes() != data:
+        with replacing(path) as part:
+            part.write_bytes(data)
+    return path
 
 
 TRAINER = Archive("trainer", ("trainer",))

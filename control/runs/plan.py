@@ -73,6 +73,11 @@ class Request:
     write: bool
     """False with `--check`: nothing is written except the image index of the user's own or a TFRecord dataset."""
 
+    @classmethod
+    def parsed(cls, request: dict[str, Any]) -> "Request":
+        """From JSON, in which paths are text."""
+        return cls(**request | {key: Path(request[key]) for key in ("runs", "packs", "parameter_cache")})
+
 
 def make(request: Request) -> dict[str, Any]:
     """The plan.
@@ -217,7 +222,8 @@ def check_run_name(name: str) -> None:
 
 
 def _new_name(request: Request, default: str = DEFAULT) -> str:
-    named = request.options.get("model", request.options.get("config", default))
+    options = request.options
+    named = options.get("script", options.get("model", options.get("config", default)))
     config = Path(str(named).split(".py:")[0]).stem.lower()
     stem = re.sub(r"[^a-z0-9]+", "-", config).strip("-")[:32] or "run"
     stamp = datetime.datetime.now(tz=datetime.UTC).strftime("%m%d-%H%M%S")

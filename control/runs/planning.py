@@ -10,8 +10,9 @@ from typing import Any
 
 from control import project, text
 from control.remote import trainer_process
-from control.runs import choices, ports
+from control.runs import choices, ports, script
 from control.runs.cluster import check_absolute, check_hosts, cluster_hosts
+from control.runs.plan import Request
 from trainer.rundir import recorded
 
 
@@ -54,12 +55,15 @@ def make(
         "parameter_cache": str(project.PRIVATE / "parameters"),
         "write": write,
     }
-    # In its own process: a dataset may be the user's own code.
-    plan = trainer_process.run(["plan"], given=request)
+    scripted = script.asked(options, folder)
+    # A model's plan in its own process: a dataset may be the user's own code.
+    plan = script.make(Request.parsed(request)) if scripted else trainer_process.run(["plan"], given=request)
     before = recorded(folder / plan["run"]).get("hosts") if plan["resume"] else None
     plan["hosts"] = ports.choose(plan["hosts"], plan["run"], before, write)
     check_hosts(plan["hosts"])
     plan |= {"nonce": secrets.token_hex(16), "run_kind": run_kind, "folder": str(folder / plan["run"])}
+    if scripted:
+        return {**plan, "kept": {}, "secret": secrets.token_hex(32)}
     plan["kept"] = choices.of(plan, options)
     return {**plan, "gradients": choices.shown(plan), "divided": choices.divided(plan)}
 

@@ -9,6 +9,7 @@ from control.doctor import prediction
 from control.project import relative
 from control.runs import outcome, stragglers
 from control.runs.outcome import Verdict
+from trainer import records
 from trainer.files import read_json
 from trainer.records import read_history
 from trainer.rundir import recorded
@@ -25,12 +26,28 @@ def read_summary(folder: Path) -> dict[str, Any]:
 def concluded(folder: Path, verdicts: Sequence[Verdict], cancelled: bool = False) -> dict[str, Any]:
     """summary.json of a run directory, with the state that its workers' verdicts give; `cancelled`: they were told to stop."""
     summary = {"workers": len(verdicts), **read_summary(folder)}
-    summary["state"] = outcome.state(verdicts, summary["state"], cancelled)
+    script = recorded(folder).get("script")
+    summary["state"] = outcome.state(verdicts, summary["state"], cancelled, script is not None)
+    if script is not None:
+        summary |= _of_script(folder, script)
     if "job" in recorded(folder).get("slurm", {}):
         summary["started_by"] = "playbooks/slurm.yml"
     summary.pop("failure", None)
     cause = outcome.root_cause(verdicts)
     return summary | ({"failure": outcome.failure(cause)} if cause and summary["state"] == "FAILED" else {})
+
+
+def _of_script(folder: Path, script: dict[str, Any]) -> dict[str, Any]:
+    """What a run's summary has of its script: the file, how often it was started again, the seconds of the chief's process."""
+    path = folder / "workers" / recorded(folder)["hosts"][0]["name"] / "exit.json"
+    ended = records.end(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    seconds = {"seconds_total": round(ended["ended_at"] - ended["started_at"], 3)} if ended else {}
+    return {"script": script["main"], "restarts": script["restarts"], **seconds}
+
+
+def output(folder: Path) -> list[str]:
+    """Names of the files that a script left on the chief."""
+    return sorted(path.relative_to(folder / "output").as_posix() for path in (folder / "output").rglob("*") if path.is_file())
 
 
 def shown_result(folder: Path, summary: dict[str, Any]) -> str:
@@ -40,4 +57,6 @@ def shown_result(folder: Path, summary: dict[str, Any]) -> str:
     # A run of a few steps is mostly start-up, so it is not compared with a prediction.
     fair = rows and summary.get("steps", 0) >= FAIR_STEPS
     predicted = prediction.sentence(expected, rows[-1]["images_per_s"]) if expected is not None and fair else ""
+    if "script" in summary:
+        return text.script_result(folder.name, relative(folder), summary, output(folder))
     return text.result(folder.name, relative(folder), summary, rows, predicted, stragglers.of_run(folder))

@@ -11,15 +11,15 @@ from trainer.rundir import recorded
 
 
 def worker(
-    records: list[dict[str, Any]], ended: dict[str, Any] | None, alive: bool, heard: float | None, unclear: str = ""
+    records: list[dict[str, Any]], ended: dict[str, Any] | None, alive: bool, heard: float | None, unclear: str = "", script: bool = False
 ) -> dict[str, Any]:
-    """A worker's status from its files; `unclear`: why its exit.json is invalid."""
+    """A worker's status from its files; `unclear`: why its exit.json is invalid; `script`: it runs a script of the user's."""
     phases = [record["phase"] for record in records if record["kind"] in ("phase", "heartbeat")]
     steps = [record for record in records if record["kind"] == "steps"]
     epochs = [record for record in records if record["kind"] == "epoch"]
     state = "running" if alive else "gone"
     if ended is not None:
-        state = outcome.of_exit_code(ended["exit_code"])
+        state = outcome.of_exit_code(ended["exit_code"], script)
     elif not records and not alive:
         state = "not started"
     return {
@@ -105,15 +105,23 @@ def _share(parts: list[float], wholes: list[float]) -> float | None:
 
 
 def table(run: str, state: str | None, hosts: list[dict[str, Any]], seen: list[dict[str, Any]], counts: dict[str, Any]) -> str:
-    """A run's status: its progress, one line per worker, and the phases of a step if known."""
-    by_host = {look["host"]: look for look in seen if look}
-    rows = [_row(host, by_host.get(host["name"], {"state": "unreachable"})) for host in hosts]
-    header = ["rank", "host", "state", "phase", "step", "waits for input", "heard", "note"]
+    """A run's status: its progress, one line per worker, and the phases of a step if known; a script's run has no `counts`."""
+    by_host, row = {look["host"]: look for look in seen if look}, _row if counts else _script_row
+    rows = [row(host, by_host.get(host["name"], {"state": "unreachable"})) for host in hosts]
     chief = by_host.get(hosts[0]["name"], {})
-    lines = [f"{run}: {overall(state, list(by_host.values()))}", *_progress(chief, counts), "", text.table(header, rows)]
+    lines = [
+        f"{run}: {overall(state, list(by_host.values()))}",
+        *_progress(chief, counts),
+        "",
+        text.table(COLUMNS if counts else SCRIPT_COLUMNS, rows),
+    ]
     phases = step_profile.shown({host["name"]: split for host in hosts if (split := by_host.get(host["name"], {}).get("split"))})
     slow = stragglers.sentence(chief["straggler"], [host["name"] for host in hosts]) if chief.get("straggler") else ""
     return "\n".join([*lines, *(["", phases] if phases else []), *([f"  {slow}"] if slow else [])])
+
+
+COLUMNS = ("rank", "host", "state", "phase", "step", "waits for input", "heard", "note")
+SCRIPT_COLUMNS = ("rank", "host", "state", "last output", "note")
 
 
 def overall(recorded: str | None, seen: list[dict[str, Any]]) -> str:
@@ -130,11 +138,7 @@ def overall(recorded: str | None, seen: list[dict[str, Any]]) -> str:
 def _row(host: dict[str, Any], look: dict[str, Any]) -> list[Any]:
     steps, heard, wait = look.get("steps"), look.get("heard"), look.get("input_wait")
     alive = look["state"] == "running"
-    note = look.get("note", "")
-    if look.get("exit_code"):
-        note = f"exit code {look['exit_code']}{text.signal_name(look['exit_code'])}"
-    elif alive and heard is not None and heard > 15:
-        note = "silent"
+    note = _note(look) or ("silent" if alive and heard is not None and heard > 15 else "")
     return [
         host["rank"],
         host["name"],
@@ -145,6 +149,16 @@ def _row(host: dict[str, Any], look: dict[str, Any]) -> list[Any]:
         f"{heard:.0f} s ago" if heard is not None and alive else "-",
         note,
     ]
+
+
+def _script_row(host: dict[str, Any], look: dict[str, Any]) -> list[Any]:
+    heard = look.get("heard")
+    return [host["rank"], host["name"], look["state"], f"{text.duration(heard)} ago" if heard is not None else "-", _note(look)]
+
+
+def _note(look: dict[str, Any]) -> str:
+    code = look.get("exit_code")
+    return f"exit code {code}{text.signal_name(code)}" if code else str(look.get("note", ""))
 
 
 def _progress(chief: dict[str, Any], counts: dict[str, Any]) -> list[str]:

@@ -18,12 +18,14 @@ def _concluded(folder: Path) -> bool:
 class ActionModule(Action):
     """Returns `seen`; an unreachable host is a state, not a failure. With `lines`, also the log's end; with `local`, collects results."""
 
-    def act(self, host: str, session: str, run_folder: str, folder: str, lines: Any = None, local: str = "", rank: int = 0) -> Any:
+    def act(
+        self, host: str, session: str, run_folder: str, folder: str, lines: Any = None, local: str = "", rank: int = 0, script: bool = False
+    ) -> Any:
         """Look once."""
-        count, worker = integer("lines", 1 if lines is None else lines), Worker(self, run_folder, folder, session)
+        count, worker = integer("lines", 1 if lines is None else lines), Worker(self, run_folder, folder, session, script)
         try:
             look = worker.poll(latest=True)
-            seen = status.worker(look.records, look.exit, look.alive, look.heard, look.unclear)
+            seen = status.worker(look.records, look.exit, look.alive, look.heard, look.unclear, script)
             if local and not self._task.check_mode:
                 only = None if int(rank) == 0 else f"workers/{host}"
                 worker.collect(Path(local), only, keep=_concluded(Path(local)) and not look.alive)

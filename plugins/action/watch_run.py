@@ -31,6 +31,10 @@ COLLECT_S = 15.0
 COLLECTING = 0.02
 """Share of the time in which the chief's files are fetched during training, which delays its steps."""
 OTHERS_GRACE_S = 25.0
+SCRIPT_GRACE_S = 3.0
+"""The same for a script, whose other workers need not notice that one has failed."""
+ESTABLISHED_S = 3.0
+"""A script that has run this long counts as started."""
 SHUTDOWN = 4
 """How many times as long a worker may be silent after its work as during it."""
 
@@ -38,19 +42,23 @@ SHUTDOWN = 4
 class ActionModule(Action):
     """Never fails itself: returns `verdict`, from which `conclude_run` derives the run's outcome."""
 
+    script = False
+    """Whether a script of the user's is watched."""
+
     def act(self, **arguments: Any) -> dict[str, Any]:
         """Watch until the worker is done, failed, silent or unreachable (or under way, if detached)."""
         self.arguments = arguments
         self.host, self.rank = arguments["host"], int(arguments["rank"])
         self.local, self.quiet = Path(arguments["local"]), bool(arguments.get("quiet"))
-        self.worker = Worker(self, arguments["run_folder"], arguments["folder"], arguments["session"])
+        self.script = bool(arguments.get("script"))
+        self.worker = Worker(self, arguments["run_folder"], arguments["folder"], arguments["session"], self.script)
         self.marks = project.PRIVATE / "watch" / arguments["run"]
         self.line = Line(every=1e9)
         self.worker.say = self.line.print if self.rank == 0 else None
         self.progress = Progress(self.line, arguments["counts"], self.quiet, arguments["hosts"])
-        self.heard_at = self.answered_at = time.monotonic()
+        self.began = self.heard_at = self.answered_at = time.monotonic()
         self.parent = os.getppid()
-        self.phase, self.step, self.trained, self.collect_at = "starting", 0, False, 0.0
+        self.phase, self.step, self.trained, self.collect_at = "running" if self.script else "starting", 0, False, 0.0
         self.complaint = ""
         self.phases_began: dict[str, float] = {}
         return {"launched_at": launches.launched_at(arguments["local"]), "verdict": self._until_end().to_dict()}
@@ -88,12 +96,15 @@ class ActionModule(Action):
             self.heard_at = time.monotonic()
             self._note_phases(seen)
             self._follow(seen.records)
+        if self.script:
+            self._show(seen)
         return self._ended(seen) or self._under_way() or self._late(seen) or self._abandoned()
 
     def _ended(self, seen: Seen) -> Verdict | None:
         if seen.exit is not None:
             code = seen.exit["exit_code"]
-            return self._verdict(outcome.of_exit_code(code), exit_code=code, at=seen.exit["ended_at"] - seen.ahead, lines=code != DONE)
+            state = outcome.of_exit_code(code, self.script)
+            return self._verdict(state, exit_code=code, at=seen.exit["ended_at"] - seen.ahead, lines=code != DONE)
         if not seen.alive and seen.unclear:
             return self._verdict("unclear", message=f"its session ended, and how it ended is unknown: {seen.unclear}", lines=True)
         if not seen.alive:
@@ -104,6 +115,9 @@ class ActionModule(Action):
         return self._verdict("running") if self.arguments["detach"] and self.trained else None
 
     def _late(self, seen: Seen) -> Verdict | None:
+        # A script sends no heartbeats, and may be silent for as long as it likes.
+        if self.script:
+            return None
         # Its work is done, but its heart no longer beats while Python shuts down, which reads from a disk that may be slow.
         silence = float(self.arguments["silence"]) * (SHUTDOWN if self.phase == "ended" else 1)
         if seen.heard is not None and seen.heard > silence and time.monotonic() - self.heard_at > min(silence, 10):
@@ -120,7 +134,7 @@ class ActionModule(Action):
 
     def _abandoned(self) -> Verdict | None:
         age = since_failure(self.marks, self.host)
-        if age is not None and age > OTHERS_GRACE_S:
+        if age is not None and age > (SCRIPT_GRACE_S if self.script else OTHERS_GRACE_S):
             return self._end_it("ended", "ended because another worker failed", by_us=True)
         return None
 
@@ -157,6 +171,16 @@ class ActionModule(Action):
             if self.rank == 0:
                 choices.keep_of(self.local, record)
         if self.rank == 0:
+            self._collect()
+
+    def _show(self, seen: Seen) -> None:
+        """Show what a script printed on the chief, and keep its files."""
+        self.trained = self.trained or (seen.alive and time.monotonic() - self.began > ESTABLISHED_S)
+        if seen.lines:
+            self.heard_at = time.monotonic()
+        if self.rank == 0:
+            for line in () if self.quiet else seen.lines:
+                self.line.print(f"{self.host}: {line}")
             self._collect()
 
     def _note_phases(self, seen: Seen) -> None:

@@ -20,6 +20,10 @@ class Publish(Task):
     def act(self) -> dict[str, Any]:
         """Publish what is not published yet."""
         plan, packs = self.arguments["plan"], Path(self.arguments["packs"])
+        archive = package.TRAINER.build(packs.parent / "code")
+        code = {"code": str(archive), "code_name": archive.name, "code_sha256": sha256_file(archive)}
+        if "script" in plan:
+            return {"ansible_facts": {"published": code | _of_script(plan["script"], archive.parent)}}
         already_published = plan["dataset"]["digest"]
         data = plan["config"]["data"]
         record: dict[str, Any] = plan["dataset"] | {"excluded": []} if already_published else self._publish(data, packs)
@@ -29,7 +33,6 @@ class Publish(Task):
                 f"run={plan['run']}: its dataset was {plan['expected_digest'][:16]}, the one given now is {record['digest'][:16]}: "
                 "images were added, removed or changed. Restore them, or give a new run name."
             )
-        archive = package.TRAINER.build(packs.parent / "code")
         left_out = [printable(name) for name, _ in record["excluded"]]
         shown = {"show": f"left out {len(left_out)} images that can't be read: {', '.join(left_out[:5])}"} if left_out else {}
         dataset = place_of(packs, record["manifest"])
@@ -38,9 +41,7 @@ class Publish(Task):
             "folder": str(dataset.folder),
             "name": dataset.folder.name,
             "manifest": dataset.sha256,
-            "code": str(archive),
-            "code_name": archive.name,
-            "code_sha256": sha256_file(archive),
+            **code,
         }
         return {"changed": not already_published, "ansible_facts": {"published": published, **replanned}, **shown}
 
@@ -51,6 +52,15 @@ class Publish(Task):
         argv += [f"--target={data['target']}"] if data.get("target") is not None else []
         argv += [f"--feature={feature}" for feature in data.get("features") or ()]
         return trainer_process.run(argv, "publishing the dataset")
+
+
+def _of_script(script: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The entries of `published` for a script, which has no dataset."""
+    return {
+        **dict.fromkeys(("folder", "name", "manifest"), ""),
+        "digest": None,
+        "script": {"local": str(folder / script["archive"]), "name": script["archive"], "sha256": script["sha256"]},
+    }
 
 
 def without(plan: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from control.command_line import as_typed
 from control.operator_variables import boolean
 from control.progress import Line
 from control.report import accuracy, facts, report
+from control.runs import script
 from control.runs.plan import latest_run
 from control.sweep import sweep
 from control.task import Task
@@ -29,6 +30,8 @@ class Write(Task):
         options = command_line.operator_options("report", self.task_vars)
         of_sweep = chosen_sweep(options.get("sweep"))
         folders = chosen_runs(options.get("run"), of_sweep)
+        for folder in folders:
+            script.refuse(folder, "report.yml")
         runs, problems = [facts.read(folder) for folder in folders], []
         if boolean("evaluate", options.get("evaluate", True)) and not self.check_mode:
             problems = [problem for run in runs if (problem := self._evaluate(run))]

@@ -30,11 +30,14 @@ class Conclude(Task):
             return {"failed": True, "msg": message}
         summary = run_results.concluded(folder, verdicts)
         launches.end_all(folder)
-        choices.keep_all(folder)
+        scripted = "script" in summary
+        if not scripted:
+            choices.keep_all(folder)
         if summary["state"] == "RUNNING":
             # The commands are shown here, and not again when the command ends.
             return {"run_under_way": None, "show_last": f"{name} is under way\n{text.under_way(name)}"}
-        summary |= _end_to_end(folder, verdicts) if project.is_trial(folder) else _forecast(folder, summary)
+        if not scripted:
+            summary |= _end_to_end(folder, verdicts) if project.is_trial(folder) else _forecast(folder, summary)
         summary["launch"] = outcome.launch_times(
             recorded(folder).get("entered_at"), verdicts, time.time() if _launched_here(folder) else None
         )

@@ -5,7 +5,7 @@ from typing import Any
 
 from control import command_line, project, text
 from control.operator_variables import boolean
-from control.runs import launches, run_results, status
+from control.runs import launches, run_results, script, status
 from control.runs.plan import latest_run
 from control.task import Task
 from trainer.data.images import decode
@@ -29,11 +29,15 @@ class Find(Task):
             options["follow"] = boolean("follow", options["follow"])
         if "image" in options:
             options["image"] = _image(str(options["image"]))
+        if self.arguments["command"] == "evaluate":
+            script.refuse(folder, "evaluate.yml")
+        section = {key: cluster[key] for key in ("script",) if key in cluster}
         slurm = {"slurm": cluster["slurm"]} if "slurm" in cluster else {}
         if "job" in cluster.get("slurm", {}):
             _refuse_jobs(folder, self.arguments["command"], cluster["slurm"])
         plan = {
             **slurm,
+            **section,
             "run": folder.name,
             "run_kind": "runs",
             "folder": str(folder),

@@ -6,7 +6,7 @@ from typing import Any
 
 from control import command_line, text
 from control.operator_variables import boolean
-from control.runs import launches, planning, run_results
+from control.runs import launches, planning, run_results, script
 from control.task import Task
 from trainer.rundir import recorded
 
@@ -27,6 +27,8 @@ class Plan(Task):
             self.arguments["packs"],
             not self.check_mode,
         )
+        if "script" in plan and command != "train":
+            script.refuse(Path(plan["folder"]), f"{command}.yml")
         if boolean("show_config", options.get("show_config", False)):
             # The following stages have nothing to do.
             return {
@@ -68,6 +70,8 @@ def waits(plan: dict[str, Any]) -> bool:
 def _trained_with(plan: dict[str, Any]) -> dict[str, Any]:
     """What a complete run was trained with, its hosts' threads included, for the stages after training."""
     trained = recorded(Path(plan["folder"]))
+    if "script" in plan:
+        return {}
     before = {host["name"]: host for host in trained["hosts"]}
     hosts = [{**before.get(host["name"], {}), **host} for host in plan["hosts"]]
     return {"hosts": hosts, "dataset": trained["dataset"], "code": trained["code"], "code_sha256": trained.get("code_sha256", "")}
@@ -83,5 +87,7 @@ def _already(plan: dict[str, Any]) -> str:
     """The result of a run that is already complete."""
     folder = Path(plan["folder"])
     shown = run_results.shown_result(folder, run_results.read_summary(folder))
+    if "script" in plan:
+        return f"Nothing to do: {plan['script']['main']} has ended well already.\n\n{shown}"
     verb = "is" if plan["counts"]["epochs"] == 1 else "are"
     return f"Nothing to do: {text.count(plan['counts']['epochs'], 'epoch')} {verb} done already.\n\n{shown}"

@@ -35,6 +35,7 @@ class Record(Task):
         # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
         shared = {"slurm": {"folder": before["slurm"]["folder"]}} if "slurm" in before else {}
         record = launches.record(plan, self.arguments["published"], hosts, **shared)
+        record |= {"script": plan["script"]} if "script" in plan else {}
         launches.write(folder, plan, record)
         clear_marks(project.PRIVATE / "watch" / plan["run"])
         chosen, launch = resumption.choose(folder, {host["name"]: claims[host["name"]] for host in plan["hosts"]}), launches.begin(plan)

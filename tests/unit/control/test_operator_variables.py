@@ -32,7 +32,7 @@ def test_misspelt_name_shows_value_nearest_and_all_names():
     assert refusal("train", {"epoch_s": 5}) == (
         "-e epoch_s=5: train.yml takes no such variable (did you mean epochs?); "
         "it takes: run, config, model, callbacks, dataset, workers, epochs, set, quick, detach, allow_bad_images, preflight, evaluate, "
-        "show_config, remeasure."
+        "show_config, remeasure, script, args, outputs."
     )
 
 

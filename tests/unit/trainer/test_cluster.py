@@ -4,14 +4,15 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from trainer.cluster import Cluster, digest
+from trainer.agreement import digest
+from trainer.cluster import Cluster
 
 MINE = [np.array([[1.5, -0.0]], np.float32), np.array([3], np.int64)]
 
 
 def received(digests, chief):
     """What a worker that is not the chief has after `from_chief`, and how many numbers it sent."""
-    bits = np.concatenate([array.astype(np.float32).ravel() for array in chief]).view(np.int32)
+    bits = np.frombuffer(b"".join(array.tobytes() for array in chief), np.int32)
     sent = []
 
     def total(values):

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.local.conftest import free_ports
 from tests.unit.trainer.test_direct import WAIT, Meeting
 from trainer import direct, handshake
 from trainer.errors import ClusterError
@@ -256,3 +257,30 @@ def test_a_listener_that_hangs_up_is_called_again():
 
         handshake.connect(1, ["127.0.0.1"] * 2, share)[0].close()
         assert calls[0].result(WAIT) == struct.pack("!i", 1)
+
+
+def test_workers_that_know_a_secret_meet_though_they_start_at_different_times():
+    ports, secret = free_ports(3), secrets.token_bytes(32)
+    addresses = [("127.0.0.1", port) for port in ports]
+
+    def come(rank):
+        time.sleep(0.5 * (2 - rank))
+        return handshake.meet(rank, addresses, secret, WAIT)
+
+    with ThreadPoolExecutor(3) as pool:
+        sockets = list(pool.map(come, range(3)))
+    try:
+        assert [sorted(connected) for connected in sockets] == [[1, 2], [0, 2], [0, 1]]
+    finally:
+        for connected in sockets:
+            for connection in connected.values():
+                connection.close()
+
+
+def test_a_worker_with_another_secret_does_not_get_in():
+    addresses = [("127.0.0.1", port) for port in free_ports(2)]
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(handshake.meet, rank, addresses, secrets.token_bytes(32), 1.0) for rank in range(2)]
+        for rank, one in enumerate(both):
+            with pytest.raises(ClusterError, match=f"rank {rank}: no connection within 1 s with rank {1 - rank}"):
+                one.result(WAIT)

@@ -19,7 +19,8 @@ import tensorflow as tf
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
 from trainer import assembly, augmentation, optimizer, step
 from trainer import config as configs
-from trainer.cluster import Cluster, digest
+from trainer.agreement import digest
+from trainer.cluster import Cluster
 from trainer.data.spec import of_images
 from trainer.member import Member
 from trainer.models import fused

@@ -15,7 +15,8 @@ import itertools, json, sys
 from pathlib import Path
 from trainer import worker
 worker.quiet_tensorflow()
-from trainer.cluster import Cluster, digest
+from trainer.agreement import digest
+from trainer.cluster import Cluster
 from trainer.member import Member
 from trainer.direct import aligned
 cluster = Cluster(Member(0, ["alone"]), 1)

@@ -1,0 +1,202 @@
+"""A script of the user's own: what is sent, what is refused before a host is touched, how a host starts it."""
+
+import hashlib
+import io
+import json
+import os
+import re
+import zipfile
+
+import pytest
+import yaml
+
+from control.runs import admission, plan, script
+from control.runs.outcome import Verdict, of_exit_code, state
+from trainer.errors import ConfigError
+from trainer.files import write_json
+
+HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345, "direct_port": 13345} for number in (1, 2, 3)]
+EVIL = ["$(touch x)", "`touch x`", "{{ lookup('pipe', 'touch x') }}", "it's", 'a "b"', "two\nlines", "../..", "; rm -rf /", "--", "-e", ""]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A script's folder."""
+    made = tmp_path / "mine"
+    (made / "data").mkdir(parents=True)
+    (made / "main.py").write_text("print(1)")
+    (made / "data" / "two words.csv").write_text("1,2")
+    (made / "__pycache__").mkdir()
+    (made / "__pycache__" / "x.pyc").touch()
+    (made / ".git").mkdir()
+    (made / ".git" / "config").touch()
+    return made
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """The plan of operator variables."""
+
+    def planned(**options):
+        return script.make(plan.Request(options, HOSTS, 2, tmp_path / "runs", tmp_path / "packs", tmp_path / "parameters", True))
+
+    return planned
+
+
+@pytest.fixture
+def launched(ask, folder, tmp_path):
+    """A run that was launched, as `state` says how it ended."""
+
+    def launch(state="FAILED", **options):
+        planned = ask(script=str(folder), run="mine", **options)
+        run = tmp_path / "runs" / "mine"
+        run.mkdir(parents=True, exist_ok=True)
+        (run / "config.yml").write_text(planned["config_yaml"])
+        write_json(run / "cluster.json", {"hosts": HOSTS[:2], "script": planned["script"]})
+        write_json(run / "summary.json", {"state": state})
+        return run
+
+    return launch
+
+
+def refusal(function, *arguments, **options):
+    with pytest.raises(ConfigError) as caught:
+        function(*arguments, **options)
+    return str(caught.value)
+
+
+class TestSending:
+    def names(self, given, into):
+        sent = script.send(str(given), into)
+        data = (into / f"script-{sent['sha256'][:16]}.zip").read_bytes()
+        assert hashlib.sha256(data).hexdigest() == sent["sha256"]
+        return sent["main"], sorted(zipfile.ZipFile(io.BytesIO(data)).namelist())
+
+    def test_a_folder_goes_without_hidden_files_and_bytecode(self, folder, tmp_path):
+        assert self.names(folder, tmp_path / "code") == ("main.py", ["data/two words.csv", "main.py"])
+        (folder / "other.py").touch()
+        assert self.names(folder / "other.py", tmp_path / "code") == ("other.py", ["data/two words.csv", "main.py", "other.py"])
+
+    def test_a_bare_name_goes_alone(self, folder, tmp_path, monkeypatch):
+        monkeypatch.chdir(folder)
+        assert self.names("main.py", tmp_path / "code") == ("main.py", ["main.py"])
+
+    def test_nothing_is_written_with_check(self, folder, tmp_path):
+        script.send(str(folder), None)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["mine"]
+
+    @pytest.mark.parametrize("name", ["missing.py", "data", "data/two words.csv"])
+    def test_what_is_no_script_is_refused(self, folder, name):
+        assert "give FILE.py, FOLDER/FILE.py, or a FOLDER with main.py" in refusal(script.send, str(folder / name), None)
+
+    @pytest.mark.parametrize("target", ["/etc/passwd", "../secret.txt", "missing"])
+    def test_a_link_out_of_the_folder_is_refused(self, folder, target):
+        (folder.parent / "secret.txt").write_text("secret")
+        (folder / "data" / "link").symlink_to(target if target[0] in "/m" else "../../secret.txt")
+        assert re.search("data/link is a link out of the folder", refusal(script.send, str(folder), None))
+
+    def test_a_link_to_a_folder_or_a_pipe_is_refused(self, folder):
+        (folder / "again").symlink_to(folder / "data")
+        assert "again is no regular file" in refusal(script.send, str(folder), None)
+        (folder / "again").unlink()
+        os.mkfifo(folder / "pipe")
+        assert "pipe is no regular file" in refusal(script.send, str(folder), None)
+
+    def test_a_large_folder_is_refused_before_it_is_read(self, folder):
+        with (folder / "data" / "large").open("wb") as stream:
+            stream.truncate(2**38)
+        assert "has more than 200 MB or 5,000 files, and all of it is sent to each host. Fix:" in refusal(script.send, str(folder), None)
+
+
+class TestOptions:
+    @pytest.mark.parametrize("name", ["model", "config", "dataset", "set", "epochs", "quick", "evaluate", "show_config", "remeasure"])
+    def test_options_of_models_are_refused_by_name(self, ask, folder, name):
+        assert refusal(ask, script=str(folder), **{name: "x"}).startswith(f"{name}=x: Lockstep starts a script as it is")
+
+    @pytest.mark.parametrize("name", ["args", "outputs"])
+    def test_options_of_scripts_need_one(self, name, tmp_path):
+        assert refusal(script.asked, {name: "x"}, tmp_path) == f"{name}=x: it belongs to a script; name one, as in -e script=FILE.py"
+
+    def test_a_models_run_is_not_for_a_script(self, tmp_path):
+        (tmp_path / "old").mkdir()
+        (tmp_path / "old" / "config.yml").write_text("seed: 1\n")
+        assert "run=old trains a model and is no script's run" in refusal(script.asked, {"script": "x.py", "run": "old"}, tmp_path)
+        assert not script.asked({"run": "old"}, tmp_path)
+
+    @pytest.mark.parametrize("name", ["../x", "a/b", "", "a\0b", "$(touch x)", "{{ 7 * 7 }}", "a\nb", "it's"])
+    def test_a_name_that_could_leave_the_folder_is_refused_before_it_is_looked_up(self, name, tmp_path):
+        assert "a run name is 1 to 64 of a-z" in refusal(script.asked, {"script": "x.py", "run": name}, tmp_path)
+
+    def test_arguments_are_split_and_nothing_is_expanded(self):
+        assert script.arguments("--lr 0.1 '$(touch x)' $HOME *") == ["--lr", "0.1", "$(touch x)", "$HOME", "*"]
+        assert "close the quote" in refusal(script.arguments, "it's")
+        assert "NUL" in refusal(script.arguments, "a\0b")
+
+    def test_outputs_stay_in_the_folder_and_can_be_fetched(self):
+        assert script.outputs("model.keras, logs/,a/b c.txt") == ["model.keras", "logs", "a/b c.txt"]
+        for name in ("../x", "/etc/passwd", ".ssh", "a/../b", "a//b", "", "-rf", "$(x)", "a\nb", "{{ x }}"):
+            assert "is relative to the script's folder" in refusal(script.outputs, name)
+
+
+class TestRunning:
+    def test_a_new_run_has_what_was_asked_in_its_configuration(self, ask, folder):
+        planned = ask(script=str(folder), args="--lr 0.1", outputs="logs/", workers="3")
+        section = yaml.safe_load(planned["config_yaml"])["script"]
+        assert (section["main"], section["args"], section["outputs"]) == ("main.py", ["--lr", "0.1"], ["logs"])
+        assert (planned["resume"], planned["complete"], planned["script"]["restarts"], len(planned["hosts"])) == (False, False, 0, 3)
+        assert planned["run"].startswith("mine-")
+
+    def test_a_failed_run_starts_again_as_it_was(self, ask, launched, folder):
+        launched(args="--lr 0.1")
+        for options in ({}, {"script": str(folder)}, {"args": "--lr 0.1"}):
+            planned = ask(run="mine", **options)
+            assert (planned["script"]["args"], planned["script"]["restarts"], planned["complete"]) == (["--lr", "0.1"], 1, False)
+
+    def test_another_script_or_other_arguments_are_refused(self, ask, launched, folder):
+        launched()
+        (folder / "main.py").write_text("print(2)")
+        assert "run=mine: this run exists with another script and args." in refusal(ask, run="mine", script=str(folder), args="x")
+
+    def test_a_complete_run_is_complete(self, ask, launched):
+        launched("SUCCEEDED")
+        assert ask(run="mine")["complete"]
+
+    def test_a_lost_archive_is_noticed(self, ask, launched, tmp_path):
+        launched()
+        for path in (tmp_path / "code").iterdir():
+            path.unlink()
+        assert "no longer has the script's archive" in refusal(ask, run="mine")
+
+    def test_commands_about_models_refuse_it(self, launched):
+        assert refusal(script.refuse, launched(), "evaluate.yml").startswith("run=mine: it runs a script of yours, and evaluate.yml needs")
+
+
+def test_a_hosts_command_keeps_every_argument_apart(ask, folder):
+    planned = ask(script=str(folder))["script"] | {"args": EVIL}
+    command = script.command(planned, "/srv/runs/mine", "pi2", "/srv/dfs", HOSTS)
+    assert command[command.index("--") + 1 :] == EVIL
+    assert f"--archive=/srv/dfs/code/{planned['archive']}" in command
+    assert "--peers=10.0.0.1:13345,10.0.0.2:13345,10.0.0.3:13345" in command
+    assert json.loads(json.dumps(command)) == command
+
+
+def test_of_a_hosts_files_only_the_output_is_fetched():
+    allowed = admission.kinds("pi2", None)
+    names = [
+        "output/a.txt",
+        "workers/pi2/output/a/b c.txt",
+        "workers/pi2/secret",
+        "workers/pi2/script/x",
+        "output/../x",
+        "workers/pi1/output/x",
+    ]
+    taken, refused = admission.admit("".join(f"1 1.0 {name}\0" for name in names), allowed, None, 10**9)
+    assert [file.name for file in taken] == names[:2]
+    assert len(refused) == 4
+    assert all(re.fullmatch(admission.STAY, name) for name in names[2:4])
+
+
+def test_only_0_is_success_for_a_script_and_any_end_is_right_when_it_is_stopped():
+    assert [of_exit_code(code, script=True) for code in (0, 1, 42, 143)] == ["done", "failed", "failed", "failed"]
+    failed = [Verdict("pi1", 0, "failed", exit_code=1)]
+    assert (state(failed, None, True, script=True), state(failed, None, True)) == ("CANCELLED", "FAILED")

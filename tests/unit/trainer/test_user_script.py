@@ -1,0 +1,153 @@
+"""A worker that starts a user's script: what it checks, gives and keeps."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainer.errors import ClusterError, LockstepError
+from trainer.member import Member, tf_config
+from trainer.user_script import Script, environment, keep, main, unpack
+
+USER = Path(__file__).resolve().parents[3] / "trainer" / "user"
+ENDPOINTS = ["10.0.0.1:12345", "[fe80::1]:12345"]
+
+
+@pytest.fixture
+def script(tmp_path):
+    """A script that is published; `source` is its text."""
+
+    def make(source="", **more):
+        archive = tmp_path / "script.zip"
+        with zipfile.ZipFile(archive, "w") as written:
+            written.writestr("main.py", source)
+        sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+        given = {"arguments": [], "outputs": [], "peers": ["10.0.0.1:1", "10.0.0.2:2"], "restarts": 0} | more
+        return Script(tmp_path / "runs" / "mine", "pi1", archive, sha256, "main.py", **given)
+
+    return make
+
+
+def test_a_changed_archive_is_not_run(script):
+    made = script("print(1)")
+    with made.archive.open("ab") as stream:
+        stream.write(b"x")
+    with pytest.raises(LockstepError, match="is not what was published, so it is not run"):
+        unpack(made)
+    assert not made.folder.exists()
+    made.archive.unlink()
+    with pytest.raises(LockstepError, match="Fix: run the same command again; it sends the script again"):
+        unpack(made)
+
+
+def test_what_an_earlier_start_left_stays(script):
+    made = script("print(1)")
+    unpack(made)
+    (made.folder / "left").touch()
+    (made.folder / "main.py").write_text("changed")
+    unpack(made)
+    assert (made.folder / "left").exists()
+    assert (made.folder / "main.py").read_text() == "print(1)"
+
+
+def test_the_environment_is_torchruns_without_locksteps_own_settings(script):
+    given = {"PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": "trainer.zip", "TF_CONFIG": "{}", "MINE": "x"}
+    made = environment(script(restarts=2), Member(1, ENDPOINTS[::-1]), given)
+    assert {name: made[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCKSTEP_RESTART", "MINE")} == {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "fe80::1",
+        "MASTER_PORT": "12345",
+        "LOCKSTEP_RESTART": "2",
+        "MINE": "x",
+    }
+    assert not {"PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS"} & made.keys()
+    assert made["LOCKSTEP_OUTPUT"].endswith("runs/mine/workers/pi1/output")
+    assert made["PYTHONPATH"].split(os.pathsep)[0].endswith("trainer/user")
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [("", 0), ("raise SystemExit(3)", 3), (f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})", 137)],
+)
+def test_the_exit_code_is_the_scripts(script, monkeypatch, source, code):
+    monkeypatch.setenv("TF_CONFIG", json.dumps(tf_config(ENDPOINTS, 0)))
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        assert main(script(source)) == code
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def test_outputs_are_kept_and_links_are_not(tmp_path, capsys):
+    folder, output = tmp_path / "script", tmp_path / "output"
+    (folder / "logs" / "deep").mkdir(parents=True)
+    (folder / "logs" / "deep" / "a").write_text("1")
+    (folder / "logs" / "link").symlink_to("/etc/passwd")
+    (folder / "model").write_text("2")
+    for _ in range(2):
+        keep(folder, output, ["logs", "model", "missing"])
+    assert sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file()) == ["logs/deep/a", "model"]
+    assert capsys.readouterr().out.count("outputs=missing: the script left no such file or folder") == 2
+
+
+def test_peers_need_what_the_launch_gives_them():
+    from trainer.distribute import Peers
+
+    assert Peers.from_environment({}) is None
+    assert Peers.from_environment({"TF_CONFIG": json.dumps(tf_config(ENDPOINTS[:1], 0))}) is None
+    with pytest.raises(ClusterError, match="LOCKSTEP_PEERS and LOCKSTEP_SECRET is not set"):
+        Peers.from_environment({"TF_CONFIG": json.dumps(tf_config(ENDPOINTS, 0))})
+
+
+def test_whole_numbers_are_summed_exactly():
+    from types import SimpleNamespace
+
+    from trainer.distribute import Peers
+
+    others = np.array([[-1, 2**31 - 1, 0]], np.int32)
+    halves = others.view(np.uint16).astype(np.float32).ravel()
+    peers = Peers(Member(0, ENDPOINTS), SimpleNamespace(all_reduce=lambda arrays: [array + halves for array in arrays]))
+    mine = np.array([[1, -(2**31), 7]], np.int32)
+    assert peers.sum(mine).tolist() == (mine + others).tolist()
+
+
+STARTUP = """
+import sys
+assert "trainer" not in sys.modules and "tensorflow" not in sys.modules, "nothing is loaded before it is needed"
+print([type(finder).__name__ for finder in sys.meta_path].count("Hooked"), getattr(sys, "theirs", 0))
+"""
+
+
+@pytest.mark.parametrize(("workers", "hooks"), [("1", 0), ("2", 1)])
+def test_python_starts_with_the_hooks_and_the_hosts_own_customization(workers, hooks, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.theirs = 7")
+    environment = {"PYTHONPATH": f"{USER}{os.pathsep}{tmp_path}", "LOCKSTEP_WORKERS": workers}
+    done = subprocess.run([sys.executable, "-c", STARTUP], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{hooks} 7\n"
+
+
+def test_a_hooked_module_is_changed_once_it_is_imported(tmp_path):
+    (tmp_path / "victim.py").write_text("VALUE = 1")
+    source = "import sys, sitecustomize\nhooks = {'victim': lambda module: setattr(module, 'VALUE', 2)}\n"
+    source += "sys.meta_path.insert(0, sitecustomize.Hooked(hooks))\nimport victim\nprint(victim.VALUE, victim.__spec__.name)"
+    environment = {"PYTHONPATH": f"{USER}{os.pathsep}{tmp_path}"}
+    done = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "2 victim\n"
+
+
+def test_a_script_alone_needs_nothing_of_lockstep():
+    import runpy
+
+    module = runpy.run_path(str(USER / "lockstep.py"))
+    model = object()
+    assert module["distribute"](model) is model
+    assert (module["rank"](), module["workers"]()) == (0, 1)

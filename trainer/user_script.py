@@ -1,0 +1,148 @@
+"""Start a user's own script as one worker: its files, its environment, its end.
+
+The environment is that of torchrun (`torch.distributed.run`), and TF_CONFIG. The script is a child process: it has this process' standard
+streams and its terminal's signals, and its exit code becomes this one's.
+"""
+
+import contextlib
+import hashlib
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.errors import LockstepError
+from trainer.member import Member
+
+LARGEST_MB = 200
+"""Most that a script's folder may hold."""
+KEY_FILE = "secret"
+"""File in the worker's folder, for this user only: workers of one launch know each other by its content."""
+HELD_BACK = ("PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS")
+"""Variables of Lockstep's own Python: a script finds its neighbours, and calls NumPy from one thread."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """What is started, and where."""
+
+    run: Path
+    """The run directory on this host."""
+    host: str
+    """Inventory name of this host."""
+    archive: Path
+    """The script's files on the shared folder."""
+    sha256: str
+    """What the archive's digest must be."""
+    main: str
+    """The file to start."""
+    arguments: Sequence[str]
+    outputs: Sequence[str]
+    """Files and folders that the script leaves in its working directory, to be kept as its output."""
+    peers: Sequence[str]
+    """`address:port` of all workers, by rank, for the exchange of `lockstep.distribute`."""
+    restarts: int
+
+    @property
+    def own(self) -> Path:
+        """This worker's part of the run directory."""
+        return self.run / "workers" / self.host
+
+    @property
+    def folder(self) -> Path:
+        """The script's files and working directory."""
+        return self.own / "script"
+
+    def output(self, rank: int) -> Path:
+        """Where the script may leave files: the chief's are the run's."""
+        return (self.run if rank == 0 else self.own) / "output"
+
+
+def main(script: Script) -> int:
+    """Run the script to its end; its exit code, 128 and the signal's number if a signal ended it.
+
+    Raises:
+        LockstepError: its archive is missing, or was changed since it was published.
+    """
+    member = Member.from_environment()
+    unpack(script)
+    output = script.output(member.rank)
+    output.mkdir(parents=True, exist_ok=True)
+    code = _run([sys.executable, script.main, *script.arguments], script.folder, environment(script, member, os.environ))
+    keep(script.folder, output, script.outputs)
+    return code
+
+
+def unpack(script: Script) -> None:
+    """Put the script's files into its folder; what an earlier start of the run left there stays."""
+    try:
+        data = script.archive.read_bytes()
+    except OSError as error:
+        raise LockstepError(f"{script.archive}: {error.strerror}. Fix: run the same command again; it sends the script again") from None
+    if hashlib.sha256(data).hexdigest() != script.sha256:
+        raise LockstepError(
+            f"{script.archive} is not what was published, so it is not run: somebody else wrote it. Fix: run the same command again; it "
+            "sends the script again; and see who can write that folder"
+        )
+    script.folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        archive.extractall(script.folder)
+
+
+def environment(script: Script, member: Member, given: Mapping[str, str]) -> dict[str, str]:
+    """The script's environment variables, from this process' own."""
+    host, _, port = member.addresses[0].rpartition(":")
+    package = Path(__file__).parent
+    return {name: value for name, value in given.items() if name not in HELD_BACK} | {
+        "PYTHONPATH": os.pathsep.join([str(package / "user"), str(package.parent)]),
+        "RANK": str(member.rank),
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(member.workers),
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": host.strip("[]"),
+        "MASTER_PORT": port,
+        "LOCKSTEP_RUN": script.run.name,
+        "LOCKSTEP_RANK": str(member.rank),
+        "LOCKSTEP_WORKERS": str(member.workers),
+        "LOCKSTEP_OUTPUT": str(script.output(member.rank)),
+        "LOCKSTEP_RESTART": str(script.restarts),
+        "LOCKSTEP_PEERS": ",".join(script.peers),
+        "LOCKSTEP_SECRET": str(script.own / KEY_FILE),
+    }
+
+
+def _run(argv: Sequence[str], folder: Path, variables: Mapping[str, str]) -> int:
+    # The script gets the same signals; this process outlives it. A handler, unlike SIG_IGN, is not inherited.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    code = subprocess.run(argv, cwd=folder, env=dict(variables), check=False).returncode
+    return code if code >= 0 else 128 - code
+
+
+def keep(folder: Path, output: Path, names: Sequence[str]) -> None:
+    """Put what a script left in its working directory into its output; links are left out, what is missing is named."""
+    for name in names:
+        source = folder / name
+        files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
+        if not source.exists():
+            print(f"outputs={name}: the script left no such file or folder", flush=True)
+            continue
+        for path in files:
+            if not path.is_symlink():
+                _copy(path, output / path.relative_to(folder))
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        with contextlib.suppress(shutil.SameFileError):
+            shutil.copy2(source, target)
