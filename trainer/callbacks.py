@@ -17,6 +17,8 @@ from trainer.own import Function
 WRITERS = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "BackupAndRestore", "RemoteMonitor")
 """Keras' callbacks that write files or send: only the chief has them."""
 WEIGHTS = "best_weights"
+SETTINGS = ("min_delta",)
+"""Not part of a state: Keras turns its sign when it learns in which direction the metric improves, which it does in every launch."""
 
 
 def load(given: dict[str, str]) -> list[keras.callbacks.Callback]:
@@ -88,5 +90,7 @@ class Callbacks:
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
     converted = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
-    plain = {name: value for name, value in converted.items() if isinstance(value, bool | int | float | str | None)}
+    plain = {
+        name: value for name, value in converted.items() if isinstance(value, bool | int | float | str | None) and name not in SETTINGS
+    }
     return plain | ({WEIGHTS: True} if values.get(WEIGHTS) is not None else {})

@@ -124,9 +124,7 @@ def test_status_and_report_of_a_model_that_classifies_nothing(project, two_epoch
 def test_a_run_that_is_continued_ends_with_the_weights_of_one_that_was_not_interrupted(model, data, project):
     for name, steps in (("whole", [20]), ("parts", [7, 20])):
         for count in steps:
-            train(
-                project, f"{name}-{model}", "--extra-vars", f"set={UNEVEN.removeprefix('set=')},train.steps={count}", model=model, data=data
-            )
+            train(project, f"{name}-{model}", f"{UNEVEN},train.steps={count}", model=model, data=data)
     assert project.summary(f"whole-{model}")["weights_sha256"] == project.summary(f"parts-{model}")["weights_sha256"]
     assert project.summary(f"parts-{model}")["restarts"] == 1
 
@@ -166,10 +164,10 @@ def test_callbacks_change_the_rate_and_end_the_training_also_when_it_is_continue
     ("model", "data", "message"),
     [
         ("nothing", "data", "model=compiled.py:nothing: a step of training fails: ValueError: None values not supported."),
-        ("misfit", "data", "must have the same rank"),
+        ("misfit", "inputs_and_sums", "must have the same rank"),
         ("largest", "data", "the metric largest keeps no sums"),
-        ("unknown", "rows", "Could not locate class 'Unknown'"),
-        ("uncompiled", "data", "its model is not compiled"),
+        ("unknown", "inputs_and_sums", "Could not locate class 'Unknown'"),
+        ("uncompiled", "inputs_and_sums", "its model is not compiled"),
         ("build", "missing", "y of example 3 of train is NaN or infinite"),
         ("build", "another_shape", "batch 1 of train: an example is x float32 [5], and x float32 [4] in the first batch"),
         ("build", "ends_early", "RuntimeError: the connection is gone"),

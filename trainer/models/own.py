@@ -103,7 +103,7 @@ def explaining(doing: str, given: dict[str, Any]) -> Iterator[None]:
         raise
     except Exception as error:
         lines = str(error).strip().splitlines()[:LONGEST]
-        hint = "\nDoes a loss or a metric return nothing?" if "None values" in str(error) else ""
+        hint = "\nDoes a loss or a metric return nothing, or do the data have no y?" if "None values" in str(error) else ""
         where = own.line(error, function)
         raise ConfigError(
             f"model={function.called}{where}: a step of {doing} fails: {type(error).__name__}: {chr(10).join(lines)}{hint}"
