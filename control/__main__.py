@@ -42,7 +42,9 @@ def parameters(arguments: argparse.Namespace) -> int:
     from control.runs import model
 
     given = json.load(sys.stdin)
-    print(json.dumps(model.examine(*(given[name] for name in ("model", "size", "classes", "spec", "callbacks")))))
+    print(
+        json.dumps(model.examine(*(given[name] for name in ("model", "size", "classes", "spec", "callbacks", "weights", "skip_mismatch"))))
+    )
     return DONE
 
 

@@ -14,8 +14,14 @@ from trainer import own
 from trainer.errors import ConfigError
 from trainer.own import Function
 
-WRITERS = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "BackupAndRestore", "RemoteMonitor")
-"""Keras' callbacks that write files or send: only the chief has them."""
+WRITERS = (
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.TensorBoard,
+    keras.callbacks.CSVLogger,
+    keras.callbacks.RemoteMonitor,
+)
+"""Callbacks that write files or send reports, for which the chief is enough."""
 WEIGHTS = "best_weights"
 SETTINGS = ("min_delta",)
 """Not part of a state: Keras turns its sign when it learns in which direction the metric improves, which it does in every launch."""
@@ -37,7 +43,7 @@ class Callbacks:
     def __init__(self, given: dict[str, str] | None, model: keras.Model, epochs: int, is_chief: bool):
         """Load them for a compiled model; `given` is `train.callbacks`."""
         self._model, every = model, load(given) if given else []
-        self._callbacks = [one for one in every if is_chief or type(one).__name__ not in WRITERS]
+        self._callbacks = [one for one in every if is_chief or not isinstance(one, WRITERS)]
         self._list = keras.callbacks.CallbackList(self._callbacks, model=model, epochs=epochs, verbose=0)
         restoring = [one for one in self._callbacks if getattr(one, "restore_best_weights", False)]
         self.variables = [tf.Variable(weight, trainable=False) for _ in restoring for weight in model.get_weights()]

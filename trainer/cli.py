@@ -10,6 +10,7 @@ from trainer.commands import DATA, PATH, TEXT, CommandLine, integers, published
 from trainer.errors import DONE, PREEMPTED
 
 NODE = (("--run", PATH), ("--host", TEXT), *DATA, ("--caches", PATH), ("--threads", {"type": int, "default": 1}))
+WEIGHTS = ("--weights", {"type": PATH["type"]})
 DEADLINE = ("--start-deadline", {"type": float, "default": 300.0})
 SCRIPT = (
     *((name, TEXT) for name in ("--sha256", "--main", "--outputs", "--peers")),
@@ -21,7 +22,7 @@ SCRIPT = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command."""
     line = CommandLine("trainer", __doc__)
-    line.add("train", train, *NODE, *integers(("--gpus", "--direct-port"), default=0), DEADLINE)
+    line.add("train", train, *NODE, *integers(("--gpus", "--direct-port"), default=0), DEADLINE, WEIGHTS)
     paths = (("--job", PATH), ("--root", PATH), *DATA, ("--config-sha256", TEXT), ("--caches", PATH))
     line.add("slurm", slurm, *paths, *integers(["--port"], required=True), *integers(("--threads", "--gpus"), default=0), DEADLINE)
     counts = integers(("--classes", "--batch", "--workers", "--threads"), required=True)
@@ -38,7 +39,7 @@ def train(arguments: argparse.Namespace) -> int:
 
     worker.quiet_tensorflow()
     where = (arguments.run, arguments.host, published(arguments), arguments.caches)
-    code = worker.main(*where, arguments.threads, arguments.gpus, arguments.start_deadline, arguments.direct_port)
+    code = worker.main(*where, arguments.threads, arguments.gpus, arguments.start_deadline, arguments.direct_port, arguments.weights)
     if code not in (DONE, PREEMPTED):
         # TensorFlow's shutdown waits for workers that may be gone.
         os._exit(code)

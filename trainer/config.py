@@ -77,6 +77,10 @@ class Train:
     tell; default: `val_accuracy`, or `val_loss` for a model without it."""
     callbacks: dict[str, str] | None = None
     """A function that returns Keras callbacks for a compiled model, with its file's text; `-e callbacks=FILE.py:FUNCTION` sets it."""
+    weights: dict[str, str] | None = None
+    """File of weights to start from, and its SHA-256; `-e weights=FILE` sets it."""
+    skip_mismatch: bool = False
+    """Whether layers that the file of `weights` does not fit keep their own initial weights; else they are refused."""
     time_limit: float | None = None
     """Seconds after which the run saves its state and ends as CANCELLED."""
 

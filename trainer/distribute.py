@@ -19,6 +19,7 @@ from tensorflow.python.eager import context
 
 from trainer import collective, global_loss, handshake, keras_metrics, strategy
 from trainer.agreement import Agreement
+from trainer.callbacks import WRITERS
 from trainer.direct import Direct
 from trainer.errors import RESTART, ClusterError, LockstepError
 from trainer.member import Member
@@ -26,14 +27,6 @@ from trainer.synchronous import Synchronous
 
 START_S, SILENT_S = 1800.0, 600.0
 """Seconds within which all workers must call `distribute`; seconds after which one that sends nothing is lost."""
-ONE_WRITES = (
-    keras.callbacks.ModelCheckpoint,
-    keras.callbacks.BackupAndRestore,
-    keras.callbacks.TensorBoard,
-    keras.callbacks.CSVLogger,
-    keras.callbacks.RemoteMonitor,
-)
-"""Callbacks that write files or send reports, for which the chief is enough."""
 DIFFERENT = "the workers have different batches"
 
 
@@ -241,7 +234,7 @@ class Distributed:
         if isinstance(given, keras.callbacks.CallbackList):
             return given
         every = [] if given is None else tf.nest.flatten(given)
-        return [*(one for one in every if self.chief or not isinstance(one, ONE_WRITES)), _Agree(self)]
+        return [*(one for one in every if self.chief or not isinstance(one, WRITERS)), _Agree(self)]
 
     def agree(self) -> None:
         """Take the chief's weights, optimizer and first epoch; random draws of layers (Dropout) differ from worker to worker."""

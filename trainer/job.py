@@ -27,3 +27,5 @@ class Job:
     """This worker's part of the run directory, `workers/<host>`."""
     started: float
     """When this process started the job, on the monotonic clock."""
+    weights: Path | None = None
+    """File of `train.weights` on the shared folder."""

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from trainer import balance, engine, kept, keras_metrics, schedule
+from trainer import balance, engine, initial, kept, keras_metrics, schedule
 from trainer.agreement import digest
 from trainer.callbacks import Callbacks
 from trainer.checkpoint import Memories, States, newest_progress, restore, save_snapshot
 from trainer.cluster import Cluster
 from trainer.data.partition import EpochPlan, share
 from trainer.data.pipeline import Batch, Call, Feeder, calls
-from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged
+from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged, LockstepError
 from trainer.job import Job
 from trainer.recording import Recorder
 from trainer.records import metric_values
@@ -67,6 +67,7 @@ class Trainer:
         self.job.metrics.phase("restoring")
         self.callbacks = Callbacks(self.job.config.train.callbacks, self.model, self.job.counts.epochs, self.cluster.member.is_chief)
         self.variables = [*self.engine.variables, *self.callbacks.variables]
+        self._load_initial_weights()
         self.progress = restore(self.cluster, self.states, self.variables, self.memories)
         self._saved = self.progress.step
         self._remember()
@@ -84,6 +85,15 @@ class Trainer:
         while not self._is_over() and not stopped:
             stopped = self._epoch()
         return self._end(stopped)
+
+    def _load_initial_weights(self) -> None:
+        """On the chief, whose weights all workers start with, unless there is a state."""
+        job, given = self.job, self.job.config.train.weights
+        if not given or not self.cluster.member.is_chief or any(True for _ in self.states.readable()):
+            return
+        if job.weights is None:
+            raise LockstepError(f"weights={given['file']}: the run has no state yet, and the file is not there. Fix: -e weights=FILE")
+        initial.load(self.model, job.weights, given, job.config.train.skip_mismatch)
 
     def _is_over(self) -> bool:
         return self.progress.ended or self.progress.step >= self.job.counts.total_steps

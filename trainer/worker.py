@@ -25,7 +25,15 @@ PEER_ERRORS = ("UnavailableError", "DeadlineExceededError", "AbortedError", "Can
 
 
 def main(
-    run: Path, host: str, published: Published, caches: Path, threads: int, gpus: int, start_deadline: float, direct_port: int = 0
+    run: Path,
+    host: str,
+    published: Published,
+    caches: Path,
+    threads: int,
+    gpus: int,
+    start_deadline: float,
+    direct_port: int = 0,
+    weights: Path | None = None,
 ) -> int:
     """Train as one worker, `host` of the inventory, of the cluster that TF_CONFIG describes.
 
@@ -40,7 +48,7 @@ def main(
     watchdog = Watchdog(metrics, start_deadline)
     watchdog.start()
     try:
-        return _train(run, host, published, caches, (threads, gpus, direct_port), metrics, watchdog)
+        return _train(run, host, published, caches, (threads, gpus, direct_port), metrics, watchdog, weights)
     except Diverged as error:
         print(f"error: {error}", file=sys.stderr)
         return DIVERGED
@@ -73,7 +81,14 @@ def _unforeseen(error: Exception, run: Path) -> int:
 
 
 def _train(
-    run: Path, host: str, published: Published, caches: Path, share: tuple[int, int, int], metrics: Metrics, watchdog: Watchdog
+    run: Path,
+    host: str,
+    published: Published,
+    caches: Path,
+    share: tuple[int, int, int],
+    metrics: Metrics,
+    watchdog: Watchdog,
+    weights: Path | None = None,
 ) -> int:
     started = time.monotonic()
     threads, gpus, direct_port = share
@@ -102,7 +117,8 @@ def _train(
     watch = PeerWatch([rank for rank in range(member.workers) if rank != member.rank], ask, lost)
     watch.start()
     counts = schedule.counts(config, member.workers, manifest.count("train"), manifest.held_out)
-    job = Job(config, counts, run, manifest, examples["train"], metrics, watchdog.stop_asked.is_set, run / "workers" / host, started)
+    own, stop_asked = run / "workers" / host, watchdog.stop_asked.is_set
+    job = Job(config, counts, run, manifest, examples["train"], metrics, stop_asked, own, started, weights)
     try:
         code = Trainer(job, cluster).run()
     except tf.errors.OpError:

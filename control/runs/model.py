@@ -2,13 +2,14 @@
 
 import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import assembly, callbacks, global_loss, keras_metrics, step
+from trainer import assembly, callbacks, global_loss, initial, keras_metrics, step
 from trainer import config as configs
 from trainer.data.spec import Spec, of_images
 from trainer.errors import ConfigError
@@ -20,7 +21,13 @@ ROWS = 4
 
 
 def examine(
-    section: dict[str, Any], size: list[int], classes: int, spec: dict[str, Any] | None, own_callbacks: dict[str, str] | None
+    section: dict[str, Any],
+    size: list[int],
+    classes: int,
+    spec: dict[str, Any] | None,
+    own_callbacks: dict[str, str] | None,
+    weights: dict[str, str] | None,
+    skip_mismatch: bool,
 ) -> dict[str, Any]:
     """Build the model and, if its function compiled it, trace a step of training and of validation; nothing is computed.
 
@@ -30,6 +37,8 @@ def examine(
         classes: number of classes of images.
         spec: of the examples, as JSON; None: images with classes.
         own_callbacks: `train.callbacks`.
+        weights: `train.weights`, and the `path` of the file.
+        skip_mismatch: `train.skip_mismatch`.
 
     Returns:
         `total` and `trainable` parameters, and `compiled`: None, or what the user is told of a compiled model.
@@ -45,6 +54,8 @@ def examine(
     if compiled:
         _try(section, model, examples)
     own.check_reopens(section, model)
+    if weights:
+        initial.load(model, Path(weights["path"]), weights, skip_mismatch)
     trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
     return {"total": model.count_params(), "trainable": trainable, "compiled": _described(model) if compiled else None}
 

@@ -20,11 +20,11 @@ from control.datasets.sources import Listing, Source, detect, open_source
 from control.operator_variables import boolean, integer
 from control.runs import package, preset, run_results
 from trainer import config as configs
-from trainer import models, rundir, schedule
+from trainer import initial, models, rundir, schedule
 from trainer.config import Config, nearest
 from trainer.data.manifest import SPLITS
 from trainer.errors import ConfigError, LockstepError, refusal
-from trainer.files import read_json, write_json
+from trainer.files import read_json, sha256_file, write_json
 from trainer.models import own
 from trainer.rundir import recorded
 from trainer.terminal import printable
@@ -104,7 +104,8 @@ def make(request: Request) -> dict[str, Any]:
     sizes = schedule.counts(config, len(hosts), published["train"], published["held_out"])
     schedule.check_sizes(sizes, len(hosts))
     dataset = describe(listing, published)
-    size, code = parameters(config, len(listing.classes), request, dataset.get("spec")), package.TRAINER.sha256()
+    weights = initial_weights(config, request, started)
+    size, code = parameters(config, len(listing.classes), request, dataset.get("spec"), weights), package.TRAINER.sha256()
     compiled = size.pop("compiled", None)
     check_compiled(compiled, overrides(request.options))
     if config.train.callbacks and not compiled:
@@ -121,6 +122,7 @@ def make(request: Request) -> dict[str, Any]:
         "counts": vars(sizes),
         "parameters": size,
         "compiled": compiled,
+        "weights": weights,
         "needs": needs(config, sum(map(listing.count, SPLITS)), sizes.epochs, size, started is not None, columns.bytes_of(listing)),
         "dataset": dataset,
         "code": code[:16],
@@ -272,6 +274,8 @@ def overrides(options: dict[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     if "model" in options:
         result["model"] = own.section(str(options["model"]))
+    if "weights" in options:
+        result["train.weights"] = _weights(str(options["weights"]))
     if "callbacks" in options:
         result["train.callbacks"] = own.callbacks(str(options["callbacks"]))
     if boolean("quick", options.get("quick", False)):
@@ -288,6 +292,37 @@ def overrides(options: dict[str, Any]) -> dict[str, Any]:
     result |= configs.parse_set(str(options.get("set", "")))
     # A trial stays short, whatever is set for the training that it is a trial of.
     return result | SELFTEST if options.get("selftest") else result
+
+
+def _weights(given: str) -> dict[str, str]:
+    """The configuration key `train.weights` for a file."""
+    path = Path(given).expanduser()
+    if not initial.suffix(path.name):
+        raise ConfigError(
+            f"weights={given}: a file of weights ends with {' or '.join(initial.SUFFIXES)}, as a snapshot in checkpoints/ does"
+        )
+    if not path.is_file():
+        raise ConfigError(f"weights={given}: no such file: {path.absolute()}")
+    return {"file": path.name, "sha256": sha256_file(path)}
+
+
+def initial_weights(config: Config, request: Request, started: Path | None) -> dict[str, Any] | None:
+    """Where the file of `train.weights` is here, and its name in the shared folder; None if no worker will read it.
+
+    Raises:
+        ConfigError: it is gone before the run has a state of its own.
+    """
+    given = config.train.weights
+    if given is None:
+        return None
+    name = f"weights-{given['sha256'][:16]}{initial.suffix(given['file'])}"
+    asked = request.options.get("weights")
+    local = Path(str(asked)).expanduser() if asked else request.packs.parent / "code" / name
+    if local.is_file():
+        return {"local": str(local.resolve()), "name": name, "sha256": given["sha256"]}
+    if started is None:
+        raise ConfigError(f"train.weights: {given['file']} is not known here; give the file: -e weights=FILE")
+    return None
 
 
 def _may_change(key: str) -> bool:
@@ -475,10 +510,13 @@ def describe(listing: Listing, published: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def parameters(config: Config, classes: int, request: Request, spec: dict[str, Any] | None = None) -> dict[str, Any]:
+def parameters(
+    config: Config, classes: int, request: Request, spec: dict[str, Any] | None = None, weights: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Exact parameter counts and what the model is compiled with, cached by model, examples and code: Keras takes seconds to import."""
     size = list(config.data.image_size)
-    own = {"model": config.model, "callbacks": config.train.callbacks}
+    own = {"model": config.model, "callbacks": config.train.callbacks, "skip_mismatch": config.train.skip_mismatch}
+    own |= {"weights": weights and {**(config.train.weights or {}), "path": weights["local"]}}
     section = {**own, "size": size, "classes": classes, "spec": spec, "code": _models_digest()}
     key = hashlib.sha256(json.dumps(section, sort_keys=True).encode()).hexdigest()[:16]
     entry = request.parameter_cache / f"{key}.json"

@@ -27,17 +27,15 @@ class ActionModule(Action):
         code = Item("the trainer", Path(published["code"]), f"{path}/code/{published['code_name']}", published["code_sha256"])
         dataset = Item("the dataset", Path(published["folder"]), f"{path}/datasets/{published['name']}", published["manifest"])
         folder = SharedFolder(self, host)
-        files = [code, *_script(published, path)]
+        files = [code, *_others(published, path)]
         folder.agree(files, dataset if published["manifest"] else None, bool(whole))
         return {"changed": bool(folder.sent or folder.replaced), "show": folder.warning(), **facts}
 
 
-def _script(published: dict[str, Any], path: str) -> list[Item]:
-    """The archive of a user's script, if there is one."""
-    if "script" not in published:
-        return []
-    script = published["script"]
-    return [Item("the script", Path(script["local"]), f"{path}/code/{script['name']}", script["sha256"])]
+def _others(published: dict[str, Any], path: str) -> list[Item]:
+    """The archive of a user's script, or a file of weights, if there is one."""
+    given = [(kind, published[kind]) for kind in ("script", "weights") if published.get(kind)]
+    return [Item(f"the {kind}", Path(one["local"]), f"{path}/code/{one['name']}", one["sha256"]) for kind, one in given]
 
 
 def of_run(run: dict[str, Any], packs: Path) -> dict[str, Any]:

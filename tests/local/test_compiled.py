@@ -160,6 +160,41 @@ def test_callbacks_change_the_rate_and_end_the_training_also_when_it_is_continue
     assert project.summary("halved")["weights_sha256"] == project.summary("called")["weights_sha256"]
 
 
+def test_a_run_starts_from_the_weights_of_another_and_continues_as_if_it_had_not_stopped(project, two_epochs):
+    given = f"weights={project.run('table')}/checkpoints/epoch-0002.keras"
+    train(project, "tuned", given, "epochs=2")
+    assert rows(project, "tuned")[0]["loss"] < rows(project, "table")[-1]["loss"]
+    for steps in (7, 26):
+        train(project, "tuned-parts", *([given] if steps == 7 else []), f"{UNEVEN},train.steps={steps}")
+    assert project.summary("tuned-parts")["weights_sha256"] == project.summary("tuned")["weights_sha256"]
+
+
+def test_weights_that_do_not_fit_are_refused_or_left_out(project, two_epochs):
+    given = f"weights={project.run('table')}/checkpoints/epoch-0002.keras"
+    refused = train(project, "refused", given, f"{UNEVEN},model.width=9", check=False)
+    assert "weights=epoch-0002.keras: they don't fit the model" in refused.stdout
+    assert "-e set=train.skip_mismatch=true" in refused.stdout
+    assert "no such file" in train(project, "refused", "weights=none.keras", check=False).stdout
+    assert "ends with .weights.h5 or .keras" in train(project, "refused", f"weights={FILE}", check=False).stdout
+    train(project, "wider", given, f"{UNEVEN},model.width=9,train.skip_mismatch=true,train.steps=2")
+
+
+def test_weights_that_somebody_changed_in_the_shared_folder_are_not_loaded(project, two_epochs):
+    given = f"weights={project.run('table')}/checkpoints/epoch-0001.keras"
+    attacked = "{{ [plan.weights.name] | map('regex_replace', '^', dfs_path ~ '/code/') | first }}"
+    done = project.train_attacked(
+        ["dd", "if=/dev/zero", f"of={attacked}", "bs=1", "count=8", "conv=notrunc"],
+        "run=attacked",
+        f"model={FILE}:build",
+        f"dataset={FILE}:data",
+        given,
+        f"{UNEVEN},train.steps=2",
+    )
+    assert done.returncode != 0
+    assert "weights=epoch-0001.keras" in done.stdout
+    assert "was given" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("model", "data", "message"),
     [

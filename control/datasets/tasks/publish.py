@@ -1,5 +1,6 @@
 """Publish the plan's dataset and trainer package on the control node, with progress."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from control.task import Task
 from trainer import config as configs
 from trainer import schedule
 from trainer.errors import LockstepError
-from trainer.files import sha256_file
+from trainer.files import replacing, sha256_file
 from trainer.terminal import printable
 
 
@@ -41,6 +42,7 @@ class Publish(Task):
             "folder": str(dataset.folder),
             "name": dataset.folder.name,
             "manifest": dataset.sha256,
+            "weights": _kept(plan.get("weights"), archive.parent),
             **code,
         }
         return {"changed": not already_published, "ansible_facts": {"published": published, **replanned}, **shown}
@@ -52,6 +54,17 @@ class Publish(Task):
         argv += [f"--target={data['target']}"] if data.get("target") is not None else []
         argv += [f"--feature={feature}" for feature in data.get("features") or ()]
         return trainer_process.run(argv, "publishing the dataset")
+
+
+def _kept(weights: dict[str, Any] | None, folder: Path) -> dict[str, Any] | None:
+    """A file of weights, copied to where later launches of the run find it."""
+    if weights is None:
+        return None
+    own = folder / weights["name"]
+    if not own.is_file() or sha256_file(own) != weights["sha256"]:
+        with replacing(own) as part:
+            shutil.copyfile(weights["local"], part)
+    return weights | {"local": str(own)}
 
 
 def _of_script(script: dict[str, Any], folder: Path) -> dict[str, Any]:
