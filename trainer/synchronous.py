@@ -32,6 +32,8 @@ class Synchronous:
     all_reduce: AllReduce
     optimizers: list[Any] = field(default_factory=list)
     """Those that have applied gradients, in order of their first step."""
+    tracks_loss: bool = False
+    """Whether the latest step updated the tracker of the loss that Keras gives every model."""
 
     def build(self, data: Any) -> None:
         """Create what Keras creates when it first sees data: weights, metrics, the compiled optimizer's variables."""
@@ -54,6 +56,7 @@ class Synchronous:
         with current.traced():
             logs: dict[str, Any] = self.model.train_step(data)
             current.finish()
+        self.tracks_loss = current.tracks_loss
         for variable, value in zip(metrics, before, strict=True):
             # A placeholder counts in no metric.
             variable.assign(tf.where(share > 0, variable.value, value))
@@ -92,7 +95,10 @@ class Program:
         moved = [tf.reshape(tf.cast(variable.value - value, tf.float32), [-1]) for variable, value in zip(metrics, before, strict=True)]
         for variable, value in zip(metrics, before, strict=True):
             variable.assign(value)
-        means = {name: value for name, value in logs.items() if name not in self.model.get_metrics_result()}
+        tracked = self.model.get_metrics_result()
+        if keras_metrics.loss_count(self.model) is not None and not self._synchronous.tracks_loss:
+            del tracked["loss"]
+        means = {name: value for name, value in logs.items() if name not in tracked}
         self.means = list(means)
         pairs = [tf.stack([tf.reduce_mean(tf.cast(value, tf.float32)) * count, count]) for value in means.values()]
         return tf.concat([tf.stack([batch.stop, count]), *moved, *pairs], axis=0)
@@ -118,6 +124,7 @@ class _Step:
         self._kept = {id(variable): variable for variable in step.statistics(synchronous.model)}
         self._before = {key: tf.identity(variable.value) for key, variable in self._kept.items()}
         self._changed: dict[int, None] = {}
+        self.tracks_loss = False
 
     @contextlib.contextmanager
     def traced(self) -> Iterator[None]:
@@ -126,6 +133,8 @@ class _Step:
             patched.enter_context(applying.instead(self._apply))
             for variable in self._kept.values():
                 patched.enter_context(replaced(variable, "_direct_assign", self._noting(variable, variable._direct_assign)))
+            if (count := keras_metrics.loss_count(self._synchronous.model)) is not None:
+                patched.enter_context(replaced(count, "_direct_assign", self._noting_loss(count._direct_assign)))
             if self._exact:
                 patched.enter_context(global_loss.over_all_workers(self._synchronous.model, self._share, self._synchronous.all_reduce))
             yield
@@ -138,6 +147,13 @@ class _Step:
     def _noting(self, variable: keras.Variable, assign: Callable[..., Any]) -> Callable[..., Any]:
         def noted(value: Any) -> Any:
             self._changed[id(variable)] = None
+            return assign(value)
+
+        return noted
+
+    def _noting_loss(self, assign: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(value: Any) -> Any:
+            self.tracks_loss = True
             return assign(value)
 
         return noted
