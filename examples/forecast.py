@@ -30,7 +30,7 @@ def series():
     random, hours = np.random.default_rng(0), np.arange(8760)
     weather = np.convolve(random.normal(size=len(hours) + 99), np.exp(-np.arange(100) / 30), "valid")
     day = np.sin(2 * np.pi * hours / 24) * (1 + 0.3 * np.cos(2 * np.pi * hours / 8760))
-    return 100 + 25 * day + 10 * (hours // 24 % 7 < 5) + weather + random.normal(0, 2, len(hours))
+    return 100 + 25 * day + 10 * (hours // 24 % 7 < 5) + 0.5 * weather + random.normal(0, 2, len(hours))
 
 
 def data(split):

@@ -21,7 +21,7 @@ def build(width=48, learning_rate=5e-3):
     scale.adapt(columns["miles"])
     encoded = [
         layers.Reshape((1,))(scale(inputs["miles"])),
-        layers.Discretization(range(1, 24), output_mode="one_hot")(inputs["hour"]),
+        layers.Discretization(list(range(1, 24)), output_mode="one_hot")(inputs["hour"]),
         layers.StringLookup(vocabulary=PAYMENTS, output_mode="one_hot")(inputs["payment"]),
     ]
     x = layers.Concatenate()(encoded)
