@@ -1,7 +1,9 @@
 """Denoising: a convolutional autoencoder removes noise and dead pixels from pictures of overlapping bars.
 
     ansible-playbook train.yml -e model=examples/denoising.py:build -e dataset=examples/denoising.py:data -e run=denoising \
-      -e epochs=8 -e set=train.batch_size=32
+      -e evaluate=true -e epochs=8 -e set=train.batch_size=32
+
+Expected after 8 epochs on two workers, on the test examples: RMSE 0.105 (noisy pictures: 0.193); 47 s.
 """
 
 import keras

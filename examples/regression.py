@@ -1,7 +1,9 @@
 """Tabular regression: duration and fare of made taxi trips, from columns of numbers and strings.
 
     ansible-playbook train.yml -e model=examples/regression.py:build -e dataset=examples/regression.py:data -e run=regression \
-      -e epochs=15 -e set=train.batch_size=64
+      -e evaluate=true -e epochs=15 -e set=train.batch_size=64
+
+Expected after 15 epochs on two workers, on the test examples: MAE of 0.70 minutes and 0.33 dollars (always the median: 5.9, 6.2); 20 s.
 
 Two outputs, each with its own loss and weight.
 """

@@ -1,7 +1,9 @@
 """Image segmentation: a small U-Net marks each pixel of a noisy picture as background, disc or cross.
 
     ansible-playbook train.yml -e model=examples/segmentation.py:build -e dataset=examples/segmentation.py:data -e run=segmentation \
-      -e epochs=6 -e set=train.batch_size=16
+      -e evaluate=true -e epochs=6 -e set=train.batch_size=16
+
+Expected after 6 epochs on two workers, on the test examples: mean IoU 0.86, accuracy 0.97 (all background: 0.77); 27 s.
 """
 
 import keras

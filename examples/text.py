@@ -1,7 +1,9 @@
 """Text classification: a Transformer says which chapter of the Python documentation a passage of 24 words is from.
 
     ansible-playbook train.yml -e model=examples/text.py:build -e dataset=examples/text.py:data -e run=text \
-      -e epochs=12 -e set=train.batch_size=32
+      -e evaluate=true -e epochs=12 -e set=train.batch_size=32
+
+Expected after 12 epochs on two workers, on the test examples: accuracy 0.80 (the longest chapter always: 0.32); 59 s.
 
 The text ships with Python (`pydoc_data`), and every host must have the same version of it: each adapts the vocabulary by itself.
 """
