@@ -23,7 +23,7 @@ def build(width=32, learning_rate=3e-3, steps=300):
     outputs = layers.Add()([inputs[:, -FUTURE:, 0], layers.Rescaling(10.0)(correction)])
     rate = keras.optimizers.schedules.CosineDecay(learning_rate, steps)
     model = keras.Model(inputs, outputs)
-    model.compile(optimizer=keras.optimizers.Adam(rate, use_ema=True, ema_momentum=0.95), loss=keras.losses.Huber(5.0), metrics=["mae"])
+    model.compile(optimizer=keras.optimizers.Adam(rate), loss=keras.losses.Huber(5.0), metrics=["mae"])
     return model
 
 

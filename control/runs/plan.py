@@ -419,8 +419,8 @@ def check_compiled(compiled: dict[str, Any] | None, options: dict[str, Any]) -> 
     """
     if compiled and not compiled["validates"] and boolean("evaluate", options.get("evaluate", False)):
         raise ConfigError(
-            "evaluate=true: the model has neither a loss nor a test_step of its own, so there is nothing to evaluate. Fix: leave it out, or "
-            "give the model a test_step"
+            "evaluate=true: the model has neither a loss nor a test_step of its own, so there is nothing to evaluate. Fix: leave it out, "
+            "or give the model a test_step"
         )
     given = overrides(options)
     for key in given if compiled else ():

