@@ -170,10 +170,13 @@ def progress(record: dict[str, Any], counts: dict[str, Any], last_epoch: dict[st
     decides = monitor(last or [VALIDATION + name for name in metrics]).metric
     value = f"{last[decides]:.4f}" if decides in last else "-"
     left = duration(eta) if eta is not None else "-"
-    shown = "".join(f"  {metric_name(name)} {value:.4f}" for name, value in list(metrics.items())[:MOST_METRICS])
+    named = list(metrics.items())[:MOST_METRICS]
+    shown = "".join(f"  {metric_name(name)} {value:.4f}" for name, value in named)
+    # A model without validation is judged by a metric of training.
+    decisive = "" if decides in dict(named) else f"  {metric_name(decides)} {value}"
     return (
         f"epoch {record['epoch']}/{counts['epochs']}  step {record['step']:,}/{counts['total_steps']:,}  "
-        f"{record['images_per_s']:,.0f} images/s{shown}  {metric_name(decides)} {value}  ETA {left}"
+        f"{record['images_per_s']:,.0f} images/s{shown}{decisive}  ETA {left}"
     )
 
 
@@ -322,8 +325,10 @@ def after_run(run: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]] 
     if summary["state"] == "FAILED" and (option := _without_onednn(failed.get("exit_code"), failed.get("environment"))):
         commands.append(("continue without oneDNN", f"{go_on(run, summary)[1]} -e {option}"))
     if summary.get("best"):
-        what = "accuracy on the test images" if "val_accuracy" in summary["best"] else "metrics on the test examples"
-        commands.append((what, f"ansible-playbook evaluate.yml -e run={run} -e epoch=first,best,last"))
+        # Without validation there is nothing to evaluate either: the model has no loss.
+        if not rows or any(name.startswith(VALIDATION) for name in rows[-1]):
+            label = "accuracy on the test images" if not rows or "val_accuracy" in rows[-1] else "metrics on the test examples"
+            commands.append((label, f"ansible-playbook evaluate.yml -e run={run} -e epoch=first,best,last"))
         commands.append(("curves", "ansible-playbook tensorboard.yml"))
     over = summary.get("ended_early") or "script" in summary or (rows and course.judge(rows).trend is course.Trend.OVERFITS)
     if summary["state"] == "SUCCEEDED" and not over:

@@ -15,7 +15,8 @@ import pytest
 
 EXHAUSTIVE = pytest.mark.exhaustive
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ["ansible.cfg", "plugins", "roles", "playbooks", "templates", "trainer", "control", "inventory", "requirements", "benchmarks"]
+PARTS = ["ansible.cfg", "plugins", "roles", "playbooks", "templates", "trainer", "control", "inventory", "requirements"]
+PARTS += ["benchmarks", "examples"]
 LEFT = {"inventory": "lab", "benchmarks": "results"}
 
 

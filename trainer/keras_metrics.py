@@ -20,6 +20,12 @@ def validates(model: keras.Model) -> bool:
     return own or model.loss is not None
 
 
+def loss_count(model: keras.Model) -> keras.Variable | None:
+    """What the tracker of the loss has counted. Keras gives one to every model, and a step of the model's own may leave it alone."""
+    trackers = [metric for metric in model.metrics if metric.name == "loss"]
+    return trackers[0].count if trackers == [model._loss_tracker] else None
+
+
 def size(model: keras.Model) -> int:
     """How many numbers the `states` have."""
     return sum(math.prod(variable.shape) for variable in states(model))
@@ -33,6 +39,8 @@ class Results:
         self._model, self._means, self._shapes = model, list(means), [tuple(variable.shape) for variable in states(model)]
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self._names: list[str] = []
+        counts = [variable is loss_count(model) for variable, size in zip(states(model), self._sizes, strict=True) for _ in range(size)]
+        self._loss_count = counts.index(True) if True in counts else None
         self._call = tf.function(self._compute, input_signature=[tf.TensorSpec([sum(self._sizes)], tf.float32)], autograph=False)
 
     @property
@@ -45,13 +53,19 @@ class Results:
         return [names[id(variable)] for variable, size in sized for _ in range(size)] + [name for name in self._means for _ in range(2)]
 
     def __call__(self, sums: Sequence[float] | np.ndarray) -> dict[str, float]:
-        """By name; of a metric with several results, their mean. `sums`: the states' changes, flattened and summed."""
+        """By name; of a metric with several results, their mean; no loss where none was counted.
+
+        `sums` are the states' changes, flattened and summed.
+        """
         numbers, count = np.asarray(sums, np.float32), sum(self._sizes)
         values: list[float] = self._call(numbers[:count]).numpy().tolist()
         # Validation has metrics only.
         pairs = zip(self._means, numbers[count:].reshape(-1, 2), strict=False)
         means = {name: float(total / max(1.0, weight)) for name, (total, weight) in pairs}
-        return dict(zip(self._names, values, strict=True)) | means
+        results = dict(zip(self._names, values, strict=True))
+        if self._loss_count is not None and not numbers[self._loss_count]:
+            del results["loss"]
+        return results | means
 
     def _compute(self, sums: tf.Tensor) -> tf.Tensor:
         variables = states(self._model)

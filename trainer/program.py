@@ -51,7 +51,10 @@ class Program:
         moved = [tf.reshape(tf.cast(variable.value - value, tf.float32), [-1]) for variable, value in zip(metrics, before, strict=True)]
         for variable, value in zip(metrics, before, strict=True):
             variable.assign(value)
-        means = {name: value for name, value in logs.items() if name not in self.model.get_metrics_result()}
+        tracked = self.model.get_metrics_result()
+        if keras_metrics.loss_count(self.model) is not None and not self._synchronous.tracks_loss:
+            del tracked["loss"]
+        means = {name: value for name, value in logs.items() if name not in tracked}
         self.means = list(means)
         pairs = [tf.stack([tf.reduce_mean(tf.cast(value, tf.float32)) * count, count]) for value in means.values()]
         return tf.concat([tf.stack([batch.stop, count]), *moved, *pairs], axis=0)

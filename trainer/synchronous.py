@@ -29,6 +29,8 @@ class Synchronous:
     all_reduce: AllReduce
     optimizers: list[Any] = field(default_factory=list)
     """Those that have applied gradients, in order of their first step."""
+    tracks_loss: bool = False
+    """Whether the latest step updated the tracker of the loss that Keras gives every model."""
 
     def __post_init__(self) -> None:
         """Keep the model's own steps, which `lockstep.distribute` replaces."""
@@ -53,6 +55,7 @@ class Synchronous:
         with self._counting(share), step.traced():
             logs: dict[str, Any] = self._train_step(data)
             step.finish()
+        self.tracks_loss = step.tracks_loss
         return logs, step.sums
 
     def test_step(self, data: Any, share: tf.Tensor) -> dict[str, Any]:
@@ -85,6 +88,7 @@ class _Step:
         self._kept = {id(variable): variable for variable in statistics(synchronous.model)}
         self._before = {key: tf.identity(variable.value) for key, variable in self._kept.items()}
         self._changed: dict[int, None] = {}
+        self.tracks_loss = False
 
     @contextlib.contextmanager
     def traced(self) -> Iterator[None]:
@@ -93,6 +97,8 @@ class _Step:
             patched.enter_context(applying.instead(self._apply))
             for variable in self._kept.values():
                 patched.enter_context(replaced(variable, "_direct_assign", self._noting(variable, variable._direct_assign)))
+            if (count := keras_metrics.loss_count(self._synchronous.model)) is not None:
+                patched.enter_context(replaced(count, "_direct_assign", self._noting_loss(count._direct_assign)))
             if self._exact:
                 patched.enter_context(global_loss.over_all_workers(self._synchronous.model, self._share, self._synchronous.all_reduce))
             yield
@@ -105,6 +111,13 @@ class _Step:
     def _noting(self, variable: keras.Variable, assign: Callable[..., Any]) -> Callable[..., Any]:
         def noted(value: Any) -> Any:
             self._changed[id(variable)] = None
+            return assign(value)
+
+        return noted
+
+    def _noting_loss(self, assign: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(value: Any) -> Any:
+            self.tracks_loss = True
             return assign(value)
 
         return noted

@@ -94,8 +94,9 @@ class Run:
         return self.summary.get("state") not in (None, "RUNNING")
 
     def untested(self) -> list[int]:
-        """Epochs of `marked` without a row in evaluations.csv; empty if the dataset has no test images."""
-        return [epoch for epoch in self.marked if epoch not in self.tests] if self.cluster["dataset"]["test"] else []
+        """Epochs of `marked` without a row in evaluations.csv; empty if there are no test images, or the model has no loss."""
+        can = self.cluster["dataset"]["test"] and (self.cluster.get("compiled") or {}).get("validates", True)
+        return [epoch for epoch in self.marked if epoch not in self.tests] if can else []
 
     def testable(self) -> list[int]:
         """Epochs of `untested` that have a snapshot."""

@@ -95,7 +95,9 @@ def _shown(settings: Mapping[str, Any], key: str) -> str:
 
 
 def optimizer(run: Run) -> str:
-    """The update rule with every number that it uses."""
+    """The update rule with every number that it uses; of a compiled model, its name."""
+    if compiled := run.cluster.get("compiled"):
+        return f"{code(compiled['optimizer'])}, as the model's function set it" if compiled["optimizer"] else "the model's own"
     given = effective(run)
     method, rate = given["optimizer.name"], given["optimizer.learning_rate"]
     own = [key for key, methods in ONLY_OF["optimizer"].items() if method in methods]

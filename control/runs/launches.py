@@ -49,6 +49,7 @@ def record(plan: dict[str, Any], published: dict[str, Any], hosts: list[dict[str
         "code_sha256": published["code_sha256"],
         "counts": plan["counts"],
         "parameters": plan["parameters"],
+        "compiled": plan.get("compiled"),
         "kept": plan["kept"],
         "hosts": hosts,
         # A worker's own summary.json replaces the one that says how the previous launch ended.

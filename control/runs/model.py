@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import assembly, callbacks, global_loss, initial, keras_metrics, step
+from trainer import applying, assembly, callbacks, global_loss, initial, keras_metrics, step
 from trainer import config as configs
 from trainer.data.spec import Spec, of_images
 from trainer.errors import ConfigError
@@ -51,19 +51,26 @@ def examine(
         model, compiled = assembly.build_model(configs.build({"model": section, "data": {"image_size": size}}), classes, examples)
     if own_callbacks:
         callbacks.load(own_callbacks)
-    if compiled:
-        _try(section, model, examples)
+    optimizers = _try(section, model, examples) if compiled else []
     own.check_reopens(section, model)
     if weights:
         initial.load(model, Path(weights["path"]), weights, skip_mismatch)
     trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
-    return {"total": model.count_params(), "trainable": trainable, "compiled": _described(model) if compiled else None}
+    return {"total": model.count_params(), "trainable": trainable, "compiled": _described(model, optimizers) if compiled else None}
 
 
-def _try(section: dict[str, Any], model: keras.Model, spec: Spec) -> None:
-    """Trace both kinds of step as a worker would; an error in them names the line in the user's file, or Keras' reason."""
-    examples = step.rows(spec)
-    with own.explaining("training", section):
+def _try(section: dict[str, Any], model: keras.Model, spec: Spec) -> list[str]:
+    """Trace both kinds of step as a worker would; the optimizers that train, by class.
+
+    An error in a step names the line in the user's file, or Keras' reason.
+    """
+    examples, optimizers = step.rows(spec), dict[int, str]()
+
+    def note(optimizer: Any, gradients: list[Any], variables: list[Any] | None, apply: Any) -> None:
+        optimizers[id(optimizer)] = type(optimizer).__name__
+        apply(optimizer, gradients, variables)
+
+    with own.explaining("training", section), applying.instead(note):
         tf.function(model.train_step, autograph=False).get_concrete_function(examples)
     if not keras_metrics.states(model) and not global_loss.overridden(model):
         raise ConfigError(f"model={section['file']}:{section['function']}: it has no loss; give compile(loss=...)")
@@ -71,6 +78,7 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec) -> None:
         with own.explaining("validation", section):
             tf.function(model.test_step, autograph=False).get_concrete_function(examples)
         _check_sums(section, model, spec)
+    return list(optimizers.values())
 
 
 def _check_sums(section: dict[str, Any], model: keras.Model, spec: Spec) -> None:
@@ -106,11 +114,10 @@ def _states_after(model: keras.Model, batches: Sequence[Any]) -> np.ndarray:
     return np.concatenate([*moved, np.zeros(0)])
 
 
-def _described(model: keras.Model) -> dict[str, Any]:
-    """What it is compiled with, in words for the plan."""
-    optimizer = getattr(model, "optimizer", None)
+def _described(model: keras.Model, optimizers: list[str]) -> dict[str, Any]:
+    """What it is compiled with, in words for the plan; a step of its own may use other optimizers than the compiled one."""
     return {
-        "optimizer": type(optimizer).__name__ if optimizer is not None else None,
+        "optimizer": ", ".join(optimizers) or None,
         "loss": None if model.loss is None else _named(model.loss),
         "metrics": list(model.get_metrics_result()),
         "own": global_loss.overridden(model),

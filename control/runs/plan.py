@@ -107,7 +107,7 @@ def make(request: Request) -> dict[str, Any]:
     weights = initial_weights(config, request, started)
     size, code = parameters(config, len(listing.classes), request, dataset.get("spec"), weights), package.TRAINER.sha256()
     compiled = size.pop("compiled", None)
-    check_compiled(compiled, overrides(request.options))
+    check_compiled(compiled, request.options)
     if config.train.callbacks and not compiled:
         raise ConfigError("callbacks: they act on a compiled model's optimizer; this model is not compiled. Fix: call model.compile(...)")
     return {
@@ -456,12 +456,18 @@ def check_model(config: Config, listing: Listing) -> None:
         )
 
 
-def check_compiled(compiled: dict[str, Any] | None, given: dict[str, Any]) -> None:
-    """Refuse settings that a model which its function compiled would ignore.
+def check_compiled(compiled: dict[str, Any] | None, options: dict[str, Any]) -> None:
+    """Refuse settings that a model which its function compiled would ignore, or could not follow.
 
     Raises:
         ConfigError: the setting, and where it belongs.
     """
+    if compiled and not compiled["validates"] and boolean("evaluate", options.get("evaluate", False)):
+        raise ConfigError(
+            "evaluate=true: the model has neither a loss nor a test_step of its own, so there is nothing to evaluate. Fix: leave it out, "
+            "or give the model a test_step"
+        )
+    given = overrides(options)
     for key in given if compiled else ():
         if key.partition(".")[0] in ("optimizer", "schedule"):
             raise ConfigError(

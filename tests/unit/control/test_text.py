@@ -235,6 +235,13 @@ def test_result_of_a_run_that_succeeded():
     ]
 
 
+def test_a_model_without_validation_shows_no_metric_twice_and_has_nothing_to_evaluate():
+    own = {"epoch": 1, "generator": 0.5, "near": 0.25, "learning_rate": 0.1, "seconds": 1.0, "images_per_s": 10.0}
+    assert text.epoch_line(own, COUNTS, None).count("generator 0.5000") == 1
+    assert "evaluate.yml" not in text.result("r", "runs/r", SUMMARY, [own])
+    assert "metrics on the test examples  ansible-playbook evaluate.yml" in text.result("r", "runs/r", SUMMARY, [{**own, "val_mae": 1.0}])
+
+
 def test_a_result_that_is_not_exact_or_not_all_saved_says_so():
     more = {
         "exact": False,

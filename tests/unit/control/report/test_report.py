@@ -138,6 +138,16 @@ def test_untested_epochs_and_those_that_have_a_snapshot(tmp_path):
     assert (found.untested(), found.testable()) == ([1, 5], [5])
 
 
+def test_a_compiled_model_has_its_own_optimizer_and_perhaps_nothing_to_evaluate(tmp_path, run):
+    compiled = dataclasses.replace(run, cluster={**run.cluster, "compiled": {"optimizer": "Adam, Adam", "validates": False}}, tests={})
+    assert "sgd" not in settings.optimizer(compiled)
+    assert "Adam, Adam" in settings.optimizer(compiled)
+    assert (compiled.untested(), compiled.testable()) == ([], [])
+    compiled.cluster["compiled"] = {"optimizer": None, "validates": True}
+    assert settings.optimizer(compiled) == "the model's own"
+    assert compiled.untested() == [1, 3, 5]
+
+
 # --- how accuracy changed
 
 

@@ -512,6 +512,13 @@ def fake_run(monkeypatch, returncode=0, stdout="", stderr=""):
     return ran
 
 
+def test_evaluate_is_refused_for_a_model_that_has_nothing_to_evaluate():
+    compiled = {"validates": False, "optimizer": None}
+    assert refusal(plan.check_compiled, compiled, {"evaluate": "true"}).startswith("evaluate=true: the model has neither a loss")
+    plan.check_compiled(compiled, {"evaluate": "no"})
+    plan.check_compiled({**compiled, "validates": True}, {"evaluate": "true"})
+
+
 def test_evaluate_and_detach_together_are_refused(ask):
     assert refusal(plan.make, ask(evaluate=True, detach="yes")) == (
         "evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out"

@@ -1,0 +1,135 @@
+"""The programs of `examples/`: two workers with uneven shares against Keras' own `fit`, and runs in two launches against runs in one."""
+
+import csv
+import importlib.util
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.project import EXHAUSTIVE, ROOT
+from trainer.data.manifest import Published, load
+from trainer.data.partition import EpochPlan
+from trainer.data.spec import mapped
+
+SEED, BATCH = 1, 32
+EXAMPLES = {path.stem for path in (ROOT / "examples").glob("*.py")}
+FOLLOW_FIT = {
+    # name: options of its model without random draws, tolerance. Adam divides by the root of tiny second moments, which magnifies rounding.
+    "regression": ({}, 1e-3),
+    "text": ({"dropout": 0.0}, 2e-3),
+    "addition": ({}, 1e-3),
+    "forecast": ({}, 1e-3),
+    "segmentation": ({}, 1e-3),
+    "denoising": ({}, 1e-3),
+    "siamese": ({}, 1e-3),
+}
+DRAW = {"classification", "gan", "vae", "text"}
+"""They draw random numbers while they train, or normalise by a worker's part of the batch, so `fit` on one worker differs."""
+FIRST = {"regression", "text", "addition", "gan"}
+"""The others are exhaustive."""
+
+
+def each(names):
+    return [pytest.param(name, marks=() if name in FIRST else EXHAUSTIVE) for name in sorted(names)]
+
+
+def example(name):
+    """An example's module, imported anew: Keras' registry of classes then has these."""
+    specification = importlib.util.spec_from_file_location(f"example_{name}", ROOT / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def train(project, name, run, steps, **options):
+    settings = [f"train.steps={steps}", *(f"model.{key}={value}" for key, value in options.items())]
+    more = f"set={','.join(['train.batch_sizes=[20,12]', 'train.steps_per_call=2', 'telemetry.profile_every=0', *settings])}"
+    return project.play("train", f"model=examples/{name}.py:build", f"dataset=examples/{name}.py:data", f"run={run}", more, "workers=2")
+
+
+def taken(value, indices):
+    """Examples of an array, as `fit` is given them: float64 as float32, different lengths padded with 0."""
+    rows = value[indices]
+    if rows.dtype == object:
+        longest = max(map(len, rows))
+        return np.array([np.pad(row, (0, longest - len(row))) for row in rows])
+    # Of strings, Keras takes only tensors from a generator.
+    return tf.constant(rows) if rows.dtype.kind == "U" else rows.astype(np.float32) if rows.dtype == np.float64 else rows
+
+
+def numbered(data):
+    """Classes as numbers, if `y` has their names."""
+    x, *rest = data
+    if rest and isinstance(rest[0], np.ndarray) and rest[0].dtype.kind == "U":
+        rest[0] = np.unique(rest[0], return_inverse=True)[1].astype(np.int32)
+    return x, *rest
+
+
+def batches(project, run, data):
+    """The whole batches that a run's two workers shared, from its own record."""
+    cluster = json.loads((project.run(run) / "cluster.json").read_text())
+    digest, counts = cluster["dataset"]["manifest"], cluster["counts"]
+    folder = project.root / ".lockstep/dfs/datasets" / cluster["dataset"]["folder_name"]
+    order = load(Published(folder, digest)).order
+    chosen = order[counts["validation_images"] : counts["validation_images"] + counts["train_images"]]
+    plan = EpochPlan(counts["train_images"], counts["global_batch"], counts["steps_per_epoch"], SEED, 1)
+    for step in range(counts["total_steps"]):
+        indices = chosen[plan.union(step)]
+        yield mapped(lambda array: taken(array, indices), data)  # noqa: B023 - called at once
+
+
+def last_snapshot(project, run):
+    return max((project.run(run) / "checkpoints").glob("epoch-*.keras"))
+
+
+def history(project, run):
+    with (project.run(run) / "history.csv").open() as stream:
+        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(stream)]
+
+
+def test_every_example_is_trained_here():
+    assert set(FOLLOW_FIT) | DRAW == EXAMPLES
+
+
+@pytest.mark.parametrize("name", each(FOLLOW_FIT))
+def test_two_workers_train_as_fit_does(project, name):
+    options, tolerance = FOLLOW_FIT[name]
+    run, steps = f"fit-{name}", 8
+    train(project, name, run, steps, **options)
+    summary = project.summary(run)
+    assert (summary["state"], summary["steps"], summary["shares"]) == ("SUCCEEDED", steps, [20, 12])
+    assert len(set(summary["weights_sha256_by_rank"])) == 1
+    module = example(name)
+    keras.utils.set_random_seed(SEED)
+    alone = module.build(**options)
+    before = [weight.copy() for weight in alone.get_weights()]
+    apply = alone.optimizer.apply
+    # Of an embedding's sparse gradient, Keras' Adam squares each occurrence of a word, where the square of their sum is meant.
+    alone.optimizer.apply = lambda gradients, variables: apply([tf.convert_to_tensor(gradient) for gradient in gradients], variables)
+    fitted = alone.fit(batches(project, run, numbered(module.data("train"))), epochs=1, verbose=0)
+    expected = alone.get_weights()
+    alone.load_weights(last_snapshot(project, run))
+    for first, mine, theirs in zip(before, alone.get_weights(), expected, strict=True):
+        if mine.dtype.kind == "f":
+            np.testing.assert_allclose(mine, theirs, rtol=tolerance, atol=tolerance * max(1e-2, abs(theirs - first).max()))
+    (row,) = history(project, run)
+    # Of several outputs, Keras counts one step too many in the loss of each in the first epoch; here they add up to the loss.
+    metrics = {metric: values[-1] for metric, values in fitted.history.items() if not metric.endswith("_loss")}
+    assert {metric: row[metric] for metric in metrics} == pytest.approx(metrics, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", each(EXAMPLES - (set(FOLLOW_FIT) - DRAW)))
+def test_a_run_in_two_launches_has_the_weights_of_one(project, name):
+    train(project, name, f"whole-{name}", 6)
+    train(project, name, f"halves-{name}", 3)
+    train(project, name, f"halves-{name}", 6)
+    whole, halves = project.summary(f"whole-{name}"), project.summary(f"halves-{name}")
+    assert len(set(whole["weights_sha256_by_rank"])) == 1
+    assert halves["restarts"] == 1
+    assert halves["weights_sha256"] == whole["weights_sha256"]
+    assert history(project, f"halves-{name}")[-1] | {"seconds": 0, "images_per_s": 0} == pytest.approx(
+        history(project, f"whole-{name}")[-1] | {"seconds": 0, "images_per_s": 0}
+    )

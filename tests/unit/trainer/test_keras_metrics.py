@@ -1,0 +1,64 @@
+"""Metrics of models whose `train_step` is their own, summed over steps."""
+
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer import keras_metrics, step
+from trainer.data.spec import Leaf, Spec
+from trainer.synchronous import Program
+
+SPEC = Spec([0], (Leaf("x", "float32", (2,)),))
+CLUSTER = SimpleNamespace(member=SimpleNamespace(workers=1, rank=0), all_reduce=list)
+
+
+class Own(keras.Model):
+    """Its loss is the mean of its outputs; `logs` makes what its step returns."""
+
+    def __init__(self, logs, tracks=False):
+        super().__init__()
+        self.dense, self.logs, self.tracks = keras.layers.Dense(1), logs, tracks
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        (x,) = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(x))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        if self.tracks:
+            self._loss_tracker.update_state(loss, sample_weight=tf.shape(x)[0])
+        return self.logs(self, loss)
+
+
+def results(logs, **options):
+    """By name, over two steps of three rows."""
+    keras.utils.set_random_seed(1)
+    model = Own(logs, **options)
+    model.compile(keras.optimizers.SGD(0.0), jit_compile=False)
+    step.build(model, SPEC)
+    program = Program(CLUSTER, model, SPEC)
+    call = step.make_train_call(program)
+    rows = call(step.full((np.ones((2, 3, 2), np.float32),)), np.zeros(2, np.float32)).numpy()
+    expected = float(model(np.ones((1, 2), np.float32))[0, 0])
+    return keras_metrics.Results(model, program.means)(rows.sum(axis=0)[len(step.SUMS) :]), expected
+
+
+def test_a_step_that_leaves_keras_tracker_of_the_loss_alone_has_no_loss():
+    metrics, expected = results(lambda model, loss: {"generator": loss})
+    assert metrics == {"generator": pytest.approx(expected, rel=1e-6)}
+
+
+@pytest.mark.parametrize("tracks", [False, True])
+def test_a_loss_that_a_step_returns_is_its_loss_whether_or_not_it_is_tracked(tracks):
+    metrics, expected = results(lambda model, loss: {"loss": loss}, tracks=tracks)
+    assert metrics == {"loss": pytest.approx(expected, rel=1e-6)}
+
+
+def test_a_tracked_loss_counts_even_if_the_step_returns_something_else():
+    metrics, expected = results(lambda model, loss: {"other": 2 * loss}, tracks=True)
+    assert metrics == {"loss": pytest.approx(expected, rel=1e-6), "other": pytest.approx(2 * expected, rel=1e-6)}
