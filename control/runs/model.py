@@ -25,9 +25,9 @@ def examine(
     size: list[int],
     classes: int,
     spec: dict[str, Any] | None,
-    own_callbacks: dict[str, str] | None,
-    weights: dict[str, str] | None,
-    skip_mismatch: bool,
+    own_callbacks: dict[str, str] | None = None,
+    weights: dict[str, str] | None = None,
+    skip_mismatch: bool = False,
 ) -> dict[str, Any]:
     """Build the model and, if its function compiled it, trace a step of training and of validation; nothing is computed.
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from trainer import keras_metrics, step
 from trainer.data.spec import Leaf, Spec
-from trainer.synchronous import Program
+from trainer.program import Program
 
 SPEC = Spec([0], (Leaf("x", "float32", (2,)),))
 CLUSTER = SimpleNamespace(member=SimpleNamespace(workers=1, rank=0), all_reduce=list)

@@ -546,7 +546,7 @@ def test_who_writes_to_the_published_folder_changes_nothing_else(file):
 
 @pytest.fixture
 def request_of(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(plan, "parameters", lambda config, classes, request, spec: {"total": len(spec["leaves"]), "trainable": 1})
+    monkeypatch.setattr(plan, "parameters", lambda config, classes, request, spec, weights: {"total": len(spec["leaves"]), "trainable": 1})
     file.write_text("def build():\n    pass\n")
 
     def make(**options):

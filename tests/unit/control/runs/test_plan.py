@@ -436,7 +436,7 @@ def test_no_run_yet(tmp_path):
 
 
 def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(plan, "parameters", lambda config, classes, request, spec: {"total": classes, "trainable": classes})
+    monkeypatch.setattr(plan, "parameters", lambda config, classes, request, spec, weights: {"total": classes, "trainable": classes})
     root = make_folder(train={"cat": 10, "dog": 10}, test={"cat": 1, "dog": 2})
     (root / "train" / "cat" / "notes.txt").touch()
     made = plan.make(ask(run="new", config="task_cnn", dataset=str(root), set="train.batch_size=4", write=False))
