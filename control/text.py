@@ -181,7 +181,7 @@ def progress(record: dict[str, Any], counts: dict[str, Any], last_epoch: dict[st
 
 
 def metric_name(column: str) -> str:
-    """A metric's column of history.csv as a person reads it: `val accuracy`."""
+    """A metric's column of history.csv as tables and lines show it: `val accuracy`."""
     return column.replace("_", " ")
 
 

@@ -191,7 +191,7 @@ class ProgressLines:
 
 
 def shown(metrics: Mapping[str, float]) -> str:
-    """Metrics in a line for a person."""
+    """Metrics as the end of a log line."""
     return "".join(f"  {name.replace('_', ' ')} {value:.4f}" for name, value in metrics.items())
 
 

@@ -41,7 +41,7 @@ def examine(
         skip_mismatch: `train.skip_mismatch`.
 
     Returns:
-        `total` and `trainable` parameters, and `compiled`: None, or what the user is told of a compiled model.
+        `total` and `trainable` parameters, and `compiled`: None, or what the plan shows of a compiled model.
 
     Raises:
         ConfigError: it can't be built, trained or saved.
