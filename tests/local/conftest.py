@@ -1,6 +1,7 @@
 """Real runs through the playbooks, in a scratch project: nothing here touches the person's own runs."""
 
 import json
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -61,19 +62,26 @@ def free_ports(count: int) -> list[int]:
 
 
 @pytest.fixture(scope="session")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalProject]:
-    """A copy of the project for this session; its tmux sessions are ended afterwards."""
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> LocalProject:
+    """A copy of the project for this session, with what it prepares once."""
     root = tmp_path_factory.mktemp("lockstep project")
     copy_project(root)
     ports = free_ports(5)
     lines = [f"    worker{number}:\n      worker_port: {port}" for number, port in enumerate(ports, 1)]
     (root / "inventory/local/hosts.yml").write_text("workers:\n  hosts:\n" + "\n".join(lines) + "\n")
-    made = LocalProject(root, ports=ports)
-    yield made
-    for run in (root / "runs").glob("*/config.yml"):
+    return LocalProject(root, ports=ports)
+
+
+@pytest.fixture(scope="module")
+def project(scratch: LocalProject) -> Iterator[LocalProject]:
+    """The scratch copy without a run of another file's tests; its tmux sessions are ended afterwards."""
+    yield scratch
+    for run in (scratch.root / "runs").glob("*/config.yml"):
         for rank in range(5):
-            session = session_name(run.parent.name, rank, str(root / ".lockstep" / f"worker{rank + 1}"))
+            session = session_name(run.parent.name, rank, str(scratch.root / ".lockstep" / f"worker{rank + 1}"))
             subprocess.run(["tmux", "-L", "lockstep", "kill-session", "-t", f"={session}"], capture_output=True, check=False)
+    for runs in (scratch.root / "runs", *scratch.root.glob(".lockstep/*/runs")):
+        shutil.rmtree(runs, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

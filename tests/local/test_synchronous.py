@@ -35,5 +35,7 @@ def test_two_workers_train_as_one(trained, name):
     count = len(keras_metrics.states(alone))
     states = [np.ravel(sum(arrays[f"{name}/{number}"] for arrays in trained)) for number in range(count)]
     expected = {metric: float(value) for metric, value in alone.get_metrics_result().items()}
+    if keras_metrics.loss_count(alone) is not None and not keras_metrics.loss_count(alone).numpy():
+        del expected["loss"]  # Keras says 0 of a loss that a step of the model's own never counted.
     alone.reset_metrics()
     assert keras_metrics.Results(alone)(np.concatenate(states)) == pytest.approx(expected, rel=1e-4)
