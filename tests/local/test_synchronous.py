@@ -1,29 +1,17 @@
 """Any Keras program on two workers with uneven shares of each batch, against Keras' own `fit` on one worker with the whole batch."""
 
-import socket
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
+from tests.follow_fit import train_pair
 from tests.keras_programs import PROGRAMS, by_fit, weights
-from tests.project import ROOT
 from trainer import keras_metrics
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """By rank: weights and states of metrics of each program after training on two workers."""
-    folder, pair = tmp_path_factory.mktemp("pair"), socket.socketpair()
-    files = [folder / f"{rank}.npz" for rank in range(2)]
-    command = [sys.executable, "-m", "tests.synchronous_pair"]
-    workers = [
-        subprocess.Popen([*command, str(rank), str(end.fileno()), ",".join(PROGRAMS), str(files[rank])], cwd=ROOT, pass_fds=[end.fileno()])
-        for rank, end in enumerate(pair)
-    ]
-    assert [worker.wait(timeout=600) for worker in workers] == [0, 0]
-    return [dict(np.load(file)) for file in files]
+    return train_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,0 +1,145 @@
+"""Every example by plain Keras `fit` on one host, and by `train.yml` on 2 and 5, with the same global batch and three seeds.
+
+    .venv/bin/python benchmarks/examples.py [--seeds 3] [--only NAME,NAME] -i inventory/lab [-e workers' variables]
+
+`fit` runs on the first host, as a script (`-e script=`), on as many rows. Each example has the epochs and the batch of its own head; the
+metric is that on the test examples (of `gan.py`, which has no loss, that of training). Rows are added to `.lockstep/examples.csv`, and
+what is there is not measured again.
+"""
+
+import csv
+import json
+import re
+import shutil
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import script
+from benchmarks.analysis import epochs
+from benchmarks.launch_time import delete, play
+from benchmarks.script import ROOT
+from control import text
+from trainer.files import write_text
+from trainer.records import read_history
+
+FILE = ROOT / ".lockstep" / "examples.csv"
+METRICS = {
+    "segmentation": "mean_iou",
+    "denoising": "rmse",
+    "text": "accuracy",
+    "addition": "accuracy",
+    "forecast": "mae",
+    "regression": "minutes_mae",
+    "classification": "auc",
+    "vae": "squared_error",
+    "gan": "near",
+    "siamese": "accuracy",
+}
+"""The metric of each example."""
+WORKERS = (1, 2, 5)
+"""1: plain `fit`."""
+
+
+class Row(NamedTuple):
+    """One training: its metric on the test examples, and examples/s in training steps."""
+
+    example: str
+    workers: int
+    seed: int
+    metric: float
+    examples_per_s: float
+
+
+def main() -> None:
+    """Measure what is missing, record and print."""
+    line = script.parser(__doc__, seeds=3)
+    line.add_argument("--only", type=lambda names: names.split(","), default=list(METRICS), help="names of examples, separated by commas")
+    arguments, more = line.parse_known_args()
+    rows = recorded(FILE)
+    for seed in range(1, arguments.seeds + 1):
+        for name in arguments.only:
+            for workers in WORKERS:
+                if not any((row.example, row.workers, row.seed) == (name, workers, seed) for row in rows):
+                    rows.append(trained(name, workers, seed, more))
+                    write(FILE, rows)
+                    print(f"{name}, {text.count(workers, 'worker')}, seed {seed}: {rows[-1].metric:.4g}", flush=True)
+    print(table(rows))
+
+
+def head(name: str) -> tuple[int, int]:
+    """Epochs, and examples per step on two workers, of an example's own command."""
+    words = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+    numbers = [re.search(pattern, words) for pattern in (r"-e epochs=(\d+)", r"train\.batch_size=(\d+)")]
+    return int(numbers[0][1]), 2 * int(numbers[1][1])  # type: ignore[index]
+
+
+def trained(name: str, workers: int, seed: int, more: list[str]) -> Row:
+    """One training, which is then deleted."""
+    run = f"example-{name}-{workers}"
+    if (ROOT / "runs" / run).exists():
+        delete(ROOT, run, more)
+    metric, rate = fitted(run, name, seed, more) if workers == 1 else distributed(run, name, workers, seed, more)
+    delete(ROOT, run, more)
+    return Row(name, workers, seed, metric, rate)
+
+
+def fitted(run: str, name: str, seed: int, more: list[str]) -> tuple[float, float]:
+    """Metric and examples/s of `fit` on the first host."""
+    with tempfile.TemporaryDirectory() as folder:
+        for file in (ROOT / "examples" / f"{name}.py", ROOT / "benchmarks" / "fit" / "main.py"):
+            shutil.copy(file, folder)
+        asked = {"script": folder, "args": f"{name} {head(name)[0]} {head(name)[1]} {seed}", "workers": 1}
+        play(ROOT, "train.yml", run, [*more, "-e", json.dumps(asked)])
+    result = json.loads((ROOT / "runs" / run / "output" / "result.json").read_text(encoding="utf-8"))
+    return result["metrics"][METRICS[name]], result["examples_per_s"]
+
+
+def distributed(run: str, name: str, workers: int, seed: int, more: list[str]) -> tuple[float, float]:
+    """Metric and examples/s of `train.yml`."""
+    count, batch = head(name)
+    asked = {"model": f"examples/{name}.py:build", "dataset": f"examples/{name}.py:data", "workers": workers, "epochs": count, "seed": seed}
+    asked |= {"set": f"train.global_batch={batch}", "evaluate": name != "gan"}
+    play(ROOT, "train.yml", run, [*more, "-e", json.dumps(asked)])
+    folder = ROOT / "runs" / run
+    if name == "gan":
+        metric = read_history(folder / "history.csv")[-1][METRICS[name]]
+    else:
+        with (folder / "evaluations.csv").open(encoding="utf-8", newline="") as stream:
+            metric = float(list(csv.DictReader(stream))[-1][METRICS[name]])
+    return metric, epochs.images_per_s(epochs.timed(folder))
+
+
+def recorded(file: Path) -> list[Row]:
+    """The rows of earlier measurements."""
+    if not file.is_file():
+        return []
+    with file.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    return [Row(row["example"], int(row["workers"]), int(row["seed"]), float(row["metric"]), float(row["examples_per_s"])) for row in rows]
+
+
+def write(file: Path, rows: Sequence[Row]) -> None:
+    """Write all rows."""
+    write_text(file, "\n".join([",".join(Row._fields), *(",".join(map(str, row)) for row in rows)]) + "\n")
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Per example and number of workers: the metric's median over the seeds with its range, and examples/s."""
+    lines = []
+    for name, metric in METRICS.items():
+        for workers in WORKERS:
+            group = [row for row in rows if (row.example, row.workers) == (name, workers)]
+            if group:
+                values = [row.metric for row in group]
+                rate = statistics.median(row.examples_per_s for row in group)
+                spread = f"{min(values):.4g} to {max(values):.4g}"
+                way = "fit" if workers == 1 else text.count(workers, "worker")
+                lines.append([name, metric, way, len(group), f"{statistics.median(values):.4g}", spread, text.Number(rate, 0)])
+    return text.table(["example", "metric", "by", "seeds", "median", "lowest to highest", "examples/s"], lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Models and scripts of the user's own on SSH hosts."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.lab.conftest import Lab
+from tests.project import EXHAUSTIVE, ROOT, Project, await_until
+
+SCRIPTS = ROOT / "tests" / "scripts"
+SETTINGS = "set=train.steps=30,train.batch_sizes=[20,12],telemetry.profile_every=0"
+
+
+def metrics(project: Project, run: str) -> dict[str, float]:
+    """The metrics of a run's last epoch."""
+    with (project.run(run) / "history.csv").open(newline="") as stream:
+        row = list(csv.DictReader(stream))[-1]
+    return {name: float(value) for name, value in row.items() if value and "seconds" not in name and "_per_s" not in name}
+
+
+@pytest.mark.parametrize("name", ["text", pytest.param("regression", marks=EXHAUSTIVE), pytest.param("gan", marks=EXHAUSTIVE)])
+def test_two_ssh_hosts_train_an_example_as_two_local_workers_do(cluster: Lab, name):
+    """`tests/local/test_examples.py` compares local workers with `fit`."""
+    given = (f"model=examples/{name}.py:build", f"dataset=examples/{name}.py:data", "workers=2", SETTINGS)
+    cluster.play("train", f"run=ssh-{name}", *given)
+    local = Project(cluster.root)
+    local.play("train", f"run=local-{name}", *given)
+    assert metrics(cluster, f"ssh-{name}") == pytest.approx(metrics(local, f"local-{name}"), rel=1e-4)
+
+
+def test_one_line_makes_fit_that_of_five_ssh_hosts(cluster: Lab, tmp_path):
+    done = cluster.play("train", f"script={SCRIPTS}/distributed.py", "args=0.01", "run=distributed", "outputs=none").stdout
+    assert "distributed: SUCCEEDED" in done
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "trainer" / "user"), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    subprocess.run([sys.executable, SCRIPTS / "distributed.py", "0.01"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    alone, result = (np.load(folder / "result.npz") for folder in (tmp_path, cluster.run("distributed") / "output"))
+    for key in alone.files:
+        np.testing.assert_allclose(result[key], alone[key], rtol=1e-4, atol=1e-6, err_msg=key)
+
+
+def test_a_script_killed_on_one_ssh_host_ends_on_all_and_the_host_is_named(cluster: Lab, tmp_path):
+    (tmp_path / "main.py").write_text("import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(600)\n")
+    playbook = cluster.start("train", f"script={tmp_path}", "run=endless")
+    log = "/home/lockstep/lockstep/runs/endless/workers/node3/worker.log"
+    try:
+        await_until(lambda: "pid " in cluster.on(3, f"cat {log} 2>/dev/null", check=False) or playbook.poll() is not None, 60, "its start")
+        cluster.on(3, f"kill -9 $(grep -oE 'pid [0-9]+' {log} | tail -n 1 | cut -c5-)")
+        output, _ = playbook.communicate(timeout=90)
+    finally:
+        if playbook.poll() is None:
+            playbook.send_signal(signal.SIGINT)
+            playbook.wait(60)
+    assert playbook.returncode != 0
+    assert "First failure: node3 (rank 2), exit code 137" in output, output
+    assert cluster.summary("endless")["state"] == "FAILED"
+    others = [cluster.run("endless") / "workers" / f"node{number}" / "exit.json" for number in (1, 2, 4, 5)]
+    assert all(json.loads(end.read_text())["exit_code"] for end in others)
