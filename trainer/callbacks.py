@@ -29,7 +29,7 @@ SETTINGS = ("min_delta",)
 
 def load(given: dict[str, str]) -> list[keras.callbacks.Callback]:
     """Run the function; ConfigError if it fails, or does not return a list of callbacks."""
-    function = Function(given["file"], given["function"], given["source"])
+    function = Function.of(given)
     with own.explaining_errors("callbacks", function):
         made = own.load("callbacks", function)()
     if not isinstance(made, list | tuple) or not all(isinstance(one, keras.callbacks.Callback) for one in made):

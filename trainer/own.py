@@ -1,4 +1,7 @@
-"""Functions in a user's own Python file: `FILE.py:FUNCTION`, found without running the file, then run from its text."""
+"""Functions in a user's own Python file: `FILE.py:FUNCTION`, found without running the file, then run from its text.
+
+Modules beside the file that it imports travel with it.
+"""
 
 import ast
 import contextlib
@@ -6,15 +9,14 @@ import linecache
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer import neighbours
 from trainer.config import nearest
 from trainer.errors import ConfigError, LockstepError
-
-LARGEST = 2**20
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,19 @@ class Function:
     """The text of the whole file."""
     path: str | None = None
     """Path of the file; None on a machine that has only its text."""
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """Texts of the modules beside it that it imports, by path relative to its folder."""
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> "Function":
+        """The function of an entry of a configuration; see `entry`."""
+        modules = {key: text for key, text in entry.items() if key.endswith(".py")}
+        return cls(entry["file"], entry["function"], entry["source"], modules=modules)
+
+    @property
+    def entry(self) -> dict[str, str]:
+        """As a configuration has it, so that every host runs the same texts; modules are keys that end with `.py`."""
+        return {"file": self.file, "function": self.name, "source": self.source, **self.modules}
 
     @property
     def called(self) -> str:
@@ -42,24 +57,18 @@ def find(variable: str, given: str) -> Function:
     path = Path(file).expanduser()
     if not path.is_file():
         raise ConfigError(f"{variable}={given}: no such file: {path.absolute()}")
-    if path.stat().st_size > LARGEST:
-        size = f"{path.stat().st_size:,} bytes; it becomes a part of the run's configuration, so at most {LARGEST:,}"
-        raise ConfigError(f"{variable}={given}: the file has {size}")
-    try:
-        source = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ConfigError(f"{variable}={given}: {path.name} is not UTF-8; save it as UTF-8") from None
-    function = Function(path.name, name, source, str(path.resolve()))
+    with _naming(f"{variable}={given}"):
+        source = neighbours.read(path, path.name)
+        modules = neighbours.imported(path, source)
+    function = Function(path.name, name, source, str(path.resolve()), modules)
     parameters(variable, function)
     return function
 
 
 def parameters(variable: str, function: Function) -> ast.arguments:
     """The parameters of a function, from the text of its file; ConfigError if that is not Python or has no such function."""
-    try:
-        tree = ast.parse(function.source, function.file)
-    except SyntaxError as error:
-        raise ConfigError(f"{variable}={function.called}: not Python: {error.msg} ({function.file}, line {error.lineno})") from None
+    with _naming(f"{variable}={function.called}"):
+        tree = neighbours.tree(function.file, function.source)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if function.name not in functions:
         names = ", ".join(functions) or "none"
@@ -78,6 +87,7 @@ def load(variable: str, function: Function) -> Callable[..., Any]:
     linecache.cache[function.file] = (len(function.source), None, function.source.splitlines(keepends=True), function.file)
     sys.modules[module.__name__] = module
     with explaining_errors(variable, function):
+        neighbours.install(function.modules, Path(function.path).parent if function.path else None)
         exec(compile(function.source, function.file, "exec"), module.__dict__)  # noqa: S102 - the user asked to run this code
         loaded: Callable[..., Any] = getattr(module, function.name)
         return loaded
@@ -96,6 +106,23 @@ def explaining_errors(variable: str, function: Function) -> Iterator[None]:
 
 
 def line(error: BaseException, function: Function) -> str:
-    """The last line of the user's file that an error passed, as `, line 7`; empty if there is none."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == function.file]
-    return f", line {lines[-1]}" if lines else ""
+    """The last line of the user's files that an error passed, as `, line 7`; empty if there is none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename == function.file:
+            return f", line {frame.lineno}"
+        if beside := [key for key in function.modules if frame.filename in (key, _beside(function, key))]:
+            return f", {beside[0]} line {frame.lineno}"
+    return ""
+
+
+def _beside(function: Function, key: str) -> str:
+    return str(Path(function.path).parent / key) if function.path else key
+
+
+@contextlib.contextmanager
+def _naming(given: str) -> Iterator[None]:
+    """Begin an error with what was typed."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{given}: {error}") from None

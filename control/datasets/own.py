@@ -39,7 +39,7 @@ class Own:
         self._function = own.find("dataset", path)
         self._target, self._features = target, features
         # A copy of the file beside other images is another dataset.
-        given = (self._function.path, self._function.name, self._function.source)
+        given = (self._function.path, self._function.name, self._function.source, *sum(self._function.modules.items(), ()))
         self._digest = hashlib.sha256("\0".join(map(str, given)).encode()).hexdigest()
         self._kept = KEPT.resolve() / self._digest[:16]
         self._columns = columns.kept_at("own", self._digest, target, features)

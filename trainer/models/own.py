@@ -23,14 +23,7 @@ GIVEN = ("size", "classes")
 
 def section(given: str) -> dict[str, str]:
     """The configuration section `model` for `FILE.py:FUNCTION`; ConfigError if there is no such function."""
-    function = own.find("model", given)
-    return {"name": NAME, "file": function.file, "function": function.name, "source": function.source}
-
-
-def callbacks(given: str) -> dict[str, str]:
-    """The configuration key `train.callbacks` for `FILE.py:FUNCTION`; ConfigError if there is no such function."""
-    function = own.find("callbacks", given)
-    return {"file": function.file, "function": function.name, "source": function.source}
+    return {"name": NAME, **own.find("model", given).entry}
 
 
 def options_of(given: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +38,7 @@ def options_of(given: dict[str, Any]) -> dict[str, Any]:
     arguments = own.parameters("model", function)
     names = _parameters(function)
     known = [*(names[2:] if takes_images(given) else names), *(argument.arg for argument in arguments.kwonlyargs)]
-    options = {key: scientific(value) for key, value in given.items() if key not in KEYS}
+    options = {key: scientific(value) for key, value in given.items() if key not in KEYS and not key.endswith(".py")}
     wanted = names[2:] if takes_images(given) else names
     required = [
         name for name in wanted[: max(0, len(names) - len(arguments.defaults) - (2 if takes_images(given) else 0))] if name not in options
@@ -117,7 +110,7 @@ def prepare(given: dict[str, Any]) -> None:
 
 
 def _function(given: dict[str, Any]) -> Function:
-    return Function(given["file"], given["function"], given["source"])
+    return Function.of(given)
 
 
 def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int) -> "keras.Model":
