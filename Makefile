@@ -10,7 +10,7 @@ BIN := .venv/bin
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: ## .venv with what training needs (WHEELS=DIR: offline, from that folder)
+setup: ## .venv with what training needs (WHEELS=DIR: offline, from that folder; REQUIREMENTS=FILE: and your own)
 	@$(PYTHON) requirements/install.py control
 
 setup-dev: ## .venv with what tests and linters need, too

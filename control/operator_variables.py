@@ -25,7 +25,7 @@ COMMANDS = {
         "logs": "run lines follow",
         "stop": "run",
         "tensorboard": "run state tensorboard_port",
-        "provision": "state firewall",
+        "provision": "state firewall requirements",
         "lab": "nodes cpus memory link state image",
         "benchmarks/peers": "peers workers links systems rounds steps warm_up seconds batch threads seed peers_path state",
         "playbooks/slurm": "run config model callbacks dataset workers epochs set quick allow_bad_images detach time partition remeasure",

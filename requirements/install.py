@@ -4,6 +4,8 @@
     python3 requirements/install.py dev          # and what tests and linters need
     python3 requirements/install.py wheels DIR   # fill a folder for offline set-up (WHEELS=DIR)
 
+REQUIREMENTS=FILE adds a requirements file of your own to the first two.
+
 Uses uv if it is available or can be installed, otherwise pip. Does nothing if everything is in place.
 """
 
@@ -36,7 +38,7 @@ def main() -> int:
     try:
         if group == "wheels":
             return fill(Path(sys.argv[2]))
-        return install(group)
+        return install(group) or add(os.environ.get("REQUIREMENTS", ""))
     except subprocess.CalledProcessError as error:
         command = " ".join(str(word) for word in error.cmd[:4])
         print(f"error: set-up failed: `{command} ...` ended with exit code {error.returncode} (its output is above)", file=sys.stderr)
@@ -80,6 +82,29 @@ def install(group: str) -> int:
     (packages / "lockstep.pth").write_text(f"{ROOT}\n")
     stamp(group).write_text(wanted)
     return 0
+
+
+def add(file: str) -> int:
+    """Install a requirements file of the user's own into `.venv`, without changing the locked packages."""
+    if not file:
+        return 0
+    if not Path(file).is_file():
+        print(f"error: REQUIREMENTS={file}: no such file: {Path(file).absolute()}", file=sys.stderr)
+        return 1
+    uv = find_uv()
+    with tempfile.TemporaryDirectory() as folder:
+        fixed = Path(folder, "lock.txt")
+        locks = [(ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8") for name in LOCKS["control"]]
+        fixed.write_text("".join(line for lock in locks for line in pinned(lock)), encoding="utf-8")
+        command = pip() if uv is None else [uv, "pip"]
+        python = [] if uv is None else ["--python", PYTHON, "--compile-bytecode"]
+        run(command, "install", "--quiet", *python, *offline(), "--constraint", fixed, "-r", file)
+    return 0
+
+
+def pinned(lock: str) -> list[str]:
+    """The versions of a lock, with their conditions but without hashes, as constraints."""
+    return [f"{line.rstrip(chr(92) + ' ')}\n" for line in lock.splitlines() if line[:1].isalnum()]
 
 
 def state(group: str) -> str:

@@ -203,3 +203,24 @@ def test_wheels_are_taken_from_a_folder_and_nowhere_else(install, monkeypatch, t
 def test_the_projects_own_locks_exist_and_have_hashes(group, install):
     for name in install.LOCKS[group]:
         assert "--hash=sha256:" in (install.ROOT / "requirements" / f"{name}.txt").read_text()
+
+
+def test_a_file_of_ones_own_is_added_without_changing_what_is_locked(install, project, monkeypatch, capsys):
+    ran = []
+
+    def run(command, *arguments):
+        constraints = arguments[list(arguments).index("--constraint") + 1]
+        ran.append((command, list(map(str, arguments)), constraints.read_text()))
+
+    (project / "requirements" / "node.txt").write_text("one==1.0 ; python_version < '4' \\\n    --hash=sha256:00\n    # via x\n")
+    (project / "mine.txt").write_text("photos\n")
+    monkeypatch.setattr(install, "find_uv", lambda: "uv")
+    monkeypatch.setattr(install, "run", run)
+    assert install.add("") == 0
+    assert ran == []
+    assert install.add(str(project / "mine.txt")) == 0
+    ((command, arguments, constraints),) = ran
+    assert (command, arguments[-2:]) == (["uv", "pip"], ["-r", str(project / "mine.txt")])
+    assert constraints == "one==1.0 ; python_version < '4'\ncontrol==1\n"
+    assert install.add(str(project / "none.txt")) == 1
+    assert f"error: REQUIREMENTS={project}/none.txt: no such file" in capsys.readouterr().err

@@ -1,12 +1,13 @@
 """Gather the wheels that the hosts will install, on the control node, with progress; refuse hosts that could not install them."""
 
+from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
 
 from control import command_line, project
 from control.progress import Line
-from control.provision import provisioning, wheels
+from control.provision import provisioning, requirements, wheels
 from control.task import Task
 
 
@@ -18,18 +19,30 @@ class GatherWheels(Task):
         hosts = self.arguments["hosts"]
         targets = wheels.merged(wheels.Target(**host["target"]) for host in hosts.values())
         locks = {name: _pins(name) for name in {target.lock for target in targets} | {"control"}}
+        given = str(self.arguments["requirements"] or "")
+        own = {target.key: _own(given, locks[target.lock], target) for target in targets} if given else {}
         uv = next((pin for pin in locks["control"] if pin.name == "uv"), None)
         line, by_kind, changed = Line(Display(), command_line.terminal(), every=2.0), {}, False
         for target in targets:
-            gathering = wheels.Gathering(target, locks[target.lock], uv, project.PRIVATE / "wheels" / target.key, line.update)
+            wanted = [*locks[target.lock], *own.get(target.key, ())]
+            gathering = wheels.Gathering(target, wanted, uv, project.PRIVATE / "wheels" / target.key, line.update)
             index = gathering.complete()
             if index is None and not self.check_mode:
                 index, changed = gathering.gather(), True
                 line.print(f"wheels for {target.key}: {len(index['wheels'])}, {_megabytes(index):,.0f} MB")
             by_kind[target.key] = _fact(gathering, index)
         line.end()
+        if lacking := sorted({name for pins in own.values() for name in requirements.missing_here(pins)}):
+            Display().warning(
+                f"requirements={given}: this machine tries models and data too, and lacks {', '.join(lacking)}: "
+                f"make setup REQUIREMENTS={given}"
+            )
         provisioning.refuse(provisioning.venv_refusals(hosts, by_kind))
         return {"changed": changed, "ansible_facts": {"provision_wheels": by_kind}}
+
+
+def _own(file: str, lock: list[wheels.Pin], target: wheels.Target) -> list[wheels.Pin]:
+    return requirements.lock(Path(file), lock, target, project.PRIVATE / "requirements")
 
 
 def _pins(name: str) -> list[wheels.Pin]:
