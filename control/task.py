@@ -4,9 +4,11 @@
 in `benchmarks/tasks/run_peers.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from ansible.utils.display import Display
 
 
 @dataclass
@@ -32,3 +34,8 @@ class Task:
             LockstepError: the task failed; shown without a traceback.
         """
         raise NotImplementedError
+
+    def warn(self, complaints: Iterable[str]) -> None:
+        """Show warnings; empty ones are left out."""
+        for complaint in filter(None, complaints):
+            Display().warning(complaint)

@@ -234,8 +234,8 @@ class Number(float):
         return f"{float(self):,.{self.decimals}f}"
 
 
-def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]], predicted: str = "", slow: str = "") -> str:
-    """The end of a run: table of epochs, best epoch, error of the prediction, a straggler, where the files are, next commands."""
+def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]], more: Sequence[tuple[str, str]] = ()) -> str:
+    """The end of a run: table of epochs, best epoch, `more` (names and values, which may be empty), where the files are, next commands."""
     lines = [f"{run}: {summary['state']}"]
     if rows:
         lines += ["", history(rows), ""]
@@ -249,10 +249,7 @@ def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[s
     epoch_seconds = [row["seconds"] for row in rows if row["epoch"] <= summary.get("epochs_done", len(rows))]
     if len(epoch_seconds) > 1:
         pairs.append(("mean epoch", f"{statistics.fmean(epoch_seconds):,.1f} s of training steps"))
-    if predicted:
-        pairs.append(("predicted", predicted))
-    if slow:
-        pairs.append(("straggler", slow))
+    pairs += [pair for pair in more if pair[1]]
     if digests := summary.get("weights_sha256_by_rank"):
         pairs.append(("weights", weights(digests)))
     if summary.get("inexact_because"):

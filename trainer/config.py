@@ -204,6 +204,8 @@ class Telemetry:
     log_every: int = 0
     """Write images/s to the chief's worker.log every N steps, and loss and learning rate every 10 N steps; 0: only progress,
     every 10 s."""
+    mlflow: str | None = None
+    """Tracking URI of an MLflow server, to which the control node also logs the run; `null`: none."""
 
 
 @dataclass(frozen=True)

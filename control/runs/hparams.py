@@ -132,8 +132,9 @@ def _row(run: Path) -> list[Event]:
 
 
 def hyperparameters(config: dict[str, Any], workers: int) -> dict[str, bool | float | str]:
-    """`config.yml` by dotted names, and the number of workers; lists as JSON, nulls left out."""
-    values = {name: json.dumps(value) if isinstance(value, list) else value for name, value in _flat(config) if value is not None}
+    """`config.yml` by dotted names, and the number of workers; lists as JSON; nulls and the texts of a user's files left out."""
+    settings = {name: value for name, value in _flat(config) if value is not None and "\n" not in str(value)}
+    values = {name: json.dumps(value) if isinstance(value, list) else value for name, value in settings.items()}
     return {**values, "workers": workers}
 
 

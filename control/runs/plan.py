@@ -18,7 +18,7 @@ from typing import Any
 from control.datasets import columns, fashion_mnist, idx, publish
 from control.datasets.sources import Listing, Source, detect, open_source
 from control.operator_variables import boolean, integer
-from control.runs import package, preset, run_results
+from control.runs import mlflow_log, package, preset, run_results
 from trainer import config as configs
 from trainer import initial, models, rundir, schedule
 from trainer.config import Config, nearest
@@ -41,6 +41,7 @@ MAY_CHANGE = (
     "train.environment",
     "data.loaders",
     "checkpoint.snapshots",
+    "telemetry.mlflow",
 )
 GUARDED_BY_DIGEST = ("data.path", "data.source")
 QUICK = {"train.epochs": 1, "train.steps": 10, "train.steps_per_epoch": 10, "data.limit_train": 2000}
@@ -254,6 +255,7 @@ def resolve(request: Request, existing: Path | None, choice: preset.Choice | Non
     config = with_model_defaults(configs.build(configs.override(raw, given)))
     if existing is not None and recorded(existing):
         config = _resumed(config, existing, options)
+    mlflow_log.check(config.telemetry.mlflow)
     return config, name
 
 

@@ -33,9 +33,9 @@ class GatherWheels(Task):
             by_kind[target.key] = _fact(gathering, index)
         line.end()
         if lacking := sorted({name for pins in own.values() for name in requirements.missing_here(pins)}):
-            Display().warning(
-                f"requirements={given}: this machine tries models and data too, and lacks {', '.join(lacking)}: "
-                f"make setup REQUIREMENTS={given}"
+            names = ", ".join(lacking)
+            self.warn(
+                [f"requirements={given}: this machine tries models and data, too, lacks {names}: make setup REQUIREMENTS={given}"]
             )
         provisioning.refuse(provisioning.venv_refusals(hosts, by_kind))
         return {"changed": changed, "ansible_facts": {"provision_wheels": by_kind}}

@@ -5,11 +5,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ansible.utils.display import Display
-
 from control import command_line, project, text
 from control.doctor import prediction
-from control.runs import choices, hparams, launches, outcome, run_results
+from control.runs import choices, hparams, launches, mlflow_log, outcome, run_results
 from control.runs.outcome import Verdict
 from control.task import Task
 from trainer import config as configs
@@ -42,12 +40,13 @@ class Conclude(Task):
             recorded(folder).get("entered_at"), verdicts, time.time() if _launched_here(folder) else None
         )
         write_json(folder / "summary.json", summary)
+        if not scripted and project.is_users(folder):
+            self.warn([mlflow_log.log(folder, configs.load(folder / "config.yml").get("telemetry", {}).get("mlflow"))])
         shown = run_results.shown_result(folder, summary)
         if plan["run_kind"] == "doctor":
             over = {"launch_begun": None}
             return over if summary["state"] == "SUCCEEDED" else {**over, "failed": True, "msg": _trial(folder, summary, verdicts)}
-        for complaint in hparams.write_all([folder])[1]:
-            Display().warning(complaint)
+        self.warn(hparams.write_all([folder])[1])
         trouble = _trouble(name, summary, verdicts)
         if project.is_trial(folder):
             return {"failed": True, "msg": trouble} if trouble else {}

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from ansible.utils.display import Display
-
 from control import project
 from control.runs import launches
 from control.task import Task
@@ -20,10 +18,8 @@ class EndLaunch(Task):
             return _started(launch)
         left = [f"{name} ({why})" for name, ended in self.arguments["ended"].items() if (why := _trouble(ended))]
         if left:
-            Display().warning(
-                f"run {launch['run']}: a launch was interrupted, and its workers could not be ended on {', '.join(left)}; "
-                "the next train.yml tries again"
-            )
+            where = f"its workers could not be ended on {', '.join(left)}"
+            self.warn([f"run {launch['run']}: a launch was interrupted, and {where}; the next train.yml tries again"])
             return {}
         launches.end(launch)
         taken_back = not all(ended.get("skipped") for ended in self.arguments["ended"].values())

@@ -6,7 +6,7 @@ from typing import Any
 
 from control import command_line, text
 from control.operator_variables import boolean
-from control.runs import launches, planning, run_results, script
+from control.runs import launches, mlflow_log, planning, run_results, script
 from control.task import Task
 from trainer.rundir import recorded
 
@@ -38,6 +38,8 @@ class Plan(Task):
         if command == "train" and not plan["complete"]:
             launches.check_job(plan["run"], recorded(Path(plan["folder"])))
         plan |= {"command": command, "typed": planning.typed(options, plan["run"])}
+        if plan["complete"] and command == "train" and "script" not in plan and not self.check_mode:
+            self.warn([mlflow_log.log(Path(plan["folder"]), plan["config"]["telemetry"]["mlflow"])])
         already = {"show_last": _already(plan)} if plan["complete"] else {}
         # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
         show = {} if waits(plan) else {"show": planning.shown(plan, self.task_vars["hostvars"])}
