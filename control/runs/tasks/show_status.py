@@ -5,6 +5,7 @@ from typing import Any
 from control import project, text
 from control.runs import run_results, status
 from control.task import Task
+from trainer.records import read_history
 
 
 class ShowStatus(Task):
@@ -19,11 +20,12 @@ class ShowStatus(Task):
             return {"if_interrupted": None, "show_last": "\n\n".join([*map(_log, seen), *([commands] if commands else [])])}
         summary = run_results.read_summary(project.RUNS / name)
         shown = status.table(name, summary["state"], self.arguments["hosts"], seen, self.arguments["counts"])
+        rows = read_history(project.RUNS / name / "history.csv")
         running = any(look.get("state") == "running" for look in seen)
         commands = (
             text.under_way(name)
             if running
-            else text.next_commands(text.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}))
+            else text.next_commands(text.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}, rows))
         )
         return {"show_last": "\n\n".join((shown, status.all_runs(), commands))}
 
