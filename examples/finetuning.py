@@ -3,12 +3,12 @@
     ansible-playbook train.yml -e model=examples/finetuning.py:build -e dataset=examples/finetuning.py:letters -e run=letters \
       -e epochs=8 -e set=train.batch_size=32,model.classes=26
     ansible-playbook train.yml -e model=examples/finetuning.py:build -e dataset=examples/finetuning.py:data -e run=head \
-      -e weights=runs/letters/checkpoints/epoch-0008.keras -e epochs=20 \
+      -e weights=runs/letters/checkpoints/epoch-0008.keras -e epochs=30 \
       -e set=train.batch_size=8,train.skip_mismatch=true,model.frozen=true
     ansible-playbook train.yml -e model=examples/finetuning.py:build -e dataset=examples/finetuning.py:data -e run=finetuning \
-      -e weights=runs/head/checkpoints/epoch-0020.keras -e evaluate=true -e epochs=20 -e set=train.batch_size=8,model.rate=0.0002
+      -e weights=runs/head/checkpoints/epoch-0030.keras -e evaluate=true -e epochs=30 -e set=train.batch_size=8,model.rate=0.0002
 
-Expected.
+Expected on two workers, on the test examples: accuracy 0.74 (`fit` from nothing, 60 epochs: 0.61); 47 s, 44 s, 40 s.
 
 The head for 26 letters does not fit ten digits, so it is left out (`train.skip_mismatch`). The second run trains the new head
 alone, the third everything, slowly.
@@ -24,14 +24,13 @@ from PIL import Image, ImageDraw, ImageFont
 SIDE = 28
 
 
-def build(classes=10, frozen=False, rate=2e-3):
+def build(classes=10, frozen=False, dropout=0.3, rate=2e-3):
     """Three convolutions, which can be frozen, and a head."""
-    inputs = keras.Input((SIDE, SIDE, 1))
-    x = inputs
+    inputs = x = keras.Input((SIDE, SIDE, 1))
     for width in (16, 32, 64):
         x = layers.Conv2D(width, 3, padding="same", activation="relu", trainable=not frozen)(x)
         x = layers.MaxPooling2D()(x)
-    x = layers.Dense(64, activation="relu", trainable=not frozen)(layers.Flatten()(x))
+    x = layers.Dropout(dropout)(layers.Flatten()(x))
     model = keras.Model(inputs, layers.Dense(classes, name="head")(x))
     model.compile(
         optimizer=keras.optimizers.Adam(rate),

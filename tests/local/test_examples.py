@@ -25,6 +25,7 @@ FOLLOW_FIT = {
     "segmentation": ({}, 1e-3),
     "denoising": ({}, 1e-3),
     "siamese": ({}, 1e-3),
+    "finetuning": ({"dropout": 0.0}, 1e-3),
 }
 DRAW = {"classification", "gan", "vae", "text"}
 """They draw random numbers while they train, or normalise by a worker's part of the batch, so `fit` on one worker differs."""
