@@ -82,8 +82,8 @@ def test_what_names_no_function_is_refused(given, message, file):
     ("text", "message"),
     [
         (b"def build(size, classes:\n", "not Python: '(' was never closed (mine.py, line 1)"),
-        (b"# \xff\n", "mine.py is not UTF-8; save it as UTF-8"),
-        (b"#" * (2**20 + 1), "the file has 1,048,577 bytes; it becomes a part of the run's configuration, so at most 1,048,576"),
+        (b"# \xff\n", "mine.py: it is not UTF-8; save it as UTF-8"),
+        (b"#" * (2**20 + 1), "mine.py: the file has 1,048,577 bytes; it becomes a part of the run's configuration, so at most 1,048,576"),
     ],
 )
 def test_a_file_that_cant_be_read_is_refused(text, message, file):
