@@ -24,6 +24,12 @@ def data(split):
     return x, x["a"].sum(axis=1) * x["b"][:, 0], random.uniform(0, 2, count)
 
 
+def new():
+    """Rows without targets, more than one host's block."""
+    random = np.random.default_rng(2)
+    return {"b": random.normal(size=(600, 1)), "a": random.normal(size=(600, 4))}
+
+
 def callbacks():
     """Halve the rate after each epoch, end after three that are no better by 100."""
     stop = keras.callbacks.EarlyStopping("val_loss", patience=3, min_delta=100.0, restore_best_weights=True)
