@@ -20,6 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     line.add("publish", publish, ("--source", TEXT), ("--path", {}), ("--packs", PATH), ("--allow-bad-images", FLAG), *COLUMNS)
     line.add("convert", convert, ("--source", TEXT), ("--path", PATH), ("--out", PATH), ("--digest", {}), ("--check", FLAG))
     line.add("batch", batch, ("--config", PATH), *DATA, ("--out", PATH), *integers(("--images", "--number"), required=True))
+    line.add("new-examples", new_examples)
     line.add("index-records", index_records, ("--folder", PATH), ("--out", PATH))
     return line.run(argv)
 
@@ -89,6 +90,17 @@ def batch(arguments: argparse.Namespace) -> int:
     config = configs.build(configs.load(arguments.config))
     making.write(config, published(arguments), arguments.images, arguments.number, arguments.out)
     print(json.dumps({}))
+    return DONE
+
+
+def new_examples(arguments: argparse.Namespace) -> int:
+    """Read the arguments of `control.runs.predictor.prepare` as JSON from standard input; print progress lines, then its result as JSON."""
+    from trainer import worker
+
+    worker.quiet_tensorflow()
+    from control.runs import predictor
+
+    print(json.dumps(predictor.prepare(**json.load(sys.stdin))))
     return DONE
 
 

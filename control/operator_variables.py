@@ -20,6 +20,7 @@ COMMANDS = {
         "trial": "run sweep config workers epochs set remeasure",
         "doctor": "config model dataset workers set selftest allow_bad_images remeasure",
         "evaluate": "run epoch image",
+        "predict": "run epoch input output overwrite workers",
         "report": "run sweep evaluate",
         "status": "run",
         "logs": "run lines follow",

@@ -194,6 +194,24 @@ def history(rows: Sequence[dict[str, Any]], path: Path, decides: Monitor | None 
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
 
 
+def errors(histogram: Mapping[str, Any], path: Path, title: str) -> None:
+    """Draw a histogram of errors (`records.evaluation`), with the limits of half and of 95% of them, and what lies beyond the axis."""
+    counts, low, high = histogram["counts"], histogram["low"], histogram["high"]
+    width, left = (high - low) / len(counts), histogram["below"] + histogram["above"]
+    beyond = f", {left:,} of them beyond the axis; the largest is {histogram['largest']:,.3g}" if left else ""
+    with picture(path) as figure:
+        axes = one_panel(figure, title, f"{count(histogram['values'], 'value')}{beyond}", "values")
+        axes.bar([low + (number + 0.5) * width for number in range(len(counts))], counts, width, color=PHASES["forward_backward"][1])
+        axes.axvline(0, color="#444444", linewidth=1)
+        for name, share, style in (("median_absolute", "half", "--"), ("absolute_95", "95%", ":")):
+            line = {"color": COLOURS[1], "linestyle": style, "linewidth": 1.5}
+            axes.axvline(-histogram[name], **line)
+            axes.axvline(histogram[name], **line, label=f"{share} within ±{histogram[name]:,.3g}")
+        axes.set_xlabel("prediction minus target")
+        axes.set_xlim(low, high)
+        figure.legend(loc="outside lower center", ncols=2)
+
+
 def compare(runs: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
     """Draw the validation accuracy of several runs (name -> rows of history.csv) over their epochs."""
     lines = {}

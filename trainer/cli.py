@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     line.add("steptime", steptime, *counts, ("--seconds", {"type": float, "default": 3.0}))
     line.add("evaluate", evaluate, *NODE, ("--epochs", TEXT), ("--out", PATH))
     line.add("script", script, ("--run", PATH), ("--host", TEXT), ("--archive", PATH), *SCRIPT)
-    line.add("predict", predict, *NODE, *integers(["--epoch"], required=True), ("--image", PATH))
+    line.add("predict", predict, ("--folder", PATH))
     return line.run(argv)
 
 
@@ -97,10 +97,12 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 
 def predict(arguments: argparse.Namespace) -> int:
-    """Print the three most probable classes of an image as JSON."""
-    from trainer import evaluate as evaluating
+    """Predict the examples of a folder with the snapshot in it."""
     from trainer import worker
+    from trainer.telemetry import Metrics
 
     worker.quiet_tensorflow()
-    print(json.dumps(evaluating.predict(arguments.run, arguments.epoch, published(arguments), arguments.image)))
+    from trainer import predict as predicting
+
+    predicting.predict(arguments.folder, Metrics(arguments.folder / "metrics.jsonl"))
     return DONE

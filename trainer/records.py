@@ -155,6 +155,14 @@ _EVALUATION: dict[str, Check] = {
 }
 
 
+_ERRORS: dict[str, Check] = {
+    **dict.fromkeys(("low", "high", "mean", "mean_absolute", "median_absolute", "absolute_95", "largest"), number),
+    **dict.fromkeys(("below", "above", "values", "not_finite"), count),
+    "counts": lambda value: each(count, 1_000)(value) and len(value) > 0,
+}
+"""Errors of numbers: a histogram from `low` to `high`, what lies beyond, and figures of their sizes."""
+
+
 def parse(lines: str | bytes) -> Any:
     """Untrusted JSON; ValueError if it is not JSON, contains NaN or infinity, or is nested too deeply."""
     try:
@@ -222,9 +230,9 @@ def summary(written: str) -> dict[str, Any]:
 def evaluation(written: str) -> dict[str, Any]:
     """The contents of an evaluation's `epoch-<n>.json`; LockstepError if it is none, or its matrix does not match its classes.
 
-    Only a classifier of images has `classes` and `confusion`.
+    A model of classes has `classes` and `confusion`, one of numbers `errors`.
     """
-    types: dict[str, Check] = {"classes": each(text, 100_000), "confusion": lambda _: True, "metrics": _numbers}
+    types: dict[str, Check] = {"classes": each(text, 100_000), "confusion": lambda _: True, "metrics": _numbers, "errors": _errors}
     value = _read(written, "evaluation", _EVALUATION, types | dict.fromkeys(("loss", "accuracy"), number))
     if "metrics" not in value:
         # A run is evaluated by the trainer that trained it, which may be older.
@@ -234,22 +242,19 @@ def evaluation(written: str) -> dict[str, Any]:
     classes: int = len(value.get("classes", ()))
     confusion: Any = value.get("confusion")
     square = classes > 0 and each(each(count, classes), classes)(confusion) and {len(rows) for rows in [confusion, *confusion]} == {classes}
-    if not square or not all(map(sum, confusion)):
+    if not square or not any(map(sum, confusion)):
         raise LockstepError(f"evaluation: {_quoted(written)} has no confusion matrix of its {classes} classes")
     return value
+
+
+def _errors(value: Any) -> bool:
+    """Whether a value is a histogram of errors over a range that is one."""
+    return holding(_ERRORS)(value) and value["low"] < value["high"]
 
 
 def step_time(written: str, host: str) -> dict[str, Any]:
     """What `trainer steptime` prints on a host; LockstepError if it is something else."""
     return _read(written, f"{host}: steptime", _STEP_TIME, {})
-
-
-def prediction(written: str) -> list[dict[str, Any]]:
-    """The classes that `trainer predict` prints, most probable first; LockstepError if it prints something else."""
-    value = _parsed(written)
-    if not value or not each(holding({"class": text, "probability": number}), 10)(value):
-        raise LockstepError(f"predict: {_quoted(written)} is no list of classes")
-    return list(_shown(value))
 
 
 def answer(written: str, name: str) -> dict[str, Any]:

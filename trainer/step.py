@@ -7,7 +7,7 @@ Summed over the workers it is the mean over all images, so uneven local batches 
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -315,6 +315,20 @@ def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...]) -> tf
     with contextlib.nullcontext() if l2_in_loss else penalties_apart(model), replaced(model, "get_metrics_result", dict), scope:
         model.test_step(data)
     return tf.concat([tf.reshape(tf.cast(_moved(scope, variable), tf.float32), [-1]) for variable in states], axis=0)
+
+
+@contextlib.contextmanager
+def predictions(model: keras.Model) -> Iterator[list[Any]]:
+    """While a step of validation is traced: yields what it predicts, a flat list; empty if a step of the model's own hides it."""
+    predicted: list[Any] = []
+    compute = model.compute_metrics
+
+    def noting(x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        predicted[:] = tf.nest.flatten(y_pred)
+        return compute(x, y, y_pred, sample_weight=sample_weight)
+
+    with replaced(model, "compute_metrics", noting):
+        yield predicted
 
 
 def make_classify_call(model: keras.Model) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:

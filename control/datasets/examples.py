@@ -49,6 +49,10 @@ class Checked:
     shapes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
     """Declared shapes of leaves, without the batch dimension; None varies."""
     spec: Spec | None = None
+    first: str = "the first batch"
+    """What decided the spec, in messages."""
+    casting: str = "safe"
+    """NumPy's rule for numbers of another type than the spec's."""
     not_finite: dict[str, int] = field(default_factory=dict)
     """How many values are NaN or infinite, by leaf of `x`."""
     rounded: list[str] = field(default_factory=list)
@@ -98,9 +102,21 @@ class Checked:
         assert self.spec is not None
         if structure != self.spec.structure or [column.leaf.name for column in columns] != list(self.spec.names):
             given, first = (printable(", ".join(names), 200) for names in ([column.leaf.name for column in columns], self.spec.names))
-            raise DatasetError(f"{place} has another structure than the first batch: {given}; the first has {first}")
+            raise DatasetError(f"{place} has another structure than {self.first}: {given}; {self.first} has {first}")
         for column, leaf in zip(columns, self.spec.leaves, strict=True):
-            column.leaf = _as_before(column.leaf, leaf, place)
+            column.leaf = self._as_before(column.leaf, leaf, place)
+
+    def _as_before(self, leaf: Leaf, first: Leaf, place: str) -> Leaf:
+        """The spec's leaf, if this one fits it: numbers by the rule, and a dimension that varies takes any length."""
+        types = (leaf.dtype, first.dtype)
+        if leaf.dtype != first.dtype and (STRING in types or not np.can_cast(*types, self.casting)):  # type: ignore[arg-type]
+            raise DatasetError(f"{place}: {leaf.name} is {leaf.dtype}, and {first.dtype} in {self.first}; make all of one type")
+        same = len(leaf.shape) == len(first.shape) and all(
+            side == other or other is None for side, other in zip(leaf.shape, first.shape, strict=True)
+        )
+        if not same:
+            raise DatasetError(f"{place}: an example is {leaf}, and {first} in {self.first}. {_first_upper(RAGGED_HOW)}")
+        return first
 
     def _values(self, column: Column, split: str, start: int, stop: int) -> Any:
         leaf, examples = column.leaf, column.examples[start:stop]
@@ -113,7 +129,10 @@ class Checked:
             if leaf.name not in self.rounded and _loses_digits(examples, leaf):
                 self.rounded.append(leaf.name)
             with np.errstate(over="ignore"):
-                examples = numbers = np.asarray(examples, leaf.dtype)
+                numbers = np.asarray(examples, leaf.dtype)
+            if numbers.dtype.kind in "iu" and numbers.dtype != examples.dtype and not np.array_equal(numbers, examples):
+                raise DatasetError(f"{self.called}: {leaf.name} of {split} has whole numbers that {leaf.dtype} does not hold")
+            examples = numbers
         if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
             self._count_not_finite(leaf, split, start, examples)
         return examples
@@ -351,19 +370,6 @@ def _ragged(rows: list[Any], name: str, what: str) -> Column:
     empty = np.zeros((0, *(side or 0 for side in inner)), object if strings else dtype)
     kept = [array if array.size else empty for array in arrays]
     return Column(Leaf(name, dtype, (None, *inner)), kept)
-
-
-def _as_before(leaf: Leaf, first: Leaf, place: str) -> Leaf:
-    """The first batch's leaf, if this one's fits it: types widen without loss, and a dimension that varies takes any length."""
-    fits = leaf.dtype == first.dtype or (STRING not in (leaf.dtype, first.dtype) and np.can_cast(leaf.dtype, first.dtype, "safe"))
-    if not fits:
-        raise DatasetError(f"{place}: {leaf.name} is {leaf.dtype}, and {first.dtype} in the first batch; make all of one type")
-    same = len(leaf.shape) == len(first.shape) and all(
-        side == other or other is None for side, other in zip(leaf.shape, first.shape, strict=True)
-    )
-    if not same:
-        raise DatasetError(f"{place}: an example is {leaf}, and {first} in the first batch. {_first_upper(RAGGED_HOW)}")
-    return first
 
 
 def _bytes_each(column: Column) -> int:

@@ -93,10 +93,15 @@ def open_source(name: str, path: str | None, target: str | None = None, features
     return factory(path)
 
 
+def alone() -> list[str]:
+    """Names of the sources that need no path."""
+    return sorted(name for name, (_, needs, _) in _SOURCES.items() if not needs)
+
+
 def detect(dataset: str) -> dict[str, str | None]:
     """`data.source` and `data.path` for the user's `dataset=`; DatasetError if it is neither a source's name nor an existing path."""
-    alone = sorted(name for name, (_, needs, _) in _SOURCES.items() if not needs)
-    if dataset in alone and not Path(dataset).exists():
+    names = alone()
+    if dataset in names and not Path(dataset).exists():
         return {"source": dataset, "path": None}
     if ".py:" in dataset:
         file, _, function = dataset.rpartition(":")
@@ -104,9 +109,9 @@ def detect(dataset: str) -> dict[str, str | None]:
     path = Path(dataset).expanduser()
     if not path.exists():
         raise DatasetError(
-            f"dataset={dataset}: no such folder or file{nearest(dataset, alone)}; "
+            f"dataset={dataset}: no such folder or file{nearest(dataset, names)}; "
             "give a folder with train/<class>/ and test/<class>/, MNIST-format files, TFRecords, CSV or Parquet files, FILE.py:FUNCTION, "
-            f"or {'one of: ' if len(alone) > 1 else ''}{', '.join(alone)}"
+            f"or {'one of: ' if len(names) > 1 else ''}{', '.join(names)}"
         )
     return {"source": _kind(path), "path": str(path.resolve())}
 

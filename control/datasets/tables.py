@@ -7,7 +7,7 @@ Without test files, one row in five of the rest is held out for testing, drawn b
 import csv
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ import numpy as np
 from control.datasets import columns
 from control.datasets.examples import Checked, check_columns, with_target
 from control.datasets.sources import TABLES, Listing, fingerprint, source
+from trainer.config import nearest
 from trainer.data.manifest import SPLIT_SEED
+from trainer.data.spec import STRING
 from trainer.errors import DatasetError
 from trainer.terminal import printable
 
@@ -179,6 +181,61 @@ def _text_blocks(file: Path, names: Sequence[str]) -> Iterator[tuple[int, dict[s
                     f"Fix or remove it: {printable(','.join(row), 100)}"
                 )
         yield block[0][0], dict(zip(names, zip(*(row for _, (_, row) in block), strict=True), strict=True))
+
+
+def rows(path: Path, types: Mapping[str, str], called: str) -> Iterator[tuple[str, Table]]:
+    """The rows of a file, or of a folder's files by name, each block with its name in messages: columns of given types, others left out.
+
+    Raises:
+        DatasetError: there is no file, a column is missing, a value is of another type.
+    """
+    files = [path] if path.is_file() else sorted(entry for entry in path.iterdir() if entry.suffix.lower() in TABLES)
+    if not files:
+        raise DatasetError(f"{called}: there is no CSV or Parquet file in it")
+    for file in files:
+        parquet = of_parquet([file], list(types)) if file.suffix.lower() == PARQUET else None
+        names = parquet.names if parquet else _header(file)
+        for name in types:
+            if name not in names:
+                listed = printable(", ".join(names[:20]) + (", ..." if len(names) > 20 else ""), 1000)
+                raise DatasetError(
+                    f"{called}: {file.name} has no column {name}, which the model takes{nearest(name, names)}; it has: {listed}"
+                )
+        for first, table in parquet.tables(file) if parquet else _text_blocks(file, names):
+            where = f"rows {first:,} onwards of {file.name}"
+            # A column of Parquet files has a type of its own.
+            yield where, {name: table[name] if parquet else _typed(table[name], types[name], f"{called}: {name}", first) for name in types}
+
+
+def _typed(texts: Sequence[str], dtype: str, what: str, first: int) -> np.ndarray:
+    """An array `[n]` of the texts of a column, which begin with row `first`."""
+    if dtype == STRING:
+        strings = np.empty(len(texts), object)
+        strings[:] = texts
+        return strings
+    convert = _CONVERTERS[np.dtype(dtype).kind]
+    try:
+        return np.array([convert(text) for text in texts], dtype)
+    except (KeyError, ValueError, OverflowError):
+        row, text = next((row, text) for row, text in enumerate(texts, first) if not _is_one(text, convert, dtype))
+        shown = "empty" if text in MISSING else printable(repr(text), 60)
+        raise DatasetError(f"{what} of row {row:,} is {shown}, and {dtype} in training. Fix or remove that row") from None
+
+
+_CONVERTERS: dict[str, Callable[[str], Any]] = {
+    "b": TRUTH.__getitem__,
+    **dict.fromkeys("iu", int),
+    "f": lambda text: float("nan" if text in MISSING else text),
+}
+"""From a text to a value, by NumPy's kind of type."""
+
+
+def _is_one(text: str, convert: Callable[[str], Any], dtype: str) -> bool:
+    try:
+        np.array([convert(text)], dtype)
+    except (KeyError, ValueError, OverflowError):
+        return False
+    return True
 
 
 class _Kind:

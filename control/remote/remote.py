@@ -9,7 +9,7 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -199,7 +199,9 @@ class Worker:
         lines, first, self._log_shown = line.news.split("\n"), not self._log_shown, True
         return logs.shown(logs.of_last_launch(lines) if first else lines)
 
-    def collect(self, into: Path, only: str | None = None, keep: bool = False, without: tuple[str, ...] = ()) -> list[str]:
+    def collect(
+        self, into: Path, only: str | None = None, keep: bool = False, without: tuple[str, ...] = (), outputs: Sequence[int] = ()
+    ) -> list[str]:
         """Fetch new or changed files of the run directory, each whole or not at all.
 
         Args:
@@ -207,8 +209,9 @@ class Worker:
             only: a folder inside the run directory; nothing else is fetched.
             keep: leave the local summary.json alone.
             without: folders not to fetch.
+            outputs: bytes of each output of a prediction.
         """
-        allowed = admission.kinds(self.host, admission.parameters(into))
+        allowed = admission.kinds(self.host, admission.parameters(into), outputs)
         quoted = shlex.quote(self.run)
         taken, refused = admission.admit(self._shell(admission.listing(quoted, only, allowed)), allowed, only, admission.room(into))
         # A script's output is the chief's, and that of others only where the user named it.

@@ -1,9 +1,10 @@
-"""How accuracy changed, which epoch is best, and the results on the test images. Pure functions.
+"""How accuracy changed, which epoch is best, and the results on the test examples. Pure functions.
 
 The verdict on the epochs is that of `control.runs.course`.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from control.report.blocks import Block, Picture, Section, Table, Text, code, moment, percent, points
@@ -19,25 +20,24 @@ RULE = (
 PROMISE = "The rule: the highest validation accuracy, the earliest on a tie, as in summary.json."
 
 
-def sections(run: Run, level: int, picture: str, confusion: str | None) -> list[Section]:
-    """Course of the training, best epoch, test images.
+def sections(run: Run, level: int, picture: str, mistakes: Sequence[Block] = ()) -> list[Section]:
+    """Course of the training, best epoch, test examples.
 
     Args:
         run: the run.
         level: of the headings.
         picture: file of the curves.
-        confusion: file of the best epoch's confusion matrix, if there is one.
+        mistakes: what the best epoch gets wrong.
     """
     losses = [Text([overfitting(run), RULE])] if len(run.history) > 1 else []
     curves = Picture(
         picture,
         f"Curves of accuracy and loss over the {count(len(run.history), 'epoch')} of {run.name}; epoch {run.best['epoch']} is marked.",
     )
-    shown: list[Block] = [Picture(confusion, f"Confusion matrix of epoch {run.best['epoch']} on the test images.")] if confusion else []
     return [
         Section("How accuracy changed", [Text(course(run)), *losses, curves, _table(run)], level),
         Section("The most promising epoch", [Text([*promising(run), PROMISE])], level),
-        Section("Test images", [*tested(run), *shown], level),
+        Section(f"Test {run.noun}s", [*tested(run), *mistakes], level),
     ]
 
 
@@ -100,7 +100,7 @@ def promising(run: Run) -> list[str]:
     if run.last not in (best, following):
         leads.append(f"{points(best['val_accuracy'] - run.last['val_accuracy'])} above the last ({_named(run.last)})")
     sentences += [f"It lies {listed(leads)}.", advice(run)]
-    return [*sentences, chance(best["val_accuracy"], run.cluster["counts"]["validation_images"], "validation image")]
+    return [*sentences, chance(best["val_accuracy"], run.cluster["counts"]["validation_images"], f"validation {run.noun}")]
 
 
 def _named(row: dict[str, Any]) -> str:
@@ -119,7 +119,7 @@ def advice(run: Run) -> str:
         return f"None of the {count(later, 'epoch')} after it was better." if later > 1 else "The epoch after it was not better."
     why = "The run overfits"
     if later == 0:
-        why = "It is the last one, but the run overfits: its loss on validation images rose while accuracy did, too"
+        why = f"It is the last one, but the run overfits: its loss on validation {run.noun}s rose while accuracy did, too"
     return f"{why}, so more epochs of the same are not advised."
 
 
@@ -141,7 +141,7 @@ def _table(run: Run) -> Table:
     if len(run.history) > 2:
         marks[half] = f"middle, {marks[half]}" if half in marks else "middle"
     rows = [row for row in run.history if row["epoch"] in marks]
-    header = ["epoch", "which", "loss", "accuracy", "validation loss", "validation accuracy", "learning rate", "images/s"]
+    header = ["epoch", "which", "loss", "accuracy", "validation loss", "validation accuracy", "learning rate", f"{run.noun}s/s"]
     cells = [
         [
             str(row["epoch"]),
@@ -162,7 +162,7 @@ def _table(run: Run) -> Table:
 def tested(run: Run) -> list[Block]:
     """Test results of the first, best and last epoch, and what is missing."""
     if not run.cluster["dataset"]["test"]:
-        return [Text(["The dataset has no test images."])]
+        return [Text([f"The dataset has no test {run.noun}s."])]
     results, missing = test_sentences(run), untested(run)
     evaluated: list[Block] = [Text(results), _test_table(run)] if results else []
     return [*evaluated, *([Text(missing)] if missing else [])]
@@ -174,7 +174,9 @@ def test_sentences(run: Run) -> list[str]:
     if not evaluated:
         return []
     each = [f"{percent(run.tests[epoch]['accuracy'])} in epoch {epoch} ({run.marked[epoch]})" for epoch in evaluated]
-    sentences = [f"On {count(run.tests[evaluated[-1]]['images'], 'test image')}, which training never saw, accuracy is {listed(each)}."]
+    sentences = [
+        f"On {count(run.tests[evaluated[-1]]['images'], f'test {run.noun}')}, which training never saw, accuracy is {listed(each)}."
+    ]
     best = run.tests.get(run.best["epoch"])
     if best is None:
         return sentences
@@ -183,7 +185,7 @@ def test_sentences(run: Run) -> list[str]:
         sentences.append(f"The best epoch is {_against(best['accuracy'], last['accuracy'])} the last.")
     validation = _against(best["accuracy"], run.best["val_accuracy"])
     sentences.append(f"The best epoch's test accuracy is {validation} its validation accuracy, by which it was chosen.")
-    return [*sentences, chance(best["accuracy"], best["images"], "test image")]
+    return [*sentences, chance(best["accuracy"], best["images"], f"test {run.noun}")]
 
 
 def _against(one: float, other: float) -> str:
@@ -193,7 +195,7 @@ def _against(one: float, other: float) -> str:
 
 
 def _test_table(run: Run) -> Table:
-    header = ["epoch", "which", "test loss", "test accuracy", "validation accuracy", "images", "evaluated at"]
+    header = ["epoch", "which", "test loss", "test accuracy", "validation accuracy", f"{run.noun}s", "evaluated at"]
     validation = {row["epoch"]: row["val_accuracy"] for row in run.history}
     rows = [
         [
@@ -208,7 +210,7 @@ def _test_table(run: Run) -> Table:
         for epoch, mark in run.marked.items()
         if epoch in run.tests
     ]
-    return Table("The test images", header, rows)
+    return Table(f"The test {run.noun}s", header, rows)
 
 
 def untested(run: Run) -> list[str]:
@@ -218,7 +220,7 @@ def untested(run: Run) -> list[str]:
         listed([f"{epoch} ({run.marked[epoch]})" for epoch in epochs])
         for epochs in (can, [epoch for epoch in run.untested() if epoch not in can])
     )
-    sentences = [f"Not evaluated on the test images yet: epoch {named}. To evaluate: {code(evaluation(run))}."] if named else []
+    sentences = [f"Not evaluated on the test {run.noun}s yet: epoch {named}. To evaluate: {code(evaluation(run))}."] if named else []
     return [*sentences, *([f"Epoch {lost} can't be evaluated: there is no snapshot of it in checkpoints/."] if lost else [])]
 
 
@@ -230,7 +232,7 @@ def evaluation(run: Run) -> str:
 def short(run: Run) -> list[str]:
     """Test accuracy and overfitting in a sentence each."""
     best, course = run.tests.get(run.best["epoch"]), run.course
-    sentences = [f"Its best epoch reaches {percent(best['accuracy'])} on {count(best['images'], 'test image')}."] if best else []
+    sentences = [f"Its best epoch reaches {percent(best['accuracy'])} on {count(best['images'], f'test {run.noun}')}."] if best else []
     if len(run.history) > 1:
         sentences.append(
             f"It overfits after epoch {course.low['epoch']}."

@@ -9,6 +9,7 @@ from control.runs.course import Course, judge
 from control.runs.evaluations import FIRST, LAST
 from control.text import model_name
 from trainer import config as configs
+from trainer import records
 from trainer.errors import LockstepError
 from trainer.files import read_json
 from trainer.monitor import Monitor, monitor
@@ -87,6 +88,21 @@ class Run:
         rows = (self.first, self.best, self.last)
         epochs = sorted({row["epoch"] for row in rows})
         return {epoch: ", ".join(mark for mark, row in zip(MARKS, rows, strict=True) if row["epoch"] == epoch) for epoch in epochs}
+
+    @property
+    def noun(self) -> str:
+        """What its dataset has."""
+        return "example" if "spec" in self.cluster["dataset"] else "image"
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """Everything about the best epoch's test; empty unless it is the evaluation in `tests`."""
+        epoch = self.best["epoch"]
+        path = self.folder / "evaluate" / f"epoch-{epoch:04d}.json"
+        if epoch not in self.tests or not path.is_file():
+            return {}
+        evaluation = records.evaluation(path.read_text(encoding="utf-8"))
+        return evaluation if evaluation["evaluated_at"] == self.tests[epoch]["evaluated_at"] else {}
 
     @property
     def ended(self) -> bool:

@@ -3,25 +3,28 @@
 Pure functions. A classifier's are in `control.report.accuracy`.
 """
 
+from collections.abc import Sequence
+
 from control.report.blocks import Block, Picture, Section, Table, Text, moment
 from control.report.facts import Run
 from control.text import count, listed, metric_name
 from trainer.records import VALIDATION, metric_values
 
 
-def sections(run: Run, level: int, picture: str) -> list[Section]:
+def sections(run: Run, level: int, picture: str, mistakes: Sequence[Block] = ()) -> list[Section]:
     """Course of the training, best epoch, test examples.
 
     Args:
         run: the run.
         level: of the headings.
         picture: file of the curves.
+        mistakes: what the best epoch gets wrong.
     """
     alt = f"Curves of the metrics over the {count(len(run.history), 'epoch')} of {run.name}; epoch {run.best['epoch']} is marked."
     return [
         Section("How the metrics changed", [Text(course(run)), Picture(picture, alt), _table(run)], level),
         Section("The most promising epoch", [Text(promising(run))], level),
-        Section("Test examples", tested(run), level),
+        Section("Test examples", [*tested(run), *mistakes], level),
     ]
 
 

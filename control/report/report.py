@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from control import plots
-from control.report import accuracy, archive, comparison, metrics, sweeps, trained
+from control.report import accuracy, archive, comparison, metrics, mistakes, sweeps, trained
 from control.report.blocks import Items, Section, code
 from control.report.facts import Run
 from control.report.render import Renderer, Report
 from control.text import listed
 from trainer.files import replacing, write_text
 
-OURS = ("history-*.png", "compare.png", "split-*.png", "confusion-*.png", "sweep-*.png")
+OURS = ("history-*.png", "compare.png", "split-*.png", "confusion-*.png", "errors-*.png", "sweep-*.png")
 """Pictures that an earlier report may have left in the folder."""
 
 
@@ -74,8 +74,8 @@ def draw(request: Request, into: Path) -> None:
         plots.history(run.history, into / _file("history", run), run.monitor)
         if phases := trained.step_medians(run):
             plots.split(phases, into / _file("split", run))
-        if (drawn := _confusion_file(run)).is_file():
-            shutil.copyfile(drawn, into / _file("confusion", run))
+        for kind, drawn in mistakes.drawn(run).items():
+            shutil.copyfile(drawn, into / _file(kind, run))
     if len(request.runs) > 1 and all(run.classifies for run in request.runs):
         plots.compare({run.name: run.history for run in request.runs}, into / "compare.png")
     for picture in sweeps.pictures(request.sweep) if request.sweep else []:
@@ -100,14 +100,10 @@ def compose(request: Request, packed: Sequence[str]) -> Report:
 
 
 def _of_run(run: Run, level: int) -> list[Section]:
-    confusion = _file("confusion", run) if _confusion_file(run).is_file() else None
+    wrong = mistakes.blocks(run, {kind: _file(kind, run) for kind in mistakes.drawn(run)})
     return [
         *trained.sections(run, level),
-        *(
-            accuracy.sections(run, level, _file("history", run), confusion)
-            if run.classifies
-            else metrics.sections(run, level, _file("history", run))
-        ),
+        *(accuracy if run.classifies else metrics).sections(run, level, _file("history", run), wrong),
         *trained.steps(run, level, _file("split", run)),
         trained.configuration(run, level),
     ]
@@ -123,11 +119,6 @@ def _short(request: Request) -> list[str]:
 def _file(kind: str, run: Run) -> str:
     """Name of a run's picture beside the report."""
     return f"{kind}-{run.name}.png"
-
-
-def _confusion_file(run: Run) -> Path:
-    """Where evaluate.yml writes the best epoch's picture."""
-    return run.folder / "evaluations" / f"confusion-epoch-{run.best['epoch']:04d}.png"
 
 
 def changes(fresh: Path, folder: Path, stale: Sequence[str] = ()) -> list[str]:

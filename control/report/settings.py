@@ -144,5 +144,5 @@ def passes(run: Run) -> str:
     if 0 <= seen - images < counts["global_batch"]:
         return ""
     if seen < images:
-        return f" ({seen:,} of the {images:,} training images)"
-    return f" ({seen / images:.1f} passes over the training images)"
+        return f" ({seen:,} of the {images:,} training {run.noun}s)"
+    return f" ({seen / images:.1f} passes over the training {run.noun}s)"

@@ -42,7 +42,7 @@ def _data(run: Run) -> str:
     classes = dataset["classes"]
     more = len(classes) - SHOWN_CLASSES
     named = listed([*map(plain, classes[:SHOWN_CLASSES]), *([f"{more} more"] if more > 0 else [])])
-    columns, noun = "spec" in dataset, "examples" if "spec" in dataset else "images"
+    columns, noun = "spec" in dataset, f"{run.noun}s"
     leaves = listed([code(str(leaf)) for leaf in Spec.from_json(dataset["spec"]).leaves[:SHOWN_CLASSES]]) if columns else ""
     shown = f"{len(classes)} classes ({named})" if classes else f"examples of {leaves}"
     return (
@@ -56,9 +56,9 @@ def _settings(run: Run) -> str:
     counts = run.cluster["counts"]
     precision = settings.effective(run)["train.precision"]
     return (
-        f"A step took {count(counts['global_batch'], 'image')} over {count(counts['workers'], 'worker')}, "
+        f"A step took {count(counts['global_batch'], run.noun)} over {count(counts['workers'], 'worker')}, "
         f"an epoch {count(counts['steps_per_epoch'], 'step')}{settings.passes(run)}; the optimizer was {settings.optimizer(run)}; "
-        f"{settings.augmentation(run)}; {settings.reduction(run)}; "
+        f"{f'{settings.augmentation(run)}; ' if run.noun == 'image' else ''}{settings.reduction(run)}; "
         f"{'' if precision == 'float32' else f'the precision was {code(precision)}; '}the seed was {run.config['seed']}."
     )
 
@@ -71,7 +71,7 @@ def _outcome(run: Run) -> list[str]:
     epochs = count(summary.get("epochs", run.cluster["counts"]["epochs"]), "epoch")
     epochs = f"{summary.get('epochs_done', run.last['epoch'])} of {epochs}"
     steps = f", {count(summary['steps'], 'step')}" if "steps" in summary else ""
-    return [f"State: {summary['state']}, {epochs}{steps}.", *_failure(summary), *_time(summary), *_weights(summary)]
+    return [f"State: {summary['state']}, {epochs}{steps}.", *_failure(summary), *_time(summary, run.noun), *_weights(summary)]
 
 
 def _failure(summary: dict[str, Any]) -> list[str]:
@@ -82,11 +82,11 @@ def _failure(summary: dict[str, Any]) -> list[str]:
     return [f"The first failure was on {code(failure['host'])} (rank {failure['rank']}){message}."]
 
 
-def _time(summary: dict[str, Any]) -> list[str]:
+def _time(summary: dict[str, Any], noun: str) -> list[str]:
     """Training time of all launches, and the duration of the last by the clock of the machine where Enter was pressed."""
     if not summary.get("seconds_training"):
         return []
-    rate = f", at {summary['images_per_s']:,.0f} images/s in training steps" if summary.get("images_per_s") else ""
+    rate = f", at {summary['images_per_s']:,.0f} {noun}s/s in training steps" if summary.get("images_per_s") else ""
     again = f" in {summary['restarts'] + 1} launches" if summary.get("restarts") else ""
     trained = f"It trained for {spent(summary['seconds_training'])}{again}, with validation and saving{rate}."
     launch = summary.get("launch")

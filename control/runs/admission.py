@@ -28,6 +28,8 @@ RESERVE = GB
 LATEST = 2**32
 """Latest modification time accepted, in seconds since 1970."""
 UNKNOWN_PARAMETERS = 10**9
+HEADER = 2**12
+"""Most bytes before the numbers of a file in NumPy's format."""
 PART = "[A-Za-z0-9_][A-Za-z0-9 _.=+@%-]{0,99}"
 OUTPUT_PATTERN = f"({PART}/){{0,7}}{PART}"
 OUTPUT = re.compile(OUTPUT_PATTERN)
@@ -71,16 +73,18 @@ class Refusal:
         return f"{printable(self.name, 120)} ({self.why})"
 
 
-def kinds(host: str | None, parameters: int | None) -> tuple[Kind, ...]:
+def kinds(host: str | None, parameters: int | None, outputs: Sequence[int] = ()) -> tuple[Kind, ...]:
     """The kinds of file that a worker's run directory may hold.
 
     Args:
         host: the worker's name; None: any worker (a folder that several write to, as under Slurm).
         parameters: parameter count of the run's model; None: unknown.
+        outputs: bytes of each output of a prediction.
     """
     numbers = UNKNOWN_PARAMETERS if parameters is None else parameters
     snapshot, state = GB + 16 * numbers, GB + 64 * numbers
     own = "workers/" + (ANY_HOST if host is None else SPECIAL.sub(r"\\\1", host))
+    job = f"({own}|evaluate{'|predict' if outputs else ''})"
     return (
         Kind("history[.]csv", 64 * MB, records.read_history),
         Kind("summary[.]json", MB, _reading(records.summary)),
@@ -88,20 +92,23 @@ def kinds(host: str | None, parameters: int | None) -> tuple[Kind, ...]:
         Kind("state/step-[0-9]{1,18}[.]npz", state, _check_sealed),
         Kind("logs/(train|validation)/events[.]out[.]tfevents[.][A-Za-z0-9._-]{1,200}", GB),
         Kind(f"{own}/memory/step-[0-9]{{1,18}}[.]npz", state, _check_sealed),
-        Kind(f"({own}|evaluate)/exit[.]json", 64 * 1024, _reading(records.end)),
-        Kind(f"({own}|evaluate)/(worker[.]log|metrics(-[0-9a-z]{{1,20}})?[.]jsonl)", 4 * GB),
-        Kind(f"({own}|evaluate)/(tf_config[.]json|run_worker[.]sh|stop|job)", MB),
+        Kind(f"{job}/exit[.]json", 64 * 1024, _reading(records.end)),
+        Kind(f"{job}/(worker[.]log|metrics(-[0-9a-z]{{1,20}})?[.]jsonl)", 4 * GB),
+        Kind(f"{job}/(tf_config[.]json|run_worker[.]sh|stop|job)", MB),
         Kind("evaluate/epoch-[0-9]{4,9}[.]json", 256 * MB, _reading(records.evaluation)),
+        *(Kind(f"predict/output-{number:04d}[.]npy", size + HEADER) for number, size in enumerate(outputs)),
         Kind(f"({own}/)?output/{OUTPUT_PATTERN}", 64 * GB),
         Kind("slurm-[0-9]{1,18}[.]log|train[.]sbatch|run[.]json", GB),
     )
 
 
 STAY = (
-    "(config[.]yml|cluster[.]json|evaluate/image|(.*/)?[.]part-[^/]*|(workers/[^/]*|evaluate)/tmp/.*"
+    "(config[.]yml|cluster[.]json|evaluate/image|predict/.*|(.*/)?[.]part-[^/]*"
+    "|(workers/[^/]*|evaluate)/tmp/.*"
     f"|workers/[^/]*/(script/.*|secret)|(workers/[^/]*/)?{sealed.ASIDE}/[^/]*)"
 )
-"""Files that are not fetched: written by this machine, half written, temporary, a script's working directory, or put aside as damaged."""
+"""Files that are not fetched: written by this machine, of a prediction by another command, half written, temporary, a script's working
+directory, or put aside as damaged."""
 
 
 def _check_sealed(path: Path) -> None:

@@ -18,7 +18,7 @@ from trainer.records import evaluation
 
 
 class ActionModule(Action):
-    """Appends to evaluations.csv and draws a confusion matrix for each epoch of a classifier."""
+    """Appends to evaluations.csv and draws what each epoch gets wrong."""
 
     def act(self, run: str, session: str, run_folder: str, folder: str, local: str, epochs: list[int]) -> dict[str, Any]:
         """Start, follow, collect, record."""
@@ -29,9 +29,10 @@ class ActionModule(Action):
         except HostUnreachable as error:
             raise AnsibleActionFail(f"the chief can't be reached: {error}") from None
         evaluated = [_read(into / "evaluate" / f"epoch-{epoch:04d}.json") for epoch in epochs]
-        pictures = [project.relative(evaluations.picture(into, row)) for row in evaluated if "confusion" in row]
+        pictures = [project.relative(path) for row in evaluated if (path := evaluations.picture(into, row))]
         evaluations.append(into / "evaluations.csv", evaluated)
-        return {"changed": True, "show_last": evaluations.show(run, evaluated, pictures, rundir.marks(into))}
+        what = "examples" if "spec" in rundir.recorded(into)["dataset"] else "images"
+        return {"changed": True, "show_last": evaluations.show(run, evaluated, pictures, rundir.marks(into), what)}
 
     def _evaluate(self, run: str, worker: Worker) -> None:
         lean.execute(self, "tmux_session", {"name": worker.session, "state": "absent", "grace": 2})

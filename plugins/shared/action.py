@@ -47,11 +47,16 @@ class Action(ActionBase):
         raise NotImplementedError
 
     def run_session(self, worker: Worker, shown: Callable[[dict[str, Any]], str], check: Callable[[], None] = lambda: None) -> Seen:
-        """Run `run_worker.sh` in a worker's tmux session to its end, its phases on a progress line; see `Worker.follow`."""
+        """Run `run_worker.sh` in a worker's tmux session to its end, its phases on a progress line, if any; see `Worker.follow`."""
         start = {"name": worker.session, "argv": ["bash", "run_worker.sh"], "chdir": worker.folder}
         lean.require(self, "tmux_session", start)
         line = Line()
+
+        def show(record: dict[str, Any]) -> None:
+            if record["kind"] == "phase" and (words := shown(record)):
+                line.update(words)
+
         try:
-            return worker.follow(lambda record: line.update(shown(record)) if record["kind"] == "phase" else None, check)
+            return worker.follow(show, check)
         finally:
             line.end()

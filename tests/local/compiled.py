@@ -24,6 +24,12 @@ def data(split):
     return x, x["a"].sum(axis=1) * x["b"][:, 0], random.uniform(0, 2, count)
 
 
+def new():
+    """Rows without targets, more than one host's block."""
+    random = np.random.default_rng(2)
+    return {"b": random.normal(size=(600, 1)), "a": random.normal(size=(600, 4))}
+
+
 def callbacks():
     """Of a module beside this file, which travels with it."""
     from compiled_callbacks import halved

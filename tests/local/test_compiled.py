@@ -46,7 +46,8 @@ trained = model.get_weights()
 model.load_weights(snapshot)
 apart = [float(np.abs(a - b).max() / np.abs(a).max()) for a, b in zip(trained, model.get_weights(), strict=True)]
 tested = model.evaluate(*splits["test"].gather(np.arange(100))[:2], sample_weight=splits["test"].gather(np.arange(100))[2], verbose=0)
-print(json.dumps({"apart": max(apart), "logs": logs, "tested": tested}))
+predicted = model.predict(compiled.new(), verbose=0)[:, 0].tolist()
+print(json.dumps({"apart": max(apart), "logs": logs, "tested": tested, "predicted": predicted}))
 """
 
 
@@ -109,6 +110,34 @@ def test_evaluate_gives_the_models_own_metrics_as_keras_does(project, fitted):
     assert [float(row["loss"]), float(row["mae"])] == pytest.approx(fitted["tested"], rel=1e-4)
     assert "table on its test examples" in shown
     assert "image" not in shown.partition("test examples")[2]
+    assert "Errors of epoch 2, prediction minus target" in shown
+    assert (project.run("table") / "evaluations" / "errors-epoch-0002.png").stat().st_size > 5000
+
+
+def predict(project: LocalProject, output: Path, *more: str, **options):
+    return project.play("predict", "run=table", f"input={FILE}:new", "epoch=last", f"output={output}", *more, **options)
+
+
+def test_both_hosts_predict_their_rows_and_the_file_has_them_in_order(project, fitted, tmp_path):
+    done = predict(project, tmp_path / "new.csv")
+    with (tmp_path / "new.csv").open() as stream:
+        predicted = list(csv.DictReader(stream))
+    (name,) = [name for name in predicted[0] if name != "row"]
+    assert [int(row["row"]) for row in predicted] == list(range(1, 601))
+    assert [float(row[name]) for row in predicted] == pytest.approx(fitted["predicted"], rel=1e-4, abs=1e-5)
+    assert f"600 rows of input={FILE}:new by table, epoch 2, on 2 hosts, written to {tmp_path}/new.csv" in done.stdout
+    assert not list(project.root.glob(".lockstep/predict/*"))
+    assert not [worker for worker in (1, 2) if (project.node(worker, "table") / "predict").exists()]
+
+
+def test_a_prediction_that_can_not_be_is_refused_before_hosts_are_touched(project, two_epochs, tmp_path):
+    (tmp_path / "new.csv").write_text("a,c\n1,2\n")
+    refused = project.play("predict", "run=table", f"input={tmp_path}/new.csv", check=False)
+    assert "is a table, and the model was trained on arrays: x.a float32 [4], x.b float32 [1]" in refused.stdout
+    assert "--- Put the trainer" not in refused.stdout
+    planned = predict(project, tmp_path / "planned.csv", "--check")
+    assert f"Would predict 600 rows of input={FILE}:new by table, epoch 2, on 2 hosts, to be written to" in planned.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.csv"]
 
 
 def test_status_and_report_of_a_model_that_classifies_nothing(project, two_epochs):

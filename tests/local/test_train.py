@@ -307,6 +307,16 @@ def test_predict_names_three_classes(project, pictures, whole):
     assert lines[2].strip().startswith("Käse")
 
 
+def test_a_folder_of_images_is_predicted_by_name(project, pictures, tmp_path, whole):
+    project.play("predict", "run=whole", f"input={pictures}/test", f"output={tmp_path}/classes.csv", "workers=1")
+    with (tmp_path / "classes.csv").open(encoding="utf-8") as stream:
+        found = list(csv.DictReader(stream))
+    assert [row["file"] for row in found] == sorted(str(path.relative_to(pictures / "test")) for path in (pictures / "test").rglob("*.*"))
+    right = [row["class"] == row["file"].partition("/")[0] for row in found]
+    matrix = json.loads((project.run("whole") / "evaluate" / "epoch-0004.json").read_text())["confusion"]
+    assert sum(right) == sum(matrix[number][number] for number in range(3))
+
+
 def test_predict_refuses_what_is_no_image(project, tmp_path, whole):
     file = tmp_path / "letter.txt"
     file.write_text("no image")

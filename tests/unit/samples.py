@@ -57,3 +57,20 @@ def real_data(name: str) -> Path:
     if not (folder / name).is_file():
         pytest.skip(f"{folder / name} is not there; LOCKSTEP_TEST_DATA says where real data is")
     return folder / name
+
+
+ERRORS = {
+    "low": -2.0,
+    "high": 2.0,
+    "mean": 0.1,
+    "mean_absolute": 0.5,
+    "median_absolute": 0.4,
+    "absolute_95": 1.5,
+    "largest": 9.0,
+    "counts": [1, 5, 2],
+    "below": 1,
+    "above": 0,
+    "values": 9,
+    "not_finite": 0,
+}
+"""What an evaluation says of the errors of numbers."""

@@ -70,6 +70,12 @@ class Spec:
         """The leaves of `x`, `y` and `sample_weight`, those that there are."""
         return {name: tuple(self.leaves[index] for index in _indices(part)) for name, part in zip(PARTS, self.structure, strict=False)}
 
+    @cached_property
+    def inputs(self) -> "Spec":
+        """The spec of `x` alone, as of examples whose target is not known."""
+        places = {index: place for place, index in enumerate(_indices(self.structure[0]))}
+        return Spec([mapped(places.__getitem__, self.structure[0])], self.parts["x"])
+
     def pack(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The nest of one value per leaf: a tuple `(x[, y[, sample_weight]])`, in which dicts and lists are as in `structure`."""
         return tuple(mapped(values.__getitem__, part) for part in self.structure)

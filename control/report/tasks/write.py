@@ -62,7 +62,7 @@ class Write(Task):
             return ""
         if missing := [host["name"] for host in run.cluster["hosts"] if host["name"] not in self.task_vars["groups"]["all"]]:
             return (
-                f"{run.name}: its test images were not evaluated: its hosts {', '.join(missing)} are not in this inventory; "
+                f"{run.name}: its test {run.noun}s were not evaluated: its hosts {', '.join(missing)} are not in this inventory; "
                 "give the run's own inventory with -i"
             )
         log = project.PRIVATE / "report" / f"evaluate-{run.name}.log"
@@ -73,12 +73,14 @@ class Write(Task):
         line = Line(Display(), command_line.terminal())
         try:
             with heeding_signals() as asked:
-                code = child.run(asked, lambda: line.update(f"evaluating epoch {numbers} of {run.name} on the test images"))
+                code = child.run(asked, lambda: line.update(f"evaluating epoch {numbers} of {run.name} on the test {run.noun}s"))
         except Interrupted:
-            raise LockstepError(f"run={run.name}: interrupted while evaluating its test images; run report.yml again to continue") from None
+            raise LockstepError(
+                f"run={run.name}: interrupted while evaluating its test {run.noun}s; run report.yml again to continue"
+            ) from None
         line.end()
         last = "\n".join(f"  {line}" for line in last_lines(log, LAST_LINES))
-        why = f"{run.name}: its test images could not be evaluated, so the report lists what is missing; -e evaluate=false skips this"
+        why = f"{run.name}: its test {run.noun}s could not be evaluated, so the report lists what is missing; -e evaluate=false skips this"
         return f"{why}. The last lines of {project.relative(log)}:\n{last}" if code else ""
 
 
@@ -120,7 +122,7 @@ def _told(request: report.Request, changed: list[str], check: bool) -> str:
     what = f"{'would write' if check else 'written'} {', '.join(changed)}" if changed else "nothing has changed since it was written"
     head = f"Report of {', '.join(request.names)}{beside}: {what}"
     pairs = [("to read", f"{where}/README.md"), ("page", f"{where}/index.html"), ("to hand in", f"{where}/{archive.name}{size}")]
-    lacking = [(f"test images of {run.name}", accuracy.evaluation(run)) for run in request.runs if run.testable()]
+    lacking = [(f"test {run.noun}s of {run.name}", accuracy.evaluation(run)) for run in request.runs if run.testable()]
     more = [("curves", "ansible-playbook tensorboard.yml")] if request.runs else [("train", "ansible-playbook train.yml")]
     commands = [*lacking, *_others(request), *more]
     return f"{head}\n{text.fields(pairs)}\n\n{text.next_commands(commands)}"

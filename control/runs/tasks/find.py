@@ -8,7 +8,6 @@ from control.operator_variables import boolean
 from control.runs import launches, run_results, script, status
 from control.runs.plan import latest_run
 from control.task import Task
-from trainer.data.images import decode
 from trainer.errors import LockstepError
 from trainer.files import read_json
 
@@ -27,10 +26,8 @@ class Find(Task):
         cluster = UNSTARTED if new else _cluster(folder, self.task_vars["groups"]["all"])
         if "follow" in options:
             options["follow"] = boolean("follow", options["follow"])
-        if "image" in options:
-            options["image"] = _image(str(options["image"]))
-        if self.arguments["command"] == "evaluate":
-            script.refuse(folder, "evaluate.yml")
+        if self.arguments["command"] in ("evaluate", "predict"):
+            script.refuse(folder, f"{self.arguments['command']}.yml")
         section = {key: cluster[key] for key in ("script",) if key in cluster}
         slurm = {"slurm": cluster["slurm"]} if "slurm" in cluster else {}
         if "job" in cluster.get("slurm", {}):
@@ -66,18 +63,6 @@ def _refuse_jobs(run: Path, command: str, job: dict[str, Any]) -> None:
 
 def _names() -> list[str]:
     return sorted(path.parent.name for path in project.RUNS.glob("*/config.yml"))
-
-
-def _image(asked: str) -> str:
-    """Absolute path of the image, relative to the folder in which the command was typed."""
-    path = Path(asked).expanduser().resolve()
-    if not path.is_file():
-        raise LockstepError(f"image={asked}: no such file; give the path of a JPEG, PNG, BMP or GIF")
-    try:
-        decode(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise LockstepError(f"image={asked}: can't be read: {error}") from None
-    return str(path)
 
 
 def _cluster(folder: Path, inventory_names: list[str]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from benchmarks.node import spent
 from benchmarks.tasks import check_host, plan_loader
 from control.datasets import idx, publish
 from control.datasets.folder import Folder
-from plugins.action import time_on_host
+from plugins.shared import host_job
 from trainer import config as configs
 from trainer import worker
 from trainer.data import cache
@@ -425,11 +425,13 @@ def test_the_start_script_is_given_all_that_its_template_reads():
 
 
 def test_why_there_are_no_numbers():
-    assert time_on_host.failure("a", {"exit_code": 1}, ["noise", "error: devices=9: too many"]) == "a: devices=9: too many"
-    assert time_on_host.failure("a", {"exit_code": 137}, ["x", "y"]) == (
+    assert host_job.failure("the benchmark", "a", {"exit_code": 1}, ["noise", "error: devices=9: too many"]) == "a: devices=9: too many"
+    assert host_job.failure("the benchmark", "a", {"exit_code": 137}, ["x", "y"]) == (
         "a: the benchmark failed, exit code 137; the last lines of its log:\n  x\n  y"
     )
-    assert time_on_host.failure("a", None, ["x"]).startswith("a: the benchmark failed, its session ended without an exit code (killed, ")
+    assert host_job.failure("the benchmark", "a", None, ["x"]).startswith(
+        "a: the benchmark failed, its session ended without an exit code (killed, "
+    )
 
 
 # --- pictures

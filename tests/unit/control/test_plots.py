@@ -12,6 +12,7 @@ from PIL import Image
 from control import plots
 from control.sweep.scaling import Work
 from control.sweep.timings import FAILED, STRONG, SUCCEEDED, WEAK, Timing
+from tests.unit.samples import ERRORS
 from trainer import telemetry
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -120,6 +121,7 @@ EVERY = [
     lambda path: plots.split(SPLIT, path),
     lambda path: plots.history(epochs(0.1, 0.5, 0.4), path),
     lambda path: plots.compare({"one": epochs(0.1, 0.5), "two": epochs(0.3)}, path),
+    lambda path: plots.errors(ERRORS, path, "Errors"),
 ]
 
 
@@ -144,6 +146,7 @@ SPARSE = [
     lambda path: plots.split({"node1": {"input": 0.0}}, path),
     lambda path: plots.history([*epochs(0.1), DIVERGED], path),
     lambda path: plots.history(epochs(0.1), path),
+    lambda path: plots.errors(ERRORS | {"counts": [9], "below": 0}, path, "Errors"),
 ]
 
 
@@ -415,3 +418,11 @@ def test_runs_are_compared(draw):
     }
     (legend,) = drawn.figure.legends
     assert [found.get_text() for found in legend.get_texts()] == list(drawn.lines())
+
+
+def test_errors_have_the_limits_of_half_and_of_nearly_all(draw):
+    drawn = draw(plots.errors, ERRORS, title="a-run, epoch 3")
+    assert [bar.get_height() for bar in drawn.axes.patches] == [1, 5, 2]
+    assert [text.get_text() for text in drawn.figure.legends[0].get_texts()] == ["half within ±0.4", "95% within ±1.5"]
+    assert drawn.says("9 values, 1 of them beyond the axis; the largest is 9")
+    assert drawn.axes.get_xlim() == (-2, 2)

@@ -606,7 +606,7 @@ def test_a_report_of_columns_names_the_examples(monkeypatch):
         "leaves": [{"name": "x", "dtype": "float32", "shape": [4]}, {"name": "y", "dtype": "float32", "shape": []}],
     }
     dataset = {"name": "trips", "classes": [], "spec": spec, "test": 10, "digest": "d" * 64}
-    run = types.SimpleNamespace(cluster={"dataset": dataset, "counts": {"train_images": 30, "validation_images": 5}})
+    run = types.SimpleNamespace(noun="example", cluster={"dataset": dataset, "counts": {"train_images": 30, "validation_images": 5}})
     assert trained._data(run).startswith(
         "The dataset `trips` has examples of `x float32 [4]` and `y float32`: 30 examples were used for training, 5 for validation"
     )

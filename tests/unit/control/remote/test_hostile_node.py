@@ -14,6 +14,7 @@ from control.remote.feed import HostUnreachable
 from control.remote.remote import Worker
 from control.runs import admission
 from tests.unit import hosts
+from tests.unit.samples import ERRORS
 from tests.unit.samples import HISTORY as COLUMNS
 from trainer import records
 from trainer.errors import LockstepError
@@ -366,15 +367,6 @@ def test_a_straggler_that_is_none(change):
     assert records.metrics([json.dumps(record | change)]) == ([], 1)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "7", "[]", '[{"class": 1, "probability": 1}]', '[{"class": "a"}]', "{}", "[" * 9999, '[{"class": "a", "probability": NaN}]'],
-)
-def test_a_prediction_that_is_none(text):
-    with pytest.raises(LockstepError, match="is no list of classes"):
-        records.prediction(text)
-
-
 STEP_TIME = {
     "batch": 64,
     "step_seconds": 0.1,
@@ -434,7 +426,7 @@ def test_an_evaluation_is_read_with_names_of_classes_fit_for_a_terminal():
     [
         {"classes": []},
         {"confusion": [[1, 1]]},
-        {"confusion": [[1, 1], [0, 0]]},
+        {"confusion": [[0, 0], [0, 0]]},
         {"confusion": [[1], [2]]},
         {"confusion": 7},
         {"loss": "x"},
@@ -446,6 +438,54 @@ def test_an_evaluation_is_read_with_names_of_classes_fit_for_a_terminal():
 def test_an_evaluation_that_is_none(change):
     with pytest.raises(LockstepError):
         records.evaluation(json.dumps(EVALUATION | change))
+
+
+NUMERIC = {name: value for name, value in EVALUATION.items() if name not in ("classes", "confusion")}
+
+
+def test_an_evaluation_of_numbers_is_read():
+    assert records.evaluation(json.dumps(NUMERIC | {"errors": ERRORS}))["errors"] == ERRORS
+    assert records.evaluation(json.dumps(EVALUATION | {"confusion": [[1, 1], [0, 0]]}))["confusion"] == [[1, 1], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"low": 2.0}, {"counts": []}, {"counts": [-1]}, {"counts": [1] * 9999}, {"largest": float("inf")}, {"mean": "x"}, {"values": 0.5}],
+)
+def test_a_histogram_that_is_none(change):
+    with pytest.raises(LockstepError):
+        records.evaluation(json.dumps(NUMERIC | {"errors": ERRORS | change}))
+
+
+def test_of_a_prediction_only_the_outputs_asked_for_are_fetched_and_none_that_is_too_large(node, warned):
+    worker, there, here = node
+    names = ("output-0000.npy", "output-0001.npy", "output-0002.npy", "config.yml", "model.keras", "data/rows.npy", "exit.json")
+    for name in names:
+        (there / "predict" / name).parent.mkdir(parents=True, exist_ok=True)
+        (there / "predict" / name).write_bytes(b"x" * 100_000)
+    worker.folder = f"{there}/predict"
+    assert worker.collect(here, "predict", outputs=[100_000, 50_000]) == ["output-0000.npy"]
+    assert "predict/output-0001.npy (0 MB, at most 0 are its kind's)" in warned[0]
+    assert "output-0002" not in warned[0]
+    assert written(here) == ["predict/output-0000.npy"]
+
+
+def test_what_another_command_predicts_is_no_part_of_the_run(node, warned):
+    worker, there, here = node
+    for name in ("output-0000.npy", "data/rows.npy", "worker.log"):
+        (there / "predict" / name).parent.mkdir(parents=True, exist_ok=True)
+        (there / "predict" / name).touch()
+    assert worker.collect(here) == ["history.csv"]
+    assert warned == []
+
+
+def test_outputs_that_are_links_are_not_followed(node, tmp_path, warned):
+    worker, there, here = node
+    (tmp_path / "secret").write_text("secret")
+    (there / "predict").mkdir()
+    (there / "predict/output-0000.npy").symlink_to(tmp_path / "secret")
+    worker.folder = f"{there}/predict"
+    assert worker.collect(here, "predict", outputs=[1000]) == []
 
 
 @pytest.mark.parametrize("host", ["node-1.example.org", "a+b", "x[1]", "näh"])

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from control import plots, project, text
-from control.report import accuracy, archive, blocks, comparison, facts, render, report, settings, sweeps, trained
+from control.report import accuracy, archive, blocks, comparison, facts, mistakes, render, report, settings, sweeps, trained
 from control.report.blocks import Table
 from control.report.tasks import write as write_report
 from control.runs import evaluations
@@ -32,7 +32,9 @@ from tests.unit.report_samples import (
     write_split,
     write_tests,
 )
+from tests.unit.samples import ERRORS
 from trainer import config as configs
+from trainer.data.spec import Leaf, Spec
 from trainer.errors import ConfigError, LockstepError
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -161,11 +163,11 @@ def test_course_of_a_run(run):
 
 
 def test_the_table_of_epochs(tmp_path, run):
-    table = accuracy.sections(run, 2, "a.png", None)[0].blocks[-1]
+    table = accuracy.sections(run, 2, "a.png")[0].blocks[-1]
     assert table.caption == "First, middle, best and last of 5 epochs; all are in history.csv"
     assert [row[:2] for row in table.rows] == [["1", "first"], ["3", "middle, best"], ["5", "last"]]
     assert table.rows[1] == ["3", "middle, best", "1.2000", "55.00%", "1.4000", "51.00%", "0.01", "2,168"]
-    short = accuracy.sections(made(tmp_path, rows=OVERFITTING[:2]), 2, "a.png", None)[0].blocks[-1]
+    short = accuracy.sections(made(tmp_path, rows=OVERFITTING[:2]), 2, "a.png")[0].blocks[-1]
     assert (short.caption, len(short.rows)) == ("All epochs, as in history.csv", 2)
 
 
@@ -183,7 +185,7 @@ def test_one_epoch_has_no_course(tmp_path):
     assert accuracy.course(found) == [
         "Only epoch 1 is finished: training accuracy 30.00%, validation accuracy 35.00%. One epoch shows no trend."
     ]
-    assert "overfit" not in text_of(accuracy.sections(found, 2, "a.png", None)[0])
+    assert "overfit" not in text_of(accuracy.sections(found, 2, "a.png")[0])
 
 
 def test_overfitting_by_the_rule(run):
@@ -240,9 +242,7 @@ def histories(count, seed=0):
 
 
 def everything_said(found):
-    course = " ".join(
-        block.text for section in accuracy.sections(found, 2, "a.png", None) for block in section.blocks if block.kind == "text"
-    )
+    course = " ".join(block.text for section in accuracy.sections(found, 2, "a.png") for block in section.blocks if block.kind == "text")
     rows = [{**row, "epoch": row["epoch"]} for row in found.history]
     return f"{course} {' '.join(accuracy.short(found))}", text.after_run(found.name, found.summary, rows)
 
@@ -603,7 +603,7 @@ def test_a_run_that_was_continued_did_not_begin_with_its_last_launch(tmp_path):
 
 def test_the_time_of_the_command_beside_that_of_training(tmp_path):
     launch = {"until": "result", "seconds_from_enter": 86.4}
-    assert trained._time({**made(tmp_path).summary, "launch": launch})[1] == "From Enter to the result, the command took 86 s."
+    assert trained._time({**made(tmp_path).summary, "launch": launch}, "image")[1] == "From Enter to the result, the command took 86 s."
 
 
 # --- split of a step
@@ -951,6 +951,57 @@ def test_looking_at_the_changes_writes_nothing(tmp_path, run):
 
 
 @pytest.mark.usefixtures("sketched")
+def write_evaluation(folder, epoch, **more):
+    """What evaluate.yml leaves of an epoch, beside its row of `write_tests`."""
+    record = {"epoch": epoch, "split": "test", "metrics": {}, "images": 4, "seconds": 0.8, "evaluated_at": "2026-11-21T05:29:37+00:00"}
+    (folder / "evaluate").mkdir(exist_ok=True)
+    (folder / "evaluate" / f"epoch-{epoch:04d}.json").write_text(json.dumps(record | more))
+
+
+def test_classes_of_the_best_epoch_have_a_table_without_those_that_were_not_tested(run):
+    classes = ["cat", "`dog`", "emu"]
+    write_evaluation(run.folder, 3, classes=classes, confusion=[[3, 1, 0], [0, 2, 2], [0, 0, 0]])
+    (table,) = mistakes.blocks(run, {})
+    assert table.caption == "Epoch 3 by class, on the test images"
+    assert table.rows == [["cat", "4", "75.00%", "'dog' (25.0%)"], ["'dog'", "4", "50.00%", "emu (50.0%)"]]
+
+
+def test_errors_of_numbers_have_a_histogram_and_a_table(run, tmp_path):
+    write_evaluation(run.folder, 3, errors=ERRORS)
+    path = evaluations.picture(run.folder, json.loads((run.folder / "evaluate/epoch-0003.json").read_text()))
+    assert path.name == "errors-epoch-0003.png"
+    assert mistakes.drawn(run) == {"errors": path}
+    text, picture, table = mistakes.blocks(run, {"errors": "errors-first.png"})
+    assert text.text == "An error is the prediction minus the target; there are 9."
+    assert picture.alt == "Histogram of epoch 3's errors on the test images."
+    assert table.rows[0] == ("mean (positive: predicted too high)", "0.1")
+    assert table.rows[-1] == ("the largest", "9")
+
+
+def test_an_evaluation_that_is_not_the_tables_latest_is_left_out(run):
+    write_evaluation(run.folder, 3, errors=ERRORS, evaluated_at="2020-01-01T00:00:00+00:00")
+    assert mistakes.blocks(run, {}) == []
+    write_evaluation(run.folder, 2, errors=ERRORS)
+    assert mistakes.blocks(run, {}) == []
+
+
+def test_a_run_on_columns_has_examples_and_no_images(tmp_path):
+    dataset = {"name": "table", "classes": ["cat", "dog"], "train": 5000, "test": 2000, "digest": "34" * 32}
+    spec = Spec([0, 1], (Leaf("x", "float32", (4,)), Leaf("y", "int64", ()))).to_json()
+    found = made(tmp_path, tests=TESTS, cluster={"dataset": {**dataset, "spec": spec}})
+    shown = [section.title + text_of(section) for section in [*trained.sections(found, 2), *accuracy.sections(found, 2, "a.png")]]
+    assert "On 2,000 test examples, which training never saw" in "".join(shown)
+    assert "image" not in "".join(shown)
+
+
+def test_a_matrix_with_many_classes_or_an_untested_one_is_drawn(tmp_path):
+    for count in (3, 60):
+        confusion = [[0] * count for _ in range(count)]
+        confusion[0][0] = 5
+        evaluation = {"epoch": count, "classes": [f"$class {number}" for number in range(count)], "confusion": confusion}
+        assert evaluations.picture(tmp_path / "a-run", evaluation).stat().st_size > 5000
+
+
 def test_confusion_matrix_of_the_best_epoch_is_shown(tmp_path, run):
     (run.folder / "evaluations").mkdir()
     (run.folder / "evaluations/confusion-epoch-0003.png").write_bytes(b"\x89PNG confusion")

@@ -1,0 +1,86 @@
+"""A prediction, prepared on the control node before any host is touched: what the model gives, and the examples. Needs TensorFlow."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from control.datasets import new_examples
+from control.datasets.new_examples import Parts
+from trainer import config as configs
+from trainer import predict
+from trainer.data.spec import DTYPES, STRING, Spec, of_images
+from trainer.errors import ConfigError
+from trainer.judging import Classes
+from trainer.models import own
+from trainer.rundir import recorded
+
+MOST_COLUMNS = 10_000
+"""Of all outputs together."""
+NOTED = 64 * predict.BLOCK
+"""Rows between two lines of progress."""
+
+
+def prepare(run: str, given: str, called: str, hosts: int, into: str) -> dict[str, Any]:
+    """Read the examples, divide them over hosts, build the model.
+
+    Args:
+        run: run directory on the control node.
+        given: path of the examples, a dataset's name, or `FILE.py:FUNCTION`.
+        called: it, as the user typed it.
+        hosts: how many predict.
+        into: an empty folder, which gets a folder for each host, by number.
+
+    Returns:
+        `rows` per host; `outputs`, each with name, dtype and shape; `threshold` and `count` of classes if the outputs are one;
+        `images`: whether examples have names; `warnings`.
+
+    Raises:
+        LockstepError: the model can't be built, or its outputs can't be written; there is an example that it does not take.
+    """
+    folder = Path(run)
+    config, dataset = configs.build(configs.load(folder / "config.yml")), recorded(folder)["dataset"]
+    images = None if "spec" in dataset else config.data.image_size
+    spec = of_images(config.data.image_size) if images else Spec.from_json(dataset["spec"])
+    parts = Parts(Path(into), spec.inputs, hosts)
+    noted = [0]
+
+    def progress(count: int) -> None:
+        if count // NOTED > noted[0]:
+            noted[0] = count // NOTED
+            print(f"{count:,} examples", flush=True)
+
+    try:
+        warnings = new_examples.write(given, called, spec, images, parts, progress)
+    finally:
+        rows = parts.close()
+    # TensorFlow takes longer than most mistakes in the input.
+    with own.explaining("prediction", config.model) if config.model["name"] == own.NAME else contextlib.nullcontext():
+        predictor = predict.build(config, len(dataset["classes"]), spec)
+    _check_outputs(predictor)
+    new_examples.write_jobs(parts, rows, spec, len(dataset["classes"]))
+    goal = predictor.goal
+    return {
+        "rows": rows,
+        "outputs": [{"name": leaf.name, "dtype": leaf.dtype, "shape": leaf.shape} for leaf in predictor.outputs],
+        "goal": {"count": goal.count, "threshold": goal.threshold} if isinstance(goal, Classes) else None,
+        "images": images is not None,
+        "warnings": warnings,
+    }
+
+
+def _check_outputs(predictor: predict.Predictor) -> None:
+    """Refuse outputs that a table can't hold."""
+    columns = 0
+    for leaf in predictor.outputs:
+        if leaf.dtype not in DTYPES or leaf.dtype == STRING:
+            raise ConfigError(f"the model's output {leaf.name} is {leaf.dtype}; predict.yml writes numbers only")
+        if leaf.varies:
+            raise ConfigError(
+                f"the model's output {leaf} has a shape that varies between examples; a table needs the same columns in each row"
+            )
+        columns += predict.values_of(leaf)
+    if columns > MOST_COLUMNS:
+        raise ConfigError(
+            f"the model gives {columns:,} numbers per example, each a column; at most {MOST_COLUMNS:,}. Fix: predict in a script "
+            "(docs/script.md) with the snapshot from runs/<run>/checkpoints"
+        )

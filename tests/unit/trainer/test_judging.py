@@ -1,0 +1,118 @@
+"""What a loss says a model predicts, and what it gets wrong: classes and numbers."""
+
+import numpy as np
+import pytest
+
+from trainer import judging
+from trainer.judging import Classes, Numbers
+
+
+class Loss:
+    """Stands in for one of Keras', whose classes are known by name."""
+
+
+class BinaryCrossentropy(Loss):
+    pass
+
+
+class OfMyOwn(BinaryCrossentropy):
+    pass
+
+
+def mean_squared_error(y, p):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kinds", "logits", "output", "target", "expected"),
+    [
+        ({"SparseCategoricalCrossentropy"}, False, (3,), (), Classes(3)),
+        ({"SparseCategoricalCrossentropy"}, True, (3,), (1,), Classes(3)),
+        ({"SparseCategoricalCrossentropy"}, True, (7, 3), (7,), None),
+        ({"SparseCategoricalCrossentropy"}, True, (5000,), (), None),
+        ({"CategoricalCrossentropy"}, False, (3,), (3,), Classes(3)),
+        ({"CategoricalCrossentropy"}, False, (3,), (), None),
+        ({"BinaryCrossentropy"}, False, (1,), (), Classes(2, 0.5)),
+        ({"BinaryCrossentropy"}, True, (1,), (1,), Classes(2, 0.0)),
+        ({"BinaryCrossentropy"}, True, (4,), (4,), None),
+        ({"MeanSquaredError"}, False, (1,), (), Numbers(1)),
+        ({"Huber", "Loss"}, False, (4, 1), (4,), Numbers(4)),
+        ({"MeanSquaredError"}, False, (4,), (), None),
+        ({"MeanSquaredError"}, False, (None,), (None,), None),
+        ({"MyLoss"}, False, (1,), (), None),
+    ],
+)
+def test_the_loss_and_the_shapes_say_what_is_predicted(kinds, logits, output, target, expected):
+    assert judging._goal(kinds, logits, output, target) == expected
+
+
+def test_losses_are_known_by_class_and_functions_by_name():
+    assert judging._kinds(OfMyOwn()) >= {"OfMyOwn", "BinaryCrossentropy", "Loss"}
+    assert judging._kinds(mean_squared_error) == {"MeanSquaredError"}
+
+
+def test_classes_are_counted_by_target_and_prediction():
+    judge = judging.judge(Classes(3), 5, ["a", "b", "c"])
+    judge.see(np.array([0, 1, 2]), np.array([[9, 0, 0], [0, 0, 9], [0, 0, 9.0]]))
+    judge.see(np.array([[1], [-1]]), np.array([[9, 0, 0], [9, 0, 0.0]]))
+    assert judge.result() == {"classes": ["a", "b", "c"], "confusion": [[1, 0, 0], [1, 0, 1], [0, 0, 1]]}
+
+
+def test_one_hot_targets_and_classes_without_names():
+    judge = judging.judge(Classes(2), 2, [])
+    judge.see(np.eye(2), np.array([[0.9, 0.1], [0.8, 0.2]]))
+    assert judge.result() == {"classes": ["0", "1"], "confusion": [[1, 0], [1, 0]]}
+
+
+@pytest.mark.parametrize(("threshold", "outputs"), [(0.0, [-1, 2, 0.3]), (0.5, [[0.4], [0.9], [0.6]])])
+def test_one_number_for_two_classes(threshold, outputs):
+    judge = judging.judge(Classes(2, threshold), 3, ["no", "yes"])
+    judge.see(np.array([[0.0], [1.0], [0.1]]), np.array(outputs))
+    assert judge.result()["confusion"] == [[1, 1], [0, 1]]
+
+
+def test_errors_are_predictions_minus_targets():
+    judge = judging.judge(Numbers(1), 1000, [])
+    for start in range(0, 1000, 100):
+        targets = np.arange(start, start + 100.0)
+        judge.see(targets, (targets + np.where(targets % 2 == 0, 1, -3))[:, None])
+    errors = judge.result()["errors"]
+    assert (errors["mean"], errors["mean_absolute"], errors["largest"], errors["values"]) == (-1, 2, 3, 1000)
+    assert (errors["low"], errors["high"], errors["below"], errors["above"]) == (-3, 1, 0, 0)
+    assert (errors["counts"][0], errors["counts"][-1], sum(errors["counts"])) == (500, 500, 1000)
+
+
+def test_the_tails_are_counted_and_what_is_not_finite_is_left_out():
+    judge = judging.judge(Numbers(1), 1002, [])
+    values = np.concatenate([np.linspace(-1, 1, 998), [500.0, -500.0, np.nan, np.inf]])
+    judge.see(np.zeros(1002), values)
+    errors = judge.result()["errors"]
+    assert errors["low"] > -1.1 < 1.1 > errors["high"]
+    assert (errors["largest"], errors["not_finite"], errors["values"]) == (500, 2, 1000)
+    assert errors["below"] + errors["above"] + sum(errors["counts"]) == 1000
+
+
+@pytest.mark.parametrize("value", [0.0, 5.0, -1e9])
+def test_equal_errors_have_a_range(value):
+    judge = judging.judge(Numbers(1), 3, [])
+    judge.see(np.zeros(3), np.full(3, value))
+    errors = judge.result()["errors"]
+    assert errors["low"] < value < errors["high"]
+    assert sum(errors["counts"]) == 3
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e300])
+def test_errors_that_no_table_shows_are_none(value):
+    judge = judging.judge(Numbers(1), 1, [])
+    judge.see(np.zeros(1), np.full(1, value))
+    assert judge.result() == {}
+
+
+def test_of_very_many_errors_every_kth_rows_are_kept(monkeypatch):
+    monkeypatch.setattr(judging, "MOST_ERRORS", 100)
+    judge = judging.judge(Numbers(2), 200, [])
+    for start in range(0, 200, 30):
+        rows = np.arange(start, min(200, start + 30.0))
+        judge.see(np.zeros((len(rows), 2)), np.stack([rows, rows], axis=1))
+    assert judge.result()["errors"]["values"] == 2 * 50
+    assert judge.result()["errors"]["largest"] == 196

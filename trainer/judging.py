@@ -1,0 +1,170 @@
+"""What a model with one output gets wrong: for classes a confusion matrix, for numbers a histogram of errors. Its loss says which."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from trainer.data.spec import Spec
+from trainer.records import LARGEST
+
+SPARSE, ONE_HOT = ("SparseCategoricalCrossentropy",), ("CategoricalCrossentropy", "CategoricalFocalCrossentropy")
+BINARY = ("BinaryCrossentropy", "BinaryFocalCrossentropy")
+OF_NUMBERS = (
+    *("MeanSquaredError", "MeanAbsoluteError", "MeanAbsolutePercentageError", "MeanSquaredLogarithmicError"),
+    *("Huber", "LogCosh", "Poisson"),
+)
+MOST_CLASSES = 1000
+"""Of a compiled model; its confusion matrix has the square."""
+MOST_ERRORS = 2**22
+"""Kept in memory; of more, every k-th row's."""
+BINS = 40
+TAIL = 0.5
+"""Percent of the errors on either side that the histogram only counts."""
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The output is one of `count` classes."""
+
+    count: int
+    threshold: float | None = None
+    """Above it, a single number means the second of two classes; None: there is a number per class, and the largest decides."""
+
+    def of_outputs(self, outputs: np.ndarray) -> np.ndarray:
+        """Classes `[n]` of outputs `[n, count]`, or with a threshold `[n]` or `[n, 1]`."""
+        if self.threshold is None:
+            return outputs.argmax(axis=-1)
+        return (outputs.reshape(len(outputs)) > self.threshold).astype(np.int64)
+
+    def of_targets(self, targets: np.ndarray) -> np.ndarray:
+        """Classes `[n]` of targets: numbers of classes `[n]` or `[n, 1]`, or one-hot `[n, count]`."""
+        if targets.shape[1:] == (self.count,):
+            return targets.argmax(axis=-1)
+        if self.threshold is not None:
+            return (targets.reshape(len(targets)) > 0.5).astype(np.int64)
+        return targets.reshape(len(targets)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The output is `size` numbers per example."""
+
+    size: int
+
+
+Goal = Classes | Numbers
+
+
+def goal(model: Any, spec: Spec, shapes: Sequence[tuple[int | None, ...]]) -> Goal | None:
+    """What a compiled model is trained to predict; None unless one output, one target and one loss of Keras' say it.
+
+    Args:
+        model: compiled.
+        spec: of the examples that it is trained on.
+        shapes: of its outputs, without the batch dimension.
+    """
+    import keras
+
+    from trainer import global_loss
+
+    targets, losses = spec.parts.get("y", ()), keras.tree.flatten(model.loss)
+    if len(shapes) != 1 or len(targets) != 1 or len(losses) != 1 or losses[0] is None or global_loss.overridden(model):
+        return None
+    loss = keras.losses.get(losses[0])
+    return _goal(_kinds(loss), bool(getattr(loss, "from_logits", False)), shapes[0], targets[0].shape)
+
+
+def _goal(kinds: set[str], logits: bool, output: tuple[int | None, ...], target: tuple[int | None, ...]) -> Goal | None:
+    if None in output or None in target:
+        return None
+    one, single = (output[0] if len(output) == 1 else 0) or 0, ((), (1,))
+    if kinds & {*BINARY}:
+        return Classes(2, 0.0 if logits else 0.5) if output in single and target in single else None
+    if (kinds & {*SPARSE} and target in single) or (kinds & {*ONE_HOT} and target == output):
+        return Classes(one) if 2 <= one <= MOST_CLASSES else None
+    sides, others = ([side for side in shape if side != 1] for shape in (output, target))
+    return Numbers(int(np.prod(np.array(sides, np.int64)))) if kinds & {*OF_NUMBERS} and sides == others else None
+
+
+def _kinds(loss: Any) -> set[str]:
+    """The names of a loss's classes; of a function, the name that a class would have."""
+    name = getattr(loss, "__name__", None)
+    if name is not None:
+        return {"".join(word.capitalize() for word in name.split("_"))}
+    return {kind.__name__ for kind in type(loss).__mro__}
+
+
+class Judge(Protocol):
+    """Sees targets and outputs, batch by batch."""
+
+    def see(self, targets: np.ndarray, outputs: np.ndarray) -> None:
+        """Take a batch into account."""
+
+    def result(self) -> dict[str, Any]:
+        """Entries for an evaluation."""
+
+
+def judge(goal: Goal, examples: int, classes: Sequence[str]) -> Judge:
+    """The judge of so many examples, whose classes may have names."""
+    return Confusion(goal, classes) if isinstance(goal, Classes) else Errors(goal, examples)
+
+
+class Confusion:
+    """Counts examples by their class and the predicted one."""
+
+    def __init__(self, goal: Classes, classes: Sequence[str]):
+        """The classes are numbered if these are no names of theirs."""
+        self._goal = goal
+        self._names = list(classes) if len(classes) == goal.count else [str(number) for number in range(goal.count)]
+        self.matrix = np.zeros((goal.count, goal.count), np.int64)
+
+    def see(self, targets: np.ndarray, outputs: np.ndarray) -> None:
+        """Take a batch into account; targets that are no class are left out."""
+        classes, predicted = self._goal.of_targets(targets), self._goal.of_outputs(outputs)
+        known = (classes >= 0) & (classes < self._goal.count)
+        np.add.at(self.matrix, (classes[known], predicted[known]), 1)
+
+    def result(self) -> dict[str, Any]:
+        """`classes` and `confusion`; empty if there was no example."""
+        return {"classes": self._names, "confusion": self.matrix.tolist()} if self.matrix.any() else {}
+
+
+class Errors:
+    """Keeps prediction minus target."""
+
+    def __init__(self, goal: Numbers, examples: int):
+        self._every = max(1, -(-examples * goal.size // MOST_ERRORS))
+        self._seen = 0
+        self._kept: list[np.ndarray] = []
+
+    def see(self, targets: np.ndarray, outputs: np.ndarray) -> None:
+        """Take a batch into account."""
+        count = len(outputs)
+        rows = slice(-self._seen % self._every, None, self._every)
+        self._kept.append((outputs.reshape(count, -1)[rows].astype(np.float64) - targets.reshape(count, -1)[rows]).ravel())
+        self._seen += count
+
+    def result(self) -> dict[str, Any]:
+        """`errors`: a histogram and its figures; empty if no error is finite, or one is too large for a table."""
+        every = np.concatenate(self._kept)
+        errors = every[np.isfinite(every)]
+        if not len(errors) or np.abs(errors).max() > LARGEST:
+            return {}
+        low, high = np.percentile(errors, [TAIL, 100 - TAIL])
+        if high - low <= 1e-9 * np.abs(errors).max():
+            low, high = low - max(1e-6, abs(low) / 10), high + max(1e-6, abs(high) / 10)
+        counts, size = np.histogram(errors, BINS, (low, high))[0], np.abs(errors)
+        figures = {
+            "low": low,
+            "high": high,
+            "mean": errors.mean(),
+            "mean_absolute": size.mean(),
+            "median_absolute": np.median(size),
+            "absolute_95": np.percentile(size, 95),
+            "largest": size.max(),
+        }
+        beyond = {"below": int((errors < low).sum()), "above": int((errors > high).sum())}
+        named = {name: float(f"{value:.6g}") for name, value in figures.items()}
+        return {"errors": {**named, "counts": counts.tolist(), **beyond, "values": len(errors), "not_finite": len(every) - len(errors)}}

@@ -1,0 +1,137 @@
+"""Predict examples with a snapshot on one host: its part of the rows, in order. Their targets need not be known."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer import config as configs
+from trainer import judging
+from trainer.data.columns import Columns
+from trainer.data.spec import Leaf, Spec, stored_dtype
+from trainer.errors import ConfigError, LockstepError
+from trainer.files import read_json
+from trainer.telemetry import Metrics
+
+BLOCK = 256
+"""Rows of a batch. Hosts take whole batches in turn, so a row is in the same batch, and padded like it, on any number of hosts."""
+SPLIT = "test"
+"""Under this name a host's part is stored."""
+PROBABILITY = "probability"
+"""The output of a classifier of images: softmax of its logits."""
+CONFIG, MODEL, DATA, JOB = "config.yml", "model.keras", "data", "job.json"
+"""In the folder of a prediction: the run's configuration, the snapshot, a folder with columns, and `spec`, `classes` and `rows` in it."""
+NOTED = 20
+"""Batches between two notes of progress."""
+
+
+def output_name(number: int) -> str:
+    """File of an output, in the order of `Predictor.outputs`: an array `[rows, ...]` in NumPy's format."""
+    return f"output-{number:04d}.npy"
+
+
+def values_of(leaf: Leaf) -> int:
+    """Numbers of an output per example."""
+    return math.prod(side or 0 for side in leaf.shape)
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A model and its predictions."""
+
+    model: Any
+    call: Any
+    """Traced: `(x,)` -> a list of arrays `[n, ...]`."""
+    outputs: tuple[Leaf, ...]
+    """Name, type and shape of each; the types need not be those of a dataset."""
+    goal: judging.Goal | None
+
+
+def build(config: configs.Config, classes: int, spec: Spec) -> Predictor:
+    """The predictor of a run; `spec` is that of the examples that it was trained on."""
+    import tensorflow as tf
+
+    from trainer import assembly, step
+
+    model, compiled = assembly.build_model(config, classes, spec)
+    names: list[str] = []
+
+    @tf.function(input_signature=[step.rows(spec.inputs)], autograph=False)
+    def call(data: Any) -> list[Any]:
+        if not compiled:
+            names[:] = [PROBABILITY]
+            # A mixed-precision model returns logits in 16 bits.
+            return [tf.nn.softmax(tf.cast(model(data[0], training=False), tf.float32))]
+        outputs = dict(_named(model, model.predict_step(data)))
+        names[:] = outputs
+        return [_stored(output) for output in outputs.values()]
+
+    traced = call.get_concrete_function().structured_outputs
+    outputs = tuple(Leaf(name, output.dtype.name, _shape(name, output)) for name, output in zip(names, traced, strict=True))
+    return Predictor(model, call, outputs, judging.goal(model, spec, [leaf.shape for leaf in outputs]) if compiled else None)
+
+
+def _shape(name: str, output: Any) -> tuple[int | None, ...]:
+    if output.shape.rank is None or not output.shape.rank:
+        raise ConfigError(f"the model's output {name} has the shape {output.shape}; its first dimension must be that of the examples")
+    return tuple(output.shape[1:])
+
+
+def _named(model: Any, outputs: Any) -> Iterator[tuple[str, Any]]:
+    """Each output with its name: a key, the model's own name of it, or its number."""
+    import keras
+
+    names = getattr(model, "output_names", None) or ([model.layers[-1].name] if isinstance(model, keras.Sequential) else ["output"])
+    if isinstance(outputs, list | tuple) and len({*names}) == len(outputs):
+        outputs = dict(zip(names, outputs, strict=True))
+    if isinstance(outputs, dict | list | tuple):
+        yield from _flattened("", outputs)
+    else:
+        yield names[0], outputs
+
+
+def _flattened(place: str, nest: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(nest, dict):
+        for key, part in nest.items():
+            yield from _flattened(f"{place}.{key}" if place else str(key), part)
+    elif isinstance(nest, list | tuple):
+        for number, part in enumerate(nest):
+            yield from _flattened(f"{place or 'output'}_{number}", part)
+    else:
+        yield place, nest
+
+
+def _stored(output: Any) -> Any:
+    """An output in a type that NumPy's format has."""
+    import keras
+
+    tensor = keras.ops.convert_to_tensor(output)
+    return keras.ops.cast(tensor, "float32") if tensor.dtype.name in ("float16", "bfloat16") else tensor
+
+
+def predict(folder: Path, metrics: Metrics) -> None:
+    """Predict the examples of a folder (see `CONFIG`), and write `output_name` for each output."""
+    job = read_json(folder / DATA / JOB)
+    spec, rows = Spec.from_json(job["spec"]), int(job["rows"])
+    examples = Columns(folder / DATA, spec.inputs, SPLIT, rows)
+    examples.check()
+    metrics.phase("building the model")
+    predictor = build(configs.build(configs.load(folder / CONFIG)), job["classes"], spec)
+    predictor.model.load_weights(folder / MODEL)
+    files = [
+        np.lib.format.open_memmap(folder / output_name(number), "w+", stored_dtype(leaf), (rows, *(side or 0 for side in leaf.shape)))
+        for number, leaf in enumerate(predictor.outputs)
+    ]
+    for number, start in enumerate(range(0, rows, BLOCK)):
+        indices = np.arange(start, min(start + BLOCK, rows))
+        for leaf, file, values in zip(predictor.outputs, files, predictor.call(examples.gather(indices)), strict=True):
+            if tuple(values.shape) != (len(indices), *leaf.shape):
+                raise LockstepError(f"{leaf.name}: {len(indices)} examples gave an output of shape {values.shape}")
+            file[indices[0] : indices[-1] + 1] = values.numpy()
+        if number % NOTED == 0:
+            metrics.phase("predicting", f"{indices[-1] + 1:,} of {rows:,} examples")
+    for file in files:
+        file.flush()
