@@ -3,15 +3,18 @@
 Used by sweep.yml and by the benchmarks that compare accuracies and peers.
 """
 
+import concurrent.futures
 import contextlib
 import csv
 import fcntl
 import re
 import statistics
+import threading
 import time
 import typing
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -39,7 +42,10 @@ class Row(Protocol):
 
 
 R = TypeVar("R", bound=Row)
+S = TypeVar("S")
 T = TypeVar("T")
+U = TypeVar("U")
+LOOK_S = 0.2
 
 
 class Store(Generic[R]):
@@ -140,6 +146,59 @@ def measure(trials: Sequence[T], line: Line, pace: Pace, label: Callable[[T], st
         result = one(trial, show)
         pace.add(trial, time.monotonic() - begun)
         line.print(f"  {number}/{len(trials)}  {result}")
+
+
+@dataclass(frozen=True)
+class UnderWay(Generic[T, S]):
+    """A trial that runs."""
+
+    trial: T
+    slot: S
+    begun: float
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds so far."""
+        return time.monotonic() - self.begun
+
+
+def side_by_side(
+    trials: Iterable[T],
+    slots: Sequence[S],
+    one: Callable[[T, S, Callable[[], bool]], U],
+    done: Callable[[UnderWay[T, S], U], bool],
+    meanwhile: Callable[[Sequence[UnderWay[T, S]]], None],
+) -> None:
+    """Run trials in order, as many at once as there are slots.
+
+    Args:
+        trials: what to run.
+        slots: what a trial has for itself while it runs, such as hosts.
+        one: runs a trial in a slot, in a thread of its own; gives up when its last argument returns true.
+        done: takes a result, in the calling thread; returns whether to run that trial again.
+        meanwhile: called a few times a second, in the calling thread, with the trials that run.
+
+    Raises:
+        Exception: what a trial raised first; the others are told to give up, and have ended.
+    """
+    waiting, free, given_up = deque(trials), deque(slots), threading.Event()
+    running: dict[concurrent.futures.Future[U], UnderWay[T, S]] = {}
+    with concurrent.futures.ThreadPoolExecutor(len(slots)) as pool:
+        try:
+            while waiting or running:
+                while waiting and free:
+                    job = UnderWay(waiting.popleft(), free.popleft(), time.monotonic())
+                    running[pool.submit(one, job.trial, job.slot, given_up.is_set)] = job
+                ended, _ = concurrent.futures.wait(running, LOOK_S, concurrent.futures.FIRST_COMPLETED)
+                for future in ended:
+                    job = running.pop(future)
+                    free.appendleft(job.slot)
+                    if done(job, future.result()):
+                        waiting.appendleft(job.trial)
+                if running:
+                    meanwhile(list(running.values()))
+        finally:
+            given_up.set()
 
 
 def check_name(variable: str, name: str, most: int = LONGEST_NAME) -> None:

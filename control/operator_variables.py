@@ -15,8 +15,8 @@ COMMANDS = {
     for command, names in {
         "train": "run config model weights callbacks dataset workers epochs set quick detach allow_bad_images preflight evaluate "
         "show_config remeasure script args outputs",
-        "sweep": "sweep config model callbacks dataset workers repeats epochs scaling checkpoint_every set seed measure watts_per_node "
-        "meter allow_bad_images preflight remeasure",
+        "sweep": "sweep vary trials config model weights callbacks dataset workers repeats epochs scaling checkpoint_every set seed "
+        "measure watts_per_node meter allow_bad_images preflight remeasure",
         "trial": "run sweep config workers epochs set remeasure",
         "doctor": "config model dataset workers set selftest allow_bad_images remeasure",
         "evaluate": "run epoch image",

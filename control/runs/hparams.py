@@ -45,6 +45,7 @@ from trainer.files import read_json, replacing
 FIRST = ("model.name", "optimizer.learning_rate", "reduction.name", "train.global_batch", "workers")
 """TensorBoard shows the first five columns until the user selects others, and sorts: columns that differ first, then by name."""
 VALIDATION, TEST, SPEED = "result/validation_accuracy", "result/test_accuracy", "result/images_per_s"
+BEST = "result/best"
 # Names from history.csv, short enough for an axis. The first five are shown, too. A run without a value disappears from the
 # parallel coordinates, so values that are often missing come last.
 METRICS = (
@@ -54,6 +55,7 @@ METRICS = (
     ("accuracy", "train", "accuracy"),
     ("loss", "validation", "val_loss"),
     ("loss", "train", "loss"),
+    (BEST, "", "best of train.monitor"),
     (TEST, "", "test accuracy"),
 )
 ENDS = {"SUCCEEDED": STATUS_SUCCESS, "FAILED": STATUS_FAILURE}
@@ -139,10 +141,11 @@ def hyperparameters(config: dict[str, Any], workers: int) -> dict[str, bool | fl
 
 
 def results(summary: dict[str, Any], tested: dict[int, float]) -> dict[str, tuple[float, int]]:
-    """Known results of a run: tag -> (accuracy from 0 to 1 or images/s, epoch)."""
+    """Known results of a run: tag -> (accuracy from 0 to 1, metric or images/s, epoch)."""
     best = summary.get("best") or {}
     values = {
         VALIDATION: (best.get("val_accuracy"), best.get("epoch")),
+        BEST: (next((value for name, value in best.items() if name != "epoch"), None), best.get("epoch")),
         SPEED: (summary.get("images_per_s"), summary.get("epochs_done")),
         TEST: (tested.get(best.get("epoch", 0)), best.get("epoch")),
     }

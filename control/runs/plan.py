@@ -31,6 +31,8 @@ from trainer.rundir import recorded
 from trainer.terminal import printable
 
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+NUMBER = re.compile(r"-?[\d.]+")
+"""`workers` as a number, right or wrong; anything else names hosts."""
 DEFAULT = "lecture_cnn"
 """Configuration if the command names none."""
 MAY_CHANGE = (
@@ -400,24 +402,55 @@ def with_global_batch(config: Config, workers: int) -> Config:
 
 
 def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]]:
-    """The hosts that train: the first N in the inventory; a resumed run keeps its number.
+    """The hosts that train: those named, or the first N in the inventory, a resumed run's own before others.
 
     Raises:
-        ConfigError: more are asked for than there are.
+        ConfigError: there are no such hosts, or not that many, or a run that may be training would train elsewhere, too.
     """
-    asked = request.options.get("workers")
-    if asked is not None:
-        number = integer("workers", asked)
-    elif recorded(existing):
-        number = len(recorded(existing)["hosts"])
+    by_name, asked = {host["name"]: host for host in request.hosts}, request.options.get("workers")
+    before = [host["name"] for host in recorded(existing).get("hosts", [])]
+    if asked is not None and not NUMBER.fullmatch(str(asked)):
+        names = named_hosts(str(asked), list(by_name))
+        _refuse_elsewhere(str(asked), existing, before, names)
     else:
-        number = request.default_workers
-    if number > len(request.hosts):
-        names = ", ".join(host["name"] for host in request.hosts)
-        raise ConfigError(f"workers={number}: the inventory has {len(request.hosts)} ({names}); add hosts or ask for fewer")
-    check_roles(request.hosts[:number])
-    check_gpus(request.hosts[:number])
-    return request.hosts[:number]
+        number = integer("workers", asked) if asked is not None else len(before) or request.default_workers
+        # Of a job, Slurm chose the hosts.
+        own = [name for name in before if name in by_name and "slurm" not in recorded(existing)]
+        names = [*own, *(name for name in by_name if name not in own)][:number]
+        if number > len(names):
+            raise ConfigError(f"workers={number}: the inventory has {len(names)} ({', '.join(by_name)}); add hosts or ask for fewer")
+    hosts = [by_name[name] for name in names]
+    check_roles(hosts)
+    check_gpus(hosts)
+    return hosts
+
+
+def named_hosts(asked: str, known: list[str]) -> list[str]:
+    """The hosts in a list such as `node2,node3`, by rank.
+
+    Raises:
+        ConfigError: one is not in the inventory, with the nearest, or appears twice.
+    """
+    names = [name.strip() for name in asked.split(",")]
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"workers={asked}: {name!r} is no host of the inventory{nearest(name, known)}; expected how many train, or which of "
+                f"{', '.join(known)}, as in workers={min(2, len(known))} or workers={','.join(known[-2:])}"
+            )
+        if names.count(name) > 1:
+            raise ConfigError(f"workers={asked}: {name} appears twice; name each host once")
+    return names
+
+
+def _refuse_elsewhere(asked: str, existing: Path | None, before: list[str], names: list[str]) -> None:
+    """Refuse other hosts for a run whose workers may live on its own: nothing on the others would know of them."""
+    if existing is None or set(before) & set(names) or run_results.read_summary(existing)["state"] not in (None, "RUNNING"):
+        return
+    raise ConfigError(
+        f"workers={asked}: run={existing.name} was started on {', '.join(before)}, and its end has not been seen; stop it there first: "
+        f"ansible-playbook stop.yml -e run={existing.name}"
+    )
 
 
 def check_roles(hosts: list[dict[str, Any]]) -> None:

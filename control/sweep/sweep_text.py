@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from control import text
-from control.campaign import Pace
 from control.sweep import advice
 from control.sweep.sweep import Wanted, label
 from control.sweep.sweep_results import Results
-from control.sweep.timings import STRONG, Timing, Trial
+from control.sweep.timings import STRONG, Trial
 
 
 def plan(
@@ -44,23 +43,24 @@ def _list(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def under_way(number: int, of: int, trial: Trial, elapsed: float, pace: Pace, after: Sequence[Trial]) -> str:
-    """The line of a running trial: its number, elapsed time, time left for all trials."""
-    expected, later = pace.expected(trial), pace.left(after)
-    left = f"about {text.duration(max(0.0, expected - elapsed) + later)} left" if expected is not None and later is not None else ""
-    return f"trial {number} of {of}: {label(trial)}, {text.duration(elapsed)}  {left}".rstrip()
+def under_way(jobs: Sequence[tuple[int, str, float, float | None]], of: int, later: float | None, at_once: int) -> str:
+    """The line of the trials that run: number, label and elapsed time of each, time left for all.
+
+    Args:
+        jobs: number, label, elapsed and expected seconds of each trial that runs.
+        of: how many trials there are.
+        later: expected seconds of those that wait, together.
+        at_once: how many may run at once.
+    """
+    each = "; ".join(f"trial {number} of {of}: {label}, {text.duration(elapsed)}" for number, label, elapsed, _ in jobs)
+    known = [max(0.0, expected - elapsed) for _, _, elapsed, expected in jobs if expected is not None]
+    left = f"  about {text.duration((sum(known) + later) / at_once)} left" if later is not None and len(known) == len(jobs) else ""
+    return f"{each}{left}"
 
 
-def measured(number: int, of: int, row: Timing, pace: Pace, after: Sequence[Trial]) -> str:
-    """The line of a finished trial."""
-    later = pace.left(after)
-    left = f"  {text.duration(later)} left" if later else ""
-    head = f"trial {number} of {of}: {label(row.trial)}"
-    if not row.measured:
-        return f"{head}: FAILED twice{left}"
-    return (
-        f"{head}: {row.seconds_end_to_end:.1f} s end to end, {row.seconds_training:.1f} s training, {row.images_per_s:,.0f} images/s{left}"
-    )
+def ended(head: str, label: str, outcome: str, left: float) -> str:
+    """The line of a trial that has ended; `left`: expected seconds of the others, 0 if unknown."""
+    return f"{head}: {label}: {outcome}{f'  {text.duration(left)} left' if left else ''}"
 
 
 def results(concluded: Results, folder: str) -> str:

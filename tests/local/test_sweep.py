@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from control.sweep import timings
+from control.sweep import settings, timings
 from tests.local.conftest import LocalProject
 from tests.project import EXHAUSTIVE, await_until
 
@@ -17,7 +17,7 @@ def rows(project: LocalProject, name: str) -> list[timings.Timing]:
     return timings.read(project.root / "sweeps" / name / "timings.csv")
 
 
-def settings(pictures, name, *more):
+def asked(pictures, name, *more):
     return (f"dataset={pictures}", f"sweep={name}", *QUICK, *more)
 
 
@@ -29,7 +29,7 @@ def nothing_is_left(project: LocalProject, name: str) -> bool:
 
 
 def test_a_sweep_measures_each_trial_once_and_is_continued(project, pictures):
-    done = project.play("sweep", *settings(pictures, "pi", "workers=1,2", "repeats=1"))
+    done = project.play("sweep", *asked(pictures, "pi", "workers=1,2", "repeats=1"))
     first = rows(project, "pi")
     assert sorted((row.workers, row.repeat, row.state) for row in first) == [(1, 1, "SUCCEEDED"), (2, 1, "SUCCEEDED")]
     for row in first:
@@ -48,13 +48,13 @@ def test_a_sweep_measures_each_trial_once_and_is_continued(project, pictures):
     assert len(images) == 1
     assert not list(folder.glob("trials/*/checkpoints"))
     # One more repeat of one of them: added to what is there.
-    more = project.play("sweep", *settings(pictures, "pi", "workers=2", "repeats=2"))
+    more = project.play("sweep", *asked(pictures, "pi", "workers=2", "repeats=2"))
     assert "2: 2 workers x 2 repeats x 1 epoch, 1 of them measured already" in more.stdout, more.stdout
     after = rows(project, "pi")
     assert after[:2] == first
     assert [(row.workers, row.repeat) for row in after[2:]] == [(2, 2)]
     # Nothing is left to measure, and nothing changes.
-    again = project.play("sweep", *settings(pictures, "pi", "workers=2", "repeats=2"))
+    again = project.play("sweep", *asked(pictures, "pi", "workers=2", "repeats=2"))
     assert "nothing is left to measure" in again.stdout
     assert "changed=0" in again.stdout
     assert rows(project, "pi") == after
@@ -66,7 +66,7 @@ def test_a_sweep_measures_each_trial_once_and_is_continued(project, pictures):
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=EXHAUSTIVE, id="Ctrl-C"), pytest.param(signal.SIGKILL, id="kill -9")])
 def test_a_sweep_that_is_ended_half_way_leaves_nothing_and_continues(project, pictures, number):
     name = f"cut-{number.value}"
-    arguments = settings(pictures, name, "workers=1,2", "repeats=2", "seed=5")
+    arguments = asked(pictures, name, "workers=1,2", "repeats=2", "seed=5")
     playbook = project.start("sweep", *arguments)
     try:
         sweep = project.root / "sweeps" / name
@@ -104,19 +104,19 @@ def broken(project):
 
 @EXHAUSTIVE
 def test_a_warm_up_that_fails_ends_the_sweep_and_the_same_command_goes_on_once_it_is_mended(project, pictures, broken):
-    lost = project.play("sweep", *settings(pictures, "lame", "workers=1,2", "repeats=1"), check=False)
+    lost = project.play("sweep", *asked(pictures, "lame", "workers=1,2", "repeats=1"), check=False)
     assert lost.returncode != 0
     assert "the warm-up failed, and nothing was measured" in lost.stdout, lost.stdout
     assert rows(project, "lame") == []
     assert nothing_is_left(project, "lame")
     broken.unlink()
-    project.play("sweep", *settings(pictures, "lame", "workers=2", "repeats=1"))
+    project.play("sweep", *asked(pictures, "lame", "workers=2", "repeats=1"))
     assert [row.state for row in rows(project, "lame")] == ["SUCCEEDED"]
 
 
 @EXHAUSTIVE
 def test_saved_states_are_a_column_of_their_own(project, pictures):
-    done = project.play("sweep", *settings(pictures, "saved", "workers=2", "repeats=1", "checkpoint_every=1,0"))
+    done = project.play("sweep", *asked(pictures, "saved", "workers=2", "repeats=1", "checkpoint_every=1,0"))
     assert sorted(row.checkpoint_every for row in rows(project, "saved")) == [0, 1]
     assert (project.root / "sweeps" / "saved" / "checkpoints.png").is_file()
     assert re.search(
@@ -139,8 +139,50 @@ def test_the_command_that_is_told_next_measures_more_of_the_same(project, pictur
 
 
 def test_other_settings_are_refused(project, pictures):
-    said = project.play("sweep", *settings(pictures, "pi", "workers=2", "repeats=2"), "set=train.batch_size=12", check=False)
+    said = project.play("sweep", *asked(pictures, "pi", "workers=2", "repeats=2"), "set=train.batch_size=12", check=False)
     assert said.returncode != 0
     assert "sweep=pi: it was measured with another train.batch_size, and the two can't be compared" in said.stdout
-    said = project.play("sweep", *settings(pictures, "pi", "workers=9"), check=False)
+    said = project.play("sweep", *asked(pictures, "pi", "workers=9"), check=False)
     assert "workers=9: the inventory has 5 hosts; add hosts or ask for fewer" in said.stdout
+
+
+# --- settings
+
+VARY = "vary=optimizer.learning_rate=0.05,1e30,0.02"
+"""Three trials, of which one diverges."""
+
+
+def results(project: LocalProject) -> dict[str, settings.Result]:
+    return {row.run: row for row in settings.STORE.read(project.root / "sweeps" / "best" / settings.FILE)}
+
+
+def test_settings_are_tried_side_by_side_and_a_killed_sweep_goes_on(project, pictures):
+    folder = project.root / "sweeps" / "best"
+    playbook = project.start("sweep", *asked(pictures, "best", VARY, "workers=2", "config=task_cnn"))
+    try:
+        await_until(lambda: len(list(folder.glob("under_way/*.json"))) == 2, 60, "two trials at once")
+        await_until(lambda: results(project) and list(folder.glob("under_way/*.json")), 120, "one has ended, another is under way")
+        playbook.send_signal(signal.SIGKILL)
+        playbook.communicate(timeout=60)
+    finally:
+        playbook.kill()
+    await_until(lambda: nothing_is_left(project, "best"), 60, "the trials under way are taken away")
+    kept = results(project)
+    assert 1 <= len(kept) < 3
+    done = project.play("sweep", "sweep=best", "preflight=false").stdout
+    rows = results(project)
+    assert {run: rows[run] for run in kept} == kept
+    states = {row.values["optimizer.learning_rate"]: row.state for row in rows.values()}
+    assert states == {0.05: "SUCCEEDED", 1e30: "DIVERGED", 0.02: "SUCCEEDED"}
+    assert {row.hosts for row in rows.values()} == {"worker1 worker2", "worker3 worker4"}
+    assert nothing_is_left(project, "best")
+    (diverged,) = (row.reason for row in rows.values() if row.state == "DIVERGED")
+    assert "the loss became nan at step 2 with learning rate 1e+30" in diverged, diverged
+    assert re.search(r"The best of them is learning_rate=0.0[25]: validation accuracy \d\.\d{4} in epoch 1", done), done
+    assert (folder / "settings.png").stat().st_size > 10_000
+    # Each trial is a row of TensorBoard's table.
+    shown = {path.parent.parent.name for path in folder.glob("trials/*/logs/*.hparams")}
+    assert shown >= {run for run, row in rows.items() if row.state == "SUCCEEDED"}
+    command = re.search(r"train the best +ansible-playbook train\.yml -e config=(\S+) -e workers=2", done)
+    assert command, done
+    assert (project.root / command[1]).is_file()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from control import command_line, text
-from control.operator_variables import boolean
+from control.operator_variables import boolean, integer
 from control.runs import launches, mlflow_log, planning, run_results, script
 from control.task import Task
 from trainer.rundir import recorded
@@ -19,6 +19,9 @@ class Plan(Task):
         command = self.arguments.get("command", "train")
         options = command_line.operator_options(command, self.task_vars)
         boolean("preflight", options.get("preflight", True))
+        if command == "playbooks/slurm" and "workers" in options:
+            # Slurm chooses the hosts.
+            integer("workers", options["workers"])
         plan = planning.make(
             _selftest(options) if command == "doctor" else options,
             planning.hosts(self.task_vars),

@@ -1,4 +1,4 @@
-"""Make and show the plan of `sweep.yml`: which trials, in which order, which are already measured."""
+"""Make and show the plan of `sweep.yml`: which trials, in which order, on which hosts, which are already measured."""
 
 import json
 import secrets
@@ -8,13 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from control import children, command_line, project
 from control.campaign import SUMMARY, alone, check_name, other_hosts, refuse_other, remaining
 from control.doctor.prediction import bytes_per_step
 from control.operator_variables import boolean, integer
 from control.runs import cluster, planning
-from control.runs.plan import overrides
-from control.sweep import meter, sweep, sweep_text, timings
+from control.runs.plan import check_gpus, check_roles, overrides
+from control.sweep import meter, settings, settings_plan, settings_text, sweep, sweep_text, timings
 from control.sweep.sweep import Wanted
 from control.sweep.timings import STRONG, WEAK
 from control.task import Task
@@ -33,7 +35,7 @@ CONTINUES = "What was measured is kept. The same command continues the sweep."
 
 
 class Plan(Task):
-    """Returns the facts `sweep_found`, `plan` and `cluster` (of its largest trial) and `run_options`."""
+    """Returns the facts `sweep_found`, `plan`, `cluster` (the hosts of the largest trial, or of all at once) and `run_options`."""
 
     def act(self) -> dict[str, Any]:
         """Validate the options, resolve them, show the plan; with `measure=false` only find the sweep."""
@@ -57,17 +59,25 @@ class Plan(Task):
             with alone():
                 pass
         hosts = planning.hosts(self.task_vars)
+        options = settings_plan.continued(options, asked_before(options))
+        return self._settings(options, hosts) if "vary" in options else self._workers(options, hosts)
+
+    def _workers(self, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
+        """Plan a sweep over numbers of workers."""
+        settings_plan.refuse_without_vary(options)
         choice = self._choice(options, hosts)
         options = with_choice(options, choice)
-        given = command_line.inventory()
-        inventory = given.parent.name if given.is_file() else given.name
-        name = str(options.get("sweep", default_name(str(options.get("config", "lecture_cnn")), inventory)))
-        check_name("sweep", name, sweep.LONGEST_NAME)
-        folder = project.SWEEPS / name
+        folder = named_folder(options, default_name(str(options.get("config", "lecture_cnn")), inventory_name()))
+        settings_plan.refuse_other_kind(folder, varies=False)
+        name = folder.name
         config = resolve(options, folder)
         wanted = wants(options, len(hosts))
         record_before = check_same(folder, name, config, hosts, options)
-        plan = self._plan(name, config, hosts, max(wanted.workers), options.get("remeasure", False))
+        with tempfile.TemporaryDirectory() as temporary:
+            path = Path(temporary) / "config.yml"
+            path.write_text(configs.dump(config), encoding="utf-8")
+            given = {"config": str(path), "workers": str(max(wanted.workers)), "remeasure": options.get("remeasure", False)}
+            plan = self._plan(name, given, hosts)
         record = {
             **new_record(name, options, config, hosts),
             **record_before,
@@ -84,35 +94,99 @@ class Plan(Task):
             write_json(folder / SUMMARY, record)
         found_sweep = {**record, "folder": str(folder), "trials": [asdict(trial) for trial in left]}
         shown = sweep_text.plan(found_sweep, wanted, trials, left, plan, project.relative(folder))
-        shown += f"\n  configuration {choice['why']}" if choice else ""
+        shown += f"\n  configuration {choice['why']}" if choice and choice["why"] else ""
         looks = boolean("preflight", options.get("preflight", True))
         unknown = {host["name"] for host in plan["hosts"]} - set(record.get("timed", {}))
+        times = bool(left and looks and unknown)
         facts = {"sweep_found": found_sweep, "plan": plan, "cluster": plan["hosts"], "run_options": options}
-        facts["sweep_times_steps"] = bool(left and looks and unknown)
-        return {"show": shown, "ansible_facts": facts, **({"if_interrupted": CONTINUES} if left and not self.check_mode else {})}
+        return self._planned(shown, {**facts, "sweep_times_steps": times, "sweep_distributes": times})
+
+    def _settings(self, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
+        """Plan a sweep over settings."""
+        wanted = settings_plan.wanted(options, [host["name"] for host in hosts])
+        folder = named_folder(options, default_name(wanted.trains, "-".join([inventory_name(), *wanted.names])))
+        settings_plan.refuse_other_kind(folder, varies=True)
+        rows, before = settings_plan.before(folder)
+        seed = integer("seed", options["seed"]) if "seed" in options else before.get("seed") or 1 + secrets.randbelow(SEEDS)
+        combinations = settings.combinations(wanted.space, wanted.drawn, seed)
+        used = _usable([host for host in hosts if host["name"] not in wanted.idle])
+        first = settings_plan.first(options, combinations[0])
+        plan = self._plan(folder.name, {**first, "workers": str(wanted.workers)}, hosts)
+        trials = settings_plan.trials(folder.name, yaml.safe_load(plan["asked_yaml"]), wanted.set_for_all, combinations)
+        hosts_now = [cluster.label(host) for host in used]
+        record = {**settings_plan.record(folder.name, wanted, options, plan), "seed": seed, "hosts": hosts_now}
+        if any(row.measured for row in rows):
+            settings_plan.refuse_changed(folder, before, record, next(iter(trials.values())))
+            check_same_facts(folder.name, before, record)
+            record["varied"] = before["varied"]
+        if not self.check_mode:
+            settings_plan.write(folder, {**before, **record}, trials)
+        left = remaining(list(trials), rows)
+        time = settings_plan.estimate(left, rows, plan, len(wanted.groups))
+        most = None if self.check_mode else settings_text.MOST
+        shown = settings_text.plan(record, wanted, trials, rows, plan, project.relative(folder), time, most)
+        # What the user typed is no template.
+        found_sweep = {key: value for key, value in record.items() if key != "asked"} | {"folder": str(folder), "trials": left}
+        facts = {"sweep_found": found_sweep, "plan": {**plan, "hosts": used}, "cluster": used, "run_options": options}
+        return self._planned(shown, {**facts, "sweep_times_steps": False, "sweep_distributes": bool(left)})
+
+    def _planned(self, shown: str, facts: dict[str, Any]) -> dict[str, Any]:
+        goes_on = bool(facts["sweep_found"]["trials"]) and not self.check_mode
+        return {"show": shown, "ansible_facts": facts, **({"if_interrupted": CONTINUES} if goes_on else {})}
 
     def _choice(self, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any] | None:
         """The configuration that fits the dataset, as in a training without one; a sweep with measurements keeps its own."""
         measured = "sweep" in options and timings.any_measured(project.SWEEPS / str(options["sweep"]) / timings.FILE)
         if "config" in options or "dataset" not in options or measured:
             return None
-        asked = {"run": "choice", "dataset": options["dataset"]}
+        asked: dict[str, Any] = {name: options[name] for name in ("dataset", "model", "callbacks", "set") if name in options}
+        asked["run"] = "choice"
         plan = planning.make(asked, hosts[:1], "sweeps", 1, self.arguments["packs"], not self.check_mode)
         return dict(plan["choice"])
 
-    def _plan(self, name: str, config: Config, hosts: list[dict[str, Any]], workers: int, remeasure: Any) -> dict[str, Any]:
-        """The warm-up's plan: a run like any trial, on all hosts that the trials use."""
+    def _plan(self, name: str, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
+        """The plan of a run like any trial, with these options, which is called the warm-up."""
         folder, run = f"{project.TRIALS}/{name}", f"{name}.{sweep.WARM_UP}"
         if self.check_mode:
             run += ".check"
         else:
             # An interrupted warm-up's files would make this one its continuation.
             shutil.rmtree(project.runs_folder(folder) / run, ignore_errors=True)
-        with tempfile.TemporaryDirectory() as temporary:
-            path = Path(temporary) / "config.yml"
-            path.write_text(configs.dump(config), encoding="utf-8")
-            options = {"run": run, "config": str(path), "workers": str(workers), "remeasure": remeasure}
-            return planning.make(options, hosts, folder, len(hosts), self.arguments["packs"], not self.check_mode)
+        return planning.make({**options, "run": run}, hosts, folder, len(hosts), self.arguments["packs"], not self.check_mode)
+
+
+def _usable(hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The hosts, any of which may train with any other."""
+    check_roles(hosts)
+    check_gpus(hosts)
+    cluster.check_hosts(hosts)
+    return hosts
+
+
+def asked_before(options: dict[str, Any]) -> dict[str, Any]:
+    """Operator variables of a sweep over settings that exists; empty for others."""
+    if "sweep" not in options:
+        return {}
+    check_name("sweep", str(options["sweep"]), sweep.LONGEST_NAME)
+    path = project.SWEEPS / str(options["sweep"]) / SUMMARY
+    return dict(read_json(path).get("asked", {})) if path.is_file() else {}
+
+
+def named_folder(options: dict[str, Any], default: str) -> Path:
+    """The sweep's folder.
+
+    Raises:
+        ConfigError: its name could leave its parent or reach a shell.
+    """
+    name = str(options.get("sweep", default))
+    check_name("sweep", name, sweep.LONGEST_NAME)
+    return project.SWEEPS / name
+
+
+def inventory_name() -> str:
+    """Name of the inventory: its folder's."""
+    given = command_line.inventory()
+    return given.parent.name if given.is_file() else given.name
 
 
 def with_choice(options: dict[str, Any], choice: dict[str, Any] | None) -> dict[str, Any]:

@@ -1,5 +1,7 @@
-"""Measure the missing trials of a sweep, one after another; whatever ends it, the same command continues."""
+"""Run the missing trials of a sweep, several at once where hosts allow; whatever ends it, the same command continues."""
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,15 +9,15 @@ from typing import Any
 from ansible.utils.display import Display
 
 from control import command_line
-from control.campaign import SUMMARY, Pace, alone, refuse_other
+from control.campaign import SUMMARY, Row, UnderWay, alone, refuse_other, side_by_side
 from control.children import Interrupted, heeding_signals
 from control.doctor.step_model import ring, slowest
 from control.operator_variables import boolean
 from control.progress import Line
 from control.runs import cluster
-from control.sweep import sweep, sweep_text, timings
-from control.sweep.sweep import run_name
-from control.sweep.timings import Timing, Trial
+from control.sweep import settings, sweep_text, timings
+from control.sweep.settings_trials import SettingsBench
+from control.sweep.timing_trials import TimingBench
 from control.sweep.trials import Bench
 from control.task import Task
 from trainer.errors import LockstepError
@@ -26,18 +28,21 @@ OTHER_LINKS = 1.5
 
 
 class RunTrials(Task):
-    """Writes timings.csv row by row; a trial that fails is tried once more, then recorded as failed."""
+    """Keeps the results row by row; a trial that fails is recorded as failed, and the others go on."""
 
     def act(self) -> dict[str, Any]:
-        """Warm up, then measure."""
+        """Prepare, then run what is left."""
         record = self.arguments["sweep"]
-        self.trials = [Trial(**one) for one in record["trials"]]
         self.line = Line(Display(), command_line.terminal(), every=30)
-        variables = command_line.inventory_overrides("sweep")
-        note_links(Path(record["folder"]) / SUMMARY, self.arguments["network"])
+        variables, options = command_line.inventory_overrides("sweep"), self.arguments["options"]
+        bench: Bench
         with heeding_signals() as ended:
-            options = self.arguments["options"]
-            bench = Bench(record, variables, ended, options.get("meter"), boolean("remeasure", options.get("remeasure", False)))
+            if settings.are_of(Path(record["folder"])):
+                bench = SettingsBench(record, variables, ended)
+            else:
+                note_links(Path(record["folder"]) / SUMMARY, self.arguments["network"])
+                remeasure = boolean("remeasure", options.get("remeasure", False))
+                bench = TimingBench(record, variables, ended, options.get("meter"), remeasure)
             with alone():
                 self._all(bench)
         return {"changed": True}
@@ -45,9 +50,8 @@ class RunTrials(Task):
     def _all(self, bench: Bench) -> None:
         try:
             bench.clear_leftover()
-            largest = max(trial.workers for trial in self.trials)
-            bench.warm_up(largest, lambda seconds: self.line.update(f"warm-up on {largest} workers, {seconds:.0f} s"))
-            self._measure(bench)
+            bench.prepare(self.line)
+            Session(bench, self.line).run()
         except Interrupted:
             replace(bench, ended=lambda: False).clear_leftover()
             again = "the same command continues, and measures nothing twice"
@@ -55,29 +59,44 @@ class RunTrials(Task):
         finally:
             self.line.end()
 
-    def _measure(self, bench: Bench) -> None:
-        pace = sweep.pace(timings.read(bench.folder / timings.FILE))
-        for number, trial in enumerate(self.trials, 1):
-            row = self._trial(bench, pace, number, trial)
-            timings.put(bench.folder / timings.FILE, row)
-            self.line.print(sweep_text.measured(number, len(self.trials), row, pace, self.trials[number:]))
 
-    def _trial(self, bench: Bench, pace: Pace, number: int, trial: Trial) -> Timing:
-        seconds = 0.0
+class Session:
+    """The trials that one command runs, with what it says of them."""
 
-        def show(elapsed: float) -> None:
-            nonlocal seconds
-            seconds = elapsed
-            self.line.update(sweep_text.under_way(number, len(self.trials), trial, elapsed, pace, self.trials[number:]))
+    def __init__(self, bench: Bench, line: Line):
+        """Of a bench; on this line."""
+        self._bench, self._line, self._trials, self._pace = bench, line, bench.trials, bench.pace()
+        self._numbers = {trial: number for number, trial in enumerate(self._trials, 1)}
+        self._labels = {trial: bench.label(trial) for trial in self._trials}
+        self._waiting, self._tried = list(self._trials), Counter[Any]()
 
-        row = bench.measure(trial, show)
-        if not row.measured:
-            output = bench.last_lines(run_name(bench.folder.name, trial))
-            self.line.print(f"trial {number} of {len(self.trials)} failed and is tried once more:\n{output}")
-            row = bench.measure(trial, show)
+    def run(self) -> None:
+        """Run them all, and keep each row as soon as there is one."""
+        side_by_side(self._trials, self._bench.slots, self._one, self._done, self._show)
+
+    def _one(self, trial: Any, hosts: list[str], given_up: Callable[[], bool]) -> Row:
+        return self._bench.measure(trial, hosts, lambda: self._bench.ended() or given_up())
+
+    def _done(self, job: UnderWay[Any, list[str]], row: Row) -> bool:
+        trial, head = job.trial, f"trial {self._numbers[job.trial]} of {len(self._trials)}"
+        self._tried[trial] += 1
+        if not row.measured and self._tried[trial] < self._bench.attempts:
+            output = "\n".join(f"  {line}" for line in self._bench.last_lines(self._bench.run_name(trial)))
+            self._line.print(f"{head} failed and is tried once more:\n{output}")
+            return True
+        self._bench.put(row)
+        self._waiting.remove(trial)
         if row.measured:
-            pace.add(trial, seconds)
-        return row
+            self._pace.add(trial, job.elapsed)
+        left = (self._pace.left(self._waiting) or 0.0) / len(self._bench.slots)
+        self._line.print(sweep_text.ended(head, self._labels[trial], self._bench.outcome(row), left))
+        return False
+
+    def _show(self, jobs: Sequence[UnderWay[Any, list[str]]]) -> None:
+        running = {job.trial: job.elapsed for job in jobs}
+        shown = [(self._numbers[trial], self._labels[trial], elapsed, self._pace.expected(trial)) for trial, elapsed in running.items()]
+        later = self._pace.left(trial for trial in self._waiting if trial not in running)
+        self._line.update(sweep_text.under_way(shown, len(self._trials), later, len(self._bench.slots)))
 
 
 def note_links(path: Path, network: dict[str, Any]) -> None:

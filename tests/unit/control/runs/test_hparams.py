@@ -151,6 +151,7 @@ def test_metrics_are_curves_below_the_run_and_our_own_results():
         ("train", "accuracy", "accuracy"),
         ("validation", "loss", "val_loss"),
         ("train", "loss", "loss"),
+        ("", "result/best", "best of train.monitor"),
         ("", "result/test_accuracy", "test accuracy"),
     ]
 
@@ -161,6 +162,7 @@ def test_results_stand_at_their_epoch(tmp_path):
     hparams.write(run)
     assert scalars(run) == {
         "result/validation_accuracy": (pytest.approx(0.5856), 5),
+        "result/best": (pytest.approx(0.5856), 5),
         "result/images_per_s": (2298.0, 10),
         "result/test_accuracy": (pytest.approx(0.57), 5),
     }
@@ -171,8 +173,9 @@ def test_results_stand_at_their_epoch(tmp_path):
     [
         ({}, {}, set()),
         ({"best": None, "epochs_done": 0, "images_per_s": None}, {0: 0.5}, set()),
-        (SUMMARY, {1: 0.4, 10: 0.5}, {hparams.VALIDATION, hparams.SPEED}),
-        (SUMMARY, {5: 0.5}, {hparams.VALIDATION, hparams.SPEED, hparams.TEST}),
+        (SUMMARY, {1: 0.4, 10: 0.5}, {hparams.VALIDATION, hparams.BEST, hparams.SPEED}),
+        (SUMMARY, {5: 0.5}, {hparams.VALIDATION, hparams.BEST, hparams.SPEED, hparams.TEST}),
+        ({**SUMMARY, "best": {"epoch": 3, "val_auc": 0.9}}, {}, {hparams.BEST, hparams.SPEED}),
         ({**SUMMARY, "best": {"epoch": 1, "val_accuracy": float("nan")}}, {}, {hparams.SPEED}),
     ],
 )

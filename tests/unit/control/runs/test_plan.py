@@ -276,7 +276,7 @@ def test_all_hosts_of_a_run_are_workers():
     )
 
 
-@pytest.mark.parametrize("workers", ["0", "two", "-1"])
+@pytest.mark.parametrize("workers", ["0", "-1", "1.5"])
 def test_a_number_of_hosts_that_is_none(workers, ask):
     assert refusal(plan.choose_hosts, ask(workers=workers), None) == f"workers={workers}: expected a whole number from 1"
 
@@ -286,6 +286,53 @@ def test_a_resumed_run_keeps_its_number_of_hosts_unless_asked(existing, ask):
     assert len(plan.choose_hosts(ask(default_workers=3, workers="1"), existing)) == 1
     (existing / "cluster.json").unlink()
     assert len(plan.choose_hosts(ask(default_workers=3), existing)) == 3
+
+
+def chosen(request, existing=None):
+    return [host["name"] for host in plan.choose_hosts(request, existing)]
+
+
+def test_hosts_by_name_are_ranked_as_named(ask):
+    assert chosen(ask(workers="pi3,pi1")) == ["pi3", "pi1"]
+    assert chosen(ask(workers="pi2")) == ["pi2"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "said"),
+    [
+        (
+            "pi2,lab",
+            "workers=pi2,lab: 'lab' is no host of the inventory; expected how many train, or which of pi1, pi2, pi3, "
+            "as in workers=2 or workers=pi2,pi3",
+        ),
+        ("pi1,pi2,pi1", "workers=pi1,pi2,pi1: pi1 appears twice; name each host once"),
+        ("1,2", "workers=1,2: '1' is no host of the inventory"),
+        ("", "workers=: '' is no host of the inventory"),
+        ("$(id)", "workers=$(id): '$(id)' is no host of the inventory"),
+    ],
+)
+def test_names_that_are_no_hosts(workers, said, ask):
+    assert refusal(plan.choose_hosts, ask(workers=workers), None).startswith(said)
+
+
+def test_a_run_on_named_hosts_stays_there(existing, ask):
+    write_json(existing / "cluster.json", {"hosts": [HOSTS[2], HOSTS[1]]})
+    assert chosen(ask(), existing) == ["pi3", "pi2"]
+    assert chosen(ask(workers="1"), existing) == ["pi3"]
+    assert chosen(ask(workers="3"), existing) == ["pi3", "pi2", "pi1"]
+    write_json(existing / "cluster.json", {"hosts": [HOSTS[2], HOSTS[1]], "slurm": {"job": "7"}})
+    assert chosen(ask(), existing) == ["pi1", "pi2"]
+
+
+def test_a_run_whose_end_nobody_saw_does_not_start_elsewhere(existing, ask):
+    assert refusal(plan.choose_hosts, ask(workers="pi3"), existing) == (
+        "workers=pi3: run=old was started on pi1, pi2, and its end has not been seen; stop it there first: "
+        "ansible-playbook stop.yml -e run=old"
+    )
+    # On one of its own hosts its claim is found.
+    assert chosen(ask(workers="pi3,pi2"), existing) == ["pi3", "pi2"]
+    write_json(existing / "summary.json", {"state": "FAILED"})
+    assert chosen(ask(workers="pi3"), existing) == ["pi3"]
 
 
 # --- batch sizes of single hosts

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from control import command_line
 from control.runs.tasks import plan as plan_task
 from control.runs.tasks.record import Record
+from trainer.errors import ConfigError
 
 HOSTS = [{"name": "node1", "rank": 0, "threads": 3}, {"name": "node2", "rank": 1, "threads": 2}]
 RECORD = {"hosts": HOSTS, "dataset": {"folder_name": "ab"}, "code": "trainer-1.zip"}
@@ -29,3 +31,9 @@ def test_a_run_that_trains_already_keeps_its_record(folder):
     claims = {host["name"]: {"running": True, "holder": None, "newest_state": 3, "newest_memory": 0, "damaged": []} for host in HOSTS}
     returned = Record({"plan": plan, "claims": claims}).act()
     assert returned["ansible_facts"]["record"]["hosts"] == HOSTS
+
+
+def test_slurm_chooses_the_hosts(monkeypatch):
+    monkeypatch.setattr(command_line, "operator_options", lambda command, task_vars: {"workers": "node1,node2"})
+    with pytest.raises(ConfigError, match=r"^workers=node1,node2: expected a whole number from 1$"):
+        plan_task.Plan({"command": "playbooks/slurm"}).act()

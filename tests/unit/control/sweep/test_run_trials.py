@@ -1,15 +1,17 @@
 """A sweep's trials: tried once more when they fail, written down one by one, whatever becomes of each."""
 
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from control.campaign import UnderWay
 from control.children import Interrupted
 from control.sweep import timings
 from control.sweep.tasks.run_trials import RunTrials
+from control.sweep.timing_trials import TimingBench as Bench
 from control.sweep.timings import Timing, Trial
-from control.sweep.trials import Bench
 from trainer.errors import LockstepError
 
 TRIALS = [Trial("weak", 0, 3, workers, 1) for workers in (2, 1, 3)]
@@ -33,13 +35,14 @@ class Line:
 def sweep(tmp_path, monkeypatch):
     """An action whose trials end as the list `outcomes` says: seconds end to end, None for a failure, or an exception."""
     action = RunTrials({})
-    action.trials, action.line = list(TRIALS), Line()
+    action.line = Line()
     found = {"name": "pi", "folder": str(tmp_path / "pi"), "global_batch": 192, "hosts": ["a 1", "b 2", "c 3"]}
+    found["trials"] = [asdict(trial) for trial in TRIALS]
     bench = Bench(found, {}, lambda: False)
-    made = SimpleNamespace(action=action, bench=bench, outcomes=[], cleared=0, warmed=[])
+    made = SimpleNamespace(action=action, bench=bench, outcomes=[], cleared=0, prepared=0)
 
-    def measure(self, trial, meanwhile):
-        meanwhile(5.0)
+    def measure(self, trial, hosts, ended):
+        assert hosts == ["a", "b", "c"]
         outcome = made.outcomes.pop(0)
         if isinstance(outcome, BaseException):
             raise outcome
@@ -49,10 +52,15 @@ def sweep(tmp_path, monkeypatch):
     def clear(self):
         made.cleared += 1
 
+    monkeypatch.setattr(UnderWay, "elapsed", 5.0)
     monkeypatch.setattr(Bench, "measure", measure)
     monkeypatch.setattr(Bench, "clear_leftover", clear)
-    monkeypatch.setattr(Bench, "warm_up", lambda self, workers, meanwhile: made.warmed.append(workers))
-    monkeypatch.setattr(Bench, "last_lines", lambda self, run: f"  end of {run}")
+
+    def prepare(self, line):
+        made.prepared += 1
+
+    monkeypatch.setattr(Bench, "prepare", prepare)
+    monkeypatch.setattr(Bench, "last_lines", lambda self, run: [f"end of {run}"])
     return made
 
 
@@ -60,15 +68,14 @@ def rows(sweep):
     return [(row.workers, row.state) for row in timings.read(Path(sweep.bench.folder) / "timings.csv")]
 
 
-def test_one_warm_up_on_the_most_workers_then_every_trial(sweep):
+def test_one_warm_up_then_every_trial(sweep):
     sweep.outcomes = [40.0, 50.0, 30.0]
     sweep.action._all(sweep.bench)
-    assert (sweep.cleared, sweep.warmed) == (1, [3])
+    assert (sweep.cleared, sweep.prepared) == (1, 1)
     assert rows(sweep) == [(2, "SUCCEEDED"), (1, "SUCCEEDED"), (3, "SUCCEEDED")]
     assert sweep.action.line.printed[0] == (
         "trial 1 of 3: 2 workers, repeat 1: 40.0 s end to end, 30.0 s training, 100 images/s  0:10 left"
     )
-    assert sweep.action.line.shown[0] == "trial 1 of 3: 2 workers, repeat 1, 0:05"
 
 
 def test_a_trial_that_fails_is_tried_once_more(sweep):

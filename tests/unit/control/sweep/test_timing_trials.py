@@ -3,19 +3,31 @@
 import contextlib
 import json
 import multiprocessing
+from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
 from control.campaign import alone
 from control.children import Interrupted, Playbook
-from control.sweep import timings, trials
+from control.sweep import timing_trials, timings
+from control.sweep.timing_trials import TimingBench
 from control.sweep.timings import Trial
-from control.sweep.trials import Bench
 from trainer.errors import LockstepError
 from trainer.files import write_json
 
 TRIAL = Trial("weak", 0, 3, 2, 1)
+NODES = ["node1", "node2", "node3"]
 GOOD = {"state": "SUCCEEDED", "seconds_end_to_end": 41.5, "seconds_training": 30.1, "images_per_s": 1310.0}
+
+
+def never():
+    return False
+
+
+@pytest.fixture
+def line():
+    return SimpleNamespace(update=lambda text: None)
 
 
 @pytest.fixture
@@ -23,8 +35,8 @@ def bench(tmp_path, monkeypatch):
     """A bench whose children do what the list `outcomes` says, and are noted in `played`."""
     folder = tmp_path / "sweeps" / "pi"
     hosts = ["node1 10.0.0.1", "node2 10.0.0.2", "node3 10.0.0.3"]
-    found = {"name": "pi", "folder": str(folder), "global_batch": 192, "hosts": hosts}
-    made = Bench(found, {"worker_port": "23456"}, lambda: False)
+    found = {"name": "pi", "folder": str(folder), "global_batch": 192, "hosts": hosts, "trials": [asdict(Trial("weak", 0, 3, 3, 1))]}
+    made = TimingBench(found, {"worker_port": "23456"}, never)
     made.outcomes, made.played = [], []
     folder.mkdir(parents=True)
     write_json(folder / "summary.json", {"name": "pi", "reduction": "packed"})
@@ -57,8 +69,7 @@ def marks(bench):
 
 def test_a_trial_is_a_launch_with_the_sweeps_own_configuration(bench):
     bench.outcomes = [GOOD]
-    seen = []
-    row = bench.measure(TRIAL, seen.append)
+    row = bench.measure(TRIAL, NODES, never)
     assert row == timings.Timing(2, 1, 3, 41.5, 30.1, 1310.0, 0, "weak", "SUCCEEDED", "node1 node2")
     ((path, variables),) = bench.played
     assert path == "playbooks/stages/trial.yml"
@@ -67,42 +78,41 @@ def test_a_trial_is_a_launch_with_the_sweeps_own_configuration(bench):
         "run": "pi.w2-e3-r1",
         "sweep": "pi",
         "config": str(bench.folder / "config.yml"),
-        "workers": 2,
+        "workers": "node1,node2",
         "epochs": 3,
         "set": "train.global_batch=null,checkpoint.every_steps=null,reduction.name=packed",
     }
-    assert len(seen) == 1
     assert marks(bench) == {}
     assert [path.name for path in (bench.folder / "trials" / "pi.w2-e3-r1").iterdir()] == ["summary.json"]
 
 
 def test_strong_scaling_and_saved_states_are_overrides(bench):
     bench.outcomes = [GOOD]
-    bench.measure(Trial("strong", 50, 3, 2, 1), lambda seconds: None)
+    bench.measure(Trial("strong", 50, 3, 2, 1), NODES, never)
     assert bench.played[0][1]["set"] == "train.global_batch=192,checkpoint.every_steps=50,reduction.name=packed"
 
 
 def test_a_failed_trial_has_no_times_and_leaves_nothing_on_the_hosts(bench):
     bench.outcomes = [{**GOOD, "state": "FAILED"}]
-    row = bench.measure(TRIAL, lambda seconds: None)
+    row = bench.measure(TRIAL, NODES, never)
     assert (row.state, row.seconds_end_to_end, row.images_per_s) == ("FAILED", None, None)
     assert [path for path, _ in bench.played] == ["playbooks/stages/trial.yml", "playbooks/stages/remove_trial.yml"]
-    assert bench.played[1][1] == {"worker_port": "23456", "run": "pi.w2-e3-r1", "sweep": "pi", "workers": 2}
-    assert bench.last_lines("pi.w2-e3-r1") == "  playbooks/stages/trial.yml says\n  playbooks/stages/remove_trial.yml says"
+    assert bench.played[1][1] == {"worker_port": "23456", "run": "pi.w2-e3-r1", "sweep": "pi", "workers": "node1,node2"}
+    assert bench.last_lines("pi.w2-e3-r1") == ["playbooks/stages/trial.yml says", "playbooks/stages/remove_trial.yml says"]
 
 
 def test_a_second_try_begins_anew(bench):
     """Files of the first try would make the second one a continuation."""
     bench.outcomes = [{**GOOD, "state": "FAILED"}, GOOD]
-    bench.measure(TRIAL, lambda seconds: None)
-    assert bench.measure(TRIAL, lambda seconds: None).measured
+    bench.measure(TRIAL, NODES, never)
+    assert bench.measure(TRIAL, NODES, never).measured
 
 
 def test_an_interrupted_trial_is_taken_away_by_the_next_command(bench):
     bench.outcomes = [Interrupted()]
     with pytest.raises(Interrupted):
-        bench.measure(TRIAL, lambda seconds: None)
-    assert marks(bench) == {"pi.w2-e3-r1": {"workers": 2}}
+        bench.measure(TRIAL, NODES, never)
+    assert marks(bench) == {"pi.w2-e3-r1": {"workers": "node1,node2"}}
     bench.clear_leftover()
     assert bench.played[-1][0] == "playbooks/stages/remove_trial.yml"
     assert marks(bench) == {}
@@ -112,37 +122,37 @@ def test_an_interrupted_trial_is_taken_away_by_the_next_command(bench):
 
 def test_what_could_not_be_taken_away_is_remembered(bench):
     bench.outcomes, bench.removal = [{**GOOD, "state": "FAILED"}], 4
-    bench.measure(TRIAL, lambda seconds: None)
+    bench.measure(TRIAL, NODES, never)
     bench.outcomes = [{**GOOD, "state": "FAILED"}]
-    bench.measure(Trial("weak", 0, 3, 3, 1), lambda seconds: None)
-    assert marks(bench) == {"pi.w2-e3-r1": {"workers": 2}, "pi.w3-e3-r1": {"workers": 3}}
+    bench.measure(Trial("weak", 0, 3, 3, 1), NODES, never)
+    assert marks(bench) == {"pi.w2-e3-r1": {"workers": "node1,node2"}, "pi.w3-e3-r1": {"workers": "node1,node2,node3"}}
     bench.removal = 0
     bench.clear_leftover()
     assert marks(bench) == {}
 
 
-def test_the_warm_up_counts_for_nothing(bench):
+def test_the_warm_up_counts_for_nothing(bench, line):
     bench.outcomes = [GOOD]
-    bench.warm_up(3, lambda seconds: None)
+    bench.prepare(line)
     assert bench.played[0][1]["run"] == "pi.warm-up"
-    assert bench.played[0][1]["workers"] == 3
+    assert bench.played[0][1]["workers"] == "node1,node2,node3"
     assert list((bench.folder / "trials").iterdir()) == []
 
 
-def test_the_first_warm_up_decides_for_all_trials_how_gradients_are_sent(bench):
+def test_the_first_warm_up_decides_for_all_trials_how_gradients_are_sent(bench, line):
     write_json(bench.folder / "summary.json", {"name": "pi"})
     for chosen in ("powersgd", "packed"):
         bench.outcomes = [{**GOOD, "reduction": {"name": chosen, "why": "measured", "sent_bytes": 126}}, GOOD]
-        bench.warm_up(3, lambda seconds: None)
-        bench.measure(TRIAL, lambda seconds: None)
+        bench.prepare(line)
+        bench.measure(TRIAL, NODES, never)
         assert bench.played[-1][1]["set"].endswith(",reduction.name=powersgd")
     assert json.loads((bench.folder / "summary.json").read_text()) == {"name": "pi", "reduction": "powersgd", "sent_bytes": 126}
 
 
-def test_a_warm_up_that_fails_ends_the_sweep(bench):
+def test_a_warm_up_that_fails_ends_the_sweep(bench, line):
     bench.outcomes = [{**GOOD, "state": "FAILED"}]
     with pytest.raises(LockstepError, match=r"^the warm-up failed, and nothing was measured:\n  playbooks/stages/trial\.yml says"):
-        bench.warm_up(3, lambda seconds: None)
+        bench.prepare(line)
 
 
 def hold(lock, held, done):
@@ -175,15 +185,15 @@ def test_energy_is_written_beside_the_trial_where_the_meter_answered(bench, monk
         assert url == "http://plug"
         yield sorted(samples)
 
-    monkeypatch.setattr(trials, "metering", metering)
-    monkeypatch.setattr(Bench, "_launch", lambda self, run, options, meanwhile: launched(self, run))
+    monkeypatch.setattr(timing_trials, "metering", metering)
+    monkeypatch.setattr(TimingBench, "launch", lambda self, run, *_: launched(self, run))
 
     def launched(self, run):
-        write_json(self._local(run) / "cluster.json", {"launched_at": 100.0})
+        write_json(self.local(run) / "cluster.json", {"launched_at": 100.0})
         return GOOD
 
     bench.meter = "http://plug"
-    assert bench.measure(TRIAL, lambda seconds: None).measured
+    assert bench.measure(TRIAL, NODES, never).measured
     path = bench.folder / "trials" / "pi.w2-e3-r1" / "energy.json"
     assert path.is_file() is written
     assert not written or json.loads(path.read_text())["joules"] == 415.0

@@ -1,0 +1,116 @@
+"""Trials that measure how long a training takes: one at a time, since two at once would measure each other."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from ansible.utils.display import Display
+
+from control.campaign import SUMMARY, Pace
+from control.progress import Line
+from control.runs import cluster
+from control.sweep import sweep, timings
+from control.sweep.meter import Sample, joules, metering
+from control.sweep.timings import FAILED, STRONG, SUCCEEDED, Timing, Trial
+from control.sweep.trials import Bench
+from trainer.errors import LockstepError
+from trainer.files import read_json, write_json
+
+MEASURED = ("seconds_end_to_end", "seconds_training", "images_per_s")
+
+
+@dataclass
+class TimingBench(Bench):
+    """Measures trials on the first hosts of the inventory."""
+
+    meter: str | None = None
+    """Address of a metering plug for all hosts."""
+    remeasure: bool = False
+    """Whether the warm-up measures again how gradients are sent."""
+
+    attempts: ClassVar[int] = 2
+
+    @property
+    def trials(self) -> list[Trial]:
+        """What is left to measure, in order."""
+        return [Trial(**one) for one in self.record["trials"]]
+
+    @property
+    def slots(self) -> list[list[str]]:
+        """One, with all hosts: a trial takes the first of them."""
+        return [cluster.label_names(self.record["hosts"])]
+
+    def prepare(self, line: Line) -> None:
+        """Run a short, unrecorded trial: it fills every host's caches, and decides for all trials how gradients are sent."""
+        workers = max(trial.workers for trial in self.trials)
+        run = f"{self.record['name']}.{sweep.WARM_UP}"
+        overrides = "train.global_batch=null,train.steps_per_epoch=10"
+        options = {"config": self._config(), "epochs": 1, "set": overrides, "remeasure": self.remeasure}
+
+        def show(seconds: float) -> None:
+            line.update(f"warm-up on {workers} workers, {seconds:.0f} s")
+
+        summary = self.launch(run, self.slots[0][:workers], options, self.ended, show)
+        if summary["state"] != SUCCEEDED:
+            last = "\n".join(f"  {one}" for one in self.last_lines(run))
+            raise LockstepError(f"the warm-up failed, and nothing was measured:\n{last}")
+        self._keep_reduction(summary)
+        shutil.rmtree(self.local(run))
+
+    def _config(self) -> str:
+        return str(self.folder / "config.yml")
+
+    def _keep_reduction(self, summary: dict[str, Any]) -> None:
+        """One sweep sends gradients in one way: otherwise `auto` may choose by the number of workers, and no model of a step fits both."""
+        record = read_json(self.folder / SUMMARY)
+        if "reduction" not in record:
+            chosen = summary["reduction"]
+            how = {name: chosen[name] for name in ("sent_bytes", "transport", "sums") if name in chosen}
+            write_json(self.folder / SUMMARY, {**record, "reduction": chosen["name"], **how})
+
+    def measure(self, trial: Trial, hosts: Sequence[str], ended: Callable[[], bool]) -> Timing:
+        """Run a trial; returns the row for timings.csv, without times if it failed."""
+        run, workers = self.run_name(trial), hosts[: trial.workers]
+        batch = self.record["global_batch"] if trial.scaling == STRONG else "null"
+        kept = read_json(self.folder / SUMMARY)["reduction"]
+        overrides = f"train.global_batch={batch},checkpoint.every_steps={trial.checkpoint_every or 'null'},reduction.name={kept}"
+        with metering(self.meter) as samples:
+            summary = self.launch(run, workers, {"config": self._config(), "epochs": trial.epochs, "set": overrides}, ended)
+        self._energy(run, summary, samples)
+        succeeded = summary["state"] == SUCCEEDED
+        measured: dict[str, Any] = {key: summary[key] if succeeded else None for key in MEASURED}
+        return Timing(**asdict(trial), **measured, state=SUCCEEDED if succeeded else FAILED, hosts=" ".join(workers))
+
+    def _energy(self, run: str, summary: dict[str, Any], samples: list[Sample]) -> None:
+        if self.meter and summary["state"] == SUCCEEDED:
+            begin = read_json(self.local(run) / "cluster.json")["launched_at"]
+            try:
+                used = joules(samples, begin, begin + summary["seconds_end_to_end"])
+            except LockstepError as error:
+                # The trial itself was measured.
+                Display().warning(f"{run}: {error}; its energy is not recorded")
+                return
+            write_json(self.local(run) / "energy.json", {"joules": round(used, 1), "samples": len(samples)})
+
+    def put(self, row: Timing) -> None:
+        """Keep a row in timings.csv."""
+        timings.put(self.folder / timings.FILE, row)
+
+    def pace(self) -> Pace:
+        """How long trials take, by their number of workers."""
+        return sweep.pace(timings.read(self.folder / timings.FILE))
+
+    def run_name(self, trial: Trial) -> str:
+        """Name of a trial's run."""
+        return sweep.run_name(self.record["name"], trial)
+
+    def label(self, trial: Trial) -> str:
+        """`3 workers, repeat 2`."""
+        return sweep.label(trial)
+
+    def outcome(self, row: Timing) -> str:
+        """Times and speed."""
+        if not row.measured:
+            return "FAILED twice"
+        return f"{row.seconds_end_to_end:.1f} s end to end, {row.seconds_training:.1f} s training, {row.images_per_s:,.0f} images/s"
