@@ -91,6 +91,8 @@ def _shown(settings: Mapping[str, Any], key: str) -> str:
     value = settings.get(key, NONE)
     if key == "data.image_size" and isinstance(value, list):
         return "x".join(map(str, value))
+    if isinstance(value, dict) and "source" in value:
+        return plain(f"{value['file']}:{value['function']}")
     return NONE if value in (None, [], "") else plain(str(value).lower() if isinstance(value, bool) else value)
 
 

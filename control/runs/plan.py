@@ -525,6 +525,11 @@ def check_compiled(compiled: dict[str, Any] | None, options: dict[str, Any], con
                 f"{key}={value}: the model is compiled with a loss of its own ({(compiled or {})['loss']}), which may not take labels that "
                 "are probabilities. Fix: leave it out, and give the loss label_smoothing=, or mix examples in the model"
             )
+    if compiled and config.augment != configs.Augment() and compiled["own"]:
+        raise ConfigError(
+            f"augment: the model has a {compiled['own'][0]} of its own, which takes the images as they are, so this would change nothing. "
+            "Fix: augment in the model, or by a function augment(x, y, seed) in the file of -e dataset=FILE.py:FUNCTION"
+        )
     given = overrides(options)
     for key in given if compiled else ():
         if key.partition(".")[0] in ("optimizer", "schedule"):

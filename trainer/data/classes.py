@@ -54,7 +54,9 @@ def weights(train: Train, names: Sequence[str]) -> np.ndarray:
     """
     given = train.class_weight
     if given == BALANCED:
-        return balanced(train.class_counts or ())
+        if not train.class_counts:
+            raise ConfigError(f"{KEY}: {BALANCED} needs train.class_counts; train.yml counts them when it plans a run")
+        return balanced(train.class_counts)
     assert isinstance(given, Mapping)
     places = {_place(name, names): weight for name, weight in given.items()}
     table = np.ones(max(len(names), 1 + max(places)), np.float32)

@@ -1,6 +1,6 @@
 """What a training's steps are fed: the examples of a dataset, changed by the user's function, weighed by class, in pairs for mixup."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,10 +56,10 @@ class Feeding:
         """What the examples of a step are padded to, `[len(spec.varying)]` int32."""
         return examples.longest(indices) if isinstance(examples, Columns) else np.zeros(0, np.int32)
 
-    def gather(self, examples: "Examples", indices: np.ndarray, seeds: np.ndarray, sides: np.ndarray) -> list[Any]:
-        """The values of the leaves of examples: each is changed by its seed of `seeds` `[len(indices), 2]`, and padded to `sides`."""
+    def gather(self, examples: "Examples", indices: np.ndarray, sides: np.ndarray, seeds: Callable[[], np.ndarray]) -> list[Any]:
+        """The values of the leaves of examples, padded to `sides`; `seeds` gives `[len(indices), 2]`, to draw their changes with."""
         if self._rows is not None:
-            data = self._rows.gather(examples, indices, seeds, sides.tolist())
+            data = self._rows.gather(examples, indices, seeds(), sides.tolist())
         else:
             data = examples.gather(indices, sides.tolist()) if isinstance(examples, Columns) else examples.gather(indices)
         values = self._examples.unpack(data)

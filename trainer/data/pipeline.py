@@ -146,9 +146,9 @@ class Feeder:
         sides = np.stack([feeding.longest(self._examples, self._chosen[plan.union(step)]) for step in steps])
 
         def values(places: np.ndarray) -> list[Any]:
-            seeds = np.concatenate([plan.seeds(step, one) for step, one in zip(steps, places, strict=True)])
             indices = self._indices(plan, steps, places).ravel()
-            gathered = feeding.gather(self._examples, indices, seeds, sides.max(axis=0))
+            seeds = functools.partial(_seeds, plan, steps, places)
+            gathered = feeding.gather(self._examples, indices, sides.max(axis=0), seeds)
             return [array.reshape(*places.shape, *array.shape[1:]) for array in gathered]
 
         own = values(places)
@@ -159,3 +159,7 @@ class Feeder:
 
     def _indices(self, plan: EpochPlan, steps: range, places: np.ndarray) -> np.ndarray:
         return self._chosen[np.stack([plan.union(step)[one] for step, one in zip(steps, places, strict=True)])]
+
+
+def _seeds(plan: EpochPlan, steps: range, places: np.ndarray) -> np.ndarray:
+    return np.concatenate([plan.seeds(step, one) for step, one in zip(steps, places, strict=True)])

@@ -26,6 +26,9 @@ TASKS = 4
 
 def found(function: Function) -> tuple[dict[str, str] | None, str | None]:
     """The configuration key `data.augment` for a dataset's file; and a warning if the file's function `augment` is not such a one."""
+    if function.name == NAME:
+        # It is that of the data.
+        return None, None
     try:
         arguments = own.parameters("dataset", Function(function.file, NAME, function.source))
     except ConfigError:

@@ -32,6 +32,11 @@ def test_balanced_is_that_of_scikit_learn():
     assert classes.balanced([6, 0, 2]).tolist() == np.float32([8 / 12, 1, 2]).tolist(), "a class that does not occur counts for nothing"
 
 
+def test_balanced_without_counts_is_refused():
+    with pytest.raises(ConfigError, match=r"balanced needs train\.class_counts"):
+        table("balanced", NAMES)
+
+
 def test_a_mapping_names_classes_or_their_numbers_and_the_others_weigh_1():
     assert table({"dog": 2.5}, NAMES) == [1, 2.5, 1]
     assert table({"0": 3.0, "7": 4.0}, NAMES) == [3, 1, 4], "a name comes before a number"

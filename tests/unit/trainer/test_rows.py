@@ -119,14 +119,15 @@ def test_examples_that_vary_come_without_padding_and_may_become_shorter(tmp_path
 @pytest.mark.parametrize(
     ("source", "finds", "warns"),
     [
-        ("def data(split): pass\n", False, None),
+        ("def data(kind): pass\n", False, None),
         ("def augment(x, y, seed): pass\n", True, None),
         ("def augment(image): pass\n", False, "has a function augment(image), which changes no examples: its last parameter must be seed"),
         ("def augment(: pass\n", False, None),
+        ("def augment(split): pass\n", False, None),
     ],
 )
 def test_it_is_found_in_the_file_of_the_data(source, finds, warns):
-    known, warning = found(Function("mine.py", "data", source))
+    known, warning = found(Function("mine.py", "augment" if "split" in source else "data", source))
     assert known == (given(source) if finds else None)
     assert (warns is None) == (warning is None)
     assert warns is None or warns in warning

@@ -524,9 +524,15 @@ def test_evaluate_is_refused_for_a_model_that_has_nothing_to_evaluate():
 
 @pytest.mark.parametrize("key", ["train.label_smoothing", "augment.mixup"])
 def test_soft_labels_are_refused_for_a_loss_of_the_models_own(key):
-    compiled, config = {"loss": "mse", "validates": True}, configs.build(configs.override({}, {key: 0.2}))
+    compiled, config = {"loss": "mse", "own": [], "validates": True}, configs.build(configs.override({}, {key: 0.2}))
     assert refusal(plan.check_compiled, compiled, {}, config).startswith(f"{key}=0.2: the model is compiled with a loss of its own (mse)")
     plan.check_compiled(None, {}, config)
+
+
+def test_pictures_are_not_changed_for_a_step_of_the_models_own():
+    compiled, config = {"loss": "mse", "own": ["train_step"], "validates": True}, configs.build({"augment": {"flip": True}})
+    assert refusal(plan.check_compiled, compiled, {}, config).startswith("augment: the model has a train_step of its own")
+    plan.check_compiled({**compiled, "own": []}, {}, config)
 
 
 @pytest.mark.parametrize(
