@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from trainer.config import Augment, Config
@@ -111,7 +112,8 @@ def _apart(images: tf.Tensor, middle: tf.Tensor, factor: tf.Tensor) -> tf.Tensor
 def shares(alpha: float, seed: int, batch: Batch) -> tf.Tensor:
     """What of each image is its own in mixup, from Beta(alpha, alpha), `[batch]`."""
     drawn = tf.random.stateless_gamma([tf.cast(batch.total, tf.int32), 2], _seed(seed, batch, SHARES), alpha=alpha)
-    # Where a small alpha leaves neither more than zero, all is the partner's.
+    # TensorFlow gives the least normal number for any below it. Where a small alpha leaves both there, all is the partner's.
+    drawn -= np.finfo(np.float32).tiny
     return tf.gather(tf.math.divide_no_nan(drawn[:, 0], drawn[:, 0] + drawn[:, 1]), batch.places)
 
 

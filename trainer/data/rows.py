@@ -99,7 +99,8 @@ class Rows:
             shape = [len(values), *(int(next(varying)) if side is None else side for side in leaf.shape)]
             stacked = np.full(shape, b"", object) if leaf.dtype == STRING else np.zeros(shape, leaf.dtype)
             for number, value in enumerate(values):
-                stacked[(number, *map(slice, value.shape))] = value if value.shape else value.item()
+                place: tuple[int | slice, ...] = (number, *map(slice, value.shape))
+                stacked[place] = value if value.shape else value.item()
             yield stacked
 
 
@@ -123,8 +124,8 @@ def _checked(value: Any, leaf: Leaf, before: Any, place: str) -> np.ndarray:
 
 def _strings(value: Any) -> np.ndarray:
     array = np.asarray(value, object)
-    encoded = np.empty(array.shape, object)
-    encoded.flat = [text.encode() if isinstance(text, str) else text for text in array.ravel()]
-    if not all(isinstance(text, bytes) for text in encoded.flat):
+    encoded = np.empty(array.size, object)
+    encoded[:] = [text.encode() if isinstance(text, str) else text for text in array.ravel()]
+    if not all(isinstance(text, bytes) for text in encoded):
         raise TypeError
-    return encoded
+    return encoded.reshape(array.shape)

@@ -44,7 +44,7 @@ class DrawBatch(Task):
             pixels = None if original is None else as_pictures(original, seen)
             if pixels is not None:
                 path = project.ROOT / "pictures" / f"{stem}{f'-{_safe(name)}' if columns else ''}.png"
-                _draw(path, title, *pixels, labels)
+                _draw(path, title, pixels[0], pixels[1], labels)
                 lines.append(f"  picture  {project.relative(path)}")
         return {"changed": True, "show_last": "\n".join(lines)}
 
