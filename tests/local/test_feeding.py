@@ -81,7 +81,7 @@ def test_sequences_are_augmented_padded_and_weighed_as_keras_would_the_whole_bat
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["left"] == 0
     assert found["classes"][-1] > 1.3 * found["classes"][0], "the classes are uneven"
-    assert found["apart"] < 1e-3
+    assert found["apart"] < 1e-4
     assert "by sequences.py:augment" in whole.stdout
     assert "class weights  long" in whole.stdout
 
@@ -112,14 +112,12 @@ def pictured(project: LocalProject, name: str, pictures: Path, steps: int, *more
     return project.play("train", f"run={name}", f"dataset={pictures}", "config=lecture_cnn", f"{PICTURES},train.steps={steps}", *more)
 
 
-def test_mixed_pictures_are_the_same_on_any_number_of_workers_and_when_continued(project, pictures):
+def test_mixed_pictures_are_the_same_when_continued_and_on_another_number_of_workers(project, pictures):
     pictured(project, "mixed", pictures, 20)
-    for steps in (11, 20):
-        pictured(project, "mixed-parts", pictures, steps)
-    assert project.summary("mixed-parts")["weights_sha256"] == project.summary("mixed")["weights_sha256"]
-    pictured(project, "mixed-alone", pictures, 20, "workers=1")
-    rows, alone = history(project, "mixed"), history(project, "mixed-alone")
-    for row, other in zip(rows, alone, strict=True):
-        assert float(row["loss"]) == pytest.approx(float(other["loss"]), rel=2e-3)
+    pictured(project, "mixed-parts", pictures, 11)
+    pictured(project, "mixed-parts", pictures, 20, "workers=1")
+    rows = history(project, "mixed")
+    for row, other in zip(rows, history(project, "mixed-parts"), strict=True):
+        assert float(row["loss"]) == pytest.approx(float(other["loss"]), rel=1e-3)
     assert [row["val_loss"] != "" for row in rows] == [False, True, True], "each second epoch, and the last"
     assert project.summary("mixed")["best"]["epoch"] in (2, 3)
