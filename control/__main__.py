@@ -43,9 +43,8 @@ def parameters(arguments: argparse.Namespace) -> int:
     from control.runs import model
 
     given = json.load(sys.stdin)
-    print(
-        json.dumps(model.examine(*(given[name] for name in ("model", "size", "classes", "spec", "callbacks", "weights", "skip_mismatch"))))
-    )
+    names = ("model", "size", "classes", "spec", "callbacks", "weights", "skip_mismatch", "fed", "by_name")
+    print(json.dumps(model.examine(*(given[name] for name in names))))
     return DONE
 
 

@@ -102,6 +102,9 @@ def _training_pairs(plan: dict[str, Any], runs: str) -> list[tuple[str, str]]:
         ("dataset", f"{_source(config['data'], dataset)} ({digest}): {classes}{examples}"),
         *(_columns(dataset["spec"]) if columns else []),
         *([("compiled", _compiled(plan["compiled"]))] if plan.get("compiled") else []),
+        *([("augmented", f"by {config['data']['augment']['file']}:augment")] if config["data"].get("augment") else []),
+        *([("weights", _initial(plan["weights"]))] if plan.get("weights") else []),
+        *([("class weights", printable(plan["class_weights"], 200))] if plan.get("class_weights") else []),
         (
             "global batch",
             f"{counts['global_batch']} {noun} per step on {count(counts['workers'], 'worker')}"
@@ -138,6 +141,14 @@ def _columns(spec: dict[str, Any]) -> list[tuple[str, str]]:
         texts = [printable(str(leaf)) for leaf in leaves[:SHOWN_COLUMNS]]
         shown.append(({"x": "inputs", "y": "outputs", "sample_weight": "weights"}[part], ", ".join([*texts, *more])))
     return shown
+
+
+def _initial(weights: dict[str, Any]) -> str:
+    """Where a training's first weights come from, and which layers have none from there."""
+    left = [printable(name, 40) for name in weights.get("left", ())]
+    more = f", {len(left) - SHOWN_COLUMNS:,} more" if len(left) > SHOWN_COLUMNS else ""
+    kept = f"; initial ones in {', '.join(left[:SHOWN_COLUMNS])}{more}" if left else ""
+    return f"of {printable(weights['file'], 80)}{kept}"
 
 
 def _compiled(compiled: dict[str, Any]) -> str:
@@ -202,7 +213,7 @@ def epoch_line(row: dict[str, Any], counts: dict[str, Any], eta: float | None) -
 
 def history(rows: Sequence[dict[str, Any]]) -> str:
     """The table of epochs; a long one keeps its first, best and last rows."""
-    shown, names = list(rows), list(metric_values(rows[-1]))[:MOST_COLUMNS]
+    shown, names = list(rows), list(metric_values(max(reversed(rows), key=len)))[:MOST_COLUMNS]
     if len(rows) > 24:
         top = course.best(rows)["epoch"]
         shown = [row for row in rows if row["epoch"] <= 3 or row["epoch"] == top or row["epoch"] > rows[-1]["epoch"] - 10]

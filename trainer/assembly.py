@@ -1,12 +1,14 @@
 """Model, optimizer and reduction, combined under a cluster's strategy."""
 
 import dataclasses
+import functools
 
 import keras
 
 from trainer import augmentation, global_loss, models, optimizer, reduction, step
 from trainer.cluster import Cluster
 from trainer.config import Config, Reduction
+from trainer.data import feeding
 from trainer.data.spec import Spec, of_images
 from trainer.models import own
 from trainer.models.fused import fuse
@@ -30,7 +32,7 @@ def build(cluster: Cluster, config: Config, classes: int, spec: Spec) -> step.Lo
         # Outside the strategy's scope a model can run the user's own code, and gradients are sent by ourselves.
         model, compiled = build_model(config, classes, spec)
         if compiled and global_loss.overridden(model):
-            return Program(cluster, model, spec)
+            return Program(cluster, model, feeding.spec_of(config, spec))
     return build_local(cluster, config, classes, spec)
 
 
@@ -40,7 +42,10 @@ def build_local(cluster: Cluster, config: Config, classes: int, spec: Spec | Non
     with cluster.strategy.scope():
         model, compiled = build_model(config, classes, spec)
     fuse(model)
-    local, augment = step.Local(cluster, model, spec, l2_in_update=not compiled), augmentation.make(config.augment, config.seed)
+    local = step.Local(cluster, model, feeding.spec_of(config, spec), validated=spec, l2_in_update=not compiled)
+    if augmentation.soft(config):
+        local = dataclasses.replace(local, as_validated=functools.partial(augmentation.one_hot, classes))
+    augment = augmentation.make(config.augment, config.seed, classes, config.train.label_smoothing)
     return dataclasses.replace(local, augment=augment) if augment else local
 
 
@@ -50,7 +55,7 @@ def build_model(config: Config, classes: int, spec: Spec) -> tuple[keras.Model, 
     keras.utils.set_random_seed(config.seed % 2**32)
     model = models.build(config.model, config.data.image_size, classes)
     if not model.compiled:
-        return step.compile_classifier(model), False
+        return step.compile_classifier(model, augmentation.soft(config)), False
     step.build(model, spec)
     return model, True
 

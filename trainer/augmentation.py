@@ -1,48 +1,137 @@
-"""Augmentation of training images: one affine transform per image, drawn from (seed, step) and its position in the global batch."""
+"""Augmentation of training images and labels, drawn from (seed, step) and an image's position in the global batch.
+
+One affine transform per image, then its colours, then mixup with another image of the global batch.
+"""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from trainer.config import Augment
+from trainer.config import Augment, Config
 from trainer.data.pipeline import Batch
 
 DRAWS = 5
 """Numbers drawn per image: row, column, mirroring, angle, scale."""
+COLOURS = 3
+"""Numbers drawn per image: brightness, contrast, saturation."""
+PLACES, HUES, SHARES = 0, 2, 4
+"""Streams of random numbers of a step; the partner of an image has the next one."""
+APART = 2**40
+"""Distance between two streams, in steps."""
+LUMA = (0.299, 0.587, 0.114)
+"""Of red, green and blue (ITU-R 601)."""
+MOVING = ("crop", "flip", "shift", "rotate", "scale")
+COLOURING = ("brightness", "contrast", "saturation")
 
 
-def make(config: Augment, seed: int) -> Callable[[Batch], tuple[Any, ...]] | None:
-    """A function that augments a batch of images as configured, to uint8 if pixels only move, else float32; None if nothing is set.
+def soft(config: Config) -> bool:
+    """Whether labels become probabilities `[classes]` for training."""
+    return bool(config.augment.mixup or config.train.label_smoothing)
 
-    It returns the batch's data, the images replaced.
+
+def one_hot(classes: int, data: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Data whose labels are probabilities, as the loss takes them where labels are `soft`."""
+    images, labels, *weights = data
+    return images, tf.one_hot(labels, classes), *weights
+
+
+def make(config: Augment, seed: int, classes: int = 0, smoothing: float = 0.0) -> Callable[[Batch], tuple[Any, ...]] | None:
+    """A function that augments a batch as configured; None if nothing is set.
+
+    It returns the batch's data, in which images stay uint8 if pixels only move, and else become float32.
+
+    Args:
+        config: with `mixup`, all data come in pairs, `[image, partner]`.
+        seed: of the run.
+        classes: how many there are; needed for soft labels.
+        smoothing: `train.label_smoothing`.
     """
-    if config == Augment():
+    if config == Augment() and not smoothing:
         return None
-    smooth = bool(config.rotate or config.scale)
+
+    def smoothed(hot: tf.Tensor) -> tf.Tensor:
+        return hot * (1 - smoothing) + smoothing / classes if smoothing else hot
 
     def augment(batch: Batch) -> tuple[Any, ...]:
-        pixels, *others = batch.data
-        images = tf.cast(pixels, tf.float32) if smooth else pixels
-        augmented = tf.raw_ops.ImageProjectiveTransformV3(
-            images=images,
-            transforms=transforms(config, draws(seed, batch), images.shape[1], images.shape[2]),
-            output_shape=images.shape[1:3],
-            interpolation="BILINEAR" if smooth else "NEAREST",
-            fill_mode="CONSTANT" if config.crop or smooth else "NEAREST",
-            fill_value=0.0,
-        )
-        return augmented, *others
+        images, labels, *weights = batch.data
+        if not config.mixup:
+            return changed(config, seed, batch, images), smoothed(tf.one_hot(labels, classes)) if smoothing else labels, *weights
+        share = shares(config.mixup, seed, batch)
+        seen = [changed(config, seed, batch, image, partner) for partner, image in enumerate(images)]
+        hot = [tf.one_hot(label, classes) for label in labels]
+        return mixed(share, seen), smoothed(mixed(share, hot)), *(mixed(share, pair) for pair in weights)
 
     return augment
 
 
-def draws(seed: int, batch: Batch) -> tf.Tensor:
-    """Random numbers from 0 to 1, `[batch, DRAWS]`."""
-    everywhere = tf.cast(batch.total, tf.int32)
-    numbers = tf.random.stateless_uniform([everywhere, DRAWS], tf.stack([tf.constant(seed, tf.int64), tf.cast(batch.number, tf.int64)]))
+def changed(config: Augment, seed: int, batch: Batch, images: tf.Tensor, partner: int = 0) -> tf.Tensor:
+    """Images `[batch, height, width, channels]`, moved and coloured; `partner` 1: those that others are mixed with."""
+    if any(getattr(config, name) for name in MOVING):
+        images = moved_images(config, draws(seed, batch, DRAWS, PLACES + partner), images)
+    if any(getattr(config, name) for name in COLOURING):
+        images = coloured(config, draws(seed, batch, COLOURS, HUES + partner), tf.cast(images, tf.float32))
+    return images
+
+
+def moved_images(config: Augment, drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
+    """Images, each under its transform."""
+    smooth = bool(config.rotate or config.scale)
+    pixels = tf.cast(images, tf.float32) if smooth else images
+    return tf.raw_ops.ImageProjectiveTransformV3(
+        images=pixels,
+        transforms=transforms(config, drawn, images.shape[1], images.shape[2]),
+        output_shape=images.shape[1:3],
+        interpolation="BILINEAR" if smooth else "NEAREST",
+        fill_mode="CONSTANT" if config.crop or smooth else "NEAREST",
+        fill_value=0.0,
+    )
+
+
+def coloured(config: Augment, drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
+    """Float images, 0 to 255, of another brightness, contrast and saturation, in this order, as by torchvision's ColorJitter."""
+    factors = 1 + (drawn * 2 - 1) * tf.constant([getattr(config, name) for name in COLOURING])
+    brightness, contrast, saturation = (factors[:, number, None, None, None] for number in range(COLOURS))
+    if config.brightness:
+        images = tf.clip_by_value(images * brightness, 0.0, 255.0)
+    if config.contrast:
+        images = _apart(images, tf.reduce_mean(_grey(images), axis=[1, 2, 3], keepdims=True), contrast)
+    return _apart(images, _grey(images), saturation) if config.saturation else images
+
+
+def _grey(images: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(images * tf.constant(LUMA), axis=-1, keepdims=True) if images.shape[-1] == len(LUMA) else images
+
+
+def _apart(images: tf.Tensor, middle: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    return tf.clip_by_value(middle + (images - middle) * factor, 0.0, 255.0)
+
+
+def shares(alpha: float, seed: int, batch: Batch) -> tf.Tensor:
+    """What of each image is its own in mixup, from Beta(alpha, alpha), `[batch]`."""
+    drawn = tf.random.stateless_gamma([tf.cast(batch.total, tf.int32), 2], _seed(seed, batch, SHARES), alpha=alpha)
+    # TensorFlow gives the least normal number for any below it. Where a small alpha leaves both there, all is the partner's.
+    drawn -= np.finfo(np.float32).tiny
+    return tf.gather(tf.math.divide_no_nan(drawn[:, 0], drawn[:, 0] + drawn[:, 1]), batch.places)
+
+
+def mixed(share: tf.Tensor, pair: list[tf.Tensor]) -> tf.Tensor:
+    """The mean of `[batch, ...]` and its partners, weighted with `share` `[batch]`."""
+    own, other = (tf.cast(one, tf.float32) for one in pair)
+    part = tf.reshape(share, [-1, *[1] * (len(own.shape) - 1)])
+    return own * part + other * (1 - part)
+
+
+def draws(seed: int, batch: Batch, count: int = DRAWS, stream: int = PLACES) -> tf.Tensor:
+    """Random numbers from 0 to 1, `[batch, count]`."""
+    numbers = tf.random.stateless_uniform([tf.cast(batch.total, tf.int32), count], _seed(seed, batch, stream))
     return tf.gather(numbers, batch.places)
+
+
+def _seed(seed: int, batch: Batch, stream: int) -> tf.Tensor:
+    return tf.stack([tf.constant(seed, tf.int64), tf.cast(batch.number, tf.int64) + stream * APART])
 
 
 def transforms(config: Augment, drawn: tf.Tensor, height: int, width: int) -> tf.Tensor:

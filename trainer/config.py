@@ -20,6 +20,8 @@ from trainer.errors import ConfigError
 
 RENAMED = {"telemetry.split_every": "telemetry.profile_every"}
 """Keys of older versions that configurations and `set` may still use."""
+BALANCED = "balanced"
+"""`train.class_weight` that follows from how many examples each class has."""
 CONFIGS = Path(__file__).parent / "configs"
 SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
@@ -48,6 +50,10 @@ class Data:
     """Threads that decode images during training; default: the host's cores."""
     allow_bad_images: bool = False
     """Skip (and count) unreadable images instead of refusing to start."""
+    augment: dict[str, str] | None = None
+    """A function that changes each training example, with its file's text: `augment(x, y, seed)` in the file that `dataset=` names."""
+    bucket: int = 1
+    """Columns that vary in length: of so many batches in a row, examples of similar length share one, to save padding; 1: unsorted."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,17 @@ class Train:
     """File of weights to start from, and its SHA-256; `-e weights=FILE` sets it."""
     skip_mismatch: bool = False
     """Whether layers that the file of `weights` does not fit keep their own initial weights; else they are refused."""
+    weights_by_name: bool = False
+    """Whether a layer takes the weights of the layer of its name, whatever other layers the models have; those without keep their own."""
+    class_weight: str | dict[str, float] | None = None
+    """What examples of a class weigh in the training loss, by the class's name or number, as in `{cat: 2.5}` (others: 1); `balanced`:
+    training examples / (classes * those of the class)."""
+    class_counts: tuple[int, ...] | None = None
+    """`class_weight: balanced`: training examples of each class; the plan counts them."""
+    label_smoothing: float = 0.0
+    """Classifiers of images: fraction of each training label that is spread over all classes (Szegedy et al. 2016, arXiv:1512.00567)."""
+    validate_every: int = 1
+    """Validate at the end of every Nth epoch, and of the last."""
     time_limit: float | None = None
     """Seconds after which the run saves its state and ends as CANCELLED."""
 
@@ -155,6 +172,15 @@ class Augment:
     """Rotate by up to this many degrees; the area outside the image is black."""
     scale: tuple[float, ...] = ()
     """Enlarge by a factor from this range, `[least, most]`; the area outside the image is black."""
+    brightness: float = 0.0
+    """Multiply all pixels by 1 plus or minus up to this."""
+    contrast: float = 0.0
+    """Multiply pixels' distance from the image's mean grey by 1 plus or minus up to this."""
+    saturation: float = 0.0
+    """Multiply pixels' distance from their own grey by 1 plus or minus up to this."""
+    mixup: float = 0.0
+    """Mix each image and its label with another of the step; the share is drawn from Beta(this, this) (Zhang et al. 2018,
+    arXiv:1710.09412); 0: none, 0.2 is usual."""
 
 
 @dataclass(frozen=True)
@@ -359,14 +385,22 @@ def _convert(kind: Any, value: Any) -> tuple[Any, bool]:
         return None, value is None
     if origin is tuple:
         return _convert_tuple(kind, value)
-    if typing.get_args(kind) == (str, str):
-        texts = environment.as_texts(value)
-        return texts, texts is not None
+    if typing.get_args(kind) in ((str, str), (str, float)):
+        by_name = environment.as_texts(value) if str in typing.get_args(kind)[1:] else _numbers(value)
+        return by_name, by_name is not None
     if origin is float and isinstance(value, int | str) and not isinstance(value, bool):
         return _number(value)
     if origin is int:
         return value, isinstance(value, int) and not isinstance(value, bool)
     return value, isinstance(value, origin)
+
+
+def _numbers(value: Any) -> dict[str, float] | None:
+    """Numbers by name, which may be a whole number; None if it is anything else."""
+    if not isinstance(value, dict) or not all(isinstance(key, int | str) and not isinstance(key, bool) for key in value):
+        return None
+    pairs = {str(key): _convert(float, number) for key, number in value.items()}
+    return {key: number for key, (number, _) in pairs.items()} if all(fits for _, fits in pairs.values()) else None
 
 
 def _number(value: int | str) -> tuple[Any, bool]:
@@ -391,7 +425,11 @@ def _convert_tuple(kind: Any, value: Any) -> tuple[Any, bool]:
 
 def _describe(options: tuple[Any, ...]) -> str:
     names = {int: "an integer", float: "a number", str: "a text", bool: "true or false", dict: "a mapping", tuple: "a list"}
-    others = {types.NoneType: "null", dict[str, str]: "a mapping of names to texts or numbers"}
+    others = {
+        types.NoneType: "null",
+        dict[str, str]: "a mapping of names to texts or numbers",
+        dict[str, float]: "a mapping of names to numbers",
+    }
     return " or ".join(others.get(option) or names[typing.get_origin(option) or option] for option in options)
 
 
@@ -421,6 +459,9 @@ def check(config: Config) -> None:
     _rule(all(len(pair) == 2 for pair in config.schedule.decay), "schedule.decay", config.schedule.decay, "a list of [epoch, factor]")
     fits = not scale or (len(scale) == 2 and 0 < scale[0] <= scale[1] < math.inf)
     _rule(fits, "augment.scale", list(scale), "empty, or [least, most] above 0")
+    fits = not config.augment.saturation or size[2] == 3
+    _rule(fits, "augment.saturation", config.augment.saturation, "0 for images of one channel (data.image_size)")
+    _check_class_weight(config.train.class_weight)
     _check_snapshots(config.checkpoint.snapshots)
 
 
@@ -432,7 +473,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "at least 1": (
         lambda value: value >= 1,
-        "train.epochs train.batch_size reduction.min_elements checkpoint.keep telemetry.sample_every",
+        "train.epochs train.batch_size reduction.min_elements checkpoint.keep telemetry.sample_every data.bucket train.validate_every",
     ),
     "null or at least 1": (lambda value: value is None or value >= 1, "data.loaders checkpoint.every_steps"),
     "null or above 0": (
@@ -441,11 +482,13 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "below 2**63": (lambda value: value < 2**63, "seed"),
     "finite": (math.isfinite, "optimizer.learning_rate optimizer.weight_decay schedule.warmup_epochs"),
+    "from 0 to 100": (lambda value: 0 <= value <= 100, "augment.mixup"),
+    "from 0 to 1": (lambda value: 0 <= value <= 1, "augment.brightness augment.contrast augment.saturation"),
     "above 0 and finite": (lambda value: 0 < value < math.inf, "optimizer.epsilon"),
     "between 0 and 1": (lambda value: 0 < value < 1, "data.validation_split"),
     "from 0 to below 1": (
         lambda value: 0 <= value < 1,
-        "optimizer.momentum optimizer.beta_1 optimizer.beta_2 schedule.final augment.shift",
+        "optimizer.momentum optimizer.beta_1 optimizer.beta_2 schedule.final augment.shift train.label_smoothing",
     ),
     "from 0 to 32": (lambda value: 0 <= value <= 32, "reduction.recycle"),
     "from 0 to 180": (lambda value: 0 <= value <= 180, "augment.rotate"),
@@ -461,6 +504,14 @@ CHOICES = {
     "reduction.name": ["auto", "packed", "half", "powersgd"],
     "reduction.transport": ["auto", "direct", "tensorflow"],
 }
+
+
+def _check_class_weight(given: str | dict[str, float] | None) -> None:
+    if isinstance(given, str):
+        _one_of("train.class_weight", given, [BALANCED])
+    elif given is not None:
+        fits = bool(given) and all(0 <= weight < math.inf for weight in given.values()) and any(given.values())
+        _rule(fits, "train.class_weight", given, "balanced, or numbers from 0 by class, not all of them 0")
 
 
 def _check_snapshots(snapshots: str | int) -> None:

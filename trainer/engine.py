@@ -190,7 +190,7 @@ class OwnSteps(Engine):
         self.shares = shares
         self._call: Any = step.make_train_call(program)
         test = functools.partial(step.test_sums, self.model, True)
-        self._test_call = tf.function(test, input_signature=[step.rows(program.spec)], autograph=False)
+        self._test_call = tf.function(test, input_signature=[step.rows(job.examples.spec)], autograph=False)
         size = sum(int(np.prod(variable.shape)) for variable in self.model.trainable_variables)
         why = "as they are, where each of the model's optimizers applies them: it has a train_step of its own"
         self.choice = Choice("packed", why, 4 * size)

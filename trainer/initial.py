@@ -1,12 +1,15 @@
 """Weights that a training starts from: a file of another training, such as a snapshot."""
 
+import contextlib
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainer.errors import LockstepError
 from trainer.files import sha256_file
+from trainer.replacing import replaced
 
 if TYPE_CHECKING:
     import keras
@@ -19,7 +22,7 @@ def suffix(name: str) -> str:
     return next((one for one in SUFFIXES if name.endswith(one)), "")
 
 
-def load(model: "keras.Model", path: Path, given: dict[str, str], skip_mismatch: bool) -> None:
+def load(model: "keras.Model", path: Path, given: dict[str, str], skip_mismatch: bool, by_name: bool = False) -> list[str]:
     """Load a file's weights into a model with the same layers, by Keras' `load_weights`.
 
     Args:
@@ -27,6 +30,10 @@ def load(model: "keras.Model", path: Path, given: dict[str, str], skip_mismatch:
         path: the file, which others may write to.
         given: `train.weights`: the file's name and its SHA-256.
         skip_mismatch: leave layers as they are whose weights have other shapes or are not in the file.
+        by_name: load what a layer of the same name has, as Keras' `by_name` did for its older files.
+
+    Returns:
+        Names of the layers that are left as they are.
 
     Raises:
         LockstepError: the file is missing, is not the one that was given, or does not fit the model.
@@ -41,7 +48,7 @@ def load(model: "keras.Model", path: Path, given: dict[str, str], skip_mismatch:
         if sha256 != given["sha256"]:
             raise LockstepError(f"weights={given['file']}: {path} has SHA-256 {sha256[:16]}..., and {given['sha256'][:16]}... was given")
         try:
-            model.load_weights(own, skip_mismatch=skip_mismatch)
+            return _loaded(model, own, skip_mismatch, by_name)
         except (ValueError, KeyError, OSError) as error:
             # Without the values of the weights.
             reason = " ".join(str(error).partition(", value=")[0].replace(str(own), given["file"]).split())
@@ -49,3 +56,61 @@ def load(model: "keras.Model", path: Path, given: dict[str, str], skip_mismatch:
                 f"weights={given['file']}: they don't fit the model: {reason:.400}. Fix: give weights of a model with the same layers, or "
                 "leave out what does not fit: -e set=train.skip_mismatch=true"
             ) from None
+
+
+def _loaded(model: "keras.Model", path: Path, skip_mismatch: bool, by_name: bool) -> list[str]:
+    from keras.src.saving import saving_lib
+
+    left: list[str] = []
+    load_state, raise_failure = saving_lib._load_state, saving_lib._raise_loading_failure
+
+    def fail(failures: dict[int, Any], warn_only: bool = False) -> None:
+        if not warn_only:
+            raise_failure(failures)
+        left.extend(str(getattr(saveable, "name", type(saveable).__name__)) for saveable, _ in failures.values())
+
+    def load_by_name(saveable: Any, weights_store: Any, assets_store: Any, inner_path: str, **more: Any) -> None:
+        if saveable is not model:
+            load_state(saveable, weights_store, assets_store, inner_path, **more)
+            return
+        places, layers = _places(weights_store.h5_file), [layer for layer in _layers(model) if layer.weights]
+        left.extend(layer.name for layer in layers if layer.name not in places)
+        if len(left) == len(layers):
+            raise ValueError(f"none of its layers has the name of one in the file ({', '.join(sorted(places)[:10])})")
+        for layer in layers:
+            if layer.name in places:
+                load_state(layer, weights_store, assets_store, places[layer.name], **more)
+
+    with contextlib.ExitStack() as patched:
+        patched.enter_context(replaced(saving_lib, "_raise_loading_failure", fail))
+        if by_name:
+            patched.enter_context(replaced(saving_lib, "_load_state", load_by_name))
+        saving_lib.load_weights_only(model, path, skip_mismatch=skip_mismatch)
+    return list(dict.fromkeys(left))
+
+
+def _layers(model: "keras.Model") -> Iterator[Any]:
+    """A model's layers, those of the models in it too."""
+    import keras
+
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            yield from _layers(layer)
+        else:
+            yield layer
+
+
+def _places(file: Any) -> dict[str, str]:
+    """Where the layers of a file are, by name: of several with one name, the outermost; left out if there are several of those."""
+    every: dict[str, list[str]] = {}
+
+    def visit(path: str, group: Any) -> None:
+        place, _, last = path.rpartition("/")
+        if last == "vars" and place and not place.startswith("optimizer") and "name" in group.attrs:
+            every.setdefault(str(group.attrs["name"]), []).append(place)
+
+    # Links, which may lead out of the file, are not followed.
+    file.visititems(visit)
+    depths = {name: sorted(place.count("/") for place in places) for name, places in every.items()}
+    outermost = {name: min(places, key=lambda place: place.count("/")) for name, places in every.items()}
+    return {name: place for name, place in outermost.items() if depths[name][:1] != depths[name][1:2]}

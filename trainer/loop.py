@@ -13,6 +13,7 @@ from trainer.agreement import digest
 from trainer.callbacks import Callbacks
 from trainer.checkpoint import Memories, States, newest_progress, restore, save_snapshot
 from trainer.cluster import Cluster
+from trainer.data.feeding import Feeding
 from trainer.data.partition import EpochPlan, share
 from trainer.data.pipeline import Batch, Call, Feeder, calls
 from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged, LockstepError
@@ -52,7 +53,10 @@ class Trainer:
         counts, member = self.job.counts, self.cluster.member
         order = self.job.manifest.order
         chosen = order[counts.validation_images : counts.validation_images + counts.train_images]
-        self._feeder = Feeder(self.job.examples, chosen, self.engine.shares, member.rank)
+        config, examples = self.job.config, self.job.examples
+        feeding = Feeding(config, self.job.manifest.classes, examples.spec)
+        self._feeder = Feeder(examples, chosen, self.engine.shares, member.rank, feeding)
+        self._lengths = feeding.lengths(examples, chosen)
         # Whole batches, the same on any number of workers: a masked loss is a mean over what counts in its batch.
         held_out = np.sort(order[: counts.validation_images])
         batches = [held_out[start : start + VALIDATION_BATCH] for start in range(0, len(held_out), VALIDATION_BATCH)]
@@ -93,7 +97,10 @@ class Trainer:
             return
         if job.weights is None:
             raise LockstepError(f"weights={given['file']}: the run has no state yet, and the file is not there. Fix: -e weights=FILE")
-        initial.load(self.model, job.weights, given, job.config.train.skip_mismatch)
+        train = job.config.train
+        left = initial.load(self.model, job.weights, given, train.skip_mismatch, train.weights_by_name)
+        if left:
+            print(f"weights={given['file']}: {len(left)} layers keep their own initial weights: {', '.join(left)}", flush=True)
 
     def _is_over(self) -> bool:
         return self.progress.ended or self.progress.step >= self.job.counts.total_steps
@@ -111,7 +118,8 @@ class Trainer:
         epoch, self._last = counts.epoch_of(progress.step), None
         self.job.metrics.phase("training", f"epoch {epoch}")
         self.callbacks.epoch_begins(epoch)
-        plan = EpochPlan(counts.train_images, counts.global_batch, counts.steps_per_epoch, self.job.config.seed, epoch)
+        sizes = counts.train_images, counts.global_batch, counts.steps_per_epoch
+        plan = EpochPlan(*sizes, self.job.config.seed, epoch, self._lengths, self.job.config.data.bucket)
         stop = False
         for (call, batch), waited in self._timed(self._feeder.epoch(plan, self._calls(epoch))):
             stop = self._call(epoch, call, batch, waited)
@@ -217,7 +225,7 @@ class Trainer:
 
     def _finish_epoch(self, epoch: int) -> None:
         progress = self.progress
-        validation = self._validate()
+        validation = self._validate() if epoch % self.job.config.train.validate_every == 0 or self._is_over() else {}
         if self.cluster.member.workers > 1 and self.engine.profile_every:
             self.recorder.compare(epoch, self.cluster)
         self._check_update(validation.get("loss", 0.0), "the validation loss")

@@ -36,6 +36,11 @@ def monitor(columns: Iterable[str], asked: str | None = None) -> Monitor:
     return Monitor(name, not LOWEST.search(name))
 
 
+def judged(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of epochs that ended with a validation; all, if none did."""
+    return [row for row in rows if any(name.startswith("val_") for name in row)] or list(rows)
+
+
 def best_row(rows: Sequence[dict[str, Any]], asked: str | None = None) -> dict[str, Any]:
     """The row of the best epoch; `asked` is `train.monitor`."""
-    return monitor(rows[0], asked).best(rows)
+    return monitor(judged(rows)[0], asked).best(rows)

@@ -18,7 +18,10 @@ class Program:
     """A model that trains with its own `train_step`, and the optimizers in it: what `step.make_train_call` runs."""
 
     def __init__(self, cluster: Cluster, model: keras.Model, spec: Spec):
-        """Take a compiled model, built outside the strategy's scope, in a connected cluster whose workers have one device each."""
+        """Take a compiled model, built outside the strategy's scope, in a connected cluster whose workers have one device each.
+
+        `spec`: of the examples that a step is fed.
+        """
         self.model, self.spec, self._cluster = model, spec, cluster
         all_reduce: AllReduce = cluster.all_reduce if cluster.member.workers > 1 else list
         self._synchronous, self._all_reduce = Synchronous(model, all_reduce), all_reduce
@@ -46,6 +49,7 @@ class Program:
         """A step; its row as of `step.Steps`, of this worker only."""
         count, metrics = tf.reduce_sum(batch.weights), keras_metrics.states(self.model)
         self._draw_anew(batch)
+        batch = step.trimmed(self.spec, batch)
         before = [tf.identity(variable.value) for variable in metrics]
         logs, _ = self._synchronous.train_step(batch.data, count / batch.total)
         moved = [tf.reshape(tf.cast(variable.value - value, tf.float32), [-1]) for variable, value in zip(metrics, before, strict=True)]

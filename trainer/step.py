@@ -18,7 +18,7 @@ import tensorflow as tf
 from trainer import applying, global_loss, keras_metrics
 from trainer.cluster import Cluster
 from trainer.data.pipeline import Batch
-from trainer.data.spec import Spec, mapped, of_images
+from trainer.data.spec import Leaf, Spec, mapped, of_images
 from trainer.optimizer import Rule, penalties_apart
 from trainer.reduction.chain import Chain, Stopwatch
 from trainer.replacing import replaced
@@ -31,12 +31,20 @@ DRAWS = 256
 """Upper bound on how often a generator is called per step."""
 
 
-def full(data: tuple[Any, ...], total: int | None = None) -> Batch:
-    """A `Batch` of several steps, starting at step 0, in which every example counts; `total`: size of the global batch, if larger."""
+def full(data: tuple[Any, ...], total: int | None = None, spec: Spec | None = None) -> Batch:
+    """A `Batch` of several steps, starting at step 0, in which every example counts.
+
+    Args:
+        data: of the steps.
+        total: size of the global batch, if larger.
+        spec: of the examples, if a dimension of theirs varies.
+    """
     steps, batch = tf.nest.flatten(data)[0].shape[:2]
     places = np.tile(np.arange(batch, dtype=np.int32), (steps, 1))
     totals, numbers = np.full(steps, total or batch, np.float32), np.arange(steps, dtype=np.int32)
-    return Batch(data, np.ones((steps, batch), np.float32), places, totals, numbers, np.float32(0))
+    sides = [spec.unpack(data)[leaf].shape[2 + axis] for leaf, axis in spec.varying] if spec else []
+    every = np.tile(np.array(sides, np.int32), (steps, 1))
+    return Batch(data, np.ones((steps, batch), np.float32), places, totals, numbers, np.float32(0), every)
 
 
 def blank(spec: Spec, examples: int = 1) -> Batch:
@@ -45,7 +53,21 @@ def blank(spec: Spec, examples: int = 1) -> Batch:
         np.zeros((1, examples, *(size or 1 for size in leaf.shape)), object if leaf.dtype == "string" else leaf.dtype)
         for leaf in spec.leaves
     ]
-    return full(spec.pack([np.full(array.shape, b"", object) if array.dtype == object else array for array in arrays]))
+    return full(spec.pack([np.full(array.shape, b"", object) if array.dtype == object else array for array in arrays]), spec=spec)
+
+
+def trimmed(spec: Spec, batch: Batch) -> Batch:
+    """One step's batch, padded to its own longest example: in a call of several steps, it is padded to the longest of all."""
+    if not spec.varying:
+        return batch
+    values = spec.unpack(batch.data)
+    for place, (leaf, axis) in enumerate(spec.varying):
+        values[leaf] = values[leaf][(*[slice(None)] * (1 + axis), slice(batch.sides[place]))]
+    return batch._replace(data=spec.pack(values))
+
+
+def _same(data: Any) -> Any:
+    return data
 
 
 @dataclass(frozen=True)
@@ -61,14 +83,19 @@ class Local:
     model: keras.Model
     """Compiled."""
     spec: Spec
-    """Of the examples."""
+    """Of the examples that a step is fed."""
     augment: Callable[[Batch], Any] = operator.attrgetter("data")
     """Returns the data that the model sees."""
+    validated: Spec | None = None
+    """Of the examples that validation is fed, where they differ."""
+    as_validated: Callable[[Any], Any] = _same
+    """Returns the data that the model sees in validation."""
     l2_in_update: bool = True
     """Whether L2 penalties of weights are part of the update; else they are part of the loss, as in Keras' `fit`."""
 
     def __call__(self, batch: Batch) -> list[tf.Tensor]:
         """`[sums, *gradients, *statistics]` for this device's part of the worker's batch."""
+        batch = trimmed(self.spec, batch)
         if self.cluster.devices == 1:
             return self.forward_backward(batch)
         count, device = tf.shape(batch.weights)[0], self.cluster.device()
@@ -125,15 +152,19 @@ def _dense(gradient: Any, variable: keras.Variable) -> tf.Tensor:
     return tf.zeros(variable.shape, variable.dtype) if gradient is None else tf.convert_to_tensor(gradient)
 
 
-def compile_classifier(model: keras.Model) -> keras.Model:
-    """The model of logits, with its loss and metric whatever it had; the optimizer only hands over gradients."""
-    model.compile(
-        optimizer=keras.optimizers.SGD(),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
-        jit_compile=False,
-    )
-    build(model, of_images(model.input_shape[1:]))
+def compile_classifier(model: keras.Model, soft: bool = False) -> keras.Model:
+    """The model of logits, with its loss and metric whatever it had; the optimizer only hands over gradients.
+
+    Args:
+        model: of images.
+        soft: whether labels are probabilities `[classes]`; of these the most probable one decides what is accurate.
+    """
+    losses, metrics = keras.losses, keras.metrics
+    loss = (losses.CategoricalCrossentropy if soft else losses.SparseCategoricalCrossentropy)(from_logits=True)
+    accuracy = (metrics.CategoricalAccuracy if soft else metrics.SparseCategoricalAccuracy)(name="accuracy")
+    model.compile(optimizer=keras.optimizers.SGD(), loss=loss, metrics=[accuracy], jit_compile=False)
+    spec = of_images(model.input_shape[1:])
+    build(model, Spec(spec.structure, (spec.leaves[0], Leaf("label", "float32", model.output_shape[1:]))) if soft else spec)
     return model
 
 
@@ -204,6 +235,7 @@ def signature(spec: Spec, steps: int) -> Batch:
         "total": (several, tf.float32),
         "number": (several, tf.int32),
         "stop": ([], tf.float32),
+        "sides": ([*several, len(spec.varying)], tf.int32),
     }
     return Batch(rows(spec, several), **{name: tf.TensorSpec(shape, kind) for name, (shape, kind) in fields.items()})
 
@@ -299,10 +331,10 @@ def make_test_call(local: Local) -> Callable[[tuple[Any, ...]], np.ndarray]:
     """A function of a batch's data without collectives: the sums by which validation changes the states of the model's metrics."""
 
     def test(data: tuple[Any, ...]) -> tf.Tensor:
-        return test_sums(local.model, not local.l2_in_update, data)
+        return test_sums(local.model, not local.l2_in_update, local.as_validated(data))
 
     # In replica context, a metric's state is this worker's; elsewhere TensorFlow would sum it over all.
-    call = _traced(local.cluster, test, [rows(local.spec)])
+    call = _traced(local.cluster, test, [rows(local.validated or local.spec)])
     return lambda data: local.cluster.local(call(data)).numpy()
 
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 from trainer import assembly, collective, step
 from trainer.cluster import Cluster
 from trainer.config import Config, Reduction
+from trainer.data import feeding
 from trainer.data.spec import STRING, Leaf, Spec
 from trainer.member import Member
 from trainer.offline import Echo, exchange_seconds
@@ -42,8 +43,9 @@ def measure(config: Config, spec: Spec, classes: int, batch: int, workers: int, 
     """
     cluster = Cluster(Member(0, ["alone"]), threads)
     built = assembly.build(cluster, config, classes, spec)
+    fed = feeding.spec_of(config, spec)
     # Rate 0: random labels must not change the weights.
-    arguments = step.full(random_examples(spec, classes, (STEPS, batch)), batch * workers), np.zeros(STEPS, np.float32)
+    arguments = step.full(random_examples(fed, classes, (STEPS, batch)), batch * workers, fed), np.zeros(STEPS, np.float32)
     transport = DIRECT if cluster.on_host and config.reduction.transport != "tensorflow" else TENSORFLOW
     methods: dict[str, Any] = {}
     if isinstance(built, Program):

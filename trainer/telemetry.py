@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from trainer.files import full, read_json, write_rows
-from trainer.monitor import monitor
+from trainer.monitor import judged, monitor
 from trainer.records import PHASES, VALIDATION, metric_values, metrics, read_history
 from trainer.saving import Reserve
 from trainer.straggler import own_work
@@ -206,8 +206,9 @@ class History:
     def add(self, row: dict[str, Any]) -> None:
         """Add or replace an epoch's row and rewrite the file."""
         self.rows = [*(old for old in self.rows if old["epoch"] < row["epoch"]), row]
-        # Compiled with other metrics, a resumed run has other columns.
-        write_rows(self._path, list(dict.fromkeys(name for one in [row, *self.rows] for name in one)), self.rows)
+        # Compiled with other metrics, a resumed run has other columns; an epoch without validation has fewer.
+        widest = sorted([row, *self.rows], key=len, reverse=True)
+        write_rows(self._path, list(dict.fromkeys(name for one in widest for name in one)), self.rows)
 
     def truncate(self, epochs: int) -> None:
         """Drop epochs that the restored state has not seen."""
@@ -217,7 +218,7 @@ class History:
         """Number of the best epoch, and its value of the metric that decides."""
         if not self.rows:
             return None
-        decides = monitor(self.rows[0], self._asked)
+        decides = monitor(judged(self.rows)[0], self._asked)
         row = decides.best(self.rows)
         return {"epoch": row["epoch"], **{name: row[name] for name in [decides.metric] if name in row}}
 

@@ -254,7 +254,7 @@ class _Writer:
                     raise DatasetError(f"dataset {self.listing.name}: class {split}/{printable(name)} has no readable image")
             records.offsets.append(self._offset if split == "test" else (self._records["test"].offsets or [self._offset])[0])
         train = self._records["train"]
-        order, held = _validation_order(train, set(self.listing.files["train"][: self.listing.held_out or 0]))
+        order, held = validation_order(train, set(self.listing.files["train"][: self.listing.held_out or 0]))
         digests = self.part / manifest.DIGESTS
         digests.write_bytes(self._digests)
         sync(digests)
@@ -275,7 +275,7 @@ class _Writer:
         return manifest.save(result, self.part)
 
 
-def _validation_order(train: Records, held: set[str]) -> tuple[np.ndarray, int | None]:
+def validation_order(train: Records, held: set[str]) -> tuple[np.ndarray, int | None]:
     """Training images in the order in which they are held out, and how many the dataset itself sets aside."""
     labels = np.asarray(train.labels)
     if not held:

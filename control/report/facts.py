@@ -12,7 +12,7 @@ from trainer import config as configs
 from trainer import records
 from trainer.errors import LockstepError
 from trainer.files import read_json
-from trainer.monitor import Monitor, monitor
+from trainer.monitor import Monitor, judged, monitor
 from trainer.records import read_history
 from trainer.rundir import existing_epochs
 
@@ -28,7 +28,7 @@ class Run:
     cluster: dict[str, Any]
     summary: dict[str, Any]
     history: list[dict[str, Any]]
-    """Rows of history.csv, at least one."""
+    """Rows of history.csv, at least one; only those with a validation, if there are any."""
     tests: dict[int, dict[str, Any]]
     """By epoch: the newest row of evaluations.csv on the test images."""
 
@@ -137,7 +137,7 @@ def read(folder: Path) -> Run:
         )
     config, summary = configs.load(folder / "config.yml"), folder / "summary.json"
     outcome = read_json(summary) if summary.is_file() else {}
-    return Run(folder, config, read_json(cluster), outcome, history, _tests(folder / "evaluations.csv"))
+    return Run(folder, config, read_json(cluster), outcome, judged(history), _tests(folder / "evaluations.csv"))
 
 
 def _tests(path: Path) -> dict[int, dict[str, Any]]:

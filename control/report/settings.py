@@ -91,6 +91,8 @@ def _shown(settings: Mapping[str, Any], key: str) -> str:
     value = settings.get(key, NONE)
     if key == "data.image_size" and isinstance(value, list):
         return "x".join(map(str, value))
+    if isinstance(value, dict) and "source" in value:
+        return plain(f"{value['file']}:{value['function']}")
     return NONE if value in (None, [], "") else plain(str(value).lower() if isinstance(value, bool) else value)
 
 
@@ -128,6 +130,9 @@ def augmentation(run: Run) -> str:
     parts += [f"moved by up to {given['shift']:.0%}"] if given["shift"] else []
     parts += [f"turned by up to {given['rotate']:g} degrees"] if given["rotate"] else []
     parts += [f"scaled by {given['scale'][0]:g} to {given['scale'][1]:g}"] if given["scale"] else []
+    colours = [f"{name} by up to {given[name]:.0%}" for name in ("brightness", "contrast", "saturation") if given[name]]
+    parts += [f"changed in {listed(colours)}"] if colours else []
+    parts += [f"mixed in pairs (mixup, alpha {given['mixup']:g})"] if given["mixup"] else []
     return f"training images were {listed(parts)}" if parts else "training images were not augmented"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from trainer.monitor import best_row
+from trainer.monitor import best_row, judged
 
 OVERFITTING = 5.0
 """Generalisation loss in percent above which a run overfits; Prechelt's GL_5."""
@@ -71,6 +71,7 @@ def judge(rows: Sequence[Row], asked: str | None = None) -> Course:
     3. The last epoch is the best, by default by its validation accuracy: it may still improve.
     4. The best epoch came earlier: nothing is advised.
     """
+    rows = judged(rows)
     top, last = best(rows, asked), rows[-1]
     has_losses = {"loss", "val_loss"} <= last.keys()
     low = min(rows, key=lambda row: (row["val_loss"], row["epoch"])) if has_losses else last

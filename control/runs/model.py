@@ -28,6 +28,8 @@ def examine(
     own_callbacks: dict[str, str] | None = None,
     weights: dict[str, str] | None = None,
     skip_mismatch: bool = False,
+    fed: dict[str, Any] | None = None,
+    by_name: bool = False,
 ) -> dict[str, Any]:
     """Build the model and, if its function compiled it, trace a step of training and of validation; nothing is computed.
 
@@ -39,9 +41,12 @@ def examine(
         own_callbacks: `train.callbacks`.
         weights: `train.weights`, and the `path` of the file.
         skip_mismatch: `train.skip_mismatch`.
+        fed: the spec of what a step is fed, as JSON; None: `spec`.
+        by_name: `train.weights_by_name`.
 
     Returns:
-        `total` and `trainable` parameters, and `compiled`: None, or what the plan shows of a compiled model.
+        `total` and `trainable` parameters; `compiled`: None, or what the plan shows of a compiled model; `left`: layers without weights
+        of the file.
 
     Raises:
         ConfigError: it can't be built, trained or saved.
@@ -51,15 +56,15 @@ def examine(
         model, compiled = assembly.build_model(configs.build({"model": section, "data": {"image_size": size}}), classes, examples)
     if own_callbacks:
         callbacks.load(own_callbacks)
-    optimizers = _try(section, model, examples) if compiled else []
+    optimizers = _try(section, model, examples, examples if fed is None else Spec.from_json(fed)) if compiled else []
     own.check_reopens(section, model)
-    if weights:
-        initial.load(model, Path(weights["path"]), weights, skip_mismatch)
+    left = initial.load(model, Path(weights["path"]), weights, skip_mismatch, by_name) if weights else []
     trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
-    return {"total": model.count_params(), "trainable": trainable, "compiled": _described(model, optimizers) if compiled else None}
+    described = _described(model, optimizers) if compiled else None
+    return {"total": model.count_params(), "trainable": trainable, "compiled": described, "left": left}
 
 
-def _try(section: dict[str, Any], model: keras.Model, spec: Spec) -> list[str]:
+def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> list[str]:
     """Trace both kinds of step as a worker would; the optimizers that train, by class.
 
     An error in a step names the line in the user's file, or Keras' reason.
@@ -71,7 +76,7 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec) -> list[str]:
         apply(optimizer, gradients, variables)
 
     with own.explaining("training", section), applying.instead(note):
-        tf.function(model.train_step, autograph=False).get_concrete_function(examples)
+        tf.function(model.train_step, autograph=False).get_concrete_function(step.rows(fed))
     if not keras_metrics.states(model) and not global_loss.overridden(model):
         raise ConfigError(f"model={section['file']}:{section['function']}: it has no loss; give compile(loss=...)")
     if keras_metrics.validates(model):

@@ -15,14 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control.datasets import columns, fashion_mnist, idx, publish
+from control.datasets import class_counts, columns, fashion_mnist, idx, publish, trial
 from control.datasets.sources import Listing, Source, detect, open_source
 from control.operator_variables import boolean, integer
 from control.runs import mlflow_log, package, preset, run_results
 from trainer import config as configs
 from trainer import initial, models, rundir, schedule
+from trainer import own as user_file
 from trainer.config import Config, nearest
+from trainer.data import classes, feeding, manifest, rows
 from trainer.data.manifest import SPLITS
+from trainer.data.spec import Spec, of_images
 from trainer.errors import ConfigError, LockstepError, refusal
 from trainer.files import read_json, sha256_file, write_json
 from trainer.models import own
@@ -46,6 +49,8 @@ MAY_CHANGE = (
     "telemetry.mlflow",
 )
 GUARDED_BY_DIGEST = ("data.path", "data.source")
+FIXED = ("global_batch", "class_counts")
+"""Keys of `train` that a plan computes when a run starts."""
 QUICK = {"train.epochs": 1, "train.steps": 10, "train.steps_per_epoch": 10, "data.limit_train": 2000}
 """Ten steps in total, whatever epochs a configuration has."""
 SELFTEST = {
@@ -93,7 +98,7 @@ def make(request: Request) -> dict[str, Any]:
     if switches["detach"] and switches["evaluate"]:
         raise ConfigError("evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out")
     name, existing = run_name(request)
-    choice, listing = chosen(request) if existing is None and "config" not in request.options else (None, None)
+    choice, opened = chosen(request) if existing is None and "config" not in request.options else (None, None)
     if choice and "run" not in request.options:
         name = _new_name(request, choice.config)
     asked, config_name = resolve(request, existing, choice)
@@ -101,17 +106,19 @@ def make(request: Request) -> dict[str, Any]:
     started = existing if recorded(existing) else None
     hosts = choose_hosts(request, started)
     config = with_global_batch(with_batch_sizes(asked, hosts), len(hosts))
-    listing = listing or open_dataset(config.data, request.write)[1]
+    source, listing = opened or open_dataset(config.data, request.write)
     check_model(config, listing)
     published = publish.published(listing, request.packs, config.data.allow_bad_images) or expected(listing)
     check_scaling(config, len(hosts), started)
     sizes = schedule.counts(config, len(hosts), published["train"], published["held_out"])
     schedule.check_sizes(sizes, len(hosts))
+    config = with_class_counts(config, listing, published, sizes, request.packs) if started is None else config
+    trial.check(config.data, source, listing)
     dataset = describe(listing, published)
     weights = initial_weights(config, request, started)
     size, code = parameters(config, len(listing.classes), request, dataset.get("spec"), weights), package.TRAINER.sha256()
-    compiled = size.pop("compiled", None)
-    check_compiled(compiled, request.options)
+    compiled, left = size.pop("compiled", None), size.pop("left", [])
+    check_compiled(compiled, request.options, config)
     if config.train.callbacks and not compiled:
         raise ConfigError("callbacks: they act on a compiled model's optimizer; this model is not compiled. Fix: call model.compile(...)")
     return {
@@ -126,7 +133,8 @@ def make(request: Request) -> dict[str, Any]:
         "counts": vars(sizes),
         "parameters": size,
         "compiled": compiled,
-        "weights": weights,
+        "weights": weights and {**weights, "left": left},
+        "class_weights": class_weights(config, listing.classes),
         "needs": needs(config, sum(map(listing.count, SPLITS)), sizes.epochs, size, started is not None, columns.bytes_of(listing)),
         "dataset": dataset,
         "code": code[:16],
@@ -134,11 +142,13 @@ def make(request: Request) -> dict[str, Any]:
         "expected_digest": recorded(started).get("dataset", {}).get("digest"),
         "complete": complete(started, sizes),
         "changes": changes(started, asked, config, len(hosts)),
-        "warnings": [] if started else [*batch_warnings(asked, sizes, overrides(request.options)), *listing.warnings],
+        "warnings": []
+        if started
+        else [*batch_warnings(asked, sizes, overrides(request.options)), *listing.warnings, *augment_warnings(config.data)],
     }
 
 
-def chosen(request: Request) -> tuple[preset.Choice, Listing]:
+def chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:
     """The configuration that fits the dataset when the command names none, and that dataset.
 
     A user's own model keeps the lecture's optimizer and epochs, and gets the images at their usual size.
@@ -147,13 +157,13 @@ def chosen(request: Request) -> tuple[preset.Choice, Listing]:
     data = configs.build(configs.override({}, {key: value for key, value in given.items() if key.partition(".")[0] == "data"})).data
     source, listing = open_dataset(data, request.write)
     if listing.table is not None:
-        return preset.Choice(DEFAULT, {"train.steps_per_epoch": None}, ""), listing
+        return preset.Choice(DEFAULT, {"train.steps_per_epoch": None}, ""), (source, listing)
     choice = preset.choose(source, listing)
     if "model" not in request.options:
-        return choice, listing
+        return choice, (source, listing)
     kept = {key: value for key, value in choice.overrides.items() if key == "data.image_size"}
     # The lecture's 70 steps per epoch do not apply to another model.
-    return preset.Choice(DEFAULT, {"train.steps_per_epoch": None, **kept}, ""), listing
+    return preset.Choice(DEFAULT, {"train.steps_per_epoch": None, **kept}, ""), (source, listing)
 
 
 def batch_warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any]) -> list[str]:
@@ -290,6 +300,8 @@ def overrides(options: dict[str, Any]) -> dict[str, Any]:
     if "dataset" in options:
         detected = detect(str(options["dataset"]))
         result |= {"data.source": detected["source"], "data.path": detected["path"]}
+        if detected["source"] == "own":
+            result["data.augment"] = rows.found(user_file.find("dataset", str(detected["path"])))[0]
     if "epochs" in options:
         result["train.epochs"] = integer("epochs", options["epochs"])
     if "allow_bad_images" in options:
@@ -324,7 +336,7 @@ def initial_weights(config: Config, request: Request, started: Path | None) -> d
     asked = request.options.get("weights")
     local = Path(str(asked)).expanduser() if asked else request.packs.parent / "code" / name
     if local.is_file():
-        return {"local": str(local.resolve()), "name": name, "sha256": given["sha256"]}
+        return {"local": str(local.resolve()), "name": name, "file": given["file"], "sha256": given["sha256"]}
     if started is None:
         raise ConfigError(f"train.weights: {given['file']} is not known here; give the file: -e weights=FILE")
     return None
@@ -342,8 +354,7 @@ def _as_begun(existing: Path) -> dict[str, Any]:
 
 def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
     old = _as_begun(existing)
-    if "global_batch" not in str(options.get("set", "")):
-        config = _changed(config, {"train.global_batch": old["train"]["global_batch"]})
+    config = _changed(config, {f"train.{key}": old["train"][key] for key in FIXED if key not in str(options.get("set", ""))})
     changed = [key for key in configs.differences(old, configs.to_dict(config)) if not _may_change(key)]
     if changed:
         raise ConfigError(
@@ -399,6 +410,34 @@ def with_environment(host: dict[str, Any], config: Config) -> dict[str, Any]:
 def with_global_batch(config: Config, workers: int) -> Config:
     """Fix the global batch, so that a resumed run takes the same steps on any number of workers."""
     return _changed(config, {"train.global_batch": schedule.global_batch(config, workers)})
+
+
+def with_class_counts(config: Config, listing: Listing, published: dict[str, Any], sizes: schedule.Counts, packs: Path) -> Config:
+    """Count the classes of the training examples, if `train.class_weight` follows from them."""
+    if config.train.class_weight != configs.BALANCED:
+        return _changed(config, {"train.class_counts": None})
+    if published["excluded"]:
+        counts = class_counts.of_images(manifest.load(publish.place_of(packs, published["manifest"])), sizes)
+    else:
+        counts = class_counts.of_listing(listing, sizes)
+    return _changed(config, {"train.class_counts": counts})
+
+
+def class_weights(config: Config, names: list[str]) -> str | None:
+    """What the classes weigh, for the plan.
+
+    Raises:
+        ConfigError: a class that there is not.
+    """
+    return classes.shown(config.train, names) if config.train.class_weight is not None else None
+
+
+def augment_warnings(data: configs.Data) -> list[str]:
+    """A function `augment` that the user may think changes the examples."""
+    if data.source != "own" or data.augment is not None:
+        return []
+    warning = rows.found(user_file.find("dataset", str(data.path)))[1]
+    return [warning] if warning else []
 
 
 def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]]:
@@ -483,7 +522,20 @@ def check_gpus(hosts: list[dict[str, Any]]) -> None:
 
 
 def check_model(config: Config, listing: Listing) -> None:
-    """Refuse to train a registered model, which takes images, on columns."""
+    """Refuse to train a registered model, which takes images, on columns, and settings for images or for columns on the other."""
+    if config.data.bucket > 1 and not (listing.table and listing.table.spec.varying):
+        raise ConfigError(
+            f"data.bucket={config.data.bucket}: {listing.name} has no column that varies in length, so there is no padding to save. "
+            "Fix: leave it out"
+        )
+    if listing.table is not None and config.augment != configs.Augment():
+        key = configs.differences(configs.to_dict(configs.Config())["augment"], configs.to_dict(config)["augment"])[0]
+        raise ConfigError(
+            f"augment.{key}: it changes images with classes, and {listing.name} has columns. Fix: a function augment(x, y, seed) in the "
+            "file of -e dataset=FILE.py:FUNCTION"
+        )
+    if listing.table is not None and config.train.class_weight is not None:
+        classes.label_of(listing.table.spec)
     if listing.table is not None and config.model["name"] != own.NAME:
         inputs = ", ".join(map(str, listing.table.spec.parts["x"][:5]))
         raise ConfigError(
@@ -492,7 +544,7 @@ def check_model(config: Config, listing: Listing) -> None:
         )
 
 
-def check_compiled(compiled: dict[str, Any] | None, options: dict[str, Any]) -> None:
+def check_compiled(compiled: dict[str, Any] | None, options: dict[str, Any], config: Config) -> None:
     """Refuse settings that a model which its function compiled would ignore, or could not follow.
 
     Raises:
@@ -502,6 +554,17 @@ def check_compiled(compiled: dict[str, Any] | None, options: dict[str, Any]) -> 
         raise ConfigError(
             "evaluate=true: the model has neither a loss nor a test_step of its own, so there is nothing to evaluate. Fix: leave it out, "
             "or give the model a test_step"
+        )
+    for key in ("train.label_smoothing", "augment.mixup") if compiled else ():
+        if value := configs.value_at(configs.to_dict(config), key):
+            raise ConfigError(
+                f"{key}={value}: the model is compiled with a loss of its own ({(compiled or {})['loss']}), which may not take labels that "
+                "are probabilities. Fix: leave it out, and give the loss label_smoothing=, or mix examples in the model"
+            )
+    if compiled and config.augment != configs.Augment() and compiled["own"]:
+        raise ConfigError(
+            f"augment: the model has a {compiled['own'][0]} of its own, which takes the images as they are, so this would change nothing. "
+            "Fix: augment in the model, or by a function augment(x, y, seed) in the file of -e dataset=FILE.py:FUNCTION"
         )
     given = overrides(options)
     for key in given if compiled else ():
@@ -558,7 +621,12 @@ def parameters(
     """Exact parameter counts and what the model is compiled with, cached by model, examples and code: Keras takes seconds to import."""
     size = list(config.data.image_size)
     own = {"model": config.model, "callbacks": config.train.callbacks, "skip_mismatch": config.train.skip_mismatch}
+    own |= {"by_name": config.train.weights_by_name}
     own |= {"weights": weights and {**(config.train.weights or {}), "path": weights["local"]}}
+    fed = (
+        feeding.weighed(config, of_images(size) if spec is None else Spec.from_json(spec)).to_json() if config.train.class_weight else None
+    )
+    own["fed"] = fed
     section = {**own, "size": size, "classes": classes, "spec": spec, "code": _models_digest()}
     key = hashlib.sha256(json.dumps(section, sort_keys=True).encode()).hexdigest()[:16]
     entry = request.parameter_cache / f"{key}.json"

@@ -11,7 +11,7 @@ import hashlib
 import math
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,22 +93,34 @@ class Columns:
         """Number of examples."""
         return self._count
 
-    def gather(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def gather(self, indices: np.ndarray, sides: Sequence[int] | None = None) -> tuple[Any, ...]:
         """The examples at `indices`, in that order, as `spec.pack` nests them: a copy `[len(indices), ...]` of each leaf.
 
-        Numbers keep their type; strings are arrays of objects, bytes in UTF-8. A dimension that varies is as long as the longest of these
-        examples, filled up with 0 or empty strings. Safe to call from several threads.
+        Numbers keep their type; strings are arrays of objects, bytes in UTF-8. A dimension that varies is filled up with 0 or empty
+        strings to the length in `sides`, in the order of `spec.varying`; by default that of the longest of these examples.
+        Safe to call from several threads.
         """
         # take is several times faster than indexing for records.
         rows = self._rows.take(indices) if self._rows.dtype.names else None
         values: list[np.ndarray] = []
         for number, leaf in enumerate(self.spec.leaves):
             if number in self._varied:
-                values.append(self._varied[number].gather(indices))
+                own = None if sides is None else [side for side, (leaf, _) in zip(sides, self.spec.varying, strict=True) if leaf == number]
+                values.append(self._varied[number].gather(indices, own))
             else:
                 assert rows is not None
                 values.append(np.ascontiguousarray(rows[str(number)], np.dtype(leaf.dtype)))
         return self.spec.pack(values)
+
+    def longest(self, indices: np.ndarray) -> np.ndarray:
+        """Lengths `[len(spec.varying)]` int32 that hold each of the examples at `indices`."""
+        ragged = [varied.longest(indices) for varied in self._varied.values() if isinstance(varied, _Ragged)]
+        return np.concatenate([*ragged, np.zeros(0)]).astype(np.int32)
+
+    def fixed(self, number: int) -> np.ndarray:
+        """All values `[len(self), ...]` of a leaf of fixed size, in the file."""
+        column: np.ndarray = self._rows[str(number)]
+        return column
 
     def lengths(self) -> np.ndarray | None:
         """Elements `[len(self)]` of each example in its columns that vary, the largest of them; None if no column varies."""
@@ -173,7 +185,7 @@ class _Text:
         self._each = math.prod(self._shape)
         self._strings = _Strings(files, count * self._each)
 
-    def gather(self, indices: np.ndarray) -> np.ndarray:
+    def gather(self, indices: np.ndarray, _: Sequence[int] | None = None) -> np.ndarray:
         elements = np.asarray(indices)[:, None] * self._each + np.arange(self._each)
         return self._strings.at(elements.ravel()).reshape(len(indices), *self._shape)
 
@@ -191,16 +203,19 @@ class _Ragged:
         self._shapes = _map(files["shapes"], np.dtype("<i8"), count, (len(leaf.shape),)) if "shapes" in files else None
         self._inner = [side or 0 for side in leaf.shape[1:]]
 
-    def gather(self, indices: np.ndarray) -> np.ndarray:
-        shapes = self._shapes_of(indices)
-        longest = shapes.max(axis=0, initial=0)
-        sides = [int(longest[axis]) if side is None else side for axis, side in enumerate(self._leaf.shape)]
+    def gather(self, indices: np.ndarray, sides: Sequence[int] | None = None) -> np.ndarray:
+        shapes, varying = self._shapes_of(indices), iter(self.longest(indices) if sides is None else sides)
+        padded = [int(next(varying)) if side is None else side for side in self._leaf.shape]
         string = self._leaf.dtype == STRING
-        gathered = np.full((len(indices), *sides), b"", object) if string else np.zeros((len(indices), *sides), self._leaf.dtype)
+        gathered = np.full((len(indices), *padded), b"", object) if string else np.zeros((len(indices), *padded), self._leaf.dtype)
         firsts, lasts = self._starts[indices].tolist(), self._starts[indices + 1].tolist()
         for place, (first, last, shape) in enumerate(zip(firsts, lasts, shapes.tolist(), strict=True)):
             gathered[place][tuple(map(slice, shape))] = self._elements.take(first, last).reshape(shape)
         return gathered
+
+    def longest(self, indices: np.ndarray) -> np.ndarray:
+        longest = self._shapes_of(indices).max(axis=0, initial=0)
+        return longest[[axis for axis, side in enumerate(self._leaf.shape) if side is None]]
 
     def lengths(self) -> np.ndarray:
         return np.diff(self._starts)

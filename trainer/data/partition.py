@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-BUCKETS = 2**48
-"""Random numbers of `bucketed` are apart from those of `epoch_order`."""
+BUCKETS, PARTNERS = 2**48, 2**49
+"""Random numbers of `bucketed`, and of `EpochPlan.partners`, are apart from those of `epoch_order`."""
 
 
 def stratified_order(labels: np.ndarray, seed: int) -> np.ndarray:
@@ -101,6 +101,20 @@ class EpochPlan:
         union = self.union(step)
         start, stop = share(len(union), shares, rank)
         return union[start:stop]
+
+    def partners(self, step: int) -> np.ndarray:
+        """For each image of the global batch of `step`, the place in that batch of the one that it is mixed with; a permutation."""
+        rng = np.random.Generator(np.random.Philox(key=[self._seed, PARTNERS + self.steps_before + step]))
+        return rng.permutation(self.size(step))
+
+    def seeds(self, step: int, places: np.ndarray) -> np.ndarray:
+        """A pair of numbers `[len(places), 2]` int64 for each of these places of the global batch of `step`, to draw with.
+
+        They follow from the run's seed, the epoch, the image, and how often it came before in this epoch.
+        """
+        lap = (step * self.global_batch + places) // self.images
+        own = np.random.SeedSequence([self._seed, self._epoch]).generate_state(1)[0] >> 1
+        return np.stack([np.full(len(places), own, np.int64), lap * self.images + self.union(step)[places]], axis=1)
 
     def first(self, step: int, shares: Sequence[int], rank: int) -> int:
         """Where `part` begins in `union`."""

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from trainer.data.partition import EpochPlan
+from trainer.data.feeding import Feeding
+from trainer.data.partition import EpochPlan, share
 from trainer.data.spec import Spec, mapped
 
 
@@ -38,10 +39,12 @@ class Batch(NamedTuple):
     """int32: number of the step in the run, from 0."""
     stop: Any
     """float32: 1 where this worker asks all to stop."""
+    sides: Any = ()
+    """`[len(spec.varying)]` int32: length of each dimension that varies, the longest of the global batch; `data` may be padded further."""
 
     def at(self, index: Any) -> "Batch":
         """One step of several."""
-        fields = {name: mapped(lambda array: array[index], getattr(self, name)) for name in self._fields[:-1]}
+        fields = {name: mapped(lambda array: array[index], getattr(self, name)) for name in self._fields if name != "stop"}
         return self._replace(**fields)
 
 
@@ -103,9 +106,12 @@ def in_order(pool: Executor, work: Callable[[Any], Any], items: Iterable[Any], a
 class Feeder:
     """Gathers a worker's batches, one call ahead of training."""
 
-    def __init__(self, examples: Examples, chosen: np.ndarray, shares: Sequence[int], rank: int):
-        """Feed `chosen` (indices into `examples`) to worker `rank`, whose part of a batch is proportional to its share."""
-        self._examples, self._chosen = examples, chosen
+    def __init__(self, examples: Examples, chosen: np.ndarray, shares: Sequence[int], rank: int, feeding: Feeding | None = None):
+        """Feed `chosen` (indices into `examples`) to worker `rank`, whose part of a batch is proportional to its share.
+
+        `feeding`: how examples become what a step is fed; by default they are fed as they are.
+        """
+        self._examples, self._chosen, self._feeding = examples, chosen, feeding
         self._shares, self._rank = shares, rank
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feeder")
 
@@ -115,15 +121,45 @@ class Feeder:
 
     def _gather(self, plan: EpochPlan, call: Call) -> tuple[Call, Batch]:
         steps = range(call.first, call.first + call.steps)
-        parts = [plan.part(step, self._shares, self._rank) for step in steps]
-        weight = 1.0 if len(parts[0]) else 0.0
-        positions = np.stack(parts) if len(parts[0]) else np.zeros((call.steps, 1), np.int64)
-        indices = self._chosen[positions]
+        bounds = [share(plan.size(step), self._shares, self._rank) for step in steps]
+        weight = float(bounds[0][1] > bounds[0][0])
+        # A worker whose share is empty gets a placeholder.
+        places = np.stack([np.arange(start, stop) if weight else np.zeros(1, np.int64) for start, stop in bounds])
+        data, sides = self._plain(plan, steps, places) if self._feeding is None else self._fed(self._feeding, plan, steps, places)
         return call, Batch(
-            mapped(lambda array: array.reshape(*indices.shape, *array.shape[1:]), self._examples.gather(indices.ravel())),
-            np.full(indices.shape, weight, np.float32),
-            np.stack([plan.first(step, self._shares, self._rank) + np.arange(indices.shape[1], dtype=np.int32) for step in steps]),
+            data,
+            np.full(places.shape, weight, np.float32),
+            np.stack([start + np.arange(places.shape[1], dtype=np.int32) for start, _ in bounds]),
             np.array([plan.size(step) for step in steps], np.float32),
             np.array([plan.steps_before + step for step in steps], np.int32),
             np.float32(0),
+            sides,
         )
+
+    def _plain(self, plan: EpochPlan, steps: range, places: np.ndarray) -> tuple[Any, np.ndarray]:
+        indices = self._indices(plan, steps, places)
+        data = mapped(lambda array: array.reshape(*places.shape, *array.shape[1:]), self._examples.gather(indices.ravel()))
+        return data, np.zeros((len(steps), 0), np.int32)
+
+    def _fed(self, feeding: Feeding, plan: EpochPlan, steps: range, places: np.ndarray) -> tuple[Any, np.ndarray]:
+        """The data of several steps, and what each is padded to: not the longest of this worker's part, but of the whole batch."""
+        sides = np.stack([feeding.longest(self._examples, self._chosen[plan.union(step)]) for step in steps])
+
+        def values(places: np.ndarray) -> list[Any]:
+            indices = self._indices(plan, steps, places).ravel()
+            seeds = functools.partial(_seeds, plan, steps, places)
+            gathered = feeding.gather(self._examples, indices, sides.max(axis=0), seeds)
+            return [array.reshape(*places.shape, *array.shape[1:]) for array in gathered]
+
+        own = values(places)
+        if not feeding.paired:
+            return feeding.spec.pack(own), sides
+        others = values(np.stack([plan.partners(step)[one] for step, one in zip(steps, places, strict=True)]))
+        return feeding.spec.pack([array for pair in zip(own, others, strict=True) for array in pair]), sides
+
+    def _indices(self, plan: EpochPlan, steps: range, places: np.ndarray) -> np.ndarray:
+        return self._chosen[np.stack([plan.union(step)[one] for step, one in zip(steps, places, strict=True)])]
+
+
+def _seeds(plan: EpochPlan, steps: range, places: np.ndarray) -> np.ndarray:
+    return np.concatenate([plan.seeds(step, one) for step, one in zip(steps, places, strict=True)])

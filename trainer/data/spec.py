@@ -80,6 +80,17 @@ class Spec:
         """The nest of one value per leaf: a tuple `(x[, y[, sample_weight]])`, in which dicts and lists are as in `structure`."""
         return tuple(mapped(values.__getitem__, part) for part in self.structure)
 
+    def unpack(self, nest: Sequence[Any]) -> list[Any]:
+        """One value per leaf of a nest as from `pack`; DatasetError if it has another structure."""
+        values: dict[int, Any] = {}
+        _unpack(list(self.structure), list(nest), values)
+        return [values[number] for number in range(len(self.leaves))]
+
+    @cached_property
+    def varying(self) -> list[tuple[int, int]]:
+        """The leaf and the axis of each dimension that varies between examples, in order."""
+        return [(number, axis) for number, leaf in enumerate(self.leaves) for axis, side in enumerate(leaf.shape) if side is None]
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, from which `from_json` makes an equal spec."""
         leaves = [{"name": leaf.name, "dtype": leaf.dtype, "shape": list(leaf.shape)} for leaf in self.leaves]
@@ -148,6 +159,18 @@ def _indices(nest: Any) -> Iterator[int]:
         return
     for part in nest.values() if isinstance(nest, dict) else nest:
         yield from _indices(part)
+
+
+def _unpack(structure: Any, nest: Any, values: dict[int, Any]) -> None:
+    if isinstance(structure, int):
+        values[structure] = nest
+        return
+    keys = structure.keys() if isinstance(structure, dict) else range(len(structure))
+    fits = isinstance(nest, dict) if isinstance(structure, dict) else isinstance(nest, list | tuple)
+    if not fits or len(nest) != len(structure) or (isinstance(nest, dict) and nest.keys() != keys):
+        raise DatasetError(f"{nest!r:.80} has another structure than {structure!r:.80}")
+    for key in keys:
+        _unpack(structure[key], nest[key], values)
 
 
 def mapped(function: Callable[[Any], Any], nest: Any) -> Any:

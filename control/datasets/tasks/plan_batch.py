@@ -17,7 +17,7 @@ class PlanBatch(Task):
         """Check the options, resolve them."""
         options = command_line.operator_options(COMMAND, self.task_vars)
         wanted = {"images": integer("images", options.get("images", 32)), "step": integer("step", options.get("step", 1))}
-        asked: dict[str, Any] = {key: options[key] for key in ("config", "dataset", "set") if key in options}
+        asked: dict[str, Any] = {key: options[key] for key in ("config", "dataset", "model", "set") if key in options}
         hosts = planning.hosts(self.task_vars)[:1]
         plan = planning.make({**asked, "run": "picture"}, hosts, "pictures", 1, self.arguments["packs"], not self.check_mode)
         return {"ansible_facts": {"plan": plan, "batch_wanted": wanted}}

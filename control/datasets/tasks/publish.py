@@ -1,15 +1,18 @@
 """Publish the plan's dataset and trainer package on the control node, with progress."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
 
+from control.datasets import class_counts
 from control.datasets.publish import place_of
 from control.remote import trainer_process
 from control.runs import package
 from control.task import Task
 from trainer import config as configs
 from trainer import schedule
+from trainer.data import manifest
 from trainer.errors import LockstepError
 from trainer.files import replacing, sha256_file
 from trainer.terminal import printable
@@ -28,7 +31,7 @@ class Publish(Task):
         already_published = plan["dataset"]["digest"]
         data = plan["config"]["data"]
         record: dict[str, Any] = plan["dataset"] | {"excluded": []} if already_published else self._publish(data, packs)
-        replanned = {"plan": without(plan, record)} if record["excluded"] else {}
+        replanned = {"plan": recounted(without(plan, record), record, packs)} if record["excluded"] else {}
         if plan["expected_digest"] not in (None, record["digest"]):
             raise LockstepError(
                 f"run={plan['run']}: its dataset was {plan['expected_digest'][:16]}, the one given now is {record['digest'][:16]}: "
@@ -74,6 +77,16 @@ def _of_script(script: dict[str, Any], folder: Path) -> dict[str, Any]:
         "digest": None,
         "script": {"local": str(folder / script["archive"]), "name": script["archive"], "sha256": script["sha256"]},
     }
+
+
+def recounted(plan: dict[str, Any], record: dict[str, Any], packs: Path) -> dict[str, Any]:
+    """The plan, whose class weights follow from the images that are left."""
+    config = configs.build(plan["config"])
+    if config.train.class_weight != configs.BALANCED:
+        return plan
+    counts = class_counts.of_images(manifest.load(place_of(packs, record["manifest"])), schedule.Counts(**plan["counts"]))
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, class_counts=tuple(counts)))
+    return {**plan, "config": configs.to_dict(config), "config_yaml": configs.dump(config)}
 
 
 def without(plan: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:

@@ -65,6 +65,24 @@ def test_wrong_type_names_key_value_and_type(key, value, message):
     assert refusal(built, key, value) == message
 
 
+@pytest.mark.parametrize("value", [["cat"], {"cat": True}, {True: 1.0}, {"cat": "much"}, 2.0])
+def test_class_weights_are_a_word_or_numbers_by_class(value):
+    assert refusal(built, "train.class_weight", value).endswith("is not a text or a mapping of names to numbers or null")
+
+
+def test_class_weights_are_kept_as_numbers_by_text(tmp_path):
+    config = configs.build(configs.override({}, configs.parse_set("train.class_weight={0: 1, dog: 2.5}")))
+    assert config.train.class_weight == {"0": 1.0, "dog": 2.5}
+    (tmp_path / "config.yml").write_text(configs.dump(config))
+    assert configs.build(configs.load(tmp_path / "config.yml")) == config
+    assert "train.class_weight: balance is unknown (did you mean balanced?)" in refusal(built, "train.class_weight", "balance")
+
+
+def test_saturation_needs_colours():
+    grey = {"data": {"image_size": [8, 8, 1]}, "augment": {"saturation": 0.5}}
+    assert refusal(configs.build, grey).startswith("augment.saturation: 0.5 is not allowed; it must be 0 for images of one channel")
+
+
 def test_section_that_is_no_mapping_is_named_as_it_is_written():
     assert refusal(configs.build, {"data": None}) == "data: expected a mapping, got None"
 
@@ -97,6 +115,14 @@ def test_section_that_is_no_mapping_is_named_as_it_is_written():
         ("optimizer.weight_decay", -1.0, "at least 0"),
         ("schedule.warmup_epochs", -1.0, "at least 0"),
         ("schedule.decay", [[1, 2, 3]], "a list of [epoch, factor]"),
+        ("data.bucket", 0, "at least 1"),
+        ("augment.brightness", 1.5, "from 0 to 1"),
+        ("augment.mixup", -0.2, "from 0 to 100"),
+        ("train.label_smoothing", 1.0, "from 0 to below 1"),
+        ("train.class_weight", {}, "balanced, or numbers from 0 by class, not all of them 0"),
+        ("train.class_weight", {"cat": 0}, "balanced, or numbers from 0 by class, not all of them 0"),
+        ("train.class_weight", {"cat": -1, "dog": 1}, "balanced, or numbers from 0 by class, not all of them 0"),
+        ("train.class_weight", {"cat": "nan"}, "balanced, or numbers from 0 by class, not all of them 0"),
         ("checkpoint.keep", 0, "at least 1"),
         ("checkpoint.every_steps", 0, "null or at least 1"),
         ("telemetry.sample_every", 0, "at least 1"),

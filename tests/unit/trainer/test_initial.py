@@ -56,8 +56,68 @@ def test_what_does_not_fit_is_refused_or_keeps_its_own_weights(saved):
     with pytest.raises(LockstepError, match="they don't fit the model") as caught:
         initial.load(wide, path, given, skip_mismatch=False)
     assert len(str(caught.value)) < 800
-    initial.load(wide, path, given, skip_mismatch=True)
+    assert initial.load(wide, path, given, skip_mismatch=True) == ["first", "last"]
     np.testing.assert_array_equal(wide.get_weights()[0], before[0])
+
+
+def another(width=3):
+    """Other layers around some of the same names, one of them inside a model."""
+    inside = keras.Sequential([keras.Input((width,)), keras.layers.Dense(2, name="new"), keras.layers.Dense(width, name="inner")])
+    layers = [keras.layers.Dense(width, name="first"), keras.layers.Dropout(0.1), inside, keras.layers.Dense(1, name="last")]
+    return keras.Sequential([keras.Input((2,)), *layers])
+
+
+def test_by_name_layers_find_their_weights_in_a_model_of_other_layers(saved):
+    made, path, given = saved
+    other = another()
+    with pytest.raises(LockstepError, match="they don't fit the model"):
+        initial.load(another(), path, given, skip_mismatch=False)
+    assert initial.load(other, path, given, skip_mismatch=False, by_name=True) == ["new", "inner"]
+    for name in ("first", "last"):
+        for one, theirs in zip(made.get_layer(name).get_weights(), other.get_layer(name).get_weights(), strict=True):
+            np.testing.assert_array_equal(one, theirs)
+
+
+def test_by_name_reaches_into_models_and_shapes_must_fit_unless_skipped(tmp_path):
+    made, path = another(), tmp_path / "saved.weights.h5"
+    made.save_weights(path)
+    given = {"file": path.name, "sha256": sha256_file(path)}
+    again = another()
+    assert initial.load(again, path, given, skip_mismatch=False, by_name=True) == []
+    np.testing.assert_array_equal(again.get_weights()[3], made.get_weights()[3])
+    with pytest.raises(LockstepError, match="they don't fit the model"):
+        initial.load(another(4), path, given, skip_mismatch=False, by_name=True)
+    assert initial.load(another(4), path, given, skip_mismatch=True, by_name=True) == ["first", "new", "inner", "last"]
+
+
+def test_a_file_none_of_whose_names_is_a_layers_is_refused(saved):
+    _, path, given = saved
+    other = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, name="else")])
+    with pytest.raises(LockstepError, match=r"none of its layers has the name of one in the file \(first, last"):
+        initial.load(other, path, given, skip_mismatch=False, by_name=True)
+
+
+def test_a_name_that_is_twice_in_the_file_is_that_of_the_outermost(tmp_path):
+    def twice():
+        inside = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="one")], name="inside")
+        return keras.Sequential([keras.Input((2,)), inside, keras.layers.Dense(2, name="one")])
+
+    made, path = twice(), tmp_path / "saved.weights.h5"
+    made.save_weights(path)
+    other = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="one")])
+    assert initial.load(other, path, {"file": path.name, "sha256": sha256_file(path)}, skip_mismatch=False, by_name=True) == []
+    np.testing.assert_array_equal(other.get_weights()[0], made.layers[1].get_weights()[0])
+
+
+def test_links_in_a_file_are_not_followed(tmp_path):
+    import h5py
+
+    outside, path = tmp_path / "outside.weights.h5", tmp_path / "saved.weights.h5"
+    model().save_weights(outside)
+    with h5py.File(path, "w") as file:
+        file["layers"] = h5py.ExternalLink(str(outside), "/layers")
+    with pytest.raises(LockstepError, match="none of its layers has the name"):
+        initial.load(model(), path, {"file": path.name, "sha256": sha256_file(path)}, skip_mismatch=False, by_name=True)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("a.keras", ".keras"), ("a.weights.h5", ".weights.h5"), ("a.h5", ""), ("weights", "")])

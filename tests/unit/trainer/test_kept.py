@@ -109,6 +109,37 @@ found["shifts"] = moved == {image[down][:, right].tobytes() for down in rows for
 turned = seen({"rotate": 180.0}, many)
 found["turned"] = float(np.abs(turned.mean(axis=(1, 2, 3)) - image.mean()).mean())
 
+# Soft labels and weights of classes: uneven parts add up to the gradient of the loss over the whole batch
+def soft(weigh, **sections):
+    train = {"label_smoothing": 0.2, "class_weight": {"0": 3.0, "2": 0.5} if weigh else None}
+    made = local(alone, model="lecture_cnn", train=train, **sections)
+    made.model.layers[-1].kernel.assign(random.normal(size=made.model.layers[-1].kernel.shape))
+    return made
+def sum_of(made, whole, *cuts):
+    def piece(first, last):
+        data = tf.nest.map_structure(lambda array: array[first:last], whole.data)
+        return made(whole._replace(data=data, weights=whole.weights[first:last], places=whole.places[first:last]))
+    parts = [[tf.convert_to_tensor(value).numpy() for value in piece(*cut)] for cut in cuts]
+    return [sum(values) for values in zip(*parts)]
+WEIGHTS = np.float32([3, 1, 0.5])[LABELS]
+cases = {"smooth": (soft(False), (IMAGES, LABELS)), "weighed": (soft(True), (IMAGES, LABELS, WEIGHTS))}
+flipped = IMAGES[:, ::-1], LABELS[:, ::-1], WEIGHTS[:, ::-1]
+pairs = tuple([own, other] for own, other in zip((IMAGES, LABELS, WEIGHTS), flipped))
+cases["mixed"] = soft(True, augment={"mixup": 0.4}), pairs
+found["soft parts"], found["soft loss"] = {}, {}
+for name, (made, data) in cases.items():
+    whole = step.full(tf.nest.map_structure(lambda array: array[:1], data)).at(0)
+    once, thrice = sum_of(made, whole, (0, 12)), sum_of(made, whole, (0, 5), (5, 6), (6, 12))
+    found["soft parts"][name] = max(float(np.abs(one - other).max()) for one, other in zip(once, thrice))
+    images, labels, *weights = made.augment(whole)
+    logits = made.model(images, training=False)
+    losses = tf.nn.softmax_cross_entropy_with_logits(labels, logits) * (weights[0] if weights else 1.0)
+    found["soft loss"][name] = [float(once[0][2] / once[0][3]), float(tf.reduce_mean(losses))]
+made, _ = cases["weighed"]
+sums = step.make_test_call(made)((IMAGES[0], LABELS[0]))
+plain = tf.nn.sparse_softmax_cross_entropy_with_logits(LABELS[0], made.model(IMAGES[0], training=False))
+found["soft validation"] = [float(sums[0] / sums[1]), float(tf.reduce_mean(plain))]
+
 # Adam and low-rank gradients against Keras
 def keras_adam(steps):
     variable = keras.Variable(np.arange(6.0).reshape(2, 3).astype("float32"))
@@ -267,6 +298,18 @@ def test_shifts_are_by_whole_pixels_with_the_border_repeated(found):
 
 def test_an_image_turned_about_its_middle_keeps_its_brightness(found):
     assert found["turned"] < 15
+
+
+@pytest.mark.parametrize("name", ["smooth", "weighed", "mixed"])
+def test_soft_labels_and_weights_of_classes_count_the_same_whoever_computes_them(name, found):
+    assert found["soft parts"][name] < 1e-4
+    loss, expected = found["soft loss"][name]
+    assert loss == pytest.approx(expected, rel=1e-4)
+
+
+def test_validation_has_neither_smoothed_labels_nor_weights(found):
+    loss, expected = found["soft validation"]
+    assert loss == pytest.approx(expected, rel=1e-4)
 
 
 def test_adam_is_keras_adam_also_for_factors(found):

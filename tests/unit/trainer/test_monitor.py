@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainer.monitor import Monitor, best_row, monitor
+from trainer.monitor import Monitor, best_row, judged, monitor
 
 ROWS = [
     {"epoch": 1, "loss": 3.0, "accuracy": 0.2, "val_loss": 2.0, "val_accuracy": 0.5, "val_auc": 0.7},
@@ -46,3 +46,11 @@ def test_of_other_metrics_the_highest_is_best(name):
 def test_a_row_without_the_metric_is_never_the_best():
     assert best_row([{"epoch": 1, "loss": 1.0}, {"epoch": 2, "loss": 2.0, "val_loss": 5.0}], "val_loss")["epoch"] == 2
     assert Monitor("val_top_5", True).label == "validation top 5"
+
+
+def test_epochs_without_a_validation_do_not_decide():
+    rows = [{"epoch": 1, "loss": 0.1}, ROWS[1], {"epoch": 3, "loss": 0.1}, {**ROWS[0], "epoch": 4}]
+    assert [row["epoch"] for row in judged(rows)] == [2, 4]
+    assert best_row(rows)["epoch"] == 4
+    assert best_row(rows, "loss")["epoch"] == 1
+    assert judged(rows[:1]) == rows[:1]

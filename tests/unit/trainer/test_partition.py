@@ -134,3 +134,21 @@ def test_buckets_differ_between_epochs_and_give_no_worker_the_longest():
     longest = [np.argmax(lengths[first.union(step)]) for step in range(10)]
     assert max(longest) - min(longest) > 50
     assert first.union(3).max() - first.union(3).min() == 99
+
+
+def test_partners_are_a_permutation_that_differs_between_steps_and_not_between_launches():
+    plan, again = make(101, 10), make(101, 10)
+    assert [sorted(plan.partners(step)) for step in (0, 10)] == [list(range(10)), [0]]
+    assert plan.partners(3).tolist() == again.partners(3).tolist() != plan.partners(4).tolist()
+    assert plan.partners(0).tolist() != make(101, 10, epoch=2).partners(0).tolist()
+
+
+def test_seeds_follow_from_the_image_and_the_epoch_and_differ_when_it_comes_again():
+    plan = make(5, 4, steps=5)
+    pairs = {tuple(pair) for step in range(5) for pair in plan.seeds(step, np.arange(4)).tolist()}
+    assert len(pairs) == 20
+    images = {(image, lap) for step in range(5) for image, lap in zip(plan.union(step), (step * 4 + np.arange(4)) // 5, strict=True)}
+    assert {second for _, second in pairs} == {lap * 5 + image for image, lap in images}
+    assert plan.seeds(2, np.arange(4))[1:3].tolist() == make(5, 4, steps=5).seeds(2, np.arange(1, 3)).tolist()
+    others = make(5, 4, steps=5, epoch=2), make(5, 4, steps=5, seed=8)
+    assert len({other.seeds(0, np.arange(1))[0, 0] for other in (plan, *others)}) == 3

@@ -5,9 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from tests.unit.trainer.test_columns import opened
+from trainer import config as configs
 from trainer.data import pipeline
+from trainer.data.feeding import Feeding
 from trainer.data.partition import EpochPlan
 from trainer.data.pipeline import Call, Feeder, calls
+from trainer.data.spec import Leaf, Spec, of_images
 
 
 def cut(*arguments, **named):
@@ -153,3 +157,55 @@ def test_no_more_items_are_under_way_than_may_be_and_their_order_is_kept():
             most.append(max(begun) - item)
     assert sorted(begun) == list(range(20))
     assert max(most) <= 3
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_for_mixup_each_image_has_a_partner_of_the_whole_batch(workers):
+    config = configs.build({"augment": {"mixup": 0.2}, "train": {"class_weight": {"1": 3.0}}})
+    plan, pairs = EpochPlan(10, 6, 2, seed=1, epoch=1), []
+    for rank in range(workers):
+        feeding = Feeding(config, ["a", "b", "c"], of_images((2, 2, 1)))
+        for _, batch in Feeder(InMemory(10), np.arange(10), [1] * workers, rank, feeding).epoch(plan, calls(0, 2, 8, uneven=True)):
+            (image, partner), labels, weights = batch.data
+            both = [one[0, :, 0, 0, 0].tolist() for one in (image, partner)]
+            assert [label.tolist() for label in labels] == [[[number % 3 for number in one]] for one in both]
+            assert [weight.tolist() for weight in weights] == [[[3.0 if number % 3 == 1 else 1.0 for number in one]] for one in both]
+            pairs += [(int(batch.number[0]), *pair) for pair in zip(*both, strict=True)]
+    unions = [plan.union(step) for step in range(2)]
+    wanted = [(step, *pair) for step, union in enumerate(unions) for pair in zip(union, union[plan.partners(step)], strict=True)]
+    assert sorted(pairs) == sorted(wanted)
+
+
+WORDS = Spec([0, 1], (Leaf("x", "int32", (None,)), Leaf("y", "int32", ())))
+
+
+def words(count, first=0):
+    return [[np.full(1 + number * 5 % 7, number) for number in range(first, first + count)], np.arange(first, first + count) % 2]
+
+
+def lengths_fed(examples, workers, most, bucket=1, first=0):
+    """What each step is padded to by every worker: to the longest of the whole batch, whatever the calls."""
+    config, found = configs.build({"data": {"bucket": bucket}}), {}
+    for rank in range(workers):
+        feeding, chosen = Feeding(config, [], WORDS), np.arange(len(examples))
+        plan = EpochPlan(len(examples), 3, 3, 1, 1, feeding.lengths(examples, chosen), bucket)
+        for call, batch in Feeder(examples, chosen, [1] * workers, rank, feeding).epoch(plan, calls(first, 3, most, uneven=True)):
+            assert batch.data[0].shape[2] == batch.sides.max()
+            for number, (side,) in enumerate(batch.sides):
+                union = plan.union(call.first + number)
+                assert side == max(1 + row * 5 % 7 for row in union)
+                found.setdefault(call.first + number, set()).add((int(side), tuple(union)))
+    return found
+
+
+@pytest.mark.parametrize("bucket", [1, 2])
+def test_padding_depends_on_neither_the_workers_nor_the_calls(bucket, tmp_path):
+    examples = opened(tmp_path, spec=WORDS, values=words, batches=((8, 0),))
+    whole = lengths_fed(examples, 1, 8, bucket)
+    assert [len(sides) for sides in whole.values()] == [1, 1, 1]
+    assert lengths_fed(examples, 2, 1, bucket) == whole
+    assert lengths_fed(examples, 2, 2, bucket, first=1) == {step: sides for step, sides in whole.items() if step >= 1}
+    if bucket > 1:
+        plain = lengths_fed(examples, 1, 8)
+        padded = [sum(side * len(union) for sides in made.values() for side, union in sides) for made in (whole, plain)]
+        assert padded[0] < padded[1]

@@ -85,3 +85,12 @@ def test_a_hostile_spec_is_refused(change, message):
     assert str(caught.value).startswith("the dataset's spec: ")
     assert message in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+def test_what_is_packed_is_unpacked_and_another_structure_is_refused():
+    spec = Spec([{"b": 1, "a": [0, 2]}, 3], tuple(Leaf(f"l{number}", "float32", (None, 2, None)[: number % 4]) for number in range(4)))
+    assert spec.unpack(spec.pack([10, 11, 12, 13])) == [10, 11, 12, 13]
+    assert spec.varying == [(1, 0), (2, 0), (3, 0), (3, 2)]
+    for odd in ([{"b": 1, "a": [0, 2]}], [{"b": 1}, 3], [{"b": 1, "a": 0}, 3], [[1, [0, 2]], 3], [{"b": 1, "a": [0, 2], "c": 1}, 3]):
+        with pytest.raises(DatasetError, match="has another structure"):
+            spec.unpack(odd)

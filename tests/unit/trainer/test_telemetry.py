@@ -126,6 +126,18 @@ def test_history_round_trips(tmp_path):
     assert History(path).rows == history.rows
 
 
+def test_epochs_without_a_validation_leave_its_columns_empty_and_are_not_the_best(tmp_path):
+    path = tmp_path / "history.csv"
+    history, validated = History(path), row(2, 0.1)
+    unvalidated = {name: value for name, value in row(1, 0.9).items() if not name.startswith("val_")}
+    for one in (unvalidated, validated, {**unvalidated, "epoch": 3}):
+        history.add(one)
+    assert path.read_text().splitlines()[0] == "epoch,loss,accuracy,val_loss,val_accuracy,learning_rate,seconds,images_per_s"
+    assert read_history(path) == history.rows
+    assert "val_loss" not in history.rows[2]
+    assert history.best() == {"epoch": 2, "val_accuracy": 0.1}
+
+
 def test_history_that_is_not_there(tmp_path):
     assert read_history(tmp_path / "history.csv") == []
     assert History(tmp_path / "history.csv").best() is None

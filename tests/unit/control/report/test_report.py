@@ -133,6 +133,20 @@ def test_first_best_and_last_are_marked_once_each(tmp_path, run):
     assert equal.marked == {1: "first, best", 2: "last"}, "the earliest of equals is the best"
 
 
+def test_a_report_covers_the_epochs_that_ended_with_a_validation(tmp_path):
+    path = made(tmp_path).folder / "history.csv"
+    head, *lines = path.read_text().splitlines()
+    columns = [line.split(",") for line in lines]
+    for cells in (columns[0], columns[3]):
+        cells[3:5] = "", ""
+    path.write_text("\n".join([head, *map(",".join, columns)]) + "\n")
+    found = facts.read(path.parent)
+    assert [row["epoch"] for row in found.history] == [2, 3, 5]
+    assert found.marked == {2: "first", 3: "best", 5: "last"}
+    assert accuracy.overfitting(found).startswith("The model overfits after epoch 3")
+    assert "They were farthest apart in epoch 5" in " ".join(accuracy.course(found))
+
+
 def test_untested_epochs_and_those_that_have_a_snapshot(tmp_path):
     found = made(tmp_path, tests={3: 0.5})
     assert (found.untested(), found.testable()) == ([1, 5], [1, 5])

@@ -16,6 +16,8 @@ from control.runs import plan, preset
 from trainer import config as configs
 from trainer import schedule
 from trainer.data.images import decode, shape_of
+from trainer.data.manifest import Table
+from trainer.data.spec import Leaf, Spec
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import write_json
 
@@ -561,9 +563,53 @@ def fake_run(monkeypatch, returncode=0, stdout="", stderr=""):
 
 def test_evaluate_is_refused_for_a_model_that_has_nothing_to_evaluate():
     compiled = {"validates": False, "optimizer": None}
-    assert refusal(plan.check_compiled, compiled, {"evaluate": "true"}).startswith("evaluate=true: the model has neither a loss")
-    plan.check_compiled(compiled, {"evaluate": "no"})
-    plan.check_compiled({**compiled, "validates": True}, {"evaluate": "true"})
+    config = configs.Config()
+    assert refusal(plan.check_compiled, compiled, {"evaluate": "true"}, config).startswith("evaluate=true: the model has neither a loss")
+    plan.check_compiled(compiled, {"evaluate": "no"}, config)
+    plan.check_compiled({**compiled, "validates": True}, {"evaluate": "true"}, config)
+
+
+@pytest.mark.parametrize("key", ["train.label_smoothing", "augment.mixup"])
+def test_soft_labels_are_refused_for_a_loss_of_the_models_own(key):
+    compiled, config = {"loss": "mse", "own": [], "validates": True}, configs.build(configs.override({}, {key: 0.2}))
+    assert refusal(plan.check_compiled, compiled, {}, config).startswith(f"{key}=0.2: the model is compiled with a loss of its own (mse)")
+    plan.check_compiled(None, {}, config)
+
+
+def test_pictures_are_not_changed_for_a_step_of_the_models_own():
+    compiled, config = {"loss": "mse", "own": ["train_step"], "validates": True}, configs.build({"augment": {"flip": True}})
+    assert refusal(plan.check_compiled, compiled, {}, config).startswith("augment: the model has a train_step of its own")
+    plan.check_compiled({**compiled, "own": []}, {}, config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("augment.flip", True, "augment.flip: it changes images with classes, and trips has columns. Fix: a function augment(x, y, seed)"),
+        ("data.bucket", 8, "data.bucket=8: trips has no column that varies in length"),
+        ("train.class_weight", "balanced", "train.class_weight: y is y float32 [2,2]; it must be one class per example"),
+    ],
+)
+def test_settings_that_do_not_fit_the_data_are_refused(key, value, message):
+    listing = Listing("trips", [], {}, {}, "")
+    spec = Spec([0, 1], (Leaf("x", "float32", (4,)), Leaf("y", "float32", (2, 2))))
+    listing.table = Table(spec, 9, 3)
+    assert message in refusal(plan.check_model, configs.build(configs.override({}, {key: value})), listing)
+
+
+def test_class_counts_are_those_of_the_training_split_and_stay_with_the_run(ask, make_folder, existing):
+    root, made = make_folder(), configs.build({"train": {"class_weight": "balanced"}, "data": {"validation_split": 0.5}})
+    _, listing = plan.open_dataset(configs.build({"data": {"source": "folder", "path": str(root)}}).data, True)
+    record = plan.expected(listing)
+    sizes = schedule.counts(made, 2, record["train"])
+    counted = plan.with_class_counts(made, listing, record, sizes, Path())
+    assert sum(counted.train.class_counts) == sizes.train_images < record["train"]
+    assert plan.class_weights(counted, listing.classes).startswith(f"{listing.classes[0]} ")
+    begun = configs.override(configs.load(existing / "config.yml"), {"train.class_weight": "balanced", "train.class_counts": [3, 4]})
+    (existing / "config.yml").write_text(configs.dump(configs.build(begun)))
+    assert plan.resolve(ask(run="old", set="train.class_weight=balanced"), existing)[0].train.class_counts == (3, 4)
+    unset = plan.with_class_counts(configs.build({"train": {"class_counts": [1, 2]}}), listing, record, sizes, Path())
+    assert unset.train.class_counts is None, "of another run, whose configuration was taken"
 
 
 def test_evaluate_and_detach_together_are_refused(ask):

@@ -1,0 +1,108 @@
+"""Colours, mixup and label smoothing: what is drawn, and that it follows from seed, step and place alone."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer import augmentation
+from trainer.config import Augment
+from trainer.step import full
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (1, 12, 4, 4, 3)).astype(np.uint8)
+LABELS = (np.arange(12, dtype=np.int32) % 3)[None]
+OTHERS = np.roll(np.arange(12), 1)
+
+
+def seen(batch, classes=3, smoothing=0.0, **options):
+    """What a model would be given."""
+    return [np.asarray(part) for part in augmentation.make(Augment(**options), 5, classes, smoothing)(batch)]
+
+
+def single(images=IMAGES):
+    return full((images, LABELS)).at(0)
+
+
+def paired(weights=False):
+    data = [[IMAGES, IMAGES[:, OTHERS]], [LABELS, LABELS[:, OTHERS]]]
+    scale = np.arange(1, 13, dtype=np.float32)[None]
+    return full(tuple([*data, [scale, scale[:, OTHERS]]] if weights else data)).at(0)
+
+
+def part(batch, places):
+    """What a worker has of a batch."""
+    data = tf.nest.map_structure(lambda array: array[places], batch.data)
+    return batch._replace(data=data, places=batch.places[places], weights=batch.weights[places])
+
+
+@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
+def test_colours_change_by_at_most_what_was_asked(name):
+    batch = single(np.clip(IMAGES, 100, 140))
+    images, labels = seen(batch, **{name: 0.5})
+    pixels, grey = batch.data[0].astype(np.float64), batch.data[0] @ np.array(augmentation.LUMA)
+    middle = {"brightness": 0, "contrast": grey.mean(axis=(1, 2))[:, None, None, None], "saturation": grey[..., None]}[name]
+    drawn = augmentation.draws(5, batch, augmentation.COLOURS, augmentation.HUES).numpy()
+    factors = 0.5 + drawn[:, ["brightness", "contrast", "saturation"].index(name)]
+    np.testing.assert_allclose(images, middle + (pixels - middle) * factors[:, None, None, None], rtol=1e-4)
+    assert len(set(factors)) == 12
+    assert labels is not LABELS
+    assert labels.tolist() == LABELS[0].tolist()
+
+
+def test_colours_stay_within_the_range_of_pixels():
+    images, _ = seen(single(), brightness=1.0, contrast=1.0, saturation=1.0)
+    assert (images.min(), images.max()) >= (0, 200)
+    assert images.max() <= 255
+
+
+def test_a_grey_image_has_brightness_and_contrast():
+    images, _ = seen(single(IMAGES[..., :1]), brightness=0.2, contrast=0.2)
+    assert images.shape == (12, 4, 4, 1)
+
+
+def test_mixup_mixes_images_labels_and_weights_alike():
+    batch = paired(weights=True)
+    images, labels, weights = seen(batch, mixup=0.4)
+    share = augmentation.shares(0.4, 5, batch).numpy()
+    assert 0 <= share.min() < share.max() <= 1
+    for number in range(12):
+        other, own = int(OTHERS[number]), float(share[number])
+        mixed = IMAGES[0, number] * own + IMAGES[0, other] * (1 - own)
+        np.testing.assert_allclose(images[number], mixed, atol=1e-3)
+        np.testing.assert_allclose(labels[number], np.eye(3)[number % 3] * own + np.eye(3)[other % 3] * (1 - own), atol=1e-6)
+        assert weights[number] == pytest.approx((number + 1) * own + (other + 1) * (1 - own), rel=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [0.001, 0.2, 1.0, 50.0])
+def test_shares_are_of_a_beta_distribution(alpha):
+    many = full((np.zeros((1, 4000, 1)), np.zeros((1, 4000), np.int32))).at(0)
+    drawn = augmentation.shares(alpha, 7, many).numpy()
+    assert np.isfinite(drawn).all()
+    # Where alpha is so small that both gammas are zero, the partner, itself drawn at random, takes all.
+    assert drawn.mean() == pytest.approx(0.5, abs=0.03) or alpha < 0.01
+    assert (drawn * (1 - drawn)).mean() == pytest.approx(0.5 * alpha / (2 * alpha + 1), abs=0.02)
+
+
+def test_smoothed_labels_of_any_kind_add_up_to_1():
+    _, smooth = seen(single(), smoothing=0.3)
+    np.testing.assert_allclose(smooth, np.eye(3)[LABELS[0]] * 0.7 + 0.1, atol=1e-6)
+    _, mixed = seen(paired(), smoothing=0.3, mixup=0.2)
+    np.testing.assert_allclose(mixed.sum(axis=1), 1, atol=1e-6)
+    assert mixed.min() >= 0.1 - 1e-6
+
+
+@pytest.mark.parametrize("options", [{"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "crop": 1}, {"mixup": 0.2, "flip": True}])
+def test_draws_follow_from_seed_step_and_place_alone(options):
+    batch, places = paired() if "mixup" in options else single(), np.arange(5, 9)
+    whole, piece = seen(batch, **options), seen(part(batch, places), **options)
+    for one, other in zip(whole, piece, strict=True):
+        assert np.array_equal(one[places], other)
+    assert not np.array_equal(whole[0], seen(batch._replace(number=np.int32(1)), **options)[0])
+
+
+def test_partners_are_augmented_on_their_own():
+    same = np.repeat(IMAGES[:, :1], 12, axis=1)
+    batch = full(([same, same], [LABELS, LABELS])).at(0)
+    images, _ = seen(batch, mixup=50.0, brightness=0.5)
+    drawn = [augmentation.draws(5, batch, augmentation.COLOURS, augmentation.HUES + partner).numpy()[:, 0] for partner in range(2)]
+    assert not np.array_equal(*drawn)
+    assert len({image.tobytes() for image in images}) == 12
