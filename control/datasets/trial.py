@@ -26,7 +26,7 @@ def check(data: Data, source: Source, listing: Listing) -> None:
     if given is None:
         return
     examples = first_examples(data, source, listing)
-    function = Function(given["file"], given["function"], given["source"])
+    function = Function.of(given)
     # What it prints must not get between what this process prints.
     with own.explaining_errors("dataset", function):
         rows, indices = Rows(given, examples.spec, 1), np.arange(min(TRIED, len(examples)))

@@ -3,6 +3,7 @@
 It gets one example, not a batch: a batch is divided over the workers, and what is drawn for an example must not depend on how.
 """
 
+import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +31,7 @@ def found(function: Function) -> tuple[dict[str, str] | None, str | None]:
         # It is that of the data.
         return None, None
     try:
-        arguments = own.parameters("dataset", Function(function.file, NAME, function.source))
+        arguments = own.parameters("dataset", dataclasses.replace(function, name=NAME))
     except ConfigError:
         return None, None
     names = [argument.arg for argument in [*arguments.posonlyargs, *arguments.args]]
@@ -39,7 +40,7 @@ def found(function: Function) -> tuple[dict[str, str] | None, str | None]:
             f"{function.file} has a function {NAME}({', '.join(names)}), which changes no examples: its last parameter must be {SEED}. "
             f"Fix: def {NAME}(x, y, {SEED}), or another name"
         )
-    return {"file": function.file, "function": NAME, "source": function.source}, None
+    return dataclasses.replace(function, name=NAME).entry, None
 
 
 class Rows:
@@ -47,7 +48,7 @@ class Rows:
 
     def __init__(self, given: dict[str, str], spec: Spec, threads: int | None = None):
         """Load the function for examples of that spec; it runs in `threads` threads, by default one per core that may be used."""
-        self._function = Function(given["file"], given["function"], given["source"])
+        self._function = Function.of(given)
         self._call, self._spec = own.load("dataset", self._function), spec
         self._count = threads or len(os.sched_getaffinity(0))
         self._threads = ThreadPoolExecutor(self._count, thread_name_prefix="augment")

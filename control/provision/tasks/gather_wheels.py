@@ -34,9 +34,7 @@ class GatherWheels(Task):
         line.end()
         if lacking := sorted({name for pins in own.values() for name in requirements.missing_here(pins)}):
             names = ", ".join(lacking)
-            self.warn(
-                [f"requirements={given}: this machine tries models and data, too, lacks {names}: make setup REQUIREMENTS={given}"]
-            )
+            self.warn([f"requirements={given}: this machine tries models and data, too, lacks {names}: make setup REQUIREMENTS={given}"])
         provisioning.refuse(provisioning.venv_refusals(hosts, by_kind))
         return {"changed": changed, "ansible_facts": {"provision_wheels": by_kind}}
 
