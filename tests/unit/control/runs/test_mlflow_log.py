@@ -69,7 +69,9 @@ def test_a_password_and_a_missing_client_are_refused(monkeypatch):
         mlflow_log.check("https://me:secret@host")
     assert "secret" not in str(caught.value)
     monkeypatch.setattr(mlflow_log.importlib, "util", SimpleNamespace(find_spec=lambda name: None))
-    with pytest.raises(ConfigError, match=r"telemetry.mlflow=http://host: client is not installed here: .* pip install mlflow-skinny"):
+    with pytest.raises(
+        ConfigError, match=r"telemetry.mlflow=http://host: MLflow's client is not installed here: .* pip install mlflow-skinny"
+    ):
         mlflow_log.check("http://host")
 
 
