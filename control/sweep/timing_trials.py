@@ -16,6 +16,7 @@ from control.sweep.timings import FAILED, STRONG, SUCCEEDED, Timing, Trial
 from control.sweep.trials import Bench
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json
+from trainer.telemetry import chief_records
 
 MEASURED = ("seconds_end_to_end", "seconds_training", "images_per_s")
 
@@ -80,6 +81,9 @@ class TimingBench(Bench):
         self._energy(run, summary, samples)
         succeeded = summary["state"] == SUCCEEDED
         measured: dict[str, Any] = {key: summary[key] if succeeded else None for key in MEASURED}
+        if succeeded:
+            calls = [record for record in chief_records(self.local(run)) if record["kind"] == "steps"]
+            measured["images_per_s"] = timings.typical_rate(calls) or measured["images_per_s"]
         return Timing(**asdict(trial), **measured, state=SUCCEEDED if succeeded else FAILED, hosts=" ".join(workers))
 
     def _energy(self, run: str, summary: dict[str, Any], samples: list[Sample]) -> None:

@@ -1,6 +1,9 @@
 """`timings.csv` of a sweep: one row per measured trial, without the warm-up."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
 from control import campaign
 
@@ -35,7 +38,7 @@ class Timing:
     seconds_training: float | None
     """Steps, saved states and validation of all epochs, without start-up and snapshots."""
     images_per_s: float | None
-    """Training images of all workers divided by the seconds of their steps."""
+    """Training images of all workers per second of their steps, see `typical_rate`."""
     checkpoint_every: int
     scaling: str
     state: str
@@ -55,3 +58,16 @@ class Timing:
 
 STORE = campaign.Store(Timing)
 read, put, any_measured = STORE.read, STORE.put, STORE.any_measured
+
+
+def typical_rate(calls: Sequence[Mapping[str, Any]]) -> float | None:
+    """images/s of a training's median step, from the chief's records of calls; None without a call after the first.
+
+    Unlike the mean, it does not include the first call, what a profiled step takes longer, and bursts of other work on the machine.
+    """
+    sized = [(call["images_per_s"], call["images_per_s"] * call["seconds"]) for call in calls[1:]]
+    largest = max((images for _, images in sized), default=0.0)
+    # A profiled step is a call of its own.
+    usual = sorted((rate, images) for rate, images in sized if 2 * images > largest)
+    reached = list(accumulate(images for _, images in usual))
+    return next((rate for (rate, _), images in zip(usual, reached, strict=True) if 2 * images >= reached[-1]), None)

@@ -55,6 +55,7 @@ def bench(tmp_path, monkeypatch):
         local = folder / "trials" / self.variables["run"]
         (local / "state").mkdir(parents=True)
         write_json(local / "summary.json", outcome)
+        write_json(local / "cluster.json", {"hosts": [{"name": "node1"}]})
         return 0 if outcome["state"] == "SUCCEEDED" else 2
 
     made.removal = 0
@@ -83,7 +84,20 @@ def test_a_trial_is_a_launch_with_the_sweeps_own_configuration(bench):
         "set": "train.global_batch=null,checkpoint.every_steps=null,reduction.name=packed",
     }
     assert marks(bench) == {}
-    assert [path.name for path in (bench.folder / "trials" / "pi.w2-e3-r1").iterdir()] == ["summary.json"]
+    assert sorted(path.name for path in (bench.folder / "trials" / "pi.w2-e3-r1").iterdir()) == ["cluster.json", "summary.json"]
+
+
+def call(images, rate):
+    return {"kind": "steps", "images_per_s": rate, "seconds": images / rate}
+
+
+def test_the_speed_is_that_of_the_median_step():
+    """Neither the first call counts, nor profiled steps, nor a burst of other work."""
+    calls = [call(512, 300.0), call(512, 900.0), call(64, 500.0), call(64, 450.0), call(512, 600.0), call(512, 910.0), call(300, 905.0)]
+    assert timings.typical_rate(calls) == 900.0
+    assert timings.typical_rate([call(64, 300.0), call(64, 100.0), call(64, 120.0)]) == 100.0
+    assert timings.typical_rate(calls[:1]) is None
+    assert timings.typical_rate([]) is None
 
 
 def test_strong_scaling_and_saved_states_are_overrides(bench):
@@ -189,7 +203,7 @@ def test_energy_is_written_beside_the_trial_where_the_meter_answered(bench, monk
     monkeypatch.setattr(TimingBench, "launch", lambda self, run, *_: launched(self, run))
 
     def launched(self, run):
-        write_json(self.local(run) / "cluster.json", {"launched_at": 100.0})
+        write_json(self.local(run) / "cluster.json", {"launched_at": 100.0, "hosts": [{"name": "node1"}]})
         return GOOD
 
     bench.meter = "http://plug"
