@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.conftest import LocalProject
-from tests.project import ROOT
+from tests.project import EXHAUSTIVE, ROOT
 
 FILE = Path(__file__).with_name("sequences.py")
 SEQUENCES = "set=train.batch_sizes=[5,3],train.steps_per_call=3,telemetry.profile_every=4,data.bucket=3,train.class_weight=balanced"
@@ -121,6 +121,7 @@ def pictured(project: LocalProject, name: str, pictures: Path, steps: int, *more
     return project.play("train", f"run={name}", f"dataset={pictures}", "config=lecture_cnn", f"{PICTURES},train.steps={steps}", *more)
 
 
+@EXHAUSTIVE
 def test_mixed_pictures_are_the_same_when_continued_and_on_another_number_of_workers(project, pictures):
     pictured(project, "mixed", pictures, 20)
     pictured(project, "mixed-parts", pictures, 11)
