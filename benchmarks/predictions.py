@@ -2,7 +2,9 @@
 
     .venv/bin/python benchmarks/predictions.py --label "1 Gbit/s" [--rounds 3] [ansible-playbook arguments, with -e set=train.steps=N]
 
-Rows are added to `.lockstep/predictions.csv`, so that several networks stand in one table; the same label replaces its own.
+What is measured is the rate of the steps after the first 64: first calls, and what the control node does after the first step, are over.
+With one epoch, none of them is beside a saving. Rows are added to `.lockstep/predictions.csv`, so that several networks stand in one
+table; the same label replaces its own.
 """
 
 import csv
@@ -10,6 +12,7 @@ import json
 import random
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +21,12 @@ from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
 from control import text
 from control.doctor.prediction import Percent
-from control.runs import run_results
-from trainer.files import write_text
+from trainer.errors import LockstepError
+from trainer.files import read_json, write_text
+from trainer.telemetry import chief_records
 
+FIRST = 64
+"""Steps that are left out of a measured rate."""
 FILE = ROOT / ".lockstep" / "predictions.csv"
 
 
@@ -67,14 +73,24 @@ def shuffled(most: int, seed: int) -> list[int]:
 
 
 def trained(workers: int, more: list[str]) -> float:
-    """images/s of a training, which is then deleted."""
+    """images/s of a training's steps after `FIRST`; the run is then deleted."""
     run = f"predicted-{workers}"
     if (ROOT / "runs" / run).exists():
         delete(ROOT, run, more)
     play(ROOT, "train.yml", run, [*more, "-e", f"workers={workers}"])
-    rate = float(run_results.read_summary(ROOT / "runs" / run)["images_per_s"])
+    rate = steady_rate(ROOT / "runs" / run)
     delete(ROOT, run, more)
     return rate
+
+
+def steady_rate(folder: Path) -> float:
+    """images/s of a run's steps after `FIRST`, by its chief's records; LockstepError if there are none."""
+    calls = [record for record in chief_records(folder) if record["kind"] == "steps"]
+    pairs = [(call["step"] - before["step"], call["seconds"]) for before, call in pairwise(calls) if before["step"] >= FIRST]
+    global_batch = read_json(folder / "cluster.json")["counts"]["global_batch"]
+    if not pairs:
+        raise LockstepError(f"train.steps: {FIRST} steps are left out, so more are needed; give -e set=train.steps={2 * FIRST}")
+    return global_batch * sum(steps for steps, _ in pairs) / sum(seconds for _, seconds in pairs)
 
 
 def recorded(file: Path) -> list[Row]:
