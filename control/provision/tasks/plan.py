@@ -2,6 +2,7 @@
 
 import importlib.util
 import secrets
+import shlex
 import socket
 from collections.abc import Iterable
 from typing import Any
@@ -38,7 +39,7 @@ class Plan(Task):
             "token": secrets.token_hex(8),
         }
         if here:
-            return {"ansible_facts": {"provision": planned}, "show_last": _nothing(names)}
+            return {"ansible_facts": {"provision": planned}, "show_last": _nothing(names, str(options.get("requirements", "")))}
         provision.check_members(members)
         if state == "present":
             provision.check_workers(members)
@@ -87,9 +88,10 @@ def addresses(names: Iterable[str]) -> list[str]:
     return resolved
 
 
-def _nothing(names: list[str]) -> str:
+def _nothing(names: list[str], requirements: str) -> str:
     tensorflow = "there" if importlib.util.find_spec("tensorflow") else "missing: make setup"
-    commands = [("look", "ansible-playbook doctor.yml"), ("train", "ansible-playbook train.yml")]
+    own = [("install your packages", f"make setup REQUIREMENTS={shlex.quote(requirements)}")] if requirements else []
+    commands = [*own, ("look", "ansible-playbook doctor.yml"), ("train", "ansible-playbook train.yml")]
     return (
         f"Nothing to provision: the {len(names)} workers of this inventory are processes of this machine. They train with this project's "
         f".venv (TensorFlow is {tensorflow}) and share a folder below .lockstep.\n\n{text.next_commands(commands)}"
