@@ -179,7 +179,7 @@ def side_by_side(
         meanwhile: called a few times a second, in the calling thread, with the trials that run.
 
     Raises:
-        Exception: what a trial raised first; the others are told to give up, and have ended.
+        Exception: the first that a trial raised; by then the others have been told to give up, and have ended.
     """
     waiting, free, given_up = deque(trials), deque(slots), threading.Event()
     running: dict[concurrent.futures.Future[U], UnderWay[T, S]] = {}

@@ -53,7 +53,7 @@ class Data:
     augment: dict[str, str] | None = None
     """A function that changes each training example, with its file's text: `augment(x, y, seed)` in the file that `dataset=` names."""
     bucket: int = 1
-    """Columns that vary in length: of so many batches in a row, examples of similar length share one, to save padding; 1: unsorted."""
+    """Columns that vary in length: examples of this many consecutive batches are sorted by length, which saves padding; 1: unsorted."""
 
 
 @dataclass(frozen=True)

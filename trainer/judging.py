@@ -107,7 +107,7 @@ class Judge(Protocol):
 
 
 def judge(goal: Goal, examples: int, classes: Sequence[str]) -> Judge:
-    """The judge of so many examples, whose classes may have names."""
+    """The judge of this many examples, whose classes may have names."""
     return Confusion(goal, classes) if isinstance(goal, Classes) else Errors(goal, examples)
 
 

@@ -29,12 +29,13 @@ def lock(file: Path, base: Iterable[Pin], target: Target, kept: Path) -> list[Pi
     """
     if not file.is_file():
         raise ConfigError(f"requirements={file}: no such file: {file.absolute()}")
-    fixed = "".join(f"{pin.name}=={pin.version}\n" for pin in chosen(base, target))
+    needed = chosen(base, target)
+    fixed = "".join(f"{pin.name}=={pin.version}\n" for pin in needed)
     asked = "\0".join([file.read_text(encoding="utf-8"), fixed, target.key, target.python, platform(target)])
     locked = kept / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.txt"
     if not locked.is_file():
         write_text(locked, _resolved(file, fixed, target))
-    known = {pin.name for pin in chosen(base, target)}
+    known = {pin.name for pin in needed}
     return [pin for pin in pins(locked.read_text(encoding="utf-8")) if pin.name not in known]
 
 

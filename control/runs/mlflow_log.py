@@ -63,8 +63,12 @@ def log(run: Path, uri: str | None) -> str:
 
 def place(run: Path) -> str:
     """Where a run is logged; empty if it is not."""
-    logged = read_json(run / FILE) if (run / FILE).is_file() else {}
+    logged = _logged(run)
     return f"{logged['uri']}, run {logged['run_id']}" if logged.get("epoch") else ""
+
+
+def _logged(run: Path) -> dict[str, Any]:
+    return dict(read_json(run / FILE)) if (run / FILE).is_file() else {}
 
 
 def _log(run: Path, uri: str, config: dict[str, Any]) -> None:
@@ -72,7 +76,7 @@ def _log(run: Path, uri: str, config: dict[str, Any]) -> None:
     from mlflow.entities import Metric
 
     client, summary = MlflowClient(uri), read_json(run / "summary.json")
-    logged = read_json(run / FILE) if (run / FILE).is_file() else {}
+    logged = _logged(run)
     if logged.get("uri") != uri:
         logged = {"uri": uri, "run_id": _begun(client, run, config), "epoch": 0}
         write_json(run / FILE, logged)

@@ -29,7 +29,6 @@ from trainer.data.spec import Spec, of_images
 from trainer.errors import ConfigError, LockstepError, refusal
 from trainer.files import read_json, sha256_file, write_json
 from trainer.models import own
-from trainer.own import find
 from trainer.rundir import recorded
 from trainer.terminal import printable
 
@@ -292,7 +291,7 @@ def overrides(options: dict[str, Any]) -> dict[str, Any]:
     if "weights" in options:
         result["train.weights"] = _weights(str(options["weights"]))
     if "callbacks" in options:
-        result["train.callbacks"] = find("callbacks", str(options["callbacks"])).entry
+        result["train.callbacks"] = user_file.find("callbacks", str(options["callbacks"])).entry
     if boolean("quick", options.get("quick", False)):
         if "epochs" in options:
             raise ConfigError(f"quick=true, epochs={options['epochs']}: quick is ten steps in all; leave one of them out")

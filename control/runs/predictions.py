@@ -136,7 +136,7 @@ def chosen_hosts(asked: Any, count: int) -> int:
     """How many of the run's hosts predict; ConfigError if it has fewer."""
     number = count if asked is None else integer("workers", asked)
     if number > count:
-        raise ConfigError(f"workers={number}: the run has {text.count(count, 'host')}; give at most so many")
+        raise ConfigError(f"workers={number}: the run has {text.count(count, 'host')}; give at most {count}")
     return number
 
 

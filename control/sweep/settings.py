@@ -198,7 +198,7 @@ def _value(key: str, given: str) -> Any:
 
 
 def combinations(space: Space, trials: int | None, seed: int) -> list[Settings]:
-    """The settings of all trials: every combination in order, or so many of them at random.
+    """The settings of all trials: every combination in order, or as many as `trials` at random.
 
     A larger number of `trials` with the same seed begins with the same ones.
 

@@ -158,7 +158,7 @@ def groups(names: Sequence[str], options: dict[str, Any]) -> tuple[list[list[str
     size = integer("workers", options.get("workers", len(names)))
     if size > len(names):
         raise ConfigError(
-            f"workers={size}: each trial of a sweep over settings trains on so many hosts, and the inventory has {len(names)}; "
+            f"workers={size}: each trial of a sweep over settings trains on that many hosts, and the inventory has {len(names)}; "
             "add hosts or ask for fewer"
         )
     last = len(names) // size * size
@@ -249,7 +249,7 @@ def estimate(left: Sequence[str], rows: Sequence[Result], run_plan: dict[str, An
 
 
 def _earlier(run_plan: dict[str, Any]) -> tuple[str, float] | None:
-    """The newest run of that model on so many workers, and the seconds that the first trial's steps would take at its images/s."""
+    """The newest run of that model on as many workers, and the seconds that the first trial's steps would take at its images/s."""
     counts = run_plan["counts"]
     for path in sorted(project.RUNS.glob("*/summary.json"), key=lambda path: path.stat().st_mtime, reverse=True):
         summary = run_results.read_summary(path.parent)

@@ -125,7 +125,8 @@ class Feeder:
         weight = float(bounds[0][1] > bounds[0][0])
         # A worker whose share is empty gets a placeholder.
         places = np.stack([np.arange(start, stop) if weight else np.zeros(1, np.int64) for start, stop in bounds])
-        data, sides = self._plain(plan, steps, places) if self._feeding is None else self._fed(self._feeding, plan, steps, places)
+        batches = [self._chosen[plan.union(step)] for step in steps]
+        data, sides = self._plain(batches, places) if self._feeding is None else self._fed(self._feeding, plan, steps, batches, places)
         return call, Batch(
             data,
             np.full(places.shape, weight, np.float32),
@@ -136,19 +137,19 @@ class Feeder:
             sides,
         )
 
-    def _plain(self, plan: EpochPlan, steps: range, places: np.ndarray) -> tuple[Any, np.ndarray]:
-        indices = self._indices(plan, steps, places)
-        data = mapped(lambda array: array.reshape(*places.shape, *array.shape[1:]), self._examples.gather(indices.ravel()))
-        return data, np.zeros((len(steps), 0), np.int32)
+    def _plain(self, batches: Sequence[np.ndarray], places: np.ndarray) -> tuple[Any, np.ndarray]:
+        data = self._examples.gather(_at(batches, places))
+        return mapped(lambda array: array.reshape(*places.shape, *array.shape[1:]), data), np.zeros((len(batches), 0), np.int32)
 
-    def _fed(self, feeding: Feeding, plan: EpochPlan, steps: range, places: np.ndarray) -> tuple[Any, np.ndarray]:
+    def _fed(
+        self, feeding: Feeding, plan: EpochPlan, steps: range, batches: Sequence[np.ndarray], places: np.ndarray
+    ) -> tuple[Any, np.ndarray]:
         """The data of several steps, and what each is padded to: not the longest of this worker's part, but of the whole batch."""
-        sides = np.stack([feeding.longest(self._examples, self._chosen[plan.union(step)]) for step in steps])
+        sides = np.stack([feeding.longest(self._examples, batch) for batch in batches])
 
         def values(places: np.ndarray) -> list[Any]:
-            indices = self._indices(plan, steps, places).ravel()
             seeds = functools.partial(_seeds, plan, steps, places)
-            gathered = feeding.gather(self._examples, indices, sides.max(axis=0), seeds)
+            gathered = feeding.gather(self._examples, _at(batches, places), sides.max(axis=0), seeds)
             return [array.reshape(*places.shape, *array.shape[1:]) for array in gathered]
 
         own = values(places)
@@ -157,8 +158,10 @@ class Feeder:
         others = values(np.stack([plan.partners(step)[one] for step, one in zip(steps, places, strict=True)]))
         return feeding.spec.pack([array for pair in zip(own, others, strict=True) for array in pair]), sides
 
-    def _indices(self, plan: EpochPlan, steps: range, places: np.ndarray) -> np.ndarray:
-        return self._chosen[np.stack([plan.union(step)[one] for step, one in zip(steps, places, strict=True)])]
+
+def _at(batches: Sequence[np.ndarray], places: np.ndarray) -> np.ndarray:
+    """The examples at these places of each global batch, one after another."""
+    return np.concatenate([batch[one] for batch, one in zip(batches, places, strict=True)])
 
 
 def _seeds(plan: EpochPlan, steps: range, places: np.ndarray) -> np.ndarray:

@@ -41,7 +41,7 @@ class Conclude(Task):
         )
         write_json(folder / "summary.json", summary)
         if not scripted and project.is_users(folder):
-            self.warn([mlflow_log.log(folder, configs.load(folder / "config.yml").get("telemetry", {}).get("mlflow"))])
+            self.warn([mlflow_log.log(folder, configs.value_at(configs.load(folder / "config.yml"), "telemetry.mlflow"))])
         shown = run_results.shown_result(folder, summary)
         if plan["run_kind"] == "doctor":
             over = {"launch_begun": None}

@@ -9,15 +9,6 @@ from trainer.errors import ConfigError
 BASE = wheels.pins(pin("fixed", A))
 
 
-@pytest.fixture
-def index(tmp_path, monkeypatch):
-    """A folder that uv takes wheels from, and nothing else."""
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    monkeypatch.setenv("WHEELS", str(folder))
-    return folder
-
-
 def asked(tmp_path, text):
     (tmp_path / "mine.txt").write_text(text)
     return tmp_path / "mine.txt"

@@ -110,15 +110,6 @@ def test_no_wheel_for_a_newer_c_library_than_the_hosts_is_asked_for():
     assert tags[-3:] == ["manylinux_2_17_aarch64", "manylinux2014_aarch64", "linux_aarch64"]
 
 
-@pytest.fixture
-def index(tmp_path, monkeypatch):
-    """A folder that pip takes wheels from, and nothing else."""
-    folder = tmp_path / "my wheels"
-    folder.mkdir()
-    monkeypatch.setenv("WHEELS", str(folder))
-    return folder
-
-
 def gathering(tmp_path, lock, target=X86, uv=None, report=None):
     lines = report if report is not None else []
     return Gathering(target, wheels.pins(lock), wheels.pins(uv)[0] if uv else None, tmp_path / "cache" / target.key, lines.append)

@@ -87,7 +87,7 @@ def test_one_epoch_and_no_more_hosts_than_there_are(tmp_path):
         "epoch=all: predictions are those of one snapshot; give one epoch, as in epoch=best or epoch=2"
     )
     assert (predictions.chosen_hosts(None, 3), predictions.chosen_hosts("2", 3)) == (3, 2)
-    assert refusal(predictions.chosen_hosts, "4", 3) == "workers=4: the run has 3 hosts; give at most so many"
+    assert refusal(predictions.chosen_hosts, "4", 3) == "workers=4: the run has 3 hosts; give at most 3"
 
 
 # --- columns

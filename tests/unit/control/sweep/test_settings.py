@@ -245,7 +245,7 @@ def test_each_trial_has_hosts_of_its_own(workers, groups, idle):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"workers": "6"}, "workers=6: each trial of a sweep over settings trains on so many hosts, and the inventory has 5; add hosts"),
+        ({"workers": "6"}, "workers=6: each trial of a sweep over settings trains on that many hosts, and the inventory has 5; add hosts"),
         ({"workers": "1-3"}, "workers=1-3: expected a whole number from 1"),
         ({"trials": "0"}, "trials=0: expected a whole number from 1"),
         ({"repeats": "3"}, "repeats=3: a sweep over settings (vary) takes no such variable; it takes: sweep, vary, trials, workers"),
