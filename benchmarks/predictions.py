@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/predictions.py --label "1 Gbit/s" [--rounds 3] [ansible-playbook arguments, with -e set=train.steps=N]
 
-What is measured is the rate of the steps after the first 64: first calls, and what the control node does after the first step, are over.
+What is measured is the median step after the first 64: first calls, and what the control node does after the first step, are over.
 With one epoch, none of them is beside a saving. Rows are added to `.lockstep/predictions.csv`, so that several networks stand in one
 table; the same label replaces its own.
 """
@@ -12,7 +12,6 @@ import json
 import random
 import statistics
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +20,9 @@ from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
 from control import text
 from control.doctor.prediction import Percent
+from control.sweep.timings import typical_rate
 from trainer.errors import LockstepError
-from trainer.files import read_json, write_text
+from trainer.files import write_text
 from trainer.telemetry import chief_records
 
 FIRST = 64
@@ -84,13 +84,11 @@ def trained(workers: int, more: list[str]) -> float:
 
 
 def steady_rate(folder: Path) -> float:
-    """images/s of a run's steps after `FIRST`, by its chief's records; LockstepError if there are none."""
-    calls = [record for record in chief_records(folder) if record["kind"] == "steps"]
-    pairs = [(call["step"] - before["step"], call["seconds"]) for before, call in pairwise(calls) if before["step"] >= FIRST]
-    global_batch = read_json(folder / "cluster.json")["counts"]["global_batch"]
-    if not pairs:
+    """images/s of the median step after `FIRST`, by the chief's records; LockstepError if there are none."""
+    rate = typical_rate([record for record in chief_records(folder) if record["kind"] == "steps" and record["step"] >= FIRST])
+    if rate is None:
         raise LockstepError(f"train.steps: {FIRST} steps are left out, so more are needed; give -e set=train.steps={2 * FIRST}")
-    return global_batch * sum(steps for steps, _ in pairs) / sum(seconds for _, seconds in pairs)
+    return rate
 
 
 def recorded(file: Path) -> list[Row]:

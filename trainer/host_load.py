@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 from trainer import cgroup
 
@@ -24,6 +25,17 @@ TCP_INFO = struct.Struct("@8B24I4Q6I2Q")
 """Linux's `struct tcp_info` up to `tcpi_busy_time` (include/uapi/linux/tcp.h)."""
 RETRANSMITS, MIN_RTT, SEGMENTS, RATE = 31, 39, 36, 42
 """Places in it: all retransmitted segments, the shortest round trip (us), segments sent, bytes/s delivered at best."""
+
+
+class StepTimes(NamedTuple):
+    """Parts of a worker's step in microseconds; 0 if too few steps were profiled."""
+
+    own_us: int = 0
+    """Its own work, with `input_us`."""
+    input_us: int = 0
+    """The wait for images."""
+    reduced_us: int = 0
+    """The all-reduce, with the wait for the others."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +90,8 @@ class Load:
     """Bytes per second over this worker's best connection, in thousands; 0 if unknown."""
     lost: int = 0
     """Segments sent again, in thousandths."""
+    reduced_us: int = 0
+    """Median of a step's all-reduce, with the wait for the others in it, microseconds."""
 
     def row(self) -> list[int]:
         """All numbers, in order; none larger than an exchange of 32-bit integers takes."""
@@ -102,15 +116,15 @@ def sample(connections: Sequence[socket.socket] = (), proc: Path = Path("/proc")
 
 
 def between(
-    before: Sample, after: Sample, own_us: int, input_us: int, connections: Sequence[socket.socket] = (), system: Path = Path("/sys")
+    before: Sample, after: Sample, times: StepTimes, connections: Sequence[socket.socket] = (), system: Path = Path("/sys")
 ) -> Load:
-    """The load between two samples, with the worker's own work and wait for input in a step."""
+    """The load between two samples, with the times of the worker's step."""
     seconds = max(1e-3, after.at - before.at)
     others = max(0.0, after.group - before.group - (after.own - before.own))
     sent = after.segments - before.segments
     return Load(
-        own_us,
-        input_us,
+        times.own_us,
+        times.input_us,
         round(1000 * cgroup.cpus()),
         round(1000 * others / seconds),
         round(1000 * (after.steal - before.steal) / seconds),
@@ -121,6 +135,7 @@ def between(
         memory_in_use(),
         max((info[RATE] // 1000 for info in map(tcp, connections) if info), default=0),
         round(1000 * (after.retransmits - before.retransmits) / sent) if sent > 0 else 0,
+        times.reduced_us,
     )
 
 

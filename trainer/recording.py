@@ -80,7 +80,7 @@ class Recorder:
         direct, now = cluster.direct, self._progress.step
         connections = direct.connections if direct else []
         sampled = host_load.sample(connections)
-        load = host_load.between(self._sampled, sampled, *self._splits.recent(), connections)
+        load = host_load.between(self._sampled, sampled, self._splits.recent(), connections)
         self._sampled = sampled
         rows = cluster.gather(load.row())
         sent = direct.bytes_sent if direct else 0

@@ -41,7 +41,7 @@ class Straggler:
     cause: str
     """One of `CAUSES`."""
     own_us: int
-    """Its own work in a step, microseconds; of a slow link, what its bytes take."""
+    """Its own work in a step, microseconds; of a slow link, what its bytes take, at most the all-reduce."""
     others_us: int
     """The median of the others."""
     value: int
@@ -72,6 +72,8 @@ SLOW_CLOCK = 0.85
 LESS_CPU = 0.95
 SLOW_LINK = 0.5
 """A link counts as slow below this share of the others' rate."""
+INEXACT = 2
+"""How much longer than the all-reduce a link may seem to take for its rate to be believed."""
 
 
 def _paging(host: Host) -> bool:
@@ -135,13 +137,22 @@ def _slow_host(loads: Sequence[Load]) -> Straggler | None:
 
 
 def _slow_link(loads: Sequence[Load], sent_bytes: int) -> Straggler | None:
-    """The worker whose best connection is slow, if its bytes make a step that much longer."""
+    """The worker whose best connection is slow, if its bytes make a step that much longer.
+
+    The kernel measures a rate whenever something is sent: after a few small messages, or while the receiver is busy, it may be far
+    below what the link carries. The all-reduce, which ends when all bytes have arrived, tells: the worker that comes last to it waits
+    for nobody. Its bytes may pass as many times faster as there are connections that share the link.
+    """
     rank = min(range(len(loads)), key=lambda number: loads[number].rate)
     usual = _median(load for number, load in enumerate(loads) if number != rank)
     rate = loads[rank].rate
     if not 0 < rate < SLOW_LINK * usual.rate:
         return None
     taken, others = (round(1000 * sent_bytes / one) for one in (rate, usual.rate))
+    reduced = min(load.reduced_us for load in loads)
+    if taken > INEXACT * (len(loads) - 1) * reduced:
+        return None
+    taken = min(taken, reduced)
     longer = taken - others >= (SLOWER - 1) * usual.own_us
     return Straggler(rank, LINK, taken, others, rate, usual.rate) if longer else None
 

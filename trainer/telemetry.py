@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from trainer.files import full, read_json, write_rows
+from trainer.host_load import StepTimes
 from trainer.monitor import judged, monitor
 from trainer.records import PHASES, VALIDATION, metric_values, metrics, read_history
 from trainer.saving import Reserve
@@ -127,17 +128,18 @@ class Splits:
         rounded = {phase: round(values[phase], 6) for phase in PHASES}
         self._metrics.record("split", epoch=epoch, step=step, **rounded, step_seconds=round(waited + seconds, 6), images=images)
 
-    def recent(self) -> tuple[int, int]:
-        """A step's own work, and the wait for input in it, in microseconds; 0 from too few samples.
+    def recent(self) -> StepTimes:
+        """The times of a step; zeros from too few samples.
 
-        Work is the median of the last samples, of all epochs. Waiting is the mean of all steps since the last call: disks stall now
+        Work and all-reduce are medians of the last samples, of all epochs. Waiting is the mean of all steps since the last call: disks stall now
         and then, and prefetching hides all but long stalls.
         """
         waited, self._all_waited, self._all_steps = self._all_waited / max(1, self._all_steps), 0.0, 0
         if len(self._recent) < FEWEST:
-            return 0, 0
+            return StepTimes()
         work = statistics.median(own_work({phase: one[phase] for phase in PHASES}) - one["input"] for one in self._recent)
-        return max(1, round(1e6 * (work + waited))), round(1e6 * waited)
+        reduced = statistics.median(one["all_reduce"] for one in self._recent)
+        return StepTimes(max(1, round(1e6 * (work + waited))), round(1e6 * waited), round(1e6 * reduced))
 
     def epoch(self) -> dict[str, float]:
         """Mean milliseconds of every phase over the samples since the last call; empty if there were none."""

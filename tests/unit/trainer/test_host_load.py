@@ -9,7 +9,7 @@ import time
 import pytest
 
 from trainer import cgroup, host_load
-from trainer.host_load import Load, Sample
+from trainer.host_load import Load, Sample, StepTimes
 
 
 def write(root, **files):
@@ -107,14 +107,14 @@ AFTER = Sample(at=110.0, own=14.0, group=18.0, steal=1.5, heat=4, swapped=110, f
 def test_an_interval_in_rates(monkeypatch):
     monkeypatch.setattr(cgroup, "cpus", lambda: 0.38)
     monkeypatch.setattr(host_load, "memory_in_use", lambda: 700)
-    load = host_load.between(BEFORE, AFTER, 90_000, 500)
-    assert (load.own_us, load.input_us, load.limit, load.memory) == (90_000, 500, 380, 700)
+    load = host_load.between(BEFORE, AFTER, StepTimes(90_000, 500, 40_000))
+    assert (load.own_us, load.input_us, load.reduced_us, load.limit, load.memory) == (90_000, 500, 40_000, 380, 700)
     # Of 6 s in 10, 4 were this process's own.
     assert (load.others, load.steal, load.heat, load.swapped, load.faults, load.lost) == (200, 50, 3, 10, 20, 10)
 
 
 def test_counters_that_run_backwards_give_nothing_negative():
-    assert min(host_load.between(AFTER, BEFORE, 0, 0).row()) >= 0
+    assert min(host_load.between(AFTER, BEFORE, StepTimes()).row()) >= 0
 
 
 def test_a_row_fits_32_bits():
@@ -128,7 +128,7 @@ def test_another_process_on_this_machine_is_seen(unlimited):
         time.sleep(0.5)
         after = host_load.sample()
         busy.kill()
-    assert host_load.between(before, after, 0, 0).others > 200
+    assert host_load.between(before, after, StepTimes()).others > 200
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_connection_s_rate_and_segments(pair):
     after = host_load.sample([caller])
     assert after.segments > before.segments
     assert after.retransmits == 0
-    assert host_load.between(before, after, 0, 0, [caller]).rate > 1000, "kB/s on the loopback interface"
+    assert host_load.between(before, after, StepTimes(), [caller]).rate > 1000, "kB/s on the loopback interface"
 
 
 def test_a_closed_connection_counts_as_unknown(pair):

@@ -30,7 +30,7 @@ def test_others_without_any_work():
 
 # --- causes: loads as measured on hosts with 0.38 CPUs each, in thousandths
 
-EVEN = Load(own_us=90_000, input_us=200, limit=380, others=4, memory=200, rate=100_000)
+EVEN = Load(own_us=90_000, input_us=200, limit=380, others=4, memory=200, rate=100_000, reduced_us=45_000)
 SENT = 240_000
 
 
@@ -100,6 +100,22 @@ def test_a_slow_link_shows_in_the_rates_and_not_in_own_work():
     assert (found.rank, found.cause, found.own_us, found.others_us) == (2, "link", 40_000, 2_400)
     assert (found.value, found.usual) == (6_000, 100_000)
     assert diagnose(loads(changed(rate=6_000)), 24_000) is None, "few bytes take little time on any link"
+
+
+def test_a_link_takes_no_longer_than_the_all_reduce():
+    """A worker's connections may share its link: the best carries a part of what the link does."""
+    late = changed(rate=2_000)
+    found = diagnose([*loads(late)[:4], changed(reduced_us=30_000)], SENT)
+    # 240 kB take 120 ms at 2 MB/s; the worker that waits for nobody is through with the all-reduce in 30 ms.
+    assert (found.rank, found.own_us, found.others_us) == (2, 30_000, 2_400)
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_a_rate_that_the_all_reduce_refutes_is_not_believed(workers):
+    """As measured on one machine: 11 MB a step, 37 Mbit/s according to the kernel, an all-reduce of 9 ms."""
+    rows = [changed(own_us=19_000, rate=1_065_000, reduced_us=9_000)] * workers
+    slow = [*rows[1:], dataclasses.replace(rows[0], rate=4_625, reduced_us=14_000)]
+    assert diagnose(slow, 11_000_000) is None
 
 
 @pytest.mark.parametrize("own_us", [115_000, 140_000])

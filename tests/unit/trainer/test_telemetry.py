@@ -60,13 +60,13 @@ def recorded(tmp_path):
 def test_own_work_has_the_mean_wait_of_all_steps_and_the_median_of_the_rest(recorded):
     splits, _ = recorded
     parts = {"forward_backward": 0.08, "compression": 0.004, "all_reduce": 0.5, "apply": 0.006}
-    assert splits.recent() == (0, 0)
+    assert splits.recent() == (0, 0, 0)
     for step, (waited, more) in enumerate([(0.0, 0.0), (1.2, 0.0), (0.0, 3.0)]):
         splits.waited(waited, 8)
         splits.sample(1, 8 * step, 64, parts | {"apply": parts["apply"] + more}, 0.6)
-    assert splits.recent() == (140_000, 50_000), "one stall of 1.2 s in 24 steps"
+    assert splits.recent() == (140_000, 50_000, 500_000), "one stall of 1.2 s in 24 steps"
     splits.waited(0.0, 8)
-    assert splits.recent() == (90_000, 0)
+    assert splits.recent() == (90_000, 0, 500_000)
 
 
 def test_a_step_taken_apart_is_recorded_with_the_mean_wait_since_the_one_before(recorded):
