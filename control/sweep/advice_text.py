@@ -270,7 +270,7 @@ def _model(one: Study, _: Extras) -> str:
     columns |= {"messages": "messages_ms", "bytes": "bytes_ms"}
     columns |= {} if one.fit.jump_from is None else {"working together" if one.fit.jump_from == 2 else "slow host": "jump_ms"}
     with_compression = ", compression included; c and k are" if one.work.compressed else "; c is"
-    source = "timed alone before the trials" if one.fit.timed else "in profiled steps"
+    source = "timed alone before and after the trials" if one.fit.timed else "in profiled steps"
     apart = f"Own work apart: of the slowest host {source}{with_compression} fitted to it, too. " if one.fit.own else ""
     explanation = (
         f"{_parameters(one.fit)} Milliseconds of a step; measured: the median. {apart}Error: of the model against it. "
@@ -411,8 +411,8 @@ _METHOD = f"""\
 - d: a jump, only where the measurements show one (F test, {scaling.JUMP_CHANCE:.0%} divided by the jumps tried, and at least
   {scaling.JUMP:.0%} of c). From 3 workers on: a slow host, for which all wait. From 2 on: what working together costs at all; then it is
   added whole.
-- A host's own work is its step with the same images, compression included and nothing sent, timed alone before the trials; it is that of
-  the slowest host, or of the usual one if none counts as slow. Without it, that of profiled steps (median of input, forward/backward,
+- A host's own work is its step with the same images, compression included and nothing sent, timed alone before and after the trials
+  (the mean); it is that of the slowest host, or of the usual one if none counts as slow. Without it, that of profiled steps (median of input, forward/backward,
   compression and apply), less what profiling adds, where one worker's steps show it. It is fitted, too: for each number of workers c and k
   alone, with d of a slow host, and c over n with strong scaling. It weighs as much as that number's repeats. What profiled steps of a
   number that is held out say is held out with it.

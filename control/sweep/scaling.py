@@ -176,7 +176,7 @@ class Fit(Model):
     own: dict[int, float]
     """Seconds of own work in profiled steps, by number of workers; empty if there are none."""
     timed: bool
-    """Whether these were timed before the trials, and not in profiled steps."""
+    """Whether these were timed apart from the trials, and not in profiled steps."""
     resampled: Model = field(repr=False, compare=False)
 
     def draws(self, quantity: str, workers: int) -> Vector:
@@ -221,7 +221,7 @@ def fit(
             without a measured trial are left out.
         quick: numbers of workers whose newest hosts are known to be no slower than the others: no slow host joins there.
         hosts: names and addresses in the inventory: no command asks for more; empty if unknown.
-        timed: whether `own` was timed before the trials, and not in their profiled steps.
+        timed: whether `own` was timed apart from the trials, and not in their profiled steps.
 
     Raises:
         Refused: these rows allow no conclusion.

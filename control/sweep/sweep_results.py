@@ -161,17 +161,23 @@ def own_work(profiled: Samples, rows: Sequence[Timing]) -> dict[int, float]:
     return {workers: step_profile.own_seconds(by_host) for workers, by_host in profiled.items() if hosts[workers] <= set(by_host)}
 
 
-def timed_work(record: Mapping[str, Any], work: Work, workers: int) -> dict[int, float]:
-    """Seconds of a step's own work for 1 to so many workers, from each host's step that was timed alone before the trials.
+def times(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The answers of `trainer steptime` by host, oldest first; earlier versions kept one."""
+    return {host: one if isinstance(one, list) else [one] for host, one in record.get("timed", {}).items()}
 
-    Empty if a host was not timed, or, with strong scaling, not with its share of a step.
+
+def timed_work(record: Mapping[str, Any], work: Work, workers: int) -> dict[int, float]:
+    """Seconds of a step's own work for 1 to so many workers, from each host's step that was timed alone before and after the trials.
+
+    A machine that is slower in the end is slower for the trials as well: the mean counts. Empty if a host was not timed, or, with strong
+    scaling, not with its share of a step.
     """
-    timed, names = record.get("timed", {}), cluster.label_names(record.get("hosts", []))[:workers]
-    method = record.get("reduction", "")
-    if work.scaling == STRONG or not names or not set(names) <= {name for name, one in timed.items() if method in one["methods"]}:
+    names, method = cluster.label_names(record.get("hosts", []))[:workers], record.get("reduction", "")
+    timed = {host: [one for one in answers if method in one["methods"]] for host, answers in times(record).items()}
+    if work.scaling == STRONG or not names or not all(timed.get(name) for name in names):
         return {}
-    each = {name: timed[name]["methods"][method]["step_seconds"] for name in names}
-    alone = {1: timed[names[0]]["step_seconds"]}
+    each = {name: statistics.fmean(one["methods"][method]["step_seconds"] for one in timed[name]) for name in names}
+    alone = {1: statistics.fmean(one["step_seconds"] for one in timed[names[0]])}
     return alone | {n: step_profile.decisive({name: each[name] for name in names[:n]}) for n in range(2, len(names) + 1)}
 
 

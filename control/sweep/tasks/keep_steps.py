@@ -1,9 +1,10 @@
-"""Keep each host's own step, timed before the trials: the sweep's model starts from it."""
+"""Keep each host's own step, timed before and after the trials: the sweep's model starts from it."""
 
 from pathlib import Path
 from typing import Any
 
 from control.campaign import SUMMARY
+from control.sweep.sweep_results import times
 from control.task import Task
 from trainer.files import read_json, write_json
 
@@ -12,8 +13,10 @@ class KeepSteps(Task):
     """Writes them to the sweep's summary.json."""
 
     def act(self) -> dict[str, Any]:
-        """Add hosts that were timed now to those of earlier commands."""
+        """Add what was timed now to what was timed earlier."""
         path = Path(self.arguments["sweep"]["folder"]) / SUMMARY
         record = dict(read_json(path))
-        write_json(path, {**record, "timed": {**record.get("timed", {}), **self.arguments["timed"]}})
+        before = times(record)
+        now = {host: [*before.get(host, []), answer] for host, answer in self.arguments["timed"].items()}
+        write_json(path, {**record, "timed": {**before, **now}})
         return {}

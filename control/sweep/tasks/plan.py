@@ -95,9 +95,7 @@ class Plan(Task):
         found_sweep = {**record, "folder": str(folder), "trials": [asdict(trial) for trial in left]}
         shown = sweep_text.plan(found_sweep, wanted, trials, left, plan, project.relative(folder))
         shown += f"\n  configuration {choice['why']}" if choice and choice["why"] else ""
-        looks = boolean("preflight", options.get("preflight", True))
-        unknown = {host["name"] for host in plan["hosts"]} - set(record.get("timed", {}))
-        times = bool(left and looks and unknown)
+        times = bool(left) and boolean("preflight", options.get("preflight", True))
         facts = {"sweep_found": found_sweep, "plan": plan, "cluster": plan["hosts"], "run_options": options}
         return self._planned(shown, {**facts, "sweep_times_steps": times, "sweep_distributes": times})
 

@@ -199,6 +199,12 @@ def test_own_work_is_that_of_the_hosts_that_were_timed():
     assert sweep_results.timed_work(TIMED, WEAK_WORK, 2) == pytest.approx({1: 0.08, 2: 0.102})
 
 
+def test_a_host_that_was_timed_before_and_after_the_trials_has_the_mean():
+    later = {"node1": times(0.1, 0.12), "node2": times(0.09, 0.124), "node3": times(0.1, 0.22)}
+    again = {name: [one, later[name]] for name, one in TIMED["timed"].items()}
+    assert sweep_results.timed_work(TIMED | {"timed": again}, WEAK_WORK, 3) == pytest.approx({1: 0.09, 2: 0.112, 3: 0.21})
+
+
 @pytest.mark.parametrize(
     ("change", "work"),
     [({}, STRONG_WORK), ({"timed": {}}, WEAK_WORK), ({"reduction": "half"}, WEAK_WORK), ({"timed": {"node1": times(1, 1)}}, WEAK_WORK)],
