@@ -131,8 +131,8 @@ class Splits:
     def recent(self) -> StepTimes:
         """The times of a step; zeros from too few samples.
 
-        Work and all-reduce are medians of the last samples, of all epochs. Waiting is the mean of all steps since the last call: disks stall now
-        and then, and prefetching hides all but long stalls.
+        Work and all-reduce are medians of the last samples, of all epochs. Waiting is the mean of all steps since the last call: disks
+        stall now and then, and prefetching hides all but long stalls.
         """
         waited, self._all_waited, self._all_steps = self._all_waited / max(1, self._all_steps), 0.0, 0
         if len(self._recent) < FEWEST:

@@ -411,11 +411,11 @@ _METHOD = f"""\
 - d: a jump, only where the measurements show one (F test, {scaling.JUMP_CHANCE:.0%} divided by the jumps tried, and at least
   {scaling.JUMP:.0%} of c). From 3 workers on: a slow host, for which all wait. From 2 on: what working together costs at all; then it is
   added whole.
-- A host's own work is its step with the same images, compression included and nothing sent, timed alone before and after the trials
-  (the mean); it is that of the slowest host, or of the usual one if none counts as slow. Without it, that of profiled steps (median of input, forward/backward,
-  compression and apply), less what profiling adds, where one worker's steps show it. It is fitted, too: for each number of workers c and k
-  alone, with d of a slow host, and c over n with strong scaling. It weighs as much as that number's repeats. What profiled steps of a
-  number that is held out say is held out with it.
+- A host's own work is its step with the same images, compression included and nothing sent, timed alone before and after the trials (the
+  mean); it is that of the slowest host, or of the usual one if none counts as slow. Without it, that of profiled steps (median of input,
+  forward/backward, compression and apply), less what profiling adds, where one worker's steps show it. It is fitted, too: for each number
+  of workers c and k alone, with d of a slow host, and c over n with strong scaling. It weighs as much as that number's repeats. What
+  profiled steps of a number that is held out say is held out with it.
 - A measured step: images of a step, the mean of an epoch, over images/s. Every repeat is fitted by least squares of relative errors
   with no parameter below 0 (scipy.optimize.nnls; Lawson, Hanson, Solving Least Squares Problems, 1974).
 - [low, high]: 95% of {scaling.RESAMPLES:,} resamples in which the deviations of repeats from their number of workers, and of these
