@@ -8,6 +8,7 @@ from typing import Any
 from control.runs import course, outcome
 from control.runs.outcome import Verdict
 from trainer.data.spec import Spec
+from trainer.exits import signal_of
 from trainer.monitor import Monitor, monitor
 from trainer.records import VALIDATION, metric_values
 from trainer.terminal import printable
@@ -411,7 +412,7 @@ def _ended(verdict: Verdict) -> str:
 def _crash_hint(cause: Verdict) -> list[str]:
     """What to try after a crash of native code."""
     lines = ["  The previous launch ended the same way; continued as it is, the run will end like that again."] if cause.again else []
-    if outcome.signal_of(cause.exit_code) not in NATIVE:
+    if signal_of(cause.exit_code) not in NATIVE:
         return lines
     if option := _without_onednn(cause.exit_code, cause.environment):
         return [
@@ -425,10 +426,10 @@ def _crash_hint(cause: Verdict) -> list[str]:
 def _without_onednn(exit_code: int | None, environment: dict[str, str] | None) -> str:
     """The option that continues a run without oneDNN after native code crashed; empty if that does not help."""
     tried = (environment or {}).get(ONEDNN) == "0"
-    return f"set=train.environment.{ONEDNN}=0" if outcome.signal_of(exit_code) in NATIVE and not tried else ""
+    return f"set=train.environment.{ONEDNN}=0" if signal_of(exit_code) in NATIVE and not tried else ""
 
 
 def signal_name(code: int, doing: str = "") -> str:
     """` (killed by SIGKILL)` for a shell's exit code 137, otherwise empty."""
-    name = outcome.signal_of(code)
+    name = signal_of(code)
     return f" (killed by {name}{doing})" if name else ""

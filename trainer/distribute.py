@@ -22,7 +22,7 @@ from trainer.agreement import Agreement
 from trainer.callbacks import WRITERS
 from trainer.direct import Direct
 from trainer.errors import RESTART, ClusterError, LockstepError
-from trainer.member import Member
+from trainer.member import Member, address
 from trainer.synchronous import Synchronous
 
 START_S, SILENT_S = 1800.0, 600.0
@@ -55,7 +55,7 @@ class Peers(Agreement):
                 "Lockstep gives them. Fix: start them with ansible-playbook train.yml -e script=FILE.py, or unset TF_CONFIG"
             )
         secret = bytes.fromhex(Path(environment["LOCKSTEP_SECRET"]).read_text(encoding="ascii"))
-        addresses = [_address(peer) for peer in environment["LOCKSTEP_PEERS"].split(",")]
+        addresses = [address(peer) for peer in environment["LOCKSTEP_PEERS"].split(",")]
         return cls(member, Direct(member.rank, handshake.meet(member.rank, addresses, secret, START_S), SILENT_S))
 
     def sum(self, values: np.ndarray) -> np.ndarray:
@@ -65,11 +65,6 @@ class Peers(Agreement):
         halves = np.ascontiguousarray(values, np.int32).view(np.uint16).astype(np.float32).ravel()
         low, high = self.direct.all_reduce([halves])[0].astype(np.uint32).reshape(-1, 2).T
         return (low + (high << np.uint32(16))).view(np.int32).reshape(values.shape)
-
-
-def _address(peer: str) -> tuple[str, int]:
-    host, _, port = peer.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 @functools.cache

@@ -15,8 +15,8 @@ from trainer.data.manifest import Manifest, Published
 from trainer.data.pipeline import Examples
 from trainer.errors import LockstepError
 from trainer.files import write_json
+from trainer.metrics import Metrics
 from trainer.rundir import snapshot_path
-from trainer.telemetry import Metrics
 
 BATCH = 250
 

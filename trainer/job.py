@@ -7,8 +7,8 @@ from pathlib import Path
 from trainer.config import Config
 from trainer.data.manifest import Manifest
 from trainer.data.pipeline import Examples
+from trainer.metrics import Metrics
 from trainer.schedule import Counts
-from trainer.telemetry import Metrics
 
 
 @dataclass

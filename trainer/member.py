@@ -39,7 +39,7 @@ class Member:
     @property
     def hosts(self) -> list[str]:
         """Addresses of all workers, without ports."""
-        return [address.rpartition(":")[0].strip("[]") for address in self.addresses]
+        return [address(one)[0] for one in self.addresses]
 
     @property
     def is_chief(self) -> bool:
@@ -50,6 +50,12 @@ class Member:
 def endpoint(address: str, port: object) -> str:
     """`address:port`; IPv6 addresses in brackets."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def address(endpoint: str) -> tuple[str, int]:
+    """Host and port of an endpoint."""
+    host, _, port = endpoint.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def tf_config(endpoints: Sequence[str], rank: int) -> dict[str, Any]:

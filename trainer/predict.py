@@ -14,7 +14,7 @@ from trainer.data.columns import Columns
 from trainer.data.spec import Leaf, Spec, stored_dtype
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json
-from trainer.telemetry import Metrics
+from trainer.metrics import Metrics
 
 BLOCK = 256
 """Rows of a batch. Hosts take whole batches in turn, so a row is in the same batch, and padded like it, on any number of hosts."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from trainer import config as configs
 from trainer import member, ports, sealed
 from trainer.errors import DONE, FAILED, PREEMPTED, RESTART, ClusterError
+from trainer.exits import code_of
 from trainer.files import read_json, sha256_file, write_json
 from trainer.records import HEADER, read_history
 from trainer.rundir import prune, snapshots_policy
@@ -228,7 +229,7 @@ def _train(paths: NodePaths, task: Allocation, own: Path, hold: WorkerProcess) -
         code = process.wait()
     if hold.gave_up is not None:
         return hold.gave_up
-    return code if code >= 0 else 128 - code
+    return code_of(code)
 
 
 @contextlib.contextmanager

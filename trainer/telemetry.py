@@ -4,14 +4,10 @@
 `records.KINDS`. In `steps`, `input_wait` and `seconds` are those of the call. In `split`, a profiled step, `input` is the wait for
 images per step, averaged over the steps since the previous sample (images are gathered one call ahead, so the wait before a single
 step says little); `step_seconds` is the whole step, including Python's overhead between the parts; `images` counts this worker's.
-While the disk is full, lines wait, and the file's mtime is the heartbeat.
 """
 
-import json
 import math
-import os
 import statistics
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from trainer.files import full, read_json, write_rows
+from trainer.files import read_json, write_rows
 from trainer.host_load import StepTimes
+from trainer.metrics import Metrics
 from trainer.monitor import judged, monitor
 from trainer.records import PHASES, VALIDATION, metric_values, metrics, read_history
-from trainer.saving import Reserve
 from trainer.straggler import own_work
 
 Results = Callable[[Sequence[float]], dict[str, float]]
@@ -33,70 +29,6 @@ PROGRESS_S = 10.0
 """Seconds between two progress lines in worker.log."""
 RECENT, FEWEST = 9, 3
 """Profiled steps, at most and at least, by which workers are compared."""
-SAMPLES = ("heartbeat", "steps", "split")
-"""Kinds that are dropped while other lines wait for room on the disk."""
-
-
-class Metrics:
-    """Appends whole lines to metrics.jsonl; safe from several threads."""
-
-    def __init__(self, path: Path, reserve: Reserve | None = None):
-        """Take the file's path, and the reserve for warnings on a full disk."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path, self._stream = path, path.open("ab", buffering=0)
-        self._reserve = reserve
-        self._waiting: deque[bytes] = deque()
-        self._begun = b""
-        """The unwritten rest of the line that was begun last."""
-        self._lock = threading.Lock()
-        self.phase_name, self.step = "starting", 0
-
-    def phase(self, name: str, note: str = "") -> None:
-        """Record what this worker is doing now."""
-        self.phase_name = name
-        self.record("phase", phase=name, note=note)
-
-    def caching(self, count: int, total: int) -> None:
-        """Record how many images are packed or fetched."""
-        self.phase("caching", f"{count}/{total} images")
-
-    def heartbeat(self) -> None:
-        """Record that this worker is alive."""
-        self.record("heartbeat", phase=self.phase_name, step=self.step)
-
-    def warning(self, text: str) -> None:
-        """Warn the user at once, in worker.log and on the terminal of anyone watching."""
-        print(f"warning: {text}", flush=True)
-        self.record("warning", text=text)
-
-    def record(self, kind: str, **values: Any) -> None:
-        """Append a line of this kind."""
-        line = json.dumps({"t": round(time.time(), 3), "kind": kind, **values}).encode() + b"\n"
-        with self._lock:
-            if kind not in SAMPLES or not (self._waiting or self._begun):
-                self._waiting.append(line)
-            if self._send():
-                return
-            os.utime(self._path)
-            if kind == "warning" and self._reserve is not None:
-                self._begun += self._waiting.pop() if self._waiting else b""
-                self._reserve.release()
-                try:
-                    self._send(last=True)
-                finally:
-                    self._reserve.take()
-
-    def _send(self, last: bool = False) -> bool:
-        """Write the waiting lines, or with `last` only the line begun last; return whether the disk had room."""
-        try:
-            while self._begun or (self._waiting and not last):
-                self._begun = self._begun or self._waiting.popleft()
-                self._begun = self._begun[self._stream.write(self._begun) :]
-        except OSError as error:
-            if not full(error):
-                raise
-            return False
-        return True
 
 
 class Splits:

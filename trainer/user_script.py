@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.errors import LockstepError
+from trainer.exits import code_of
 from trainer.member import Member
 
 LARGEST_MB = 200
@@ -121,8 +122,7 @@ def _run(argv: Sequence[str], folder: Path, variables: Mapping[str, str]) -> int
     # The script gets the same signals; this process outlives it. A handler, unlike SIG_IGN, is not inherited.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    code = subprocess.run(argv, cwd=folder, env=dict(variables), check=False).returncode
-    return code if code >= 0 else 128 - code
+    return code_of(subprocess.run(argv, cwd=folder, env=dict(variables), check=False).returncode)
 
 
 def keep(folder: Path, output: Path, names: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 
 from trainer.errors import FAILED, PREEMPTED
-from trainer.telemetry import Metrics
+from trainer.metrics import Metrics
 
 HEARTBEAT_S = 5.0
 WAITING = ("starting", "joining", "connecting")

@@ -21,8 +21,8 @@ from trainer import models
 from trainer.cluster import take_gpus
 from trainer.errors import LockstepError
 from trainer.files import write_json
+from trainer.metrics import Metrics
 from trainer.models import own
-from trainer.telemetry import Metrics
 
 PASS_S = 1.0
 """A pass has as many calls as the fewest devices make in about this time."""

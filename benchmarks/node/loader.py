@@ -24,7 +24,7 @@ from trainer.data.partition import EpochPlan, epoch_order
 from trainer.data.pipeline import Batch, Call, Feeder, calls
 from trainer.errors import DatasetError
 from trainer.files import write_json
-from trainer.telemetry import Metrics
+from trainer.metrics import Metrics
 
 WARM_UP = 0
 REPORT_EVERY_S = 1.0

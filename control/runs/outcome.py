@@ -1,19 +1,17 @@
 """The outcome of a run, from what was seen of each worker. Pure functions."""
 
 import dataclasses
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trainer.errors import DIVERGED, DONE, FAILED, PREEMPTED, RESTART
+from trainer.exits import CRASHES, signal_of
 
 TIMED = ("training", "ended")
 """Phases of the chief whose start times a result shows."""
 GONE = "its session ended without an exit code (killed, or the host was restarted)"
 FAILURE = ("host", "rank", "state", "exit_code", "message", "phase", "step", "environment", "again")
-CRASHES = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGBUS", "SIGABRT", "SIGTRAP", "SIGSYS")
-"""Signals that a process causes itself; others come from outside."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +104,6 @@ def of_exit_code(code: int, script: bool = False) -> str:
     if script:
         return "done" if code == DONE else "failed"
     return {DONE: "done", PREEMPTED: "preempted"}.get(code, "failed")
-
-
-def signal_of(code: int | None) -> str:
-    """Name of the signal that ended a process, from a shell's exit code (128 + number) or Python's (negative); empty for none."""
-    try:
-        return signal.Signals(-code if code < 0 else code - 128).name if code else ""
-    except ValueError:
-        return ""
 
 
 def crashed_again(cause: Verdict, before: dict[str, Any] | None) -> bool:

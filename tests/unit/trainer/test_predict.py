@@ -12,8 +12,8 @@ from trainer.data.manifest import Manifest, Records
 from trainer.data.spec import Leaf, Spec, of_images
 from trainer.errors import LockstepError
 from trainer.files import write_text
+from trainer.metrics import Metrics
 from trainer.models import own
-from trainer.telemetry import Metrics
 
 ROWS = Spec([{"a": 0, "text": 1}, 2], (Leaf("x.a", "float32", (3,)), Leaf("x.text", "string", ()), Leaf("y", "int64", ())))
 MODELS = """

@@ -9,13 +9,14 @@ from trainer import config as configs
 from trainer.checkpoint import Progress
 from trainer.data.pipeline import Batch, Call
 from trainer.job import Job
+from trainer.metrics import Metrics
 from trainer.recording import Recorder
 from trainer.records import read_history, summary
 from trainer.reduction.cost_model import Choice
 from trainer.saving import Saver
 from trainer.schedule import Counts
 from trainer.straggler import Straggler
-from trainer.telemetry import Metrics, read_records
+from trainer.telemetry import read_records
 
 SUMS = np.array([0.0, 10.0, 8.0, 10.0, 5.0, 10.0])
 """Stop, images, and the sums and counts of loss and accuracy."""

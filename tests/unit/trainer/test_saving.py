@@ -16,8 +16,8 @@ from trainer import sealed
 from trainer.checkpoint import Progress, States
 from trainer.files import full, replacing, write_text
 from trainer.hostarray import HostArray
+from trainer.metrics import Metrics
 from trainer.saving import DiskFull, Log, Reserve, Saver
-from trainer.telemetry import Metrics
 
 ROOT = Path(__file__).resolve().parents[3]
 MB = 1 << 20

@@ -7,8 +7,9 @@ import pytest
 
 from tests.unit.samples import HISTORY
 from trainer import files
+from trainer.metrics import Metrics
 from trainer.records import PHASES, read_history
-from trainer.telemetry import History, Metrics, ProgressLines, Splits, StepLines
+from trainer.telemetry import History, ProgressLines, Splits, StepLines
 
 
 def row(epoch, val_accuracy=0.5, **more):

@@ -12,7 +12,7 @@ STUCK = """
 import sys, threading
 from pathlib import Path
 from trainer import watchdog
-from trainer.telemetry import Metrics
+from trainer.metrics import Metrics
 
 watchdog.HEARTBEAT_S = 0.05
 metrics = Metrics(Path(sys.argv[1]))

@@ -18,7 +18,7 @@ from tests.unit.samples import ERRORS
 from tests.unit.samples import HISTORY as COLUMNS
 from trainer import records
 from trainer.errors import LockstepError
-from trainer.telemetry import Metrics
+from trainer.metrics import Metrics
 
 HISTORY = ",".join(COLUMNS) + "\n1,0.5,0.5,0.5,0.5,0.1,1,100\n"
 NUMBERS = {"metrics": {"loss": 0.5, "accuracy": 0.5}, "images_per_s": 100.0, "input_wait": 0.0, "seconds": 1.0}
