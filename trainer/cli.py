@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from trainer.commands import DATA, PATH, TEXT, CommandLine, integers, published
 from trainer.errors import DONE, PREEMPTED
+from trainer.supervision.child import die_with_parent
 
 NODE = (("--run", PATH), ("--host", TEXT), *DATA, ("--caches", PATH), ("--threads", {"type": int, "default": 1}))
 WEIGHTS = ("--weights", {"type": PATH["type"]})
@@ -22,7 +23,8 @@ SCRIPT = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command."""
     line = CommandLine("trainer", __doc__)
-    line.add("train", train, *NODE, *integers(("--gpus", "--direct-port"), default=0), DEADLINE, WEIGHTS)
+    numbers = integers(("--gpus", "--direct-port", "--generation", "--parent"), default=0)
+    line.add("train", train, *NODE, *numbers, DEADLINE, WEIGHTS)
     paths = (("--job", PATH), ("--root", PATH), *DATA, ("--config-sha256", TEXT), ("--caches", PATH))
     line.add("slurm", slurm, *paths, *integers(["--port"], required=True), *integers(("--threads", "--gpus"), default=0), DEADLINE)
     counts = integers(("--classes", "--batch", "--workers", "--threads"), required=True)
@@ -37,9 +39,12 @@ def train(arguments: argparse.Namespace) -> int:
     """Train as one worker of the cluster in TF_CONFIG."""
     from trainer import worker
 
+    if arguments.parent:
+        die_with_parent(arguments.parent)
     worker.quiet_tensorflow()
     where = (arguments.run, arguments.host, published(arguments), arguments.caches)
-    code = worker.main(*where, arguments.threads, arguments.gpus, arguments.start_deadline, arguments.direct_port, arguments.weights)
+    share = (arguments.threads, arguments.gpus, arguments.start_deadline, arguments.direct_port)
+    code = worker.main(*where, *share, arguments.weights, arguments.generation)
     if code not in (DONE, PREEMPTED):
         # TensorFlow's shutdown waits for workers that may be gone.
         os._exit(code)
@@ -87,7 +92,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Evaluate snapshots on the test images."""
     from trainer import evaluate as evaluating
     from trainer import worker
-    from trainer.telemetry import Metrics
+    from trainer.metrics import Metrics
 
     worker.quiet_tensorflow()
     epochs = [int(epoch) for epoch in arguments.epochs.split(",")]
@@ -99,7 +104,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 def predict(arguments: argparse.Namespace) -> int:
     """Predict the examples of a folder with the snapshot in it."""
     from trainer import worker
-    from trainer.telemetry import Metrics
+    from trainer.metrics import Metrics
 
     worker.quiet_tensorflow()
     from trainer import predict as predicting

@@ -11,7 +11,7 @@ from tensorflow.python.eager import context
 from trainer import collective, handshake
 from trainer.agreement import Agreement
 from trainer.direct import Direct
-from trainer.errors import ClusterError
+from trainer.errors import ClusterError, PeerLost
 from trainer.member import Member
 from trainer.peerwatch import ANSWER_S, Answer
 
@@ -53,6 +53,13 @@ class Cluster(Agreement):
         self.direct: Direct | None = None
         self.all_reduce = collective.packed(self.options)
         self._sums = {dtype.name: self._make_sum(dtype) for dtype in (tf.float32, tf.int32)}
+
+    def check_generation(self, generation: int) -> None:
+        """Refuse to train with a worker of another start of this run (PeerLost): it was late, and its supervisor has been told since."""
+        others = self.gather([generation])[:, 0]
+        if len(different := np.flatnonzero(others != generation)):
+            rank = int(different[0])
+            raise PeerLost(f"rank {rank} is of generation {others[rank]}, this worker of {generation}", rank)
 
     def device(self) -> Any:
         """Index of this device on its worker, from 0; in replica context."""

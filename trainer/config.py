@@ -220,6 +220,20 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Recovery:
+    """What follows when a worker is killed, freezes, or loses its network or host."""
+
+    max_restarts: int = 0
+    """How often all workers start again by themselves, from the last saved state, in one launch; 0: never, the run ends."""
+    max_restarts_per_hour: int = 20
+    """The same within an hour."""
+    rejoin_wait: float = 300.0
+    """Seconds in which all hosts must be back after a fault; then the run ends."""
+    hang: float = 600.0
+    """Seconds without a training step after which a worker is ended; less, once it is known how long steps take."""
+
+
+@dataclass(frozen=True)
 class Telemetry:
     """What is recorded during training."""
 
@@ -249,6 +263,7 @@ class Config:
     schedule: Schedule = Schedule()
     reduction: Reduction = Reduction()
     checkpoint: Checkpoint = Checkpoint()
+    recovery: Recovery = Recovery()
     telemetry: Telemetry = Telemetry()
 
 
@@ -469,11 +484,12 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "at least 0": (
         lambda value: value >= 0,
         "seed data.cache_limit_mb augment.crop reduction.warmup_steps telemetry.profile_every telemetry.log_every "
-        "optimizer.learning_rate optimizer.weight_decay schedule.warmup_epochs",
+        "optimizer.learning_rate optimizer.weight_decay schedule.warmup_epochs recovery.max_restarts",
     ),
     "at least 1": (
         lambda value: value >= 1,
-        "train.epochs train.batch_size reduction.min_elements checkpoint.keep telemetry.sample_every data.bucket train.validate_every",
+        "train.epochs train.batch_size reduction.min_elements checkpoint.keep telemetry.sample_every data.bucket train.validate_every "
+        "recovery.max_restarts_per_hour",
     ),
     "null or at least 1": (lambda value: value is None or value >= 1, "data.loaders checkpoint.every_steps"),
     "null or above 0": (
@@ -484,7 +500,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "finite": (math.isfinite, "optimizer.learning_rate optimizer.weight_decay schedule.warmup_epochs"),
     "from 0 to 100": (lambda value: 0 <= value <= 100, "augment.mixup"),
     "from 0 to 1": (lambda value: 0 <= value <= 1, "augment.brightness augment.contrast augment.saturation"),
-    "above 0 and finite": (lambda value: 0 < value < math.inf, "optimizer.epsilon"),
+    "above 0 and finite": (lambda value: 0 < value < math.inf, "optimizer.epsilon recovery.rejoin_wait recovery.hang"),
     "between 0 and 1": (lambda value: 0 < value < 1, "data.validation_split"),
     "from 0 to below 1": (
         lambda value: 0 <= value < 1,

@@ -15,10 +15,12 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from trainer.errors import ClusterError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SECRET = 32
 """Bytes of a secret, of a nonce and of an HMAC (SHA-256)."""
@@ -36,12 +38,15 @@ AGAIN_S = 0.1
 Sockets = dict[int, socket.socket]
 
 
-def connect(rank: int, hosts: Sequence[str], share: Callable[[np.ndarray], np.ndarray], port: int = 0) -> Sockets:
+def connect(rank: int, hosts: Sequence[str], share: "Callable[[np.ndarray], np.ndarray]", port: int = 0) -> Sockets:
     """Connect every worker with every other; return a non-blocking socket for each peer, by rank.
 
     `hosts` are the addresses of all workers, without ports; `share` sums an int32 array over all workers. Port 0: any free port.
     ClusterError if the port is taken, or a worker can't be reached or did not call in time.
     """
+    # A supervisor does without NumPy.
+    import numpy as np
+
     secret = secrets.token_bytes(SECRET)
     with _listen(rank, hosts[rank], port) as server:
         table = np.zeros((len(hosts), 1 + SECRET // 4), np.int32)

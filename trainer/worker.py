@@ -1,5 +1,6 @@
 """The worker process: from a run directory on this node to an exit code of `trainer.errors`."""
 
+import faulthandler
 import gc
 import json
 import os
@@ -16,9 +17,10 @@ from trainer.errors import DIVERGED, FAILED, RESTART, Diverged, LockstepError, P
 from trainer.files import full, shortage
 from trainer.job import Job
 from trainer.member import Member
+from trainer.metrics import Metrics
 from trainer.peerwatch import PeerWatch
 from trainer.saving import FIX, Log, Reserve
-from trainer.telemetry import Metrics
+from trainer.supervision.child import STACKS
 from trainer.watchdog import Watchdog
 
 PEER_ERRORS = ("UnavailableError", "DeadlineExceededError", "AbortedError", "CancelledError")
@@ -34,11 +36,14 @@ def main(
     start_deadline: float,
     direct_port: int = 0,
     weights: Path | None = None,
+    generation: int = 1,
 ) -> int:
     """Train as one worker, `host` of the inventory, of the cluster that TF_CONFIG describes.
 
     The others may take `start_deadline` seconds to start. For `threads`, `gpus` and `direct_port` see `trainer.cluster.Cluster`.
+    `generation` counts the starts of all workers in one launch: one of another generation is kept out.
     """
+    faulthandler.register(STACKS, all_threads=True)
     # Importing and tracing create only long-lived objects; scanning them repeatedly would take a sixth of the import time.
     gc.disable()
     sys.stdout, sys.stderr = Log(sys.stdout), Log(sys.stderr)
@@ -48,7 +53,7 @@ def main(
     watchdog = Watchdog(metrics, start_deadline)
     watchdog.start()
     try:
-        return _train(run, host, published, caches, (threads, gpus, direct_port), metrics, watchdog, weights)
+        return _train(run, host, published, caches, (threads, gpus, direct_port), metrics, watchdog, weights, generation)
     except Diverged as error:
         print(f"error: {error}", file=sys.stderr)
         return DIVERGED
@@ -89,6 +94,7 @@ def _train(
     metrics: Metrics,
     watchdog: Watchdog,
     weights: Path | None = None,
+    generation: int = 1,
 ) -> int:
     started = time.monotonic()
     threads, gpus, direct_port = share
@@ -108,6 +114,7 @@ def _train(
         flush=True,
     )
     cluster = Cluster(member, threads, gpus=gpus, direct_port=direct_port)
+    cluster.check_generation(generation)
     watchdog.catch_signals()
 
     def lost(rank: int) -> None:

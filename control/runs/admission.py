@@ -105,10 +105,10 @@ def kinds(host: str | None, parameters: int | None, outputs: Sequence[int] = ())
 STAY = (
     "(config[.]yml|cluster[.]json|evaluate/image|predict/.*|(.*/)?[.]part-[^/]*"
     "|(workers/[^/]*|evaluate)/tmp/.*"
-    f"|workers/[^/]*/(script/.*|secret)|(workers/[^/]*/)?{sealed.ASIDE}/[^/]*)"
+    f"|workers/[^/]*/(script/.*|secret|supervisor[.]json)|(workers/[^/]*/)?{sealed.ASIDE}/[^/]*)"
 )
 """Files that are not fetched: written by this machine, of a prediction by another command, half written, temporary, a script's working
-directory, or put aside as damaged."""
+directory, a supervisor's, or put aside as damaged."""
 
 
 def _check_sealed(path: Path) -> None:

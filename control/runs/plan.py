@@ -45,6 +45,10 @@ MAY_CHANGE = (
     "train.environment",
     "data.loaders",
     "checkpoint.snapshots",
+    "recovery.max_restarts",
+    "recovery.max_restarts_per_hour",
+    "recovery.rejoin_wait",
+    "recovery.hang",
     "telemetry.mlflow",
 )
 GUARDED_BY_DIGEST = ("data.path", "data.source")

@@ -18,6 +18,8 @@ from trainer.errors import LockstepError
 from trainer.files import read_json, write_json
 from trainer.telemetry import chief_records
 
+ALONE = "recovery.max_restarts=0"
+"""A training that started twice is no measurement."""
 MEASURED = ("seconds_end_to_end", "seconds_training", "images_per_s")
 
 
@@ -75,7 +77,7 @@ class TimingBench(Bench):
         run, workers = self.run_name(trial), hosts[: trial.workers]
         batch = self.record["global_batch"] if trial.scaling == STRONG else "null"
         kept = read_json(self.folder / SUMMARY)["reduction"]
-        overrides = f"train.global_batch={batch},checkpoint.every_steps={trial.checkpoint_every or 'null'},reduction.name={kept}"
+        overrides = f"train.global_batch={batch},checkpoint.every_steps={trial.checkpoint_every or 'null'},reduction.name={kept},{ALONE}"
         with metering(self.meter) as samples:
             summary = self.launch(run, workers, {"config": self._config(), "epochs": trial.epochs, "set": overrides}, ended)
         self._energy(run, summary, samples)

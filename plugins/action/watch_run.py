@@ -35,6 +35,10 @@ SCRIPT_GRACE_S = 3.0
 """The same for a script, whose other workers need not notice that one has failed."""
 ESTABLISHED_S = 3.0
 """A script that has run this long counts as started."""
+RETURN_S = 15.0
+"""How long a supervisor that lost its session may take to return in a new one."""
+LATER_S = 30.0
+"""How much later than a supervisor the watching command gives up."""
 SHUTDOWN = 4
 """How many times as long a worker may be silent after its work as during it."""
 
@@ -60,6 +64,10 @@ class ActionModule(Action):
         self.parent = os.getppid()
         self.phase, self.step, self.trained, self.collect_at = "running" if self.script else "starting", 0, False, 0.0
         self.complaint = ""
+        self.gone_at: float | None = None
+        recovery = arguments.get("recovery") or {}
+        self.rejoin_wait = float(recovery["rejoin_wait"]) if recovery.get("max_restarts") and not self.script else 0.0
+        """Seconds in which workers that start again by themselves wait for a host; 0: they do not."""
         self.phases_began: dict[str, float] = {}
         return {"launched_at": launches.launched_at(arguments["local"]), "verdict": self._until_end().to_dict()}
 
@@ -107,9 +115,14 @@ class ActionModule(Action):
             return self._verdict(state, exit_code=code, at=seen.exit["ended_at"] - seen.ahead, lines=code != DONE)
         if not seen.alive and seen.unclear:
             return self._verdict("unclear", message=f"its session ended, and how it ended is unknown: {seen.unclear}", lines=True)
-        if not seen.alive:
-            return self._verdict("gone", message=outcome.GONE, lines=True)
-        return None
+        if seen.alive:
+            self.gone_at = None
+            return None
+        now = time.monotonic()
+        self.gone_at = self.gone_at or now
+        if now - self.gone_at < (RETURN_S if self.rejoin_wait else 0.0):
+            return None
+        return self._verdict("gone", message=outcome.GONE, lines=True)
 
     def _under_way(self) -> Verdict | None:
         return self._verdict("running") if self.arguments["detach"] and self.trained else None
@@ -119,7 +132,7 @@ class ActionModule(Action):
         if self.script:
             return None
         # Its work is done, but its heart no longer beats while Python shuts down, which reads from a disk that may be slow.
-        silence = float(self.arguments["silence"]) * (SHUTDOWN if self.phase == "ended" else 1)
+        silence = float(self.arguments["silence"]) * (SHUTDOWN if self.phase == "ended" else 1) + (LATER_S if self.rejoin_wait else 0.0)
         if seen.heard is not None and seen.heard > silence and time.monotonic() - self.heard_at > min(silence, 10):
             return self._end_it("silent", f"no heartbeat for {seen.heard:.0f} s while {self.phase} (limit {silence:.0f} s)")
         deadline = float(self.arguments["start_deadline"]) + 15
@@ -129,7 +142,8 @@ class ActionModule(Action):
 
     def _unreachable(self, message: str) -> Verdict | None:
         # Never because another failed: that one probably failed because it lost this host, and nothing can be ended here.
-        silent = time.monotonic() - self.answered_at > float(self.arguments["silence"])
+        limit = max(float(self.arguments["silence"]), self.rejoin_wait + LATER_S if self.rejoin_wait else 0.0)
+        silent = time.monotonic() - self.answered_at > limit
         return self._verdict("unreachable", message=message) if silent else None
 
     def _abandoned(self) -> Verdict | None:

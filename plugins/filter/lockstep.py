@@ -6,7 +6,7 @@ from control import project
 from control.lab import lab
 from control.provision import provision
 from control.remote import checked_code
-from control.runs import cluster, launches, script
+from control.runs import cluster, launches, script, supervision
 from trainer import environment
 
 
@@ -24,6 +24,7 @@ class FilterModule:
             "session_name": cluster.session_name,
             "environment_exports": environment.exports,
             "script_command": script.command,
+            "supervised_command": supervision.command,
             "checked_code": checked_code.command,
             "launched_at": launches.launched_at,
             "dfs_trusted": provision.dfs_trusted,

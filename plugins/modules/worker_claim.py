@@ -179,7 +179,7 @@ def prepare(module):
     for folder in (module.params["folder"], worker_folder(module)):
         with contextlib.suppress(PermissionError):
             os.chmod(folder, os.stat(folder).st_mode & 0o777 & ~files.OTHERS)
-    for stale in ("exit.json", "stop"):
+    for stale in ("exit.json", "stop", "supervisor.json"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(worker_folder(module), stale))
     keep_metrics(module)

@@ -32,7 +32,7 @@ class LocalProject(Project):
         """Process id of a worker's trainer."""
         marker = f"--run\0{self.node(worker, name)}\0"
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and marker in _command_line(entry):
+            if entry.name.isdigit() and marker in (line := _command_line(entry)) and SUPERVISOR not in line:
                 return int(entry.name)
         raise AssertionError(f"no trainer process for worker{worker} of {name}")
 
@@ -41,6 +41,9 @@ class LocalProject(Project):
         path = self.node(worker, name) / "workers" / f"worker{worker}" / "metrics.jsonl"
         lines = path.read_text().splitlines() if path.is_file() else []
         return max((json.loads(line)["step"] for line in lines if '"kind": "steps"' in line), default=0)
+
+
+SUPERVISOR = "trainer.supervision"
 
 
 def _command_line(entry: Path) -> str:

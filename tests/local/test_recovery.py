@@ -1,0 +1,80 @@
+"""A run goes on by itself after a fault, and ends with the weights of an undisturbed one."""
+
+import os
+import re
+import signal
+
+import pytest
+
+from tests.local.conftest import SUPERVISOR, LocalProject
+from tests.project import await_until
+
+SETTINGS = "seed=3,train.global_batch=20,train.steps_per_call=2,train.steps=160,train.steps_per_epoch=40"
+CONFIG = "config=task_cnn"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(scratch: LocalProject, pictures) -> str:
+    """The weights' digest of a run that nothing disturbs, and that nobody supervises."""
+    scratch.play("train", "run=undisturbed", f"dataset={pictures}", CONFIG, f"set={SETTINGS}")
+    return scratch.summary("undisturbed")["weights_sha256"]
+
+
+def disturbed(project: LocalProject, pictures, run: str, disturb) -> str:
+    """What `train.yml` prints of a run that is disturbed in its second epoch."""
+    more = f"set={SETTINGS},recovery.max_restarts=5", "worker_silence=15"
+    playbook = project.start("train", f"run={run}", f"dataset={pictures}", CONFIG, *more)
+    await_steps(project, playbook, run, 44)
+    disturb(playbook)
+    output, _ = playbook.communicate(timeout=240)
+    assert playbook.returncode == 0, output
+    return output
+
+
+def await_steps(project: LocalProject, playbook, run: str, steps: int) -> None:
+    await_until(lambda: project.steps(1, run) > steps or playbook.poll() is not None, 120, f"{steps} steps")
+    assert playbook.poll() is None, playbook.communicate()[0]
+
+
+def test_killed_workers_start_again_with_all_others(project, pictures, undisturbed):
+    """First a worker, then the chief."""
+    run = "killed"
+
+    def disturb(playbook):
+        os.kill(project.trainer_pid(2, run), signal.SIGKILL)
+        await_steps(project, playbook, run, 84)
+        os.kill(project.trainer_pid(1, run), signal.SIGKILL)
+
+    output = disturbed(project, pictures, run, disturb)
+    for number, rank in ((1, 1), (2, 0)):
+        said = rf"rank {rank} \(worker{rank + 1}\) was killed by SIGKILL .*; all workers start again .* \(restart {number} of this launch\)"
+        assert re.search(said, output), output
+    summary = project.summary(run)
+    assert (summary["state"], summary["restarts"], summary["exact"]) == ("SUCCEEDED", 2, True)
+    assert summary["weights_sha256"] == undisturbed
+
+
+def test_a_frozen_worker_and_a_killed_supervisor(project, pictures, undisturbed):
+    """The second fault strikes while the workers start again after the first, or train."""
+    run = "twice"
+
+    def disturb(playbook):
+        os.kill(project.trainer_pid(2, run), signal.SIGSTOP)
+        log = project.node(1, run) / "workers" / "worker1" / "worker.log"
+        await_until(lambda: "restart 1 of this launch" in log.read_text(), 60, "the first restart")
+        await_until(lambda: project.trainer_pid(2, run) > 0, 20, "the next worker")
+        os.kill(_supervisor(project, 2, run), signal.SIGKILL)
+
+    output = disturbed(project, pictures, run, disturb)
+    assert "gave no sign of life for" in output
+    assert re.search(r"rank 1 \(worker2\) was lost with its supervisor.*\(restart 2 of this launch\)", output), output
+    assert project.summary(run)["weights_sha256"] == undisturbed
+    assert not list((project.node(1, run) / "workers").glob("*/supervisor.json"))
+
+
+def _supervisor(project: LocalProject, worker: int, run: str) -> int:
+    with open(f"/proc/{project.trainer_pid(worker, run)}/stat", encoding="ascii") as stream:
+        parent = int(stream.read().rpartition(")")[2].split()[1])
+    with open(f"/proc/{parent}/cmdline", "rb") as stream:
+        assert SUPERVISOR.encode() in stream.read()
+    return parent

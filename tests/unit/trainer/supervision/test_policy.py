@@ -1,0 +1,123 @@
+import dataclasses
+import json
+
+import pytest
+
+from trainer.errors import DIVERGED, FAILED, PREEMPTED, RESTART, LockstepError
+from trainer.supervision.policy import FRUITLESS, LONG_AGO, LOST, Limits, Report, backoff, cause, decide, describe
+
+HOSTS = ("node1", "node2", "node3")
+LIMITS = Limits(restarts=10, per_hour=5)
+PEER = Report(4, RESTART, 310, "training", "", 1.0, restarts=3, in_last_hour=3, fruitless=0, reached=200)
+KILLED = dataclasses.replace(PEER, code=137, ago=3.0)
+NOBODY_KNOWS = dataclasses.replace(PEER, code=LOST, ago=LONG_AGO, step=0, phase="starting")
+
+
+def changed(report=PEER, **fields):
+    return dataclasses.replace(report, **fields)
+
+
+def decision(*reports, limits=LIMITS):
+    return decide(dict(enumerate(reports)), HOSTS, limits)
+
+
+def test_all_start_again_at_once_after_a_kill_and_the_killed_worker_is_named():
+    decided = decision(PEER, KILLED, PEER)
+    assert (decided.generation, decided.wait, decided.fruitless, decided.reached) == (5, 0.0, 0, 310)
+    assert decided.why == "rank 1 (node2) was killed by SIGKILL at step 310"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(FAILED, "ended with exit code 1"), (DIVERGED, "ended with exit code 3"), (PREEMPTED, "ended with exit code 42")]
+)
+def test_what_would_end_in_the_same_way_is_not_started_again(code, words):
+    decided = decision(PEER, PEER, changed(KILLED, code=code))
+    assert decided.generation == 0
+    assert decided.why.startswith(f"rank 2 (node3) {words} at step 310; ")
+
+
+def test_an_error_that_follows_from_a_kill_does_not_end_the_run():
+    """A worker may meet the loss of a peer as an exception of TensorFlow's that nobody foresaw."""
+    assert decision(changed(code=FAILED, ago=1.0), changed(KILLED, ago=2.0), PEER).generation == 5
+
+
+def test_a_worker_that_was_asked_to_end_ends_the_run_whatever_came_first():
+    assert decision(changed(code=PREEMPTED, ago=1.0), changed(KILLED, ago=2.0), PEER).generation == 0
+
+
+def test_who_ended_first_is_the_cause():
+    reports = {0: changed(code=137, ago=1.0), 1: changed(code=139, ago=9.0), 2: PEER}
+    assert cause(reports) == 1
+    assert cause({0: PEER, 1: PEER}) == 0
+    assert cause({0: PEER, 1: changed(ago=5.0)}) == 1
+
+
+def test_a_run_that_gets_no_further_ends():
+    stuck, waits = changed(KILLED, step=200), []
+    for fruitless in range(FRUITLESS - 1):
+        decided = decision(changed(step=200, fruitless=fruitless), changed(stuck, fruitless=fruitless), changed(step=150))
+        assert decided.generation == 5
+        assert decided.fruitless == fruitless + 1
+        waits.append(decided.wait)
+    assert waits == [1.0, 3.0], "each wait is longer"
+    decided = decision(changed(step=200), changed(stuck, fruitless=FRUITLESS - 1), changed(step=200))
+    assert decided.generation == 0
+    assert decided.why.endswith("the run got no further than step 200 3 times in a row")
+
+
+def test_native_code_that_crashes_twice_in_one_place_is_not_started_a_third_time():
+    crashed = changed(KILLED, code=139, step=200)
+    assert decision(crashed, changed(step=200)).why.endswith("was killed by SIGSEGV at step 200; it would crash there again")
+    first = changed(crashed, reached=100), changed(step=200, reached=100)
+    assert decision(*first).generation == 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({"restarts": 10}, "recovery.max_restarts=10 is reached"), ({"in_last_hour": 5}, "recovery.max_restarts_per_hour=5 is reached")],
+)
+def test_limits(fields, words):
+    decided = decision(PEER, changed(KILLED, **fields), PEER)
+    assert (decided.generation, decided.why) == (0, f"rank 1 (node2) was killed by SIGKILL at step 310; {words}")
+
+
+def test_a_returned_supervisor_knows_little_and_the_others_know_the_rest():
+    decided = decision(NOBODY_KNOWS, PEER, PEER)
+    assert (decided.generation, decided.reached) == (5, 310)
+    assert decided.why == "rank 0 (node1) was lost with its supervisor, or its host restarted"
+
+
+def test_all_decide_the_same_in_whatever_order_the_reports_come():
+    reports = {0: PEER, 1: KILLED, 2: changed(code=139, ago=2.0)}
+    assert decide(reports, HOSTS, LIMITS) == decide(dict(reversed(reports.items())), HOSTS, LIMITS)
+
+
+def test_waits_grow_to_a_minute():
+    assert [backoff(number) for number in (0, 1, 2, 5, 6, 60)] == [0.0, 1.0, 3.0, 31.0, 60.0, 60.0]
+
+
+@pytest.mark.parametrize(
+    ("report", "words"),
+    [
+        (changed(code=137, phase="joining"), "was killed by SIGKILL while joining"),
+        (changed(code=137, message="gave no sign of life for 46 s"), "gave no sign of life for 46 s, at step 310"),
+        (changed(code=99), "ended with exit code 99 at step 310"),
+        (changed(phase="\x1b[31mred"), "lost another worker while \\x1b[31mred"),
+    ],
+)
+def test_how_a_worker_ended(report, words):
+    assert describe(report) == words
+
+
+def test_reports_travel():
+    assert Report.from_bytes(KILLED.to_bytes()) == KILLED
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xff", b"[]", b"{}", b"null", json.dumps({**dataclasses.asdict(PEER), "more": 1}).encode()]
+    + [json.dumps({**dataclasses.asdict(PEER), name: value}).encode() for name, value in [("step", "9"), ("code", True), ("phase", 3)]],
+)
+def test_what_is_no_report_is_refused(data):
+    with pytest.raises(LockstepError, match="report"):
+        Report.from_bytes(data)

@@ -1,0 +1,201 @@
+"""Supervisors as real processes that meet on this machine; their workers are a few lines of Python that do as a file says."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.local.conftest import free_ports
+from tests.project import await_until
+from trainer.supervision.supervisor import FILE, REJOINING
+
+ROOT = Path(__file__).parents[4]
+WORKER = """
+import os, sys, time
+from trainer.metrics import Metrics
+from trainer.supervision.child import die_with_parent
+generation, parent = int(sys.argv[2]), int(sys.argv[4])
+die_with_parent(parent)
+own, peers = {own!r}, {peers!r}
+metrics = Metrics(__import__("pathlib").Path(own) / "metrics.jsonl")
+metrics.step = 10 * generation
+metrics.phase("training")
+metrics.heartbeat()
+open(f"{{own}}/up-{{generation}}", "w").write(str(os.getpid()))
+def order(folder):
+    try:
+        return int(open(f"{{folder}}/do-{{generation}}").read() or 0)
+    except (OSError, ValueError):
+        return None
+def ended(folder):
+    try:
+        pid = int(open(f"{{folder}}/up-{{generation}}").read())
+    except (OSError, ValueError):
+        return False
+    try:
+        return open(f"/proc/{{pid}}/stat").read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+while True:
+    code = order(own)
+    if code is not None:
+        if code == 0:
+            metrics.phase("ended", "SUCCEEDED")
+        os._exit(code)
+    if any(order(peer) not in (None, 0) for peer in peers):
+        os._exit(75)
+    for peer in peers:
+        if order(peer) != 0 and ended(peer):
+            os._exit(75)
+    time.sleep(0.02)
+"""
+
+
+class Run:
+    """Two supervisors."""
+
+    def __init__(self, folder, **options):
+        self.folders = [folder / name for name in ("a", "b")]
+        self.ports = free_ports(2)
+        self.options = {"max-restarts": 5, "max-restarts-per-hour": 5, "rejoin-wait": 20, "silence": 60, "hang": 60} | options
+        self.secret = secrets.token_hex(32)
+        for own in self.folders:
+            own.mkdir()
+            (own / "secret").write_text(self.secret)
+            peers = [str(one) for one in self.folders if one != own]
+            (own / "worker.py").write_text(WORKER.format(own=str(own), peers=peers))
+        self.processes = [self.begin(rank) for rank in (0, 1)]
+
+    def begin(self, rank):
+        own = self.folders[rank]
+        options = [f"--{name}={value}" for name, value in self.options.items()]
+        # `python -m trainer ARGUMENTS` is the worker's command line: the file stands in for it.
+        program = (
+            "import dataclasses, sys\n"
+            "from trainer.supervision import __main__ as entry\n"
+            "real = entry.supervise\n"
+            f"replaced = dict(worker=[sys.executable, {str(own / 'worker.py')!r}], session=[])\n"
+            "entry.supervise = lambda post: real(dataclasses.replace(post, **replaced))\n"
+            "raise SystemExit(entry.main())\n"
+        )
+        argv = [sys.executable, "-c", program, f"--folder={own}", f"--rank={rank}", "--hosts=first,second"]
+        argv += [f"--peers={','.join(f'127.0.0.1:{port}' for port in self.ports)}", "--launch=l", "--session=s", *options, "--", "train"]
+        log = (own / "log").open("ab")
+        return subprocess.Popen(argv, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+    def await_generation(self, number):
+        for own in self.folders:
+            await_until((own / f"up-{number}").is_file, 20, f"generation {number}")
+        # Written before its content.
+        await_until(lambda: all((own / f"up-{number}").read_text() for own in self.folders), 20, "process ids")
+
+    def worker(self, rank, generation):
+        return int((self.folders[rank] / f"up-{generation}").read_text())
+
+    def do(self, rank, generation, code):
+        (self.folders[rank] / f"do-{generation}").write_text(str(code))
+
+    def ends(self):
+        return [process.wait(30) for process in self.processes]
+
+    def log(self, rank):
+        return (self.folders[rank] / "log").read_text()
+
+    def records(self, rank):
+        return [json.loads(line) for line in (self.folders[rank] / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def begin(tmp_path):
+    runs = []
+
+    def start(**options):
+        runs.append(Run(tmp_path, **options))
+        runs[-1].await_generation(1)
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        for process in run.processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_run_without_faults_ends_with_its_workers(begin):
+    run = begin()
+    for rank in (0, 1):
+        run.do(rank, 1, 0)
+    assert run.ends() == [0, 0]
+    assert not any((own / FILE).exists() for own in run.folders)
+    assert run.log(0) == ""
+
+
+def test_a_killed_worker_and_its_peer_start_again(begin):
+    run = begin()
+    os.kill(run.worker(1, 1), signal.SIGKILL)
+    run.await_generation(2)
+    for rank in (0, 1):
+        run.do(rank, 2, 0)
+    assert run.ends() == [0, 0]
+    words = "rank 1 (second) was killed by SIGKILL at step 10; all workers start again from the last saved state (restart 1 of this launch)"
+    assert words in run.log(0)
+    assert words in run.log(1)
+    assert [record["text"] for record in run.records(0) if record["kind"] == "warning"] == [words], "whoever watches is told once"
+    assert not [record for record in run.records(1) if record["kind"] == "warning"]
+    assert REJOINING in [record["phase"] for record in run.records(1) if record["kind"] == "phase"]
+
+
+def test_a_killed_supervisor_takes_its_worker_along_and_returns(begin):
+    run = begin()
+    run.processes[1].kill()
+    run.processes[1].wait()
+    run.processes[1] = run.begin(1)
+    run.await_generation(2)
+    for rank in (0, 1):
+        run.do(rank, 2, 0)
+    assert run.ends() == [0, 0]
+    assert "rank 1 (second) was lost with its supervisor, or its host restarted" in run.log(0)
+
+
+def test_an_error_for_the_user_ends_the_run_and_the_other_is_told(begin):
+    run = begin()
+    run.do(0, 1, 1)
+    assert run.ends() == [1, 75]
+    assert "error: rank 0 (first) ended with exit code 1 at step 10; nothing starts again after that" in run.log(1)
+    assert not (run.folders[0] / "up-2").exists()
+
+
+def test_the_limit_ends_the_run(begin):
+    run = begin(**{"max-restarts": 1})
+    os.kill(run.worker(0, 1), signal.SIGKILL)
+    run.await_generation(2)
+    os.kill(run.worker(0, 2), signal.SIGKILL)
+    assert run.ends() == [137, 75]
+    assert "recovery.max_restarts=1 is reached" in run.log(1)
+
+
+def test_who_does_not_return_ends_the_wait(begin):
+    run = begin(**{"rejoin-wait": 1})
+    run.processes[1].kill()
+    assert run.processes[0].wait(30) == 75
+    assert "not all workers came back within 1 s (recovery.rejoin_wait)" in run.log(0)
+
+
+def test_a_supervisor_that_waits_can_be_asked_to_end(begin):
+    run = begin()
+    run.processes[1].kill()
+    await_until(lambda: REJOINING in [one.get("phase") for one in run.records(0)], 20, "the wait")
+    run.processes[0].terminate()
+    assert run.processes[0].wait(10) == 42
+
+
+def test_a_supervisor_passes_a_request_to_end_on(begin):
+    run = begin()
+    run.processes[0].terminate()
+    # The stand-in for a worker has no handler: SIGTERM ends it.
+    assert run.processes[0].wait(30) == 42

@@ -1,0 +1,48 @@
+"""`python -m trainer.supervision OPTIONS -- WORKER ARGUMENTS`: supervise a worker, `python -m trainer` with these arguments."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from trainer.files import keep_others_out
+from trainer.member import address
+from trainer.supervision.child import Patience
+from trainer.supervision.policy import Limits
+from trainer.supervision.supervisor import Post, supervise
+
+
+def main() -> int:
+    """Read the command line, and supervise to the end of the run."""
+    line = argparse.ArgumentParser(prog="python -m trainer.supervision", description=__doc__)
+    line.add_argument("--folder", type=Path, required=True, help="the worker's part of the run directory; the launch's secret is in it")
+    line.add_argument("--rank", type=int, required=True)
+    line.add_argument("--hosts", required=True, help="names of all workers, by rank")
+    line.add_argument("--peers", required=True, help="address:port of all workers' direct ports, by rank")
+    line.add_argument("--launch", required=True)
+    line.add_argument("--session", required=True, help="name of the tmux session")
+    for name in ("--max-restarts", "--max-restarts-per-hour"):
+        line.add_argument(name, type=int, required=True)
+    for name in ("--rejoin-wait", "--silence", "--hang"):
+        line.add_argument(name, type=float, required=True)
+    line.add_argument("worker", nargs="+")
+    given = line.parse_args()
+    keep_others_out()
+    return supervise(
+        Post(
+            given.folder,
+            given.rank,
+            given.hosts.split(","),
+            [address(peer) for peer in given.peers.split(",")],
+            bytes.fromhex((given.folder / "secret").read_text(encoding="ascii").strip()),
+            given.launch,
+            [sys.executable, "-m", "trainer", *given.worker],
+            ["tmux", "-L", "lockstep", "new-session", "-d", "-s", given.session, "-c", str(given.folder), "bash", "run_worker.sh"],
+            Limits(given.max_restarts, given.max_restarts_per_hour),
+            Patience(given.silence, given.hang),
+            given.rejoin_wait,
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""One worker as a child process: started, watched by its heartbeats, ended."""
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.exits import code_of
+
+LOOK_S = 0.5
+"""Seconds between two looks at a worker's heartbeats."""
+TAIL = 8192
+"""Bytes at the end of metrics.jsonl with the last records."""
+STEP, PHASE = re.compile(rb'"step": (\d{1,15})[,}]'), re.compile(rb'"phase": "([^"\\]{1,60})"')
+HANG, SHORTEST_HANG_S = 20, 60.0
+"""Training hangs if no step follows within so many times the longest interval before, but at least that many seconds."""
+STACKS_S = 2.0
+"""Seconds in which a worker writes the stacks of its threads before it is ended."""
+PR_SET_PDEATHSIG = 1
+STACKS = signal.SIGUSR1
+"""Makes a worker write the Python stacks of all its threads to its log."""
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends, even if that is killed itself."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a worker may give no sign of life, or make no progress, in seconds."""
+
+    silence: float
+    """Without a heartbeat."""
+    hang: float
+    """In training, without a new step; less once it is known how long steps take."""
+
+
+class Pulse:
+    """What a worker's metrics.jsonl says of it, and since when."""
+
+    def __init__(self, path: Path):
+        """Take the file; what is in it already does not count."""
+        self._path, self.step, self.phase = path, 0, "starting"
+        self.longest = 0.0
+        """Seconds between two changes of the step in training, at most."""
+        self._stamp = self._now()
+        self.heard_at = self.moved_at = time.monotonic()
+
+    def look(self) -> None:
+        """Read what is new; times are those of this process' clock, whatever the host's does."""
+        stamp = self._now()
+        if stamp == self._stamp:
+            return
+        self._stamp, self.heard_at = stamp, time.monotonic()
+        with contextlib.suppress(OSError), self._path.open("rb") as stream:
+            stream.seek(max(0, stamp[0] - TAIL))
+            last = stream.read(TAIL)
+            steps, phases = STEP.findall(last), PHASE.findall(last)
+            self._note(int(steps[-1]) if steps else self.step, phases[-1].decode(errors="replace") if phases else self.phase)
+
+    def _note(self, step: int, phase: str) -> None:
+        if (step, phase) == (self.step, self.phase):
+            return
+        if phase == self.phase == "training":
+            self.longest = max(self.longest, self.heard_at - self.moved_at)
+        self.step, self.phase, self.moved_at = step, phase, self.heard_at
+
+    def hangs(self, limit: float) -> bool:
+        """Whether training makes no progress: for `limit` seconds, or for many times as long as it took before."""
+        usual = max(SHORTEST_HANG_S, HANG * self.longest) if self.longest else limit
+        return self.phase == "training" and time.monotonic() - self.moved_at > min(limit, usual)
+
+    def _now(self) -> tuple[int, int]:
+        try:
+            stat = self._path.stat()
+        except OSError:
+            return 0, 0
+        return stat.st_size, stat.st_mtime_ns
+
+
+class Child:
+    """A worker of one generation."""
+
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], metrics: Path):
+        """Start it; it writes to this process' standard output, and does not outlive this process."""
+        self.pulse = Pulse(metrics)
+        self._process = subprocess.Popen(argv, env=dict(environment))
+        self.pid = self._process.pid
+        self.why = ""
+        """Why it was ended from here."""
+
+    def wait(self, patience: Patience) -> int:
+        """Wait for its end, and return its exit code as a shell does; end it if it gives no sign of life or makes no progress."""
+        while True:
+            try:
+                code = code_of(self._process.wait(LOOK_S))
+            except subprocess.TimeoutExpired:
+                self._check(patience)
+            else:
+                self.pulse.look()
+                return code
+
+    def _check(self, patience: Patience) -> None:
+        pulse = self.pulse
+        pulse.look()
+        now = time.monotonic()
+        if now - pulse.heard_at > patience.silence:
+            self._end(f"gave no sign of life for {now - pulse.heard_at:.0f} s")
+        elif pulse.hangs(patience.hang):
+            self.signal(STACKS)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STACKS_S)
+            self._end(f"made no step for {now - pulse.moved_at:.0f} s (the stacks of its threads are in its log)")
+
+    def _end(self, why: str) -> None:
+        self.why = why
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        self._process.send_signal(number)

@@ -1,0 +1,272 @@
+"""A supervisor: starts its worker, and after a fault meets the others and starts it again, until the run ends."""
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import DONE, FAILED, PREEMPTED, RESTART, ClusterError, LockstepError
+from trainer.files import read_json, write_json
+from trainer.metrics import Metrics
+from trainer.supervision import policy, rendezvous
+from trainer.supervision.child import Child, Patience
+from trainer.supervision.policy import FINAL, LONG_AGO, LOST, Decision, Limits, Report
+
+FILE = "supervisor.json"
+"""In the worker's folder while a supervisor is responsible: a later one of the same launch returns to a run that others go on with."""
+HOUR_S = 3600.0
+AGAIN_S = 0.2
+"""Before the next try to meet the others."""
+HEARTBEAT_S = 5.0
+TELL_S = 30.0
+"""Seconds in which a supervisor whose worker failed waits for the others, to tell them."""
+REJOINING = "waiting for the other workers"
+"""The phase of a worker between two generations."""
+STARTS_AGAIN = "all workers start again"
+"""Words of the warning that says so."""
+HANGUP_S = 1.0
+"""Seconds between the end of the terminal and the return in a new session: who ends a session also ends its processes by then."""
+
+
+@dataclass(frozen=True)
+class Post:
+    """What a supervisor is responsible for."""
+
+    folder: Path
+    """The worker's part of the run directory."""
+    rank: int
+    hosts: Sequence[str]
+    """Names of all workers, by rank."""
+    peers: Sequence[rendezvous.Address]
+    """Where all workers listen for each other, by rank."""
+    secret: bytes
+    launch: str
+    """Identifies the launch: what an earlier one left does not count."""
+    worker: Sequence[str]
+    """The worker's command line, to which the generation is added."""
+    session: Sequence[str]
+    """The command that starts this supervisor's tmux session again; empty: it is not started again."""
+    limits: Limits
+    patience: Patience
+    rejoin_wait: float
+    """Seconds within which all supervisors must come together after a fault."""
+
+
+@dataclass
+class History:
+    """What a supervisor must know of earlier generations, also after it was killed."""
+
+    launch: str
+    generation: int = 0
+    restarts: list[float] = field(default_factory=list)
+    """When, in seconds since 1970."""
+    fruitless: int = 0
+    reached: int = -1
+
+    @classmethod
+    def read(cls, path: Path, launch: str) -> "History":
+        """That of the launch; an empty one if there is none."""
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            history = cls(**read_json(path)["history"])
+            if history.launch == launch:
+                return history
+        return cls(launch)
+
+
+class Asked(Exception):
+    """This supervisor was asked to end while it waited for the others."""
+
+
+class Supervisor:
+    """Runs one worker, generation after generation."""
+
+    def __init__(self, post: Post):
+        """Read what an earlier supervisor of this launch left."""
+        self._post, self._metrics = post, Metrics(post.folder / "metrics.jsonl")
+        self._file = post.folder / FILE
+        self._history = History.read(self._file, post.launch)
+        self._child: Child | None = None
+        self._stop_asked = self._hung_up = self._waiting = False
+
+    def run(self) -> int:
+        """Supervise to the end of the run; return the exit code of the last worker."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        signal.signal(signal.SIGHUP, self._hang_up)
+        report = self._report(LOST, LONG_AGO, "") if self._history.generation else None
+        while True:
+            if report is not None:
+                code = self._meet(report)
+                if code is not None:
+                    return self._end(code)
+            report = self._train()
+            if self._hung_up:
+                return self._return()
+            if report.code == DONE or (report.code == PREEMPTED and self._all_agreed()):
+                return self._end(report.code)
+
+    # --- a generation
+
+    def _train(self) -> Report:
+        post, generation = self._post, max(1, self._history.generation)
+        self._history.generation = generation
+        if generation > 1:
+            _say(f"=== generation {generation}, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%dT%H:%M:%SZ}, rank {post.rank}")
+        argv = [*post.worker, "--generation", str(generation), "--parent", str(os.getpid())]
+        self._record()
+        self._child = Child(argv, os.environ, post.folder / "metrics.jsonl")
+        self._record(worker=self._child.pid)
+        if self._stop_asked:
+            self._child.signal(signal.SIGTERM)
+        code = self._child.wait(post.patience)
+        return self._report(code, 0.0, self._child.why)
+
+    def _record(self, **pids: int) -> None:
+        """Write what a later supervisor of this launch, or one after a restart of the host, must know."""
+        known = {"history": dataclasses.asdict(self._history), "session": list(self._post.session)}
+        try:
+            write_json(self._file, {**known, "pids": {"supervisor": os.getpid(), **pids}})
+        except OSError as error:
+            _say(f"warning: {self._file}: {error.strerror}; if this supervisor is killed, its worker starts as if nothing had been")
+
+    def _report(self, code: int, ago: float, message: str) -> Report:
+        history, pulse = self._history, self._child.pulse if self._child else None
+        recent = sum(time.time() - HOUR_S < at <= time.time() for at in history.restarts)
+        step, phase = (pulse.step, pulse.phase) if pulse else (0, "starting")
+        told = message, ago, len(history.restarts), recent, history.fruitless, history.reached
+        return Report(history.generation, code, step, phase, *told)
+
+    def _all_agreed(self) -> bool:
+        """Whether the worker ended together with all others, and not before they knew."""
+        return self._child is not None and self._child.pulse.phase == "ended"
+
+    # --- between two generations
+
+    def _meet(self, report: Report) -> int | None:
+        """Agree with the others on what follows; None: the next generation starts, else the exit code."""
+        post, ended_at = self._post, time.monotonic()
+        own = RESTART if report.code == LOST else report.code
+        if self._stop_asked and report.code not in FINAL:
+            return PREEMPTED
+        self._metrics.phase(REJOINING)
+        try:
+            with self._may_be_asked(), self._alive():
+                decision = self._decision(report, ended_at)
+                if decision.generation:
+                    self._announce(decision)
+                    time.sleep(decision.wait)
+        except Asked:
+            return PREEMPTED if report.code not in FINAL else own
+        except ClusterError as error:
+            if report.code not in FINAL:
+                _say(f"error: not all workers came back within {post.rejoin_wait:.0f} s (recovery.rejoin_wait): {error}")
+            return own
+        if not decision.generation:
+            if report.code not in FINAL:
+                _say(f"error: {decision.why}")
+            return own
+        history = self._history
+        history.generation, history.fruitless, history.reached = decision.generation, decision.fruitless, decision.reached
+        history.restarts.append(time.time())
+        return None
+
+    def _decision(self, report: Report, ended_at: float) -> Decision:
+        post = self._post
+        wait = TELL_S if report.code in FINAL else post.rejoin_wait
+        while True:
+            ago = time.monotonic() - ended_at
+            told = dataclasses.replace(report, ago=report.ago + ago)
+            try:
+                return rendezvous.agree(post.rank, post.peers, post.secret, told, self._decide, max(1.0, wait - ago))
+            except ClusterError as error:
+                # A supervisor left, or the worker of a killed one still holds the port.
+                if not isinstance(error, rendezvous.Torn) and time.monotonic() - ended_at >= wait:
+                    raise
+                time.sleep(AGAIN_S)
+
+    def _decide(self, reports: Any) -> Decision:
+        return policy.decide(reports, self._post.hosts, self._post.limits)
+
+    def _announce(self, decision: Decision) -> None:
+        number = len(self._history.restarts) + 1
+        words = f"{decision.why}; {STARTS_AGAIN} from the last saved state (restart {number} of this launch)"
+        _say(words)
+        if self._post.rank == 0:
+            self._metrics.record("warning", text=words)
+
+    @contextlib.contextmanager
+    def _alive(self) -> Iterator[None]:
+        """Heartbeats, so that whoever watches knows that this host is there."""
+        over = threading.Event()
+
+        def beat() -> None:
+            while not over.wait(HEARTBEAT_S):
+                self._metrics.heartbeat()
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    # --- signals, and the end
+
+    @contextlib.contextmanager
+    def _may_be_asked(self) -> Iterator[None]:
+        self._waiting = True
+        try:
+            yield
+        finally:
+            self._waiting = False
+
+    def _stop(self, number: int, _: Any) -> None:
+        self._stop_asked = True
+        if self._child is not None and not self._waiting:
+            self._child.signal(number)
+        if self._waiting:
+            raise Asked
+
+    def _hang_up(self, *_: Any) -> None:
+        """The tmux server is gone: end the worker, and return in a new session."""
+        self._hung_up = True
+        if self._child is not None and not self._waiting:
+            self._child.signal(signal.SIGKILL)
+        if self._waiting:
+            raise Asked
+
+    def _return(self) -> int:
+        time.sleep(HANGUP_S)
+        if self._post.session:
+            subprocess.run(self._post.session, check=False, stdin=subprocess.DEVNULL)
+        return RESTART
+
+    def _end(self, code: int) -> int:
+        if self._hung_up:
+            return self._return()
+        self._file.unlink(missing_ok=True)
+        self._metrics.phase("ended")
+        return code
+
+
+def supervise(post: Post) -> int:
+    """Supervise a worker to the end of the run."""
+    try:
+        return Supervisor(post).run()
+    except LockstepError as error:
+        _say(f"error: {error}")
+        return FAILED
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
