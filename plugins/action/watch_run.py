@@ -48,6 +48,8 @@ class ActionModule(Action):
 
     script = False
     """Whether a script of the user's is watched."""
+    rejoin_wait = 0.0
+    """Seconds in which workers that start again by themselves wait for a host; 0: they do not."""
 
     def act(self, **arguments: Any) -> dict[str, Any]:
         """Watch until the worker is done, failed, silent or unreachable (or under way, if detached)."""
@@ -66,8 +68,8 @@ class ActionModule(Action):
         self.complaint = ""
         self.gone_at: float | None = None
         recovery = arguments.get("recovery") or {}
-        self.rejoin_wait = float(recovery["rejoin_wait"]) if recovery.get("max_restarts") and not self.script else 0.0
-        """Seconds in which workers that start again by themselves wait for a host; 0: they do not."""
+        if recovery.get("max_restarts") and not self.script:
+            self.rejoin_wait = float(recovery["rejoin_wait"])
         self.phases_began: dict[str, float] = {}
         return {"launched_at": launches.launched_at(arguments["local"]), "verdict": self._until_end().to_dict()}
 

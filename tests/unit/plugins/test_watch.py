@@ -68,3 +68,20 @@ def test_a_worker_that_has_ended_may_take_longer_to_leave(phase, heard, late, mo
     watch.phase, watch.heard_at, watch.arguments = phase, time.monotonic() - heard, {"silence": 45, "start_deadline": 300}
     monkeypatch.setattr(watch, "_end_it", lambda state, _: state)
     assert watch._late(SimpleNamespace(heard=heard)) == ("silent" if late else None)
+
+
+@pytest.mark.parametrize(("rejoin_wait", "since", "state"), [(0.0, 0.0, "gone"), (300.0, 10.0, None), (300.0, 20.0, "gone")])
+def test_a_supervisor_may_return_in_a_new_session(rejoin_wait, since, state, monkeypatch):
+    watch = ActionModule.__new__(ActionModule)
+    watch.rejoin_wait, watch.gone_at = rejoin_wait, time.monotonic() - since
+    monkeypatch.setattr(watch, "_verdict", lambda state, **_: state)
+    assert watch._ended(SimpleNamespace(exit=None, alive=False, unclear="")) == state
+    assert watch._ended(SimpleNamespace(exit=None, alive=True, unclear="")) is None
+    assert watch.gone_at is None
+
+
+def test_a_host_may_be_away_as_long_as_the_others_wait_for_it():
+    watch = ActionModule.__new__(ActionModule)
+    watch.rejoin_wait, watch.arguments = 300.0, {"silence": 45}
+    watch.answered_at = time.monotonic() - 200
+    assert watch._unreachable("pi3 can't be reached") is None

@@ -236,7 +236,8 @@ def test_a_resumed_run_may_take_longer(options, key, value, existing, ask):
 def test_a_resumed_run_refuses_other_changes_and_names_them(options, keys, existing, ask):
     assert refusal(plan.resolve, ask(run="old", **options), existing) == (
         f"run=old: this run exists with another {keys}; only train.epochs, train.steps, train.time_limit, train.batch_sizes, "
-        "train.environment, data.loaders, checkpoint.snapshots, telemetry.mlflow may change when it is continued. "
+        "train.environment, data.loaders, checkpoint.snapshots, recovery.max_restarts, recovery.max_restarts_per_hour, "
+        "recovery.rejoin_wait, recovery.hang, telemetry.mlflow may change when it is continued. "
         "Leave that out to continue it, or give a new run name."
     )
 

@@ -159,7 +159,7 @@ def test_the_first_warm_up_decides_for_all_trials_how_gradients_are_sent(bench, 
         bench.outcomes = [{**GOOD, "reduction": {"name": chosen, "why": "measured", "sent_bytes": 126}}, GOOD]
         bench.prepare(line)
         bench.measure(TRIAL, NODES, never)
-        assert bench.played[-1][1]["set"].endswith(",reduction.name=powersgd")
+        assert ",reduction.name=powersgd," in bench.played[-1][1]["set"]
     assert json.loads((bench.folder / "summary.json").read_text()) == {"name": "pi", "reduction": "powersgd", "sent_bytes": 126}
 
 
