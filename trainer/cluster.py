@@ -87,7 +87,7 @@ class Cluster(Agreement):
         wanted = transport == "direct" or (transport == "auto" and self.on_host)
         if wanted and self.member.workers > 1:
             sockets = handshake.connect(self.member.rank, self.member.hosts, self.sum, self._direct_port)
-            self.direct = Direct(self.member.rank, sockets, COLLECTIVE_TIMEOUT_S)
+            self.direct = Direct(self.member.rank, sockets, COLLECTIVE_TIMEOUT_S, self.member.hosts)
             self.all_reduce = collective.direct(self.direct)
 
     def sum(self, values: np.ndarray) -> np.ndarray:

@@ -7,10 +7,12 @@ and all-gather by direct exchange: Thakur, Rabenseifner, Gropp 2005, doi:10.1177
 Sums are formed in order of rank, by one worker or by all of them, so all workers get the same bits.
 """
 
+import errno
 import itertools
 import select
 import socket
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,7 @@ import numpy as np
 from trainer.bfloat16 import KIND, narrow, widen
 from trainer.errors import PeerLost
 from trainer.hostarray import aligned
+from trainer.peerwatch import STOPPED_ANSWERING
 
 ONE_HOP = 2**16
 """Most bytes that a worker may send for everything to go to all workers in one hop."""
@@ -27,6 +30,13 @@ PACKED = 2**20
 LANE = 64
 """Alignment of each packed array in bytes: TensorFlow takes over aligned memory without a copy."""
 BUFFERS_A_CALL = 64
+AHEAD = 2**15
+"""Most bytes for a peer that has sent none of its own yet, since it may save or evaluate for minutes. They fit into its kernel's buffer;
+a full one is what a lost host is to TCP_USER_TIMEOUT."""
+LATE_S = 30.0
+"""Seconds without any data after which a worker says for whom it waits."""
+UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
+"""How a connection ends whose other side does not answer."""
 
 Arrays = list[np.ndarray]
 
@@ -94,10 +104,17 @@ class _Packing:
 class Direct:
     """This worker's connections to all others."""
 
-    def __init__(self, rank: int, sockets: dict[int, socket.socket], timeout: float):
-        """Use sockets by rank of the peer; one that lives but sends nothing for `timeout` seconds is lost (for dead ones: `peerwatch`)."""
+    def __init__(self, rank: int, sockets: dict[int, socket.socket], timeout: float, hosts: Sequence[str] = ()):
+        """Use sockets by rank of the peer.
+
+        Args:
+            rank: this worker's.
+            sockets: as from `handshake`, whose options end those of lost hosts.
+            timeout: seconds after which a peer that sends nothing is lost, although its host answers.
+            hosts: addresses of all workers by rank, for messages.
+        """
         self.rank, self.workers = rank, len(sockets) + 1
-        self._sockets, self._timeout = sockets, timeout
+        self._sockets, self._timeout, self._hosts = sockets, timeout, hosts
         # Each worker begins with its right-hand neighbour, so that not all send to the same one.
         self._peers = [(rank + distance) % self.workers for distance in range(1, self.workers)]
         self._routes: dict[Any, _Route] = {}
@@ -148,8 +165,8 @@ class Direct:
 
     def _swap(self, out: dict[int, Arrays], into: dict[int, Arrays]) -> None:
         """Send to and receive from all peers at the same time."""
-        sending = {peer: _Buffers(out[peer]) for peer in self._peers}
         receiving = {peer: _Buffers(into[peer]) for peer in self._peers}
+        sending = {peer: _Buffers(out[peer], AHEAD if receiving[peer] else None) for peer in self._peers}
         self.bytes_sent += sum(array.nbytes for arrays in out.values() for array in arrays)
         for peer in self._peers:
             self._send(peer, sending[peer])
@@ -158,23 +175,41 @@ class Direct:
         for number, peer in waiting.items():
             poll.register(number, _events(sending[peer], receiving[peer]))
         while waiting:
-            events = poll.poll(self._timeout * 1000)
-            if not events:
-                peer = min(waiting.values())
-                raise PeerLost(f"rank {peer} sent nothing for {self._timeout:.0f} s, though it lives", peer)
-            for number, event in events:
+            for number, event in self._await(poll, waiting.values()):
                 peer = waiting[number]
                 if event & ~(select.POLLIN | select.POLLOUT) and not receiving[peer]:
-                    raise PeerLost(f"the connection to rank {peer} broke", peer)
-                if event & ~select.POLLOUT:
+                    raise self._loss(peer, self._sockets[peer].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+                heard = event & ~select.POLLOUT
+                if heard:
                     self._receive(peer, receiving[peer])
-                if event & select.POLLOUT:
+                if event & select.POLLOUT or (heard and sending[peer].release()):
                     self._send(peer, sending[peer])
                 if wanted := _events(sending[peer], receiving[peer]):
                     poll.modify(number, wanted)
                 else:
                     poll.unregister(number)
                     del waiting[number]
+
+    def _await(self, poll: "select.poll", peers: Iterable[int]) -> list[tuple[int, int]]:
+        """Events of the connections to these peers; PeerLost if there are none for too long, which is announced."""
+        events = poll.poll(1000 * min(LATE_S, self._timeout))
+        if not events and self._timeout > LATE_S:
+            names = ", ".join(self._name(peer) for peer in sorted(peers))
+            print(f"lockstep: waiting for {names} for {LATE_S:.0f} s (at most {self._timeout:.0f} s)", file=sys.stderr, flush=True)
+            events = poll.poll(1000 * (self._timeout - LATE_S))
+        if not events:
+            peer = min(peers)
+            silence = f"sent nothing for {self._timeout:.0f} s, though its host answers: it hangs, or is frozen"
+            raise PeerLost(f"{self._name(peer)} {silence}", peer)
+        return events
+
+    def _name(self, peer: int) -> str:
+        return f"rank {peer} ({self._hosts[peer]})" if self._hosts else f"rank {peer}"
+
+    def _loss(self, peer: int, number: int) -> PeerLost:
+        """What the error of a connection that ended says about a peer."""
+        what = STOPPED_ANSWERING if number in UNREACHABLE else "closed its connection: it ended"
+        return PeerLost(f"{self._name(peer)} {what}", peer)
 
     def _send(self, peer: int, buffers: "_Buffers") -> None:
         try:
@@ -183,7 +218,7 @@ class Direct:
         except BlockingIOError:
             pass  # sending continues when the socket has room
         except OSError as error:
-            raise PeerLost(f"the connection to rank {peer} broke: {error}", peer) from None
+            raise self._loss(peer, error.errno or 0) from None
 
     def _receive(self, peer: int, buffers: "_Buffers") -> None:
         try:
@@ -191,20 +226,29 @@ class Direct:
         except BlockingIOError:
             return
         except OSError as error:
-            raise PeerLost(f"the connection to rank {peer} broke: {error}", peer) from None
+            raise self._loss(peer, error.errno or 0) from None
         if count == 0:
-            raise PeerLost(f"rank {peer} closed its connection: it ended", peer)
+            raise self._loss(peer, 0)
         buffers.advance(count)
 
 
 class _Buffers:
-    """Memory that successive socket calls work through."""
+    """Memory that successive socket calls work through; what exceeds the first `ahead` bytes waits for `release`."""
 
-    def __init__(self, arrays: Arrays):
+    def __init__(self, arrays: Arrays, ahead: int | None = None):
         self._left = [array.view(np.uint8).data for array in arrays if array.size]
+        self._held: list[memoryview] = []
+        if ahead is not None:
+            self._left, self._held = _divide(self._left, ahead)
 
     def __bool__(self) -> bool:
         return bool(self._left)
+
+    def release(self) -> bool:
+        """Let everything pass; whether anything was held back."""
+        held, self._held = self._held, []
+        self._left += held
+        return bool(held)
 
     def next(self) -> list[memoryview]:
         return self._left[:BUFFERS_A_CALL]
@@ -217,6 +261,16 @@ class _Buffers:
         del self._left[:finished]
         if count:
             self._left[0] = self._left[0][count:]
+
+
+def _divide(views: list[memoryview], count: int) -> tuple[list[memoryview], list[memoryview]]:
+    """The first `count` bytes, and the others."""
+    for number, view in enumerate(views):
+        if count < len(view):
+            first = [view[:count]] if count else []
+            return views[:number] + first, [view[count:], *views[number + 1 :]]
+        count -= len(view)
+    return views, []
 
 
 def _events(sending: _Buffers, receiving: _Buffers) -> int:

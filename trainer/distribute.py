@@ -56,7 +56,7 @@ class Peers(Agreement):
             )
         secret = bytes.fromhex(Path(environment["LOCKSTEP_SECRET"]).read_text(encoding="ascii"))
         addresses = [address(peer) for peer in environment["LOCKSTEP_PEERS"].split(",")]
-        return cls(member, Direct(member.rank, handshake.meet(member.rank, addresses, secret, START_S), SILENT_S))
+        return cls(member, Direct(member.rank, handshake.meet(member.rank, addresses, secret, START_S), SILENT_S, member.hosts))
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """As `Agreement.sum`; whole numbers travel as halves, which float32 holds exactly."""
@@ -84,7 +84,8 @@ def _end_with(direct: Direct) -> None:
         before(kind, error, trace)
         if direct.lost is not None:
             sys.stdout.flush()
-            print(f"lockstep: {direct.lost}; this worker ends, too", file=sys.stderr, flush=True)
+            fix = f"Fix: ansible-playbook train.yml -e run={os.environ.get('LOCKSTEP_RUN', 'NAME')} starts all again"
+            print(f"lockstep: {direct.lost}; this worker ends, too. {fix}", file=sys.stderr, flush=True)
             os._exit(RESTART)
 
     sys.excepthook = ended

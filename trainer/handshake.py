@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from trainer.errors import ClusterError
+from trainer.peerwatch import ANSWER_S
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +35,9 @@ PENDING = 128
 BACKLOG = 1024
 """Callers that the kernel queues until they are accepted."""
 AGAIN_S = 0.1
+IDLE_S, ASK_S = 3, 1
+"""Seconds after which the kernel asks the other side of a quiet connection for an answer, and between two such questions: so often that
+an outage of a few seconds ends nothing. Whole numbers."""
 
 Sockets = dict[int, socket.socket]
 
@@ -53,7 +57,7 @@ def connect(rank: int, hosts: Sequence[str], share: "Callable[[np.ndarray], np.n
         table[rank] = [server.getsockname()[1], *np.frombuffer(secret, np.int32)]
         table = share(table)
         listening = [(host, int(row[0]), row[1:].tobytes()) for host, row in zip(hosts, table, strict=True)]
-        return _prompt(asyncio.run(_meet(rank, server, listening)))
+        return _set_up(asyncio.run(_meet(rank, server, listening)))
 
 
 def meet(rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, deadline: float) -> Sockets:
@@ -70,13 +74,22 @@ def meet(rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, deadlin
     """
     with _listen(rank, *addresses[rank]) as server:
         listening = [(host, port, secret) for host, port in addresses]
-        return _prompt(asyncio.run(_meet(rank, server, listening, deadline, patient=True)))
+        return _set_up(asyncio.run(_meet(rank, server, listening, deadline, patient=True)))
 
 
-def _prompt(sockets: Sockets) -> Sockets:
-    """Connections that send small messages at once."""
+def _set_up(sockets: Sockets) -> Sockets:
+    """Let connections send small messages at once, and end (ETIMEDOUT) when the other side's kernel does not answer for `ANSWER_S`."""
+    options = {
+        socket.TCP_NODELAY: 1,
+        socket.TCP_KEEPIDLE: IDLE_S,
+        socket.TCP_KEEPINTVL: ASK_S,
+        # Limits questions (instead of TCP_KEEPCNT), data without an acknowledgement, and data that the other side has no room for.
+        socket.TCP_USER_TIMEOUT: round(1000 * ANSWER_S),
+    }
     for connection in sockets.values():
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in options.items():
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
     return sockets
 
 

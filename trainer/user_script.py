@@ -1,7 +1,7 @@
 """Start a user's own script as one worker: its files, its environment, its end.
 
 The environment is that of torchrun (`torch.distributed.run`), and TF_CONFIG. The script is a child process: it has this process' standard
-streams and its terminal's signals, and its exit code becomes this one's.
+streams and its terminal's signals, and its exit code becomes this one's. One that stays stopped while others wait for it is ended.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from pathlib import Path
 from trainer.errors import LockstepError
 from trainer.exits import code_of
 from trainer.member import Member
+from trainer.peerwatch import ANSWER_S
 
 LARGEST_MB = 200
 """Most that a script's folder may hold."""
@@ -75,7 +76,8 @@ def main(script: Script) -> int:
     unpack(script)
     output = script.output(member.rank)
     output.mkdir(parents=True, exist_ok=True)
-    code = _run([sys.executable, script.main, *script.arguments], script.folder, environment(script, member, os.environ))
+    patience = ANSWER_S if member.workers > 1 else 0.0
+    code = _run([sys.executable, script.main, *script.arguments], script.folder, environment(script, member, os.environ), patience)
     keep(script.folder, output, script.outputs)
     return code
 
@@ -118,11 +120,50 @@ def environment(script: Script, member: Member, given: Mapping[str, str]) -> dic
     }
 
 
-def _run(argv: Sequence[str], folder: Path, variables: Mapping[str, str]) -> int:
+def _run(argv: Sequence[str], folder: Path, variables: Mapping[str, str], patience: float) -> int:
+    """Exit code of a process, as a shell's; one that stays stopped for `patience` seconds is ended (0: never)."""
     # The script gets the same signals; this process outlives it. A handler, unlike SIG_IGN, is not inherited.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    return code_of(subprocess.run(argv, cwd=folder, env=dict(variables), check=False).returncode)
+    stopped = (
+        f"lockstep: the script of rank {variables['RANK']} has been stopped (SIGSTOP, SIGTSTP) for {patience:.0f} s, and other workers may "
+        f"wait for it: it is ended. Fix: ansible-playbook train.yml -e run={variables['LOCKSTEP_RUN']} starts all again"
+    )
+    with subprocess.Popen(argv, cwd=folder, env=dict(variables)) as child:
+        signal.signal(signal.SIGALRM, lambda *_: _end(child.pid, stopped))
+        _outlive(child.pid, patience)
+    return code_of(child.returncode)
+
+
+def _outlive(child: int, patience: float) -> None:
+    """Return when a child has ended; SIGALRM comes when it has been stopped for `patience` seconds."""
+    changes, paused = os.WSTOPPED | os.WCONTINUED, (os.CLD_STOPPED, os.CLD_CONTINUED)
+    # WNOWAIT leaves the end to `Popen`, so that the number stays the child's.
+    while (change := os.waitid(os.P_PID, child, os.WEXITED | changes | os.WNOWAIT)) and change.si_code in paused:
+        latest = os.waitid(os.P_PID, child, changes | os.WNOHANG)
+        signal.setitimer(signal.ITIMER_REAL, patience if latest and latest.si_code == os.CLD_STOPPED else 0.0)
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+def _end(child: int, message: str) -> None:
+    """Kill a child and what it has started."""
+    print(message, file=sys.stderr, flush=True)
+    for process in _family(child):
+        with contextlib.suppress(OSError):
+            os.kill(process, signal.SIGKILL)
+
+
+def _family(process: int) -> list[int]:
+    """A process, its children, theirs, and so on."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    family = [process]
+    for one in family:
+        family += children.get(one, [])
+    return family
 
 
 def keep(folder: Path, output: Path, names: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from trainer.files import full, shortage
 from trainer.job import Job
 from trainer.member import Member
 from trainer.metrics import Metrics
-from trainer.peerwatch import PeerWatch
+from trainer.peerwatch import STOPPED_ANSWERING, PeerWatch
 from trainer.saving import FIX, Log, Reserve
 from trainer.supervision.child import STACKS
 from trainer.watchdog import Watchdog
@@ -118,7 +118,7 @@ def _train(
     watchdog.catch_signals()
 
     def lost(rank: int) -> None:
-        message = f"rank {rank} ({member.hosts[rank]}) stopped answering: it is frozen, or its host or network is gone"
+        message = f"rank {rank} ({member.hosts[rank]}) {STOPPED_ANSWERING}"
         watchdog.end(RESTART, f"error: {message}; this worker ends so that all can start again")
 
     watch = PeerWatch([rank for rank in range(member.workers) if rank != member.rank], ask, lost)

@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
-from tests.lab.conftest import Lab
+from tests.lab.conftest import NODES, Lab
+from tests.lab.test_cluster import cut, join
 from tests.project import EXHAUSTIVE, ROOT, Project, await_until
 
 SCRIPTS = ROOT / "tests" / "scripts"
@@ -61,3 +63,35 @@ def test_a_script_killed_on_one_ssh_host_ends_on_all_and_the_host_is_named(clust
     assert cluster.summary("endless")["state"] == "FAILED"
     others = [cluster.run("endless") / "workers" / f"node{number}" / "exit.json" for number in (1, 2, 4, 5)]
     assert all(json.loads(end.read_text())["exit_code"] for end in others)
+
+
+ENDLESS = """
+import keras, lockstep, numpy as np
+x = np.ones((64, 2), np.float32)
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+lockstep.distribute(model).fit(x, x[:, :1], epochs=1_000_000, verbose=2)
+"""
+
+
+def test_a_script_whose_host_is_unplugged_ends_on_all_others_within_25_s_and_the_host_is_named(cluster: Lab, tmp_path):
+    (tmp_path / "main.py").write_text(ENDLESS)
+    others = [number for number in range(1, NODES + 1) if number != 3]
+
+    def own(number: int, name: str) -> str:
+        return cluster.on(number, f"cat /home/lockstep/lockstep/runs/cut-script/workers/node{number}/{name} 2>/dev/null", check=False)
+
+    cluster.play("train", f"script={tmp_path}", "run=cut-script", "detach=true")
+    try:
+        await_until(lambda: "Epoch 9/" in own(1, "worker.log"), 120, "training")
+        cut(cluster, 3)
+        since = time.time()
+        await_until(lambda: all(own(number, "exit.json") for number in others), 120, "the end of the others")
+        ends = [json.loads(own(number, "exit.json")) for number in others]
+        logs = "".join(own(number, "worker.log") for number in others)
+    finally:
+        join(cluster, 3)
+    assert {end["exit_code"] for end in ends} == {75}, logs
+    assert max(end["ended_at"] for end in ends) - since < 25
+    assert f"rank 2 ({cluster.address(3)}) stopped answering: it is frozen, or its host or network is gone" in logs
+    cluster.play("stop", "run=cut-script")

@@ -27,13 +27,17 @@ Path("logs", f"of {os.environ['RANK']}.txt").write_text("line")
 print("printed by rank", os.environ["RANK"])
 """
 FAILS = """
-import os, sys, time
+import os, signal, time
 from pathlib import Path
 print("start", os.environ["LOCKSTEP_RESTART"], flush=True)
 Path("left").touch()
 if os.environ["LOCKSTEP_RESTART"] == "0":
     time.sleep(1 if os.environ["RANK"] == "1" else 300)
     raise ValueError("no luck")
+if os.environ["LOCKSTEP_RESTART"] == "1":
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(300)
 assert Path("left").exists()
 """
 WAITS = "import time\nprint('waiting', flush=True)\ntime.sleep(300)\n"
@@ -104,7 +108,7 @@ def test_a_complete_run_has_nothing_to_do_and_is_not_for_another_script(project,
         assert "run=shown: it runs a script of yours" in project.play(command, "run=shown", check=False).stdout
 
 
-def test_the_first_failure_is_named_and_the_same_command_starts_again(project, tmp_path):
+def test_the_first_failure_or_freeze_is_named_and_the_same_command_starts_again(project, tmp_path):
     (tmp_path / "fails.py").write_text(FAILS)
     failed = project.play("train", f"script={tmp_path}/fails.py", "run=fails", check=False)
     assert failed.returncode != 0
@@ -112,10 +116,15 @@ def test_the_first_failure_is_named_and_the_same_command_starts_again(project, t
         assert expected in failed.stdout
     ends = [json.loads((project.run("fails") / "workers" / f"worker{n}" / "exit.json").read_text())["ended_at"] for n in (2, 1)]
     assert 0 < ends[1] - ends[0] < 15
+    frozen = project.play("train", "run=fails", check=False).stdout
+    for expected in ("start 1", "First failure: worker2 (rank 1), exit code 137", "worker1 (rank 0): ended", "fails: FAILED"):
+        assert expected in frozen
+    assert "the script of rank 1 has been stopped (SIGSTOP, SIGTSTP) for 15 s" in frozen
+    assert "-e run=fails starts all again" in frozen
     again = project.play("train", "run=fails").stdout
-    assert "start 1" in again
+    assert "start 2" in again
     assert "fails: SUCCEEDED" in again
-    assert project.summary("fails")["restarts"] == 1
+    assert project.summary("fails")["restarts"] == 2
 
 
 def test_a_detached_script_is_looked_at_stopped_and_deleted(project, tmp_path):

@@ -1,5 +1,12 @@
 """Sums over direct connections: each worker a thread here, with real sockets."""
 
+import ctypes
+import errno
+import io
+import select
+import socket
+import struct
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +19,8 @@ from trainer import direct, handshake
 from trainer.errors import PeerLost
 
 WAIT = 20
+SO_ATTACH_FILTER = 26
+"""Linux's; Python has no name for it."""
 
 
 class Meeting:
@@ -29,12 +38,12 @@ class Meeting:
 
 def together(workers, work, hosts=None, timeout=WAIT):
     """What `work(connections, rank)` gives on each rank."""
-    meeting = Meeting(workers)
+    meeting, hosts = Meeting(workers), hosts or ["127.0.0.1"] * workers
 
     def one(rank):
-        sockets = handshake.connect(rank, hosts or ["127.0.0.1"] * workers, meeting.share)
+        sockets = handshake.connect(rank, hosts, meeting.share)
         try:
-            return work(direct.Direct(rank, sockets, timeout), rank)
+            return work(direct.Direct(rank, sockets, timeout, hosts), rank)
         finally:
             for connection in sockets.values():
                 connection.close()
@@ -126,7 +135,7 @@ def test_a_worker_that_ends_is_named_at_once():
 
     found = together(2, work)[0]
     assert found[0] == 1
-    assert found[1].startswith(("rank 1 closed its connection: it ended", "the connection to rank 1 broke"))
+    assert found[1] == "rank 1 (127.0.0.1) closed its connection: it ended"
     assert found[2]
 
 
@@ -142,4 +151,89 @@ def test_a_worker_that_lives_but_never_comes_is_given_up():
         released.set()
         return str(caught.value)
 
-    assert together(2, work, timeout=0.2)[0] == "rank 1 sent nothing for 0 s, though it lives"
+    assert together(2, work, timeout=0.2)[0] == "rank 1 (127.0.0.1) sent nothing for 0 s, though its host answers: it hangs, or is frozen"
+
+
+def cut(connection):
+    """Drop all that arrives for a socket before TCP sees it, so that to the other side its host is gone."""
+    program = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: accept no byte
+    connection.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(program)))
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Hosts that do not answer are gone after 0.3 s, at the earliest after a question."""
+    monkeypatch.setattr(handshake, "ANSWER_S", 0.3)
+    monkeypatch.setattr(handshake, "IDLE_S", 1)
+
+
+@pytest.mark.parametrize("waiting", [False, True], ids=["while it is sent to", "while it is waited for"])
+def test_a_host_that_is_gone_ends_the_connection_and_is_named(waiting, quick):
+    is_cut, released = threading.Event(), threading.Event()
+
+    def work(connections, rank):
+        connection = connections.connections[0]
+        if rank == 1:
+            if waiting:
+                select.select([connection], [], [], WAIT)
+            cut(connection)
+            is_cut.set()
+            released.wait(WAIT)
+            return None
+        waiting or is_cut.wait(WAIT)
+        with pytest.raises(PeerLost) as caught:
+            connections.all_reduce([np.zeros(10, np.float32)])
+        released.set()
+        return str(caught.value)
+
+    assert together(2, work)[0] == "rank 1 (127.0.0.1) stopped answering: it is frozen, or its host or network is gone"
+
+
+@pytest.mark.parametrize("sizes", [[10], [1_000_000, 3, 5_000_000]], ids=["small", "more than a kernel buffers"])
+def test_a_worker_that_comes_late_is_named_once_and_waited_for(sizes, quick, monkeypatch):
+    """It comes when it is named, long after its host would be gone."""
+    named = threading.Event()
+
+    class Heard(io.StringIO):
+        def write(self, text):
+            named.set()
+            return super().write(text)
+
+    monkeypatch.setattr(direct, "LATE_S", 1.0)
+    monkeypatch.setattr(sys, "stderr", heard := Heard())
+
+    def work(connections, rank):
+        if rank == 1:
+            assert named.wait(WAIT)
+        return [total.copy() for total in connections.all_reduce(arrays(rank, sizes))]
+
+    results = together(2, work)
+    assert heard.getvalue() == "lockstep: waiting for rank 1 (127.0.0.1) for 1 s (at most 20 s)\n"
+    for number, total in enumerate(results[0]):
+        assert total.tobytes() == results[1][number].tobytes()
+        np.testing.assert_allclose(total, arrays(0, sizes)[number] + arrays(1, sizes)[number], rtol=1e-6)
+
+
+class Broken:
+    """A socket whose connection ended with an error."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def sendmsg(self, buffers):
+        raise OSError(self.number, "ended")
+
+
+@pytest.mark.parametrize(
+    ("number", "what"),
+    [
+        (errno.ETIMEDOUT, "its host or network is gone"),
+        (errno.EHOSTUNREACH, "its host or network is gone"),
+        (errno.ENETUNREACH, "its host or network is gone"),
+        (errno.ECONNRESET, "it ended"),
+        (errno.EPIPE, "it ended"),
+    ],
+)
+def test_an_error_of_the_network_is_told_from_an_end(number, what):
+    with pytest.raises(PeerLost, match=rf"^rank 1 .*{what}$"):
+        direct.Direct(0, {1: Broken(number)}, WAIT).all_reduce([np.zeros(1, np.float32)])

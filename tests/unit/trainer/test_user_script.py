@@ -8,11 +8,14 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from trainer.errors import ClusterError, LockstepError
+from tests.project import await_until
+from trainer import user_script
+from trainer.errors import RESTART, ClusterError, LockstepError, PeerLost
 from trainer.member import Member, tf_config
 from trainer.user_script import Script, environment, keep, main, unpack
 
@@ -73,18 +76,93 @@ def test_the_environment_is_torchruns_without_locksteps_own_settings(script):
     assert made["PYTHONPATH"].split(os.pathsep)[0].endswith("trainer/user")
 
 
+@pytest.fixture
+def as_worker(monkeypatch):
+    """This process is one of two workers; its signals are its own again afterwards."""
+    monkeypatch.setenv("TF_CONFIG", json.dumps(tf_config(ENDPOINTS, 0)))
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(
     ("source", "code"),
     [("", 0), ("raise SystemExit(3)", 3), (f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})", 137)],
 )
-def test_the_exit_code_is_the_scripts(script, monkeypatch, source, code):
-    monkeypatch.setenv("TF_CONFIG", json.dumps(tf_config(ENDPOINTS, 0)))
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+def test_the_exit_code_is_the_scripts(script, as_worker, source, code):
+    assert main(script(source)) == code
+
+
+STOPS = """
+import os, signal, subprocess
+helper = subprocess.Popen(["sleep", "300"])
+open("helper", "w").write(str(helper.pid))
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def gone(process):
+    """Whether a process has ended, waited for or not."""
     try:
-        assert main(script(source)) == code
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        return Path("/proc", process, "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def test_a_script_that_stays_stopped_is_ended_with_what_it_started(script, as_worker, monkeypatch, capfd):
+    monkeypatch.setattr(user_script, "ANSWER_S", 0.2)
+    made = script(STOPS)
+    assert main(made) == 137
+    assert capfd.readouterr().err == (
+        "lockstep: the script of rank 0 has been stopped (SIGSTOP, SIGTSTP) for 0 s, and other workers may wait for it: it is ended. "
+        "Fix: ansible-playbook train.yml -e run=mine starts all again\n"
+    )
+    helper = (made.folder / "helper").read_text()
+    await_until(lambda: gone(helper), 10, "the end of its helper")
+
+
+PAUSES = """
+import os, signal, subprocess
+awaken = "until grep -q '^State:.*stopped' /proc/{0}/status; do :; done; kill -CONT {0}"
+helper = subprocess.Popen(["sh", "-c", awaken.format(os.getpid())])
+os.kill(os.getpid(), signal.SIGSTOP)
+helper.wait()
+raise SystemExit(5)
+"""
+
+
+@pytest.mark.parametrize(("workers", "patience"), [(2, 60.0), (1, 0.0)])
+def test_a_script_that_pauses_goes_on_and_one_that_nobody_waits_for_may_pause_for_ever(
+    script, as_worker, monkeypatch, capfd, workers, patience
+):
+    monkeypatch.setenv("TF_CONFIG", json.dumps(tf_config(ENDPOINTS[:workers], 0)))
+    monkeypatch.setattr(user_script, "ANSWER_S", 60.0)
+    limits, set_timer = [], signal.setitimer
+    monkeypatch.setattr(user_script.signal, "setitimer", lambda which, limit: (limits.append(limit), set_timer(which, limit)))
+    assert main(script(PAUSES)) == 5
+    assert (limits[0], set(limits[1:])) == (patience, {0.0})
+    assert capfd.readouterr().err == ""
+
+
+def test_an_error_after_the_loss_of_a_worker_ends_this_one_and_says_what_to_do(monkeypatch, capsys):
+    from trainer import distribute
+
+    codes = []
+    monkeypatch.setattr(sys, "excepthook", lambda *_: None)
+    monkeypatch.setattr(distribute.os, "_exit", codes.append)
+    monkeypatch.setenv("LOCKSTEP_RUN", "mine")
+    connections = SimpleNamespace(lost=None)
+    distribute._end_with(connections)
+    sys.excepthook(ValueError, ValueError("of the script's own"), None)
+    assert (codes, capsys.readouterr().err) == ([], "")
+    connections.lost = PeerLost("rank 1 (10.0.0.2) closed its connection: it ended", 1)
+    sys.excepthook(ValueError, ValueError("of TensorFlow"), None)
+    assert codes == [RESTART]
+    assert capsys.readouterr().err == (
+        "lockstep: rank 1 (10.0.0.2) closed its connection: it ended; this worker ends, too. "
+        "Fix: ansible-playbook train.yml -e run=mine starts all again\n"
+    )
 
 
 def test_outputs_are_kept_and_links_are_not(tmp_path, capsys):
@@ -109,8 +187,6 @@ def test_peers_need_what_the_launch_gives_them():
 
 
 def test_whole_numbers_are_summed_exactly():
-    from types import SimpleNamespace
-
     from trainer.distribute import Peers
 
     others = np.array([[-1, 2**31 - 1, 0]], np.int32)
