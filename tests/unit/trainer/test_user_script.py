@@ -123,11 +123,11 @@ def test_a_script_that_stays_stopped_is_ended_with_what_it_started(script, as_wo
 
 
 PAUSES = """
-import os, signal, subprocess
-awaken = "until grep -q '^State:.*stopped' /proc/{0}/status; do :; done; kill -CONT {0}"
-helper = subprocess.Popen(["sh", "-c", awaken.format(os.getpid())])
+import os, signal, time
+open("pid", "w").write(str(os.getpid()))
 os.kill(os.getpid(), signal.SIGSTOP)
-helper.wait()
+while not os.path.exists("seen"):
+    time.sleep(0.01)
 raise SystemExit(5)
 """
 
@@ -138,10 +138,19 @@ def test_a_script_that_pauses_goes_on_and_one_that_nobody_waits_for_may_pause_fo
 ):
     monkeypatch.setenv("TF_CONFIG", json.dumps(tf_config(ENDPOINTS[:workers], 0)))
     monkeypatch.setattr(user_script, "ANSWER_S", 60.0)
-    limits, set_timer = [], signal.setitimer
-    monkeypatch.setattr(user_script.signal, "setitimer", lambda which, limit: (limits.append(limit), set_timer(which, limit)))
-    assert main(script(PAUSES)) == 5
-    assert (limits[0], set(limits[1:])) == (patience, {0.0})
+    made, limits, set_timer = script(PAUSES), [], signal.setitimer
+
+    def timer(which, limit):
+        """Continues the script once its stop was seen, and lets it end once that was seen."""
+        set_timer(which, limit)
+        limits.append(limit)
+        os.kill(int((made.folder / "pid").read_text()), signal.SIGCONT)
+        if len(limits) == 2:
+            (made.folder / "seen").touch()
+
+    monkeypatch.setattr(user_script.signal, "setitimer", timer)
+    assert main(made) == 5
+    assert limits == [patience, 0.0, 0.0]
     assert capfd.readouterr().err == ""
 
 
