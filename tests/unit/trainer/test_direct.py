@@ -155,7 +155,8 @@ def test_a_worker_that_lives_but_never_comes_is_given_up():
 
 
 def cut(connection):
-    """Drop all that arrives for a socket before TCP sees it, so that to the other side its host is gone."""
+    """Drop all that arrives for a socket before TCP sees it, and ask nothing, so that to the other side its host is gone."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 0)
     program = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: accept no byte
     connection.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(program)))
 
