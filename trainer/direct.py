@@ -31,8 +31,8 @@ LANE = 64
 """Alignment of each packed array in bytes: TensorFlow takes over aligned memory without a copy."""
 BUFFERS_A_CALL = 64
 AHEAD = 2**15
-"""Most bytes for a peer that has sent none of its own yet, since it may save or evaluate for minutes. They fit into its kernel's buffer;
-a full one is what a lost host is to TCP_USER_TIMEOUT."""
+"""On connections with TCP_USER_TIMEOUT, most bytes for a peer that has sent none of its own yet, since it may save or evaluate for minutes.
+They fit into its kernel's buffer; a full one is what a lost host is to that option."""
 LATE_S = 30.0
 """Seconds without any data after which a worker says for whom it waits."""
 UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
@@ -104,7 +104,7 @@ class _Packing:
 class Direct:
     """This worker's connections to all others."""
 
-    def __init__(self, rank: int, sockets: dict[int, socket.socket], timeout: float, hosts: Sequence[str] = ()):
+    def __init__(self, rank: int, sockets: dict[int, socket.socket], timeout: float, hosts: Sequence[str] = (), ahead: int | None = None):
         """Use sockets by rank of the peer.
 
         Args:
@@ -112,9 +112,10 @@ class Direct:
             sockets: as from `handshake`, whose options end those of lost hosts.
             timeout: seconds after which a peer that sends nothing is lost, although its host answers.
             hosts: addresses of all workers by rank, for messages.
+            ahead: most bytes for a peer that has sent none of its own yet; None: any number.
         """
         self.rank, self.workers = rank, len(sockets) + 1
-        self._sockets, self._timeout, self._hosts = sockets, timeout, hosts
+        self._sockets, self._timeout, self._hosts, self._ahead = sockets, timeout, hosts, ahead
         # Each worker begins with its right-hand neighbour, so that not all send to the same one.
         self._peers = [(rank + distance) % self.workers for distance in range(1, self.workers)]
         self._routes: dict[Any, _Route] = {}
@@ -166,7 +167,7 @@ class Direct:
     def _swap(self, out: dict[int, Arrays], into: dict[int, Arrays]) -> None:
         """Send to and receive from all peers at the same time."""
         receiving = {peer: _Buffers(into[peer]) for peer in self._peers}
-        sending = {peer: _Buffers(out[peer], AHEAD if receiving[peer] else None) for peer in self._peers}
+        sending = {peer: _Buffers(out[peer], self._ahead if receiving[peer] else None) for peer in self._peers}
         self.bytes_sent += sum(array.nbytes for arrays in out.values() for array in arrays)
         for peer in self._peers:
             self._send(peer, sending[peer])

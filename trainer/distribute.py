@@ -20,7 +20,7 @@ from tensorflow.python.eager import context
 from trainer import collective, global_loss, handshake, keras_metrics, strategy
 from trainer.agreement import Agreement
 from trainer.callbacks import WRITERS
-from trainer.direct import Direct
+from trainer.direct import AHEAD, Direct
 from trainer.errors import RESTART, ClusterError, LockstepError
 from trainer.member import Member, address
 from trainer.synchronous import Synchronous
@@ -56,7 +56,8 @@ class Peers(Agreement):
             )
         secret = bytes.fromhex(Path(environment["LOCKSTEP_SECRET"]).read_text(encoding="ascii"))
         addresses = [address(peer) for peer in environment["LOCKSTEP_PEERS"].split(",")]
-        return cls(member, Direct(member.rank, handshake.meet(member.rank, addresses, secret, START_S), SILENT_S, member.hosts))
+        sockets = handshake.meet(member.rank, addresses, secret, START_S)
+        return cls(member, Direct(member.rank, sockets, SILENT_S, member.hosts, AHEAD))
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """As `Agreement.sum`; whole numbers travel as halves, which float32 holds exactly."""

@@ -57,7 +57,7 @@ def connect(rank: int, hosts: Sequence[str], share: "Callable[[np.ndarray], np.n
         table[rank] = [server.getsockname()[1], *np.frombuffer(secret, np.int32)]
         table = share(table)
         listening = [(host, int(row[0]), row[1:].tobytes()) for host, row in zip(hosts, table, strict=True)]
-        return _set_up(asyncio.run(_meet(rank, server, listening)))
+        return _prompt(asyncio.run(_meet(rank, server, listening)))
 
 
 def meet(rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, deadline: float) -> Sockets:
@@ -74,13 +74,19 @@ def meet(rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, deadlin
     """
     with _listen(rank, *addresses[rank]) as server:
         listening = [(host, port, secret) for host, port in addresses]
-        return _set_up(asyncio.run(_meet(rank, server, listening, deadline, patient=True)))
+        return _guarded(_prompt(asyncio.run(_meet(rank, server, listening, deadline, patient=True))))
 
 
-def _set_up(sockets: Sockets) -> Sockets:
-    """Let connections send small messages at once, and end (ETIMEDOUT) when the other side's kernel does not answer for `ANSWER_S`."""
+def _prompt(sockets: Sockets) -> Sockets:
+    """Connections that send small messages at once."""
+    for connection in sockets.values():
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sockets
+
+
+def _guarded(sockets: Sockets) -> Sockets:
+    """Connections that end (ETIMEDOUT) when the other side's kernel does not answer for `ANSWER_S`: no `peerwatch` looks after them."""
     options = {
-        socket.TCP_NODELAY: 1,
         socket.TCP_KEEPIDLE: IDLE_S,
         socket.TCP_KEEPINTVL: ASK_S,
         # Limits questions (instead of TCP_KEEPCNT), data without an acknowledgement, and data that the other side has no room for.

@@ -36,14 +36,16 @@ class Meeting:
         return self._total
 
 
-def together(workers, work, hosts=None, timeout=WAIT):
-    """What `work(connections, rank)` gives on each rank."""
+def together(workers, work, hosts=None, timeout=WAIT, guarded=False):
+    """What `work(connections, rank)` gives on each rank; `guarded`: with connections as scripts have them."""
     meeting, hosts = Meeting(workers), hosts or ["127.0.0.1"] * workers
 
     def one(rank):
         sockets = handshake.connect(rank, hosts, meeting.share)
         try:
-            return work(direct.Direct(rank, sockets, timeout, hosts), rank)
+            if guarded:
+                handshake._guarded(sockets)
+            return work(direct.Direct(rank, sockets, timeout, hosts, direct.AHEAD if guarded else None), rank)
         finally:
             for connection in sockets.values():
                 connection.close()
@@ -187,7 +189,7 @@ def test_a_host_that_is_gone_ends_the_connection_and_is_named(waiting, quick):
         released.set()
         return str(caught.value)
 
-    assert together(2, work)[0] == "rank 1 (127.0.0.1) stopped answering: it is frozen, or its host or network is gone"
+    assert together(2, work, guarded=True)[0] == "rank 1 (127.0.0.1) stopped answering: it is frozen, or its host or network is gone"
 
 
 @pytest.mark.parametrize("sizes", [[10], [1_000_000, 3, 5_000_000]], ids=["small", "more than a kernel buffers"])
@@ -208,7 +210,7 @@ def test_a_worker_that_comes_late_is_named_once_and_waited_for(sizes, quick, mon
             assert named.wait(WAIT)
         return [total.copy() for total in connections.all_reduce(arrays(rank, sizes))]
 
-    results = together(2, work)
+    results = together(2, work, guarded=True)
     assert heard.getvalue() == "lockstep: waiting for rank 1 (127.0.0.1) for 1 s (at most 20 s)\n"
     for number, total in enumerate(results[0]):
         assert total.tobytes() == results[1][number].tobytes()
