@@ -54,6 +54,17 @@ def listed(parts: Iterable[object]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def distinct(names: Iterable[str]) -> list[str]:
+    """The names, with a number where one came before."""
+    every: dict[str, None] = {}
+    for name in names:
+        number, own = 2, name
+        while own in every:
+            own, number = f"{name}_{number}", number + 1
+        every[own] = None
+    return list(every)
+
+
 def duration(seconds: float) -> str:
     """`75` as `1:15`, `3700` as `1:01:40`."""
     whole = max(0, int(seconds + 0.5))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainer import config as configs
-from trainer import judging
+from trainer import judging, outputs
 from trainer.data.examples import open_examples
 from trainer.data.manifest import Manifest, Published
 from trainer.data.pipeline import Examples
@@ -22,7 +22,7 @@ BATCH = 250
 
 
 def evaluate(run: Path, epochs: list[int], published: Published, caches: Path, out: Path, metrics: Metrics) -> None:
-    """Evaluate snapshots and write `out/epoch-<n>.json` for each: the model's metrics, and what a judge adds (`trainer.judging`)."""
+    """Evaluate snapshots and write `out/epoch-<n>.json` for each: the model's metrics, and what its outputs get wrong."""
     config = configs.build(configs.load(run / "config.yml"))
     metrics.phase("caching")
     manifest, splits = open_examples(published, caches, config.data, metrics.caching)
@@ -48,31 +48,37 @@ def evaluate(run: Path, epochs: list[int], published: Published, caches: Path, o
 
 
 def _measured(model: Any, manifest: Manifest, examples: Examples, batches: Iterator[Any]) -> dict[str, Any]:
-    """The metrics of a compiled model, as Keras' `evaluate` gives them; for classes or numbers also what it gets wrong."""
+    """The metrics of a compiled model, as Keras' `evaluate` gives them, and for each output what it gets wrong, or why that is unknown."""
     import tensorflow as tf
 
     from trainer import keras_metrics, step
 
     if not keras_metrics.validates(model):
         raise LockstepError("the model has neither a loss nor a test_step of its own, so there is nothing to evaluate")
-    judge: list[judging.Judge] = []
+    every: list[outputs.Output] = []
 
     @tf.function(input_signature=[step.rows(examples.spec)], autograph=False)
     def test(data: Any) -> Any:
         with step.predictions(model) as predicted:
             sums = step.test_sums(model, True, data)
-        goal = judging.goal(model, examples.spec, [tuple(one.shape[1:]) for one in predicted])
-        judge[:] = [judging.judge(goal, len(examples), manifest.classes)] if goal else []
-        return [sums, *(tf.cast(one, tf.float32) for one in predicted if goal)]
+        hidden = outputs.Output("", None, None, why="the model has a test_step of its own")
+        every[:] = outputs.of(model, examples.spec, predicted[0]) if predicted else [hidden]
+        return [sums, *(tf.cast(one.tensor, tf.float32) for one in every if one.goal)]
 
+    test.get_concrete_function()
+    targets = [one.target for one in every if one.goal]
+    judges = judging.judges([one.goal for one in every if one.goal], len(examples), manifest.classes)
     sums = np.zeros(keras_metrics.size(model))
     for data in batches:
         moved, *predicted = test(data)
         sums += moved.numpy().astype(np.float64)
-        for one in judge:
-            one.see(tf.nest.flatten(data[1])[0], predicted[0].numpy())
+        values = examples.spec.unpack(data)
+        for judge, target, tensor in zip(judges, targets, predicted, strict=True):
+            judge.see(values[target], tensor.numpy())
     metrics = {name: round(value, 6) for name, value in keras_metrics.Results(model)(sums).items()}
-    return {"metrics": metrics, **(judge[0].result() if judge else {})}
+    results = iter(judges)
+    wrong = [{"name": one.name if len(every) > 1 else "", **(next(results).result() if one.goal else {"why": one.why})} for one in every]
+    return {"metrics": metrics, "outputs": wrong}
 
 
 def _classified(model: Any, manifest: Manifest, batches: Iterator[Any], total: int) -> dict[str, Any]:
@@ -86,4 +92,4 @@ def _classified(model: Any, manifest: Manifest, batches: Iterator[Any], total: i
         judge.see(labels, logits)
         loss += float(losses.sum(dtype=np.float64))
     metrics = {"loss": round(loss / total, 6), "accuracy": round(float(np.trace(judge.matrix)) / total, 6)}
-    return {"metrics": metrics, **judge.result()}
+    return {"metrics": metrics, "outputs": [{"name": "", **judge.result()}]}

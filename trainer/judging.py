@@ -1,4 +1,4 @@
-"""What a model with one output gets wrong: for classes a confusion matrix, for numbers a histogram of errors. Its loss says which."""
+"""What an output of a model gets wrong: for classes a confusion matrix, for numbers a histogram of errors. Its loss says which."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trainer.data.spec import Spec
 from trainer.records import LARGEST
 
 SPARSE, ONE_HOT = ("SparseCategoricalCrossentropy",), ("CategoricalCrossentropy", "CategoricalFocalCrossentropy")
@@ -19,6 +18,7 @@ MOST_CLASSES = 1000
 """Of a compiled model; its confusion matrix has the square."""
 MOST_ERRORS = 2**22
 """Kept in memory; of more, every k-th row's."""
+LONGEST_NAME = 80
 BINS = 40
 TAIL = 0.5
 """Percent of the errors on either side that the histogram only counts."""
@@ -57,23 +57,20 @@ class Numbers:
 Goal = Classes | Numbers
 
 
-def goal(model: Any, spec: Spec, shapes: Sequence[tuple[int | None, ...]]) -> Goal | None:
-    """What a compiled model is trained to predict; None unless one output, one target and one loss of Keras' say it.
+def goal(loss: Any, output: tuple[int | None, ...], target: tuple[int | None, ...]) -> Goal | None:
+    """What an output is trained to predict; None unless a loss of Keras' and the shapes, without the batch dimension, say it.
 
     Args:
-        model: compiled.
-        spec: of the examples that it is trained on.
-        shapes: of its outputs, without the batch dimension.
+        loss: a Keras loss, or one that wraps a function.
+        output: shape of the output.
+        target: shape of what it is compared with.
     """
-    import keras
+    return _goal(_kinds(loss), bool(getattr(loss, "from_logits", False)), output, target)
 
-    from trainer import global_loss
 
-    targets, losses = spec.parts.get("y", ()), keras.tree.flatten(model.loss)
-    if len(shapes) != 1 or len(targets) != 1 or len(losses) != 1 or losses[0] is None or global_loss.overridden(model):
-        return None
-    loss = keras.losses.get(losses[0])
-    return _goal(_kinds(loss), bool(getattr(loss, "from_logits", False)), shapes[0], targets[0].shape)
+def loss_name(loss: Any) -> str:
+    """A loss's class, or its function."""
+    return str(getattr(_function(loss), "__name__", type(loss).__name__))[:LONGEST_NAME]
 
 
 def _goal(kinds: set[str], logits: bool, output: tuple[int | None, ...], target: tuple[int | None, ...]) -> Goal | None:
@@ -90,10 +87,15 @@ def _goal(kinds: set[str], logits: bool, output: tuple[int | None, ...], target:
 
 def _kinds(loss: Any) -> set[str]:
     """The names of a loss's classes; of a function, the name that a class would have."""
-    name = getattr(loss, "__name__", None)
-    if name is not None:
-        return {"".join(word.capitalize() for word in name.split("_"))}
+    function = _function(loss)
+    if function is not None:
+        return {"".join(word.capitalize() for word in getattr(function, "__name__", "").split("_"))}
     return {kind.__name__ for kind in type(loss).__mro__}
+
+
+def _function(loss: Any) -> Any:
+    """The function that a loss only wraps."""
+    return getattr(loss, "fn", None) if type(loss).__name__ == "LossFunctionWrapper" else None
 
 
 class Judge(Protocol):
@@ -103,12 +105,13 @@ class Judge(Protocol):
         """Take a batch into account."""
 
     def result(self) -> dict[str, Any]:
-        """Entries for an evaluation."""
+        """Entries for an evaluation; `why` if there is nothing to show."""
 
 
-def judge(goal: Goal, examples: int, classes: Sequence[str]) -> Judge:
-    """The judge of this many examples, whose classes may have names."""
-    return Confusion(goal, classes) if isinstance(goal, Classes) else Errors(goal, examples)
+def judges(goals: Sequence[Goal], examples: int, classes: Sequence[str]) -> list[Judge]:
+    """A judge for each goal, of this many examples, whose classes may have names."""
+    most = MOST_ERRORS // max(1, len(goals))
+    return [Confusion(goal, classes) if isinstance(goal, Classes) else Errors(goal, examples, most) for goal in goals]
 
 
 class Confusion:
@@ -127,15 +130,18 @@ class Confusion:
         np.add.at(self.matrix, (classes[known], predicted[known]), 1)
 
     def result(self) -> dict[str, Any]:
-        """`classes` and `confusion`; empty if there was no example."""
-        return {"classes": self._names, "confusion": self.matrix.tolist()} if self.matrix.any() else {}
+        """`classes` and `confusion`."""
+        if not self.matrix.any():
+            return {"why": f"no target is one of the {self._goal.count} classes"}
+        return {"classes": self._names, "confusion": self.matrix.tolist()}
 
 
 class Errors:
     """Keeps prediction minus target."""
 
-    def __init__(self, goal: Numbers, examples: int):
-        self._every = max(1, -(-examples * goal.size // MOST_ERRORS))
+    def __init__(self, goal: Numbers, examples: int, most: int):
+        """Keep at most this many errors."""
+        self._every = max(1, -(-examples * goal.size // most))
         self._seen = 0
         self._kept: list[np.ndarray] = []
 
@@ -147,11 +153,11 @@ class Errors:
         self._seen += count
 
     def result(self) -> dict[str, Any]:
-        """`errors`: a histogram and its figures; empty if no error is finite, or one is too large for a table."""
+        """`errors`: a histogram and its figures."""
         every = np.concatenate(self._kept)
         errors = every[np.isfinite(every)]
         if not len(errors) or np.abs(errors).max() > LARGEST:
-            return {}
+            return {"why": "no error is a finite number" if not len(errors) else f"an error is larger than {LARGEST:g}"}
         low, high = np.percentile(errors, [TAIL, 100 - TAIL])
         if high - low <= 1e-9 * np.abs(errors).max():
             low, high = low - max(1e-6, abs(low) / 10), high + max(1e-6, abs(high) / 10)

@@ -1,7 +1,6 @@
 """Predict examples with a snapshot on one host: its part of the rows, in order. Their targets need not be known."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trainer import config as configs
-from trainer import judging
+from trainer import judging, outputs
 from trainer.data.columns import Columns
 from trainer.data.spec import Leaf, Spec, stored_dtype
 from trainer.errors import ConfigError, LockstepError
@@ -47,7 +46,8 @@ class Predictor:
     """Traced: `(x,)` -> a list of arrays `[n, ...]`."""
     outputs: tuple[Leaf, ...]
     """Name, type and shape of each; the types need not be those of a dataset."""
-    goal: judging.Goal | None
+    goals: tuple[judging.Goal | None, ...]
+    """Of each output of a compiled model."""
 
 
 def build(config: configs.Config, classes: int, spec: Spec) -> Predictor:
@@ -57,51 +57,26 @@ def build(config: configs.Config, classes: int, spec: Spec) -> Predictor:
     from trainer import assembly, step
 
     model, compiled = assembly.build_model(config, classes, spec)
-    names: list[str] = []
+    every: list[outputs.Output] = []
 
     @tf.function(input_signature=[step.rows(spec.inputs)], autograph=False)
     def call(data: Any) -> list[Any]:
-        if not compiled:
-            names[:] = [PROBABILITY]
+        if compiled:
+            every[:] = outputs.of(model, spec, model.predict_step(data))
+        else:
             # A mixed-precision model returns logits in 16 bits.
-            return [tf.nn.softmax(tf.cast(model(data[0], training=False), tf.float32))]
-        outputs = dict(_named(model, model.predict_step(data)))
-        names[:] = outputs
-        return [_stored(output) for output in outputs.values()]
+            every[:] = [outputs.Output(PROBABILITY, tf.nn.softmax(tf.cast(model(data[0], training=False), tf.float32)), None)]
+        return [_stored(one.tensor) for one in every]
 
     traced = call.get_concrete_function().structured_outputs
-    outputs = tuple(Leaf(name, output.dtype.name, _shape(name, output)) for name, output in zip(names, traced, strict=True))
-    return Predictor(model, call, outputs, judging.goal(model, spec, [leaf.shape for leaf in outputs]) if compiled else None)
+    leaves = tuple(Leaf(one.name, output.dtype.name, _shape(one.name, output)) for one, output in zip(every, traced, strict=True))
+    return Predictor(model, call, leaves, tuple(one.goal for one in every))
 
 
 def _shape(name: str, output: Any) -> tuple[int | None, ...]:
     if output.shape.rank is None or not output.shape.rank:
         raise ConfigError(f"the model's output {name} has the shape {output.shape}; its first dimension must be that of the examples")
     return tuple(output.shape[1:])
-
-
-def _named(model: Any, outputs: Any) -> Iterator[tuple[str, Any]]:
-    """Each output with its name: a key, the model's own name of it, or its number."""
-    import keras
-
-    names = getattr(model, "output_names", None) or ([model.layers[-1].name] if isinstance(model, keras.Sequential) else ["output"])
-    if isinstance(outputs, list | tuple) and len({*names}) == len(outputs):
-        outputs = dict(zip(names, outputs, strict=True))
-    if isinstance(outputs, dict | list | tuple):
-        yield from _flattened("", outputs)
-    else:
-        yield names[0], outputs
-
-
-def _flattened(place: str, nest: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(nest, dict):
-        for key, part in nest.items():
-            yield from _flattened(f"{place}.{key}" if place else str(key), part)
-    elif isinstance(nest, list | tuple):
-        for number, part in enumerate(nest):
-            yield from _flattened(f"{place or 'output'}_{number}", part)
-    else:
-        yield place, nest
 
 
 def _stored(output: Any) -> Any:

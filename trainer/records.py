@@ -228,28 +228,47 @@ def summary(written: str) -> dict[str, Any]:
 
 
 def evaluation(written: str) -> dict[str, Any]:
-    """The contents of an evaluation's `epoch-<n>.json`; LockstepError if it is none, or its matrix does not match its classes.
+    """The contents of an evaluation's `epoch-<n>.json`; LockstepError if it is none.
 
-    A model of classes has `classes` and `confusion`, one of numbers `errors`.
+    Each of `outputs` has a `name`, empty if there is only one output, and what it gets wrong: of classes `classes` and `confusion`, of
+    numbers `errors`; else `why` it has neither.
     """
-    types: dict[str, Check] = {"classes": each(text, 100_000), "confusion": lambda _: True, "metrics": _numbers, "errors": _errors}
-    value = _read(written, "evaluation", _EVALUATION, types | dict.fromkeys(("loss", "accuracy"), number))
+    types = {**_WRONG, "metrics": _numbers, "outputs": each(_output, 10_000), **dict.fromkeys(("loss", "accuracy"), number)}
+    value = _read(written, "evaluation", _EVALUATION, types)
+    # A run is evaluated by the trainer that trained it, which may be older.
     if "metrics" not in value:
-        # A run is evaluated by the trainer that trained it, which may be older.
         value["metrics"] = {name: value[name] for name in ("loss", "accuracy") if name in value}
-    if not {"classes", "confusion"} & value.keys():
-        return value
-    classes: int = len(value.get("classes", ()))
-    confusion: Any = value.get("confusion")
-    square = classes > 0 and each(each(count, classes), classes)(confusion) and {len(rows) for rows in [confusion, *confusion]} == {classes}
-    if not square or not any(map(sum, confusion)):
-        raise LockstepError(f"evaluation: {_quoted(written)} has no confusion matrix of its {classes} classes")
+    if "outputs" not in value:
+        wrong = {name: value.pop(name) for name in _WRONG if name in value}
+        value["outputs"] = [{"name": "", **wrong}] if wrong else []
+        if not all(map(_output, value["outputs"])):
+            raise LockstepError(f"evaluation: {_quoted(written)} has neither a confusion matrix of its classes nor errors")
     return value
+
+
+def _output(value: Any) -> bool:
+    """Whether a value is what one output gets wrong, or why that is not known."""
+    if not isinstance(value, dict) or len({"confusion", "errors", "why"} & value.keys()) != 1:
+        return False
+    if not holding({"name": text, **{name: check for name, check in _WRONG.items() if name in value}})(value):
+        return False
+    matrix = value.get("confusion")
+    if matrix is None:
+        return True
+    return {len(rows) for rows in [matrix, *matrix]} == {len(value.get("classes", ()))} and any(map(sum, matrix))
 
 
 def _errors(value: Any) -> bool:
     """Whether a value is a histogram of errors over a range that is one."""
     return holding(_ERRORS)(value) and value["low"] < value["high"]
+
+
+_WRONG: dict[str, Check] = {
+    "classes": each(text, 100_000),
+    "confusion": each(each(count, 100_000), 100_000),
+    "errors": _errors,
+    "why": text,
+}
 
 
 def step_time(written: str, host: str) -> dict[str, Any]:

@@ -351,12 +351,12 @@ def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...]) -> tf
 
 @contextlib.contextmanager
 def predictions(model: keras.Model) -> Iterator[list[Any]]:
-    """While a step of validation is traced: yields what it predicts, a flat list; empty if a step of the model's own hides it."""
+    """While a step of validation is traced: yields what the model gives, one nest; empty if a step of the model's own hides it."""
     predicted: list[Any] = []
     compute = model.compute_metrics
 
     def noting(x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        predicted[:] = tf.nest.flatten(y_pred)
+        predicted[:] = [y_pred]
         return compute(x, y, y_pred, sample_weight=sample_weight)
 
     with replaced(model, "compute_metrics", noting):

@@ -18,7 +18,7 @@ from control.report.render import Renderer, Report
 from control.text import listed
 from trainer.files import replacing, write_text
 
-OURS = ("history-*.png", "compare.png", "split-*.png", "confusion-*.png", "errors-*.png", "sweep-*.png")
+OURS = ("history-*.png", "compare.png", "split-*.png", "confusion[-_]*.png", "errors[-_]*.png", "sweep-*.png")
 """Pictures that an earlier report may have left in the folder."""
 
 
@@ -74,8 +74,8 @@ def draw(request: Request, into: Path) -> None:
         plots.history(run.history, into / _file("history", run), run.monitor)
         if phases := trained.step_medians(run):
             plots.split(phases, into / _file("split", run))
-        for kind, drawn in mistakes.drawn(run).items():
-            shutil.copyfile(drawn, into / _file(kind, run))
+        for key, drawn in mistakes.drawn(run).items():
+            shutil.copyfile(drawn, into / _file(key, run))
     if len(request.runs) > 1 and all(run.classifies for run in request.runs):
         plots.compare({run.name: run.history for run in request.runs}, into / "compare.png")
     for picture in sweeps.pictures(request.sweep) if request.sweep else []:
@@ -100,7 +100,7 @@ def compose(request: Request, packed: Sequence[str]) -> Report:
 
 
 def _of_run(run: Run, level: int) -> list[Section]:
-    wrong = mistakes.blocks(run, {kind: _file(kind, run) for kind in mistakes.drawn(run)})
+    wrong = mistakes.blocks(run, {key: _file(key, run) for key in mistakes.drawn(run)})
     return [
         *trained.sections(run, level),
         *(accuracy if run.classifies else metrics).sections(run, level, _file("history", run), wrong),
@@ -117,7 +117,7 @@ def _short(request: Request) -> list[str]:
 
 
 def _file(kind: str, run: Run) -> str:
-    """Name of a run's picture beside the report."""
+    """Name of a run's picture beside the report; with no `-` in the kind, no two have the same."""
     return f"{kind}-{run.name}.png"
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from control import text
 from trainer.files import replacing, write_text
+from trainer.terminal import printable
 
 FIRST, LAST = ("epoch", "split"), ("images", "seconds", "evaluated_at")
 """Columns of evaluations.csv; the model's metrics stand between them."""
@@ -17,6 +19,11 @@ LARGEST_IN = 20.0
 """Of the side of a confusion matrix's picture."""
 MOST_TICKS = 50
 """Of more classes, not every one is named."""
+KINDS = ("confusion", "errors")
+"""Of what an output gets wrong, and of its picture."""
+SPECIAL, LONGEST_KEY = re.compile(r"[^A-Za-z0-9.]+"), 60
+MOST_NAMED, MOST_SHOWN = 5, 60
+"""Outputs in a line, and characters of the name of one."""
 
 
 def append(path: Path, evaluations: Sequence[dict[str, Any]]) -> None:
@@ -47,24 +54,47 @@ def accuracy_by_epoch(path: Path) -> dict[int, float]:
         return {int(row["epoch"]): float(row["accuracy"]) for row in csv.DictReader(stream) if row["split"] == "test" and "accuracy" in row}
 
 
-def per_class(evaluation: dict[str, Any]) -> list[tuple[str, int, float, str]]:
+def keyed(evaluation: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The outputs of which there is a confusion matrix or a histogram of errors, by a key for file names: its kind, and its name if any.
+
+    Only letters, digits, dots and `_` are in a key.
+    """
+    drawn = [(output, next(kind for kind in KINDS if kind in output)) for output in evaluation["outputs"] if "why" not in output]
+    named = ["_".join([kind, *([SPECIAL.sub("_", output["name"])[:LONGEST_KEY]] if output["name"] else [])]) for output, kind in drawn]
+    return dict(zip(text.distinct(named), [output for output, _ in drawn], strict=True))
+
+
+def unknown(evaluation: dict[str, Any]) -> list[str]:
+    """Of which outputs there is neither, and why: a line per reason."""
+    names: dict[str, list[str]] = {}
+    for output in evaluation["outputs"]:
+        if "why" in output:
+            names.setdefault(output["why"], []).append(output["name"])
+    return [f"No table of errors{f' for {_listed(those)}' if any(those) else ''}: {why}" for why, those in names.items()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = [text.count(len(names) - MOST_NAMED, "more output")] if len(names) > MOST_NAMED else []
+    return text.listed([*(printable(name, MOST_SHOWN) for name in names[:MOST_NAMED]), *more])
+
+
+def per_class(output: dict[str, Any]) -> list[tuple[str, int, float, str]]:
     """For each class that was tested: name, test examples, accuracy, and the class it is most often mistaken for."""
-    confusion = np.array(evaluation["confusion"])
+    confusion = np.array(output["confusion"])
     rows = []
-    for index, name in enumerate(evaluation["classes"]):
+    for index, name in enumerate(output["classes"]):
         total, right = int(confusion[index].sum()), int(confusion[index, index])
         if not total:
             continue
         wrong = confusion[index].copy()
         wrong[index] = 0
-        taken = f"{evaluation['classes'][int(wrong.argmax())]} ({wrong.max() / total:.1%})" if wrong.max() else "-"
+        taken = f"{output['classes'][int(wrong.argmax())]} ({wrong.max() / total:.1%})" if wrong.max() else "-"
         rows.append((name, total, right / total, taken))
     return rows
 
 
-def error_sizes(evaluation: dict[str, Any]) -> list[tuple[str, str]]:
+def error_sizes(output: dict[str, Any]) -> list[tuple[str, str]]:
     """How large the errors of numbers are, in words and figures."""
-    errors = evaluation["errors"]
     named = (
         ("mean (positive: predicted too high)", "mean"),
         ("mean, without sign", "mean_absolute"),
@@ -72,20 +102,21 @@ def error_sizes(evaluation: dict[str, Any]) -> list[tuple[str, str]]:
         ("95% of them at most", "absolute_95"),
         ("the largest", "largest"),
     )
-    return [(words, f"{errors[name]:,.4g}") for words, name in named]
+    return [(words, f"{output['errors'][name]:,.4g}") for words, name in named]
 
 
-def show(run: str, evaluated: Sequence[dict[str, Any]], pictures: Sequence[str], marks: Mapping[int, str], what: str) -> str:
+def show(run: str, evaluated: Sequence[dict[str, Any]], pictures: Sequence[Mapping[str, str]], marks: Mapping[int, str], what: str) -> str:
     """The table of epochs, which is first, best or last; what the last one gets wrong, where the pictures are; next commands.
 
     Args:
         run: its name.
         evaluated: evaluations, in the order of the table.
-        pictures: paths of their pictures.
+        pictures: of each, paths of its pictures by key.
         marks: which epoch is the first, best or last.
         what: `images` or `examples`.
     """
-    names = list(evaluated[-1]["metrics"])
+    last = evaluated[-1]
+    names = list(last["metrics"])
     rows = [
         [
             f"{row['epoch']} ({marks[row['epoch']]})" if row["epoch"] in marks else str(row["epoch"]),
@@ -98,48 +129,56 @@ def show(run: str, evaluated: Sequence[dict[str, Any]], pictures: Sequence[str],
     parts = [f"{run} on its test {what}", text.table(["epoch", *map(text.metric_name, names), what, "seconds"], rows)]
     new = [("new examples", f"ansible-playbook predict.yml -e run={run} -e input=PATH -e output=FILE.csv")]
     commands = [*new, ("curves", "ansible-playbook tensorboard.yml")]
-    if "confusion" in evaluated[-1]:
-        classes = [[name, images, text.Number(accuracy, 4), taken] for name, images, accuracy, taken in per_class(evaluated[-1])]
-        table = text.table(["class", what, "accuracy", "most often taken for"], classes)
-        parts += ["", f"Epoch {evaluated[-1]['epoch']} by class", table, ""]
-        parts.append(text.fields([("confusion matrix", picture) for picture in pictures[-3:]]))
-    elif "errors" in evaluated[-1]:
-        parts += ["", f"Errors of epoch {evaluated[-1]['epoch']}, prediction minus target", text.fields(error_sizes(evaluated[-1])), ""]
-        parts.append(text.fields([("histogram", picture) for picture in pictures[-3:]]))
+    for key, output in keyed(last).items():
+        parts += ["", *_wrong(output, last["epoch"], [paths[key] for paths in pictures[-3:] if key in paths], what)]
+    if unclear := unknown(last):
+        parts += ["", *unclear]
     if what == "images":
         commands.insert(0, ("one image", f"ansible-playbook evaluate.yml -e run={run} -e image=PATH"))
     return "\n".join([*parts, "", text.next_commands(commands)])
 
 
-def picture_path(run: Path, epoch: int, kind: str) -> Path:
-    """Where the picture of an epoch's evaluation is: a `confusion` matrix, or `errors`."""
-    return run / "evaluations" / f"{kind}-epoch-{epoch:04d}.png"
+def _wrong(output: dict[str, Any], epoch: int, pictures: Sequence[str], what: str) -> list[str]:
+    """What an output gets wrong: a title, a table, where its pictures are."""
+    of = f" for {printable(output['name'], MOST_SHOWN)}" if output["name"] else ""
+    if "confusion" in output:
+        classes = [[name, images, text.Number(accuracy, 4), taken] for name, images, accuracy, taken in per_class(output)]
+        table = text.table(["class", what, "accuracy", "most often taken for"], classes)
+        return [f"Epoch {epoch} by class{of}", table, "", text.fields([("confusion matrix", picture) for picture in pictures])]
+    title = f"Errors of epoch {epoch}{of}, prediction minus target"
+    return [title, text.fields(error_sizes(output)), "", text.fields([("histogram", picture) for picture in pictures])]
 
 
-def picture(run: Path, evaluation: dict[str, Any]) -> Path | None:
-    """Draw the confusion matrix, or the histogram of errors; None if there is neither. The same numbers give the same file."""
-    if "confusion" in evaluation:
-        path = picture_path(run, evaluation["epoch"], "confusion")
-        _confusion(path, run.name, evaluation)
-        return path
-    if "errors" in evaluation:
-        from control import plots
-
-        path = picture_path(run, evaluation["epoch"], "errors")
-        plots.errors(evaluation["errors"], path, f"{run.name}, epoch {evaluation['epoch']}: errors on the test examples")
-        return path
-    return None
+def picture_path(run: Path, epoch: int, key: str) -> Path:
+    """Where a picture of an epoch's evaluation is; its key is one of `keyed`."""
+    return run / "evaluations" / f"{key}-epoch-{epoch:04d}.png"
 
 
-def _confusion(path: Path, name: str, evaluation: dict[str, Any]) -> None:
+def draw(run: Path, evaluation: dict[str, Any]) -> dict[str, Path]:
+    """Draw each output's confusion matrix or histogram of errors, by key. The same numbers give the same files."""
+    from control import plots
+
+    paths = {}
+    for key, output in keyed(evaluation).items():
+        # A pair of dollar signs would be a formula.
+        name = printable(output["name"], MOST_SHOWN).replace("$", r"\$")
+        title = ", ".join([run.name, *([name] if name else []), f"epoch {evaluation['epoch']}"])
+        paths[key] = picture_path(run, evaluation["epoch"], key)
+        if "confusion" in output:
+            _confusion(paths[key], title, output)
+        else:
+            plots.errors(output["errors"], paths[key], f"{title}: errors on the test examples")
+    return paths
+
+
+def _confusion(path: Path, title: str, output: dict[str, Any]) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    confusion = np.array(evaluation["confusion"])
-    # A pair of dollar signs would be a formula.
-    classes = [name.replace("$", r"\$") for name in evaluation["classes"]]
+    confusion = np.array(output["confusion"])
+    classes = [name.replace("$", r"\$") for name in output["classes"]]
     # A class that was not tested stays white.
     shares = confusion / np.maximum(1, confusion.sum(axis=1, keepdims=True))
     side, every = min(LARGEST_IN, max(5.0, 0.55 * len(classes) + 2.5)), -(-len(classes) // MOST_TICKS)
@@ -152,7 +191,7 @@ def _confusion(path: Path, name: str, evaluation: dict[str, Any]) -> None:
     axes.set_xlabel("taken for")
     axes.set_ylabel("is")
     accuracy = np.trace(confusion) / confusion.sum()
-    axes.set_title(f"{name}, epoch {evaluation['epoch']}: test accuracy {accuracy:.2%}\n(percent of each class)")
+    axes.set_title(f"{title}: test accuracy {accuracy:.2%}\n(percent of each class)")
     with replacing(path) as part:
         figure.savefig(part, dpi=110, metadata={"Software": None})
     plt.close(figure)

@@ -48,8 +48,8 @@ class Prediction:
     outputs: list[Leaf]
     classes: list[str]
     """Names of the run's classes."""
-    goal: Classes | None
-    """If the outputs of a compiled model are a class."""
+    goals: list[Classes | None]
+    """By output: if it is a class of a compiled model."""
     images: bool
     names: list[str]
     """Of images, by row."""
@@ -58,9 +58,9 @@ class Prediction:
     def of(cls, planned: Mapping[str, Any], names: Sequence[str] = ()) -> "Prediction":
         """From what `control.runs.predictor.prepare` returns, and `run`, `epoch`, `called` and `classes`."""
         outputs = [Leaf(one["name"], one["dtype"], tuple(one["shape"])) for one in planned["outputs"]]
-        goal = None if planned["goal"] is None else Classes(**planned["goal"])
+        goals = [None if one["goal"] is None else Classes(**one["goal"]) for one in planned["outputs"]]
         same = {name: planned[name] for name in ("run", "epoch", "called", "rows", "classes", "images")}
-        return cls(**same, outputs=outputs, goal=goal, names=list(names))
+        return cls(**same, outputs=outputs, goals=goals, names=list(names))
 
     @property
     def count(self) -> int:
@@ -72,11 +72,9 @@ class Prediction:
         """Whether a row gets its most probable classes, as images do."""
         return [leaf.name for leaf in self.outputs] == [PROBABILITY] and len(self.classes) == values_of(self.outputs[0])
 
-    @property
-    def class_names(self) -> list[str]:
-        """Names of the classes that a compiled model predicts; numbers if they have none."""
-        count = self.goal.count if self.goal else 0
-        return self.classes if len(self.classes) == count else [str(number) for number in range(count)]
+    def class_names(self, goal: Classes) -> list[str]:
+        """Names of the classes of an output; numbers if they have none."""
+        return self.classes if len(self.classes) == goal.count else [str(number) for number in range(goal.count)]
 
     @functools.cached_property
     def columns(self) -> list[str]:
@@ -85,16 +83,17 @@ class Prediction:
         if self.ranks:
             numbers = range(1, min(TOP, len(self.classes)) + 1)
             return [*first, *(f"{name}{'' if number == 1 else f'_{number}'}" for number in numbers for name in ("class", PROBABILITY))]
-        return _distinct([*first, *(["class"] if self.goal else []), *(name for leaf in self.outputs for name in self._named(leaf))])
+        every = zip(self.outputs, self.goals, strict=True)
+        return text.distinct([*first, *(name for leaf, goal in every for name in self._named(leaf, goal))])
 
-    def _named(self, leaf: Leaf) -> list[str]:
-        """Names of an output's columns: its own, with the class or the place of each of several numbers."""
-        count = values_of(leaf)
+    def _named(self, leaf: Leaf, goal: Classes | None) -> list[str]:
+        """Names of an output's columns: `class` if it is one; its own name, with the class or the place of each of several numbers."""
+        count, judged = values_of(leaf), [] if goal is None else ["class" if len(self.outputs) == 1 else f"{leaf.name}_class"]
         if count == 1:
-            return [leaf.name]
-        if self.goal and self.goal.count == count:
-            return [f"{leaf.name}_{name}" for name in self.class_names]
-        return [f"{leaf.name}_{'_'.join(map(str, place))}" for place in np.ndindex(*(side or 0 for side in leaf.shape))]
+            return [*judged, leaf.name]
+        if goal and goal.count == count:
+            return [*judged, *(f"{leaf.name}_{name}" for name in self.class_names(goal))]
+        return [*judged, *(f"{leaf.name}_{'_'.join(map(str, place))}" for place in np.ndindex(*(side or 0 for side in leaf.shape)))]
 
     def table(self, first: int, values: Sequence[np.ndarray]) -> Columns:
         """Rows from `first` on, of the values `[n, ...]` of each output."""
@@ -103,25 +102,16 @@ class Prediction:
         labels = np.array([self.names[number] for number in numbers], object) if self.images else numbers + 1
         if self.ranks:
             return dict(zip(self.columns, [labels, *self._ranked(values[0])], strict=True))
-        judged = [np.array(self.class_names, object)[self.goal.of_outputs(values[0])]] if self.goal else []
-        flat = [column for one in values for column in one.reshape(count, -1).T]
-        return dict(zip(self.columns, [labels, *judged, *flat], strict=True))
+        columns = [labels]
+        for one, goal in zip(values, self.goals, strict=True):
+            columns += [np.array(self.class_names(goal), object)[goal.of_outputs(one)]] if goal else []
+            columns += [*one.reshape(count, -1).T]
+        return dict(zip(self.columns, columns, strict=True))
 
     def _ranked(self, chances: np.ndarray) -> list[np.ndarray]:
         order, names = np.argsort(-chances, axis=1, kind="stable")[:, :TOP], np.array(self.classes, object)
         ranked = np.take_along_axis(chances, order, axis=1)
         return [column for place in range(order.shape[1]) for column in (names[order[:, place]], ranked[:, place])]
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """The names, with a number where one came before."""
-    distinct: dict[str, None] = {}
-    for name in names:
-        number, own = 2, name
-        while own in distinct:
-            own, number = f"{name}_{number}", number + 1
-        distinct[own] = None
-    return list(distinct)
 
 
 def chosen_epoch(asked: Any, run: Path) -> int:

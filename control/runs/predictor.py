@@ -1,6 +1,7 @@
 """A prediction, prepared on the control node before any host is touched: what the model gives, and the examples. Needs TensorFlow."""
 
 import contextlib
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def prepare(run: str, given: str, called: str, hosts: int, into: str) -> dict[st
         into: an empty folder, which gets a folder for each host, by number.
 
     Returns:
-        `rows` per host; `outputs`, each with name, dtype and shape; `threshold` and `count` of classes if the outputs are one;
+        `rows` per host; `outputs`, each with name, dtype, shape and `goal`: `threshold` and `count` if it is a class;
         `images`: whether examples have names; `warnings`.
 
     Raises:
@@ -58,11 +59,12 @@ def prepare(run: str, given: str, called: str, hosts: int, into: str) -> dict[st
         predictor = predict.build(config, len(dataset["classes"]), spec)
     _check_outputs(predictor)
     new_examples.write_jobs(parts, rows, spec, len(dataset["classes"]))
-    goal = predictor.goal
     return {
         "rows": rows,
-        "outputs": [{"name": leaf.name, "dtype": leaf.dtype, "shape": leaf.shape} for leaf in predictor.outputs],
-        "goal": {"count": goal.count, "threshold": goal.threshold} if isinstance(goal, Classes) else None,
+        "outputs": [
+            {**dataclasses.asdict(leaf), "goal": dataclasses.asdict(goal) if isinstance(goal, Classes) else None}
+            for leaf, goal in zip(predictor.outputs, predictor.goals, strict=True)
+        ],
         "images": images is not None,
         "warnings": warnings,
     }

@@ -29,7 +29,7 @@ class ActionModule(Action):
         except HostUnreachable as error:
             raise AnsibleActionFail(f"the chief can't be reached: {error}") from None
         evaluated = [_read(into / "evaluate" / f"epoch-{epoch:04d}.json") for epoch in epochs]
-        pictures = [project.relative(path) for row in evaluated if (path := evaluations.picture(into, row))]
+        pictures = [{key: project.relative(path) for key, path in evaluations.draw(into, row).items()} for row in evaluated]
         evaluations.append(into / "evaluations.csv", evaluated)
         what = "examples" if "spec" in rundir.recorded(into)["dataset"] else "images"
         return {"changed": True, "show_last": evaluations.show(run, evaluated, pictures, rundir.marks(into), what)}

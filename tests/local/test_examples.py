@@ -122,6 +122,27 @@ def test_two_workers_train_as_fit_does(project, name):
     assert {metric: row[metric] for metric in metrics} == pytest.approx(metrics, rel=1e-3)
 
 
+def test_each_output_has_its_own_errors(project):
+    train(project, "regression", "fit-regression", 8)
+    shown = project.play("evaluate", "run=fit-regression", "epoch=last").stdout
+    folder = project.run("fit-regression")
+    (path,) = (folder / "evaluate").glob("epoch-*.json")
+    evaluation = json.loads(path.read_text())
+    outputs = {output["name"]: output["errors"] for output in evaluation["outputs"]}
+    assert {name: errors["mean_absolute"] for name, errors in outputs.items()} == pytest.approx(
+        {name: evaluation["metrics"][f"{name}_mae"] for name in ("minutes", "fare")}, rel=1e-4
+    )
+    assert [errors["values"] for errors in outputs.values()] == [1500, 1500]
+    for name in outputs:
+        assert f"for {name}, prediction minus target" in shown
+        assert f"evaluations/errors_{name}-epoch-" in shown
+    project.play("report", "run=fit-regression", "evaluate=false")
+    page = (folder / "report" / "README.md").read_text()
+    for name in outputs:
+        assert f"](errors_{name}-fit-regression.png)" in page
+        assert (folder / "report" / f"errors_{name}-fit-regression.png").stat().st_size > 5000
+
+
 @pytest.mark.parametrize("name", each(EXAMPLES - (set(FOLLOW_FIT) - DRAW)))
 def test_a_run_in_two_launches_has_the_weights_of_one(project, name):
     train(project, name, f"whole-{name}", 6)

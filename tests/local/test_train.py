@@ -232,7 +232,7 @@ def test_evaluate_appends_rows_in_the_order_asked(project, whole):
     assert float(found[-2]["loss"]) < float(found[-1]["loss"])
     assert (project.run("whole") / "evaluations" / "confusion-epoch-0004.png").stat().st_size > 5000
     assert "Käse" in done.stdout
-    matrix = json.loads((project.run("whole") / "evaluate" / "epoch-0004.json").read_text())["confusion"]
+    matrix = json.loads((project.run("whole") / "evaluate" / "epoch-0004.json").read_text())["outputs"][0]["confusion"]
     assert [sum(row) for row in matrix] == [20, 20, 20]
 
 
@@ -313,7 +313,7 @@ def test_a_folder_of_images_is_predicted_by_name(project, pictures, tmp_path, wh
         found = list(csv.DictReader(stream))
     assert [row["file"] for row in found] == sorted(str(path.relative_to(pictures / "test")) for path in (pictures / "test").rglob("*.*"))
     right = [row["class"] == row["file"].partition("/")[0] for row in found]
-    matrix = json.loads((project.run("whole") / "evaluate" / "epoch-0004.json").read_text())["confusion"]
+    matrix = json.loads((project.run("whole") / "evaluate" / "epoch-0004.json").read_text())["outputs"][0]["confusion"]
     assert sum(right) == sum(matrix[number][number] for number in range(3))
 
 

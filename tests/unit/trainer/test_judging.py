@@ -23,6 +23,10 @@ def mean_squared_error(y, p):
     pass
 
 
+class LossFunctionWrapper(Loss):
+    fn = staticmethod(mean_squared_error)
+
+
 @pytest.mark.parametrize(
     ("kinds", "logits", "output", "target", "expected"),
     [
@@ -48,31 +52,46 @@ def test_the_loss_and_the_shapes_say_what_is_predicted(kinds, logits, output, ta
 
 def test_losses_are_known_by_class_and_functions_by_name():
     assert judging._kinds(OfMyOwn()) >= {"OfMyOwn", "BinaryCrossentropy", "Loss"}
-    assert judging._kinds(mean_squared_error) == {"MeanSquaredError"}
+    assert judging.loss_name(OfMyOwn()) == "OfMyOwn"
+    wrapped = LossFunctionWrapper()
+    assert judging._kinds(wrapped) == {"MeanSquaredError"}
+    assert judging.loss_name(wrapped) == "mean_squared_error"
+
+
+def judged(goal, examples, classes):
+    """The only judge."""
+    (one,) = judging.judges([goal], examples, classes)
+    return one
 
 
 def test_classes_are_counted_by_target_and_prediction():
-    judge = judging.judge(Classes(3), 5, ["a", "b", "c"])
+    judge = judged(Classes(3), 5, ["a", "b", "c"])
     judge.see(np.array([0, 1, 2]), np.array([[9, 0, 0], [0, 0, 9], [0, 0, 9.0]]))
     judge.see(np.array([[1], [-1]]), np.array([[9, 0, 0], [9, 0, 0.0]]))
     assert judge.result() == {"classes": ["a", "b", "c"], "confusion": [[1, 0, 0], [1, 0, 1], [0, 0, 1]]}
 
 
+def test_without_a_target_that_is_a_class_there_is_no_matrix():
+    judge = judged(Classes(3), 1, [])
+    judge.see(np.array([7]), np.array([[9, 0, 0.0]]))
+    assert judge.result() == {"why": "no target is one of the 3 classes"}
+
+
 def test_one_hot_targets_and_classes_without_names():
-    judge = judging.judge(Classes(2), 2, [])
+    judge = judged(Classes(2), 2, [])
     judge.see(np.eye(2), np.array([[0.9, 0.1], [0.8, 0.2]]))
     assert judge.result() == {"classes": ["0", "1"], "confusion": [[1, 0], [1, 0]]}
 
 
 @pytest.mark.parametrize(("threshold", "outputs"), [(0.0, [-1, 2, 0.3]), (0.5, [[0.4], [0.9], [0.6]])])
 def test_one_number_for_two_classes(threshold, outputs):
-    judge = judging.judge(Classes(2, threshold), 3, ["no", "yes"])
+    judge = judged(Classes(2, threshold), 3, ["no", "yes"])
     judge.see(np.array([[0.0], [1.0], [0.1]]), np.array(outputs))
     assert judge.result()["confusion"] == [[1, 1], [0, 1]]
 
 
 def test_errors_are_predictions_minus_targets():
-    judge = judging.judge(Numbers(1), 1000, [])
+    judge = judged(Numbers(1), 1000, [])
     for start in range(0, 1000, 100):
         targets = np.arange(start, start + 100.0)
         judge.see(targets, (targets + np.where(targets % 2 == 0, 1, -3))[:, None])
@@ -83,7 +102,7 @@ def test_errors_are_predictions_minus_targets():
 
 
 def test_the_tails_are_counted_and_what_is_not_finite_is_left_out():
-    judge = judging.judge(Numbers(1), 1002, [])
+    judge = judged(Numbers(1), 1002, [])
     values = np.concatenate([np.linspace(-1, 1, 998), [500.0, -500.0, np.nan, np.inf]])
     judge.see(np.zeros(1002), values)
     errors = judge.result()["errors"]
@@ -94,25 +113,27 @@ def test_the_tails_are_counted_and_what_is_not_finite_is_left_out():
 
 @pytest.mark.parametrize("value", [0.0, 5.0, -1e9])
 def test_equal_errors_have_a_range(value):
-    judge = judging.judge(Numbers(1), 3, [])
+    judge = judged(Numbers(1), 3, [])
     judge.see(np.zeros(3), np.full(3, value))
     errors = judge.result()["errors"]
     assert errors["low"] < value < errors["high"]
     assert sum(errors["counts"]) == 3
 
 
-@pytest.mark.parametrize("value", [np.nan, 1e300])
-def test_errors_that_no_table_shows_are_none(value):
-    judge = judging.judge(Numbers(1), 1, [])
+@pytest.mark.parametrize(("value", "expected"), [(np.nan, "no error is a finite number"), (1e300, "an error is larger than 1e+30")])
+def test_why_there_is_no_table_of_errors(value, expected):
+    judge = judged(Numbers(1), 1, [])
     judge.see(np.zeros(1), np.full(1, value))
-    assert judge.result() == {}
+    assert judge.result() == {"why": expected}
 
 
 def test_of_very_many_errors_every_kth_rows_are_kept(monkeypatch):
     monkeypatch.setattr(judging, "MOST_ERRORS", 100)
-    judge = judging.judge(Numbers(2), 200, [])
+    judge = judged(Numbers(2), 200, [])
     for start in range(0, 200, 30):
         rows = np.arange(start, min(200, start + 30.0))
         judge.see(np.zeros((len(rows), 2)), np.stack([rows, rows], axis=1))
     assert judge.result()["errors"]["values"] == 2 * 50
     assert judge.result()["errors"]["largest"] == 196
+    # Outputs share the memory.
+    assert [judge._every for judge in judging.judges([Numbers(2), Numbers(1)], 200, [])] == [8, 4]

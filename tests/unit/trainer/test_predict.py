@@ -7,9 +7,9 @@ from keras import layers
 
 from control.datasets.new_examples import Parts, write_jobs
 from trainer import config as configs
-from trainer import evaluate, judging, predict
+from trainer import evaluate, judging, outputs, predict, step
 from trainer.data.manifest import Manifest, Records
-from trainer.data.spec import Leaf, Spec, of_images
+from trainer.data.spec import Leaf, Spec, mapped, of_images
 from trainer.errors import LockstepError
 from trainer.files import write_text
 from trainer.metrics import Metrics
@@ -66,17 +66,17 @@ def config(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("model", "outputs"),
+    ("model", "outputs", "goals"),
     [
-        ("keys", [Leaf("low", "float32", (1,)), Leaf("high", "float32", (1, 2))]),
-        ("several", [Leaf("one", "float32", (1,)), Leaf("two", "float32", (2,))]),
-        ("kinds", [Leaf("kind", "float32", (4,))]),
+        ("keys", [Leaf("low", "float32", (1,)), Leaf("high", "float32", (1, 2))], {"low": judging.Numbers(1), "high": None}),
+        ("several", [Leaf("one", "float32", (1,)), Leaf("two", "float32", (2,))], {"one": judging.Numbers(1), "two": None}),
+        ("kinds", [Leaf("kind", "float32", (4,))], {"kind": judging.Classes(4)}),
     ],
 )
-def test_outputs_are_named_as_in_the_model(config, model, outputs):
+def test_outputs_are_named_as_in_the_model(config, model, outputs, goals):
     made = predict.build(config(model), 0, ROWS)
     assert sorted(map(str, made.outputs)) == sorted(map(str, outputs))
-    assert made.goal == (judging.Classes(4) if model == "kinds" else None)
+    assert dict(zip([leaf.name for leaf in made.outputs], made.goals, strict=True)) == goals
 
 
 def test_an_output_without_examples_is_refused(config):
@@ -121,32 +121,47 @@ class Rows:
     """Examples of a split."""
 
     def __init__(self, x, y):
-        self.spec = Spec([0, 1], (Leaf("x", "float32", x.shape[1:]), Leaf("y", y.dtype.name, y.shape[1:])))
+        leaves = [
+            Leaf(name, part.dtype.name, part.shape[1:]) for name, part in zip("xy", (x, y), strict=True) if not isinstance(part, dict)
+        ]
+        if isinstance(y, dict):
+            leaves += [Leaf(f"y.{name}", part.dtype.name, part.shape[1:]) for name, part in y.items()]
+        self.spec = Spec([0, {name: place for place, name in enumerate(y, 1)} if isinstance(y, dict) else 1], tuple(leaves))
         self.data = (x, y)
 
     def __len__(self):
         return len(self.data[0])
 
+    def halves(self):
+        """Two batches."""
+        half = len(self) // 2
+        return [mapped(lambda part, rows=rows: part[rows], self.data) for rows in (slice(None, half), slice(half, None))]
+
+
+def evaluated(model, x, y, classes=()):
+    """The evaluation of a compiled model."""
+    examples, empty = Rows(x.astype(np.float32), y), Records([], [], [])
+    manifest = Manifest("", list(classes), None, [], {}, empty, empty, 0, [])
+    step.build(model, examples.spec)
+    return evaluate._measured(model, manifest, examples, iter(examples.halves()))
+
 
 def measured(loss, outputs, y, classes=()):
-    """The evaluation of a model whose outputs are its inputs."""
+    """What the only output of a model gets wrong, whose outputs are its inputs."""
     model = keras.Sequential([keras.Input(outputs.shape[1:]), layers.Identity()])
     model.compile("sgd", loss)
-    examples, empty = Rows(outputs.astype(np.float32), y), Records([], [], [])
-    manifest = Manifest("", list(classes), None, [], {}, empty, empty, 0, [])
-    half = len(y) // 2
-    batches = (tuple(part[rows] for part in examples.data) for rows in (slice(None, half), slice(half, None)))
-    return evaluate._measured(model, manifest, examples, batches)
+    (output,) = evaluated(model, outputs, y, classes)["outputs"]
+    assert output.pop("name") == ""
+    return output
 
 
 def test_a_compiled_classifier_has_a_confusion_matrix():
     logits = np.array([[3, 0, 0], [0, 3, 0], [0, 3, 0], [0, 0, 3]])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     found = measured(loss, logits, np.array([0, 1, 2, 2]), ["cat", "dog", "emu"])
-    assert found["confusion"] == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
-    assert found["classes"] == ["cat", "dog", "emu"]
+    assert found == {"classes": ["cat", "dog", "emu"], "confusion": [[1, 0, 0], [0, 1, 0], [0, 1, 1]]}
     one_hot = measured("categorical_crossentropy", np.eye(3)[[0, 1, 1, 2]], np.eye(3, dtype=np.float32)[[0, 1, 2, 2]])
-    assert (one_hot["confusion"], one_hot["classes"]) == (found["confusion"], ["0", "1", "2"])
+    assert one_hot == {"classes": ["0", "1", "2"], "confusion": found["confusion"]}
 
 
 @pytest.mark.parametrize(("loss", "outputs"), [("binary_crossentropy", [0.1, 0.4, 0.9, 0.6]), (None, [-2, -0.5, 2, 0.3])])
@@ -162,6 +177,81 @@ def test_a_regression_has_errors(loss):
     assert (found["errors"]["mean"], found["errors"]["largest"], found["errors"]["values"]) == (1.5, 3, 4)
 
 
-def test_any_other_loss_has_metrics_only():
-    assert list(measured("cosine_similarity", np.ones((4, 3)), np.ones((4, 3), np.float32))) == ["metrics"]
-    assert list(measured(lambda y, p: keras.ops.mean((y - p) ** 2, axis=-1), np.ones((4, 1)), np.ones((4, 1), np.float32))) == ["metrics"]
+def distance(y, p):
+    return keras.ops.mean((y - p) ** 2, axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "why"),
+    [
+        ("cosine_similarity", "its loss is cosine_similarity, of an output [rows,3] and a target [rows,3]"),
+        (distance, "its loss is distance, of an output [rows,3] and a target [rows,3]"),
+        (["mse", "mae"], "it has several losses"),
+    ],
+)
+def test_what_has_metrics_only_says_why(loss, why):
+    assert measured(loss, np.ones((4, 3)), np.ones((4, 3), np.float32)) == {"why": why}
+
+
+class Distilled(keras.Model):
+    """Its validation hides what it predicts."""
+
+    def test_step(self, data):
+        self._loss_tracker.update_state(keras.ops.mean((self(data[0]) - data[1]) ** 2))
+        return self.get_metrics_result()
+
+
+def test_a_test_step_of_the_models_own_is_named():
+    x = keras.Input((1,))
+    model = Distilled(x, layers.Identity()(x))
+    model.compile("sgd", "mse")
+    found = evaluated(model, np.ones((4, 1)), np.ones((4, 1), np.float32))
+    assert found["outputs"] == [{"name": "", "why": "the model has a test_step of its own"}]
+
+
+# In alphabetical order, as Keras flattens, the outputs would be the other way round.
+TARGETS = {
+    "size": np.array([[1.0], [2.0], [3.0], [4.0]], np.float32),
+    "kind": np.array([0, 1, 2, 2]),
+    "extra": np.zeros((4, 3), np.float32),
+}
+LOGITS = np.array([[3, 0, 0], [0, 3, 0], [0, 3, 0], [0, 0, 3.0]])
+LOSSES = {"size": "mae", "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "extra": "cosine_similarity"}
+
+
+def as_dict(size, kind, extra):
+    return {"size": size, "kind": kind, "extra": extra}, LOSSES, TARGETS
+
+
+def as_list(size, kind, extra):
+    return [size, kind, extra], list(LOSSES.values()), TARGETS
+
+
+def as_list_with_losses_by_name(size, kind, extra):
+    return [size, kind, extra], LOSSES, TARGETS
+
+
+@pytest.mark.parametrize("form", [as_dict, as_list, as_list_with_losses_by_name])
+def test_each_of_several_outputs_is_judged_by_its_own_loss_and_target(form):
+    x = keras.Input((3,))
+    total = layers.Lambda(lambda x: keras.ops.sum(x, axis=1, keepdims=True), output_shape=(1,), name="size")(x)
+    outputs, losses, targets = form(total, layers.Identity(name="kind")(x), layers.Identity(name="extra")(x))
+    model = keras.Model(x, outputs)
+    model.compile("sgd", losses, metrics={"size": "mae", "kind": "accuracy"} if isinstance(outputs, dict) else None)
+    found = evaluated(model, LOGITS, targets)
+    by_name = {output.pop("name"): output for output in found["outputs"]}
+    assert list(by_name) == ["size", "kind", "extra"]
+    assert by_name["size"]["errors"]["mean_absolute"] == 1
+    assert by_name["kind"] == {"classes": ["0", "1", "2"], "confusion": [[1, 0, 0], [0, 1, 0], [0, 1, 1]]}
+    assert by_name["extra"] == {"why": "its loss is cosine_similarity, of an output [rows,3] and a target [rows,3]"}
+    if isinstance(outputs, dict):
+        assert (found["metrics"]["size_mae"], found["metrics"]["kind_accuracy"]) == (1, 0.75)
+
+
+def test_of_very_many_outputs_the_first_are_judged(monkeypatch):
+    monkeypatch.setattr(outputs, "MOST_JUDGED", 1)
+    x = keras.Input((1,))
+    model = keras.Model(x, {"a": layers.Identity()(x), "b": layers.Dense(1)(x)})
+    model.compile("sgd", {"a": "mse", "b": "mse"})
+    found = evaluated(model, np.ones((4, 1)), {"a": np.ones((4, 1), np.float32), "b": np.ones((4, 1), np.float32)})["outputs"]
+    assert [(output["name"], output.get("why")) for output in found] == [("a", None), ("b", "only a model's first 1 outputs are judged")]

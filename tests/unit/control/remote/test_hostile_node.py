@@ -12,7 +12,7 @@ from control import progress
 from control.remote import remote
 from control.remote.feed import HostUnreachable
 from control.remote.remote import Worker
-from control.runs import admission
+from control.runs import admission, evaluations
 from tests.unit import hosts
 from tests.unit.samples import ERRORS
 from tests.unit.samples import HISTORY as COLUMNS
@@ -401,24 +401,32 @@ def test_a_step_time_that_is_none(change):
         records.step_time(json.dumps(STEP_TIME | change), "pi1")
 
 
+KINDS = {"name": "kind", "classes": ["a", "b\x1b[2J"], "confusion": [[1, 1], [0, 2]]}
+SIZES = {"name": "../../size", "errors": ERRORS}
 EVALUATION = {
     "epoch": 1,
     "split": "test",
-    "loss": 0.5,
-    "accuracy": 0.5,
+    "metrics": {"loss": 0.5},
     "images": 4,
     "seconds": 1.0,
     "evaluated_at": "now",
-    "classes": ["a", "b\x1b[2J"],
-    "confusion": [[1, 1], [0, 2]],
+    "outputs": [KINDS, SIZES, {"name": "c", "why": "it has no loss of its own"}],
 }
 
 
-def test_an_evaluation_is_read_with_names_of_classes_fit_for_a_terminal():
-    assert records.evaluation(json.dumps(EVALUATION)) == EVALUATION | {
-        "classes": ["a", "b\\x1b[2J"],
-        "metrics": {"loss": 0.5, "accuracy": 0.5},
-    }
+def test_an_evaluation_is_read_with_names_fit_for_a_terminal():
+    outputs = [KINDS | {"classes": ["a", "b\\x1b[2J"]}, *EVALUATION["outputs"][1:]]
+    assert records.evaluation(json.dumps(EVALUATION)) == EVALUATION | {"outputs": outputs}
+
+
+def test_no_name_of_an_output_becomes_a_path():
+    names = ["../../x", "/etc/passwd", "..", "a b", "a-b", "ü" * 500, "x" * 500]
+    evaluation = EVALUATION | {"outputs": [SIZES | {"name": name} for name in names]}
+    keys = evaluations.keyed(records.evaluation(json.dumps(evaluation)))
+    assert list(keys)[:6] == ["errors_.._.._x", "errors__etc_passwd", "errors_..", "errors_a_b", "errors_a_b_2", "errors__"]
+    paths = [evaluations.picture_path(Path("/runs/r"), 3, key) for key in keys]
+    assert {path.resolve().parent for path in paths} == {Path("/runs/r/evaluations")}
+    assert max(len(path.name) for path in paths) < 100
 
 
 @pytest.mark.parametrize(
@@ -428,24 +436,36 @@ def test_an_evaluation_is_read_with_names_of_classes_fit_for_a_terminal():
         {"confusion": [[1, 1]]},
         {"confusion": [[0, 0], [0, 0]]},
         {"confusion": [[1], [2]]},
+        {"confusion": []},
         {"confusion": 7},
-        {"loss": "x"},
+        {"classes": 5},
+        {"name": 5},
+        {"name": None},
+        {"errors": ERRORS},
+        {"why": "both"},
+    ],
+)
+def test_a_matrix_that_is_none(change):
+    with pytest.raises(LockstepError, match=r"evaluation: .* is not what a worker writes"):
+        records.evaluation(json.dumps(EVALUATION | {"outputs": [KINDS | change]}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
         {"metrics": {"loss": "x"}},
         {"metrics": 5},
-        {"classes": 5},
+        {"outputs": 5},
+        {"outputs": [5]},
+        {"outputs": [{}]},
+        {"outputs": [{"name": "a"}]},
+        {"outputs": [{"name": "a", "why": 5}]},
+        {"confusion": json.loads("[" * 400 + "]" * 400)},
     ],
 )
 def test_an_evaluation_that_is_none(change):
     with pytest.raises(LockstepError):
         records.evaluation(json.dumps(EVALUATION | change))
-
-
-NUMERIC = {name: value for name, value in EVALUATION.items() if name not in ("classes", "confusion")}
-
-
-def test_an_evaluation_of_numbers_is_read():
-    assert records.evaluation(json.dumps(NUMERIC | {"errors": ERRORS}))["errors"] == ERRORS
-    assert records.evaluation(json.dumps(EVALUATION | {"confusion": [[1, 1], [0, 0]]}))["confusion"] == [[1, 1], [0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -454,7 +474,21 @@ def test_an_evaluation_of_numbers_is_read():
 )
 def test_a_histogram_that_is_none(change):
     with pytest.raises(LockstepError):
-        records.evaluation(json.dumps(NUMERIC | {"errors": ERRORS | change}))
+        records.evaluation(json.dumps(EVALUATION | {"outputs": [SIZES | {"errors": ERRORS | change}]}))
+
+
+def test_an_evaluation_of_an_earlier_version_has_one_output():
+    kept = {name: value for name, value in EVALUATION.items() if name not in ("metrics", "outputs")}
+    matrix = {"classes": ["a", "b"], "confusion": [[1, 1], [0, 0]]}
+    earliest = records.evaluation(json.dumps(kept | {"loss": 0.5, "accuracy": 0.5} | matrix))
+    assert earliest["metrics"] == {"loss": 0.5, "accuracy": 0.5}
+    assert earliest["outputs"] == [{"name": "", **matrix}]
+    assert "confusion" not in earliest
+    metrics = kept | {"metrics": {"mae": 0.5}}
+    assert records.evaluation(json.dumps(metrics | {"errors": ERRORS}))["outputs"] == [{"name": "", "errors": ERRORS}]
+    assert records.evaluation(json.dumps(metrics))["outputs"] == []
+    with pytest.raises(LockstepError, match="has neither a confusion matrix of its classes nor errors"):
+        records.evaluation(json.dumps(kept | {"loss": 0.5} | matrix | {"confusion": [[1, 1]]}))
 
 
 def test_of_a_prediction_only_the_outputs_asked_for_are_fetched_and_none_that_is_too_large(node, warned):

@@ -964,9 +964,9 @@ def test_looking_at_the_changes_writes_nothing(tmp_path, run):
     assert not asked.folder.exists()
 
 
-@pytest.mark.usefixtures("sketched")
-def write_evaluation(folder, epoch, **more):
-    """What evaluate.yml leaves of an epoch, beside its row of `write_tests`."""
+def write_evaluation(folder, epoch, *outputs, **more):
+    """What evaluate.yml leaves of an epoch, beside its row of `write_tests`; without outputs, as of an earlier version."""
+    more |= {"outputs": outputs} if outputs else {}
     record = {"epoch": epoch, "split": "test", "metrics": {}, "images": 4, "seconds": 0.8, "evaluated_at": "2026-11-21T05:29:37+00:00"}
     (folder / "evaluate").mkdir(exist_ok=True)
     (folder / "evaluate" / f"epoch-{epoch:04d}.json").write_text(json.dumps(record | more))
@@ -980,16 +980,72 @@ def test_classes_of_the_best_epoch_have_a_table_without_those_that_were_not_test
     assert table.rows == [["cat", "4", "75.00%", "'dog' (25.0%)"], ["'dog'", "4", "50.00%", "emu (50.0%)"]]
 
 
-def test_errors_of_numbers_have_a_histogram_and_a_table(run, tmp_path):
+def test_errors_of_numbers_have_a_histogram_and_a_table(run):
     write_evaluation(run.folder, 3, errors=ERRORS)
-    path = evaluations.picture(run.folder, json.loads((run.folder / "evaluate/epoch-0003.json").read_text()))
-    assert path.name == "errors-epoch-0003.png"
-    assert mistakes.drawn(run) == {"errors": path}
+    pictures = evaluations.draw(run.folder, run.evaluation)
+    assert {key: path.name for key, path in pictures.items()} == {"errors": "errors-epoch-0003.png"}
+    assert mistakes.drawn(run) == pictures
     text, picture, table = mistakes.blocks(run, {"errors": "errors-first.png"})
     assert text.text == "An error is the prediction minus the target; there are 9."
     assert picture.alt == "Histogram of epoch 3's errors on the test images."
     assert table.rows[0] == ("mean (positive: predicted too high)", "0.1")
     assert table.rows[-1] == ("the largest", "9")
+
+
+KIND = {"name": "kind $of$ `it`", "classes": ["cat", "dog"], "confusion": [[3, 1], [0, 2]]}
+SIZE = {"name": "size", "errors": ERRORS}
+
+
+def test_each_of_several_outputs_has_its_picture_and_its_table(run):
+    whys = [{"name": name, "why": "its loss is `mine`"} for name in "abcdefg"] + [{"name": "h", "why": "it has no loss of its own"}]
+    write_evaluation(run.folder, 3, KIND, SIZE, *whys)
+    pictures = evaluations.draw(run.folder, run.evaluation)
+    assert [path.name for path in pictures.values()] == ["confusion_kind_of_it_-epoch-0003.png", "errors_size-epoch-0003.png"]
+    assert mistakes.drawn(run) == pictures
+    matrix, by_class, text, histogram, sizes, unknown = mistakes.blocks(run, {key: report._file(key, run) for key in pictures})
+    assert (matrix.file, histogram.file) == ("confusion_kind_of_it_-first.png", "errors_size-first.png")
+    assert matrix.alt == "Confusion matrix of epoch 3 for kind $of$ 'it' on the test images."
+    assert by_class.caption == "Epoch 3 by class for kind $of$ 'it', on the test images"
+    assert text.text == "An error for size is the prediction minus the target; there are 9."
+    assert histogram.alt == "Histogram of epoch 3's errors for size on the test images."
+    assert sizes.caption == "Errors of epoch 3 for size on the test images"
+    assert unknown.text == (
+        "No table of errors for a, b, c, d, e and 2 more outputs: its loss is 'mine'. No table of errors for h: it has no loss of its own."
+    )
+
+
+def test_an_output_without_a_table_says_why_in_one_line(run):
+    write_evaluation(run.folder, 3, {"name": "", "why": "the model has a train_step of its own"})
+    (text,) = mistakes.blocks(run, {})
+    assert text.text == "No table of errors: the model has a train_step of its own."
+
+
+def test_what_evaluate_shows_of_several_outputs(run):
+    write_evaluation(run.folder, 3, KIND, SIZE, {"name": "mask", "why": "it has several losses"})
+    pictures = [{"errors_size": "first.png"}, {"confusion_kind_of_it_": "matrix.png", "errors_size": "sizes.png"}]
+    shown = evaluations.show("first", [run.evaluation] * 2, pictures, {3: "best"}, "examples")
+    expected = (
+        "Epoch 3 by class for kind $of$ `it`\n  class  examples",
+        "  confusion matrix  matrix.png\n\nErrors of epoch 3 for size, prediction minus target\n",
+        "  histogram  first.png\n  histogram  sizes.png\n\nNo table of errors for mask: it has several losses\n\n",
+    )
+    for words in expected:
+        assert words in shown
+
+
+def test_a_picture_that_outlives_its_numbers_is_shown_without_a_name(run):
+    folder = run.folder / "evaluations"
+    folder.mkdir()
+    for name in ("errors_size-epoch-0003.png", "errors_size-epoch-0002.png", "mine-epoch-0003.png"):
+        (folder / name).touch()
+    assert list(mistakes.drawn(run)) == ["errors_size"]
+    (picture,) = mistakes.blocks(run, {"errors_size": "errors_size-first.png"})
+    assert picture.alt == "Histogram of epoch 3's errors on the test images."
+
+
+def test_pictures_of_two_runs_never_have_the_same_name(tmp_path):
+    one, other = made(tmp_path, "a_b-c"), made(tmp_path, "c")
+    assert report._file("errors", one) != report._file("errors_a_b", other)
 
 
 def test_an_evaluation_that_is_not_the_tables_latest_is_left_out(run):
@@ -1012,8 +1068,9 @@ def test_a_matrix_with_many_classes_or_an_untested_one_is_drawn(tmp_path):
     for count in (3, 60):
         confusion = [[0] * count for _ in range(count)]
         confusion[0][0] = 5
-        evaluation = {"epoch": count, "classes": [f"$class {number}" for number in range(count)], "confusion": confusion}
-        assert evaluations.picture(tmp_path / "a-run", evaluation).stat().st_size > 5000
+        output = {"name": "$", "classes": [f"$class {number}" for number in range(count)], "confusion": confusion}
+        (path,) = evaluations.draw(tmp_path / "a-run", {"epoch": count, "outputs": [output]}).values()
+        assert path.stat().st_size > 5000
 
 
 def test_confusion_matrix_of_the_best_epoch_is_shown(tmp_path, run):

@@ -21,14 +21,14 @@ PICTURES = Prediction(
     [2, 1],
     [Leaf("probability", "float32", (4,))],
     ["cat", "dog", "emu", "fox"],
-    None,
+    [None],
     True,
     ["a.png", "b.png", "c.png"],
 )
 TABLE = Prediction(
-    "trips", 3, "input=new.csv", [2, 1], [Leaf("fare", "float32", (1,)), Leaf("parts", "int64", (2, 2))], [], None, False, []
+    "trips", 3, "input=new.csv", [2, 1], [Leaf("fare", "float32", (1,)), Leaf("parts", "int64", (2, 2))], [], [None, None], False, []
 )
-JUDGED = dataclasses.replace(TABLE, outputs=[Leaf("kind", "float32", (2,))], classes=["no", "yes"], goal=Classes(2))
+JUDGED = dataclasses.replace(TABLE, outputs=[Leaf("kind", "float32", (2,))], classes=["no", "yes"], goals=[Classes(2)])
 
 
 def refusal(work, *arguments):
@@ -113,9 +113,18 @@ def test_columns_of_a_compiled_model_are_its_outputs():
 def test_a_class_has_its_name_and_its_number():
     assert JUDGED.columns == ["row", "class", "kind_no", "kind_yes"]
     assert JUDGED.table(0, [np.array([[0.1, 0.9]], np.float32)])["class"].tolist() == ["yes"]
-    binary = dataclasses.replace(JUDGED, outputs=[Leaf("fault", "float32", (1,))], classes=[], goal=Classes(2, 0.5))
+    binary = dataclasses.replace(JUDGED, outputs=[Leaf("fault", "float32", (1,))], classes=[], goals=[Classes(2, 0.5)])
     assert binary.columns == ["row", "class", "fault"]
     assert binary.table(0, [np.array([[0.1], [0.9]], np.float32)])["class"].tolist() == ["0", "1"]
+
+
+def test_each_of_several_outputs_that_is_a_class_has_a_column_for_it():
+    outputs = [Leaf("kind", "float32", (3,)), Leaf("size", "float32", (1,)), Leaf("fault", "float32", (1,))]
+    both = dataclasses.replace(TABLE, outputs=outputs, goals=[Classes(3), None, Classes(2, 0.0)])
+    assert both.columns == ["row", "kind_class", "kind_0", "kind_1", "kind_2", "size", "fault_class", "fault"]
+    table = both.table(0, [np.array([[0.1, 0.2, 0.7]], np.float32), np.array([[5.0]], np.float32), np.array([[-1.0]], np.float32)])
+    assert [column.tolist()[0] for name, column in table.items() if name.endswith("_class")] == ["2", "0"]
+    assert table["size"].tolist() == [5.0]
 
 
 def test_names_are_distinct():
@@ -190,7 +199,7 @@ def test_a_missing_array_and_one_that_is_cut_off_are_refused(given):
 
 def many(hosts, count):
     """A prediction of `count` rows whose outputs are the rows' numbers, and what the hosts gave."""
-    prediction = Prediction("r", 1, "input=x", [], [Leaf("a", "float32", ()), Leaf("b", "float32", (2,))], [], None, False, [])
+    prediction = Prediction("r", 1, "input=x", [], [Leaf("a", "float32", ()), Leaf("b", "float32", (2,))], [], [None, None], False, [])
     rows = [[] for _ in range(hosts)]
     for first in range(0, count, BLOCK):
         rows[predictions.new_examples.place(first, hosts)[0]] += list(range(first, min(count, first + BLOCK)))
@@ -278,7 +287,7 @@ def test_one_image_has_a_line_for_each_class():
 
 
 def test_check_says_what_would_be_written_and_wide_outputs_are_cut():
-    wide = dataclasses.replace(TABLE, outputs=[Leaf("a", "float32", (20,))])
+    wide = dataclasses.replace(TABLE, outputs=[Leaf("a", "float32", (20,))], goals=[None])
     shown = predictions.show(wide, None, "out.csv", [], 2)
     assert shown.startswith("3 rows of input=new.csv by trips, epoch 3, on 2 hosts, to be written to out.csv\n")
     assert "columns: row, a_0, a_1, a_2, a_3, a_4  and 15 more columns" in shown
