@@ -35,7 +35,7 @@ SEVERAL = {"inventory": "-i", "vault_ids": "--vault-id", "vault_password_files":
 
 
 class Interrupted(Exception):
-    """The measuring command was ended."""
+    """The command was ended."""
 
 
 @contextmanager
@@ -43,13 +43,33 @@ def heeding_signals() -> Iterator[Callable[[], bool]]:
     """Yield a function that says whether this process was asked to end, or lost its parent."""
     parent = os.getppid()
     asked: list[int] = []
-    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {name: signal.signal(name, lambda number, _: asked.append(number)) for name in names}
-    try:
+    with _handling(lambda number, _: asked.append(number)):
         yield lambda: bool(asked) or os.getppid() != parent
+
+
+@contextmanager
+def ending_at_signals() -> Iterator[None]:
+    """Raise Interrupted in the block when this process is asked to end; once, so that the block can clean up."""
+    asked: list[int] = []
+
+    def end(number: int, _: Any) -> None:
+        asked.append(number)
+        if len(asked) == 1:
+            raise Interrupted
+
+    with _handling(end):
+        yield
+
+
+@contextmanager
+def _handling(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Have the signals that ask a process to end handled so."""
+    before = {name: signal.signal(name, handler) for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
     finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
+        for name, earlier in before.items():
+            signal.signal(name, earlier)
 
 
 @dataclass

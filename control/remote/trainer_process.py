@@ -30,10 +30,14 @@ def run(argv: list[str], doing: str = "", given: Any = None) -> dict[str, Any]:
         settings: Any = {"stdin": request, "stdout": subprocess.PIPE, "stderr": errors, "text": True, "cwd": project.ROOT}
         with subprocess.Popen([sys.executable, "-m", "control", *argv], **settings) as process:
             assert process.stdout is not None
-            for row in process.stdout:
-                output.append(row)
-                if not row.startswith("{"):
-                    line.update(f"{doing}: {row.strip()}")
+            try:
+                for row in process.stdout:
+                    output.append(row)
+                    if not row.startswith("{"):
+                        line.update(f"{doing}: {row.strip()}")
+            except BaseException:
+                process.kill()
+                raise
         errors.seek(0)
         error = errors.read()
     line.end()

@@ -124,8 +124,7 @@ class Bench:
         write_json(self._mark(run), {"workers": workers})
         code = self._play("trial", run, options, ended, lambda: meanwhile(time.monotonic() - begun))
         summary = run_results.read_summary(local)
-        for name in ("checkpoints", "state"):
-            shutil.rmtree(local / name, ignore_errors=True)
+        self._forget_weights(run)
         if code != 0:
             self._remove(run, workers, ended)
             return {**summary, "state": FAILED}
@@ -134,12 +133,17 @@ class Bench:
 
     def _remove(self, run: str, workers: str, ended: Callable[[], bool] | None = None) -> None:
         """End a trial's processes and remove its folders on the hosts."""
+        self._forget_weights(run)
         options = {**self.variables, "run": run, "sweep": self.record["name"], "workers": workers}
         if self._play("remove_trial", run, options, ended or self.ended) == 0:
             self._mark(run).unlink(missing_ok=True)
         else:
             where = project.relative(self._log(run))
             Display().warning(f"{run}: something of it may be left on its hosts (see {where}); the next sweep.yml tries again")
+
+    def _forget_weights(self, run: str) -> None:
+        for name in ("checkpoints", "state"):
+            shutil.rmtree(self.local(run) / name, ignore_errors=True)
 
     def _play(
         self, name: str, run: str, options: dict[str, Any], ended: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None

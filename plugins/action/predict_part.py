@@ -1,5 +1,6 @@
 """Predict one host's part of new examples there, with progress, and fetch what it gives."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ class ActionModule(HostJob):
             lambda: self._send(host, folder, local / str(rank), snapshot, files),
             shown if int(rank) == 0 else lambda _: "",
             lambda worker: worker.collect(into, predictions.FOLDER, outputs=sizes),
+            # With the parts of all hosts: whichever ends last removes what the others still fetched.
+            lambda: shutil.rmtree(local, ignore_errors=True),
         )
         return {"changed": False}
 

@@ -38,7 +38,12 @@ class HostJob(Action):
     """An action with such a program."""
 
     def run_job(
-        self, job: Job, send: Callable[[], None], shown: Callable[[dict[str, Any]], str], fetch: Callable[[Worker], Result]
+        self,
+        job: Job,
+        send: Callable[[], None],
+        shown: Callable[[dict[str, Any]], str],
+        fetch: Callable[[Worker], Result],
+        abandon: Callable[[], None] = lambda: None,
     ) -> Result:
         """Send, start `run_worker.sh`, follow, fetch; always end and remove it.
 
@@ -47,6 +52,7 @@ class HostJob(Action):
             send: brings what the program needs, `run_worker.sh` too, into the folder.
             shown: the progress line of a phase's record.
             fetch: called if it ended well.
+            abandon: called if the command was ended, so that none of its later tasks runs.
         """
         worker = Worker(self, job.run_folder, job.folder, job.session)
         try:
@@ -58,6 +64,8 @@ class HostJob(Action):
                     self._follow(job, worker, shown, ended)
                     return fetch(worker)
                 finally:
+                    if ended():
+                        abandon()
                     self._remove(job)
         except (HostUnreachable, AnsibleConnectionFailure) as error:
             raise AnsibleActionFail(

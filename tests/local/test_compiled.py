@@ -1,5 +1,6 @@
 """Models that the user compiled, on columns, through the playbooks: the numbers of `fit`, exact resume, callbacks, what is refused."""
 
+import contextlib
 import csv
 import json
 import os
@@ -118,6 +119,43 @@ def predict(project: LocalProject, output: Path, *more: str, **options):
     return project.play("predict", "run=table", f"input={FILE}:new", "epoch=last", f"output={output}", *more, **options)
 
 
+def predicting(project: LocalProject) -> list[str]:
+    """Processes that read examples for this project, or predict on one of its hosts; sessions of the run."""
+    listed = subprocess.run(["tmux", "-L", "lockstep", "ls", "-F", "#S"], capture_output=True, text=True, check=False).stdout.split()
+    active = [name for name in listed if name.startswith("table-w") and name.endswith("-predict")]
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command, folder = (entry / "cmdline").read_text(errors="replace"), str((entry / "cwd").readlink())
+            if (folder == str(project.root) and "new-examples" in command) or f"{project.root}/.lockstep/worker" in command:
+                active.append(command)
+    return active
+
+
+def left_of_predictions(project: LocalProject) -> list[Path]:
+    """Files of predictions on this machine and on the hosts."""
+    folders = [*project.root.glob(".lockstep/predict/*"), *(project.node(worker, "table") / "predict" for worker in (1, 2))]
+    return [path for path in folders if path.exists()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_prediction_that_is_ended_leaves_nothing(project, two_epochs, tmp_path, number):
+    """Ctrl-C while hosts predict, `kill` while the input is read; the next test does the same to its end."""
+    begun = project.node(2, "table") / "predict/worker.log" if number == signal.SIGINT else project.root / ".lockstep/predict/table/0"
+    playbook = project.start("predict", "run=table", f"input={FILE}:new", "epoch=last", f"output={tmp_path}/new.csv")
+    try:
+        await_until(lambda: begun.exists() or playbook.poll() is not None, 60, "its beginning", every=0.02)
+        assert playbook.poll() is None, playbook.communicate()[0]
+        os.killpg(playbook.pid, number)
+        playbook.communicate(timeout=60)
+    finally:
+        playbook.kill()
+    # After SIGTERM, Ansible waits for nobody.
+    await_until(lambda: not left_of_predictions(project), 30, "its files are removed")
+    assert playbook.returncode != 0
+    assert list(tmp_path.iterdir()) == []
+    await_until(lambda: not predicting(project), 10, "its processes have ended")
+
+
 def test_both_hosts_predict_their_rows_and_the_file_has_them_in_order(project, fitted, tmp_path):
     done = predict(project, tmp_path / "new.csv")
     with (tmp_path / "new.csv").open() as stream:
@@ -126,8 +164,7 @@ def test_both_hosts_predict_their_rows_and_the_file_has_them_in_order(project, f
     assert [int(row["row"]) for row in predicted] == list(range(1, 601))
     assert [float(row[name]) for row in predicted] == pytest.approx(fitted["predicted"], rel=1e-4, abs=1e-5)
     assert f"600 rows of input={FILE}:new by table, epoch 2, on 2 hosts, written to {tmp_path}/new.csv" in done.stdout
-    assert not list(project.root.glob(".lockstep/predict/*"))
-    assert not [worker for worker in (1, 2) if (project.node(worker, "table") / "predict").exists()]
+    assert left_of_predictions(project) == []
 
 
 def test_a_prediction_that_can_not_be_is_refused_before_hosts_are_touched(project, two_epochs, tmp_path):

@@ -167,6 +167,7 @@ def test_settings_are_tried_side_by_side_and_a_killed_sweep_goes_on(project, pic
     finally:
         playbook.kill()
     await_until(lambda: nothing_is_left(project, "best"), 60, "the trials under way are taken away")
+    assert not list(folder.glob("trials/*/checkpoints"))
     kept = results(project)
     assert 1 <= len(kept) < 3
     done = project.play("sweep", "sweep=best", "preflight=false").stdout

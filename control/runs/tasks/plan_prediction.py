@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from control import project
+from control.children import ending_at_signals
 from control.remote import trainer_process
 from control.runs import package, predictions
 from control.runs.predictions import FOLDER, Prediction
@@ -32,14 +33,15 @@ class PlanPrediction(Task):
         predictions.refuse_own_input(given, output)
         folder = project.PRIVATE / FOLDER / run.name
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        try:
-            request = {"run": str(run), "given": given, "called": called, "hosts": number, "into": str(folder)}
-            planned = trainer_process.run(["new-examples"], f"reading {called}", request)
-            planned |= {"run": run.name, "epoch": epoch, "called": called, "classes": rundir.recorded(run)["dataset"]["classes"]}
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+        request = {"run": str(run), "given": given, "called": called, "hosts": number, "into": str(folder)}
+        with ending_at_signals():
+            try:
+                folder.mkdir(parents=True)
+                planned = trainer_process.run(["new-examples"], f"reading {called}", request)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+        planned |= {"run": run.name, "epoch": epoch, "called": called, "classes": rundir.recorded(run)["dataset"]["classes"]}
         if self.check_mode:
             shutil.rmtree(folder)
             prediction = Prediction.of(planned)

@@ -1,13 +1,17 @@
 """Put together what the hosts predicted, write it, and show its first rows."""
 
 import itertools
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from control import project
+from control.children import heeding_signals
 from control.runs import predictions
 from control.runs.predictions import Prediction
 from control.task import Task
+from trainer.errors import LockstepError
 
 
 class WritePrediction(Task):
@@ -15,8 +19,15 @@ class WritePrediction(Task):
 
     def act(self) -> dict[str, Any]:
         """Check, write, show."""
-        planned, hosts = self.arguments["planned"], [host["name"] for host in self.arguments["hosts"]]
-        folder, output = Path(planned["folder"]), Path(planned["output"]) if planned["output"] else None
+        planned = self.arguments["planned"]
+        with heeding_signals() as ended:
+            try:
+                return self._write(planned, Path(planned["folder"]), ended)
+            finally:
+                shutil.rmtree(planned["folder"], ignore_errors=True)
+
+    def _write(self, planned: dict[str, Any], folder: Path, ended: Callable[[], bool]) -> dict[str, Any]:
+        hosts, output = [host["name"] for host in self.arguments["hosts"]], Path(planned["output"]) if planned["output"] else None
         prediction = Prediction.of(planned, predictions.names_of(folder))
         arrays = predictions.collected(prediction, folder, hosts)
         blocks, bad = predictions.tables(prediction, arrays), 0
@@ -25,6 +36,8 @@ class WritePrediction(Task):
         def counted() -> Any:
             nonlocal bad
             for block in itertools.chain([first], blocks):
+                if ended():
+                    raise LockstepError(f"output={planned['output']}: the command was ended before it was written")
                 bad += predictions.not_finite(block)
                 yield block
 

@@ -10,7 +10,7 @@ from ansible import context
 from ansible.utils.context_objects import CLIArgs
 
 from control import children
-from control.children import Interrupted, Playbook, heeding_signals
+from control.children import Interrupted, Playbook, ending_at_signals, heeding_signals
 from tests.project import await_until
 from trainer.errors import LockstepError
 
@@ -77,6 +77,23 @@ def test_a_signal_is_heeded_and_the_old_handlers_come_back():
             os.kill(os.getpid(), number)
             assert ended()
     assert [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_the_first_signal_ends_a_block_and_a_second_leaves_its_clean_up_alone():
+    before, cleaned = signal.getsignal(signal.SIGTERM), []
+
+    def work():
+        with ending_at_signals():
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                cleaned.append(True)
+
+    with pytest.raises(Interrupted):
+        work()
+    assert cleaned == [True]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_lost_parent_is_noticed(tmp_path):

@@ -2,13 +2,16 @@
 
 import csv
 import dataclasses
+import os
 import pickle
+import signal
 
 import numpy as np
 import pytest
 
 from control.runs import predictions
 from control.runs.predictions import Prediction
+from control.runs.tasks.write_prediction import WritePrediction
 from trainer.data.spec import Leaf
 from trainer.errors import ConfigError, LockstepError
 from trainer.judging import Classes
@@ -239,6 +242,23 @@ def test_an_error_leaves_no_file_and_the_old_one_as_it_was(tmp_path):
             predictions.write(tmp_path / name, broken())
     assert [path.name for path in tmp_path.iterdir()] == ["old.csv"]
     assert (tmp_path / "old.csv").read_text() == "old"
+
+
+def test_a_command_that_is_ended_writes_nothing(given, tmp_path_factory, monkeypatch):
+    output, tables = tmp_path_factory.mktemp("out") / "new.csv", predictions.tables
+
+    def interrupted(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield from tables(*arguments)
+
+    monkeypatch.setattr(predictions, "tables", interrupted)
+    outputs = [{**dataclasses.asdict(leaf), "goal": None} for leaf in TABLE.outputs]
+    planned = {name: getattr(TABLE, name) for name in ("run", "epoch", "called", "rows", "classes", "images")}
+    planned |= {"outputs": outputs, "folder": str(given), "output": str(output), "warnings": []}
+    with pytest.raises(LockstepError, match=r"new.csv: the command was ended before it was written$"):
+        WritePrediction({"planned": planned, "hosts": [{"name": "pi1"}, {"name": "pi2"}]}).act()
+    assert list(output.parent.iterdir()) == []
+    assert not given.exists()
 
 
 def test_parquet_has_the_same_columns(tmp_path):

@@ -127,7 +127,10 @@ def test_an_interrupted_trial_is_taken_away_by_the_next_command(bench):
     with pytest.raises(Interrupted):
         bench.measure(TRIAL, NODES, never)
     assert marks(bench) == {"pi.w2-e3-r1": {"workers": "node1,node2"}}
+    weights = bench.local("pi.w2-e3-r1") / "checkpoints"
+    weights.mkdir(parents=True)
     bench.clear_leftover()
+    assert not weights.exists()
     assert bench.played[-1][0] == "playbooks/stages/remove_trial.yml"
     assert marks(bench) == {}
     bench.clear_leftover()
