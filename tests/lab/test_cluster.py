@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from control.sweep import timings
+from control.sweep import settings, timings
 from tests.lab.conftest import NODES, PREFIX, Lab
 from tests.project import EXHAUSTIVE, await_until
 
@@ -105,8 +105,30 @@ def test_a_sweep_over_ssh_leaves_nothing_on_the_hosts(cluster):
     assert sorted((row.workers, row.state) for row in rows) == [(2, "SUCCEEDED"), (5, "SUCCEEDED")], shown
     assert all(row.seconds_end_to_end > row.seconds_training > 0 for row in rows)
     assert (cluster.root / "sweeps" / "pi" / "analysis.md").is_file()
-    for node in range(1, NODES + 1):
-        assert cluster.on(node, "cd /home/lockstep/lockstep; ls -A trials; cat locks/*.json 2>/dev/null | grep trials", check=False) == ""
+    assert left_of_trials(cluster) == ""
+
+
+def left_of_trials(lab: Lab) -> str:
+    """Folders and claims of trials on all hosts."""
+    command = "cd /home/lockstep/lockstep; ls -A trials; cat locks/*.json 2>/dev/null | grep trials"
+    return "".join(lab.on(node, command, check=False) for node in range(1, NODES + 1))
+
+
+def test_two_settings_are_tried_side_by_side_on_disjoint_ssh_hosts(cluster):
+    given = ("vary=optimizer.learning_rate=0.01,0.02", "workers=2", "epochs=1", "set=data.limit_train=6400", "sweep=rates")
+    shown = cluster.play("sweep", *given, timeout=400).stdout
+    folder = cluster.root / "sweeps" / "rates"
+    rows = settings.STORE.read(folder / settings.FILE)
+    assert [row.state for row in rows] == ["SUCCEEDED"] * 2, shown
+    assert sorted(row.hosts for row in rows) == ["node1 node2", "node3 node4"]
+    spans = []
+    for row in rows:
+        first = row.hosts.split()[0]
+        lines = (folder / "trials" / row.run / "workers" / first / "metrics.jsonl").read_text().splitlines()
+        spans.append((json.loads(lines[0])["t"], json.loads(lines[-1])["t"]))
+    assert max(begin for begin, _ in spans) < min(end for _, end in spans), f"one after the other: {spans}"
+    assert "The best of them is learning_rate=0.0" in shown, shown
+    assert left_of_trials(cluster) == ""
 
 
 def test_status_and_stop_work_over_ssh_and_a_stopped_run_continues(cluster):

@@ -16,7 +16,7 @@ from tests.lab.test_cluster import cut, join
 from tests.project import EXHAUSTIVE, ROOT, Project, await_until
 
 SCRIPTS = ROOT / "tests" / "scripts"
-SETTINGS = "set=train.steps=30,train.batch_sizes=[20,12],telemetry.profile_every=0,reduction.name=packed"
+SETTINGS = "set=train.steps=30,train.batch_sizes=[14,10,8],telemetry.profile_every=0,reduction.name=packed"
 
 
 def metrics(project: Project, run: str) -> dict[str, float]:
@@ -26,14 +26,37 @@ def metrics(project: Project, run: str) -> dict[str, float]:
     return {name: float(value) for name, value in row.items() if value and "seconds" not in name and "_per_s" not in name}
 
 
+def train(project: Project, run: str, name: str) -> None:
+    """An example on three workers; nothing if that run is complete."""
+    project.play("train", f"run={run}", f"model=examples/{name}.py:build", f"dataset=examples/{name}.py:data", "workers=3", SETTINGS)
+
+
 @pytest.mark.parametrize("name", ["regression", pytest.param("addition", marks=EXHAUSTIVE), pytest.param("gan", marks=EXHAUSTIVE)])
-def test_two_ssh_hosts_train_an_example_as_two_local_workers_do(cluster: Lab, name):
+def test_three_ssh_hosts_train_an_example_as_three_local_workers_do(cluster: Lab, name):
     """`tests/local/test_examples.py` compares local workers with `fit`. `text.py` adapts to the text of a host's own Python."""
-    given = (f"model=examples/{name}.py:build", f"dataset=examples/{name}.py:data", "workers=2", SETTINGS)
-    cluster.play("train", f"run=ssh-{name}", *given)
     local = Project(cluster.root)
-    local.play("train", f"run=local-{name}", *given)
+    train(cluster, f"ssh-{name}", name)
+    train(local, f"local-{name}", name)
     assert metrics(cluster, f"ssh-{name}") == pytest.approx(metrics(local, f"local-{name}"), rel=1e-4)
+
+
+def test_three_ssh_hosts_predict_what_one_does_in_the_inputs_order(cluster: Lab, tmp_path):
+    """1,500 rows: two blocks of 256 for each of three hosts, the last one smaller."""
+    train(cluster, "ssh-regression", "regression")
+    predicted = {}
+    for number, words in ((3, "on 3 hosts"), (1, "on 1 host,")):
+        output, given = tmp_path / f"{number}.csv", f"input={cluster.root}/examples/regression.py:data"
+        done = cluster.play("predict", "run=ssh-regression", "epoch=last", given, f"workers={number}", f"output={output}").stdout
+        assert words in done, done
+        with output.open(newline="") as stream:
+            predicted[number] = list(csv.DictReader(stream))
+    assert [row["row"] for row in predicted[3]] == [str(number) for number in range(1, 1501)]
+    for name in ("minutes", "fare"):
+        three, one = ([float(row[name]) for row in predicted[number]] for number in (3, 1))
+        assert len(set(three)) > 1000
+        assert three == pytest.approx(one, rel=1e-5)
+    for node in (1, 2, 3):
+        assert cluster.on(node, "ls -d /home/lockstep/lockstep/runs/ssh-regression/predict", check=False) == ""
 
 
 def test_one_line_makes_fit_that_of_five_ssh_hosts(cluster: Lab, tmp_path):

@@ -1,8 +1,62 @@
 """Every command has an inverse: nothing of ours stays on a host, nothing of the lab stays on this machine."""
 
+import shutil
+
+import pytest
+
 from tests.lab.conftest import NODES, PREFIX
 from tests.lab.test_cluster import changed
 from tests.project import Project
+from tests.unit.control.provision.test_wheels import make_wheel
+
+TAKES = """
+import keras
+import numpy as np
+from tinywidth import WIDTH
+
+
+def build():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(WIDTH), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def data(split):
+    return None if split == "validation" else (np.ones((64, 4), np.float32), np.ones(64, np.float32))
+"""
+
+
+@pytest.fixture
+def offline(cluster, tmp_path, monkeypatch):
+    """A folder with the wheels that hosts have, from which alone more are gathered; they are kept apart from this machine's."""
+    kept, folder = cluster.root / ".lockstep" / "wheels", tmp_path / "wheels"
+    folder.mkdir()
+    for name, wheel in {path.name: path for path in kept.glob("*/*.whl")}.items():
+        (folder / name).symlink_to(wheel.resolve())
+    shared = kept.readlink()
+    kept.unlink()
+    monkeypatch.setenv("WHEELS", str(folder))
+    yield folder
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.symlink_to(shared)
+
+
+def test_a_package_of_ones_own_is_on_all_hosts_and_a_model_imports_it(cluster, offline, tmp_path):
+    """The next test takes it away, with the environment that it is in."""
+    make_wheel(offline, "tinywidth", files={"tinywidth/__init__.py": "WIDTH = 7\n"})
+    (tmp_path / "mine.txt").write_text("tinywidth\n")
+    (tmp_path / "mine.py").write_text(TAKES)
+    # The tests' own environment stays as it is; playbooks find it here.
+    (cluster.root / "tinywidth.py").write_text("WIDTH = 7\n")
+    done = cluster.play("provision", f"requirements={tmp_path}/mine.txt", timeout=900)
+    assert "lacks tinywidth: make setup REQUIREMENTS=" in " ".join((done.stdout + done.stderr).split())
+    for node in range(1, NODES + 1):
+        command = "cd /; /home/lockstep/lockstep/venv/bin/python -B -c 'import tinywidth; print(tinywidth.__file__, tinywidth.WIDTH)'"
+        file, width = cluster.on(node, command).split()
+        assert "/site-packages/tinywidth/" in file
+        assert width == "7"
+    given = (f"model={tmp_path}/mine.py:build", f"dataset={tmp_path}/mine.py:data", "workers=2", "set=train.steps=2,train.batch_size=16")
+    assert "tiny: SUCCEEDED" in cluster.play("train", "run=tiny", *given).stdout
 
 
 def test_what_provisioning_put_there_is_removed(cluster):
