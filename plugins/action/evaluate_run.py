@@ -1,12 +1,14 @@
 """Evaluate snapshots on the chief in a tmux session, with progress; record and show the results."""
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
 
 from control import project
+from control.children import heeding_signals
 from control.remote import lean
 from control.remote.feed import HostUnreachable
 from control.remote.remote import Worker
@@ -21,26 +23,37 @@ class ActionModule(Action):
     """Appends to evaluations.csv and draws what each epoch gets wrong."""
 
     def act(self, run: str, session: str, run_folder: str, folder: str, local: str, epochs: list[int]) -> dict[str, Any]:
-        """Start, follow, collect, record."""
+        """Start, follow, collect, record; a command that is ended ends the evaluation."""
         into, worker = Path(local), Worker(self, run_folder, folder, session)
-        try:
-            self._evaluate(run, worker)
-            worker.collect(into, "evaluate")
-        except HostUnreachable as error:
-            raise AnsibleActionFail(f"the chief can't be reached: {error}") from None
+        with heeding_signals() as ended:
+            try:
+                self._evaluate(run, worker, ended)
+                worker.collect(into, "evaluate")
+            except HostUnreachable as error:
+                raise AnsibleActionFail(f"the chief can't be reached: {error}") from None
+            finally:
+                if ended():
+                    self._end(worker)
         evaluated = [_read(into / "evaluate" / f"epoch-{epoch:04d}.json") for epoch in epochs]
         pictures = [{key: project.relative(path) for key, path in evaluations.draw(into, row).items()} for row in evaluated]
         evaluations.append(into / "evaluations.csv", evaluated)
         what = "examples" if "spec" in rundir.recorded(into)["dataset"] else "images"
         return {"changed": True, "show_last": evaluations.show(run, evaluated, pictures, rundir.marks(into), what)}
 
-    def _evaluate(self, run: str, worker: Worker) -> None:
-        lean.execute(self, "tmux_session", {"name": worker.session, "state": "absent", "grace": 2})
+    def _evaluate(self, run: str, worker: Worker, ended: Callable[[], bool]) -> None:
+        def check() -> None:
+            if ended():
+                raise AnsibleActionFail(f"the evaluation of {run} was ended before it was done; nothing is recorded")
+
+        self._end(worker)
         self._low_level_execute_command(f"cd {shlex.quote(worker.folder)} && rm -f exit.json metrics.jsonl epoch-*.json", sudoable=False)
-        seen = self.run_session(worker, lambda record: f"{record['phase']} {record['note']}".rstrip())
+        seen = self.run_session(worker, lambda record: f"{record['phase']} {record['note']}".rstrip(), check)
         if seen.exit is None or seen.exit["exit_code"] != DONE:
             last = "\n  ".join(worker.last_lines())
             raise AnsibleActionFail(f"evaluation failed on {run}'s chief; the last lines of its log:\n  {last}")
+
+    def _end(self, worker: Worker) -> None:
+        lean.execute(self, "tmux_session", {"name": worker.session, "state": "absent", "grace": 2})
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -119,16 +119,30 @@ def predict(project: LocalProject, output: Path, *more: str, **options):
     return project.play("predict", "run=table", f"input={FILE}:new", "epoch=last", f"output={output}", *more, **options)
 
 
-def predicting(project: LocalProject) -> list[str]:
-    """Processes that read examples for this project, or predict on one of its hosts; sessions of the run."""
+def end(playbook: subprocess.Popen[str], number: int, begun: Path) -> None:
+    """Send a command a signal once there is this file."""
+    try:
+        await_until(lambda: begun.exists() or playbook.poll() is not None, 60, "its beginning", every=0.02)
+        assert playbook.poll() is None, playbook.communicate()[0]
+        os.killpg(playbook.pid, number)
+        playbook.communicate(timeout=60)
+    finally:
+        playbook.kill()
+    assert playbook.returncode != 0
+
+
+def active(project: LocalProject) -> list[str]:
+    """Sessions of the run; processes that read examples for this project, or run on one of its hosts."""
     listed = subprocess.run(["tmux", "-L", "lockstep", "ls", "-F", "#S"], capture_output=True, text=True, check=False).stdout.split()
-    active = [name for name in listed if name.startswith("table-w") and name.endswith("-predict")]
+    names = [name for name in listed if name.startswith("table-w")]
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             command, folder = (entry / "cmdline").read_text(errors="replace"), str((entry / "cwd").readlink())
-            if (folder == str(project.root) and "new-examples" in command) or f"{project.root}/.lockstep/worker" in command:
-                active.append(command)
-    return active
+            reads = folder == str(project.root) and "new-examples" in command
+            # The server of all sessions keeps the words of the first.
+            if reads or (f"{project.root}/.lockstep/worker" in command and not command.startswith("tmux")):
+                names.append(command)
+    return names
 
 
 def left_of_predictions(project: LocalProject) -> list[Path]:
@@ -141,19 +155,21 @@ def left_of_predictions(project: LocalProject) -> list[Path]:
 def test_a_prediction_that_is_ended_leaves_nothing(project, two_epochs, tmp_path, number):
     """Ctrl-C while hosts predict, `kill` while the input is read; the next test does the same to its end."""
     begun = project.node(2, "table") / "predict/worker.log" if number == signal.SIGINT else project.root / ".lockstep/predict/table/0"
-    playbook = project.start("predict", "run=table", f"input={FILE}:new", "epoch=last", f"output={tmp_path}/new.csv")
-    try:
-        await_until(lambda: begun.exists() or playbook.poll() is not None, 60, "its beginning", every=0.02)
-        assert playbook.poll() is None, playbook.communicate()[0]
-        os.killpg(playbook.pid, number)
-        playbook.communicate(timeout=60)
-    finally:
-        playbook.kill()
+    end(project.start("predict", "run=table", f"input={FILE}:new", "epoch=last", f"output={tmp_path}/new.csv"), number, begun)
     # After SIGTERM, Ansible waits for nobody.
     await_until(lambda: not left_of_predictions(project), 30, "its files are removed")
-    assert playbook.returncode != 0
     assert list(tmp_path.iterdir()) == []
-    await_until(lambda: not predicting(project), 10, "its processes have ended")
+    await_until(lambda: not active(project), 10, "its processes have ended")
+
+
+def test_an_evaluation_that_is_ended_leaves_no_process_and_no_row(project, two_epochs):
+    table, begun = project.run("table") / "evaluations.csv", project.node(1, "table") / "evaluate/metrics.jsonl"
+    before = table.read_text() if table.is_file() else None
+    begun.unlink(missing_ok=True)
+    end(project.start("evaluate", "run=table", "epoch=last"), signal.SIGINT, begun)
+    # At once: left alone, it would end by itself in a few seconds.
+    assert active(project) == []
+    assert (table.read_text() if table.is_file() else None) == before
 
 
 def test_both_hosts_predict_their_rows_and_the_file_has_them_in_order(project, fitted, tmp_path):
