@@ -523,20 +523,19 @@ CHOICES = {
 
 
 def _check_class_weight(given: str | dict[str, float] | None) -> None:
+    rule = "balanced, or numbers from 0 by class, not all of them 0, as in {cat: 2.5, dog: 1}"
     if isinstance(given, str):
-        _one_of("train.class_weight", given, [BALANCED])
+        _one_of("train.class_weight", given, [BALANCED], rule)
     elif given is not None:
         fits = bool(given) and all(0 <= weight < math.inf for weight in given.values()) and any(given.values())
-        _rule(fits, "train.class_weight", given, "balanced, or numbers from 0 by class, not all of them 0")
+        _rule(fits, "train.class_weight", given, rule)
 
 
 def _check_snapshots(snapshots: str | int) -> None:
-    words = ["all", "best", "last"]
     if isinstance(snapshots, int):
         _rule(snapshots >= 1, "checkpoint.snapshots", snapshots, "all, best, last, or at least 1")
-    elif snapshots not in words:
-        hint = nearest(snapshots, words)
-        raise ConfigError(f"checkpoint.snapshots: {snapshots} is unknown{hint}; it must be all, best, last, or a number N for every Nth")
+    else:
+        _one_of("checkpoint.snapshots", snapshots, ["all", "best", "last"], "all, best, last, or a number N for every Nth")
 
 
 def sizes_misfit(sizes: tuple[int, ...], workers: int) -> str | None:
@@ -551,9 +550,11 @@ def _rule(holds: bool, key: str, value: Any, rule: str) -> None:
         raise ConfigError(f"{key}: {value} is not allowed; it must be {rule}")
 
 
-def _one_of(key: str, value: str, choices: list[str]) -> None:
+def _one_of(key: str, value: str, choices: list[str], rule: str = "") -> None:
+    """Refuse a word that is none of the choices; `rule` says what else is allowed beside words."""
     if value not in choices:
-        raise ConfigError(f"{key}: {value} is unknown{nearest(value, choices)}; it must be one of: {', '.join(choices)}")
+        rule = rule or f"one of: {', '.join(choices)}"
+        raise ConfigError(f"{key}: {value} is unknown{nearest(value, choices)}; it must be {rule}")
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -5,6 +5,8 @@ import pytest
 from trainer import config as configs
 from trainer.errors import ConfigError
 
+CLASS_WEIGHTS = "balanced, or numbers from 0 by class, not all of them 0, as in {cat: 2.5, dog: 1}"
+
 
 def refusal(function, *arguments):
     with pytest.raises(ConfigError) as caught:
@@ -75,7 +77,9 @@ def test_class_weights_are_kept_as_numbers_by_text(tmp_path):
     assert config.train.class_weight == {"0": 1.0, "dog": 2.5}
     (tmp_path / "config.yml").write_text(configs.dump(config))
     assert configs.build(configs.load(tmp_path / "config.yml")) == config
-    assert "train.class_weight: balance is unknown (did you mean balanced?)" in refusal(built, "train.class_weight", "balance")
+    assert refusal(built, "train.class_weight", "balancd") == (
+        f"train.class_weight: balancd is unknown (did you mean balanced?); it must be {CLASS_WEIGHTS}"
+    )
 
 
 def test_saturation_needs_colours():
@@ -119,10 +123,10 @@ def test_section_that_is_no_mapping_is_named_as_it_is_written():
         ("augment.brightness", 1.5, "from 0 to 1"),
         ("augment.mixup", -0.2, "from 0 to 100"),
         ("train.label_smoothing", 1.0, "from 0 to below 1"),
-        ("train.class_weight", {}, "balanced, or numbers from 0 by class, not all of them 0"),
-        ("train.class_weight", {"cat": 0}, "balanced, or numbers from 0 by class, not all of them 0"),
-        ("train.class_weight", {"cat": -1, "dog": 1}, "balanced, or numbers from 0 by class, not all of them 0"),
-        ("train.class_weight", {"cat": "nan"}, "balanced, or numbers from 0 by class, not all of them 0"),
+        ("train.class_weight", {}, CLASS_WEIGHTS),
+        ("train.class_weight", {"cat": 0}, CLASS_WEIGHTS),
+        ("train.class_weight", {"cat": -1, "dog": 1}, CLASS_WEIGHTS),
+        ("train.class_weight", {"cat": "nan"}, CLASS_WEIGHTS),
         ("checkpoint.keep", 0, "at least 1"),
         ("checkpoint.every_steps", 0, "null or at least 1"),
         ("telemetry.sample_every", 0, "at least 1"),
