@@ -52,12 +52,13 @@ def publish(arguments: argparse.Namespace) -> int:
     """Publish a dataset; print progress lines, then the digest and what was left out as JSON."""
     from control.datasets import publish as publishing
     from control.datasets.sources import open_source
+    from trainer.data.spec import noun
 
     def progress(checked: int, total: int) -> None:
-        print(f"checked {checked:,} of {total:,} {'images' if images else 'examples'}", flush=True)
+        print(f"checked {checked:,} of {total:,} {called}s", flush=True)
 
     source = open_source(arguments.source, arguments.path, arguments.target, arguments.feature)
-    images = source.scan().table is None
+    called = noun(source.scan().table)
     manifest = publishing.publish(source, arguments.packs, arguments.allow_bad_images, progress)
     print(json.dumps({**publishing.record_of(manifest), "bytes": publishing.bytes_of(manifest, arguments.packs)}))
     return DONE

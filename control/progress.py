@@ -68,9 +68,12 @@ class Estimate:
 class Progress:
     """Shows a run's records of metrics.jsonl."""
 
-    def __init__(self, line: Line, counts: dict[str, Any], quiet: bool = False, hosts: Sequence[str] = ()):
-        """Show them through `line`; `quiet` leaves out the lines that stay, except warnings. `hosts`: names by rank."""
-        self._line, self._counts, self._quiet, self._hosts = line, counts, quiet, hosts
+    def __init__(self, line: Line, counts: dict[str, Any], quiet: bool = False, hosts: Sequence[str] = (), called: str = "image"):
+        """Show them through `line`; `quiet` leaves out the lines that stay, except warnings.
+
+        `hosts`: names by rank; `called`: what an example is called.
+        """
+        self._line, self._counts, self._quiet, self._hosts, self._called = line, counts, quiet, hosts, called
         self._slow = ("", 0)
         """Cause and rank of the straggler that was named last."""
         self._estimate = Estimate(counts)
@@ -85,12 +88,12 @@ class Progress:
             self._line.update(f"{host}: {record['phase']} {record['note']}".rstrip())
         elif kind == "steps":
             left = self._estimate.left(record["step"], record["images_per_s"])
-            self._line.update(text.progress(record, self._counts, self._last_epoch, left))
+            self._line.update(text.progress(record, self._counts, self._last_epoch, left, self._called))
         elif kind == "epoch" and not self._quiet:
             self._last_epoch = record
             self._estimate.epoch(record["t"], record["epoch"])
             left = self._estimate.left(record["epoch"] * self._counts["steps_per_epoch"], record["images_per_s"])
-            self._line.print(text.epoch_line(record, self._counts, left))
+            self._line.print(text.epoch_line(record, self._counts, left, self._called))
         elif kind == "straggler" and not self._quiet:
             self._straggler(record)
         elif kind == "reduction" and not self._quiet:

@@ -7,8 +7,8 @@ from typing import Any
 
 from control.runs import course, outcome
 from control.runs.outcome import Verdict
-from trainer.data.spec import Spec
 from trainer.exits import signal_of
+from trainer.data.spec import Spec, noun
 from trainer.monitor import Monitor, monitor
 from trainer.records import VALIDATION, metric_values
 from trainer.terminal import printable
@@ -43,9 +43,9 @@ def fields(pairs: Sequence[tuple[str, str]]) -> str:
     return "\n".join(f"  {name.ljust(width)}  {value}" for name, value in pairs)
 
 
-def count(number: int, noun: str) -> str:
+def count(number: int, what: str) -> str:
     """`1 epoch`, `1,200 epochs`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def listed(parts: Iterable[object]) -> str:
@@ -104,8 +104,8 @@ def _training_pairs(plan: dict[str, Any], runs: str) -> list[tuple[str, str]]:
     counts, config, dataset = plan["counts"], plan["config"], plan["dataset"]
     size = "x".join(str(side) for side in config["data"]["image_size"])
     digest = dataset["digest"][:16] if dataset["digest"] else "to be published now"
-    columns, noun = "spec" in dataset, "examples" if "spec" in dataset else "images"
-    examples = f"{counts['train_images']:,} training, {counts['validation_images']:,} validation, {dataset['test']:,} test {noun}"
+    columns, called = "spec" in dataset, f"{noun(dataset.get('spec'))}s"
+    examples = f"{counts['train_images']:,} training, {counts['validation_images']:,} validation, {dataset['test']:,} test {called}"
     classes = "" if columns and not dataset["classes"] else f"{len(dataset['classes'])} classes, "
     pairs = [
         ("run", f"{plan['run']} ({'continues' if plan['resume'] else 'new'}, configuration {plan['config_name']})"),
@@ -119,7 +119,7 @@ def _training_pairs(plan: dict[str, Any], runs: str) -> list[tuple[str, str]]:
         *([("class weights", printable(plan["class_weights"], 200))] if plan.get("class_weights") else []),
         (
             "global batch",
-            f"{counts['global_batch']} {noun} per step on {count(counts['workers'], 'worker')}"
+            f"{counts['global_batch']} {called} per step on {count(counts['workers'], 'worker')}"
             f"{plan.get('divided') or _sizes(config.get('train', {}).get('batch_sizes'))}",
         ),
         *([("gradients", plan["gradients"])] if plan.get("gradients") else []),
@@ -187,8 +187,10 @@ def _sizes(listed: str | list[int] | None) -> str:
     return ", divided as measured before training" if isinstance(listed, str) else f" ({', '.join(map(str, listed))})"
 
 
-def progress(record: dict[str, Any], counts: dict[str, Any], last_epoch: dict[str, Any] | None, eta: float | None) -> str:
-    """One line: epoch, step, images/s, metrics, the validation metric that decides (of the last epoch), ETA."""
+def progress(
+    record: dict[str, Any], counts: dict[str, Any], last_epoch: dict[str, Any] | None, eta: float | None, called: str = "image"
+) -> str:
+    """One line: epoch, step, examples (`called` so) per second, metrics, the validation metric that decides (of the last epoch), ETA."""
     metrics, last = record["metrics"], metric_values(last_epoch) if last_epoch else {}
     decides = monitor(last or [VALIDATION + name for name in metrics]).metric
     value = f"{last[decides]:.4f}" if decides in last else "-"
@@ -199,7 +201,7 @@ def progress(record: dict[str, Any], counts: dict[str, Any], last_epoch: dict[st
     decisive = "" if decides in dict(named) else f"  {metric_name(decides)} {value}"
     return (
         f"epoch {record['epoch']}/{counts['epochs']}  step {record['step']:,}/{counts['total_steps']:,}  "
-        f"{record['images_per_s']:,.0f} images/s{shown}{decisive}  ETA {left}"
+        f"{record['images_per_s']:,.0f} {called}s/s{shown}{decisive}  ETA {left}"
     )
 
 
@@ -216,14 +218,14 @@ def best(best: dict[str, Any] | None) -> str:
     return f"{best['epoch']} ({values})" if values else str(best["epoch"])
 
 
-def epoch_line(row: dict[str, Any], counts: dict[str, Any], eta: float | None) -> str:
+def epoch_line(row: dict[str, Any], counts: dict[str, Any], eta: float | None, called: str = "image") -> str:
     """One line for a finished epoch."""
     step = min(row["epoch"] * counts["steps_per_epoch"], counts["total_steps"])
     training = {name: value for name, value in metric_values(row).items() if not name.startswith(VALIDATION)}
-    return progress({**row, "step": step, "metrics": training}, counts, row, eta)
+    return progress({**row, "step": step, "metrics": training}, counts, row, eta, called)
 
 
-def history(rows: Sequence[dict[str, Any]]) -> str:
+def history(rows: Sequence[dict[str, Any]], called: str = "image") -> str:
     """The table of epochs; a long one keeps its first, best and last rows."""
     shown, names = list(rows), list(metric_values(max(reversed(rows), key=len)))[:MOST_COLUMNS]
     if len(rows) > 24:
@@ -238,7 +240,7 @@ def history(rows: Sequence[dict[str, Any]]) -> str:
         ]
         for row in shown
     ]
-    return table(["epoch", *map(metric_name, names), "seconds", "images/s"], cells)
+    return table(["epoch", *map(metric_name, names), "seconds", f"{called}s/s"], cells)
 
 
 class Number(float):
@@ -257,18 +259,25 @@ class Number(float):
         return f"{float(self):,.{self.decimals}f}"
 
 
-def result(run: str, folder: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]], more: Sequence[tuple[str, str]] = ()) -> str:
+def result(
+    run: str,
+    folder: str,
+    summary: dict[str, Any],
+    rows: Sequence[dict[str, Any]],
+    more: Sequence[tuple[str, str]] = (),
+    called: str = "image",
+) -> str:
     """The end of a run: table of epochs, best epoch, `more` (names and values, which may be empty), where the files are, next commands."""
     lines = [f"{run}: {summary['state']}"]
     if rows:
-        lines += ["", history(rows), ""]
+        lines += ["", history(rows, called), ""]
     pairs = []
     if summary.get("best"):
         pairs.append(("best epoch", best(summary["best"])))
     pairs += _early(summary)
     pairs += [("time", duration_text)] if (duration_text := times(summary)) else []
     if summary.get("images_per_s"):
-        pairs.append(("speed", f"{summary['images_per_s']:,.0f} images/s in training steps"))
+        pairs.append(("speed", f"{summary['images_per_s']:,.0f} {called}s/s in training steps"))
     epoch_seconds = [row["seconds"] for row in rows if row["epoch"] <= summary.get("epochs_done", len(rows))]
     if len(epoch_seconds) > 1:
         pairs.append(("mean epoch", f"{statistics.fmean(epoch_seconds):,.1f} s of training steps"))

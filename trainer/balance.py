@@ -88,8 +88,8 @@ def balanced(global_batch: int, costs: Sequence[tuple[float, float]]) -> list[in
     return [int(size) for size in sizes]
 
 
-def described(names: Sequence[str], global_batch: int, parts: Sequence[int]) -> str:
-    """`worker1 107, worker2 53 images per step`."""
+def described(names: Sequence[str], global_batch: int, parts: Sequence[int], noun: str) -> str:
+    """`worker1 107, worker2 53 images per step`; `noun`: what an example is called."""
     total = sum(parts)
     sizes = [math.floor(global_batch * part / total + 0.5) for part in parts]
-    return ", ".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True)) + " images per step"
+    return ", ".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True)) + f" {noun}s per step"

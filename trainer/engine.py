@@ -16,6 +16,7 @@ from trainer.checkpoint import Progress
 from trainer.cluster import Cluster
 from trainer.config import Reduction
 from trainer.data.pipeline import Batch, Call
+from trainer.data.spec import noun
 from trainer.errors import ConfigError
 from trainer.job import Job
 from trainer.kept import Kept
@@ -128,7 +129,7 @@ class Gradients(Engine):
         before, batch = [self._before.shares, self._kept.shares], job.counts.global_batch
         shares, measured = balance.shares(train, self._cluster, batch, before, self._own_seconds, self._overhead_seconds)
         if measured or len(set(shares)) > 1:
-            description = balance.described(self._cluster.member.hosts, batch, shares)
+            description = balance.described(self._cluster.member.hosts, batch, shares, noun(job.manifest.table))
             job.metrics.record("shares", told=description, parts=shares, measured=measured)
         return shares
 

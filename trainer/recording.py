@@ -10,6 +10,7 @@ from trainer import host_load
 from trainer.checkpoint import Progress
 from trainer.cluster import Cluster
 from trainer.data.pipeline import Batch, Call
+from trainer.data.spec import noun
 from trainer.files import write_json
 from trainer.job import Job
 from trainer.records import STRAGGLER
@@ -29,8 +30,9 @@ class Recorder:
         self.history = History(job.run / "history.csv", job.config.train.monitor)
         self.history.truncate(progress.step // job.counts.steps_per_epoch)
         self._events = Events(job.run / "logs") if is_chief else None
-        self._splits, self._step_lines = Splits(job.metrics), StepLines(job.config.telemetry.log_every, results)
-        self._progress_lines = ProgressLines(job.counts.epochs, job.counts.total_steps, is_chief)
+        called = noun(job.manifest.table)
+        self._splits, self._step_lines = Splits(job.metrics), StepLines(job.config.telemetry.log_every, results, called)
+        self._progress_lines = ProgressLines(job.counts.epochs, job.counts.total_steps, called, is_chief)
         self._detailed = is_chief and job.config.telemetry.log_every > 0
         self._sampled, self._sent, self._compared = host_load.sample(), 0, progress.step
         self._suspect: int | None = None

@@ -80,10 +80,10 @@ class Splits:
 
 
 class StepLines:
-    """Lines for worker.log every N steps: recent and average images/s; every 10 N steps also loss and learning rate."""
+    """Lines for worker.log every N steps: recent and average examples/s (`noun`); every 10 N steps also loss and learning rate."""
 
-    def __init__(self, every: int, results: Results):
-        self._every, self._results = every, results
+    def __init__(self, every: int, results: Results, noun: str):
+        self._every, self._results, self._noun = every, results, noun
         self._recent, self._images, self._seconds = np.zeros(1), 0.0, 0.0
 
     def add(self, step: int, steps: int, sums: np.ndarray, seconds: float, rate: float) -> list[str]:
@@ -93,7 +93,7 @@ class StepLines:
         if not self._every or step // self._every == (step - steps) // self._every:
             return []
         (took, _, images, *metrics), self._recent = self._recent, np.zeros(1)
-        lines = [f"step {step:,}: {images / took:,.1f} images/s, on average {self._images / self._seconds:,.1f}"]
+        lines = [f"step {step:,}: {images / took:,.1f} {self._noun}s/s, on average {self._images / self._seconds:,.1f}"]
         if step // (10 * self._every) != (step - steps) // (10 * self._every):
             lines.append(f"step {step:,}: {shown(dict([*self._results(metrics).items()][:1])).strip()}, learning rate {rate:g}")
         return lines
@@ -102,9 +102,9 @@ class StepLines:
 class ProgressLines:
     """Progress lines for worker.log: one at once, then one every `PROGRESS_S` seconds, and one per epoch."""
 
-    def __init__(self, epochs: int, steps: int, detailed: bool, clock: Callable[[], float] = time.monotonic):
-        """Take the run's epochs and steps; `detailed`, as on the chief, adds images/s and metrics."""
-        self._epochs, self._steps, self._detailed, self._clock = epochs, steps, detailed, clock
+    def __init__(self, epochs: int, steps: int, noun: str, detailed: bool, clock: Callable[[], float] = time.monotonic):
+        """Take the run's epochs, steps and what an example is called; `detailed`, as on the chief, adds examples/s and metrics."""
+        self._epochs, self._steps, self._noun, self._detailed, self._clock = epochs, steps, noun, detailed, clock
         self._next, self._images, self._seconds = -math.inf, 0.0, 0.0
 
     def add(self, epoch: int, step: int, images: float, seconds: float, results: Mapping[str, float]) -> list[str]:
@@ -114,7 +114,7 @@ class ProgressLines:
             return []
         line = f"epoch {epoch}/{self._epochs}  step {step:,}/{self._steps:,}"
         if self._detailed:
-            line += f"  {self._images / self._seconds:,.0f} images/s{shown(results)}"
+            line += f"  {self._images / self._seconds:,.0f} {self._noun}s/s{shown(results)}"
         self._next, self._images, self._seconds = self._clock() + PROGRESS_S, 0.0, 0.0
         return [line]
 

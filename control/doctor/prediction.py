@@ -20,9 +20,10 @@ def bytes_per_step(parameters: int) -> int:
     return parameters * 4
 
 
-def table(predictions: list[Prediction]) -> str:
-    """One row per number of workers; times in milliseconds."""
-    header = ["workers", "sent", "compute ms", "exchange ms", "wire ms", "delay ms", "waiting ms", "step ms", "images/s", "of ideal"]
+def table(predictions: list[Prediction], called: str = "image") -> str:
+    """One row per number of workers; times in milliseconds. `called`: what an example is called."""
+    times = [f"{part} ms" for part in ("compute", "exchange", "wire", "delay", "waiting", "step")]
+    header = ["workers", "sent", *times, f"{called}s/s", "of ideal"]
     rows = [
         [
             one.workers,
@@ -100,10 +101,10 @@ def expected(config: dict[str, Any], record: dict[str, Any], shares: list[int] |
     return float(forecast["predictions"][len(names) - 1]["images_per_s"])
 
 
-def sentence(predicted: float, measured: float) -> str:
-    """Printed after training; both in images/s, from 0."""
+def sentence(predicted: float, measured: float, called: str = "image") -> str:
+    """Printed after training; both in examples (each `called` so) per second, from 0."""
     if measured <= 0:
-        return f"{predicted:,.0f} images/s by the doctor, measured 0"
+        return f"{predicted:,.0f} {called}s/s by the doctor, measured 0"
     percent = (predicted / measured - 1) * 100
     error = f"{abs(percent):.0f}% too {'high' if percent > 0 else 'low'}" if abs(percent) >= 1 else "correct within 1%"
-    return f"{predicted:,.0f} images/s by the doctor, measured {measured:,.0f}: {error}"
+    return f"{predicted:,.0f} {called}s/s by the doctor, measured {measured:,.0f}: {error}"

@@ -7,6 +7,7 @@ from control.report.accuracy import margin
 from control.report.blocks import Picture, Section, Table, Text, code, percent, points, spent
 from control.report.facts import Run
 from control.text import listed
+from trainer.data.spec import noun
 
 
 def section(runs: Sequence[Run], picture: str) -> Section:
@@ -41,8 +42,8 @@ def better(runs: Sequence[Run]) -> str:
     chance = f", which may be chance (below {points(doubt)})" if high - low < doubt else ""
     if first.cluster["dataset"]["digest"] != second.cluster["dataset"]["digest"]:
         return (
-            f"{one} reaches {percent(high)} {what} in its best epoch, {other} {percent(low)}; these are images of different datasets, so "
-            "they do not show which model is better."
+            f"{one} reaches {percent(high)} {what} in its best epoch, {other} {percent(low)}; these are "
+            f"{noun(first.spec, second.spec)}s of different datasets, so they do not show which model is better."
         )
     better_than = f"{one} is better than {other} by" if len(runs) == 2 else f"{one} is the best of {len(runs)} runs, before {other} by"
     return f"{better_than} {lead}{chance}; {_cost(first, second)}."
@@ -54,7 +55,8 @@ def _cost(run: Run, other: Run) -> str:
     cost = [f"it has {_times(parameters, 'its parameters', 'as many parameters')}"]
     if run.summary.get("images_per_s") and other.summary.get("images_per_s"):
         speed = run.summary["images_per_s"] / other.summary["images_per_s"]
-        cost.append(f"trained {_times(speed, 'as many images per second', 'as many images per second')}")
+        rate = f"as many {noun(run.spec, other.spec)}s per second"
+        cost.append(f"trained {_times(speed, rate, rate)}")
     return listed(cost)
 
 
@@ -77,7 +79,8 @@ def beside(differing: Mapping[str, Sequence[str]]) -> str:
 
 
 def _table(runs: Sequence[Run]) -> Table:
-    header = ["run", "model", "parameters", "workers", "epochs", "best validation accuracy", "test accuracy", "images/s", "training time"]
+    rate = f"{noun(*(run.spec for run in runs))}s/s"
+    header = ["run", "model", "parameters", "workers", "epochs", "best validation accuracy", "test accuracy", rate, "training time"]
     return Table("The runs", header, [_row(run) for run in runs])
 
 

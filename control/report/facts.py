@@ -10,6 +10,7 @@ from control.runs.evaluations import FIRST, LAST
 from control.text import model_name
 from trainer import config as configs
 from trainer import records
+from trainer.data.spec import noun
 from trainer.errors import LockstepError
 from trainer.files import read_json
 from trainer.monitor import Monitor, judged, monitor
@@ -92,7 +93,13 @@ class Run:
     @property
     def noun(self) -> str:
         """What its dataset has."""
-        return "example" if "spec" in self.cluster["dataset"] else "image"
+        return noun(self.spec)
+
+    @property
+    def spec(self) -> dict[str, Any] | None:
+        """What its examples are; None: images."""
+        spec: dict[str, Any] | None = self.cluster["dataset"].get("spec")
+        return spec
 
     @property
     def evaluation(self) -> dict[str, Any]:

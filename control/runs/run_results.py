@@ -10,6 +10,7 @@ from control.project import relative
 from control.runs import mlflow_log, outcome, stragglers
 from control.runs.outcome import Verdict
 from trainer import records
+from trainer.data.spec import noun
 from trainer.files import read_json
 from trainer.records import read_history
 from trainer.rundir import recorded
@@ -56,8 +57,9 @@ def shown_result(folder: Path, summary: dict[str, Any]) -> str:
     expected = summary.get("predicted_images_per_s")
     # A run of a few steps is mostly start-up, so it is not compared with a prediction.
     fair = rows and summary.get("steps", 0) >= FAIR_STEPS
-    predicted = prediction.sentence(expected, rows[-1]["images_per_s"]) if expected is not None and fair else ""
+    called = noun(recorded(folder).get("dataset", {}).get("spec"))
+    predicted = prediction.sentence(expected, rows[-1]["images_per_s"], called) if expected is not None and fair else ""
     if "script" in summary:
         return text.script_result(folder.name, relative(folder), summary, output(folder))
     more = [("straggler", stragglers.of_run(folder)), ("MLflow", mlflow_log.place(folder))]
-    return text.result(folder.name, relative(folder), summary, rows, [("predicted", predicted), *more])
+    return text.result(folder.name, relative(folder), summary, rows, [("predicted", predicted), *more], called)

@@ -7,6 +7,7 @@ from typing import Any
 from control import project, text
 from control.progress import Estimate
 from control.runs import launches, outcome, run_results, step_profile, stragglers
+from trainer.data.spec import noun
 from trainer.rundir import recorded
 
 
@@ -58,7 +59,9 @@ def far(seen: list[dict[str, Any]], counts: dict[str, Any]) -> str:
     return f"epoch {max(record['epoch'] for record in steps)} of {counts['epochs']}" if steps and counts else ""
 
 
-RUN_COLUMNS = ("run", "state", "launched", "workers", "epochs", "steps", "training", "images/s", "best epoch")
+def run_columns(called: str) -> list[str]:
+    """The header of rows of `run_row`, whose examples are `called` so."""
+    return ["run", "state", "launched", "workers", "epochs", "steps", "training", f"{called}s/s", "best epoch"]
 
 
 def run_row(name: str, summary: dict[str, Any], launched: float | None) -> list[Any]:
@@ -80,11 +83,13 @@ def run_row(name: str, summary: dict[str, Any], launched: float | None) -> list[
 def all_runs() -> str:
     """Every run that was launched or refused, the latest first, with its last known state; empty if there is none."""
     folders = {path.parent for name in ("cluster.json", "summary.json") for path in project.RUNS.glob(f"*/{name}")}
-    begun = {folder: recorded(folder).get("launched_at") for folder in folders}
+    records = {folder: recorded(folder) for folder in folders}
+    begun = {folder: record.get("launched_at") for folder, record in records.items()}
     when = {folder: begun[folder] or (folder / "summary.json").stat().st_mtime for folder in folders}
     latest_first = sorted(folders, key=lambda folder: (when[folder], folder.name), reverse=True)
     rows = [run_row(folder.name, _last_known(folder), begun[folder]) for folder in latest_first]
-    return "Runs, the latest first\n" + text.table(RUN_COLUMNS, rows) if rows else ""
+    called = noun(*(record.get("dataset", {}).get("spec") for record in records.values()))
+    return "Runs, the latest first\n" + text.table(run_columns(called), rows) if rows else ""
 
 
 def _last_known(folder: Path) -> dict[str, object]:
@@ -104,14 +109,19 @@ def _share(parts: list[float], wholes: list[float]) -> float | None:
     return sum(parts) / sum(wholes) if wholes and sum(wholes) > 0 else None
 
 
-def table(run: str, state: str | None, hosts: list[dict[str, Any]], seen: list[dict[str, Any]], counts: dict[str, Any]) -> str:
-    """A run's status: its progress, one line per worker, and the phases of a step if known; a script's run has no `counts`."""
+def table(
+    run: str, state: str | None, hosts: list[dict[str, Any]], seen: list[dict[str, Any]], counts: dict[str, Any], called: str = "image"
+) -> str:
+    """A run's status: its progress, one line per worker, and the phases of a step if known; a script's run has no `counts`.
+
+    `called`: what an example is called.
+    """
     by_host, row = {look["host"]: look for look in seen if look}, _row if counts else _script_row
     rows = [row(host, by_host.get(host["name"], {"state": "unreachable"})) for host in hosts]
     chief = by_host.get(hosts[0]["name"], {})
     lines = [
         f"{run}: {overall(state, list(by_host.values()))}",
-        *_progress(chief, counts),
+        *_progress(chief, counts, called),
         "",
         text.table(COLUMNS if counts else SCRIPT_COLUMNS, rows),
     ]
@@ -161,8 +171,8 @@ def _note(look: dict[str, Any]) -> str:
     return f"exit code {code}{text.signal_name(code)}" if code else str(look.get("note", ""))
 
 
-def _progress(chief: dict[str, Any], counts: dict[str, Any]) -> list[str]:
+def _progress(chief: dict[str, Any], counts: dict[str, Any], called: str) -> list[str]:
     if not chief.get("steps"):
         return []
     left = Estimate(counts).left(chief["steps"]["step"], chief["steps"]["images_per_s"])
-    return ["  " + text.progress(chief["steps"], counts, chief.get("epoch"), left)]
+    return ["  " + text.progress(chief["steps"], counts, chief.get("epoch"), left, called)]

@@ -15,6 +15,7 @@ from control.sweep.settings import CONFIGS, FILE, STORE, Result, Settings, Space
 from control.sweep.settings_trials import pace
 from trainer import config as configs
 from trainer.config import Config, nearest
+from trainer.data.spec import noun
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json, write_json, write_text
 
@@ -180,7 +181,7 @@ def record(name: str, wanted: Wanted, options: dict[str, Any], plan: dict[str, A
         "workers": wanted.workers,
         "groups": wanted.groups,
         "idle": wanted.idle,
-        "noun": "examples" if "spec" in plan["dataset"] else "images",
+        "noun": f"{noun(plan['dataset'].get('spec'))}s",
         "asked": {name: value for name, value in options.items() if name in KEPT},
         "dataset": plan["dataset"]["digest"],
         "code": plan["code"],

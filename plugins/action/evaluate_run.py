@@ -15,6 +15,7 @@ from control.remote.remote import Worker
 from control.runs import evaluations
 from plugins.shared.action import Action
 from trainer import rundir
+from trainer.data.spec import noun
 from trainer.errors import DONE
 from trainer.records import evaluation
 
@@ -37,7 +38,7 @@ class ActionModule(Action):
         evaluated = [_read(into / "evaluate" / f"epoch-{epoch:04d}.json") for epoch in epochs]
         pictures = [{key: project.relative(path) for key, path in evaluations.draw(into, row).items()} for row in evaluated]
         evaluations.append(into / "evaluations.csv", evaluated)
-        what = "examples" if "spec" in rundir.recorded(into)["dataset"] else "images"
+        what = f"{noun(rundir.recorded(into)['dataset'].get('spec'))}s"
         return {"changed": True, "show_last": evaluations.show(run, evaluated, pictures, rundir.marks(into), what)}
 
     def _evaluate(self, run: str, worker: Worker, ended: Callable[[], bool]) -> None:

@@ -19,6 +19,7 @@ from control.runs import launches, logs, outcome, run_results
 from control.runs.outcome import Verdict
 from plugins.shared.action import Action
 from trainer import records
+from trainer.data.spec import noun
 from trainer.errors import DONE, FAILED, PREEMPTED, LockstepError
 from trainer.rundir import recorded
 from trainer.slurm import RUN
@@ -131,7 +132,7 @@ class ActionModule(Action):
         launches.write(self.local, self.plan, launches.record(self.plan, published, hosts, id=self._identity(), slurm=job))
 
     def _follow(self, number: str, how: str) -> None:
-        progress, chief = Progress(self.line, self.plan["counts"]), None
+        progress, chief = Progress(self.line, self.plan["counts"], called=noun(self.plan["dataset"].get("spec"))), None
         self.line.print(f"job {number} {how}; its log: {self.job}/slurm-{number}.log")
         while True:
             state, nodes = self._state(number)

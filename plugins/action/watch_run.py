@@ -17,7 +17,8 @@ from control.remote.remote import Seen, Worker, mark_failed, since_failure
 from control.runs import choices, launches, outcome
 from control.runs.outcome import Verdict
 from plugins.shared.action import Action
-from trainer import records
+from trainer import records, rundir
+from trainer.data.spec import noun
 from trainer.errors import DONE
 from trainer.watchdog import WAITING
 
@@ -61,7 +62,8 @@ class ActionModule(Action):
         self.marks = project.PRIVATE / "watch" / arguments["run"]
         self.line = Line(every=1e9)
         self.worker.say = self.line.print if self.rank == 0 else None
-        self.progress = Progress(self.line, arguments["counts"], self.quiet, arguments["hosts"])
+        called = noun(rundir.recorded(self.local).get("dataset", {}).get("spec"))
+        self.progress = Progress(self.line, arguments["counts"], self.quiet, arguments["hosts"], called)
         self.began = self.heard_at = self.answered_at = time.monotonic()
         self.parent = os.getppid()
         self.phase, self.step, self.trained, self.collect_at = "running" if self.script else "starting", 0, False, 0.0

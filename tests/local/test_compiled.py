@@ -95,6 +95,13 @@ def test_the_plan_says_what_the_model_takes_and_is_compiled_with(two_epochs):
         assert expected in two_epochs.stdout
 
 
+def test_its_rows_are_examples_wherever_they_are_counted(project, two_epochs):
+    log = next(project.run("table").glob("workers/*1/worker.log")).read_text()
+    assert all(" examples/s  loss" in text for text in (two_epochs.stdout, log))
+    assert "127.0.0.1 20, 127.0.0.1 12 examples per step." in two_epochs.stdout
+    assert "images" not in two_epochs.stdout + log
+
+
 def test_columns_of_the_history_are_the_models_metrics_and_the_best_epoch_follows_the_loss(project, two_epochs):
     history, summary = rows(project, "table"), project.summary("table")
     assert list(history[0]) == ["epoch", "loss", "mae", "val_loss", "val_mae", "learning_rate", "seconds", "images_per_s"]

@@ -118,6 +118,11 @@ def of_images(size: Sequence[int]) -> Spec:
     return Spec([0, 1], (Leaf("image", "uint8", tuple(size)), Leaf("label", "int32", ())))
 
 
+def noun(*columns: object) -> str:
+    """What a step takes and a rate counts: `image`, or `example` if any of the datasets has columns (its spec or table; of images None)."""
+    return "image" if all(one is None for one in columns) else "example"
+
+
 def _leaf(raw: Any) -> Leaf:
     if not isinstance(raw, dict) or set(raw) != {"name", "dtype", "shape"}:
         raise _refused("a leaf needs name, dtype and shape")

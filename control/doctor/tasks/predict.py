@@ -10,6 +10,7 @@ from control.doctor import prediction
 from control.doctor.step_model import Hosts, Prediction, Trial, curve
 from control.runs import run_results
 from control.task import Task
+from trainer.data.spec import noun
 from trainer.files import read_json, write_json
 from trainer.telemetry import read_records
 
@@ -55,8 +56,8 @@ def _trained(folder: Path, plan: dict[str, Any]) -> str:
 
 
 def _shown(plan: dict[str, Any], why: str, timed: dict[str, Any], predictions: list[Prediction]) -> str:
-    methods = list(next(iter(timed.values()))["methods"])
-    header = ["host", "threads", "own step ms", *(f"{name} ms" for name in methods), "images/s"]
+    methods, called = list(next(iter(timed.values()))["methods"]), noun(plan["dataset"].get("spec"))
+    header = ["host", "threads", "own step ms", *(f"{name} ms" for name in methods), f"{called}s/s"]
     own = [
         [
             name,
@@ -71,4 +72,4 @@ def _shown(plan: dict[str, Any], why: str, timed: dict[str, Any], predictions: l
     size = prediction.bytes_per_step(plan["parameters"]["trainable"])
     sent = f", sent {why}" if why else ""
     title = f"Predicted for {name}: {size / 1e6:,.1f} MB of gradients per step{sent}"
-    return f"{title}\n{text.table(header, own)}\n\n{prediction.table(predictions)}"
+    return f"{title}\n{text.table(header, own)}\n\n{prediction.table(predictions, called)}"

@@ -5,7 +5,9 @@ from typing import Any
 from control import project, text
 from control.runs import run_results, status
 from control.task import Task
+from trainer.data.spec import noun
 from trainer.records import read_history
+from trainer.rundir import recorded
 
 
 class ShowStatus(Task):
@@ -19,7 +21,8 @@ class ShowStatus(Task):
             commands = again if any(look.get("state") == "running" for look in seen) else ""
             return {"if_interrupted": None, "show_last": "\n\n".join([*map(_log, seen), *([commands] if commands else [])])}
         summary = run_results.read_summary(project.RUNS / name)
-        shown = status.table(name, summary["state"], self.arguments["hosts"], seen, self.arguments["counts"])
+        called = noun(recorded(project.RUNS / name).get("dataset", {}).get("spec"))
+        shown = status.table(name, summary["state"], self.arguments["hosts"], seen, self.arguments["counts"], called)
         rows = read_history(project.RUNS / name / "history.csv")
         running = any(look.get("state") == "running" for look in seen)
         commands = (

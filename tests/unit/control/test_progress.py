@@ -38,6 +38,14 @@ def test_a_straggler_is_named_when_it_appears_and_when_its_cause_changes():
     assert ["CPU quota" in line for line in printed] == [True, False, False, False]
 
 
+def test_of_columns_examples_are_counted():
+    lines = []
+    progress = Progress(SimpleNamespace(update=lines.append, print=lines.append), COUNTS, called="example")
+    for record in RECORDS:
+        progress.show("a", record)
+    assert [line.partition("  8 ")[2].partition(" ")[0] for line in lines if line.startswith("epoch")] == ["examples/s"] * 3
+
+
 @pytest.mark.parametrize("quiet", [False, True])
 def test_records_of_a_run_as_lines(quiet):
     updated, printed = [], []

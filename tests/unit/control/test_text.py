@@ -5,9 +5,10 @@ import os
 
 import pytest
 
-from control import progress, text
-from control.runs import outcome, status
+from control import progress, project, text
+from control.runs import outcome, run_results, status
 from tests.unit.samples import HISTORY
+from trainer.files import write_json, write_rows
 
 COUNTS = {"epochs": 3, "steps_per_epoch": 70, "total_steps": 210, "global_batch": 128, "workers": 2, "train_images": 48000}
 STEPS = {
@@ -233,6 +234,17 @@ def test_result_of_a_run_that_succeeded():
         "  curves                       ansible-playbook tensorboard.yml",
         "  train longer                 ansible-playbook train.yml -e run=my-run -e epochs=6",
     ]
+
+
+def test_a_run_on_columns_counts_examples(tmp_path, monkeypatch):
+    (tmp_path / "r").mkdir()
+    write_json(tmp_path / "r" / "cluster.json", {"dataset": {"spec": {}}})
+    write_json(tmp_path / "r" / "summary.json", SUMMARY)
+    write_rows(tmp_path / "r" / "history.csv", HISTORY, [row(1)])
+    monkeypatch.setattr(project, "RUNS", tmp_path)
+    shown = run_results.shown_result(tmp_path / "r", {**SUMMARY, "predicted_images_per_s": 1234.0, "steps": 100})
+    assert (shown.count("examples/s"), status.all_runs().count("examples/s")) == (3, 1)
+    assert "images/s" not in shown + status.all_runs()
 
 
 def test_a_model_without_validation_shows_no_metric_twice_and_has_nothing_to_evaluate():
@@ -652,5 +664,5 @@ def test_a_run_among_others_is_a_line():
         "2 (validation accuracy 0.5123)",
     ]
     assert str(row[2]).startswith("2027-01-1")
-    assert len(row) == len(status.RUN_COLUMNS)
+    assert len(row) == len(status.run_columns("image"))
     assert status.run_row("new", {"state": None}, None) == ["new", "-", "-", "-", "-", "-", "-", "-", "-"]

@@ -98,7 +98,7 @@ def test_parts_of_any_batch_follow_the_shares_and_cover_it():
 
 
 def test_it_is_told_in_images_of_a_whole_step():
-    assert balance.described(["node1", "node2"], 96, [2, 1]) == "node1 64, node2 32 images per step"
+    assert balance.described(["node1", "node2"], 96, [2, 1], "image") == "node1 64, node2 32 images per step"
 
 
 def test_numpy_is_not_in_what_goes_into_a_state():

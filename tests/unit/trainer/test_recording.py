@@ -1,6 +1,7 @@
 """What a worker records: the chief writes the run's files, every worker its own records."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,11 +24,11 @@ SUMS = np.array([0.0, 10.0, 8.0, 10.0, 5.0, 10.0])
 PARTS = {"forward_backward": 0.1, "compression": 0.0, "all_reduce": 0.2, "apply": 0.1}
 
 
-def recorder(folder, is_chief, log_every=0):
+def recorder(folder, is_chief, log_every=0, table=None):
     config = configs.build({"telemetry": {"log_every": log_every, "sample_every": 1}, "train": {"steps_per_call": 2}})
     metrics = Metrics(folder / "workers" / "a" / "metrics.jsonl")
     counts = Counts(2, 20, 5, 5, 4, 3, 12)
-    job = Job(config, counts, folder, None, {}, metrics, lambda: False, folder / "workers" / "a", 0.0)
+    job = Job(config, counts, folder, SimpleNamespace(table=table), {}, metrics, lambda: False, folder / "workers" / "a", 0.0)
     progress = Progress(step=4, metrics=SUMS[2:].tolist(), images=10.0, seconds=2.0, images_total=10.0)
     return Recorder(job, is_chief, Saver(pytest.fail, lambda: False), progress, results)
 
@@ -96,9 +97,14 @@ def test_only_the_chief_writes_events_and_speed(tmp_path, capsys):
     assert capsys.readouterr().out == "epoch 1/3  step 4/12\n"
 
 
-def test_every_n_steps_the_chief_writes_images_per_s(tmp_path, capsys):
-    recorder(tmp_path, is_chief=True, log_every=2).call(1, 2, SUMS, 2.0, 0.5, 0.01)
-    assert capsys.readouterr().out == "step 4: 5.0 images/s, on average 5.0\n"
+@pytest.mark.parametrize(("table", "noun"), [(None, "images"), (object(), "examples")])
+def test_the_chief_writes_images_per_s_or_examples_of_columns(table, noun, tmp_path, capsys):
+    for log_every in (2, 0):
+        recorder(tmp_path, is_chief=True, log_every=log_every, table=table).call(1, 2, SUMS, 2.0, 0.5, 0.01)
+    assert capsys.readouterr().out.splitlines() == [
+        f"step 4: 5.0 {noun}/s, on average 5.0",
+        f"epoch 1/3  step 4/12  5 {noun}/s  loss 0.8000  accuracy 0.5000",
+    ]
 
 
 @pytest.mark.parametrize(("shares", "shown"), [([1, 1], None), ([3, 1], [3, 1])])

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from trainer.data.spec import DEEPEST, Leaf, Spec, of_images
+from trainer.data.spec import DEEPEST, Leaf, Spec, noun, of_images
 from trainer.errors import DatasetError
 
 SPEC = Spec(
@@ -21,6 +21,10 @@ def test_values_are_packed_into_the_nest():
     assert SPEC.names == ("x.more[0]", "y", "x.a", "x.more[1].b")
     assert [leaf.name for leaf in SPEC.parts["x"]] == ["x.a", "x.more[0]", "x.more[1].b"]
     assert list(SPEC.parts) == ["x", "y"]
+
+
+def test_examples_of_any_columns_are_no_images():
+    assert [noun(), noun(None, None), noun(SPEC), noun(None, SPEC.to_json())] == ["image", "image", "example", "example"]
 
 
 def test_inputs_alone_are_a_spec():

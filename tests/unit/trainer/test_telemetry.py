@@ -209,7 +209,7 @@ def test_digest_of_a_file(tmp_path):
 
 
 def test_lines_tell_of_late_and_on_average_and_ten_times_as_seldom_of_loss_and_rate():
-    lines = StepLines(10, lambda metrics: {"loss": metrics[0] / 100})
+    lines = StepLines(10, lambda metrics: {"loss": metrics[0] / 100}, "image")
 
     def add(step, steps, loss, images, seconds, rate=0.1):
         return lines.add(step, steps, np.array([0.0, images, loss]), seconds, rate)
@@ -224,7 +224,7 @@ def test_lines_tell_of_late_and_on_average_and_ten_times_as_seldom_of_loss_and_r
 @pytest.mark.parametrize("detailed", [True, False])
 def test_a_workers_log_says_how_far_it_is(detailed):
     now = [100.0]
-    lines = ProgressLines(3, 210, detailed, lambda: now[0])
+    lines = ProgressLines(3, 210, "image", detailed, lambda: now[0])
     assert lines.add(1, 10, 1000, 2.0, {"loss": 0.51234, "accuracy": 0.8}) == [
         "epoch 1/3  step 10/210" + "  500 images/s  loss 0.5123  accuracy 0.8000" * detailed
     ]
@@ -239,4 +239,4 @@ def test_a_workers_log_says_how_far_it_is(detailed):
 
 
 def test_no_lines_where_none_are_wanted():
-    assert StepLines(0, dict).add(10, 10, np.array([0.0, 10.0, 1.0]), 1.0, 0.1) == []
+    assert StepLines(0, dict, "image").add(10, 10, np.array([0.0, 10.0, 1.0]), 1.0, 0.1) == []

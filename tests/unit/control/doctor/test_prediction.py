@@ -35,6 +35,7 @@ def test_table():
 )
 def test_sentence(predicted, measured, sentence):
     assert prediction.sentence(predicted, measured) == sentence
+    assert prediction.sentence(predicted, measured, "example") == sentence.replace("images", "examples")
 
 
 HOSTS = ["a", "b", "c"]

@@ -466,6 +466,17 @@ def test_which_of_two_runs_is_better(tmp_path, run):
     assert beside(run, other) == "Everything else is the same: dataset, workers, the trainer's code and every other setting."
 
 
+def test_runs_on_columns_are_compared_by_examples(tmp_path, run):
+    other = made(tmp_path, "second", tests={3: 0.62}, images_per_s=1149.0)
+    for one in (run, other):
+        one.cluster["dataset"] |= {"spec": {"structure": [0], "leaves": []}, "digest": one.name}
+    assert "as many examples per second" in comparison._cost(other, run)
+    assert "these are examples of different datasets" in comparison.better([run, other])
+    assert "examples/s" in comparison._table([run, other]).header
+    del run.cluster["dataset"]["spec"]
+    assert "examples/s" in comparison._table([run, other]).header
+
+
 def test_which_of_three_runs_is_the_best(tmp_path, run):
     runs = [run, made(tmp_path, "b", tests={3: 0.40}), made(tmp_path, "c", tests={3: 0.515})]
     assert comparison.better(runs) == (
