@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from warnings import WarningMessage
 
 import numpy as np
 
@@ -28,7 +29,7 @@ LONGEST_KEY = 60
 EXACT = 2**24
 """Up to this magnitude, float32 holds every whole number."""
 SHOWN = 5
-"""Columns named in a warning."""
+"""Columns named in a warning; warnings of the user's own function."""
 
 
 @dataclass
@@ -59,6 +60,8 @@ class Checked:
     """Leaves with whole numbers that their type rounds."""
     seen: dict[str, int] = field(default_factory=dict)
     """Examples so far, by split."""
+    caught: list[WarningMessage] = field(default_factory=list)
+    """What the user's function warned of so far."""
 
     def slices(self, nest: Any, split: str, where: str) -> Iterator[list[Any]]:
         """The values of a batch for each leaf of the spec, in slices; the first call decides the spec.
@@ -82,8 +85,8 @@ class Checked:
         self.seen[split] = self.seen.get(split, 0) + total
 
     def warnings(self) -> list[str]:
-        """What the user should know about the values of `x`."""
-        warnings = []
+        """What the user should know about the values of `x`, and what the function itself warned of."""
+        warnings = noted(self.called, self.caught)
         if self.not_finite:
             most = sorted(self.not_finite.items(), key=lambda item: -item[1])
             listed = _some([f"{name} {count:,}" for name, count in most])
@@ -400,6 +403,12 @@ def _loses_digits(numbers: np.ndarray, leaf: Leaf) -> bool:
 
 def _first_upper(text: str) -> str:
     return text[0].upper() + text[1:]
+
+
+def noted(called: str, caught: Iterable[WarningMessage]) -> list[str]:
+    """What a user's function warned of (`warnings.warn`), for the plan; libraries' other kinds of warnings are left out."""
+    texts = [printable(str(one.message), 300) for one in caught if issubclass(one.category, UserWarning)]
+    return [f"{called}: {text}" for text in dict.fromkeys(texts)][:SHOWN]
 
 
 def shown(value: Any) -> str:

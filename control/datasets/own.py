@@ -2,26 +2,31 @@
 
 `FILE.py:FUNCTION` is called with `"train"`, then `"test"`, and returns pairs of an image and its class. An image is the path of a
 file, its bytes, or a uint8 array `[height, width]` or `[height, width, 1 or 3]`; a class is a name or a whole number. If its first
-result is no such pair, it gives columns: what Keras' `fit` takes, also for `"validation"`. The result is kept until the file changes.
+result is no such pair, it gives columns: what Keras' `fit` takes, also for `"validation"`. The result is kept until the file changes,
+or an environment variable that it names.
 """
 
+import ast
 import hashlib
 import io
 import itertools
+import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from warnings import WarningMessage
 
 import numpy as np
 from PIL import Image
 
 from control.datasets import columns, examples
 from control.datasets.examples import HOW as HOW_COLUMNS
-from control.datasets.examples import Checked, declared_shapes, shown, with_target
-from control.datasets.sources import Listing, check_classes, source
-from trainer import own
+from control.datasets.examples import Checked, declared_shapes, noted, shown, with_target
+from control.datasets.sources import Listing, check_classes, fingerprint, source
+from trainer import neighbours, own
 from trainer.data.manifest import SPLITS
 from trainer.errors import ConfigError, DatasetError
 from trainer.files import read_json, sync, write_json
@@ -40,6 +45,7 @@ class Own:
         self._target, self._features = target, features
         # A copy of the file beside other images is another dataset.
         given = (self._function.path, self._function.name, self._function.source, *sum(self._function.modules.items(), ()))
+        given += tuple(_environment({self._function.file: self._function.source, **self._function.modules}))
         self._digest = hashlib.sha256("\0".join(map(str, given)).encode()).hexdigest()
         self._kept = KEPT.resolve() / self._digest[:16]
         self._columns = columns.kept_at("own", self._digest, target, features)
@@ -57,7 +63,7 @@ class Own:
         labels = {split: [classes.index(record[0]) for record in self._records[split]] for split in SPLITS}
         files = {split: [f"{split}/{record[0]}/{number:07d}" for number, record in enumerate(self._records[split])] for split in SPLITS}
         check_classes(f"dataset={self._function.called}", labels, classes)
-        return Listing(Path(self._function.file).stem, classes, files, labels, self._digest, None)
+        return Listing(Path(self._function.file).stem, classes, files, labels, self._digest, warnings=index.get("warnings", []))
 
     def read(self, split: str, index: int) -> bytes:
         """Bytes of an image file."""
@@ -68,21 +74,24 @@ class Own:
 
     def _run(self) -> None:
         function = own.load("dataset", self._function)
-        with own.explaining_errors("dataset", self._function):
-            result = function("train")
-            first, result = _first(result, self._next)
-        if first is END or _is_image_pair(first):
-            self._keep_images(function, result)
-        else:
-            self._keep_columns(function, result)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            with own.explaining_errors("dataset", self._function):
+                result = function("train")
+                first, result = _first(result, self._next)
+            if first is END or _is_image_pair(first):
+                self._keep_images(function, result, caught)
+            else:
+                self._keep_columns(function, result, caught)
 
     def _refuse_names(self) -> None:
         for key, value in (("target", self._target), ("features", self._features)):
             if value is not None:
                 raise DatasetError(f"data.{key}={value}: dataset={self._function.called} has images with classes; leave data.{key} out")
 
-    def _keep_columns(self, function: Callable[..., Any], train: Any) -> None:
-        checked, called = Checked(f"dataset={self._function.called}"), f"dataset={self._function.called}"
+    def _keep_columns(self, function: Callable[..., Any], train: Any, caught: list[WarningMessage]) -> None:
+        called = f"dataset={self._function.called}"
+        checked = Checked(called, caught=caught)
 
         def batches() -> Iterator[columns.Batch]:
             for split in ("train", "validation", "test"):
@@ -118,7 +127,7 @@ class Own:
             )
         return list(names)
 
-    def _keep_images(self, function: Callable[..., Any], train: Any) -> None:
+    def _keep_images(self, function: Callable[..., Any], train: Any, caught: list[WarningMessage]) -> None:
         KEPT.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=KEPT, prefix=".part-", ignore_cleanup_errors=True) as folder:
             part = Path(folder)
@@ -130,7 +139,7 @@ class Own:
                         records[split].append((name, stream.tell(), stream.tell() + len(data)))
                         stream.write(data)
             sync(part / "images")
-            write_json(part / "index.json", {"records": records})
+            write_json(part / "index.json", {"records": records, "warnings": noted(f"dataset={self._function.called}", caught)})
             shutil.rmtree(self._kept, ignore_errors=True)
             part.rename(self._kept)
 
@@ -152,6 +161,16 @@ class Own:
     def _next(self, iterator: Iterator[Any]) -> Any:
         with own.explaining_errors("dataset", self._function):
             return next(iterator, END)
+
+
+def _environment(texts: Mapping[str, str]) -> Iterator[str]:
+    """The environment variables that a user's files name, with their values, and the size and time of a file whose path a value is."""
+    for file, text in texts.items():
+        if "environ" in text or "getenv" in text:
+            constants = {node.value for node in ast.walk(neighbours.tree(file, text)) if isinstance(node, ast.Constant)}
+            for name in sorted(set(os.environ).intersection(constants)):
+                value = os.environ[name]
+                yield f"{name}={value}={fingerprint([Path(value)]) if os.path.isfile(value) else ''}"
 
 
 def _first(result: Any, take: Callable[[Iterator[Any]], Any]) -> tuple[Any, Any]:

@@ -227,6 +227,13 @@ def test_a_function_runs_once_until_its_file_changes(file):
     assert count.read_text() == "xx"
 
 
+def test_what_a_function_of_images_warns_of_is_kept(file):
+    text = IMAGES.format(image="np.zeros((4, 4), np.uint8)", label="number % 2", count=4)
+    file.write_text("import warnings\n" + text.replace('print("chatter")', 'warnings.warn("blurred ones are left out")'))
+    assert data.Own("mine.py:images").scan().warnings == ["dataset=mine.py:images: blurred ones are left out"]
+    assert data.Own("mine.py:images").scan().warnings == ["dataset=mine.py:images: blurred ones are left out"]
+
+
 def test_images_may_be_paths_and_bytes(file):
     (file.parent / "a.png").write_bytes(image_bytes(1))
     source = written(file, "('a.png', open('a.png', 'rb').read())[number % 2]", "('cat', 'dog')[number % 2]")

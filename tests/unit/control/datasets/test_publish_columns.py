@@ -152,6 +152,43 @@ def test_the_function_runs_once_until_the_file_changes(file):
     assert (file.parent / "ran").read_text() == "tttt"
 
 
+def test_an_environment_variable_that_the_file_names_makes_the_function_run_again(file, monkeypatch):
+    body = NO_VALIDATION + "name = 'TRIPS'\nreturn np.arange(n), np.full(n, int(open(os.environ.get(name, 'one')).read()))"
+    (file.parent / "one").write_text("1")
+    (file.parent / "two").write_text("2")
+    monkeypatch.delenv("TRIPS", raising=False)
+
+    def y():
+        _, splits = published(source(file, body, before="import os\nodd = ['\\ud800', b'TRIPS', 7, 'a\\0b', 'UNSET_ANYWHERE']\n"))
+        return splits["test"].gather(np.arange(1))[1].tolist()
+
+    assert y() == [1]
+    monkeypatch.setenv("TRIPS", "two")
+    assert y() == [2]
+    (file.parent / "two").write_text("22")
+    assert y() == [22]
+    monkeypatch.setenv("UNRELATED", "x")
+    (file.parent / "two").unlink()
+    (file.parent / "one").unlink()
+    monkeypatch.delenv("TRIPS")
+    # Nothing is read: the first result is still kept.
+    assert y() == [1]
+    monkeypatch.setenv("TRIPS", "x" * 400)
+    assert "OSError: [Errno 36] File name too long" in refused(source(file, body, before="import os\n").scan)
+
+
+def test_what_the_function_warns_of_is_shown_by_the_plan(file):
+    body = (
+        NO_VALIDATION + "for k in range(9): warnings.warn(f'{split}: row {k} is left out\\x1b[2J' + 'x' * 999)\n"
+        "warnings.warn('old', DeprecationWarning)\nreturn np.arange(n), np.arange(n)"
+    )
+    made = source(file, body, before="import warnings\n")
+    warned = made.scan().warnings
+    assert [text.partition("is")[0] for text in warned] == [f"dataset=mine.py:data: train: row {k} " for k in range(5)]
+    assert all("\x1b" not in text and len(text) < 350 for text in warned)
+    assert own.Own("mine.py:data").scan().warnings == warned
+
+
 def test_batches_are_taken_one_at_a_time(file):
     before = "import weakref\nlive = []\nclass Batch(np.ndarray):\n    pass\n"
     body = (
