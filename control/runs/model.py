@@ -88,7 +88,7 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> 
 
 def _check_sums(section: dict[str, Any], model: keras.Model, spec: Spec) -> None:
     """Refuse a metric whose state after two batches is not the sum of its states after each: workers' states are added up."""
-    halves = [spec.pack([leaf[half] for leaf in tf.nest.flatten(random_examples(spec, 2, (2, ROWS)))]) for half in range(2)]
+    halves = [spec.pack([leaf[half] for leaf in spec.unpack(random_examples(spec, 2, (2, ROWS)))]) for half in range(2)]
     try:
         first, second, both = (_states_after(model, batches) for batches in ([halves[0]], [halves[1]], halves))
     except tf.errors.OpError:
