@@ -34,6 +34,7 @@ METRICS = {
     "forecast": "mae",
     "regression": "minutes_mae",
     "classification": "auc",
+    "taxi": "auc",
     "vae": "squared_error",
     "gan": "near",
     "siamese": "accuracy",

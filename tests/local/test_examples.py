@@ -26,6 +26,7 @@ FOLLOW_FIT = {
     "denoising": ({}, 1e-3),
     "siamese": ({}, 1e-3),
     "finetuning": ({"dropout": 0.0}, 1e-3),
+    "taxi": ({}, 1e-3),
 }
 DRAW = {"classification", "gan", "vae", "text"}
 """They draw random numbers while they train, or normalise by a worker's part of the batch, so `fit` on one worker differs."""
@@ -93,6 +94,32 @@ def history(project, run):
 
 def test_every_example_is_trained_here():
     assert set(FOLLOW_FIT) | DRAW == EXAMPLES
+
+
+def test_trips_are_read_from_the_file_that_a_variable_names_and_unusable_ones_are_counted(tmp_path, monkeypatch):
+    taxi, file = example("taxi"), tmp_path / "trips.csv"
+    monkeypatch.delenv("TAXI_TRIPS", raising=False)
+    table = taxi.sample(60)
+    # Exactly a fifth, and a cent less.
+    table |= {"fare": np.full(60, "5.85"), "tips": np.where(np.arange(60) % 2, "1.17", "1.16")}
+    table |= {"trip_miles": np.full(60, "1.5"), "trip_seconds": np.full(60, "300"), "company": np.full(60, 'Loop, "Inc."\n\x1b[2J')}
+    flaws = {"fare": "0", "tips": "", "trip_miles": "-3", "trip_seconds": "inf"}
+    for row, (name, flaw) in enumerate([*flaws.items(), ("trip_seconds", "soon"), ("trip_miles", "50.1")]):
+        table[name] = np.array([flaw if number == row else cell for number, cell in enumerate(table[name])])
+    monkeypatch.setenv("TAXI_TRIPS", str(file))
+    with file.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerows([table, *zip(*table.values(), strict=True), ["too", "short"], [*range(30)]])
+    reasons = "2 tips missing, 1 fare not above 0, 1 trip_miles not above 0, 1 trip_miles above 50, 2 trip_seconds missing"
+    with pytest.warns(UserWarning, match=f"^7 of 62 trips are left out: {reasons}"):
+        x, y = taxi.data("train")
+    others, more = taxi.data("test")
+    assert (len(y) + len(more), y.sum() + more.sum()) == (55, 28)
+    assert set(x["company"]) | set(others["company"]) == {'Loop, "Inc."\n\x1b[2J', "14"}
+    assert taxi.data("validation") is None
+    file.write_text("fare,tips\n1,2\n")
+    with pytest.raises(ValueError, match=r"trips.csv has no column trip_miles; it needs tips, fare, trip_miles"):
+        taxi.data("train")
 
 
 @pytest.mark.parametrize("name", each(FOLLOW_FIT))
