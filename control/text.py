@@ -7,8 +7,8 @@ from typing import Any
 
 from control.runs import course, outcome
 from control.runs.outcome import Verdict
-from trainer.exits import signal_of
 from trainer.data.spec import Spec, noun
+from trainer.exits import signal_of
 from trainer.monitor import Monitor, monitor
 from trainer.records import VALIDATION, metric_values
 from trainer.terminal import printable
