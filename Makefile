@@ -1,7 +1,7 @@
 # make train: from a fresh machine to a trained model. make help lists the rest.
 PYTHON ?= python3
 ARGS ?=
-LANES ?= 0
+LANES ?= 2
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
@@ -27,8 +27,9 @@ test: unit local ## all tests that need no root
 unit: setup-dev ## tests of single functions, two at a time (minutes)
 	@$(BIN)/python -m pytest tests/unit -q -n 2 --dist loadfile
 
-local: setup-dev ## real runs of two and more workers on this machine (half an hour; LANES=2: two at a time)
-	@$(BIN)/python -m pytest tests/local -q -n $(LANES) --dist loadfile --durations=10
+local: setup-dev ## real runs of two and more workers on this machine, two at a time (half an hour; LANES=1: one at a time)
+	@$(BIN)/python -m pytest tests/local -q -n $(LANES) --dist loadfile -m "not alone" --durations=10
+	@$(BIN)/python -m pytest tests/local -q -m alone
 
 lab: setup-dev ## five SSH hosts in containers, from bare to trained, and what goes wrong there (root; tens of minutes)
 	@$(BIN)/python -m pytest tests/lab -q --durations=10

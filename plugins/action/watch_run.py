@@ -24,6 +24,8 @@ from trainer.watchdog import WAITING
 
 EVERY_S, OTHERS_EVERY_S = 1.0, 5.0
 """Between two messages from the chief's host, and from each other host, while they train."""
+ANSWERS_S = 3 * OTHERS_EVERY_S
+"""A host that has said nothing for this long does not answer."""
 MOMENT_S = 0.5
 """Between two looks at whether another worker has failed."""
 AGAIN_S = 1.0
@@ -151,6 +153,9 @@ class ActionModule(Action):
         return self._verdict("unreachable", message=message) if silent else None
 
     def _abandoned(self) -> Verdict | None:
+        if time.monotonic() - self.answered_at > ANSWERS_S:
+            # It probably is what the others failed of: it counts as unreachable in due time.
+            return None
         age = since_failure(self.marks, self.host)
         if age is not None and age > (SCRIPT_GRACE_S if self.script else OTHERS_GRACE_S):
             return self._end_it("ended", "ended because another worker failed", by_us=True)

@@ -158,6 +158,8 @@ class CallbackModule(Default):
             self._last_words.append(shown(returned["show_last"]))
         if self._wordy:
             super().v2_runner_on_ok(result)
+        else:
+            self._handle_warnings(returned)
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         self._explained = self._explained or not ignore_errors
@@ -165,7 +167,9 @@ class CallbackModule(Default):
         self._follow(returned)
         if self._wordy or not returned.get("msg"):
             super().v2_runner_on_failed(result, ignore_errors)
-        elif not ignore_errors and returned["msg"] not in self._messages_shown:
+            return
+        self._handle_warnings(returned)
+        if not ignore_errors and returned["msg"] not in self._messages_shown:
             self._messages_shown.add(returned["msg"])
             message = shown(str(returned["msg"]))
             self._display.display(

@@ -5,6 +5,8 @@ import json
 import signal
 import subprocess
 
+import pytest
+
 from tests.project import await_until
 
 ASKED = ("peers=few", "workers=1,2", "rounds=1", "steps=8", "systems=lockstep,ideal,stock-loop,keras-fit-loop")
@@ -15,6 +17,7 @@ def sessions() -> str:
     return done.stdout
 
 
+@pytest.mark.alone
 def test_it_measures_ends_cleanly_and_goes_on(project):
     folder = project.root / "benchmarks" / "results" / "few"
     process = project.start("benchmarks/peers", *ASKED)

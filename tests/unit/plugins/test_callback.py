@@ -129,14 +129,14 @@ def test_when_a_process_began_is_when_it_was_started_and_not_when_it_asks():
     assert before - 0.05 < float(done.stdout) < before + 0.4
 
 
-def play(tmp_path, tasks, *options, **environment):
+def play(tmp_path, tasks, *options, action=None, **environment):
     (tmp_path / "some.yml").write_text(json.dumps([{"name": "Some", "hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
-    (tmp_path / "say.py").write_text(TELL)
+    (tmp_path / "say.py").write_text(action or TELL)
     argv = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", "-c", "local", *options, str(tmp_path / "some.yml")]
     argv += ["-e", f"ansible_python_interpreter={sys.executable}"]
     plain = {name: value for name, value in os.environ.items() if name != "LOCKSTEP_RECAP"}
     settings = {"env": {**plain, "ANSIBLE_ACTION_PLUGINS": str(tmp_path), **environment}, "cwd": ROOT, "timeout": 60}
-    return subprocess.run(argv, capture_output=True, text=True, check=False, **settings).stdout
+    return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **settings).stdout
 
 
 TELL = """
@@ -149,6 +149,9 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         return {**super().run(tmp, task_vars), **self._task.args}
 """
+WARN = TELL.replace("        return", '        Display().warning("the disk is nearly full")\n        return').replace(
+    "import ActionBase\n", "import ActionBase\nfrom ansible.utils.display import Display\n"
+)
 WELL = [{"name": "Say", "say": {"show_last": "my-run: SUCCEEDED"}}]
 BADLY = [{"name": "Say", "say": {"failed": True, "msg": "the run is gone"}}]
 
@@ -158,6 +161,13 @@ def test_a_command_ends_with_its_result_and_not_with_counts_of_tasks(tmp_path):
     failed = play(tmp_path, BADLY)
     assert "the run is gone" in failed
     assert "PLAY RECAP" not in failed
+
+
+@pytest.mark.parametrize("tasks", [WELL, BADLY])
+def test_a_tasks_warning_is_shown_once(tasks, tmp_path):
+    """Ansible keeps it with the task's result, and shows it only where the result itself is shown."""
+    for options in ((), ("-v",)):
+        assert play(tmp_path, tasks, *options, action=WARN).count("[WARNING]: the disk is nearly full") == 1
 
 
 def test_the_counts_come_after_the_result_where_they_are_asked_for(tmp_path):

@@ -61,6 +61,17 @@ def test_a_host_that_answers_nothing_is_unreachable_after_its_silence():
     assert watch._once().message == "pi3 can't be reached: no answer for 90 s"
 
 
+@pytest.mark.parametrize(("silent", "state"), [(0, "ended"), (40, None)])
+def test_of_the_others_of_a_failed_worker_only_those_that_answer_are_ended(silent, state, tmp_path, monkeypatch):
+    """One that does not answer is what the others failed of; it was called ended by us when they noticed sooner than we."""
+    watch = ActionModule.__new__(ActionModule)
+    watch.host, watch.rank, watch.worker, watch.arguments = "pi3", 1, SimpleNamespace(watch=lambda *_: None), {"silence": 60}
+    watch.marks, watch.answered_at = tmp_path, time.monotonic() - silent
+    monkeypatch.setattr("plugins.action.watch_run.since_failure", lambda *_: 30.0)
+    monkeypatch.setattr(watch, "_end_it", lambda state, *_, **__: state)
+    assert watch._once() == state
+
+
 @pytest.mark.parametrize(("phase", "heard", "late"), [("training", 46, True), ("ended", 46, False), ("ended", 181, True)])
 def test_a_worker_that_has_ended_may_take_longer_to_leave(phase, heard, late, monkeypatch):
     """Python's shutdown reads from the disk; on a slow one it took 50 s, and a run with all its weights was called FAILED."""
