@@ -14,6 +14,7 @@ from control.progress import Line, Progress
 from control.remote import lean
 from control.remote.feed import HostUnreachable
 from control.remote.remote import Seen, Worker, mark_failed, since_failure
+from control.remote.worker_feed import BEAT_S
 from control.runs import choices, launches, outcome
 from control.runs.outcome import Verdict
 from plugins.shared.action import Action
@@ -24,7 +25,7 @@ from trainer.watchdog import WAITING
 
 EVERY_S, OTHERS_EVERY_S = 1.0, 5.0
 """Between two messages from the chief's host, and from each other host, while they train."""
-ANSWERS_S = 3 * OTHERS_EVERY_S
+ANSWERS_S = 3 * BEAT_S
 """A host that has said nothing for this long does not answer."""
 MOMENT_S = 0.5
 """Between two looks at whether another worker has failed."""
