@@ -128,7 +128,8 @@ def empty(module):
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []
     if module.params["kind"] == "glusterfs" and not os.path.ismount(path):
         module.exit_json(removed=[])
-    jobs = sorted(os.listdir(os.path.join(path, JOBS))) if JOBS in names else []
+    shared = os.path.join(path, JOBS)
+    jobs = [name for name in sorted(os.listdir(shared)) if holds_files(os.path.join(shared, name))] if JOBS in names else []
     if jobs:
         module.fail_json(
             msg=f"{module.params['host']}: dfs_path={path} holds in {JOBS}/ what runs under Slurm need to go on ({', '.join(jobs[:5])}), "
@@ -148,6 +149,11 @@ def empty(module):
         for name in mine:
             shutil.rmtree(os.path.join(path, name))
     module.exit_json(changed=bool(mine), removed=mine)
+
+
+def holds_files(path):
+    """Whether there is a file: a look-up that crosses a removal can leave GlusterFS with an empty folder, which keeps nothing."""
+    return not os.path.isdir(path) or any(files for _, _, files in os.walk(path))
 
 
 def wheels(module):

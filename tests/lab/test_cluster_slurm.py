@@ -67,7 +67,7 @@ def test_what_jobs_need_to_go_on_is_not_removed_unasked(cluster):
     for run in ("slurm-job", "slurm-later", "slurm-port"):
         cluster.play("playbooks/delete_run", f"run={run}")
         assert not cluster.run(run).exists()
-    assert cluster.on(1, "ls -A /mnt/lockstep/slurm") == ""
+    assert cluster.on(1, "find /mnt/lockstep/slurm -not -type d") == ""
 
 
 def test_slurm_is_taken_away(cluster):

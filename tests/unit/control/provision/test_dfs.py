@@ -288,12 +288,14 @@ def test_only_our_folders_are_emptied(tmp_path):
 
 
 def test_state_of_runs_under_slurm_is_kept_and_an_empty_folder_of_it_is_not(tmp_path):
-    (tmp_path / "slurm" / "my-run").mkdir(parents=True)
+    (tmp_path / "slurm" / "my-run" / "state").mkdir(parents=True)
+    (tmp_path / "slurm" / "my-run" / "state" / "step-20").touch()
+    (tmp_path / "slurm" / "gone" / "state").mkdir(parents=True)
     message = failed(dfs_contents.empty, contents("empty", tmp_path))
     assert "holds in slurm/ what runs under Slurm need to go on (my-run)" in message
     assert "playbooks/delete_run.yml -e run=my-run" in message
-    assert (tmp_path / "slurm" / "my-run").is_dir()
-    (tmp_path / "slurm" / "my-run").rmdir()
+    assert (tmp_path / "slurm" / "my-run" / "state" / "step-20").is_file()
+    shutil.rmtree(tmp_path / "slurm" / "my-run")
     assert ended(dfs_contents.empty, contents("empty", tmp_path))["removed"] == ["slurm"]
     assert not (tmp_path / "slurm").exists()
 
