@@ -101,8 +101,8 @@ def fitted(run: str, name: str, seed: int, more: list[str]) -> tuple[float, floa
 def distributed(run: str, name: str, workers: int, seed: int, more: list[str]) -> tuple[float, float]:
     """Metric and examples/s of `train.yml`."""
     count, batch = head(name)
-    asked = {"model": f"examples/{name}.py:build", "dataset": f"examples/{name}.py:data", "workers": workers, "epochs": count, "seed": seed}
-    asked |= {"set": f"train.global_batch={batch}", "evaluate": name != "gan"}
+    asked = {"model": f"examples/{name}.py:build", "dataset": f"examples/{name}.py:data", "workers": workers, "epochs": count}
+    asked |= {"set": f"train.global_batch={batch},seed={seed}", "evaluate": name != "gan"}
     play(ROOT, "train.yml", run, [*more, "-e", json.dumps(asked)])
     folder = ROOT / "runs" / run
     if name == "gan":
