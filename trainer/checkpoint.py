@@ -12,7 +12,10 @@ Each file carries its digest (`trainer.sealed`). A damaged one is moved to `dama
 
 import contextlib
 import json
+import math
+import os
 import secrets
+import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -34,7 +37,9 @@ RECENT = 64
 """How many of its newest states a worker reports to the others."""
 FEWEST_MEMORIES = 2
 """Parts are written before their state, so the previous parts must stay until then."""
-DAMAGED = OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile
+DAMAGED = OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, struct.error, zipfile.BadZipFile
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+"""How NumPy reads the header of an array, by the version of its format."""
 
 
 @dataclass
@@ -88,10 +93,11 @@ class Numbered:
     def read(self, step: int, use: Callable[[Any], Any]) -> Any:
         """The result of `use` on the open file of a step; None if there is none, or if it is damaged and put aside."""
         path = self.path(step)
-        if not path.is_file() or not self._is_whole(path):
+        if not os.path.lexists(path) or not self._is_whole(path):
             return None
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with sealed.opened(path) as stream, np.load(stream, allow_pickle=False) as stored:
+                _check_lengths(stored.zip, os.fstat(stream.fileno()).st_size)
                 return use(stored)
         except DAMAGED as error:
             self._put_aside(path, str(error))
@@ -219,6 +225,17 @@ class Memories:
         """Overwrite the memory."""
         for array, values in zip(self.memory, arrays, strict=True):
             array.assign(values)
+
+
+def _check_lengths(archive: zipfile.ZipFile, size: int) -> None:
+    """Refuse (ValueError) arrays that announce more than a file of `size` bytes holds: memory would be reserved for all of it."""
+    for entry in archive.infolist():
+        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > size:
+            raise ValueError(f"its entry {entry.filename:.40} announces {entry.file_size:,} bytes")
+        with archive.open(entry) as stream:
+            shape, _, dtype = HEADERS[np.lib.format.read_magic(stream)](stream)
+            if math.prod(shape) * dtype.itemsize != entry.file_size - stream.tell():
+                raise ValueError(f"its entry {entry.filename:.40} announces an array of shape {shape}, which it does not hold")
 
 
 def _arrays(stored: Any) -> list[np.ndarray]:

@@ -7,9 +7,11 @@ incomplete copy), not forgery: whoever can write the file can write its digest. 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
+import stat
 import struct
 import zipfile
 from typing import IO
@@ -38,16 +40,25 @@ def seal(path: str | os.PathLike[str]) -> None:
         stream.write(digest)
 
 
+def opened(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a file for reading, without ever waiting; OSError if it is a link, a pipe, a folder, or anything else but a file."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
 def has_digest(path: str | os.PathLike[str]) -> bool:
     """Whether a file carries a digest; those of older versions don't."""
-    with open(path, "rb") as stream:
+    with opened(path) as stream:
         return _written(stream)[1] is not None
 
 
 def damage(path: str | os.PathLike[str]) -> str:
     """What is wrong with a file's bytes; empty if nothing is. Without a digest, zip's own checksums are used."""
     try:
-        with open(path, "rb") as stream:
+        with opened(path) as stream:
             length, digest = _written(stream)
             if digest is None:
                 return _without_digest(stream)

@@ -1,5 +1,6 @@
 """Files that carry their digest: told whole from damaged, whatever happened to their bytes."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,17 @@ def test_the_newest_whole_one_and_what_is_wrong_with_newer_ones(path):
     assert sealed.newest_whole(folder) == ("step-000000010.npz", damaged)
     assert sealed.put_aside(folder / "step-000000012.npz") == str(folder.parent / "damaged" / "state-step-000000012.npz")
     assert sealed.names(folder) == ["step-000000009.npz", "step-000000010.npz", "step-000000011.npz"]
+
+
+def test_what_is_no_file_is_damage_and_is_not_waited_for(path):
+    folder = path.parent
+    os.mkfifo(folder / "step-000000011.npz")
+    (folder / "step-000000012.npz").symlink_to(path.name)
+    (folder / "step-000000013.npz").mkdir()
+    name, broken = sealed.newest_whole(folder)
+    assert name == path.name
+    assert list(broken) == ["step-000000013.npz", "step-000000012.npz", "step-000000011.npz"]
+    assert broken["step-000000011.npz"] == "it can't be read: Not a regular file"
 
 
 def test_hosts_run_the_very_same_file():

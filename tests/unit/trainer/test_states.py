@@ -1,0 +1,120 @@
+"""Training states on a worker's disk: a damaged one is noticed, named, put aside, and the one before it is used."""
+
+import io
+import os
+import re
+import zipfile
+
+import numpy as np
+import pytest
+
+from tests.unit.samples import flip_a_bit
+from trainer import sealed
+from trainer.checkpoint import Progress, States
+from trainer.errors import LockstepError
+from trainer.hostarray import HostArray
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with the states of steps 4 and 8."""
+    made = States(tmp_path / "state", 2)
+    for step in (4, 8):
+        made.save([filled(step)], Progress(step=step))
+    return tmp_path / "state"
+
+
+def filled(value):
+    array = HostArray((3, 2))
+    array.assign(np.full((3, 2), value, np.float32))
+    return array
+
+
+def replaced(path, entry, content):
+    """Give a state's archive another entry, and a digest that is right for it."""
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in (entries | {entry: content}).items():
+            archive.writestr(name, data)
+    sealed.seal(path)
+
+
+def announced(shape):
+    """The start of an array in NumPy's format, without most of its numbers."""
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"shape": shape, "fortran_order": False, "descr": "<f4"})
+    return stream.getvalue() + bytes(24)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def become_a_link(path):
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def become_a_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def become_a_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def announce(shape):
+    return lambda path: replaced(path, "0000.npy", announced(shape))
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (flip_a_bit, "its digest differs"),
+        (cut, "its checksums differ|no complete file|its digest differs"),
+        (lambda path: path.write_bytes(b""), "no complete file"),
+        (become_a_link, "Too many levels of symbolic links"),
+        (become_a_pipe, "Not a regular file"),
+        (become_a_folder, "Not a regular file"),
+        (announce((10**13,)), r"0000.npy announces an array of shape \(10000000000000,\)"),
+        (announce((2**40, 2**40)), "which it does not hold"),
+        (announce((-1,)), "which it does not hold"),
+        (lambda path: replaced(path, "progress.npy", b"no array"), "magic string"),
+    ],
+    ids=["bit", "cut", "empty", "link", "pipe", "folder", "long", "longer", "negative", "no-array"],
+)
+def test_a_damaged_state_gives_way_to_the_one_before(folder, harm, reason):
+    path, heard = folder / "step-000000008.npz", []
+    harm(path)
+    made = States(folder, 2, heard.append)
+    assert [step for step, _ in made.readable()] == [4]
+    (warning,) = heard
+    aside = folder.parent / "damaged" / "state-step-000000008.npz"
+    assert warning.startswith(f"{path} is damaged (")
+    assert warning.endswith(f"left out, and kept as {aside}")
+    assert re.search(reason, warning), warning
+    assert os.path.lexists(aside)
+    arrays, progress = made.load(4, [HostArray((3, 2))])
+    assert (arrays[0].tolist(), progress.step) == ([[4.0, 4.0]] * 3, 4)
+
+
+def test_an_entry_that_claims_more_bytes_than_the_file_has_is_damage(folder):
+    """Right digest, forged table of contents: nothing of that size is reserved."""
+    path, heard = folder / "step-000000008.npz", []
+    data = bytearray(path.read_bytes()[: -sealed.DIGITS - len(sealed.MARK)])
+    place = data.index(b"PK\x01\x02")
+    data[place + 24 : place + 28] = (2**31).to_bytes(4, "little")
+    data[-2:] = b"\0\0"
+    path.write_bytes(data)
+    sealed.seal(path)
+    made = States(folder, 2, heard.append)
+    assert [step for step, _ in made.readable()] == [4]
+    assert "announces 2,147,483,648 bytes" in heard[0]
+
+
+def test_a_state_of_another_model_is_refused(folder):
+    with pytest.raises(LockstepError, match=r"step-000000004.npz: a training state of another model; use another run name"):
+        States(folder, 2).load(4, [HostArray((2, 3))])
