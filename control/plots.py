@@ -84,20 +84,20 @@ def _times(timings: Sequence[Timing], path: Path, centre: str) -> None:
 
 def speedup(timings: Sequence[Timing], work: Work, fit: Fit | None, path: Path) -> None:
     """Draw images/s relative to the fewest workers measured."""
-    title, label = "Speedup by workers: images/s relative to {}", "speedup over {} (times)"
+    title, label = f"Speedup by workers: {work.rate} relative to {{}}", "speedup over {} (times)"
     _rates(timings, work, fit, path, title, label, lambda _workers, _fewest, rate: 1 / rate)
 
 
 def efficiency(timings: Sequence[Timing], work: Work, fit: Fit | None, path: Path) -> None:
     """Draw images/s per worker relative to the fewest workers measured, in percent."""
-    title, label = "Efficiency by workers: images/s per worker relative to {}", "efficiency over {} (%)"
+    title, label = f"Efficiency by workers: {work.rate} per worker relative to {{}}", "efficiency over {} (%)"
     _rates(timings, work, fit, path, title, label, lambda workers, fewest, rate: 100 * fewest / (workers * rate))
 
 
 def throughput(timings: Sequence[Timing], work: Work, fit: Fit | None, path: Path) -> None:
     """Draw images/s."""
-    title = "Throughput by workers: training images/s of all of them"
-    _rates(timings, work, fit, path, title, "throughput (images/s)", lambda *_: 1.0)
+    title = f"Throughput by workers: training {work.rate} of all of them"
+    _rates(timings, work, fit, path, title, f"throughput ({work.rate})", lambda *_: 1.0)
 
 
 def _rates(
@@ -114,7 +114,7 @@ def _rates(
     rate = statistics.median(value for values in series.values() for value in values.get(fewest, []))
     counts = range(fewest, most + 1)
     factors = {workers: factor(workers, fewest, rate) for workers in counts}
-    batch = f"{count(work.batch, 'image')} per {'worker and step' if work.scaling == WEAK else 'step of all workers'}"
+    batch = f"{count(work.batch, work.called)} per {'worker and step' if work.scaling == WEAK else 'step of all workers'}"
     with picture(path) as figure:
         axes = one_panel(figure, title.format(base), f"{_shared(timings, 'workers')}, {batch}", label.format(base))
         _worker_axis(axes, series)

@@ -8,11 +8,11 @@ from trainer.rundir import recorded
 from trainer.straggler import LINK
 from trainer.telemetry import chief_records
 
-AUTO = "or give it fewer images: -e set=train.batch_sizes=auto"
+AUTO = "or give it a smaller batch: -e set=train.batch_sizes=auto"
 WORDS: dict[str, tuple[str, str]] = {
     "memory": ("its memory is full: programs use {value:.0%} of the limit", "end what else is there, raise the limit, " + AUTO),
     "disk": (
-        "it waits {value:,.0f} ms of each step for images, the others {usual:,.0f}",
+        "it waits {value:,.0f} ms of each step for input, the others {usual:,.0f}",
         "a faster disk, or more memory",
     ),
     "heat": ("its processor was slowed {value:.0f} times because of its temperature", "cool it, " + AUTO),
@@ -27,7 +27,7 @@ WORDS: dict[str, tuple[str, str]] = {
         "its best connection carries {value:,.0f} Mbit/s, the others' {usual:,.0f}",
         "see its cable and switch port (ansible-playbook doctor.yml measures them)",
     ),
-    "unknown": ("no cause is visible there: its processor may be slower", "-e set=train.batch_sizes=auto gives it fewer images"),
+    "unknown": ("no cause is visible there: its processor may be slower", "-e set=train.batch_sizes=auto gives it a smaller batch"),
 }
 """By cause: what was read there, and the fix."""
 UNITS = {"disk": 1e-3, LINK: 8e-3, "heat": 1.0}

@@ -8,7 +8,7 @@ from typing import Any
 from control.runs import step_profile
 from control.sweep import advice, scaling
 from control.sweep.advice import Advice, Extras, Gain, Study
-from control.sweep.scaling import Fit
+from control.sweep.scaling import Fit, Work
 from control.sweep.timings import STRONG, WEAK, Timing
 from control.text import Number, count, listed
 from trainer.direct import ONE_HOP
@@ -79,9 +79,9 @@ def _joined(sentences: Sequence[str]) -> str:
 
 def _about(one: Study) -> str:
     """The steps and trials of a study."""
-    images = "images per worker and step" if one.work.scaling == WEAK else "images per step, shared by all workers"
+    batch = f"{one.work.called}s per worker and step" if one.work.scaling == WEAK else f"{one.work.called}s per step, shared by all workers"
     description = (
-        f"{one.work.scaling.capitalize()} scaling: {one.work.batch:,} {images}, {one.work.gradient_bytes / 1e6:,.1f} MB of gradients"
+        f"{one.work.scaling.capitalize()} scaling: {one.work.batch:,} {batch}, {one.work.gradient_bytes / 1e6:,.1f} MB of gradients"
     )
     if not one.rows:
         return f"{description}."
@@ -110,7 +110,7 @@ def _use(advised: Advice) -> str:
 
 def _speedup(advised: Advice) -> str:
     base = "one" if advised.fewest == 1 else str(advised.fewest)
-    return f"{advised.speedup:.2f} times the images/s of {base} [{advised.speedup_low:.2f}, {advised.speedup_high:.2f}]"
+    return f"{advised.speedup:.2f} times the speed of {base} [{advised.speedup_low:.2f}, {advised.speedup_high:.2f}]"
 
 
 def _brings(gain: Gain) -> str:
@@ -126,7 +126,7 @@ def _together(advised: Advice, further: Sequence[Gain]) -> str:
     total = math.prod(1 + gain.share for gain in further)
     asked = math.prod(1 + scaling.worth(gain.workers) for gain in further)
     return (
-        f" All {advised.most} together make {total:.2f} times the images/s of {count(advised.workers, 'worker')}; "
+        f" All {advised.most} together make {total:.2f} times the speed of {count(advised.workers, 'worker')}; "
         f"from {asked:.2f} times on they would be worth it."
     )
 
@@ -230,9 +230,9 @@ def _from_medians(one: Study) -> str:
     rows = {row["workers"]: row for row in advice.measured(one)}
     best, base = advice.by_medians(one), one.counts[0]
     rates = ", ".join(f"{n}: {row['images_per_s']['median']:,.0f}" for n, row in rows.items())
-    faster = f", {rows[best]['speedup']:.2f} times the images/s of {count(base, 'worker')}" if best != base else ""
+    faster = f", {rows[best]['speedup']:.2f} times the {one.work.rate} of {count(base, 'worker')}" if best != base else ""
     return (
-        f"From the medians alone, with no account of noise: {count(best, 'worker')}{faster} (median images/s by workers: {rates}). "
+        f"From the medians alone, with no account of noise: {count(best, 'worker')}{faster} (median {one.work.rate} by workers: {rates}). "
         f"{_quickest(one, best)}"
     )
 
@@ -242,7 +242,7 @@ def _measured(one: Study, _: Extras) -> str:
     if not rows:
         return ""
     over = "" if rows[0]["speedup_over"] == 1 else f" over {count(rows[0]['speedup_over'], 'worker')}"
-    times = [column for name in ("end-to-end s", "training s", "images/s") for column in (f"{name}: median", "mean ± std")]
+    times = [column for name in ("end-to-end s", "training s", one.work.rate) for column in (f"{name}: median", "mean ± std")]
     cells = []
     for row in rows:
         spreads = [(row["seconds_end_to_end"], 1), (row["seconds_training"], 1), (row["images_per_s"], 0)]
@@ -283,7 +283,7 @@ def _model(one: Study, _: Extras) -> str:
         errors = [f"{row['error_percent']:+.1f}%", "-" if held_out is None else f"{held_out:+.1f}%"]
         times = ["-" if row[name] is None else Number(row[name], 1) for name in columns.values()]
         cells.append([row["workers"], *times, *errors, f"{row['images_per_s']:,.0f} [{low:,.0f}, {high:,.0f}]"])
-    header = ["workers", *columns, "error", "held out", "images/s by the model"]
+    header = ["workers", *columns, "error", "held out", f"{one.work.rate} by the model"]
     return _section(f"The model of a step: {one.work.scaling} scaling", explanation, header, cells)
 
 
@@ -397,10 +397,12 @@ def _method(studies: Sequence[Study]) -> str:
         STRONG: "    T(n) = (c + d) / n + k + m(n) a + s(n) b",
     }
     shown = "\n".join(f"{formulas[one.work.scaling]}    ({one.work.scaling} scaling)" for one in studies)
-    return "\n\n".join(["## How this was computed", f"Seconds of a step of n workers:\n\n{shown}" if shown else "", _METHOD])
+    formula = f"Seconds of a step of n workers:\n\n{shown}" if shown else ""
+    return "\n\n".join(["## How this was computed", formula, _rules(studies[0].work)])
 
 
-_METHOD = f"""\
+def _rules(work: Work) -> str:
+    return f"""\
 - c: seconds of a step's own work; a: seconds per message; b: seconds per byte. m(n) and s(n): messages and bytes that each worker sends
   in the all-reduces of a step. With `reduction.transport: tensorflow` these are rings: 2 (n - 1) messages and 2 (n - 1) / n of the bytes
   (Patarasuk, Yuan, JPDC 69, 2009). The direct exchange sends as many, all at the same time, so that its a is the work per message and
@@ -411,22 +413,23 @@ _METHOD = f"""\
 - d: a jump, only where the measurements show one (F test, {scaling.JUMP_CHANCE:.0%} divided by the jumps tried, and at least
   {scaling.JUMP:.0%} of c). From 3 workers on: a slow host, for which all wait. From 2 on: what working together costs at all; then it is
   added whole.
-- A host's own work is its step with the same images, compression included and nothing sent, timed alone before and after the trials (the
-  mean); it is that of the slowest host, or of the usual one if none counts as slow. Without it, that of profiled steps (median of input,
-  forward/backward, compression and apply), less what profiling adds, where one worker's steps show it. It is fitted, too: for each number
-  of workers c and k alone, with d of a slow host, and c over n with strong scaling. It weighs as much as that number's repeats. What
+- A host's own work is its step with the same {work.called}s, compression included and nothing sent, timed alone before and after the trials
+  (the mean); it is that of the slowest host, or of the usual one if none counts as slow. Without it, that of profiled steps (median of
+  input, forward/backward, compression and apply), less what profiling adds, where one worker's steps show it. It is fitted, too: for each
+  number of workers c and k alone, with d of a slow host, and c over n with strong scaling. It weighs as much as that number's repeats. What
   profiled steps of a number that is held out say is held out with it.
-- A measured step: images of a step, the mean of an epoch, over images/s. Every repeat is fitted by least squares of relative errors
-  with no parameter below 0 (scipy.optimize.nnls; Lawson, Hanson, Solving Least Squares Problems, 1974).
+- A measured step: {work.called}s of a step, the mean of an epoch, over {work.rate}. Every repeat is fitted by least squares of relative
+  errors with no parameter below 0 (scipy.optimize.nnls; Lawson, Hanson, Solving Least Squares Problems, 1974).
 - [low, high]: 95% of {scaling.RESAMPLES:,} resamples in which the deviations of repeats from their number of workers, and of these
   from the curve, and of own work are drawn anew (hierarchical bootstrap: Davison, Hinkley, Bootstrap Methods and their Application,
   1997, 3.8; Efron, Tibshirani, An Introduction to the Bootstrap, 1993).
-- The answer: workers are added as long as those added bring {scaling.WORTH:.0%} more images/s each, several together on average (beyond
+- The answer: workers are added as long as those added bring {scaling.WORTH:.0%} more {work.rate} each, several together on average (beyond
   6 workers half of what an ideal one would bring, 1 / (n - 1), when that is less).
-- No answer is given from fewer than {scaling.FEWEST_COUNTS} numbers of workers, from single trials, from an interval of images/s wider than
-  {scaling.WIDEST:.0%}, or when every gain may be 0 as well as worth it.
-- Speedup and efficiency: of median images/s over the fewest workers measured. std: standard deviation of the sample.
-- images/s are not accuracy: with weak scaling the global batch grows with the workers, and the same accuracy may take more images."""
+- No answer is given from fewer than {scaling.FEWEST_COUNTS} numbers of workers, from single trials, from an interval of {work.rate} wider
+  than {scaling.WIDEST:.0%}, or when every gain may be 0 as well as worth it.
+- Speedup and efficiency: of median {work.rate} over the fewest workers measured. std: standard deviation of the sample.
+- {work.rate} are not accuracy: with weak scaling the global batch grows with the workers, and the same accuracy may take more
+  {work.called}s."""
 
 
 def _section(title: str, explanation: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -79,17 +79,24 @@ class Work:
     scaling: str
     """`timings.WEAK` or `timings.STRONG`."""
     batch: int
-    """Images per step of one worker (weak), of all workers (strong)."""
+    """Examples per step of one worker (weak), of all workers (strong)."""
     gradient_bytes: int
     """Bytes of gradients that each worker contributes per step, as sent."""
     train_images: int = 0
-    """Images per epoch; its last step has what remains of them. 0: unknown, all steps count as full."""
+    """Examples per epoch; its last step has what remains of them. 0: unknown, all steps count as full."""
     transport: str = TENSORFLOW
     """How they travel: see `reduction.transport`."""
     sums: tuple[int, ...] = ()
     """Bytes of each all-reduce of a step; empty: one of all gradients."""
     compressed: bool = False
     """Whether several workers compress them, which one does not."""
+    called: str = "image"
+    """What an example is called."""
+
+    @property
+    def rate(self) -> str:
+        """The unit of speed: `images/s`."""
+        return f"{self.called}s/s"
 
     def images(self, workers: int) -> float:
         """Images per step with this many workers: the mean over an epoch, so that dividing by images/s gives the mean seconds of a step."""
@@ -492,12 +499,13 @@ def _sure(fitted: Fit, measured: Measured, measure: Callable[..., str], one_mach
     if widths[worst] > WIDEST:
         low, high = ends[worst]
         problem = (
-            f"images/s of {count(worst, 'worker')} are {fitted.images_per_s(worst):,.0f} with a 95% interval from {low:,.0f} "
+            f"{fitted.work.rate} of {count(worst, 'worker')} are {fitted.images_per_s(worst):,.0f} with a 95% interval from {low:,.0f} "
             f"to {high:,.0f}, {widths[worst]:.0%} wide (limit: {WIDEST:.0%})"
         )
     elif all(low < 0 and high > worth(n) for n, (low, high) in gains.items()):
         intervals = ", ".join(f"{count(n, 'worker')} [{low:+.0%}, {high:+.0%}]" for n, (low, high) in gains.items())
-        problem = f"no worker's gain in images/s is distinguishable from 0, nor from the {WORTH:.0%} that is worth a worker: {intervals}"
+        worth_it = f"the {WORTH:.0%} that is worth a worker"
+        problem = f"no worker's gain in {fitted.work.rate} is distinguishable from 0, nor from {worth_it}: {intervals}"
     else:
         return
     why, command = _why(fitted, measured, widths[worst], measure, one_machine)
@@ -535,5 +543,5 @@ def _own_grows(fitted: Fit) -> str:
     if not alike or alike[max(alike)] < (1 + ODD) * alike[min(alike)]:
         return ""
     fewest, most = min(alike), max(alike)
-    images = "the same images" if fitted.work.scaling == STRONG else "a step"
-    return f"; own work for {images} grows from {alike[fewest]:.3g} s with {fewest} to {alike[most]:.3g} s with {count(most, 'worker')}"
+    work = f"the same {fitted.work.called}s" if fitted.work.scaling == STRONG else "a step"
+    return f"; own work for {work} grows from {alike[fewest]:.3g} s with {fewest} to {alike[most]:.3g} s with {count(most, 'worker')}"

@@ -108,6 +108,7 @@ def works(record: dict[str, Any]) -> list[Work]:
         record.get("transport", TENSORFLOW),
         tuple(record.get("sums", ())),
         sent < record["gradient_bytes"],
+        record.get("called", "image"),
     )
     return [Work(scaling, batch, sent, *how) for scaling, batch in batches.items()]
 

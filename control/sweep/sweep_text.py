@@ -19,8 +19,9 @@ def plan(
     kept = f", {measured_trials} of them measured already" if measured_trials else ""
     every = "" if wanted.checkpoint_every == (0,) else f" x state saved every {_list(wanted.checkpoint_every)} steps"
     shape = f"{_list(wanted.workers)} workers x {text.count(wanted.repeats, 'repeat')} x {text.count(wanted.epochs, 'epoch')}{every}"
-    strong = f"strong: {record['global_batch']} images per step over all workers"
-    weak = f"weak: {record['batch_size']} images per step on every worker"
+    called = record["called"]
+    strong = f"strong: {record['global_batch']} {called}s per step over all workers"
+    weak = f"weak: {record['batch_size']} {called}s per step on every worker"
     pairs = [
         ("sweep", f"{record['name']} (configuration {record['config_name']})"),
         ("trials", f"{len(trials)}: {shape}{kept}"),
@@ -28,7 +29,7 @@ def plan(
         ("order", f"random in blocks of one repeat, seed {record['seed']}: {_order(left)}"),
         ("hosts", ", ".join(f"{host['name']} {host['address']}:{host['port']}" for host in run_plan["hosts"])),
         ("model", f"{text.model_name(run_plan['config']['model'])}, {run_plan['parameters']['total']:,} parameters"),
-        ("dataset", f"{dataset['name']}: an epoch is {counts['train_images']:,} training images at every number of workers"),
+        ("dataset", f"{dataset['name']}: an epoch is {counts['train_images']:,} training {called}s at every number of workers"),
         ("results", folder),
     ]
     return "Plan\n" + text.fields(pairs)
@@ -76,7 +77,7 @@ def results(concluded: Results, folder: str) -> str:
 
 
 def _measured(one: advice.Study) -> str:
-    header = ["workers", "trials", "end to end s", "least to most", "training s", "images/s", "speedup", "efficiency"]
+    header = ["workers", "trials", "end to end s", "least to most", "training s", one.work.rate, "speedup", "efficiency"]
     rows = []
     for row in advice.measured(one):
         ends = [timing.seconds_end_to_end or 0.0 for timing in one.of(row["workers"])]

@@ -119,4 +119,5 @@ class TimingBench(Bench):
         """Times and speed."""
         if not row.measured:
             return "FAILED twice"
-        return f"{row.seconds_end_to_end:.1f} s end to end, {row.seconds_training:.1f} s training, {row.images_per_s:,.0f} images/s"
+        speed = f"{row.images_per_s:,.0f} {self.record['called']}s/s"
+        return f"{row.seconds_end_to_end:.1f} s end to end, {row.seconds_training:.1f} s training, {speed}"

@@ -22,6 +22,7 @@ from control.sweep.timings import STRONG, WEAK
 from control.task import Task
 from trainer import config as configs
 from trainer.config import Config
+from trainer.data.spec import noun
 from trainer.errors import ConfigError
 from trainer.files import read_json, write_json, write_text
 
@@ -84,6 +85,7 @@ class Plan(Task):
             "gradient_bytes": bytes_per_step(plan["parameters"]["trainable"]),
             "train_images": plan["counts"]["train_images"],
             "dataset": plan["dataset"]["digest"],
+            "called": noun(plan["dataset"].get("spec")),
             "code": plan["code"],
         }
         check_same_facts(name, record_before, record)
@@ -270,7 +272,7 @@ def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, An
 
 
 def check_same_facts(name: str, record_before: dict[str, Any], record: dict[str, Any]) -> None:
-    """Refuse to mix measurements of another trainer or other images."""
+    """Refuse to mix measurements of another trainer or other data."""
     words = {"dataset": "dataset", "code": "trainer (its code has changed)"}
     changed = [word for key, word in words.items() if record_before.get(key) and record[key] and record_before[key] != record[key]]
     refuse_other("sweep", name, changed)

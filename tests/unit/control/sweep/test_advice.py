@@ -87,7 +87,7 @@ def test_without_communication_use_all():
     assert advised(rows).workers == 5
     first, why, _ = answer(rows)
     assert re.fullmatch(
-        r"\*\*Use 5 workers\*\*, the most that were measured: 5\.00 times the images/s of one \[4\.\d\d, 5\.00\], and the 5th still brings "
+        r"\*\*Use 5 workers\*\*, the most that were measured: 5\.00 times the speed of one \[4\.\d\d, 5\.00\], and the 5th still brings "
         r"\+25% \[2\d, 25\]\. By the model, not measured, one more brings \+20% \[1\d, 20\]\. "
         r"All resamples of the measurements give this answer\.",
         first,
@@ -105,7 +105,7 @@ def test_at_100_mbit_use_one():
     first, why, times = answer(trials(step(0.077, b=AT_100_MBIT)), Extras(mbit_s=94.2))
     assert first == (
         "**Use 1 worker**: the 2nd slows it down, -88% [-88, -88], the 3rd brings +14% [14, 14], the 4th brings +19% [19, 19]. "
-        "All 5 together make 0.20 times the images/s of 1 worker; from 1.46 times on they would be worth it. "
+        "All 5 together make 0.20 times the speed of 1 worker; from 1.46 times on they would be worth it. "
         "All resamples of the measurements give this answer."
     )
     assert why == (
@@ -130,7 +130,7 @@ def test_a_known_best_number_in_between():
     assert [gain.measured for gain in found.gains] == [True] * 4 + [False]
     first, _, times = answer(rows)
     assert first == (
-        "**Use 3 workers**: 1.84 times the images/s of one [1.84, 1.84]; the 4th slows it down, -4% [-4, -4], "
+        "**Use 3 workers**: 1.84 times the speed of one [1.84, 1.84]; the 4th slows it down, -4% [-4, -4], "
         "the 5th slows it down, -9% [-9, -9]. All resamples of the measurements give this answer."
     )
     assert times == (
@@ -233,7 +233,7 @@ def test_without_trials_of_one_worker():
     found = advised(rows)
     assert (found.fewest, found.workers) == (2, 5)
     assert answer(rows)[0] == (
-        "**Use 5 workers**, the most that were measured: 1.60 times the images/s of 2 [1.60, 1.60], and the 5th still brings "
+        "**Use 5 workers**, the most that were measured: 1.60 times the speed of 2 [1.60, 1.60], and the 5th still brings "
         "+17% [17, 17]. By the model, not measured, one more brings +15% [15, 15]. All resamples of the measurements give this answer. "
         "Fewer than 2 workers were not measured."
     )
@@ -525,7 +525,7 @@ def test_ordinals():
 def test_no_more_than_three_further_workers_are_listed():
     rows = trials(strong_step(0.4, a=0.021), counts=(1, 2, 4, 6, 8, 10), work=STRONG_WORK)
     assert answer(rows)[0] == (
-        "**Use 3 workers** (by the model; 3 workers were not measured): 1.84 times the images/s of one [1.84, 1.84]; "
+        "**Use 3 workers** (by the model; 3 workers were not measured): 1.84 times the speed of one [1.84, 1.84]; "
         "the 4th slows it down, -4% [-4, -4], the 5th slows it down, -9% [-9, -9], the 6th slows it down, -10% [-10, -10]. "
         "All resamples of the measurements give this answer."
     )

@@ -36,7 +36,7 @@ def sweep(tmp_path, monkeypatch):
     """An action whose trials end as the list `outcomes` says: seconds end to end, None for a failure, or an exception."""
     action = RunTrials({})
     action.line = Line()
-    found = {"name": "pi", "folder": str(tmp_path / "pi"), "global_batch": 192, "hosts": ["a 1", "b 2", "c 3"]}
+    found = {"name": "pi", "folder": str(tmp_path / "pi"), "global_batch": 192, "called": "image", "hosts": ["a 1", "b 2", "c 3"]}
     found["trials"] = [asdict(trial) for trial in TRIALS]
     bench = Bench(found, {}, lambda: False)
     made = SimpleNamespace(action=action, bench=bench, outcomes=[], cleared=0, prepared=0)

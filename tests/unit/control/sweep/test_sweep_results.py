@@ -341,6 +341,15 @@ def test_the_terminal_ends_with_one_command(tmp_path, drawn, counts):
     assert shown.splitlines()[-2:][0] == "Next"
 
 
+def test_a_sweep_on_columns_counts_examples(tmp_path, drawn):
+    folder = made(tmp_path, weak(), {**RECORD, "called": "example"})
+    shown = sweep_text.results(sweep_results.conclude(folder), "sweeps/pi")
+    analysis = (folder / "analysis.md").read_text()
+    assert "examples/s" in shown
+    assert "64 examples per worker and step" in analysis
+    assert "images" not in shown.replace("images_per_s", "") + analysis.replace("images_per_s", "")
+
+
 def test_a_table_of_medians_has_the_range_beside_them_and_no_deviation_of_a_mean(tmp_path, drawn):
     rows = [timing(1, 1, 1000.0), timing(1, 2, 900.0), timing(2, 1, 1800.0)]
     rows = [dataclasses.replace(row, seconds_end_to_end=seconds) for row, seconds in zip(rows, (60.0, 66.5, 40.0), strict=True)]
