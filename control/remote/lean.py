@@ -17,7 +17,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 
 from control.project import ROOT
-from trainer import records
+from control.remote.answers import believed
 from trainer.errors import LockstepError
 from trainer.terminal import printable
 
@@ -38,7 +38,7 @@ def execute(action: Any, module: str, arguments: dict[str, Any], check_mode: boo
 
     Raises:
         AnsibleConnectionFailure: the host can't be reached.
-        AnsibleActionFail: the host's Python returned no answer.
+        AnsibleActionFail: the host's Python returned no answer, or one that the module never gives.
     """
     mark = f"lean-{secrets.token_hex(8)}:"
     sent = payload(module, arguments, mark, check_mode)
@@ -49,7 +49,7 @@ def execute(action: Any, module: str, arguments: dict[str, Any], check_mode: boo
         output = printable((completed["stderr"].strip() or completed["stdout"].strip() or "nothing").splitlines()[-1])
         raise AnsibleActionFail(f"{module} got no answer (exit code {completed['rc']}): {output}")
     try:
-        return records.answer(answers[-1].removeprefix(mark), module)
+        return believed(module, answers[-1].removeprefix(mark), None if check_mode else arguments)
     except LockstepError as error:
         raise AnsibleActionFail(str(error)) from None
 

@@ -29,10 +29,9 @@ from trainer.data.spec import Spec, of_images
 from trainer.errors import ConfigError, LockstepError, refusal
 from trainer.files import read_json, sha256_file, write_json
 from trainer.models import own
-from trainer.rundir import recorded
+from trainer.rundir import RUN_NAME, recorded
 from trainer.terminal import printable
 
-RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 NUMBER = re.compile(r"-?[\d.]+")
 """`workers` as a number, right or wrong; anything else names hosts."""
 DEFAULT = "lecture_cnn"

@@ -12,9 +12,13 @@ from control.progress import Line
 from control.project import ROOT
 from control.remote import lean
 from control.remote.remote import Seen, Worker
+from plugins.shared import answers
 from trainer.errors import LockstepError
 from trainer.files import full, shortage
 from trainer.saving import FIX
+
+# Ansible's main process loads the first task's action, which is one of this project's, and forks the processes of all tasks.
+answers.guard_ansible()
 
 
 @contextlib.contextmanager

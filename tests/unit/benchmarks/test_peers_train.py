@@ -8,10 +8,11 @@ import pytest
 from benchmarks.analysis import peers_train
 from benchmarks.analysis.peers import SYSTEMS, TRAIN, Cell, Settings
 from benchmarks.peers import random_images as images
-from control.runs.plan import RUN_NAME, overrides
+from control.runs.plan import overrides
 from tests.unit.samples import HISTORY
 from trainer import config as configs
 from trainer import schedule
+from trainer.rundir import RUN_NAME
 
 
 def cell(workers):

@@ -5,6 +5,7 @@ import ast
 import pytest
 import yaml
 
+from control.remote.answers import COMMON
 from tests.unit.conftest import ROOT
 
 MODULES = sorted((ROOT / "plugins" / "modules").glob("*.py"))
@@ -45,3 +46,13 @@ def test_examples_and_results_are_complete(path):
     blocks, options = read(path)
     assert all(task[path.stem].keys() <= options.keys() for task in blocks["EXAMPLES"])
     assert all({"description", "returned", "type"} <= result.keys() for result in blocks["RETURN"].values())
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_every_returned_field_is_described(path):
+    """What RETURN does not name is refused as a forged answer."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    ends = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in ("exit_json", "fail_json")]
+    returned = {keyword.arg for call in ends for keyword in call.keywords if keyword.arg}
+    assert ends
+    assert returned <= {*COMMON, *read(path)[0]["RETURN"]}

@@ -11,7 +11,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 
-from control.remote import lean
+from control.remote import answers, lean
 from tests.unit.conftest import ROOT
 
 LEAN = sorted(path.stem for path in (lean.PLUGINS / "modules").glob("*.py"))
@@ -116,3 +116,17 @@ def test_the_hosts_own_python_is_used(variables, python):
         lean.execute(action(seen=seen, variables=variables), "tmux_session", {})
     assert seen[0][0] == f"{python} -c '{lean.LOADER}'"
     assert zlib.decompress(seen[0][1]["in_data"]).startswith(b'"""Replaces `ansible.module_utils.basic`')
+
+
+PLACE = {"root": "/tmp", "python": sys.executable, "port": 1}
+HONEST = {
+    "host_probe": {**PLACE, "direct_port": 2, "address": "127.0.0.1", "dfs": "/tmp", "tokens": ["/etc/hostname", "/missing"]},
+    "network_probe": {"rank": 0, "hosts": [{"name": "a", "address": "127.0.0.1", "port": 1}], "nonce": "n" * 16, "seconds": 0.1},
+    "worker_claim": {**PLACE, "run": "r", "folder": "/tmp/no-run", "host": "h", "session": "no-such-session", "state": "query"},
+}
+
+
+@pytest.mark.parametrize("module", HONEST)
+def test_what_a_host_really_answers_is_believed(module):
+    written = json.dumps(answer(module, HONEST[module]))
+    assert answers.believed(module, written, HONEST[module]).keys() == json.loads(written).keys() > {"changed"}

@@ -20,6 +20,7 @@ from trainer.data.manifest import Table
 from trainer.data.spec import Leaf, Spec
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import write_json
+from trainer.rundir import RUN_NAME
 
 HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345} for number in (1, 2, 3)]
 
@@ -109,7 +110,7 @@ def test_a_folder_without_a_configuration_is_no_run(existing, ask):
 def test_a_new_name_follows_from_the_configuration_and_is_allowed(config, stem, ask):
     name, _ = plan.run_name(ask(config=config))
     assert name.startswith(stem)
-    assert plan.RUN_NAME.fullmatch(name)
+    assert RUN_NAME.fullmatch(name)
 
 
 # --- operator variables
