@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -41,6 +42,8 @@ def train(arguments: argparse.Namespace) -> int:
 
     if arguments.parent:
         die_with_parent(arguments.parent)
+        # The supervisor knows what the end of the terminal means.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     worker.quiet_tensorflow()
     where = (arguments.run, arguments.host, published(arguments), arguments.caches)
     share = (arguments.threads, arguments.gpus, arguments.start_deadline, arguments.direct_port)

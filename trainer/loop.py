@@ -23,6 +23,7 @@ from trainer.records import metric_values
 from trainer.rundir import prune, snapshot_name, snapshot_path, wanted
 from trainer.saving import Saver
 from trainer.step import SUMS
+from trainer.supervision.child import MARK
 
 VALIDATION_BATCH = 128
 STATE, PART = "the training state", "what the reduction has not sent"
@@ -303,7 +304,11 @@ class Trainer:
         return saved
 
     def _all_did(self, did: bool) -> bool:
-        return int(self.cluster.sum(np.array([did], np.int32))[0]) == self.cluster.member.workers
+        return not self._any(not did)
+
+    def _any(self, mine: bool) -> bool:
+        """Whether it is so on any worker."""
+        return bool(self.cluster.sum(np.array([mine], np.int32))[0] > 0)
 
     def _make_room(self) -> bool:
         """Delete what this worker can do without; its newest intact state stays."""
@@ -341,8 +346,8 @@ class Trainer:
         self._trained()
         by_rank = self._same_weights("at the end")
         stopped = stopped and not self._is_over()
-        # stop.yml leaves this file; a signal from elsewhere does not.
-        asked = (self.job.own / "stop").exists() or self._out_of_time()
+        # One worker's is enough: the others may be asked later, and only the chief looks at the clock.
+        asked = self._any((self.job.own / MARK).exists() or self._out_of_time())
         state = "SUCCEEDED" if not stopped else "CANCELLED" if asked else "PREEMPTED"
         self._save_again()
         needed = [PART, STATE, "history.csv", "summary.json", *([self._last[0]] if self._last is not None else [])]

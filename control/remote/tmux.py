@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 SOCKET = "lockstep"
+MARK, SUPERVISED = "stop", "supervisor.json"
+"""Files in a worker's folder: somebody asked for its end; a supervisor goes on with it, also after a restart of the host."""
 
 
 def exists(module: Any, name: str) -> bool:
@@ -28,6 +30,18 @@ def processes(module: Any, name: str) -> list[int]:
     # Without the colon, tmux falls back to a window or another session if this session is gone.
     code, out, _ = _tmux(module, "list-panes", "-s", "-t", f"={name}:", "-F", "#{pane_pid}")
     return _with_descendants([int(pid) for pid in out.split()]) if code == 0 else []
+
+
+def mark(path: str) -> None:
+    """Tell the supervisor in a folder, if there is one, that its end is wanted: without this file, its host goes down."""
+    if path and os.path.exists(os.path.join(os.path.dirname(path), SUPERVISED)):
+        with open(path, "w", encoding="utf-8"):
+            pass
+
+
+def _folder(module: Any, name: str) -> str:
+    code, out, _ = _tmux(module, "list-panes", "-s", "-t", f"={name}:", "-F", "#{session_path}")
+    return out.splitlines()[0] if code == 0 and out else ""
 
 
 def _tmux(module: Any, *argv: str) -> tuple[int, str, str]:
@@ -74,6 +88,7 @@ def end(module: Any, name: str, grace: float) -> str:
     """
     if not exists(module, name):
         return "absent"
+    mark(os.path.join(_folder(module, name), MARK))
     send(processes(module, name)[1:], signal.SIGTERM)
     deadline = time.monotonic() + grace
     while exists(module, name) and time.monotonic() < deadline:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ from plugins.shared.action import Action
 from trainer import records, rundir
 from trainer.data.spec import noun
 from trainer.errors import DONE
+from trainer.supervision.supervisor import DOWN
 from trainer.watchdog import WAITING
 
 EVERY_S, OTHERS_EVERY_S = 1.0, 5.0
@@ -54,6 +56,10 @@ class ActionModule(Action):
     """Whether a script of the user's is watched."""
     rejoin_wait = 0.0
     """Seconds in which workers that start again by themselves wait for a host; 0: they do not."""
+    was_away = False
+    """Whether the host did not answer once: it may restart."""
+    lost_at = -math.inf
+    """When it last did not answer, or had no session."""
 
     def act(self, **arguments: Any) -> dict[str, Any]:
         """Watch until the worker is done, failed, silent or unreachable (or under way, if detached)."""
@@ -101,6 +107,7 @@ class ActionModule(Action):
         try:
             seen = self.worker.watch(MOMENT_S, EVERY_S if self.rank == 0 else OTHERS_EVERY_S)
         except (HostUnreachable, OSError) as error:
+            self.was_away, self.lost_at = True, time.monotonic()
             time.sleep(AGAIN_S)
             return self._unreachable(f"{self.host} can't be reached: {error}")
         if seen is None:
@@ -113,7 +120,7 @@ class ActionModule(Action):
             self._follow(seen.records)
         if self.script:
             self._show(seen)
-        return self._ended(seen) or self._under_way() or self._late(seen) or self._abandoned()
+        return self._ended(seen) or self._under_way() or (self._late(seen) if seen.alive else None) or self._abandoned()
 
     def _ended(self, seen: Seen) -> Verdict | None:
         if seen.exit is not None:
@@ -126,17 +133,21 @@ class ActionModule(Action):
             self.gone_at = None
             return None
         now = time.monotonic()
-        self.gone_at = self.gone_at or now
-        if now - self.gone_at < (RETURN_S if self.rejoin_wait else 0.0):
-            return None
-        return self._verdict("gone", message=outcome.GONE, lines=True)
+        self.gone_at, self.lost_at = self.gone_at or now, now
+        return None if now - self.gone_at < self._may_be_gone() else self._verdict("gone", message=outcome.GONE, lines=True)
+
+    def _may_be_gone(self) -> float:
+        """Seconds that a session may take to return: the others wait for a host that restarts."""
+        if not self.rejoin_wait:
+            return 0.0
+        return self.rejoin_wait + LATER_S if self.was_away or self.phase == DOWN else RETURN_S
 
     def _under_way(self) -> Verdict | None:
         return self._verdict("running") if self.arguments["detach"] and self.trained else None
 
     def _late(self, seen: Seen) -> Verdict | None:
         # A script sends no heartbeats, and may be silent for as long as it likes.
-        if self.script:
+        if self.script or time.monotonic() - self.lost_at < min(self.rejoin_wait, float(self.arguments["silence"])):
             return None
         # Its work is done, but its heart no longer beats while Python shuts down, which reads from a disk that may be slow.
         silence = float(self.arguments["silence"]) * (SHUTDOWN if self.phase == "ended" else 1) + (LATER_S if self.rejoin_wait else 0.0)

@@ -44,6 +44,8 @@ def main():
     wanted, name = module.params["state"] == "present", module.params["name"]
     running = tmux.exists(module, name)
     if wanted == running or module.check_mode:
+        if not module.check_mode:
+            tmux.mark(module.params["mark"] or "")
         module.exit_json(changed=wanted != running, ended="absent")
     if wanted:
         tmux.start(module, name, module.params["argv"], module.params["chdir"])

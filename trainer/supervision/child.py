@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +18,14 @@ LOOK_S = 0.5
 TAIL = 8192
 """Bytes at the end of metrics.jsonl with the last records."""
 STEP, PHASE = re.compile(rb'"step": (\d{1,15})[,}]'), re.compile(rb'"phase": "([^"\\]{1,60})"')
+END = re.compile(rb'"phase": "ended", "note": "([^"\\]{0,60})')
 HANG, SHORTEST_HANG_S = 20, 60.0
 """Training hangs if no step follows within so many times the longest interval before, but at least that many seconds."""
 STACKS_S = 2.0
 """Seconds in which a worker writes the stacks of its threads before it is ended."""
 PR_SET_PDEATHSIG = 1
+MARK = "stop"
+"""In a worker's folder: somebody asked for its end. A signal without this mark comes from elsewhere, such as a host that goes down."""
 STACKS = signal.SIGUSR1
 """Makes a worker write the Python stacks of all its threads to its log."""
 
@@ -49,7 +52,7 @@ class Pulse:
 
     def __init__(self, path: Path):
         """Take the file; what is in it already does not count."""
-        self._path, self.step, self.phase = path, 0, "starting"
+        self._path, self.step, self.phase, self.end = path, 0, "starting", ""
         self.longest = 0.0
         """Seconds between two changes of the step in training, at most."""
         self._stamp = self._now()
@@ -64,8 +67,9 @@ class Pulse:
         with contextlib.suppress(OSError), self._path.open("rb") as stream:
             stream.seek(max(0, stamp[0] - TAIL))
             last = stream.read(TAIL)
-            steps, phases = STEP.findall(last), PHASE.findall(last)
+            steps, phases, ends = STEP.findall(last), PHASE.findall(last), END.findall(last)
             self._note(int(steps[-1]) if steps else self.step, phases[-1].decode(errors="replace") if phases else self.phase)
+            self.end = ends[-1].decode(errors="replace") if ends and self.phase == "ended" else ""
 
     def _note(self, step: int, phase: str) -> None:
         if (step, phase) == (self.step, self.phase):
@@ -98,22 +102,27 @@ class Child:
         self.why = ""
         """Why it was ended from here."""
 
-    def wait(self, patience: Patience) -> int:
-        """Wait for its end, and return its exit code as a shell does; end it if it gives no sign of life or makes no progress."""
+    def wait(self, patience: Patience, unwanted: Callable[[], str] = str) -> int:
+        """Wait for its end, and return its exit code as a shell does; end it if it gives no sign of life or makes no progress.
+
+        `unwanted` says why it must end for another reason; empty while there is none.
+        """
         while True:
             try:
                 code = code_of(self._process.wait(LOOK_S))
             except subprocess.TimeoutExpired:
-                self._check(patience)
+                self._check(patience, unwanted())
             else:
                 self.pulse.look()
                 return code
 
-    def _check(self, patience: Patience) -> None:
+    def _check(self, patience: Patience, unwanted: str) -> None:
         pulse = self.pulse
         pulse.look()
         now = time.monotonic()
-        if now - pulse.heard_at > patience.silence:
+        if unwanted:
+            self._end(unwanted)
+        elif now - pulse.heard_at > patience.silence:
             self._end(f"gave no sign of life for {now - pulse.heard_at:.0f} s")
         elif pulse.hangs(patience.hang):
             self.signal(STACKS)

@@ -18,7 +18,7 @@ from trainer.errors import DONE, FAILED, PREEMPTED, RESTART, ClusterError, Locks
 from trainer.files import read_json, write_json
 from trainer.metrics import Metrics
 from trainer.supervision import policy, rendezvous
-from trainer.supervision.child import Child, Patience
+from trainer.supervision.child import MARK, Child, Patience
 from trainer.supervision.policy import FINAL, LONG_AGO, LOST, Decision, Limits, Report
 
 FILE = "supervisor.json"
@@ -31,6 +31,10 @@ TELL_S = 30.0
 """Seconds in which a supervisor whose worker failed waits for the others, to tell them."""
 REJOINING = "waiting for the other workers"
 """The phase of a worker between two generations."""
+DOWN = "waiting for the host's restart"
+"""The phase of a worker whose host goes down."""
+SIGNALLED = "ended because a worker was sent SIGTERM"
+"""Why a worker ended that saved its state together with all others, though nobody asked for the run's end."""
 STARTS_AGAIN = "all workers start again"
 """Words of the warning that says so."""
 HANGUP_S = 1.0
@@ -102,6 +106,8 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         signal.signal(signal.SIGHUP, self._hang_up)
+        if self._is_asked():
+            return self._end(PREEMPTED)
         report = self._report(LOST, LONG_AGO, "") if self._history.generation else None
         while True:
             if report is not None:
@@ -109,10 +115,10 @@ class Supervisor:
                 if code is not None:
                     return self._end(code)
             report = self._train()
-            if self._hung_up:
-                return self._return()
-            if report.code == DONE or (report.code == PREEMPTED and self._all_agreed()):
-                return self._end(report.code)
+            if self._hung_up or self._stop_asked or report.code == DONE or self._is_cancelled(report):
+                return self._end(report.code if report.code in FINAL else PREEMPTED)
+            if report.code == PREEMPTED:
+                report = dataclasses.replace(report, code=RESTART, message=SIGNALLED)
 
     # --- a generation
 
@@ -127,7 +133,7 @@ class Supervisor:
         self._record(worker=self._child.pid)
         if self._stop_asked:
             self._child.signal(signal.SIGTERM)
-        code = self._child.wait(post.patience)
+        code = self._child.wait(post.patience, lambda: "lost its tmux server" if self._must_return() else "")
         return self._report(code, 0.0, self._child.why)
 
     def _record(self, **pids: int) -> None:
@@ -145,9 +151,9 @@ class Supervisor:
         told = message, ago, len(history.restarts), recent, history.fruitless, history.reached
         return Report(history.generation, code, step, phase, *told)
 
-    def _all_agreed(self) -> bool:
-        """Whether the worker ended together with all others, and not before they knew."""
-        return self._child is not None and self._child.pulse.phase == "ended"
+    def _is_cancelled(self, report: Report) -> bool:
+        """Whether the worker ended together with all others because somebody asked one of them, or because the time is over."""
+        return report.code == PREEMPTED and self._child is not None and self._child.pulse.end == "CANCELLED"
 
     # --- between two generations
 
@@ -232,28 +238,47 @@ class Supervisor:
 
     def _stop(self, number: int, _: Any) -> None:
         self._stop_asked = True
+        if number == signal.SIGINT:
+            # Somebody at the session's terminal.
+            with contextlib.suppress(OSError):
+                (self._post.folder / MARK).touch()
         if self._child is not None and not self._waiting:
             self._child.signal(number)
-        if self._waiting:
-            raise Asked
+        self._break_off()
 
     def _hang_up(self, *_: Any) -> None:
-        """The tmux server is gone: end the worker, and return in a new session."""
+        """The tmux server is gone: the worker ends soon, and this supervisor returns in a new session."""
         self._hung_up = True
-        if self._child is not None and not self._waiting:
-            self._child.signal(signal.SIGKILL)
+        self._break_off()
+
+    def _break_off(self) -> None:
+        """Leave the wait for the others; once, as signals come in pairs."""
         if self._waiting:
+            self._waiting = False
             raise Asked
 
+    def _must_return(self) -> bool:
+        """Whether only the tmux server is gone. A host that goes down sends both signals, in any order."""
+        return self._hung_up and not self._stop_asked
+
+    def _is_asked(self) -> bool:
+        """Whether somebody asked for the end, perhaps while no supervisor was there."""
+        return (self._post.folder / MARK).exists()
+
     def _return(self) -> int:
-        time.sleep(HANGUP_S)
         if self._post.session:
             subprocess.run(self._post.session, check=False, stdin=subprocess.DEVNULL)
         return RESTART
 
     def _end(self, code: int) -> int:
         if self._hung_up:
+            time.sleep(HANGUP_S)
+        if self._must_return():
             return self._return()
+        if self._stop_asked and not self._is_asked() and code != DONE:
+            # Without a mark the host goes down, and what is started at its boot finds the file.
+            self._metrics.phase(DOWN)
+            return PREEMPTED
         self._file.unlink(missing_ok=True)
         self._metrics.phase("ended")
         return code

@@ -8,6 +8,7 @@ import pytest
 from control.progress import Progress
 from control.remote.feed import HostUnreachable
 from plugins.action.watch_run import ActionModule
+from trainer.supervision.supervisor import DOWN
 
 
 @pytest.mark.parametrize(("state", "ago"), [("silent", 90), ("gone", 90), ("unreachable", 90), ("ended", 0), ("running", 0)])
@@ -84,11 +85,31 @@ def test_a_worker_that_has_ended_may_take_longer_to_leave(phase, heard, late, mo
 @pytest.mark.parametrize(("rejoin_wait", "since", "state"), [(0.0, 0.0, "gone"), (300.0, 10.0, None), (300.0, 20.0, "gone")])
 def test_a_supervisor_may_return_in_a_new_session(rejoin_wait, since, state, monkeypatch):
     watch = ActionModule.__new__(ActionModule)
-    watch.rejoin_wait, watch.gone_at = rejoin_wait, time.monotonic() - since
+    watch.rejoin_wait, watch.gone_at, watch.phase = rejoin_wait, time.monotonic() - since, "training"
     monkeypatch.setattr(watch, "_verdict", lambda state, **_: state)
     assert watch._ended(SimpleNamespace(exit=None, alive=False, unclear="")) == state
     assert watch._ended(SimpleNamespace(exit=None, alive=True, unclear="")) is None
     assert watch.gone_at is None
+
+
+@pytest.mark.parametrize(("phase", "away"), [(DOWN, False), ("training", True)])
+def test_a_host_that_restarts_may_take_as_long_as_the_others_wait(phase, away, monkeypatch):
+    watch = ActionModule.__new__(ActionModule)
+    watch.rejoin_wait, watch.phase, watch.was_away = 300.0, phase, away
+    monkeypatch.setattr(watch, "_verdict", lambda state, **_: state)
+    for since, state in ((320.0, None), (340.0, "gone")):
+        watch.gone_at = time.monotonic() - since
+        assert watch._ended(SimpleNamespace(exit=None, alive=False, unclear="")) == state
+
+
+@pytest.mark.parametrize(("rejoin_wait", "lost", "state"), [(300.0, 20, None), (300.0, 50, "silent"), (0.0, 20, "silent")])
+def test_a_supervisor_that_has_just_returned_is_not_called_silent(rejoin_wait, lost, state, monkeypatch):
+    """The last heartbeat is from before the restart."""
+    watch = ActionModule.__new__(ActionModule)
+    watch.rejoin_wait, watch.lost_at, watch.heard_at = rejoin_wait, time.monotonic() - lost, time.monotonic() - 200
+    watch.phase, watch.arguments = "training", {"silence": 45, "start_deadline": 300}
+    monkeypatch.setattr(watch, "_end_it", lambda state, _: state)
+    assert watch._late(SimpleNamespace(heard=200.0)) == state
 
 
 def test_a_host_may_be_away_as_long_as_the_others_wait_for_it():

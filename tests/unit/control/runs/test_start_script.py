@@ -82,6 +82,13 @@ def test_what_a_killed_worker_left_goes_with_the_next_start(worker):
     assert not (folder / "tmp").exists()
 
 
+@pytest.mark.parametrize(("code", "supervised", "recorded"), [(42, True, False), (42, False, True), (1, True, True)])
+def test_a_worker_whose_host_goes_down_has_not_ended(code, supervised, recorded, worker):
+    folder, start = worker
+    start(f"touch {'supervisor.json' if supervised else 'other'}; exit {code}").wait()
+    assert (folder / "exit.json").exists() is recorded
+
+
 @pytest.mark.parametrize("kind", ["folder", "link"])
 def test_the_end_is_recorded_whatever_lies_in_its_place(kind, worker, tmp_path):
     folder, start = worker

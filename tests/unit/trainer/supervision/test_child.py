@@ -28,6 +28,12 @@ def test_a_child_without_heartbeats_is_ended(tmp_path):
     assert child.why.startswith("gave no sign of life for ")
 
 
+def test_a_child_that_is_no_longer_wanted_is_ended(tmp_path):
+    child = begin(tmp_path, "import time; time.sleep(600)")
+    assert child.wait(PATIENT, lambda: "lost its terminal") == 137
+    assert child.why == "lost its terminal"
+
+
 def test_a_stopped_child_is_ended(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     child = begin(tmp_path, f"import os, signal; open({str(metrics)!r}, 'w').write('x'); os.kill(os.getpid(), signal.SIGSTOP)")
@@ -67,6 +73,18 @@ def test_progress_is_read_from_the_end_of_the_records(tmp_path):
         stream.write('{"kind": "heartbeat", "phase": "training", "step": 16}\n{"kind": "ste')
     pulse.look()
     assert (pulse.step, pulse.phase) == (16, "training")
+
+
+def test_how_a_worker_ended_is_what_it_said_last(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.touch()
+    pulse, ends = Pulse(path), []
+    for phase, note in (("ended", "CANCELLED"), ("training", "epoch 1"), ("ended", "SIGTERM while joining"), ("ended", "PREEMPTED")):
+        with path.open("a") as stream:
+            stream.write(f'{{"t": 1.0, "kind": "phase", "phase": "{phase}", "note": "{note}"}}\n')
+        pulse.look()
+        ends.append(pulse.end)
+    assert ends == ["CANCELLED", "", "SIGTERM while joining", "PREEMPTED"]
 
 
 def test_long_steps_are_no_hang(tmp_path, monkeypatch):

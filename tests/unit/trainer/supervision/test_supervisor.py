@@ -12,11 +12,14 @@ import pytest
 
 from tests.local.conftest import free_ports
 from tests.project import await_until
-from trainer.supervision.supervisor import FILE, REJOINING
+from trainer.errors import PREEMPTED
+from trainer.supervision.child import MARK
+from trainer.supervision.supervisor import DOWN, FILE, REJOINING, SIGNALLED
 
 ROOT = Path(__file__).parents[4]
 WORKER = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
 from trainer.metrics import Metrics
 from trainer.supervision.child import die_with_parent
 generation, parent = int(sys.argv[2]), int(sys.argv[4])
@@ -44,13 +47,14 @@ def ended(folder):
 while True:
     code = order(own)
     if code is not None:
-        if code == 0:
-            metrics.phase("ended", "SUCCEEDED")
-        os._exit(code)
-    if any(order(peer) not in (None, 0) for peer in peers):
+        # 142 stands for 42 at a request of somebody's.
+        if code in (0, 42, 142):
+            metrics.phase("ended", {{0: "SUCCEEDED", 42: "PREEMPTED", 142: "CANCELLED"}}[code])
+        os._exit(code % 100)
+    if any(order(peer) not in (None, 0, 42, 142) for peer in peers):
         os._exit(75)
     for peer in peers:
-        if order(peer) != 0 and ended(peer):
+        if order(peer) not in (0, 42, 142) and ended(peer):
             os._exit(75)
     time.sleep(0.02)
 """
@@ -190,12 +194,84 @@ def test_a_supervisor_that_waits_can_be_asked_to_end(begin):
     run = begin()
     run.processes[1].kill()
     await_until(lambda: REJOINING in [one.get("phase") for one in run.records(0)], 20, "the wait")
-    run.processes[0].terminate()
-    assert run.processes[0].wait(10) == 42
+    ask(run, 0)
+    assert run.processes[0].wait(10) == PREEMPTED
+    assert not (run.folders[0] / FILE).exists()
+
+
+def ask(run, rank):
+    (run.folders[rank] / MARK).touch()
+    run.processes[rank].terminate()
 
 
 def test_a_supervisor_passes_a_request_to_end_on(begin):
     run = begin()
-    run.processes[0].terminate()
+    ask(run, 0)
     # The stand-in for a worker has no handler: SIGTERM ends it.
-    assert run.processes[0].wait(30) == 42
+    assert run.processes[0].wait(30) == PREEMPTED
+    assert not (run.folders[0] / FILE).exists()
+
+
+def test_somebody_at_the_terminal_may_end_it(begin):
+    run = begin()
+    run.processes[0].send_signal(signal.SIGINT)
+    assert run.processes[0].wait(30) == PREEMPTED
+    assert not (run.folders[0] / FILE).exists()
+    assert (run.folders[0] / MARK).exists(), "its worker tells the others"
+
+
+def test_whoever_was_asked_while_no_supervisor_was_there_starts_nothing(begin):
+    run = begin()
+    run.processes[1].kill()
+    run.processes[1].wait()
+    (run.folders[1] / MARK).touch()
+    assert run.begin(1).wait(30) == PREEMPTED
+    assert not (run.folders[1] / FILE).exists()
+
+
+def test_a_run_that_somebody_ends_ends_everywhere_though_only_one_was_asked(begin):
+    run = begin()
+    for rank in (0, 1):
+        run.do(rank, 1, 142)
+    assert run.ends() == [PREEMPTED, PREEMPTED]
+    assert not any((own / FILE).exists() for own in run.folders)
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGHUP], [signal.SIGHUP, signal.SIGTERM]])
+@pytest.mark.parametrize("waits", [False, True])
+def test_the_worker_of_a_host_that_goes_down_goes_on_after_its_restart(begin, signals, waits):
+    """A host that goes down ends all processes, the tmux server too, in any order; another that was not signalled waits for it."""
+    run = begin()
+    if waits:
+        run.processes[0].kill()
+        await_until(lambda: REJOINING in phases(run, 1), 20, "the wait")
+    for number in signals:
+        run.processes[1].send_signal(number)
+    run.do(0, 1, 42)
+    assert run.processes[1].wait(30) == PREEMPTED
+    assert phases(run, 1)[-1] == DOWN
+    if waits:
+        run.processes[0] = run.begin(0)
+    await_until(lambda: REJOINING in phases(run, 0), 20, "the wait")
+    run.processes[1] = run.begin(1)
+    run.await_generation(2)
+    for rank in (0, 1):
+        run.do(rank, 2, 0)
+    assert run.ends() == [0, 0]
+    assert "was lost with its supervisor, or its host restarted; all workers start again" in run.log(0)
+
+
+def phases(run, rank):
+    return [record["phase"] for record in run.records(rank) if record["kind"] == "phase"]
+
+
+def test_a_worker_that_somebody_kills_politely_starts_again(begin):
+    """Nobody asked for the run's end: an early out-of-memory killer sends SIGTERM, too."""
+    run = begin()
+    for rank in (0, 1):
+        run.do(rank, 1, 42)
+    run.await_generation(2)
+    for rank in (0, 1):
+        run.do(rank, 2, 0)
+    assert run.ends() == [0, 0]
+    assert f"{SIGNALLED}, while ended; all workers start again" in run.log(0)

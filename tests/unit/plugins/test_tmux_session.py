@@ -1,0 +1,54 @@
+"""Sessions that are ended by a command: real ones, of a tmux server of the test's own."""
+
+import signal
+import subprocess
+import time
+
+import lockstep_tmux as tmux
+import pytest
+
+from tests.project import await_until
+from tests.unit.fake_module import Module, ended, load
+
+tmux_session = load("tmux_session")
+
+
+class Real(Module):
+    """Commands really run."""
+
+    def run_command(self, argv):
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def module(monkeypatch):
+    monkeypatch.setattr(tmux, "SOCKET", f"lockstep-test-{time.monotonic_ns()}")
+    yield Real()
+    subprocess.run(["tmux", "-L", tmux.SOCKET, "kill-server"], capture_output=True, check=False)
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_a_supervisor_is_told_that_a_command_ends_it_before_the_signal_comes(supervised, module, tmp_path):
+    """Without the mark it would take the signal for that of a host that goes down."""
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    if supervised:
+        (folder / tmux.SUPERVISED).touch()
+    trap = f"trap 'ls > seen; exit' {signal.SIGTERM.value}; touch ready; while :; do sleep 0.05; done"
+    tmux.start(module, "a-w0", ["bash", "-c", f"bash -c {trap!r}; exit"], str(folder))
+    await_until((folder / "ready").exists, 20, "the session")
+    assert tmux.end(module, "a-w0", 20) == "ended"
+    assert (tmux.MARK in (folder / "seen").read_text().split()) is supervised
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_a_supervisor_that_returns_later_finds_that_it_was_asked_to_end(supervised, tmp_path):
+    """Its host goes down, or restarts, while somebody stops the run."""
+    if supervised:
+        (tmp_path / tmux.SUPERVISED).touch()
+    options = {"name": "a-w0", "argv": None, "chdir": "/", "state": "absent", "grace": 1, "mark": str(tmp_path / tmux.MARK)}
+    absent = Module({"/usr/bin/tmux": (1, "", "no server")}, **options)
+    tmux_session.AnsibleModule = lambda **_: absent
+    assert ended(tmux_session.main) == {"changed": False, "ended": "absent"}
+    assert (tmp_path / tmux.MARK).exists() is supervised
