@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import script
+from benchmarks.lab_nodes import Lab, nodes
 from benchmarks.launch_time import PLAYBOOK, delete
 from benchmarks.script import ROOT
 from control import text
-from control.lab.lab import CPU_PERIOD_US, OWNER_LABEL, owner
-from control.lab.lab_engine import Engine, find
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_text
 from trainer.telemetry import chief_records
@@ -51,27 +50,6 @@ class Row(NamedTuple):
         return (self.named, self.cause) == (("", "") if self.case == EVEN else (self.host, self.case))
 
 
-@dataclass(frozen=True)
-class Lab:
-    """The lab's nodes, by name of the worker."""
-
-    engine: Engine
-    containers: dict[str, str]
-    cpus: float
-
-    def on(self, host: str, *command: str, detach: bool = False) -> str:
-        """Run a command on a node."""
-        return self.engine.ask("exec", *(["--detach"] if detach else []), self.containers[host], *command)
-
-    def limit(self, host: str, *options: str) -> None:
-        """Change the limits of a node."""
-        self.engine.ask("update", *options, self.containers[host])
-
-    def limit_cpus(self, host: str, cpus: float) -> None:
-        """Give a node a share of the CPUs, in the lab's own periods: in podman's own, a node's pauses are long."""
-        self.limit(host, f"--cpu-period={CPU_PERIOD_US}", f"--cpu-quota={round(cpus * CPU_PERIOD_US)}")
-
-
 Slowed = Callable[[Lab, str], "contextlib.AbstractContextManager[None]"]
 
 
@@ -95,14 +73,9 @@ def busy_process(lab: Lab, host: str) -> Iterator[None]:
         lab.on(host, "kill", str(process))
 
 
-@contextlib.contextmanager
-def slow_link(lab: Lab, host: str) -> Iterator[None]:
+def slow_link(lab: Lab, host: str) -> contextlib.AbstractContextManager[None]:
     """The node sends at 50 Mbit/s."""
-    lab.on(host, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", "50mbit", "burst", "16kb", "latency", "100ms")
-    try:
-        yield
-    finally:
-        lab.on(host, "tc", "qdisc", "del", "dev", "eth0", "root")
+    return lab.link(host, "50mbit")
 
 
 def slow_disk(lab: Lab, host: str) -> contextlib.AbstractContextManager[None]:
@@ -132,20 +105,11 @@ BLOCKS = {"blkio": ("blkio.throttle.read_bps_device", "3000000", "0"), "": ("io.
 """File that limits reading, the limit, and no limit; by controller, which has no name in version 2 of control groups."""
 
 
-@contextlib.contextmanager
-def little_memory(lab: Lab, host: str) -> Iterator[None]:
+def little_memory(lab: Lab, host: str) -> contextlib.AbstractContextManager[None]:
     """The node's memory holds what can't be given back, and little more."""
-    statistics = dict(line.split() for line in lab.on(host, "sh", "-c", MEMORY).splitlines())
-    kept = int(statistics.get("total_rss") or statistics["anon"])
-    size = kept + ROOM
-    lab.limit(host, f"--memory={size}", f"--memory-swap={size}")
-    try:
-        yield
-    finally:
-        lab.limit(host, "--memory=3g", "--memory-swap=6g")
+    return lab.memory(host, ROOM)
 
 
-MEMORY = "cat /sys/fs/cgroup/memory/memory.stat 2>/dev/null || cat /sys/fs/cgroup/memory.stat"
 ROOM = 160 * 2**20
 """Bytes for pages of files: fewer than a worker uses."""
 
@@ -192,7 +156,11 @@ def main() -> None:
         sys.exit(f"cases={unknown[0]}: none of {', '.join(CASES)}")
     # What ends this program ends the training and gives the host its limits back.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    lab, rows = nodes(arguments.cpus), recorded(FILE)
+    try:
+        lab = nodes(arguments.cpus)
+    except LockstepError as error:
+        sys.exit(str(error))
+    rows = recorded(FILE)
     for repeat in range(arguments.repeats):
         for case in generator.sample(cases, len(cases)):
             rows.append(measured(lab, case, generator.choice(sorted(lab.containers)), more))
@@ -202,15 +170,6 @@ def main() -> None:
                 f"{repeat + 1}: {case} on {last.host}: {last.cause or 'nothing'} {last.named} {'' if last.right else 'WRONG'}", flush=True
             )
     print(table(rows))
-
-
-def nodes(cpus: float) -> Lab:
-    """This project's lab."""
-    engine = find()
-    mine = [one for one in engine.labs() if one["running"] and one["labels"][OWNER_LABEL] == owner(str(ROOT))] if engine else []
-    if engine is None or not mine:
-        sys.exit("no lab of this project is running here: ansible-playbook lab.yml -e cpus=0.3; then provision.yml")
-    return Lab(engine, {one["container"].rpartition("-")[2]: one["container"] for one in mine}, cpus)
 
 
 def measured(lab: Lab, name: str, host: str, more: Sequence[str]) -> Row:

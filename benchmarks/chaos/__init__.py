@@ -1,0 +1,1 @@
+"""Faults put into trainings on the lab, and what became of them."""

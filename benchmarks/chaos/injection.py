@@ -1,0 +1,178 @@
+"""Rows of the chaos benchmark: what each fault did, read from the records that the workers left; and the seeded schedule."""
+
+import itertools
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks.chaos.faults import CHIEF, FAULTS
+from control import campaign
+from trainer.supervision.supervisor import REJOINING
+
+FIRST, SPACING = 60, 100
+"""Steps before the first fault, and between two."""
+STEPS_PER_CALL, CHECKPOINT_EVERY = 4, 20
+STAGES = {"meet": "starting", "start": "building", "build": "restoring", "restore": "training", "first call": "steps"}
+"""Parts of a restart after it was noticed, by name: the phase or record with which each ends."""
+
+
+@dataclass(frozen=True)
+class Injection:
+    """A fault of a schedule."""
+
+    round: int
+    number: int
+    fault: str
+    host: str
+
+    @property
+    def due(self) -> int:
+        """The step at which it happens."""
+        return FIRST + SPACING * self.number
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A fault that has happened; times in seconds since 1970."""
+
+    injection: Injection
+    began: float
+    ended: float
+    """When it was over."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a fault did."""
+
+    round: int
+    number: int
+    fault: str
+    host: str
+    began: float
+    """Seconds since 1970."""
+    ended: float
+    """When the fault was over."""
+    notice_s: float | None
+    """From the fault until the first supervisor acted; None if none had to."""
+    next_step_s: float | None
+    """From the fault to the next training step; without a restart, the longest time between two steps. None: no step followed."""
+    repeated: int
+    """Steps trained again."""
+    meet_s: float | None
+    start_s: float | None
+    build_s: float | None
+    restore_s: float | None
+    first_call_s: float | None
+    equal: bool | None
+    """Whether the weights in the end are those of the undisturbed training; None while it is not known."""
+    state: str
+    """Of the run in the end."""
+
+    @property
+    def trial(self) -> Injection:
+        """The fault."""
+        return Injection(self.round, self.number, self.fault, self.host)
+
+    @property
+    def measured(self) -> bool:
+        """Whether its training has ended."""
+        return self.equal is not None
+
+
+STORE = campaign.Store(Row)
+
+
+def schedule(names: Sequence[str], hosts: Sequence[str], number: int, seed: int) -> list[Injection]:
+    """The faults of a round, in random order, each on a host drawn at random among those that it is for."""
+    generator = random.Random(f"{seed}/{number}")
+    drawn = generator.sample(list(names), len(names))
+    victims = [hosts[0] if FAULTS[name][1] == CHIEF else generator.choice(hosts[1:]) for name in drawn]
+    return [Injection(number, place, name, host) for place, (name, host) in enumerate(zip(drawn, victims, strict=True))]
+
+
+def steps(count: int) -> int:
+    """Steps of a training with so many faults: an equal number before the first, between two and after the last."""
+    return FIRST + SPACING * count
+
+
+def row(begun: Begun, until: float, workers: Mapping[str, Sequence[dict[str, Any]]], chief: str) -> Row:
+    """What a fault did; its training's end is not known yet.
+
+    Args:
+        begun: the fault.
+        until: when the next one began, in seconds since 1970.
+        workers: records of metrics.jsonl by host.
+        chief: the host whose records have the steps.
+    """
+    began = begun.began
+    mine = {host: [one for one in records if began <= one["t"] < until] for host, records in workers.items()}
+    noticed = min((one["t"] for records in mine.values() for one in records if _rejoins(one)), default=None)
+    if noticed is None:
+        times = [one["t"] for one in workers[chief] if one["kind"] == "steps" and one["t"] < until]
+        gaps = [after - max(first, began) for first, after in itertools.pairwise(times) if after > began]
+        return _row(begun, None, max(gaps, default=None), 0, {})
+    before = max((one["step"] for one in workers[chief] if one["kind"] == "steps" and one["t"] < noticed), default=0)
+    stages, again = _restart([one for one in mine[chief] if one["t"] >= noticed], noticed)
+    if again is None:
+        return _row(begun, noticed - began, None, 0, stages)
+    return _row(begun, noticed - began, again["t"] - began, max(0, before - again["step"] + STEPS_PER_CALL), stages)
+
+
+def ended(unfinished: Row, equal: bool, state: str) -> Row:
+    """The row when its training has ended: whether its weights are those of the undisturbed one, and the run's state."""
+    return replace(unfinished, equal=equal, state=state)
+
+
+def _rejoins(record: Mapping[str, Any]) -> bool:
+    return bool(record["kind"] == "phase" and record["phase"] == REJOINING)
+
+
+def _restart(records: Iterable[dict[str, Any]], noticed: float) -> tuple[dict[str, float], dict[str, Any] | None]:
+    """Seconds of each part of the restart, from the chief's records since then, and the record of the first step after it.
+
+    Of several starts the one that brought a step counts, and what was before belongs to `meet`.
+    """
+    ends: dict[str, float] = {}
+    first = None
+    for record in records:
+        name = str(record["phase"]) if record["kind"] == "phase" else str(record["kind"])
+        if name == STAGES["meet"]:
+            ends = {}
+        ends.setdefault(name, record["t"])
+        if name == "steps" and STAGES["meet"] in ends:
+            first = record
+            break
+    stages, since = {}, noticed
+    for stage, end in STAGES.items():
+        if end not in ends:
+            break
+        stages[stage], since = ends[end] - since, ends[end]
+    return stages, first
+
+
+def _row(begun: Begun, notice: float | None, following: float | None, repeated: int, stages: Mapping[str, float]) -> Row:
+    fault = begun.injection
+    return Row(
+        round=fault.round,
+        number=fault.number,
+        fault=fault.fault,
+        host=fault.host,
+        began=round(begun.began, 3),
+        ended=round(begun.ended, 3),
+        notice_s=_rounded(notice),
+        next_step_s=_rounded(following),
+        repeated=repeated,
+        meet_s=_rounded(stages.get("meet")),
+        start_s=_rounded(stages.get("start")),
+        build_s=_rounded(stages.get("build")),
+        restore_s=_rounded(stages.get("restore")),
+        first_call_s=_rounded(stages.get("first call")),
+        equal=None,
+        state="RUNNING",
+    )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

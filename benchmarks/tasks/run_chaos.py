@@ -1,0 +1,245 @@
+"""Train undisturbed, then with faults round by round, and compare; the same name continues with the next round after an interruption."""
+
+import datetime
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible import context
+from ansible.utils.display import Display
+
+from benchmarks import lab_nodes
+from benchmarks.analysis import benchmark, chaos
+from benchmarks.analysis.benchmark import ROWS
+from benchmarks.chaos import injection
+from benchmarks.chaos.faults import FAULTS, Scene, popen
+from benchmarks.chaos.injection import CHECKPOINT_EVERY, STEPS_PER_CALL, STORE, Begun, Injection, Row, schedule, steps
+from control import command_line, project, text
+from control.campaign import SUMMARY, check_name, refuse_other, remaining
+from control.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
+from control.operator_variables import integer
+from control.progress import Line
+from control.runs import cluster, package, planning, run_results
+from control.task import Task
+from trainer.errors import LockstepError
+from trainer.files import read_json, write_json, write_text
+from trainer.records import metrics
+from trainer.rundir import recorded
+from trainer.telemetry import read_records
+
+PLAN, COMMAND = "plan.json", "benchmarks/chaos"
+ALIKE = ("seed", "faults", "config", "dataset", "set", "hosts", "code")
+"""What must not change when a benchmark is continued."""
+PATIENCE_S, LOOK_S = 300.0, 1.0
+"""Seconds without the step that is waited for, after which a training counts as lost; seconds between two looks."""
+SETTINGS = {
+    "train.steps_per_call": STEPS_PER_CALL,
+    "telemetry.profile_every": 0,
+    "telemetry.sample_every": 1,
+    "checkpoint.every_steps": CHECKPOINT_EVERY,
+    "recovery.max_restarts": 1000,
+    "recovery.max_restarts_per_hour": 1000,
+}
+NEWS = 8192
+"""Bytes at the end of metrics.jsonl that are looked at."""
+
+
+class RunChaos(Task):
+    """Writes results.csv row by row, then table.md, summary.json and a picture."""
+
+    def act(self) -> dict[str, Any]:
+        """Plan, train, disturb, conclude."""
+        options = command_line.operator_options(COMMAND, self.task_vars)
+        refuse_questions()
+        self.plan = plan(options, planning.hosts(self.task_vars))
+        self.folder = benchmark.RESULTS / self.plan["name"]
+        rows = STORE.read(self.folder / ROWS)
+        rounds = {number: remaining(scheduled(self.plan, number), rows) for number in range(1, self.plan["rounds"] + 1)}
+        left = {number: faults for number, faults in rounds.items() if faults}
+        Display().display(shown(self.plan, sum(map(len, left.values()))))
+        if self.check_mode:
+            return {}
+        self.lab = lab_nodes.nodes(self.plan["cpus"])
+        if missing := [name for name in self.plan["names"] if name not in self.lab.containers]:
+            raise LockstepError(f"{missing[0]} is no node of this project's lab: -i inventory/lab")
+        self.line = Line(Display(), command_line.terminal(), every=30)
+        with heeding_signals() as self.ended:
+            self._all(left)
+        return {"changed": bool(left), "show_last": conclude(self.folder, self.plan)}
+
+    def _all(self, left: Mapping[int, list[Injection]]) -> None:
+        name = self.plan["name"]
+        write_json(self.folder / PLAN, self.plan)
+        try:
+            if "digest" not in self.plan:
+                self.plan["digest"] = self._undisturbed()
+                write_json(self.folder / PLAN, self.plan)
+            for number, faults in left.items():
+                self._round(number, faults)
+        except Interrupted:
+            raise LockstepError(f"interrupted; ended rounds are kept: -e chaos={name} continues with the next") from None
+        finally:
+            self.line.end()
+
+    def _undisturbed(self) -> str:
+        run = f"{self.plan['name']}-undisturbed"
+        self._play("train", run, self._options())
+        return str(run_results.read_summary(project.RUNS / run)["weights_sha256"])
+
+    def _options(self) -> dict[str, Any]:
+        settings = {**SETTINGS, "train.steps": steps(len(self.plan["faults"]))}
+        chosen = ",".join([*(f"{key}={value}" for key, value in settings.items()), *filter(None, [self.plan["set"]])])
+        given = {key: self.plan[key] for key in ("config", "dataset") if self.plan[key] is not None}
+        return {**given, "set": chosen}
+
+    def _round(self, number: int, faults: list[Injection]) -> None:
+        run = f"{self.plan['name']}-{number}"
+        if (project.RUNS / run).exists():
+            self._play("stop", run, {}, check=False)
+            self._play("playbooks/delete_run", run, {})
+        self._play("train", run, {**self._options(), "detach": True})
+        scene = Scene(self.lab, run, self.arguments["root"], self.plan["names"], lambda: self._watcher(run))
+        try:
+            times = self._inject(scene, faults)
+            code = self._play("train", run, {}, check=False)
+        except BaseException:
+            self._play("stop", run, {}, check=False, heed=False)
+            raise
+        summary = run_results.read_summary(project.RUNS / run)
+        equal = code == 0 and summary["weights_sha256"] == self.plan["digest"]
+        workers = {name: read_all(project.RUNS / run / "workers" / name / "metrics.jsonl") for name in scene.hosts}
+        untils = [*(one.began for one in times[1:]), time.time()]
+        for begun, until in zip(times, untils, strict=True):
+            row = injection.row(begun, until, workers, scene.hosts[0])
+            STORE.put(self.folder / ROWS, injection.ended(row, equal, str(summary["state"])))
+        self.line.print(f"round {number}: {len(times)} faults, {summary['state']}, weights {'equal' if equal else 'DIFFERENT'}")
+
+    def _inject(self, scene: Scene, faults: Sequence[Injection]) -> list[Begun]:
+        """Inject each fault when it is due; those that are left when the training is lost are not injected."""
+        times: list[Begun] = []
+        for fault in faults:
+            since = times[-1].ended if times else 0.0
+            if not self._reaches(scene, fault.due, since):
+                self.line.print(f"round {fault.round}: no step {fault.due} within {PATIENCE_S:.0f} s")
+                break
+            self.line.print(f"round {fault.round}, step {fault.due}: {fault.fault} ({fault.host})")
+            with FAULTS[fault.fault][0](scene, fault.host):
+                began = time.time()
+            times.append(Begun(fault, began, time.time()))
+        return times
+
+    def _reaches(self, scene: Scene, step: int, since: float) -> bool:
+        """Wait until the training has done a step after that time; False if it does not get there."""
+        progress, moved = -1, time.monotonic()
+        while time.monotonic() - moved < PATIENCE_S:
+            if self.ended():
+                raise Interrupted
+            at = newest_step(scene, since)
+            if at >= step:
+                return True
+            if at != progress:
+                progress, moved = at, time.monotonic()
+            self.line.update(f"{scene.run}: step {max(0, at):,}, the next fault is due at step {step:,}")
+            time.sleep(LOOK_S)
+        return False
+
+    def _watcher(self, run: str) -> Any:
+        inventory = [word for one in context.CLIARGS.get("inventory") or () for word in ("-i", str(one))]
+        return popen([sys.executable, "-m", "ansible", "playbook", *inventory, "-e", f"run={run}", "train.yml"], project.ROOT)
+
+    def _play(self, command: str, run: str, options: dict[str, Any], check: bool = True, heed: bool = True) -> int:
+        log = self.folder / "logs" / f"{run}.log"
+        variables = {**command_line.inventory_overrides(COMMAND), **options, "run": run}
+        show: Callable[[], None] = lambda: self.line.update(f"{run}: {command}.yml")  # noqa: E731
+        code = Playbook(f"{command}.yml", variables, log).run(self.ended if heed else lambda: False, show)
+        if check and code != 0:
+            end = "\n".join(f"  {line}" for line in last_lines(log, 25))
+            raise LockstepError(f"{run}: {command}.yml failed (exit code {code}):\n{end}\n-e chaos={self.plan['name']} continues")
+        return code
+
+
+def newest_step(scene: Scene, since: float) -> int:
+    """The last step that the chief recorded after a time; -1 if none, or if its node can't be asked."""
+    chief = scene.hosts[0]
+    try:
+        written = scene.lab.on(chief, "tail", "-c", str(NEWS), f"{scene.folder}/workers/{chief}/metrics.jsonl")
+    except LockstepError:
+        return -1
+    records, _ = metrics(written.splitlines())
+    return next((int(one["step"]) for one in reversed(records) if one["kind"] == "steps" and one["t"] > since), -1)
+
+
+def read_all(path: Path) -> list[dict[str, Any]]:
+    """A worker's records; empty if there are none."""
+    return read_records(path) if path.is_file() else []
+
+
+def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
+    """What to train and what to do to it."""
+    name = str(options.get("chaos", f"chaos-{datetime.datetime.now(tz=datetime.UTC):%Y%m%d-%H%M%S}"))
+    check_name("chaos", name)
+    faults = str(options["faults"]).split(",") if "faults" in options else list(FAULTS)
+    if unknown := [fault for fault in faults if fault not in FAULTS]:
+        raise LockstepError(f"faults={unknown[0]}: it must be one of: {', '.join(FAULTS)}")
+    if len(hosts) < 2:
+        raise LockstepError(f"{len(hosts)} host: faults need two workers at least")
+    made = {
+        "name": name,
+        "command": benchmark.command("benchmarks/chaos.yml", {**options, "chaos": name}),
+        "rounds": integer("rounds", options.get("rounds", 3)),
+        "seed": integer("seed", options.get("seed", 1)),
+        "faults": faults,
+        "config": options.get("config"),
+        "dataset": options.get("dataset"),
+        "set": str(options.get("set", "")),
+        "hosts": [cluster.label(host) for host in hosts],
+        "names": [host["name"] for host in hosts],
+        "cpus": float(options.get("cpus", 0.3)),
+        "code": package.TRAINER.sha256()[:16],
+    }
+    return {**made, **_before(made)}
+
+
+def _before(made: dict[str, Any]) -> dict[str, Any]:
+    """The digest of the undisturbed training, if this benchmark is continued; refuse other settings than before."""
+    path = benchmark.RESULTS / made["name"] / PLAN
+    if not path.is_file():
+        return {}
+    before = read_json(path)
+    changed = [f"{key} ({before.get(key)}, now {made[key]})" for key in ALIKE if before.get(key) != made[key]]
+    refuse_other("chaos", made["name"], changed)
+    return {"digest": before["digest"]} if "digest" in before else {}
+
+
+def scheduled(made: dict[str, Any], number: int) -> list[Injection]:
+    """The faults of a round."""
+    return schedule(made["faults"], made["names"], number, made["seed"])
+
+
+def conclude(folder: Path, made: dict[str, Any]) -> str:
+    """Write table.md, summary.json and the picture; return the text to show."""
+    rows: list[Row] = [row for row in STORE.read(folder / ROWS) if row.measured]
+    if not rows:
+        raise LockstepError(f"{made['name']}: no round has ended; logs: {project.relative(folder / 'logs')}")
+    table = f"{chaos.table(rows)}\n\n{chaos.parts(rows)}\n\n{chaos.sentence(rows)}"
+    write_text(folder / "table.md", f"# {made['name']}\n\n    {made['command']}\n\n```\n{table}\n```\n")
+    hosts = recorded(project.RUNS / f"{made['name']}-undisturbed").get("hosts", made["hosts"])
+    write_json(folder / SUMMARY, {**made, "hosts": hosts, "by_fault": chaos.by_fault(rows)})
+    chaos.draw(rows, folder / "chaos.png")
+    pairs = [("table", project.relative(folder / "table.md")), ("picture", project.relative(folder / "chaos.png"))]
+    pairs.append(("another round", benchmark.command("benchmarks/chaos.yml", {"chaos": made["name"], "rounds": made["rounds"] + 1})))
+    return f"{table}\n\nNext\n{text.fields(pairs)}"
+
+
+def shown(made: dict[str, Any], left: int) -> str:
+    """The plan."""
+    pairs = [
+        ("name", made["name"]),
+        ("faults", ", ".join(made["faults"])),
+        ("rounds", f"{made['rounds']}, each a training of {steps(len(made['faults'])):,} steps; {left} faults left"),
+        ("hosts", ", ".join(made["hosts"])),
+        ("seed", str(made["seed"])),
+    ]
+    return "Plan\n" + text.fields(pairs)

@@ -1,0 +1,208 @@
+"""Faults put into trainings: the schedule, what is read from the workers' records, the table, what is refused."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.analysis import benchmark, chaos
+from benchmarks.chaos import faults, injection
+from benchmarks.chaos.faults import CHIEF, FAULTS, Scene
+from benchmarks.chaos.injection import SPACING, STEPS_PER_CALL, Begun, Injection, schedule
+from benchmarks.tasks import run_chaos
+from control import project
+from trainer.errors import ConfigError, LockstepError
+from trainer.supervision.supervisor import REJOINING
+
+NAMES = [f"node{number}" for number in range(1, 6)]
+HOSTS = [{"name": name, "address": f"10.0.0.{number}"} for number, name in enumerate(NAMES, 1)]
+BEGUN = Begun(Injection(1, 0, "worker-killed", "node3"), 100.0, 100.5)
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(project, "RUNS", tmp_path / "runs")
+    return tmp_path
+
+
+def step(t, number):
+    return {"t": t, "kind": "steps", "step": number}
+
+
+def phase(t, name):
+    return {"t": t, "kind": "phase", "phase": name, "note": ""}
+
+
+def start(t):
+    """The phases of a worker that starts, a second each after the first."""
+    return [phase(t, "starting"), phase(t + 5, "building"), phase(t + 7, "restoring"), phase(t + 8, "training")]
+
+
+# --- the schedule
+
+
+def test_a_round_has_every_fault_once_and_a_seed_gives_it_again():
+    drawn = schedule(list(FAULTS), NAMES, 1, 7)
+    assert sorted(one.fault for one in drawn) == sorted(FAULTS)
+    assert [one.due for one in drawn] == [injection.FIRST + SPACING * place for place in range(len(FAULTS))]
+    assert drawn == schedule(list(FAULTS), NAMES, 1, 7)
+    assert drawn != schedule(list(FAULTS), NAMES, 2, 7)
+    assert drawn != schedule(list(FAULTS), NAMES, 1, 8)
+
+
+def test_the_chiefs_faults_befall_the_chief_and_the_others_another():
+    for number in range(20):
+        for one in schedule(list(FAULTS), NAMES, number, 1):
+            assert (one.host == NAMES[0]) == (FAULTS[one.fault][1] == CHIEF)
+
+
+def test_the_last_fault_leaves_steps_after_it():
+    assert injection.steps(len(FAULTS)) >= schedule(list(FAULTS), NAMES, 1, 1)[-1].due + SPACING
+
+
+# --- what the records say
+
+
+def test_a_restart_is_taken_apart():
+    chief = [step(90, 40), step(99, 80), step(101, 84), phase(104, REJOINING), *start(106), step(116, 64), step(117, 68)]
+    workers = {"node1": chief, "node3": [phase(103, REJOINING)]}
+    row = injection.row(BEGUN, 200.0, workers, "node1")
+    assert (row.notice_s, row.next_step_s) == (3.0, 16.0)
+    assert row.repeated == 84 - 64 + STEPS_PER_CALL
+    assert (row.meet_s, row.start_s, row.build_s, row.restore_s, row.first_call_s) == (3.0, 5.0, 2.0, 1.0, 2.0)
+    assert not row.measured
+
+
+def test_of_two_starts_the_one_counts_that_brought_a_step():
+    chief = [step(99, 80), phase(104, REJOINING), *start(106), phase(115, REJOINING), *start(120), step(130, 84)]
+    row = injection.row(BEGUN, 200.0, {"node1": chief}, "node1")
+    assert (row.notice_s, row.next_step_s, row.meet_s, row.repeated) == (4.0, 30.0, 16.0, 0)
+
+
+def test_a_training_that_never_goes_on_has_no_next_step():
+    chief = [step(99, 80), phase(104, REJOINING), phase(106, "starting")]
+    row = injection.row(BEGUN, 200.0, {"node1": chief}, "node1")
+    assert (row.notice_s, row.next_step_s, row.meet_s, row.start_s) == (4.0, None, 2.0, None)
+
+
+def test_where_nothing_restarts_the_longest_pause_counts_and_only_until_the_next_fault():
+    chief = [step(50, 4), step(99, 8), step(101, 12), step(131, 16), step(132, 20), step(300, 24), phase(301, REJOINING)]
+    row = injection.row(BEGUN, 150.0, {"node1": chief}, "node1")
+    assert (row.notice_s, row.next_step_s, row.repeated, row.meet_s) == (None, 30.0, 0, None)
+
+
+def test_a_pause_that_begins_before_the_fault_counts_from_it():
+    assert injection.row(BEGUN, 150.0, {"node1": [step(40, 4), step(110, 8)]}, "node1").next_step_s == 10.0
+
+
+# --- table and picture
+
+
+def rows():
+    restart = injection.row(BEGUN, 200.0, {"node1": [step(99, 80), phase(104, REJOINING), *start(106), step(116, 84)]}, "node1")
+    pause = Begun(Injection(1, 1, "slow-link", "node2"), 100.0, 160.0)
+    waited = injection.row(pause, 200.0, {"node1": [step(99, 80), step(105, 84)]}, "node1")
+    return [injection.ended(restart, True, "SUCCEEDED"), injection.ended(waited, False, "SUCCEEDED")]
+
+
+def test_the_table_counts_restarts_and_equal_weights(tmp_path):
+    table = chaos.table(rows()).splitlines()
+    assert table[0].split()[:3] == ["fault", "times", "restarts"]
+    assert next(line for line in table if "worker-killed" in line).split() == ["worker-killed", "1", "1", "4.0", "16.0", "16.0", "0", "1"]
+    assert next(line for line in table if "slow-link" in line).split() == ["slow-link", "1", "0", "-", "5.0", "5.0", "0", "0"]
+    assert chaos.sentence(rows()) == (
+        "2 faults of 2 kinds; weights equal after 1; without a further step: 0; fault to next step: median 16.0 s, worst 16.0 s "
+        "(goals: 30 and 90 s)"
+    )
+    chaos.draw(rows(), tmp_path / "chaos.png")
+    assert (tmp_path / "chaos.png").stat().st_size > 5_000
+
+
+def test_rows_survive_their_file(tmp_path):
+    for row in rows():
+        injection.STORE.put(tmp_path / "results.csv", row)
+    assert injection.STORE.read(tmp_path / "results.csv") == rows()
+
+
+# --- the plan
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "a/b"])
+def test_a_name_that_could_leave_the_results_is_refused(name):
+    with pytest.raises(ConfigError, match=f"^chaos={name}: a name is 1 to 64 of "):
+        run_chaos.plan({"chaos": name}, HOSTS)
+
+
+def test_an_unknown_fault_and_a_single_host_are_refused():
+    with pytest.raises(LockstepError, match=r"^faults=meteor: it must be one of: worker-killed, chief-killed"):
+        run_chaos.plan({"faults": "worker-killed,meteor"}, HOSTS)
+    with pytest.raises(LockstepError, match="two workers at least"):
+        run_chaos.plan({}, HOSTS[:1])
+
+
+def test_a_benchmark_is_continued_with_its_digest_and_with_nothing_else_changed(results):
+    made = run_chaos.plan({"chaos": "one"}, HOSTS)
+    folder = results / "results" / "one"
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(json.dumps({**made, "digest": "ab" * 32}))
+    again = run_chaos.plan({"chaos": "one", "rounds": "5"}, HOSTS)
+    assert (again["digest"], again["rounds"]) == ("ab" * 32, 5)
+    with pytest.raises(LockstepError, match="seed"):
+        run_chaos.plan({"chaos": "one", "seed": "2"}, HOSTS)
+
+
+# --- on the nodes
+
+
+class Asked:
+    """A lab that answers with the same text, and keeps what it was asked."""
+
+    def __init__(self, answer=""):
+        self.answer, self.commands = answer, []
+
+    def on(self, host, *command):
+        self.commands.append((host, command))
+        return self.answer
+
+
+def scene(lab):
+    return Scene(lab, "run", "/root", NAMES, lambda: None)
+
+
+def test_a_process_is_known_from_its_supervisor():
+    lab = Asked(json.dumps({"pids": {"supervisor": 11, "worker": 12}}))
+    assert (scene(lab).pid("node2", "worker"), scene(lab).pid("node2", "supervisor")) == (12, 11)
+    assert scene(Asked()).pid("node2", "worker") == 0
+
+
+def test_nothing_is_killed_that_is_not_there():
+    lab = Asked()
+    with FAULTS["worker-killed"][0](scene(lab), "node2"):
+        pass
+    assert not any("kill" in word for _, command in lab.commands for word in command)
+
+
+def test_a_node_is_reached_again_whatever_happens():
+    lab = Asked()
+    with pytest.raises(ZeroDivisionError), faults.cut("input", "output")(scene(lab), "node2"):
+        raise ZeroDivisionError
+    (_, begun), (_, ended) = lab.commands
+    assert begun[1].count("drop") == 2
+    assert ended == ("nft", "delete", "table", "inet", "chaos")
+
+
+def test_a_node_that_is_off_gives_no_step():
+    def off(*_):
+        raise LockstepError("no such container")
+
+    assert run_chaos.newest_step(scene(SimpleNamespace(on=off)), 0.0) == -1
+
+
+def test_only_steps_after_the_last_fault_count():
+    lines = "\n".join(
+        json.dumps({**step(t, number), "epoch": 1, "images_per_s": 1.0, "input_wait": 0.0, "seconds": 1.0, "metrics": {}})
+        for t, number in ((1.0, 60), (2.0, 80))
+    )
+    assert run_chaos.newest_step(scene(Asked(lines)), 1.5) == 80
+    assert run_chaos.newest_step(scene(Asked(lines)), 2.5) == -1
