@@ -7,7 +7,9 @@ import glob
 import json
 import os
 import platform
+import shlex
 import shutil
+import stat
 import sys
 import time
 
@@ -116,6 +118,7 @@ def main():
 def query(module):
     """Inspect the place, and report on the host."""
     running = tmux.exists(module, module.params["session"])
+    check_root(module)
     check_disk(module)
     check_needs(module)
     other = None if running else holder(module)
@@ -249,6 +252,16 @@ def locked(module):
 def worker_folder(module):
     """This worker's part of the run directory."""
     return os.path.join(module.params["folder"], "workers", module.params["host"])
+
+
+def check_root(module):
+    """Refuse a folder in which every user may put, or replace, what the worker runs."""
+    root = module.params["root"]
+    if os.path.isdir(root) and os.stat(root).st_mode & stat.S_IWOTH:
+        module.fail_json(
+            msg=f"{module.params['host']}: every user may write worker_root={root}, and so decide what the worker runs. "
+            f"Fix: on it, chmod o-w {shlex.quote(root)}, or set worker_root to a folder of the user who trains"
+        )
 
 
 def check_disk(module):

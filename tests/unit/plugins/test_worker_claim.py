@@ -220,6 +220,67 @@ def test_a_torn_claim_counts_as_none(text, place, worker_claim):
     assert place.asked("start") == {"changed": True}
 
 
+MARK = {"run": "old", "session": "old-w0", "launch": "zero"}
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {**MARK, "run": "old; id"},
+        {**MARK, "run": "$(id)"},
+        {**MARK, "run": "../old", "session": "../old-w0"},
+        {**MARK, "run": "old\n"},
+        {**MARK, "run": "{{ x }}"},
+        {**MARK, "run": "x" * 65, "session": "x" * 65 + "-w0"},
+        {**MARK, "run": ["old"]},
+        {**MARK, "session": "old-w0\0"},
+        {**MARK, "session": "old-w0 -t other"},
+        {**MARK, "session": "other-w0"},
+        {**MARK, "session": {"a": 1}},
+        {**MARK, "launch": 7},
+        {**MARK, "more": "x" * 5000},
+    ],
+)
+def test_a_claim_that_no_module_writes_is_none(claim, place, worker_claim):
+    """Nothing in it is named to anybody, and no session that it names is ended."""
+    place.path.parent.mkdir(parents=True)
+    place.path.write_text(json.dumps(claim))
+    place.sessions += ["old-w0", "other-w0"]
+    assert worker_claim.files.claim(str(place.path)) is None
+    assert place.asked("query")["holder"] is None
+    assert place.asked("give_back", "old", session=None, launch="zero") == {"changed": False, "ended": "absent"}
+    assert place.sessions == ["old-w0", "other-w0"]
+    place.path.write_text(json.dumps(MARK))
+    assert place.asked("query")["holder"]["run"] == "old"
+
+
+def test_a_claim_of_another_user_is_none(place, worker_claim, monkeypatch):
+    place.held("old")
+    place.sessions.append("old-w0")
+    monkeypatch.setattr(worker_claim.files.os, "geteuid", lambda: os.getuid() + 1)
+    assert place.asked("query")["holder"] is None
+
+
+def test_a_claim_that_is_no_file_is_none_and_nothing_waits_for_it(place, worker_claim, tmp_path):
+    place.path.parent.mkdir(parents=True)
+    (tmp_path / "elsewhere").write_text(json.dumps(MARK))
+    for make in (os.mkfifo, os.mkdir, lambda path: os.symlink(tmp_path / "elsewhere", path), lambda path: os.symlink("/dev/zero", path)):
+        make(place.path)
+        assert worker_claim.files.claim(str(place.path)) is None
+        place.path.rename(tmp_path / "done") if not place.path.is_dir() else place.path.rmdir()
+
+
+def test_a_root_that_every_user_may_write_is_refused(place):
+    place.root.mkdir()
+    place.root.chmod(0o777)
+    assert place.refused("query") == (
+        f"pi1: every user may write worker_root={place.root}, and so decide what the worker runs. "
+        f"Fix: on it, chmod o-w {place.root}, or set worker_root to a folder of the user who trains"
+    )
+    place.root.chmod(0o775)
+    assert place.asked("query")["running"] is False
+
+
 def test_a_launch_that_is_held_is_the_one_with_a_session(place):
     assert place.asked("report") == {"changed": False, "held": False}
     place.asked("start")

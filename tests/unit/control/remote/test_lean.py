@@ -118,7 +118,7 @@ def test_the_hosts_own_python_is_used(variables, python):
     assert zlib.decompress(seen[0][1]["in_data"]).startswith(b'"""Replaces `ansible.module_utils.basic`')
 
 
-PLACE = {"root": "/tmp", "python": sys.executable, "port": 1}
+PLACE = {"root": "/usr", "python": sys.executable, "port": 1}
 HONEST = {
     "host_probe": {**PLACE, "direct_port": 2, "address": "127.0.0.1", "dfs": "/tmp", "tokens": ["/etc/hostname", "/missing"]},
     "network_probe": {"rank": 0, "hosts": [{"name": "a", "address": "127.0.0.1", "port": 1}], "nonce": "n" * 16, "seconds": 0.1},

@@ -21,7 +21,12 @@ def record(cause="quota", rank=2, value=190, usual=380, own_us=180_000, others_u
             380,
             "it may use 0.19 CPUs, the others 0.38. Fix: raise the CPU quota of its control group, or give it a smaller",
         ),
-        ("load", 1500, 0, "other processes use 1.50 CPUs there, elsewhere 0.00. Fix: end them (top shows them), or give it a smaller batch"),
+        (
+            "load",
+            1500,
+            0,
+            "other processes use 1.50 CPUs there, elsewhere 0.00. Fix: end them (top shows them), or give it a smaller batch",
+        ),
         ("steal", 300, 0, "other virtual machines take 0.30 of its CPUs. Fix: move it to a machine of its own, or give it a smaller batch"),
         ("heat", 7, 0, "its processor was slowed 7 times because of its temperature. Fix: cool it, or give it a smaller batch"),
         (
