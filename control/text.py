@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from control.runs import course, outcome
+from control.runs import course, outcome, supervision
 from control.runs.outcome import Verdict
 from trainer.data.spec import Spec, noun
 from trainer.exits import signal_of
@@ -124,6 +124,7 @@ def _training_pairs(plan: dict[str, Any], runs: str) -> list[tuple[str, str]]:
         ),
         *([("gradients", plan["gradients"])] if plan.get("gradients") else []),
         ("steps", f"{counts['steps_per_epoch']:,} per epoch x {count(counts['epochs'], 'epoch')} = {counts['total_steps']:,}"),
+        *([("recovery", goes_on)] if (goes_on := supervision.fewest(config, plan["hosts"])) else []),
         ("results", f"{runs}/{plan['run']}"),
     ]
     if (plan.get("choice") or {}).get("why"):

@@ -231,6 +231,13 @@ class Recovery:
     """Seconds in which all hosts must be back after a fault; then the run ends."""
     hang: float = 600.0
     """Seconds without a training step after which a worker is ended; less, once it is known how long steps take."""
+    elastic: bool = False
+    """Whether the other workers go on without a host that is lost. More than half of the launch's hosts must be left, or half of them
+    with the first: of two groups that can't reach each other, only one trains."""
+    elastic_wait: float = 60.0
+    """`elastic`: seconds in which a host may return before the others go on without it; less than `rejoin_wait`."""
+    min_workers: int = 1
+    """`elastic`: fewest workers that go on."""
 
 
 @dataclass(frozen=True)
@@ -476,6 +483,9 @@ def check(config: Config) -> None:
     _rule(fits, "augment.scale", list(scale), "empty, or [least, most] above 0")
     fits = not config.augment.saturation or size[2] == 3
     _rule(fits, "augment.saturation", config.augment.saturation, "0 for images of one channel (data.image_size)")
+    fits = not config.recovery.elastic or config.recovery.elastic_wait < config.recovery.rejoin_wait
+    rule = f"below recovery.rejoin_wait ({config.recovery.rejoin_wait:g}), after which all hosts must be back"
+    _rule(fits, "recovery.elastic_wait", config.recovery.elastic_wait, rule)
     _check_class_weight(config.train.class_weight)
     _check_snapshots(config.checkpoint.snapshots)
 
@@ -489,7 +499,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "at least 1": (
         lambda value: value >= 1,
         "train.epochs train.batch_size reduction.min_elements checkpoint.keep telemetry.sample_every data.bucket train.validate_every "
-        "recovery.max_restarts_per_hour",
+        "recovery.max_restarts_per_hour recovery.min_workers",
     ),
     "null or at least 1": (lambda value: value is None or value >= 1, "data.loaders checkpoint.every_steps"),
     "null or above 0": (
@@ -500,7 +510,10 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "finite": (math.isfinite, "optimizer.learning_rate optimizer.weight_decay schedule.warmup_epochs"),
     "from 0 to 100": (lambda value: 0 <= value <= 100, "augment.mixup"),
     "from 0 to 1": (lambda value: 0 <= value <= 1, "augment.brightness augment.contrast augment.saturation"),
-    "above 0 and finite": (lambda value: 0 < value < math.inf, "optimizer.epsilon recovery.rejoin_wait recovery.hang"),
+    "above 0 and finite": (
+        lambda value: 0 < value < math.inf,
+        "optimizer.epsilon recovery.rejoin_wait recovery.hang recovery.elastic_wait",
+    ),
     "between 0 and 1": (lambda value: 0 < value < 1, "data.validation_split"),
     "from 0 to below 1": (
         lambda value: 0 <= value < 1,

@@ -13,8 +13,9 @@ import os
 import secrets
 import socket
 import struct
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from trainer.errors import ClusterError
@@ -77,6 +78,62 @@ def meet(rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, deadlin
         return _guarded(_prompt(asyncio.run(_meet(rank, server, listening, deadline, patient=True))))
 
 
+def assemble(
+    rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, deadline: float, enough: Callable[[Collection[int], float], bool]
+) -> Sockets:
+    """As `meet`, but some workers may be missing: the lowest rank that is there leads, and decides when to go on.
+
+    Args:
+        rank: this worker's.
+        addresses: host and port of all workers, by rank.
+        secret: what only the workers know.
+        deadline: seconds within which the leader must go on.
+        enough: called often with the ranks that are there, and the seconds since the begin: whether they go on without the others.
+
+    Returns:
+        Of the leader the sockets of all who are there, of another the one to the leader, who has begun to send.
+
+    Raises:
+        ClusterError: as `connect`.
+    """
+
+    async def gone_on(connected: Sockets) -> None:
+        begun = time.monotonic()
+        while True:
+            _guarded(_prompt(connected))
+            for peer in [peer for peer in connected if peer > rank and _has_news(connected[peer])]:
+                # Only a leader speaks before it is spoken to: this one has left, and may call again.
+                connected.pop(peer).close()
+            there = {rank, *connected}
+            # Also the leader asks when it is complete: `enough` may raise.
+            may = enough(there, time.monotonic() - begun)
+            if min(there) == rank:
+                if may or len(there) == len(addresses):
+                    return
+            elif _has_news(connected[min(there)]):
+                return
+            await asyncio.sleep(AGAIN_S)
+
+    with _listen(rank, *addresses[rank]) as server:
+        listening = [(host, port, secret) for host, port in addresses]
+        connected = asyncio.run(_meet(rank, server, listening, deadline, patient=True, over=gone_on))
+    leader = min([rank, *connected])
+    for peer in [] if leader == rank else [peer for peer in connected if peer != leader]:
+        connected.pop(peer).close()
+    return connected
+
+
+def _has_news(connection: socket.socket) -> bool:
+    """Whether a non-blocking connection can be read, or has ended."""
+    try:
+        connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 def _prompt(sockets: Sockets) -> Sockets:
     """Connections that send small messages at once."""
     for connection in sockets.values():
@@ -121,27 +178,36 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 async def _meet(
-    rank: int, server: socket.socket, listening: Sequence[Listening], deadline: float | None = None, patient: bool = False
+    rank: int,
+    server: socket.socket,
+    listening: Sequence[Listening],
+    deadline: float | None = None,
+    patient: bool = False,
+    over: Callable[[Sockets], Awaitable[None]] | None = None,
 ) -> Sockets:
-    """Call the workers of lower rank and listen for those of higher rank, all at once; `patient`: they may not listen yet."""
+    """Call the workers of lower rank and listen for those of higher rank, all at once.
+
+    `patient`: they may not listen yet. `over` returns when those connected so far are enough; without it, all must be.
+    """
     connected: Sockets = {}
     deadline = DEADLINE_S if deadline is None else deadline
     listener = _Listener(rank, server, listening[rank][2], range(rank + 1, len(listening)), connected)
     calls = [asyncio.ensure_future(_call(rank, peer, listening[peer], connected, patient)) for peer in range(rank)]
     try:
         async with asyncio.timeout(deadline):
-            await asyncio.gather(listener.complete.wait(), *calls)
+            await (over(connected) if over else asyncio.gather(listener.complete.wait(), *calls))
     except BaseException as error:
         for connection in connected.values():
             connection.close()
         if isinstance(error, TimeoutError):
             reached = {rank, *connected}
             missing = [f"rank {peer} ({host} port {port})" for peer, (host, port, _) in enumerate(listening) if peer not in reached]
-            raise ClusterError(f"rank {rank}: no connection within {deadline:.0f} s with {', '.join(missing)}; {_fix()}") from None
+            those = ", ".join(missing) or "all others that rank 0 waits for"
+            raise ClusterError(f"rank {rank}: no connection within {deadline:.0f} s with {those}; {_fix()}") from None
         raise
     finally:
         listener.close()  # pending tasks are cancelled with the loop
-    return connected
+    return dict(connected)
 
 
 def _fix() -> str:

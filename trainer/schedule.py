@@ -18,14 +18,18 @@ class Counts:
     steps_per_epoch: int
     epochs: int
     total_steps: int
+    scaled_for: int | None = None
+    """Workers by which `schedule.scaling` scales the learning rate, if others than `workers`."""
 
     def epoch_of(self, step: int) -> int:
         """The epoch, from 1, that the step after `step` finished steps belongs to."""
         return step // self.steps_per_epoch + 1
 
 
-def counts(config: Config, workers: int, train_files: int, held_out: int | None = None) -> Counts:
+def counts(config: Config, workers: int, train_files: int, held_out: int | None = None, scaled_for: int | None = None) -> Counts:
     """Sizes that follow from a configuration, the number of workers and the files in `train/`.
+
+    When fewer workers go on, the global batch stays, and with it the learning rate: that of `scaled_for` workers.
 
     A dataset may itself set some files aside for validation (`held_out`), which overrides `data.validation_split`.
     Without `train.steps_per_epoch`, an epoch sees every training image once, and its last step takes what is left.
@@ -35,7 +39,7 @@ def counts(config: Config, workers: int, train_files: int, held_out: int | None 
     batch = global_batch(config, workers)
     per_epoch = config.train.steps_per_epoch or math.ceil(images / batch)
     total = config.train.epochs * per_epoch if config.train.steps is None else config.train.steps
-    return Counts(workers, images, validation, batch, per_epoch, math.ceil(total / per_epoch), total)
+    return Counts(workers, images, validation, batch, per_epoch, math.ceil(total / per_epoch), total, scaled_for)
 
 
 def check_sizes(sizes: Counts, workers: int) -> None:
@@ -71,7 +75,7 @@ def learning_rate(config: Config, sizes: Counts, epoch: float) -> float:
 
     The cosine's shape is that of Loshchilov, Hutter 2017 (arXiv:1608.03983), without restarts.
     """
-    base, workers = config.optimizer.learning_rate, sizes.workers
+    base, workers = config.optimizer.learning_rate, sizes.scaled_for or sizes.workers
     factor = {"none": 1.0, "linear": float(workers), "sqrt": math.sqrt(workers)}[config.schedule.scaling]
     warmup = config.schedule.warmup_epochs
     if epoch < warmup:

@@ -21,10 +21,13 @@ WAITING = ("starting", "joining", "connecting")
 class Watchdog(threading.Thread):
     """Watches one worker process from inside."""
 
-    def __init__(self, metrics: Metrics, start_deadline: float):
-        """Install the signal handlers; call from the main thread. `start_deadline`: seconds that this worker waits for its peers."""
+    def __init__(self, metrics: Metrics, start_deadline: float, late: int = FAILED):
+        """Install the signal handlers; call from the main thread.
+
+        `start_deadline`: seconds that this worker waits for its peers; then it ends with the exit code `late`.
+        """
         super().__init__(daemon=True)
-        self._metrics, self._deadline = metrics, start_deadline
+        self._metrics, self._deadline, self._late = metrics, start_deadline, late
         self.stop_asked = threading.Event()
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
@@ -55,7 +58,7 @@ class Watchdog(threading.Thread):
                 waiting_since = time.monotonic()
             elif time.monotonic() - waiting_since > self._deadline:
                 waited = f"not all workers were there within {self._deadline:.0f} s, while {self._metrics.phase_name}"
-                self.end(FAILED, f"start deadline: {waited}")
+                self.end(self._late, f"start deadline: {waited}")
 
     def _signalled(self, number: int) -> None:
         if self._metrics.phase_name == "ended":

@@ -19,6 +19,7 @@ from trainer.job import Job
 from trainer.member import Member
 from trainer.metrics import Metrics
 from trainer.peerwatch import STOPPED_ANSWERING, PeerWatch
+from trainer.rundir import recorded
 from trainer.saving import FIX, Log, Reserve
 from trainer.supervision.child import STACKS
 from trainer.watchdog import Watchdog
@@ -50,7 +51,7 @@ def main(
     reserve = Reserve(run / "workers" / host / ".part-reserve")
     metrics = Metrics(run / "workers" / host / "metrics.jsonl", reserve)
     metrics.phase("starting")
-    watchdog = Watchdog(metrics, start_deadline)
+    watchdog = Watchdog(metrics, start_deadline, FAILED if generation <= 1 else RESTART)
     watchdog.start()
     try:
         return _train(run, host, published, caches, (threads, gpus, direct_port), metrics, watchdog, weights, generation)
@@ -123,7 +124,8 @@ def _train(
 
     watch = PeerWatch([rank for rank in range(member.workers) if rank != member.rank], ask, lost)
     watch.start()
-    counts = schedule.counts(config, member.workers, manifest.count("train"), manifest.held_out)
+    launched = recorded(run).get("counts", {}).get("workers")
+    counts = schedule.counts(config, member.workers, manifest.count("train"), manifest.held_out, launched)
     own, stop_asked = run / "workers" / host, watchdog.stop_asked.is_set
     job = Job(config, counts, run, manifest, examples["train"], metrics, stop_asked, own, started, weights)
     try:

@@ -48,6 +48,9 @@ MAY_CHANGE = (
     "recovery.max_restarts_per_hour",
     "recovery.rejoin_wait",
     "recovery.hang",
+    "recovery.elastic",
+    "recovery.elastic_wait",
+    "recovery.min_workers",
     "telemetry.mlflow",
 )
 GUARDED_BY_DIGEST = ("data.path", "data.source")
@@ -112,6 +115,7 @@ def make(request: Request) -> dict[str, Any]:
     check_model(config, listing)
     published = publish.published(listing, request.packs, config.data.allow_bad_images) or expected(listing)
     check_scaling(config, len(hosts), started)
+    check_elastic(config, len(hosts))
     sizes = schedule.counts(config, len(hosts), published["train"], published["held_out"])
     schedule.check_sizes(sizes, len(hosts))
     config = with_class_counts(config, listing, published, sizes, request.packs) if started is None else config
@@ -584,6 +588,33 @@ def check_scaling(config: Config, workers: int, existing: Path | None) -> None:
         raise ConfigError(
             f"workers={workers}: this run began with {before}, and schedule.scaling={config.schedule.scaling} makes its learning rate "
             f"depend on that; continue it with workers={before}, or give a new run name"
+        )
+
+
+def check_elastic(config: Config, workers: int) -> None:
+    """Refuse a run that may go on without a host, but could not with these settings.
+
+    Raises:
+        ConfigError: the setting, and the fix.
+    """
+    recovery, sizes = config.recovery, config.train.batch_sizes
+    if not recovery.elastic:
+        return
+    if not recovery.max_restarts:
+        raise ConfigError(
+            "recovery.elastic=true: the others start again when they go on without a host, and recovery.max_restarts=0 forbids that. "
+            "Fix: -e set=recovery.elastic=true,recovery.max_restarts=20"
+        )
+    if isinstance(sizes, tuple):
+        raise ConfigError(
+            f"recovery.elastic=true: train.batch_sizes or worker_batch_size gives each of {workers} workers its own size "
+            f"({', '.join(map(str, sizes))}), which says nothing of fewer workers. Fix: leave them out, or measure them: "
+            "-e set=train.batch_sizes=auto"
+        )
+    if recovery.min_workers > workers:
+        raise ConfigError(
+            f"recovery.min_workers={recovery.min_workers}: the run has {workers} workers. "
+            "Fix: at most as many, or more workers (-e workers=N)"
         )
 
 

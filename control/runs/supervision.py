@@ -3,11 +3,28 @@
 from typing import Any
 
 from control.runs.cluster import endpoint
+from trainer.errors import ConfigError
 
 
 def is_supervised(plan: dict[str, Any]) -> bool:
     """Whether supervisors start a run's workers again."""
     return "script" not in plan and plan["config"]["recovery"]["max_restarts"] > 0
+
+
+def check_job(config: dict[str, Any]) -> None:
+    """Refuse a job of Slurm that should go on without a host (ConfigError): Slurm ends a job with its first lost node."""
+    if config["recovery"]["elastic"]:
+        raise ConfigError("recovery.elastic=true: Slurm ends a job that loses a node. Fix: leave it out, and continue the run afterwards")
+
+
+def fewest(config: dict[str, Any], hosts: list[dict[str, Any]]) -> str:
+    """With how many workers a run goes on when hosts are lost, in words; empty if only with all."""
+    if not config.get("recovery", {}).get("elastic"):
+        return ""
+    workers = len(hosts)
+    number = max(config["recovery"]["min_workers"], (workers + 1) // 2)
+    first = f" ({hosts[0]['name']} among them)" if 2 * number == workers else ""
+    return f"goes on without lost hosts, with at least {number} of {workers} workers{first}"
 
 
 def command(
@@ -27,14 +44,17 @@ def command(
     if not is_supervised(plan):
         return ["-m", "trainer", *worker]
     limits = plan["config"]["recovery"]
+    elastic = ("elastic_wait", "min_workers") if limits["elastic"] else ()
+    numbers = ("max_restarts", "max_restarts_per_hour", "rejoin_wait", "hang", *elastic)
     named = {
         "--folder": folder,
         "--rank": rank,
         "--hosts": ",".join(host["name"] for host in hosts),
         "--peers": ",".join(endpoint({**host, "port": host["direct_port"]}) for host in hosts),
+        "--endpoints": ",".join(map(endpoint, hosts)),
         "--launch": plan["nonce"],
         "--session": session,
         "--silence": silence,
-        **{f"--{name.replace('_', '-')}": limits[name] for name in ("max_restarts", "max_restarts_per_hour", "rejoin_wait", "hang")},
+        **{f"--{name.replace('_', '-')}": limits[name] for name in numbers},
     }
     return ["-m", "trainer.supervision", *(f"{name}={value}" for name, value in named.items()), "--", *worker]

@@ -7,7 +7,7 @@ from pathlib import Path
 from trainer.files import keep_others_out
 from trainer.member import address
 from trainer.supervision.child import Patience
-from trainer.supervision.policy import Limits
+from trainer.supervision.policy import Elasticity, Limits
 from trainer.supervision.supervisor import Post, supervise
 
 
@@ -18,12 +18,15 @@ def main() -> int:
     line.add_argument("--rank", type=int, required=True)
     line.add_argument("--hosts", required=True, help="names of all workers, by rank")
     line.add_argument("--peers", required=True, help="address:port of all workers' direct ports, by rank")
+    line.add_argument("--endpoints", required=True, help="address:port of all workers' TensorFlow, by rank")
     line.add_argument("--launch", required=True)
     line.add_argument("--session", required=True, help="name of the tmux session")
     for name in ("--max-restarts", "--max-restarts-per-hour"):
         line.add_argument(name, type=int, required=True)
     for name in ("--rejoin-wait", "--silence", "--hang"):
         line.add_argument(name, type=float, required=True)
+    line.add_argument("--elastic-wait", type=float, help="seconds after which the others go on without a host; default: they do not")
+    line.add_argument("--min-workers", type=int, default=1, help="fewest workers that go on without a host")
     line.add_argument("worker", nargs="+")
     given = line.parse_args()
     keep_others_out()
@@ -32,6 +35,7 @@ def main() -> int:
             given.folder,
             given.rank,
             given.hosts.split(","),
+            given.endpoints.split(","),
             [address(peer) for peer in given.peers.split(",")],
             bytes.fromhex((given.folder / "secret").read_text(encoding="ascii").strip()),
             given.launch,
@@ -40,6 +44,7 @@ def main() -> int:
             Limits(given.max_restarts, given.max_restarts_per_hour),
             Patience(given.silence, given.hang),
             given.rejoin_wait,
+            None if given.elastic_wait is None else Elasticity(given.elastic_wait, given.min_workers),
         )
     )
 

@@ -5,7 +5,8 @@ program would end in the same way. Neither is a run that ends again and again at
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import typing
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -36,6 +37,16 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Elasticity:
+    """When the others go on without a host."""
+
+    wait: float
+    """Seconds in which it may return."""
+    least: int
+    """Fewest workers that go on."""
+
+
+@dataclass(frozen=True)
 class Report:
     """What a supervisor tells the others when its worker has ended."""
 
@@ -58,6 +69,8 @@ class Report:
     """Restarts in a row after which the run got no further."""
     reached: int
     """The largest step that the run had reached at the last restart; -1 before the first."""
+    members: list[int]
+    """Ranks in the launch of the workers of that generation."""
 
     def to_bytes(self) -> bytes:
         """For the other supervisors."""
@@ -71,7 +84,8 @@ class Report:
             report = cls(**values)
         except (ValueError, TypeError) as error:
             raise LockstepError(f"a supervisor sent no report: {printable(str(error), TEXT)}") from None
-        if any(type(getattr(report, one.name)) is not one.type for one in fields(cls)):
+        fit = all(type(getattr(report, one.name)) is (typing.get_origin(one.type) or one.type) for one in fields(cls))
+        if not fit or any(type(rank) is not int for rank in report.members):
             raise LockstepError(f"a supervisor's report has a value of the wrong type: {printable(str(values), TEXT)}")
         return report
 
@@ -86,19 +100,30 @@ class Decision:
     """Seconds before they start."""
     fruitless: int
     reached: int
+    members: list[int]
+    """Ranks in the launch of the workers that start now."""
     why: str
 
 
+def may_go_on(there: Collection[int], workers: int, least: int) -> bool:
+    """Whether some of a launch's `workers` hosts, by rank, may train without the others: of two groups without a common host, one."""
+    return len(there) >= least and (2 * len(there) > workers or (2 * len(there) == workers and 0 in there))
+
+
 def decide(reports: Mapping[int, Report], hosts: Sequence[str], limits: Limits) -> Decision:
-    """What follows from the reports of all workers by rank; `hosts` are their names."""
+    """What follows from the reports of the workers by rank; `hosts` are the names of the launch's, of which some may be lost."""
     rank = cause(reports)
     what = f"rank {rank} ({hosts[rank]}) {describe(reports[rank])}"
+    newest = max(reports.values(), key=lambda one: one.generation)
+    if lost := [one for one in newest.members if one not in reports]:
+        names = ", ".join(f"rank {one} ({hosts[one]})" for one in lost)
+        what = f"{what}; {names} did not come back"
     step, reached = max(one.step for one in reports.values()), max(one.reached for one in reports.values())
     fruitless = 0 if step > reached else 1 + max(one.fruitless for one in reports.values())
     furthest = max(step, reached)
     if end := _why_end(reports, reports[rank], fruitless, furthest, limits):
-        return Decision(0, 0.0, fruitless, furthest, f"{what}; {end}")
-    return Decision(1 + max(one.generation for one in reports.values()), backoff(fruitless), fruitless, furthest, what)
+        return Decision(0, 0.0, fruitless, furthest, [], f"{what}; {end}")
+    return Decision(1 + newest.generation, backoff(fruitless), fruitless, furthest, sorted(reports), what)
 
 
 def _why_end(reports: Mapping[int, Report], blamed: Report, fruitless: int, furthest: int, limits: Limits) -> str:

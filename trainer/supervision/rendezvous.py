@@ -1,7 +1,8 @@
 """How the supervisors of a run agree on what happens next, while none of its workers runs.
 
-They meet on the workers' direct ports, which are free then, and prove to each other that they know the launch's secret. Each sends its
-report to all, decides by itself from all reports, and goes on only if all have decided the same.
+They meet on the workers' direct ports, which are free then, and prove to each other that they know the launch's secret. The first of
+those that are there leads: the others send it their reports, and it sends all reports back. Each decides by itself from all reports, and
+goes on only if all have decided the same.
 """
 
 import contextlib
@@ -10,18 +11,25 @@ import hashlib
 import json
 import socket
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from trainer import handshake
 from trainer.errors import ClusterError
 from trainer.supervision.policy import Decision, Report
 
 LENGTH = struct.Struct("!I")
-LARGEST = 2**16
-"""Bytes of a report."""
+LARGEST = 2**20
+"""Bytes of a message."""
 ANSWER_S = 10.0
 """Seconds within which a supervisor that has come must send its report."""
 Address = tuple[str, int]
+Enough = Callable[[Collection[int], float], bool]
+"""Whether the ranks that are there go on without the others, after so many seconds."""
+
+
+def never(*_: object) -> bool:
+    """All must be there."""
+    return False
 
 
 class Torn(ClusterError):
@@ -29,9 +37,15 @@ class Torn(ClusterError):
 
 
 def agree(
-    rank: int, addresses: Sequence[Address], secret: bytes, own: Report, decide: Callable[[Mapping[int, Report]], Decision], wait: float
+    rank: int,
+    addresses: Sequence[Address],
+    secret: bytes,
+    own: Report,
+    decide: Callable[[Mapping[int, Report]], Decision],
+    wait: float,
+    enough: Enough = never,
 ) -> Decision:
-    """What all supervisors have decided.
+    """What all supervisors that are there have decided.
 
     Args:
         rank: this supervisor's.
@@ -40,22 +54,41 @@ def agree(
         own: this supervisor's report.
         decide: gives the same from the same reports.
         wait: seconds within which all must come.
+        enough: whether those that are there go on without the others.
 
     Raises:
-        ClusterError: not all came.
+        ClusterError: not all came, nor enough.
         Torn: one came, and left before all had decided.
     """
-    sockets = handshake.meet(rank, addresses, hashlib.sha256(b"supervisors" + secret).digest(), wait)
+    sockets = handshake.assemble(rank, addresses, hashlib.sha256(b"supervisors" + secret).digest(), wait, enough)
     try:
-        reports = {rank: own} | {peer: Report.from_bytes(data) for peer, data in exchange(sockets, own.to_bytes()).items()}
-        decision = decide(reports)
+        decision = decide(_reports(rank, sockets, own))
         digest = hashlib.sha256(json.dumps(dataclasses.asdict(decision)).encode()).digest()
         if other := [peer for peer, data in exchange(sockets, digest).items() if data != digest]:
             raise Torn(f"rank {other[0]} decided otherwise")
+        # Only the leader has compared all.
+        exchange(sockets, b"")
         return decision
     finally:
         for connection in sockets.values():
             connection.close()
+
+
+def _reports(rank: int, sockets: Mapping[int, socket.socket], own: Report) -> dict[int, Report]:
+    """The reports of all who are there; the leader collects them, and sends them to the others."""
+    sent = exchange(sockets, own.to_bytes())
+    if all(peer > rank for peer in sockets):
+        reports = {rank: own} | {peer: Report.from_bytes(data) for peer, data in sent.items()}
+        exchange(sockets, json.dumps({peer: dataclasses.asdict(report) for peer, report in sorted(reports.items())}).encode())
+        return reports
+    ((leader, data),) = exchange(sockets, b"").items()
+    try:
+        table = {int(peer): Report.from_bytes(json.dumps(values).encode()) for peer, values in json.loads(data).items()}
+    except (ValueError, AttributeError) as error:
+        raise Torn(f"rank {leader} sent no reports: {error}") from None
+    if table.get(rank) != own:
+        raise Torn(f"rank {leader} sent another report of rank {rank}")
+    return table
 
 
 def exchange(sockets: Mapping[int, socket.socket], data: bytes) -> dict[int, bytes]:

@@ -3,23 +3,25 @@
 import contextlib
 import dataclasses
 import datetime
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainer.errors import DONE, FAILED, PREEMPTED, RESTART, ClusterError, LockstepError
 from trainer.files import read_json, write_json
+from trainer.member import tf_config
 from trainer.metrics import Metrics
 from trainer.supervision import policy, rendezvous
 from trainer.supervision.child import MARK, Child, Patience
-from trainer.supervision.policy import FINAL, LONG_AGO, LOST, Decision, Limits, Report
+from trainer.supervision.policy import FINAL, LONG_AGO, LOST, Decision, Elasticity, Limits, Report, may_go_on
 
 FILE = "supervisor.json"
 """In the worker's folder while a supervisor is responsible: a later one of the same launch returns to a run that others go on with."""
@@ -35,8 +37,8 @@ DOWN = "waiting for the host's restart"
 """The phase of a worker whose host goes down."""
 SIGNALLED = "ended because a worker was sent SIGTERM"
 """Why a worker ended that saved its state together with all others, though nobody asked for the run's end."""
-STARTS_AGAIN = "all workers start again"
-"""Words of the warning that says so."""
+GRACE_S = 3.0
+"""Seconds that hosts which may go on wait for one that had been lost before."""
 HANGUP_S = 1.0
 """Seconds between the end of the terminal and the return in a new session: who ends a session also ends its processes by then."""
 
@@ -48,8 +50,11 @@ class Post:
     folder: Path
     """The worker's part of the run directory."""
     rank: int
+    """In the launch, as all ranks here. The workers of a generation are numbered in the same order, without those that are lost."""
     hosts: Sequence[str]
     """Names of all workers, by rank."""
+    endpoints: Sequence[str]
+    """`address:port` of all workers for TensorFlow, by rank."""
     peers: Sequence[rendezvous.Address]
     """Where all workers listen for each other, by rank."""
     secret: bytes
@@ -63,6 +68,8 @@ class Post:
     patience: Patience
     rejoin_wait: float
     """Seconds within which all supervisors must come together after a fault."""
+    elastic: Elasticity | None = None
+    """When the others go on without a host; None: never."""
 
 
 @dataclass
@@ -75,6 +82,8 @@ class History:
     """When, in seconds since 1970."""
     fruitless: int = 0
     reached: int = -1
+    members: list[int] = field(default_factory=list)
+    """Ranks of the workers of this generation; empty before the first."""
 
     @classmethod
     def read(cls, path: Path, launch: str) -> "History":
@@ -98,6 +107,7 @@ class Supervisor:
         self._post, self._metrics = post, Metrics(post.folder / "metrics.jsonl")
         self._file = post.folder / FILE
         self._history = History.read(self._file, post.launch)
+        self._history.members = self._history.members or list(range(len(post.hosts)))
         self._child: Child | None = None
         self._stop_asked = self._hung_up = self._waiting = False
 
@@ -129,12 +139,18 @@ class Supervisor:
             _say(f"=== generation {generation}, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%dT%H:%M:%SZ}, rank {post.rank}")
         argv = [*post.worker, "--generation", str(generation), "--parent", str(os.getpid())]
         self._record()
-        self._child = Child(argv, os.environ, post.folder / "metrics.jsonl")
+        self._child = Child(argv, self._environment(), post.folder / "metrics.jsonl")
         self._record(worker=self._child.pid)
         if self._stop_asked:
             self._child.signal(signal.SIGTERM)
         code = self._child.wait(post.patience, lambda: "lost its tmux server" if self._must_return() else "")
         return self._report(code, 0.0, self._child.why)
+
+    def _environment(self) -> dict[str, str]:
+        """That of a worker: the cluster is this generation's."""
+        post, members = self._post, self._history.members
+        cluster = tf_config([post.endpoints[rank] for rank in members], members.index(post.rank))
+        return {**os.environ, "TF_CONFIG": json.dumps(cluster)}
 
     def _record(self, **pids: int) -> None:
         """Write what a later supervisor of this launch, or one after a restart of the host, must know."""
@@ -148,7 +164,7 @@ class Supervisor:
         history, pulse = self._history, self._child.pulse if self._child else None
         recent = sum(time.time() - HOUR_S < at <= time.time() for at in history.restarts)
         step, phase = (pulse.step, pulse.phase) if pulse else (0, "starting")
-        told = message, ago, len(history.restarts), recent, history.fruitless, history.reached
+        told = message, ago, len(history.restarts), recent, history.fruitless, history.reached, history.members
         return Report(history.generation, code, step, phase, *told)
 
     def _is_cancelled(self, report: Report) -> bool:
@@ -174,7 +190,7 @@ class Supervisor:
             return PREEMPTED if report.code not in FINAL else own
         except ClusterError as error:
             if report.code not in FINAL:
-                _say(f"error: not all workers came back within {post.rejoin_wait:.0f} s (recovery.rejoin_wait): {error}")
+                _say(f"error: not {self._wanted()} came back within {post.rejoin_wait:.0f} s (recovery.rejoin_wait): {error}")
             return own
         if not decision.generation:
             if report.code not in FINAL:
@@ -182,17 +198,19 @@ class Supervisor:
             return own
         history = self._history
         history.generation, history.fruitless, history.reached = decision.generation, decision.fruitless, decision.reached
+        history.members = decision.members
         history.restarts.append(time.time())
         return None
 
     def _decision(self, report: Report, ended_at: float) -> Decision:
         post = self._post
-        wait = TELL_S if report.code in FINAL else post.rejoin_wait
+        # Others that go on without a host must be told, too, and not only after it is clear that they do.
+        wait = TELL_S + (post.elastic.wait if post.elastic else 0.0) if report.code in FINAL else post.rejoin_wait
         while True:
             ago = time.monotonic() - ended_at
             told = dataclasses.replace(report, ago=report.ago + ago)
             try:
-                return rendezvous.agree(post.rank, post.peers, post.secret, told, self._decide, max(1.0, wait - ago))
+                return rendezvous.agree(post.rank, post.peers, post.secret, told, self._decide, max(1.0, wait - ago), self._enough)
             except ClusterError as error:
                 # A supervisor left, or the worker of a killed one still holds the port.
                 if not isinstance(error, rendezvous.Torn) and time.monotonic() - ended_at >= wait:
@@ -202,11 +220,26 @@ class Supervisor:
     def _decide(self, reports: Any) -> Decision:
         return policy.decide(reports, self._post.hosts, self._post.limits)
 
+    def _enough(self, there: Collection[int], seconds: float) -> bool:
+        """Whether those that are there go on without the others, after so many seconds together."""
+        elastic = self._post.elastic
+        if elastic is None or not may_go_on(there, len(self._post.hosts), elastic.least):
+            return False
+        return seconds >= (GRACE_S if set(self._history.members) <= set(there) else elastic.wait)
+
+    def _wanted(self) -> str:
+        """How many workers must be there to go on, in words."""
+        elastic, all_of_them = self._post.elastic, len(self._post.hosts)
+        if elastic is None:
+            return "all workers"
+        return f"enough of the {all_of_them} workers (at least {elastic.least}, and more than half or half with {self._post.hosts[0]})"
+
     def _announce(self, decision: Decision) -> None:
-        number = len(self._history.restarts) + 1
-        words = f"{decision.why}; {STARTS_AGAIN} from the last saved state (restart {number} of this launch)"
+        number, members, workers = len(self._history.restarts) + 1, decision.members, len(self._post.hosts)
+        who = "all workers start" if len(members) == workers else f"{len(members)} of {workers} workers start"
+        words = f"{decision.why}; {who} again from the last saved state (restart {number} of this launch)"
         _say(words)
-        if self._post.rank == 0:
+        if self._post.rank == members[0]:
             self._metrics.record("warning", text=words)
 
     @contextlib.contextmanager

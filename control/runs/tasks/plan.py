@@ -6,7 +6,7 @@ from typing import Any
 
 from control import command_line, text
 from control.operator_variables import boolean, integer
-from control.runs import launches, mlflow_log, planning, run_results, script
+from control.runs import launches, mlflow_log, planning, run_results, script, supervision
 from control.task import Task
 from trainer.rundir import recorded
 
@@ -32,6 +32,8 @@ class Plan(Task):
         )
         if "script" in plan and command != "train":
             script.refuse(Path(plan["folder"]), f"{command}.yml")
+        if command == "playbooks/slurm":
+            supervision.check_job(plan["config"])
         if boolean("show_config", options.get("show_config", False)):
             # The following stages have nothing to do.
             return {

@@ -190,3 +190,10 @@ def test_optimizer_batch_and_epochs_of_the_courses(name, optimizer, batch, epoch
 def test_images_that_a_dataset_holds_out_itself():
     made = counts(config(data__validation_split=0.5, train__batch_size=100), 1, 50_000, 10_000)
     assert (made.train_images, made.validation_images, made.steps_per_epoch) == (40_000, 10_000, 400)
+
+
+def test_fewer_workers_keep_the_learning_rate_of_the_global_batch():
+    scaled = config(schedule__scaling="linear", optimizer__learning_rate=0.1, train__global_batch=12)
+    all_of_them, fewer = counts(scaled, 3, 100), counts(scaled, 2, 100, scaled_for=3)
+    assert learning_rate(scaled, fewer, 0.0) == learning_rate(scaled, all_of_them, 0.0) == pytest.approx(0.3)
+    assert (fewer.workers, fewer.total_steps) == (2, all_of_them.total_steps)

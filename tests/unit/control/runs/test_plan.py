@@ -238,7 +238,8 @@ def test_a_resumed_run_refuses_other_changes_and_names_them(options, keys, exist
     assert refusal(plan.resolve, ask(run="old", **options), existing) == (
         f"run=old: this run exists with another {keys}; only train.epochs, train.steps, train.time_limit, train.batch_sizes, "
         "train.environment, data.loaders, checkpoint.snapshots, recovery.max_restarts, recovery.max_restarts_per_hour, "
-        "recovery.rejoin_wait, recovery.hang, telemetry.mlflow may change when it is continued. "
+        "recovery.rejoin_wait, recovery.hang, recovery.elastic, recovery.elastic_wait, recovery.min_workers, "
+        "telemetry.mlflow may change when it is continued. "
         "Leave that out to continue it, or give a new run name."
     )
 
@@ -498,6 +499,7 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
         "train_images": 16,
         "validation_images": 4,
         "global_batch": 8,
+        "scaled_for": None,
         "steps_per_epoch": 2,
         "epochs": 30,
         "total_steps": 60,
@@ -800,3 +802,32 @@ def test_the_batch_of_a_configuration_of_a_global_one_is_said(planned, tmp_path)
     root = str(pictures(tmp_path / "photos", 200, (32, 32)))
     (warning,) = planned(dataset=root, config="resnet_cifar", set="train.batch_size=8")["warnings"]
     assert warning.startswith("train.batch_size=8 has no effect: train.global_batch=128 decides. Fix: ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"recovery": {"max_restarts": 0}},
+            "=0 forbids that. Fix: -e set=recovery.elastic=true,recovery.max_restarts=20",
+        ),
+        ({"train": {"batch_sizes": [4, 4, 8]}}, "its own size (4, 4, 8), which says nothing of fewer workers. Fix: leave them out, or "),
+        ({"recovery": {"min_workers": 4}}, "recovery.min_workers=4: the run has 3 workers. Fix: at most as many, or more workers"),
+    ],
+)
+def test_a_run_that_could_not_go_on_without_a_host_is_refused(settings, words):
+    recovery = {"elastic": True, "max_restarts": 5} | settings.get("recovery", {})
+    with pytest.raises(ConfigError) as refused:
+        plan.check_elastic(configs.build(settings | {"recovery": recovery}), 3)
+    assert words in str(refused.value)
+
+
+def test_a_host_may_be_away_for_less_time_than_the_run_waits_at_all():
+    with pytest.raises(ConfigError, match=r"recovery.elastic_wait: 400.0 is not allowed; it must be below recovery.rejoin_wait \(300\)"):
+        configs.build({"recovery": {"elastic": True, "elastic_wait": 400}})
+
+
+def test_a_run_with_all_settings_of_an_elastic_one_passes():
+    plan.check_elastic(
+        configs.build({"recovery": {"elastic": True, "max_restarts": 5, "min_workers": 3}, "train": {"batch_sizes": "auto"}}), 3
+    )

@@ -1,14 +1,15 @@
 import dataclasses
+import itertools
 import json
 
 import pytest
 
 from trainer.errors import DIVERGED, FAILED, PREEMPTED, RESTART, LockstepError
-from trainer.supervision.policy import FRUITLESS, LONG_AGO, LOST, Limits, Report, backoff, cause, decide, describe
+from trainer.supervision.policy import FRUITLESS, LONG_AGO, LOST, Limits, Report, backoff, cause, decide, describe, may_go_on
 
 HOSTS = ("node1", "node2", "node3")
 LIMITS = Limits(restarts=10, per_hour=5)
-PEER = Report(4, RESTART, 310, "training", "", 1.0, restarts=3, in_last_hour=3, fruitless=0, reached=200)
+PEER = Report(4, RESTART, 310, "training", "", 1.0, restarts=3, in_last_hour=3, fruitless=0, reached=200, members=[0, 1, 2])
 KILLED = dataclasses.replace(PEER, code=137, ago=3.0)
 NOBODY_KNOWS = dataclasses.replace(PEER, code=LOST, ago=LONG_AGO, step=0, phase="starting")
 
@@ -67,8 +68,8 @@ def test_a_run_that_gets_no_further_ends():
 
 def test_native_code_that_crashes_twice_in_one_place_is_not_started_a_third_time():
     crashed = changed(KILLED, code=139, step=200)
-    assert decision(crashed, changed(step=200)).why.endswith("was killed by SIGSEGV at step 200; it would crash there again")
-    first = changed(crashed, reached=100), changed(step=200, reached=100)
+    assert decision(crashed, *2 * [changed(step=200)]).why.endswith("was killed by SIGSEGV at step 200; it would crash there again")
+    first = [changed(one, step=200, reached=100) for one in (crashed, PEER, PEER)]
     assert decision(*first).generation == 5
 
 
@@ -90,6 +91,33 @@ def test_a_returned_supervisor_knows_little_and_the_others_know_the_rest():
 def test_all_decide_the_same_in_whatever_order_the_reports_come():
     reports = {0: PEER, 1: KILLED, 2: changed(code=139, ago=2.0)}
     assert decide(reports, HOSTS, LIMITS) == decide(dict(reversed(reports.items())), HOSTS, LIMITS)
+
+
+def test_the_others_go_on_without_a_host_that_does_not_come_back():
+    decided = decide({1: PEER, 2: changed(ago=2.0)}, HOSTS, LIMITS)
+    assert (decided.generation, decided.members) == (5, [1, 2])
+    assert decided.why == "rank 2 (node3) lost another worker at step 310; rank 0 (node1) did not come back"
+
+
+def test_a_host_that_was_lost_before_is_not_named_again():
+    decided = decide({1: changed(members=[1, 2]), 2: changed(KILLED, members=[1, 2])}, HOSTS, LIMITS)
+    assert decided.why == "rank 2 (node3) was killed by SIGKILL at step 310"
+
+
+def test_who_returns_is_a_member_again():
+    """It knows of an older generation, in which there were other workers."""
+    decided = decide({0: changed(NOBODY_KNOWS, generation=2), 1: changed(members=[1, 2]), 2: changed(members=[1, 2])}, HOSTS, LIMITS)
+    assert (decided.generation, decided.members) == (5, [0, 1, 2])
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])
+def test_of_two_groups_without_a_common_host_at_most_one_goes_on(workers):
+    groups = [set(group) for size in range(workers + 1) for group in itertools.combinations(range(workers), size)]
+    able = [group for group in groups if may_go_on(group, workers, 1)]
+    assert all(one & other for one in able for other in able)
+    assert all(may_go_on(group, workers, 1) or may_go_on(set(range(workers)) - group, workers, 1) for group in groups), "one of two does"
+    assert all(may_go_on(group | {one}, workers, 1) for group in able for one in range(workers)), "more hosts never hinder"
+    assert not may_go_on(range(1, workers), workers, workers), "fewer than the least"
 
 
 def test_waits_grow_to_a_minute():
@@ -116,7 +144,10 @@ def test_reports_travel():
 @pytest.mark.parametrize(
     "data",
     [b"", b"\xff", b"[]", b"{}", b"null", json.dumps({**dataclasses.asdict(PEER), "more": 1}).encode()]
-    + [json.dumps({**dataclasses.asdict(PEER), name: value}).encode() for name, value in [("step", "9"), ("code", True), ("phase", 3)]],
+    + [
+        json.dumps({**dataclasses.asdict(PEER), name: value}).encode()
+        for name, value in [("step", "9"), ("code", True), ("phase", 3), ("members", {}), ("members", ["0"])]
+    ],
 )
 def test_what_is_no_report_is_refused(data):
     with pytest.raises(LockstepError, match="report"):

@@ -1,6 +1,7 @@
 """Supervisors meet over real sockets, each a thread."""
 
 import dataclasses
+import json
 import secrets
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +12,10 @@ from tests.local.conftest import free_ports
 from trainer.errors import RESTART, ClusterError
 from trainer.supervision import rendezvous
 from trainer.supervision.policy import Decision, Report
-from trainer.supervision.rendezvous import Torn, agree, exchange
+from trainer.supervision.rendezvous import Torn, agree, exchange, never
 
 SECRET = secrets.token_bytes(32)
-OWN = Report(1, RESTART, 10, "training", "", 1.0, restarts=0, in_last_hour=0, fruitless=0, reached=-1)
+OWN = Report(1, RESTART, 10, "training", "", 1.0, restarts=0, in_last_hour=0, fruitless=0, reached=-1, members=[0, 1])
 
 
 def report(rank):
@@ -22,32 +23,81 @@ def report(rank):
 
 
 def by_steps(reports):
-    return Decision(2, 0.0, 0, sum(one.step for one in reports.values()), " ".join(map(str, sorted(reports))))
+    return Decision(2, 0.0, 0, sum(one.step for one in reports.values()), sorted(reports), "why")
 
 
-def meeting(workers, decide=lambda rank: by_steps, secret=lambda rank: SECRET, wait=10.0):
+def meeting(workers, decide=lambda rank: by_steps, secret=lambda rank: SECRET, wait=10.0, there=None, enough=never):
     addresses = [("127.0.0.1", port) for port in free_ports(workers)]
 
     def one(rank):
-        return agree(rank, addresses, secret(rank), report(rank), decide(rank), wait)
+        return agree(rank, addresses, secret(rank), report(rank), decide(rank), wait, enough)
 
     with ThreadPoolExecutor(workers) as pool:
-        return [pool.submit(one, rank) for rank in range(workers)]
+        return [pool.submit(one, rank) for rank in there or range(workers)]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_all_see_all_reports_and_decide_the_same(workers):
-    decisions = {one.result() for one in meeting(workers)}
-    assert decisions == {Decision(2, 0.0, 0, sum(range(workers)), " ".join(map(str, range(workers))))}
+    expected = Decision(2, 0.0, 0, sum(range(workers)), [*range(workers)], "why")
+    assert [one.result() for one in meeting(workers)] == [expected] * workers
+
+
+@pytest.mark.parametrize("there", [(0, 2), (1, 2), (2, 3, 4)])
+def test_those_that_are_there_go_on_if_they_are_enough(there):
+    outcomes = meeting(5, there=there, enough=lambda ranks, seconds: len(ranks) == len(there) and seconds > 0.3)
+    assert [one.result().members for one in outcomes] == [list(there)] * len(there)
+
+
+def test_who_leaves_while_the_others_wait_is_not_there():
+    """The leader goes on with a third that comes later, and is not held up by the second that left."""
+    addresses, seen = [("127.0.0.1", port) for port in free_ports(3)], []
+
+    class Left(Exception):
+        pass
+
+    def leave(ranks, _):
+        if len(ranks) == 2:
+            raise Left
+
+    def enough(ranks, _):
+        seen.append(set(ranks))
+        return {0, 1} in seen and set(ranks) == {0, 2}
+
+    def one(rank, enough):
+        return agree(rank, addresses, SECRET, report(rank), by_steps, 10.0, enough)
+
+    with ThreadPoolExecutor(3) as pool:
+        first, second = pool.submit(one, 0, enough), pool.submit(one, 1, leave)
+        assert isinstance(second.exception(), Left)
+        third = pool.submit(one, 2, never)
+        assert first.result().members == third.result().members == [0, 2]
+
+
+def test_a_leader_that_changes_a_report_is_not_believed():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        table = json.dumps({0: dataclasses.asdict(report(0)), 1: dataclasses.asdict(report(7))}).encode()
+        for message in (report(0).to_bytes(), table):
+            theirs.sendall(rendezvous.LENGTH.pack(len(message)) + message)
+        with pytest.raises(Torn, match="rank 0 sent another report of rank 1"):
+            rendezvous._reports(1, {0: ours}, report(1))
+
+
+@pytest.mark.parametrize("table", [b"", b"[]", b"7", b'{"x": {}}'])
+def test_a_table_that_is_none_is_refused(table):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for message in (report(0).to_bytes(), table):
+            theirs.sendall(rendezvous.LENGTH.pack(len(message)) + message)
+        with pytest.raises(Torn, match="rank 0 sent no reports"):
+            rendezvous._reports(1, {0: ours}, report(1))
 
 
 def test_nobody_goes_on_if_one_decides_otherwise():
     def decide(rank):
         return by_steps if rank else lambda reports: dataclasses.replace(by_steps(reports), generation=3)
 
-    outcomes = meeting(3, decide)
-    assert any(isinstance(one.exception(), Torn) for one in outcomes)
-    assert isinstance(outcomes[0].exception(), Torn)
+    assert all(isinstance(one.exception(), Torn) for one in meeting(3, decide))
 
 
 def test_a_stranger_without_the_secret_is_no_supervisor():

@@ -6,6 +6,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ metrics = Metrics(__import__("pathlib").Path(own) / "metrics.jsonl")
 metrics.step = 10 * generation
 metrics.phase("training")
 metrics.heartbeat()
+open(f"{{own}}/cluster-{{generation}}", "w").write(os.environ["TF_CONFIG"])
 open(f"{{own}}/up-{{generation}}", "w").write(str(os.getpid()))
 def order(folder):
     try:
@@ -60,12 +62,16 @@ while True:
 """
 
 
-class Run:
-    """Two supervisors."""
+NAMES = ("first", "second", "third")
 
-    def __init__(self, folder, **options):
-        self.folders = [folder / name for name in ("a", "b")]
-        self.ports = free_ports(2)
+
+class Run:
+    """Two supervisors, or three."""
+
+    def __init__(self, folder, workers=2, **options):
+        self.names = NAMES[:workers]
+        self.folders = [folder / name for name in self.names]
+        self.ports = free_ports(workers)
         self.options = {"max-restarts": 5, "max-restarts-per-hour": 5, "rejoin-wait": 20, "silence": 60, "hang": 60} | options
         self.secret = secrets.token_hex(32)
         for own in self.folders:
@@ -73,7 +79,7 @@ class Run:
             (own / "secret").write_text(self.secret)
             peers = [str(one) for one in self.folders if one != own]
             (own / "worker.py").write_text(WORKER.format(own=str(own), peers=peers))
-        self.processes = [self.begin(rank) for rank in (0, 1)]
+        self.processes = [self.begin(rank) for rank in range(workers)]
 
     def begin(self, rank):
         own = self.folders[rank]
@@ -87,16 +93,27 @@ class Run:
             "entry.supervise = lambda post: real(dataclasses.replace(post, **replaced))\n"
             "raise SystemExit(entry.main())\n"
         )
-        argv = [sys.executable, "-c", program, f"--folder={own}", f"--rank={rank}", "--hosts=first,second"]
-        argv += [f"--peers={','.join(f'127.0.0.1:{port}' for port in self.ports)}", "--launch=l", "--session=s", *options, "--", "train"]
+        argv = [sys.executable, "-c", program, f"--folder={own}", f"--rank={rank}", f"--hosts={','.join(self.names)}"]
+        argv += [f"--peers={','.join(f'127.0.0.1:{port}' for port in self.ports)}", f"--endpoints={','.join(self.names)}"]
+        argv += ["--launch=l", "--session=s", *options, "--", "train"]
         log = (own / "log").open("ab")
         return subprocess.Popen(argv, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
-    def await_generation(self, number):
-        for own in self.folders:
+    def await_generation(self, number, ranks=None):
+        folders = [self.folders[rank] for rank in ranks or range(len(self.folders))]
+        for own in folders:
             await_until((own / f"up-{number}").is_file, 20, f"generation {number}")
         # Written before its content.
-        await_until(lambda: all((own / f"up-{number}").read_text() for own in self.folders), 20, "process ids")
+        await_until(lambda: all((own / f"up-{number}").read_text() for own in folders), 20, "process ids")
+
+    def lose(self, rank):
+        """Kill a supervisor for good; its worker dies with it."""
+        self.processes[rank].kill()
+        self.processes[rank].wait()
+
+    def cluster(self, rank, generation):
+        """TF_CONFIG of a worker."""
+        return json.loads((self.folders[rank] / f"cluster-{generation}").read_text())
 
     def worker(self, rank, generation):
         return int((self.folders[rank] / f"up-{generation}").read_text())
@@ -275,3 +292,76 @@ def test_a_worker_that_somebody_kills_politely_starts_again(begin):
         run.do(rank, 2, 0)
     assert run.ends() == [0, 0]
     assert f"{SIGNALLED}, while ended; all workers start again" in run.log(0)
+
+
+ELASTIC = {"elastic-wait": 1, "min-workers": 1}
+
+
+def test_every_worker_is_told_its_cluster(begin):
+    run = begin()
+    for rank in (0, 1):
+        assert run.cluster(rank, 1) == {"cluster": {"worker": ["first", "second"]}, "task": {"type": "worker", "index": rank}}
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_two_of_three_go_on_without_a_lost_host(lost, begin):
+    """Also without the chief: who comes first after it takes its rank."""
+    run, others = begin(workers=3, **ELASTIC), [rank for rank in range(3) if rank != lost]
+    run.lose(lost)
+    run.await_generation(2, others)
+    for index, rank in enumerate(others):
+        cluster = {"worker": [NAMES[other] for other in others]}
+        assert run.cluster(rank, 2) == {"cluster": cluster, "task": {"type": "worker", "index": index}}
+        run.do(rank, 2, 0)
+    assert [run.processes[rank].wait(30) for rank in others] == [0, 0]
+    words = f"rank {lost} ({NAMES[lost]}) did not come back; 2 of 3 workers start again from the last saved state"
+    told = [[one["text"] for one in run.records(rank) if one["kind"] == "warning"] for rank in others]
+    assert len(told[0]) == 1, "whoever watches is told once, by the first"
+    assert words in told[0][0]
+    assert not told[1]
+
+
+def test_a_host_that_is_back_in_time_is_waited_for(begin):
+    run = begin(workers=3, **ELASTIC | {"elastic-wait": 15})
+    run.lose(2)
+    run.processes[2] = run.begin(2)
+    run.await_generation(2)
+    assert run.cluster(2, 2)["task"]["index"] == 2
+
+
+def test_a_second_fault_does_not_wait_for_the_host_that_was_lost_before(begin):
+    run = begin(workers=3, **ELASTIC | {"elastic-wait": 6})
+    run.lose(1)
+    run.await_generation(2, (0, 2))
+    began = time.monotonic()
+    os.kill(run.worker(2, 2), signal.SIGKILL)
+    run.await_generation(3, (0, 2))
+    assert time.monotonic() - began < 6
+    assert run.cluster(2, 3)["cluster"] == {"worker": ["first", "third"]}
+
+
+@pytest.mark.parametrize(("options", "lost", "code"), [({}, 0, 75), ({"min-workers": 2}, 1, 75)])
+def test_too_few_wait_and_then_end(options, lost, code, begin):
+    """Of two, only the first may go on alone: the other could be behind a broken network."""
+    run = begin(**ELASTIC | {"rejoin-wait": 3} | options)
+    run.lose(lost)
+    assert run.processes[1 - lost].wait(30) == code
+    least = options.get("min-workers", 1)
+    expected = f"not enough of the 2 workers (at least {least}, and more than half or half with first) came back within 3 s"
+    assert expected in run.log(1 - lost)
+
+
+def test_the_first_of_two_goes_on_alone(begin):
+    run = begin(**ELASTIC)
+    run.lose(1)
+    run.await_generation(2, [0])
+    run.do(0, 2, 0)
+    assert run.processes[0].wait(30) == 0
+
+
+def test_an_error_for_the_user_ends_the_others_though_a_host_is_lost(begin):
+    run = begin(workers=3, **ELASTIC | {"elastic-wait": 2})
+    run.do(0, 1, 1)
+    run.lose(2)
+    assert [run.processes[rank].wait(60) for rank in (0, 1)] == [1, 75]
+    assert "nothing starts again after that" in run.log(1)

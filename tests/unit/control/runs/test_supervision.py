@@ -1,0 +1,50 @@
+"""The command line of a worker and its supervisor."""
+
+import pytest
+
+from control.runs import supervision
+from trainer import config as configs
+from trainer.errors import ConfigError
+
+HOSTS = [{"name": f"node{rank}", "address": f"10.0.0.{rank}", "port": 12345, "direct_port": 13345} for rank in range(4)]
+
+
+def command(**recovery):
+    plan = {"nonce": "n", "config": configs.to_dict(configs.build({"recovery": recovery}))}
+    return supervision.command(plan, ["train"], "/folder", 1, "session", 45, HOSTS)
+
+
+def test_without_restarts_there_is_no_supervisor():
+    assert command(max_restarts=0) == ["-m", "trainer", "train"]
+
+
+def test_a_supervisor_knows_where_all_workers_listen():
+    given = command(max_restarts=3)
+    assert given[:2] == ["-m", "trainer.supervision"]
+    assert given[-2:] == ["--", "train"]
+    assert "--endpoints=" + ",".join(f"10.0.0.{rank}:12345" for rank in range(4)) in given
+    assert "--peers=" + ",".join(f"10.0.0.{rank}:13345" for rank in range(4)) in given
+    assert not [one for one in given if "elastic" in one or "min-workers" in one]
+
+
+def test_an_elastic_run_has_its_limits():
+    given = command(max_restarts=3, elastic=True, elastic_wait=20, min_workers=2)
+    assert {"--elastic-wait=20.0", "--min-workers=2"} <= {*given}
+
+
+@pytest.mark.parametrize(
+    ("workers", "least", "words"),
+    [
+        (4, 1, "goes on without lost hosts, with at least 2 of 4 workers (node0 among them)"),
+        (3, 1, "goes on without lost hosts, with at least 2 of 3 workers"),
+        (4, 3, "goes on without lost hosts, with at least 3 of 4 workers"),
+    ],
+)
+def test_the_plan_says_with_how_many_workers_a_run_goes_on(workers, least, words):
+    assert supervision.fewest({"recovery": {"elastic": True, "min_workers": least}}, HOSTS[:workers]) == words
+    assert supervision.fewest({"recovery": {"elastic": False}}, HOSTS) == ""
+
+
+def test_a_job_of_slurm_is_not_elastic():
+    with pytest.raises(ConfigError, match=r"Slurm ends a job that loses a node\. Fix: leave it out"):
+        supervision.check_job({"recovery": {"elastic": True}})
