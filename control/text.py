@@ -1,5 +1,6 @@
 """Text for the terminal: plan, progress, tables, failures, next commands."""
 
+import datetime
 import shlex
 import statistics
 from collections.abc import Iterable, Sequence
@@ -283,6 +284,8 @@ def result(
     if len(epoch_seconds) > 1:
         pairs.append(("mean epoch", f"{statistics.fmean(epoch_seconds):,.1f} s of training steps"))
     pairs += [pair for pair in more if pair[1]]
+    if summary.get("lost"):
+        pairs.append(("lost", lost(summary["lost"], summary["workers"])))
     if digests := summary.get("weights_sha256_by_rank"):
         pairs.append(("weights", weights(digests)))
     if summary.get("inexact_because"):
@@ -309,6 +312,12 @@ def script_result(run: str, folder: str, summary: dict[str, Any], output: Sequen
     ]
     commands = next_commands(after_run(run, summary))
     return "\n".join([f"{run}: {summary['state']}", fields(pairs), *(["", commands] if commands else [])])
+
+
+def lost(hosts: Sequence[dict[str, Any]], left: int) -> str:
+    """Which hosts a run went on without, and when they were last heard."""
+    shown = [f"{one['host']} at {datetime.datetime.fromtimestamp(one['at']):%H:%M:%S}, step {one['step'] or 0:,}" for one in hosts]
+    return f"{listed(shown)}; the run went on with {count(left, 'worker')}"
 
 
 def weights(digests: Sequence[str]) -> str:

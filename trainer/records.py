@@ -107,6 +107,7 @@ KINDS: dict[str, dict[str, Check]] = {
     "warning": {"text": text},
     "straggler": {"cause": lambda value: value in ("", *CAUSES), **dict.fromkeys(("epoch", "rank", *STRAGGLER), count)},
     "split": {"epoch": count, "step": count, **_SECONDS, "images": count},
+    "generation": {"number": lambda value: count(value) and value < 10**9, "rank": count, "hosts": each(text, 1_000)},
 }
 """Records of metrics.jsonl by kind, with the fields that their readers rely on."""
 _RECORDS = {kind: holding({"t": number, **required}) for kind, required in KINDS.items()}
@@ -129,7 +130,7 @@ _SUMMARY_TYPES: dict[str, Check] = {
     "weights_sha256": none_or(digest),
     "weights_sha256_by_rank": none_or(each(digest, 10_000)),
     # Written and shown by the control node only; no worker writes it.
-    "launch": lambda value: value is None,
+    **dict.fromkeys(("launch", "lost"), lambda value: value is None),
 }
 _SECONDS_TAKEN: Check = lambda value: number(value) and value > 0  # noqa: E731
 _TIMED_METHOD: dict[str, Check] = {

@@ -345,8 +345,8 @@ def _same(path: Path, size: int, changed: float) -> bool:
 
 
 def clear_marks(folder: Path) -> None:
-    """Forget the failures of an earlier launch's workers."""
-    for path in folder.glob("failed-*"):
+    """Forget what the watchers of an earlier launch's workers told each other."""
+    for path in folder.glob("*"):
         path.unlink(missing_ok=True)
 
 

@@ -7,10 +7,14 @@ from typing import Any
 
 from trainer.errors import DIVERGED, DONE, FAILED, PREEMPTED, RESTART
 from trainer.exits import CRASHES, signal_of
+from trainer.supervision.policy import may_go_on
 
 TIMED = ("training", "ended")
 """Phases of the chief whose start times a result shows."""
 GONE = "its session ended without an exit code (killed, or the host was restarted)"
+ENDED_WELL, LOST = ("done", "preempted", "running"), "lost"
+AWAY = ("gone", "silent", "unreachable")
+"""States of a worker that may be lost: nobody knows how it ended."""
 FAILURE = ("host", "rank", "state", "exit_code", "message", "phase", "step", "environment", "again")
 
 
@@ -22,7 +26,8 @@ class Verdict:
     rank: int | str
     """`-` for a job of Slurm."""
     state: str
-    """`running`, `done`, `preempted`, `failed`, `gone`, `silent`, `unreachable`, `unclear`, or `ended` (because another worker failed)."""
+    """`running`, `done`, `preempted`, `failed`, `gone`, `silent`, `unreachable`, `unclear`, `ended` (because another worker failed), or
+    `lost` (the others went on without it)."""
     phase: str | None = None
     step: int | None = None
     at: float = 0.0
@@ -50,10 +55,30 @@ def root_cause(verdicts: Sequence[Verdict]) -> Verdict | None:
     ended because another failed comes last. A worker that was silent, gone or unreachable counts from when it
     was last heard.
     """
-    failed = [verdict for verdict in verdicts if verdict.state not in ("done", "preempted", "running")]
+    failed = [verdict for verdict in verdicts if verdict.state not in (*ENDED_WELL, LOST)]
     if not failed:
         return None
     return min(failed, key=lambda verdict: (verdict.ended_by_us, verdict.exit_code == RESTART, verdict.at))
+
+
+def without_lost(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts of an elastic run: `lost` is who is away, or waited in vain for the others, if enough others went on without it."""
+    well = [number for number, verdict in enumerate(verdicts) if verdict.state in ENDED_WELL]
+    if not may_go_on(well, len(verdicts), 1):
+        return list(verdicts)
+    return [
+        dataclasses.replace(verdict, state=LOST) if verdict.state in AWAY or verdict.exit_code == RESTART else verdict
+        for verdict in verdicts
+    ]
+
+
+def lost(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+    """`lost` in summary.json: hosts, and when they were last heard."""
+    return [
+        {"host": verdict.host, "rank": verdict.rank, "step": verdict.step, "at": round(verdict.at, 3)}
+        for verdict in verdicts
+        if verdict.state == LOST
+    ]
 
 
 def state(verdicts: Sequence[Verdict], chief_state: str | None, cancelled: bool, script: bool = False) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from control import text
 from control.doctor import prediction
 from control.project import relative
-from control.runs import mlflow_log, outcome, stragglers
+from control.runs import mlflow_log, outcome, stragglers, supervision
 from control.runs.outcome import Verdict
 from trainer import records
 from trainer.data.spec import noun
@@ -24,6 +24,11 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return dict(read_json(path)) if path.is_file() else {"state": None}
 
 
+def judged(folder: Path, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts of a run's workers; hosts without which an elastic run went on have not failed."""
+    return outcome.without_lost(verdicts) if supervision.is_elastic(folder) else list(verdicts)
+
+
 def concluded(folder: Path, verdicts: Sequence[Verdict], cancelled: bool = False) -> dict[str, Any]:
     """summary.json of a run directory, with the state that its workers' verdicts give; `cancelled`: they were told to stop."""
     summary = {"workers": len(verdicts), **read_summary(folder)}
@@ -34,6 +39,7 @@ def concluded(folder: Path, verdicts: Sequence[Verdict], cancelled: bool = False
     if "job" in recorded(folder).get("slurm", {}):
         summary["started_by"] = "playbooks/slurm.yml"
     summary.pop("failure", None)
+    summary |= {"lost": lost} if (lost := outcome.lost(verdicts)) else {}
     cause = outcome.root_cause(verdicts)
     return summary | ({"failure": outcome.failure(cause)} if cause and summary["state"] == "FAILED" else {})
 

@@ -9,6 +9,7 @@ from control.progress import Estimate
 from control.runs import launches, outcome, run_results, step_profile, stragglers
 from trainer.data.spec import noun
 from trainer.rundir import recorded
+from trainer.supervision.policy import may_go_on
 
 
 def worker(
@@ -34,6 +35,7 @@ def worker(
         "input_wait": _share([record["input_wait"] for record in steps[-50:]], [record["seconds"] for record in steps[-50:]]),
         "split": step_profile.median(step_profile.of_worker(records)),
         "straggler": stragglers.last(records),
+        "generation": next((record for record in reversed(records) if record["kind"] == "generation"), None),
     }
 
 
@@ -51,6 +53,12 @@ def left_alone(seen: list[dict[str, Any]], launched: list[str]) -> tuple[list[st
     lost = [one["host"] for one in seen if one.get("exit_code") or one["state"] == "gone"]
     alive = [one["host"] for one in seen if one["state"] == "running"]
     return lost, alive if lost else []
+
+
+def goes_on(seen: list[dict[str, Any]], launched: list[str]) -> bool:
+    """Whether enough workers of an elastic run are alive without the others; arguments as of `left_alone`."""
+    alive = [rank for rank, one in enumerate(seen) if one["state"] == "running"]
+    return [one["host"] for one in seen] == launched and len(alive) < len(seen) and may_go_on(alive, len(seen), 1)
 
 
 def far(seen: list[dict[str, Any]], counts: dict[str, Any]) -> str:
@@ -117,8 +125,10 @@ def table(
     `called`: what an example is called.
     """
     by_host, row = {look["host"]: look for look in seen if look}, _row if counts else _script_row
-    rows = [row(host, by_host.get(host["name"], {"state": "unreachable"})) for host in hosts]
-    chief = by_host.get(hosts[0]["name"], {})
+    members = _members(seen) or [host["name"] for host in hosts]
+    looks = {host["name"]: by_host.get(host["name"], {"state": "unreachable"}) for host in hosts}
+    rows = [row(host, looks[host["name"]] if host["name"] in members else _lost(looks[host["name"]])) for host in hosts]
+    chief = by_host.get(members[0], {})
     lines = [
         f"{run}: {overall(state, list(by_host.values()))}",
         *_progress(chief, counts, called),
@@ -128,6 +138,18 @@ def table(
     phases = step_profile.shown({host["name"]: split for host in hosts if (split := by_host.get(host["name"], {}).get("split"))})
     slow = stragglers.sentence(chief["straggler"], [host["name"] for host in hosts]) if chief.get("straggler") else ""
     return "\n".join([*lines, *(["", phases] if phases else []), *([f"  {slow}"] if slow else [])])
+
+
+def _members(seen: list[dict[str, Any]]) -> list[str]:
+    """Names of the hosts that train now, by rank; empty if no worker is alive or none has said."""
+    said = [look["generation"] for look in seen if look and look["state"] == "running" and look.get("generation")]
+    return list(max(said, key=lambda one: one["number"])["hosts"]) if said else []
+
+
+def _lost(look: dict[str, Any]) -> dict[str, Any]:
+    """What is shown of a host that the others go on without."""
+    note = f"{outcome.LOST}: the others go on without it"
+    return {**look, "note": f"{note}; {look['note']}" if look.get("note") else note, "exit_code": None}
 
 
 COLUMNS = ("rank", "host", "state", "phase", "step", "waits for input", "heard", "note")

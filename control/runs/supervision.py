@@ -1,8 +1,10 @@
 """The command that starts a worker on its host: under a supervisor, unless a run may not start again by itself."""
 
+from pathlib import Path
 from typing import Any
 
 from control.runs.cluster import endpoint
+from trainer import config as configs
 from trainer.errors import ConfigError
 
 
@@ -25,6 +27,13 @@ def fewest(config: dict[str, Any], hosts: list[dict[str, Any]]) -> str:
     number = max(config["recovery"]["min_workers"], (workers + 1) // 2)
     first = f" ({hosts[0]['name']} among them)" if 2 * number == workers else ""
     return f"goes on without lost hosts, with at least {number} of {workers} workers{first}"
+
+
+def is_elastic(folder: Path) -> bool:
+    """Whether the run in a folder on this machine may go on without a host."""
+    path = folder / "config.yml"
+    recovery = configs.load(path).get("recovery", {}) if path.is_file() else {}
+    return bool(recovery.get("elastic") and recovery.get("max_restarts"))
 
 
 def command(

@@ -6,13 +6,20 @@ from typing import Any
 from control.operator_variables import integer
 from control.remote.feed import HostUnreachable
 from control.remote.remote import Worker
-from control.runs import run_results, status
+from control.runs import outcome, run_results, status, supervision
 from plugins.shared.action import Action
 
 
 def _concluded(folder: Path) -> bool:
     """Whether the outcome is already recorded here; the chief of a failed run still says RUNNING."""
     return run_results.read_summary(folder)["state"] not in (None, "RUNNING")
+
+
+def _is_chief(folder: Path, rank: int, seen: dict[str, Any]) -> bool:
+    """Whether a worker is the chief; in an elastic run another may be than at the launch, and one that was lost is not."""
+    if not supervision.is_elastic(folder) or not seen["generation"]:
+        return rank == 0
+    return seen["generation"]["rank"] == 0 and seen["state"] in outcome.ENDED_WELL
 
 
 class ActionModule(Action):
@@ -27,7 +34,7 @@ class ActionModule(Action):
             look = worker.poll(latest=True)
             seen = status.worker(look.records, look.exit, look.alive, look.heard, look.unclear, script)
             if local and not self._task.check_mode:
-                only = None if int(rank) == 0 else f"workers/{host}"
+                only = None if _is_chief(Path(local), int(rank), seen) else f"workers/{host}"
                 worker.collect(Path(local), only, keep=_concluded(Path(local)) and not look.alive)
             if lines is not None:
                 seen["log"] = worker.last_lines(count)

@@ -16,7 +16,7 @@ from control.remote import lean
 from control.remote.feed import HostUnreachable
 from control.remote.remote import Seen, Worker, mark_failed, since_failure
 from control.remote.worker_feed import BEAT_S
-from control.runs import choices, launches, outcome
+from control.runs import choices, generations, launches, outcome
 from control.runs.outcome import Verdict
 from plugins.shared.action import Action
 from trainer import records, rundir
@@ -56,6 +56,11 @@ class ActionModule(Action):
     """Whether a script of the user's is watched."""
     rejoin_wait = 0.0
     """Seconds in which workers that start again by themselves wait for a host; 0: they do not."""
+    elastic = False
+    """Whether the others go on without a host that is lost."""
+    place: int | None = None
+    """The worker's rank in its generation; None: as in the launch."""
+    generation = 0
     was_away = False
     """Whether the host did not answer once: it may restart."""
     lost_at = -math.inf
@@ -80,7 +85,7 @@ class ActionModule(Action):
         self.gone_at: float | None = None
         recovery = arguments.get("recovery") or {}
         if recovery.get("max_restarts") and not self.script:
-            self.rejoin_wait = float(recovery["rejoin_wait"])
+            self.rejoin_wait, self.elastic = float(recovery["rejoin_wait"]), bool(recovery.get("elastic"))
         self.phases_began: dict[str, float] = {}
         return {"launched_at": launches.launched_at(arguments["local"]), "verdict": self._until_end().to_dict()}
 
@@ -98,14 +103,30 @@ class ActionModule(Action):
         return verdict
 
     def _mark_failure(self, state: str) -> None:
-        if state not in ("done", "preempted", "running", "unreachable"):
-            # Without a mark the others only take longer to notice.
-            with contextlib.suppress(OSError):
+        # Without a mark the others only take longer to notice.
+        with contextlib.suppress(OSError):
+            if self.elastic:
+                # A failure of one host is none of the others, who decide themselves.
+                if state in ("done", "preempted"):
+                    generations.note_end(self.marks)
+            elif state not in (*outcome.ENDED_WELL, "unreachable"):
                 mark_failed(self.marks, self.host)
+
+    def _is_chief(self) -> bool:
+        """Whether this host's worker is the chief, in an elastic run that of the newest generation."""
+        place = self.rank if self.place is None else self.place
+        return place == 0 and (not self.elastic or self.generation >= generations.newest(self.marks))
+
+    def _take_places(self, news: list[dict[str, Any]]) -> None:
+        """Note which generation the worker is of, and its rank there."""
+        for record in news:
+            if self.elastic and record["kind"] == "generation":
+                self.generation, self.place = record["number"], record["rank"]
+                generations.note(self.marks, self.generation)
 
     def _once(self) -> Verdict | None:
         try:
-            seen = self.worker.watch(MOMENT_S, EVERY_S if self.rank == 0 else OTHERS_EVERY_S)
+            seen = self.worker.watch(MOMENT_S, EVERY_S if self._is_chief() else OTHERS_EVERY_S)
         except (HostUnreachable, OSError) as error:
             self.was_away, self.lost_at = True, time.monotonic()
             time.sleep(AGAIN_S)
@@ -140,7 +161,11 @@ class ActionModule(Action):
         """Seconds that a session may take to return: the others wait for a host that restarts."""
         if not self.rejoin_wait:
             return 0.0
-        return self.rejoin_wait + LATER_S if self.was_away or self.phase == DOWN else RETURN_S
+        return self._may_be_away() if self.elastic or self.was_away or self.phase == DOWN else RETURN_S
+
+    def _may_be_away(self) -> float:
+        """Seconds that a host may take to return; none if the others have finished without it."""
+        return 0.0 if self.elastic and generations.is_over(self.marks) else self.rejoin_wait + LATER_S
 
     def _under_way(self) -> Verdict | None:
         return self._verdict("running") if self.arguments["detach"] and self.trained else None
@@ -160,7 +185,7 @@ class ActionModule(Action):
 
     def _unreachable(self, message: str) -> Verdict | None:
         # Never because another failed: that one probably failed because it lost this host, and nothing can be ended here.
-        limit = max(float(self.arguments["silence"]), self.rejoin_wait + LATER_S if self.rejoin_wait else 0.0)
+        limit = max(float(self.arguments["silence"]), self._may_be_away() if self.rejoin_wait else 0.0)
         silent = time.monotonic() - self.answered_at > limit
         return self._verdict("unreachable", message=message) if silent else None
 
@@ -200,12 +225,14 @@ class ActionModule(Action):
     def _follow(self, news: list[dict[str, Any]]) -> None:
         self.phase, self.step = records.doing(news, self.phase, self.step)
         self.trained = self.trained or any(record["kind"] == "steps" for record in news)
+        self._take_places(news)
+        chief = self._is_chief()
         for record in news:
-            if self.rank == 0 or record["kind"] == "warning":
+            if chief or record["kind"] == "warning":
                 self.progress.show(self.host, record)
-            if self.rank == 0:
+            if chief:
                 choices.keep_of(self.local, record)
-        if self.rank == 0:
+        if chief:
             self._collect()
 
     def _show(self, seen: Seen) -> None:
@@ -234,7 +261,7 @@ class ActionModule(Action):
             return
         try:
             without = ("checkpoints", "state", "memory") if trial else ()
-            self.worker.collect(self.local, None if self.rank == 0 else f"workers/{self.host}", without=without)
+            self.worker.collect(self.local, None if self._is_chief() else f"workers/{self.host}", without=without)
         except (HostUnreachable, OSError) as error:
             if str(error) != self.complaint:
                 self.line.print(f"[WARNING] {self.host}: results could not be collected: {error}")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.local.conftest import SUPERVISOR, LocalProject
 from tests.project import await_until
+from trainer.records import read_history
 
 SETTINGS = "seed=3,train.global_batch=20,train.steps_per_call=2,train.steps=160,train.steps_per_epoch=40"
 CONFIG = "config=task_cnn"
@@ -72,9 +73,34 @@ def test_a_frozen_worker_and_a_killed_supervisor(project, pictures, undisturbed)
     assert not list((project.node(1, run) / "workers").glob("*/supervisor.json"))
 
 
+def test_two_of_three_go_on_without_a_host_that_is_lost(project, pictures):
+    """Its session, supervisor and worker are killed for good; the steps, the history and the result are whole."""
+    run = "lost"
+    more = f"set={SETTINGS},recovery.max_restarts=5,recovery.elastic=true,recovery.elastic_wait=5", "workers=3"
+    playbook = project.start("train", f"run={run}", f"dataset={pictures}", CONFIG, *more)
+    await_steps(project, playbook, run, 44)
+    supervisor = _supervisor(project, 3, run)
+    for pid in (_parent(supervisor), supervisor):
+        os.kill(pid, signal.SIGKILL)
+    output, _ = playbook.communicate(timeout=300)
+    assert playbook.returncode == 0, output
+    assert "rank 2 (worker3) did not come back; 2 of 3 workers start again" in output
+    summary = project.summary(run)
+    assert (summary["state"], summary["workers"], summary["steps"], summary["epochs_done"]) == ("SUCCEEDED", 2, 160, 4)
+    assert [one["host"] for one in summary["lost"]] == ["worker3"]
+    assert len(set(summary["weights_sha256_by_rank"])) == 1
+    assert len(summary["weights_sha256_by_rank"]) == 2
+    rows = read_history(project.root / "runs" / run / "history.csv")
+    assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
+
+
+def _parent(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", encoding="ascii") as stream:
+        return int(stream.read().rpartition(")")[2].split()[1])
+
+
 def _supervisor(project: LocalProject, worker: int, run: str) -> int:
-    with open(f"/proc/{project.trainer_pid(worker, run)}/stat", encoding="ascii") as stream:
-        parent = int(stream.read().rpartition(")")[2].split()[1])
+    parent = _parent(project.trainer_pid(worker, run))
     with open(f"/proc/{parent}/cmdline", "rb") as stream:
         assert SUPERVISOR.encode() in stream.read()
     return parent

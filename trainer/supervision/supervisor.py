@@ -137,6 +137,8 @@ class Supervisor:
         self._history.generation = generation
         if generation > 1:
             _say(f"=== generation {generation}, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%dT%H:%M:%SZ}, rank {post.rank}")
+        members = self._history.members
+        self._metrics.record("generation", number=generation, rank=members.index(post.rank), hosts=[post.hosts[one] for one in members])
         argv = [*post.worker, "--generation", str(generation), "--parent", str(os.getpid())]
         self._record()
         self._child = Child(argv, self._environment(), post.folder / "metrics.jsonl")

@@ -22,7 +22,8 @@ class Conclude(Task):
         """Judge, write, show."""
         plan = self.arguments["plan"]
         name, folder = plan["run"], Path(plan["folder"])
-        verdicts = _with_launch(recorded(folder), [Verdict(**returned) for returned in self.arguments["verdicts"]])
+        returned = run_results.judged(folder, [Verdict(**one) for one in self.arguments["verdicts"]])
+        verdicts = _with_launch(recorded(folder), returned)
         if all(verdict.state == "unreachable" for verdict in verdicts):
             message = f"{name}: no host can be reached from here: {verdicts[0].message}. Training may well go on.\n\n{text.under_way(name)}"
             return {"failed": True, "msg": message}

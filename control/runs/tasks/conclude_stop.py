@@ -15,8 +15,8 @@ class ConcludeStop(Task):
     def act(self) -> dict[str, Any]:
         """A run that did not have to be stopped keeps its state."""
         name, stopped = self.arguments["run"], int(self.arguments["stopped"])
-        verdicts = [Verdict(**returned) for returned in self.arguments["verdicts"]]
         folder = project.RUNS / name
+        verdicts = run_results.judged(folder, [Verdict(**returned) for returned in self.arguments["verdicts"]])
         launches.end_all(folder)
         summary = run_results.read_summary(folder)
         if stopped or summary["state"] in (None, "RUNNING"):

@@ -3,23 +3,31 @@
 from pathlib import Path
 from typing import Any
 
-from control.runs import launches, planning, status
+from control import text
+from control.runs import launches, planning, status, supervision
 from control.runs.tasks.plan import waits
 from control.task import Task
 from trainer.rundir import recorded
 
 
 class Settle(Task):
-    """Returns the fact `worker_left_alone`: names of hosts."""
+    """Returns the fact `worker_left_alone`: names of hosts; and `worker_goes_on` if the others train without those that are away."""
 
     def act(self) -> dict[str, Any]:
         """A launch that lost a worker can't go on: workers train together or not at all."""
         plan, seen = self.arguments["plan"], self.arguments["seen"]
         record = recorded(Path(plan["folder"]))
-        lost, alone = status.left_alone(seen, [host["name"] for host in record.get("hosts", [])])
+        launched = [host["name"] for host in record.get("hosts", [])]
+        goes_on = supervision.is_elastic(Path(plan["folder"])) and status.goes_on(seen, launched)
+        lost, alone = ([], []) if goes_on else status.left_alone(seen, launched)
         alive = [one["host"] for one in seen if one["state"] == "running" and one["host"] not in alone]
         launches.refuse_changes(plan, alive, status.far(seen, record.get("counts", {})))
         shown = [planning.shown(plan, self.task_vars["hostvars"])] if waits(plan) else []
+        if goes_on:
+            away = [one["host"] for one in seen if one["state"] != "running"]
+            shown.append(f"{plan['run']} goes on without {text.listed(away)}")
+            under_way = {"run_under_way": plan["run"], "before_start": None}
+            return {**under_way, "ansible_facts": {"worker_left_alone": [], "worker_goes_on": True}, "show": "\n".join(shown)}
         if alone:
             ending, then = ("would end", "; only then hosts can be looked at") if self.check_mode else ("ending", "")
             shown.append(f"{', '.join(lost)} ended before the others: {ending} {', '.join(alone)} of the earlier launch{then}")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 
 import pytest
 
@@ -666,3 +667,9 @@ def test_a_run_among_others_is_a_line():
     assert str(row[2]).startswith("2027-01-1")
     assert len(row) == len(status.run_columns("image"))
     assert status.run_row("new", {"state": None}, None) == ["new", "-", "-", "-", "-", "-", "-", "-", "-"]
+
+
+def test_a_result_names_the_hosts_without_which_the_run_went_on():
+    lost = [{"host": "node3", "rank": 2, "step": 310, "at": 0.0}, {"host": "node4", "rank": 3, "step": None, "at": 60.0}]
+    shown = text.lost(lost, 2)
+    assert re.fullmatch(r"node3 at \d\d:\d\d:00, step 310 and node4 at \d\d:\d\d:00, step 0; the run went on with 2 workers", shown)

@@ -5,7 +5,7 @@ import pytest
 from control.runs import outcome
 from control.runs.outcome import Verdict
 from control.runs.tasks import conclude_stop
-from trainer.errors import DIVERGED, FAILED, PREEMPTED
+from trainer.errors import DIVERGED, FAILED, PREEMPTED, RESTART
 from trainer.files import read_json, write_json
 
 
@@ -61,3 +61,35 @@ def test_a_worker_that_had_to_be_killed_was_stopped(stopped_run):
     result, summary = stopped_run(137, PREEMPTED)
     assert (summary["state"], "failure" in summary) == ("CANCELLED", False)
     assert "failed" not in result
+
+
+def ends(*states):
+    return [Verdict(f"node{rank}", rank, state, at=100.0 + rank, step=7) for rank, state in enumerate(states)]
+
+
+@pytest.mark.parametrize(
+    ("states", "after"),
+    [
+        (("done", "done", "gone"), ("done", "done", "lost")),
+        (("unreachable", "done", "done"), ("lost", "done", "done")),
+        (("running", "silent", "running"), ("running", "lost", "running")),
+        (("done", "gone"), ("done", "lost")),
+        (("gone", "done"), ("gone", "done")),
+        (("gone", "gone", "done"), ("gone", "gone", "done")),
+        (("done", "done", "unclear"), ("done", "done", "unclear")),
+    ],
+)
+def test_a_host_is_lost_only_if_enough_others_went_on(states, after):
+    assert tuple(verdict.state for verdict in outcome.without_lost(ends(*states))) == after
+
+
+def test_who_waited_in_vain_for_the_others_is_lost_and_who_failed_by_itself_is_not():
+    waited, failed = (Verdict("node2", 2, "failed", exit_code=code) for code in (RESTART, FAILED))
+    assert [outcome.without_lost([*ends("done", "done"), one])[2].state for one in (waited, failed)] == ["lost", "failed"]
+
+
+def test_an_elastic_run_without_a_host_has_succeeded():
+    verdicts = outcome.without_lost(ends("done", "unreachable", "done"))
+    assert outcome.root_cause(verdicts) is None
+    assert outcome.state(verdicts, "SUCCEEDED", False) == "SUCCEEDED"
+    assert outcome.lost(verdicts) == [{"host": "node1", "rank": 1, "step": 7, "at": 101.0}]

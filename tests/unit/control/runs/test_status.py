@@ -30,3 +30,25 @@ def test_none_is_left_alone_by_one_that_is_done_or_about_to_start_or_cannot_be_a
 @pytest.mark.parametrize("launched", [[], ["a"], ["b", "a"], ["a", "c"], ["a", "b", "c"]])
 def test_none_is_left_alone_by_a_host_whose_files_are_of_an_older_launch(launched):
     assert status.left_alone([seen("a", alive=True), seen("b", ended=137)], launched) == ([], [])
+
+
+def member(host: str, number: int, hosts: list[str], alive: bool = True) -> dict:
+    record = {"kind": "generation", "number": number, "rank": hosts.index(host), "hosts": hosts}
+    steps = {"kind": "steps", "step": 12 if alive else 3, "epoch": 1, "images_per_s": 5.0, "input_wait": 0.0, "seconds": 1.0, "metrics": {}}
+    return {"host": host, **status.worker([record, {"kind": "phase", "phase": "training"}, steps], None, alive, 1.0)}
+
+
+def test_a_lost_host_is_named_and_the_new_chief_says_how_far_the_run_is():
+    hosts = [{"rank": rank, "name": name} for rank, name in enumerate("abc")]
+    seen = [member("a", 1, ["a", "b", "c"], alive=False), member("b", 2, ["b", "c"]), member("c", 2, ["b", "c"])]
+    shown = status.table("run", None, hosts, seen, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
+    assert "step 12/30" in shown
+    (line,) = [line for line in shown.splitlines() if "lost: the others go on without it" in line]
+    assert line.split()[:3] == ["0", "a", "gone"]
+
+
+@pytest.mark.parametrize(("alive", "expected"), [("abc", False), ("ab", True), ("bc", True), ("a", False), ("c", False), ("", False)])
+def test_a_run_goes_on_without_a_host_if_enough_workers_are_alive(alive, expected):
+    looks = [seen(host, alive=host in alive) for host in "abc"]
+    assert status.goes_on(looks, ["a", "b", "c"]) is expected
+    assert not status.goes_on(looks, ["a", "b", "d"]), "of an older launch"

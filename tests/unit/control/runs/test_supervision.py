@@ -48,3 +48,10 @@ def test_the_plan_says_with_how_many_workers_a_run_goes_on(workers, least, words
 def test_a_job_of_slurm_is_not_elastic():
     with pytest.raises(ConfigError, match=r"Slurm ends a job that loses a node\. Fix: leave it out"):
         supervision.check_job({"recovery": {"elastic": True}})
+
+
+@pytest.mark.parametrize(("recovery", "elastic"), [({"elastic": True, "max_restarts": 3}, True), ({"elastic": True}, False), ({}, False)])
+def test_whether_a_run_is_elastic_is_in_its_configuration(recovery, elastic, tmp_path):
+    assert not supervision.is_elastic(tmp_path)
+    (tmp_path / "config.yml").write_text(configs.dump(configs.build({"recovery": recovery})))
+    assert supervision.is_elastic(tmp_path) is elastic
