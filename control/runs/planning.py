@@ -62,7 +62,6 @@ def make(
     plan["hosts"] = ports.choose(plan["hosts"], plan["run"], before, write)
     check_hosts(plan["hosts"])
     plan |= {"nonce": secrets.token_hex(16), "run_kind": run_kind, "folder": str(folder / plan["run"])}
-    plan["secret"] = secrets.token_hex(32)
     if scripted:
         return {**plan, "kept": {}}
     plan["kept"] = choices.of(plan, options)

@@ -46,7 +46,11 @@ options:
   host: {type: str, description: Inventory name of the worker; needed for C(query) and C(present).}
   port: {type: int, description: The worker's TCP port; needed for C(query) and C(present).}
   direct_port: {type: int, description: TCP port to which other workers connect.}
-  files: {type: list, elements: dict, default: [], description: "Files to write before the start, as in M(worker_files)."}
+  files:
+    type: list
+    elements: dict
+    default: []
+    description: Files to write before the start, as in M(worker_files); one with C(secret=true) and no content gets the launch's secret.
   python: {type: path, description: "The worker's Python, which must be able to train; by default the one that runs this module."}
   needs: {type: list, elements: path, default: [], description: Published files that this host must be able to read.}
   need_mb: {type: int, default: 512, description: "Disk space that must be free, MB."}

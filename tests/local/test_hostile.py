@@ -1,9 +1,11 @@
 """A node whose run directory is in another's hands while it trains; who may read what a run leaves; what its logs show."""
 
+import contextlib
 import json
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -141,3 +143,33 @@ def test_logs_show_how_far_every_worker_is_and_follow_it_to_its_end(project, pic
     assert re.search(r"worker2: epoch \d+/\d+ done\n", followed)
     again = project.play("logs", "run=followed", "lines=3", "--check").stdout
     assert re.search(r"worker1: last 3 lines of worker.log\n  epoch .* done  loss", again), again
+
+
+def command_lines() -> str:
+    """Of all processes of this machine."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            lines.append(path.read_text(errors="replace"))
+    return "".join(lines)
+
+
+def test_the_secret_of_a_launch_is_in_its_workers_files_and_nowhere_else(project, pictures, tmp_path):
+    """Neither with full output, nor in a command line, nor in any file of the control node."""
+    argv = project.argv("train", "run=secretive", f"dataset={pictures}", *COMMON, f"{STEPS}100", "-vvvv")
+    with (tmp_path / "output").open("w") as stream:
+        playbook = subprocess.Popen(argv, cwd=project.root, env=project.environment(), stdout=stream, stderr=stream)
+    files = [project.node(worker, "secretive") / "workers" / f"worker{worker}" / "secret" for worker in (1, 2)]
+    await_until(lambda: all(file.is_file() for file in files) or playbook.poll() is not None, 180, "the workers' secrets")
+    lines = command_lines()
+    code, output = playbook.wait(240), (tmp_path / "output").read_text(errors="replace")
+    assert code == 0, output[-4000:]
+    (secret,) = {file.read_text() for file in files}
+    assert len(bytes.fromhex(secret)) == 32
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
+    assert secret not in output
+    assert "run_worker.sh" in output
+    assert secret not in lines
+    assert "--run" in lines
+    holders = [path for path in project.root.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    assert sorted(holders) == sorted(files)
