@@ -57,6 +57,7 @@ if [ -e "$root/venv/lockstep.stamp" ]; then echo venv=yes; fi
 if [ -f "$record" ] && grep -q '^ "installed"' "$record" && ! grep -q '^ "pending"' "$record"; then echo record=whole
 elif [ -e "$record" ]; then echo record=pending; fi
 if [ -e /etc/lockstep/firewall.nft ]; then echo firewall=yes; fi
+if [ -e /etc/systemd/system/lockstep-resume.service ]; then echo resumes=yes; fi
 if [ -e /etc/systemd/system/lockstep-dfs.service ] && [ ! -e /var/lib/glusterd/secure-access ]; then echo dfs=open; fi
 if command -v tmux >/dev/null; then tmux -L lockstep list-sessions -F 'session=#{{session_name}}' 2>/dev/null; fi
 true
@@ -109,7 +110,9 @@ class Look:
         """Facts for later stages."""
         target, python = self.target, self.python
         return {
-            **{key: self.values.get(key, "") for key in ("machine", "user", "uid", "sudo", "root", "venv", "firewall", "record")},
+            **{
+                key: self.values.get(key, "") for key in ("machine", "user", "uid", "sudo", "root", "venv", "firewall", "resumes", "record")
+            },
             "system": self.values.get("os_PRETTY_NAME", "").strip('"'),
             "lacks": self.lacks,
             "users": self.users,
@@ -151,7 +154,7 @@ def needs_root(look: Look, kind: str, firewall: bool) -> bool:
 
 def removal_needs_root(look: Look, kind: str) -> bool:
     """Whether there is anything that only root can remove."""
-    return kind == "glusterfs" or "firewall" in look.values or "record" in look.values
+    return kind == "glusterfs" or not {"firewall", "resumes", "record"}.isdisjoint(look.values)
 
 
 def venv_refusals(hosts: Mapping[str, Mapping[str, Any]], wheels: Mapping[str, Mapping[str, Any]]) -> list[str]:

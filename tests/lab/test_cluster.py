@@ -301,3 +301,22 @@ def test_the_shared_folder_comes_back_after_a_reboot(cluster):
     await_until(lambda: "trainer-" in cluster.on(2, "ls /mnt/lockstep/code", check=False), 60, "read again")
     assert "table inet lockstep" in cluster.on(2, "nft list ruleset")
     assert "rebooted: SUCCEEDED" in cluster.play("train", "run=rebooted", *SHORT).stdout
+
+
+@EXHAUSTIVE
+def test_a_supervised_run_goes_on_by_itself_after_a_host_restarts(cluster):
+    run, log = "restarted", "/home/lockstep/lockstep/runs/restarted/workers/node1/worker.log"
+    playbook = cluster.start("train", f"run={run}", *LONG[:2], f"{LONG[2]},recovery.max_restarts=3")
+    try:
+        await_until(lambda: cluster.steps(2, run) > 20 or playbook.poll() is not None, 120, "training")
+        cluster.container("restart", "-t", "30", f"{PREFIX}-node2")
+        await_until(lambda: "restart 1 of this launch" in cluster.on(1, f"cat {log}", check=False), 240, "the restart")
+        steps = cluster.steps(1, run)
+        await_until(lambda: cluster.steps(1, run) > steps + 20 or playbook.poll() is not None, 120, "training")
+        assert playbook.poll() is None, playbook.communicate()[0]
+        cluster.play("stop", f"run={run}")
+    finally:
+        if playbook.poll() is None:
+            playbook.send_signal(signal.SIGINT)
+            playbook.wait(60)
+    assert (cluster.summary(run)["state"], cluster.summary(run)["restarts"]) == ("CANCELLED", 1)

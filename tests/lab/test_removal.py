@@ -67,7 +67,8 @@ def test_what_provisioning_put_there_is_removed(cluster):
         assert (
             cluster.on(
                 node,
-                "ls -d /etc/ssl/glusterfs* /usr/lib/ssl/glusterfs* /var/lib/glusterd /etc/sysctl.d/90-* /var/lib/lockstep",
+                "ls -d /etc/ssl/glusterfs* /usr/lib/ssl/glusterfs* /var/lib/glusterd /etc/sysctl.d/90-* /var/lib/lockstep "
+                "/usr/local/lib/lockstep /etc/systemd/system/lockstep-resume.service",
                 check=False,
             )
             == ""

@@ -3,12 +3,15 @@
 import os
 import re
 import signal
+from pathlib import Path
 
 import pytest
 
 from tests.local.conftest import SUPERVISOR, LocalProject
-from tests.project import await_until
+from tests.project import ROOT, await_until
+from tests.unit.conftest import load_file
 from trainer.records import read_history
+from trainer.supervision.supervisor import DOWN, FILE
 
 SETTINGS = "seed=3,train.global_batch=20,train.steps_per_call=2,train.steps=160,train.steps_per_epoch=40"
 CONFIG = "config=task_cnn"
@@ -92,6 +95,32 @@ def test_two_of_three_go_on_without_a_host_that_is_lost(project, pictures):
     assert len(summary["weights_sha256_by_rank"]) == 2
     rows = read_history(project.root / "runs" / run / "history.csv")
     assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
+
+
+def test_a_worker_whose_host_restarts_goes_on(project, pictures, undisturbed):
+    """A host that goes down sends SIGTERM to all; at its boot the session is started by what provisioning puts there."""
+    run, resume = "rebooted", load_file(ROOT / "roles" / "recovery" / "files" / "resume.py", "resume")
+    root = project.root / ".lockstep" / "worker2"
+    folder = root / "runs" / run / "workers" / "worker2"
+
+    def disturb(playbook):
+        worker, supervisor = project.trainer_pid(2, run), _supervisor(project, 2, run)
+        for pid in (_parent(supervisor), supervisor, worker):
+            os.kill(pid, signal.SIGTERM)
+        # The session goes with its shell, before the worker has saved its state.
+        await_until(lambda: not Path(f"/proc/{supervisor}").exists(), 60, "the end")
+        assert DOWN in (folder / "metrics.jsonl").read_text()
+        words = resume.command(str(root), str(folder))
+        assert (folder / FILE).exists()
+        assert not (folder / "exit.json").exists()
+        assert resume.start(words) == f"session {words[words.index('-s') + 1]} is started"
+
+    output = disturbed(project, pictures, run, disturb)
+    assert re.search(r"rank 1 \(worker2\) was lost with its supervisor, or its host restarted;.*\(restart 1 of this launch\)", output), (
+        output
+    )
+    assert project.summary(run)["weights_sha256"] == undisturbed
+    assert not (folder / FILE).exists()
 
 
 def _parent(pid: int) -> int:

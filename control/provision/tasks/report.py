@@ -13,7 +13,7 @@ class Report(Task):
         """Show."""
         hosts, plan = self.arguments["hosts"], self.arguments["plan"]
         rows = [row(member["name"], hosts[member["name"]], plan, self.arguments, self.check_mode) for member in plan["members"]]
-        header = ["host", "machine", "Python", "packages", "environment", "DFS", "firewall"]
+        header = ["host", "machine", "Python", "packages", "environment", "DFS", "firewall", "after a restart"]
         commands = [
             ("look", "ansible-playbook doctor.yml"),
             ("train", "ansible-playbook train.yml"),
@@ -38,4 +38,10 @@ def row(name: str, host: dict[str, Any], plan: dict[str, Any], arguments: dict[s
         "to be made" if check and environment.get("changed") else state,
         f"{plan['kind']} on {arguments['path']}",
         f"{len(plan['addresses'])} addresses" if plan["firewall"] else "off",
+        resumes(arguments["resumes"][name], host),
     ]
+
+
+def resumes(made: dict[str, Any], host: dict[str, Any]) -> str:
+    """Whether supervised workers go on after a restart of the host, or why not."""
+    return str(made.get("resumes") or ("no: it takes root" if host["root_refused"] else "off"))

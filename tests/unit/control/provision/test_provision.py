@@ -189,7 +189,13 @@ def test_nothing_is_removed_below_a_run():
 
 @pytest.mark.parametrize(
     ("changed", "kind", "needed"),
-    [({}, "mounted", False), ({}, "glusterfs", True), ({"firewall": "yes"}, "mounted", True), ({"record": "whole"}, "mounted", True)],
+    [
+        ({}, "mounted", False),
+        ({}, "glusterfs", True),
+        ({"firewall": "yes"}, "mounted", True),
+        ({"record": "whole"}, "mounted", True),
+        ({"resumes": "yes"}, "mounted", True),
+    ],
 )
 def test_removing_takes_root_only_for_what_root_made(changed, kind, needed):
     said = provision_check.removal_refusals("pi3", look(sudo="password", **changed), False, kind)
@@ -459,19 +465,35 @@ def test_further_addresses_are_checked():
 
 
 def test_a_row_says_what_was_done():
-    host = {"machine": "aarch64", "python_version": "3.11.2"}
+    host = {"machine": "aarch64", "python_version": "3.11.2", "root_refused": ""}
     plan = {"kind": "glusterfs", "firewall": True, "addresses": ["a", "b"]}
-    new = {"packages": {"pi1": {"installed": ["tmux"]}}, "environments": {"pi1": {"seconds": 53.4}}, "path": "/mnt/x"}
-    old = {"packages": {"pi1": {}}, "environments": {"pi1": {}}, "path": "/mnt/x"}
-    assert provision_report.row("pi1", host, plan, new)[3:] == ["1 installed", "made in 53 s", "glusterfs on /mnt/x", "2 addresses"]
-    assert provision_report.row("pi1", host, {**plan, "firewall": False}, old)[3:] == ["in place", "in place", "glusterfs on /mnt/x", "off"]
+    both = {"path": "/mnt/x", "resumes": {"pi1": {"resumes": "resumes"}}}
+    new = {**both, "packages": {"pi1": {"installed": ["tmux"]}}, "environments": {"pi1": {"seconds": 53.4}}}
+    old = {**both, "packages": {"pi1": {}}, "environments": {"pi1": {}}}
+    dfs = "glusterfs on /mnt/x"
+    assert provision_report.row("pi1", host, plan, new)[3:] == ["1 installed", "made in 53 s", dfs, "2 addresses", "resumes"]
+    assert provision_report.row("pi1", host, {**plan, "firewall": False}, old)[3:] == ["in place", "in place", dfs, "off", "resumes"]
+
+
+@pytest.mark.parametrize(
+    ("made", "refused", "shown"),
+    [
+        ({"resumes": "no: systemd does not run"}, "", "no: systemd does not run"),
+        ({"skipped": True}, "no sudo", "no: it takes root"),
+        ({"skipped": True}, "", "off"),
+        ({}, "", "off"),
+    ],
+)
+def test_a_row_says_why_a_host_does_not_go_on_after_a_restart(made, refused, shown):
+    assert provision_report.resumes(made, {"root_refused": refused}) == shown
 
 
 def test_in_check_mode_the_rows_say_what_would_be_done():
-    host, plan = {"machine": "x86_64", "python_version": "3.11.2"}, {"kind": "mounted", "addresses": [], "firewall": False}
-    found = {"path": "/mnt/x", "packages": {"pi1": {"installed": ["tmux"]}}, "environments": {"pi1": {"changed": True}}}
+    host = {"machine": "x86_64", "python_version": "3.11.2", "root_refused": ""}
+    plan, seen = {"kind": "mounted", "addresses": [], "firewall": False}, {"path": "/mnt/x", "resumes": {"pi1": {}}}
+    found = {**seen, "packages": {"pi1": {"installed": ["tmux"]}}, "environments": {"pi1": {"changed": True}}}
     assert provision_report.row("pi1", host, plan, found, check=True)[3:5] == ["1 to install", "to be made"]
-    found = {"path": "/mnt/x", "packages": {"pi1": {}}, "environments": {"pi1": {"changed": False}}}
+    found = {**seen, "packages": {"pi1": {}}, "environments": {"pi1": {"changed": False}}}
     assert provision_report.row("pi1", host, plan, found, check=True)[3:5] == ["in place", "in place"]
 
 
@@ -481,7 +503,7 @@ def test_what_stays_on_a_host_is_named():
     assert [line.split() for line in shown[2:5]] == [["pi1", "2", "tmux"], ["pi2", "0", "-"], ["pi3", "0", "-"]]
 
 
-@pytest.mark.parametrize("role", ["worker", "host", "dfs", "firewall", "python_env"])
+@pytest.mark.parametrize("role", ["worker", "host", "dfs", "firewall", "recovery", "python_env"])
 def test_the_sample_inventory_names_every_variable_of_the_roles(role):
     text = (ROOT / "inventory" / "sample" / "group_vars" / "workers.yml").read_text()
     defaults = yaml.safe_load((ROOT / "roles" / role / "defaults" / "main.yml").read_text())
