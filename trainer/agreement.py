@@ -1,6 +1,7 @@
 """What workers tell each other outside a step, over any sum of arrays."""
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,23 +19,36 @@ class Agreement:
         raise NotImplementedError
 
     def from_chief(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The chief's arrays on every worker, bit for bit; nothing is sent if all workers have the same already."""
+        """See `from_worker`."""
+        return self.from_worker(0, arrays)
+
+    def from_worker(self, rank: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """One worker's arrays on every worker, bit for bit; nothing is sent if all workers have the same already."""
         if len(set(self.digests(digest(arrays)))) == 1:
             return list(arrays)
         data = b"".join(array.tobytes() for array in arrays)
         bits = np.frombuffer(data + bytes(-len(data) % 4), np.int32)
-        values = self.sum(bits if self.member.is_chief else np.zeros_like(bits)).tobytes()
+        values = self.sum(bits if self.member.rank == rank else np.zeros_like(bits)).tobytes()
         ends = np.cumsum([array.nbytes for array in arrays]).tolist()
         parts = [values[end - array.nbytes : end] for end, array in zip(ends, arrays, strict=True)]
         return [np.frombuffer(part, array.dtype).reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
     def text_from_chief(self, text: str) -> str:
         """The chief's text on every worker."""
-        data = text.encode() if self.member.is_chief else b""
-        length = int(self.sum(np.array([len(data)], np.int32))[0])
-        codes = np.zeros(length, np.int32)
-        codes[: len(data)] = np.frombuffer(data, np.uint8)
-        return self.sum(codes).astype(np.uint8).tobytes().decode()
+        return self.text_from(0, text)
+
+    def text_from(self, rank: int, text: str) -> str:
+        """One worker's text on every worker."""
+        return self.texts(text if self.member.rank == rank else "")[rank]
+
+    def texts(self, text: str) -> list[str]:
+        """Every worker's text, in order of rank; not all may be empty."""
+        data = text.encode()
+        lengths = self.gather([len(data)])[:, 0].tolist()
+        codes, start = np.zeros(sum(lengths), np.int32), sum(lengths[: self.member.rank])
+        codes[start : start + len(data)] = np.frombuffer(data, np.uint8)
+        whole = self.sum(codes).astype(np.uint8).tobytes()
+        return [whole[end - length : end].decode() for length, end in zip(lengths, itertools.accumulate(lengths), strict=True)]
 
     def gather(self, row: Sequence[int] | np.ndarray) -> np.ndarray:
         """Every worker's row of int32 numbers, as a table `[workers, columns]`."""

@@ -43,7 +43,7 @@ class Callbacks:
     def __init__(self, given: dict[str, str] | None, model: keras.Model, epochs: int, is_chief: bool):
         """Load them for a compiled model; `given` is `train.callbacks`."""
         self._model, every = model, load(given) if given else []
-        self._callbacks = [one for one in every if is_chief or not isinstance(one, WRITERS)]
+        self._every, self._callbacks = every, [one for one in every if is_chief or not isinstance(one, WRITERS)]
         self._list = keras.callbacks.CallbackList(self._callbacks, model=model, epochs=epochs, verbose=0)
         restoring = [one for one in self._callbacks if getattr(one, "restore_best_weights", False)]
         self.variables = [tf.Variable(weight, trainable=False) for _ in restoring for weight in model.get_weights()]
@@ -53,14 +53,19 @@ class Callbacks:
 
     @property
     def any(self) -> bool:
-        """Whether there are callbacks."""
+        """Whether there are callbacks on this worker."""
         return bool(self._callbacks)
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether there are callbacks on the chief, which has all of them."""
+        return bool(self._every)
 
     def begin(self, before: Sequence[dict[str, Any]]) -> None:
         """Begin the training, or continue it with `state` of an earlier launch and its `variables`."""
         self._list.on_train_begin()
-        for callback, values in zip(self._callbacks, before, strict=False):
-            for name, value in values.items():
+        for callback, values in zip(self._every, before, strict=False):
+            for name, value in values.items() if callback in self._callbacks else ():
                 setattr(callback, name, value)
         count = len(self._model.weights)
         for number, callback in enumerate(self._restoring):

@@ -1,42 +1,38 @@
 """Training state for an exact resume, and one snapshot of the weights per epoch.
 
 A state is one `state/step-<step>.npz`: weights, optimizer slots and the sums of the current epoch. The order of images and the
-learning rate follow from the step alone. Only the chief writes; every worker restores.
+learning rate follow from the step alone. The chief writes it, rank 1 a copy; every worker restores (`trainer.resuming`).
 
 A reduction may have its own memory on each worker (what PowerSGD has not sent yet). Each worker writes its part,
-`workers/<host>/memory/step-<step>.npz`, before the chief writes the state. Parts and state belong together only if the same attempt
-wrote them: a worker that was away for a while may hold an older part for the same step.
+`workers/<host>/memory/step-<step>.npz`, while the chief writes the state (`trainer.state_saving`). Parts and state belong together only
+if the same attempt wrote them: a worker that was away for a while may hold an older part for the same step.
 
 Each file carries its digest (`trainer.sealed`). A damaged one is moved to `damaged/`, and the newest intact state is used instead.
 """
 
 import contextlib
+import functools
 import json
 import math
 import os
-import secrets
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from trainer import sealed
-from trainer.cluster import Cluster
 from trainer.errors import LockstepError
 from trainer.files import replacing
 from trainer.member import Member
 from trainer.rundir import snapshot_path
 
-RECENT = 64
-"""How many of its newest states a worker reports to the others."""
 FEWEST_MEMORIES = 2
-"""Parts are written before their state, so the previous parts must stay until then."""
+"""A state may be gone before all parts of the next one are written, so the previous parts stay."""
 DAMAGED = OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, struct.error, zipfile.BadZipFile
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 """How NumPy reads the header of an array, by the version of its format."""
@@ -73,6 +69,8 @@ class Progress:
     """Whether the end of training has changed the weights: a moving average took their place."""
     inexact: list[str] = field(default_factory=list)
     """Why the weights are not bit for bit those of an uninterrupted run; empty while they are."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of history.csv, which is on the chief's disk only."""
 
 
 class Numbered:
@@ -81,6 +79,8 @@ class Numbered:
     def __init__(self, folder: Path, keep: int, warn: Callable[[str], None]):
         self._folder, self._keep, self._warn = folder, keep, warn
         self._whole: dict[Path, bool] = {}
+        self.damaged: list[int] = []
+        """Steps whose files were damaged, and are put aside."""
 
     def path(self, step: int) -> Path:
         """Path of a step's file, whether or not it exists."""
@@ -93,19 +93,19 @@ class Numbered:
     def read(self, step: int, use: Callable[[Any], Any]) -> Any:
         """The result of `use` on the open file of a step; None if there is none, or if it is damaged and put aside."""
         path = self.path(step)
-        if not os.path.lexists(path) or not self._is_whole(path):
+        if not os.path.lexists(path) or not self._is_whole(step):
             return None
         try:
             with sealed.opened(path) as stream, np.load(stream, allow_pickle=False) as stored:
                 _check_lengths(stored.zip, os.fstat(stream.fileno()).st_size)
                 return use(stored)
         except DAMAGED as error:
-            self._put_aside(path, str(error))
+            self._put_aside(step, str(error))
             return None
 
-    def write(self, step: int, arrays: Sequence[Any], **description: Any) -> None:
+    def write(self, step: int, arrays: Sequence[np.ndarray], **description: Any) -> None:
         """Write a file with arrays and values that describe them."""
-        numbered = {f"{index:04d}": array.numpy() for index, array in enumerate(arrays)}
+        numbered = {f"{index:04d}": array for index, array in enumerate(arrays)}
         with replacing(self.path(step)) as part:
             with part.open("wb") as stream:
                 np.savez(stream, allow_pickle=False, **{name: np.array(value) for name, value in description.items()}, **numbered)
@@ -117,11 +117,20 @@ class Numbered:
         steps = self.steps()
         before = [number for number in steps if number <= step]
         for number in set(steps) - set(before[-self._keep :]):
-            self.path(number).unlink()
+            self.drop(number)
+
+    def drop(self, step: int) -> None:
+        """Delete the file of a step, if there is one."""
+        self.path(step).unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Delete unfinished files: whoever wrote them was killed."""
+        for path in self._unfinished():
+            path.unlink(missing_ok=True)
 
     def free(self, last: int) -> bool:
         """Delete what a run does not need: damaged and unfinished files, and all but the newest intact one up to a step."""
-        needless = [*self._folder.glob(".part-*"), *self._folder.parent.glob(f"{sealed.ASIDE}/{self._folder.name}-*")]
+        needless = [*self._unfinished(), *self._folder.parent.glob(f"{sealed.ASIDE}/{self._folder.name}-*")]
         steps = [step for step in self.steps() if step <= last]
         newest = next((step for step in reversed(steps) if not sealed.damage(self.path(step))), None)
         if newest is not None:
@@ -130,18 +139,24 @@ class Numbered:
             path.unlink(missing_ok=True)
         return bool(needless)
 
-    def _is_whole(self, path: Path) -> bool:
+    def _unfinished(self) -> list[Path]:
+        return list(self._folder.glob(".part-*"))
+
+    def _is_whole(self, step: int) -> bool:
+        path = self.path(step)
         if path not in self._whole:
             reason = sealed.damage(path)
             self._whole[path] = not reason
             if reason:
-                self._put_aside(path, reason)
+                self._put_aside(step, reason)
             elif not sealed.has_digest(path):
                 print(f"{path}: without a digest, as older versions wrote it; its checksums are right", flush=True)
         return self._whole[path]
 
-    def _put_aside(self, path: Path, reason: str) -> None:
+    def _put_aside(self, step: int, reason: str) -> None:
+        path = self.path(step)
         self._whole[path] = False
+        self.damaged.append(step)
         location = "where it is"
         with contextlib.suppress(OSError):
             location = f"as {sealed.put_aside(path)}"
@@ -154,22 +169,21 @@ class States:
     def __init__(self, folder: Path, keep: int, warn: Callable[[str], None] = print):
         self.files = Numbered(folder, keep, warn)
 
-    def save(self, variables: Sequence[Any], progress: Progress) -> None:
-        """Write a state, then delete all but the newest `keep`."""
-        self.files.write(progress.step, variables, progress=json.dumps(asdict(progress)))
-        self.files.tidy(progress.step)
+    def write(self, arrays: Sequence[np.ndarray], progress: Progress) -> None:
+        """Write a state; older ones stay until `files.tidy`."""
+        self.files.write(progress.step, arrays, progress=json.dumps(vars(progress)))
 
     def readable(self) -> Iterator[tuple[int, Progress]]:
         """Step and progress of the readable states on this disk, newest first."""
         for step in reversed(self.files.steps()):
-            progress = self.files.read(step, _progress)
+            progress = self.files.read(step, functools.partial(_progress, step))
             if progress is not None:
                 yield step, progress
 
     def load(self, step: int, variables: Sequence[Any]) -> tuple[list[np.ndarray], Progress]:
         """Read the state of a step, one of `readable`; LockstepError if it is of another model, or was damaged in the meantime."""
         path = self.files.path(step)
-        loaded: tuple[list[np.ndarray], Progress] | None = self.files.read(step, lambda stored: (_arrays(stored), _progress(stored)))
+        loaded: tuple[list[np.ndarray], Progress] | None = self.files.read(step, lambda stored: (_arrays(stored), _progress(step, stored)))
         if loaded is None:
             raise LockstepError(f"{path}: this training state can't be read; the same command again continues from another one")
         if [array.shape for array in loaded[0]] != [tuple(variable.shape) for variable in variables]:
@@ -186,20 +200,13 @@ class Memories:
         self.first = [array.numpy() for array in memory]
         """The initial values."""
 
-    def steps(self, attempts: Mapping[int, str]) -> list[int]:
-        """Steps whose part is on this disk, oldest first, out of the given steps and the attempts that saved them."""
-        return [step for step in sorted(attempts) if self._open(step, attempts[step], lambda _: True)]
+    def has(self, step: int, attempt: str) -> bool:
+        """Whether the part of a step, saved by an attempt, is on this disk."""
+        return bool(self._open(step, attempt, lambda _: True))
 
-    def write(self, step: int, attempt: str) -> None:
-        """Write the memory after a step; `settle` follows."""
-        self.files.write(step, self.memory, about=self._about(attempt))
-
-    def settle(self, step: int, saved: bool) -> None:
-        """If the state and all its parts are saved, delete all but the newest parts; otherwise delete this part, which no state needs."""
-        if saved:
-            self.files.tidy(step)
-        else:
-            self.files.path(step).unlink(missing_ok=True)
+    def write(self, step: int, attempt: str, arrays: Sequence[np.ndarray]) -> None:
+        """Write the memory as it was after a step; older parts stay until `files.tidy`."""
+        self.files.write(step, arrays, about=self._about(attempt))
 
     def load(self, step: int, attempt: str) -> bool:
         """Load the memory of a step; False, with nothing changed, if there is none of this attempt, number of workers and reduction."""
@@ -243,86 +250,16 @@ def _arrays(stored: Any) -> list[np.ndarray]:
     return [stored[f"{index:04d}"] for index in range(len(stored.files) - 1)]
 
 
-def _progress(stored: Any) -> Progress:
+def _progress(step: int, stored: Any) -> Progress:
     values = json.loads(str(stored["progress"]))
     if "correct" in values:
         # Before 2026-11-24; a loss and an accuracy are sums and counts.
         loss, correct = values.pop("loss"), values.pop("correct")
         values["metrics"] = [loss, values["images"], correct, values["images"]]
-    return Progress(**values)
-
-
-def restore(cluster: Cluster, states: States, variables: list[tf.Variable], memories: Memories) -> Progress:
-    """Give every worker the chief's newest intact state, or the chief's initial values if there is none.
-
-    The values are sent from the chief bit for bit, so workers can't start from different weights. A
-    reduction's memory is each worker's own. If these same workers saved the chief's newest state and
-    one has lost its part, an older state for which all have their parts is used. If there is none, or
-    if other workers trained in between, the memory is reset, and `Progress.inexact` says so.
-    """
-    if memories.memory:
-        step = _common(cluster, states, memories)
-    else:
-        step = next((step for step, _ in states.readable()), -1) if cluster.member.is_chief else -1
-    arrays, progress = [variable.numpy() for variable in variables], Progress()
-    if cluster.member.is_chief and step >= 0:
-        arrays, progress = states.load(step, variables)
-        progress.restarts += 1
-    if cluster.member.workers > 1:
-        arrays = cluster.from_chief(arrays)
-        progress = _broadcast_progress(cluster, progress)
-    for variable, array in zip(variables, arrays, strict=True):
-        variable.assign(array)
-    _recall(cluster, memories, progress)
-    progress.attempt, progress.hosts = cluster.text_from_chief(secrets.token_hex(8)), cluster.member.hosts
+    progress = Progress(**values)
+    if progress.step != step:
+        raise ValueError(f"it is of step {progress.step}")
     return progress
-
-
-def _common(cluster: Cluster, states: States, memories: Memories) -> int:
-    """The newest of the chief's steps for which all workers have their memory, else the chief's newest; -1 if it has none."""
-    saved = dict(states.readable()) if cluster.member.is_chief else {}
-    newest = max(saved, default=-1)
-    again = newest >= 0 and saved[newest].hosts == cluster.member.hosts
-    usable = {step: progress.attempt for step, progress in saved.items() if again or step == newest}
-    shared: dict[str, str] = json.loads(cluster.text_from_chief(json.dumps(usable)))
-    steps = memories.steps({int(step): attempt for step, attempt in shared.items()})[-RECENT:]
-    table = cluster.gather([*steps, *[-1] * (RECENT - len(steps))])
-    common = set.intersection(*(set(row[row >= 0].tolist()) for row in table))
-    return max(common, default=newest)
-
-
-def _recall(cluster: Cluster, memories: Memories, progress: Progress) -> None:
-    """Load the memory of the state; unless all workers can, clear it everywhere and note why the weights will differ."""
-    if not memories.memory or not progress.step:
-        return
-    loaded = memories.load(progress.step, progress.attempt)
-    without = np.flatnonzero(cluster.gather([int(loaded)])[:, 0] == 0).tolist()
-    if without:
-        memories.assign(memories.first)
-        why = _why_inexact(cluster.member, progress, without)
-        progress.inexact = [*progress.inexact, why]
-        if cluster.member.is_chief:
-            memories.warn(f"{why}: the weights will differ a little from those of a run without interruption")
-
-
-def _why_inexact(member: Member, progress: Progress, without: Sequence[int]) -> str:
-    before = progress.hosts
-    if before is None or before == member.hosts:
-        why = f"missing or damaged on rank {', '.join(map(str, without))}"
-    else:
-        why = "other workers saved it" if len(before) == member.workers else f"{len(before)} workers saved it, {member.workers} go on"
-    return f"what the reduction had not sent at step {progress.step:,} started anew ({why})"
-
-
-def newest_progress(cluster: Cluster, states: States) -> Progress:
-    """Progress of the chief's newest state, on every worker; a fresh one if there is none."""
-    newest = next((progress for _, progress in states.readable()), None) if cluster.member.is_chief else None
-    return _broadcast_progress(cluster, newest or Progress())
-
-
-def _broadcast_progress(cluster: Cluster, progress: Progress) -> Progress:
-    """The chief's progress on every worker, sent as JSON, which preserves floats exactly."""
-    return Progress(**json.loads(cluster.text_from_chief(json.dumps(asdict(progress)))))
 
 
 def save_snapshot(model: keras.Model, run: Path, epoch: int) -> None:

@@ -208,12 +208,16 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """When training state is written."""
+    """When training state is saved."""
 
     every_steps: int | None = None
-    """Also write the state every N steps; it is always written at the end of an epoch."""
+    """Also save the state every N steps; it is always saved at the end of an epoch."""
+    every_seconds: float | None = None
+    """Also save the state whenever the last save began this many seconds ago, by the chief's clock."""
     keep: int = 2
     """How many of the newest states to keep."""
+    copy: str = "peer"
+    """Where the state is saved besides the chief's disk: `peer`: on the second worker's, if there is one; `none`."""
     snapshots: str | int = "all"
     """Which epochs' snapshots to keep: `all`; `best`: the one with the highest validation accuracy; `last`; a number N: every Nth
     and the last one."""
@@ -504,7 +508,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "null or at least 1": (lambda value: value is None or value >= 1, "data.loaders checkpoint.every_steps"),
     "null or above 0": (
         lambda value: value is None or value > 0,
-        "train.steps train.steps_per_epoch train.global_batch train.time_limit optimizer.clip_norm",
+        "train.steps train.steps_per_epoch train.global_batch train.time_limit optimizer.clip_norm checkpoint.every_seconds",
     ),
     "below 2**63": (lambda value: value < 2**63, "seed"),
     "finite": (math.isfinite, "optimizer.learning_rate optimizer.weight_decay schedule.warmup_epochs"),
@@ -532,6 +536,7 @@ CHOICES = {
     "schedule.shape": ["constant", "linear", "cosine"],
     "reduction.name": ["auto", "packed", "half", "powersgd"],
     "reduction.transport": ["auto", "direct", "tensorflow"],
+    "checkpoint.copy": ["peer", "none"],
 }
 
 

@@ -1,6 +1,7 @@
 """The outer loop of one worker: join, restore, train epoch by epoch, validate, record, end; `trainer.step` is the inner one."""
 
 import gc
+import json
 import math
 import time
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import numpy as np
 from trainer import balance, engine, initial, kept, keras_metrics, schedule
 from trainer.agreement import digest
 from trainer.callbacks import Callbacks
-from trainer.checkpoint import Memories, States, newest_progress, restore, save_snapshot
+from trainer.checkpoint import Memories, States, save_snapshot
 from trainer.cluster import Cluster
 from trainer.data.feeding import Feeding
 from trainer.data.partition import EpochPlan, share
@@ -20,13 +21,14 @@ from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged, LockstepErro
 from trainer.job import Job
 from trainer.recording import Recorder
 from trainer.records import metric_values
+from trainer.resuming import Resuming
 from trainer.rundir import prune, snapshot_name, snapshot_path, wanted
 from trainer.saving import Saver
-from trainer.step import SUMS
+from trainer.state_saving import PART, STATE, StateSaving
+from trainer.step import SAVE, STOP, SUMS, requests
 from trainer.supervision.child import MARK
 
 VALIDATION_BATCH = 128
-STATE, PART = "the training state", "what the reduction has not sent"
 
 
 class Trainer:
@@ -40,12 +42,11 @@ class Trainer:
         cluster.connect(config.reduction.transport)
         job.metrics.phase("building")
         self.states = States(job.run / "state", config.checkpoint.keep, job.metrics.warning)
-        self.engine = engine.make(job, cluster, newest_progress(cluster, self.states), kept.read(job.run))
+        self.resuming = Resuming(cluster, self.states, job.metrics.warning)
+        self.engine = engine.make(job, cluster, self.resuming.newest, kept.read(job.run))
         self.model = self.engine.model
         self.memories = Memories(job.own / "memory", cluster.member, config.checkpoint.keep, self.engine.memory, job.metrics.warning)
         self.saver = Saver(job.metrics.warning, self._make_room)
-        self._saved = 0
-        """The step of the newest saved state of this run that this worker took part in saving."""
         self._last: tuple[str, int, dict[str, Any]] | None = None
         """Name, epoch and row of the snapshot of the current weights; None inside an epoch."""
         self._prepare_data()
@@ -73,8 +74,9 @@ class Trainer:
         self.callbacks = Callbacks(self.job.config.train.callbacks, self.model, self.job.counts.epochs, self.cluster.member.is_chief)
         self.variables = [*self.engine.variables, *self.callbacks.variables]
         self._load_initial_weights()
-        self.progress = restore(self.cluster, self.states, self.variables, self.memories)
-        self._saved = self.progress.step
+        self.progress = self.resuming.restore(self.variables, self.memories)
+        saved, copy = self.progress.step, self.job.config.checkpoint.copy
+        self.saving = StateSaving(self.cluster, self.states, self.memories, self.saver, saved, copy)
         self._remember()
         self._seconds_before = self.progress.seconds_total
         self.recorder = Recorder(self.job, self.cluster.member.is_chief, self.saver, self.progress, self.engine.results)
@@ -82,7 +84,7 @@ class Trainer:
         self._numbers = [bool(np.isfinite(array).all()) for array in self._weights()]
         self._same_weights("at the start")
         self._summary("RUNNING")
-        stopped, self._training_since = False, time.monotonic()
+        stopped, self._training_since, self._saved_at = False, time.monotonic(), time.monotonic()
         self.callbacks.begin(self.progress.callbacks)
         if self.progress.finished and not self._is_over():
             why = "the moving average of the weights had taken their place at the end of the epochs asked for before"
@@ -94,7 +96,7 @@ class Trainer:
     def _load_initial_weights(self) -> None:
         """On the chief, whose weights all workers start with, unless there is a state."""
         job, given = self.job, self.job.config.train.weights
-        if not given or not self.cluster.member.is_chief or any(True for _ in self.states.readable()):
+        if not given or not self.cluster.member.is_chief or self.resuming.begun:
             return
         if job.weights is None:
             raise LockstepError(f"weights={given['file']}: the run has no state yet, and the file is not there. Fix: -e weights=FILE")
@@ -163,11 +165,12 @@ class Trainer:
         self._add(call.steps, sums, seconds + waited)
         self.recorder.call(epoch, call.steps, sums, seconds + waited, waited, float(rates[-1]))
         self.recorder.split(epoch, call, batch, parts, seconds, waited)
+        self.saving.check()
         if self.callbacks.any:
             self.callbacks.call_ends(call.first + call.steps, self.engine.results(self.progress.metrics))
-        stop, every = bool(sums[0] > 0), self.job.config.checkpoint.every_steps
+        (stop, save), every = requests(rows), self.job.config.checkpoint.every_steps
         # At the end of an epoch its record comes first: a resume from a state saved here would skip it.
-        if (stop or (every and self.progress.step % every == 0)) and not self._epoch_is_over():
+        if (stop or save or (every and self.progress.step % every == 0)) and not self._epoch_is_over():
             self._check_weights()
             self.job.metrics.phase("saving", f"step {self.progress.step}")
             self._save_state()
@@ -175,8 +178,15 @@ class Trainer:
         return stop
 
     def _train(self, call: Call, batch: Batch, rates: np.ndarray) -> engine.Rows:
-        stop = np.float32(self.job.stop_asked() or self._out_of_time())
-        return self.engine.train(call, batch._replace(stop=stop), rates, self.progress.step)
+        stop = self.job.stop_asked() or self._out_of_time()
+        asks = np.float32(STOP * stop + SAVE * self._save_is_due())
+        return self.engine.train(call, batch._replace(asks=asks), rates, self.progress.step)
+
+    def _save_is_due(self) -> bool:
+        """On the chief, which asks all workers to save, so that they do after the same step."""
+        every = self.job.config.checkpoint.every_seconds
+        late = every is not None and time.monotonic() - self._saved_at >= every
+        return late and self.cluster.member.is_chief and not self.saving.busy
 
     def _add(self, steps: int, sums: np.ndarray, seconds: float) -> None:
         progress = self.progress
@@ -239,13 +249,16 @@ class Trainer:
         if progress.step % self.job.counts.steps_per_epoch == 0:
             progress.metrics, progress.images, progress.seconds = [], 0.0, 0.0
         self.job.metrics.phase("saving", f"epoch {epoch}")
+        # Its thread frees space on a full disk, and so may what follows.
+        self.saving.settle()
         self.recorder.events(row)
         if self.cluster.member.is_chief:
             self._snapshot(epoch, row)
-            self.recorder.add(row)
+        self.recorder.add(row)
+        if self.cluster.member.is_chief:
             prune(self.job.run, self.job.config.checkpoint.snapshots, self.recorder.history.rows, self.job.config.train.monitor)
-        self._save_state()
         self._summary("RUNNING")
+        self._save_state()
         self.recorder.epoch(row)
 
     def _snapshot(self, epoch: int, row: dict[str, Any]) -> None:
@@ -277,34 +290,13 @@ class Trainer:
 
     def _save_state(self) -> None:
         self._trained()
-        self.progress.seconds_total, self.progress.callbacks = self._seconds_total(), self.callbacks.state()
-        step, states, chief = self.progress.step, self.states.files, self.cluster.member.is_chief
-        # All parts must exist before the state does.
-        saved = self._save_memory()
-        if chief and saved:
-            saved = self.saver.save(
-                STATE, states.path(step), _size(self.variables), lambda: self.states.save(self.variables, self.progress)
-            )
-        if self.memories.memory:
-            saved = self._all_did(saved)
-            self.memories.settle(step, saved)
-        if saved:
-            self._saved = step
-
-    def _save_memory(self) -> bool:
-        """Write this worker's part of a state; True when every worker succeeded."""
-        memories, progress = self.memories, self.progress
-        if not memories.memory:
-            return True
-        path = memories.files.path(progress.step)
-        self.saver.save(PART, path, _size(memories.memory), lambda: memories.write(progress.step, progress.attempt))
-        saved = self._all_did(PART not in self.saver.missing)
-        if self.cluster.member.is_chief and not saved:
-            self.saver.lacks(STATE, f"{self.states.files.path(progress.step)}: a worker has no room for its part of it")
-        return saved
-
-    def _all_did(self, did: bool) -> bool:
-        return not self._any(not did)
+        self.progress.seconds_total, self.progress.history = self._seconds_total(), self.recorder.history.rows
+        self.progress.callbacks = self.callbacks.state()
+        if self.callbacks.anywhere:
+            # Those that write are the chief's alone.
+            self.progress.callbacks = json.loads(self.cluster.text_from_chief(json.dumps(self.progress.callbacks)))
+        self.saving.save(self.variables, self.progress)
+        self._saved_at = time.monotonic()
 
     def _any(self, mine: bool) -> bool:
         """Whether it is so on any worker."""
@@ -312,18 +304,16 @@ class Trainer:
 
     def _make_room(self) -> bool:
         """Delete what this worker can do without; its newest intact state stays."""
-        freed = self.memories.files.free(self._saved)
-        if not self.cluster.member.is_chief:
-            return freed
-        unfinished = list((self.job.run / "checkpoints").glob(".part-*"))
+        unfinished = list((self.job.run / "checkpoints").glob(".part-*")) if self.cluster.member.is_chief else []
         for path in unfinished:
             path.unlink(missing_ok=True)
-        return self.states.files.free(self.progress.step) or freed or bool(unfinished)
+        return self.saving.free() or bool(unfinished)
 
     def _save_again(self) -> None:
         """Retry what a run exists for: state, snapshot and history."""
-        if self._saved != self.progress.step:
+        if not self.saving.complete or self.saving.saved != self.progress.step:
             self._save_state()
+            self.saving.settle()
         if self._last is not None and self._last[0] in self.saver.missing:
             self._snapshot(*self._last[1:])
         if "history.csv" in self.saver.missing:
@@ -345,6 +335,7 @@ class Trainer:
     def _end(self, stopped: bool) -> int:
         self._trained()
         by_rank = self._same_weights("at the end")
+        self.saving.settle()
         stopped = stopped and not self._is_over()
         # One worker's is enough: the others may be asked later, and only the chief looks at the clock.
         asked = self._any((self.job.own / MARK).exists() or self._out_of_time())
@@ -353,7 +344,7 @@ class Trainer:
         needed = [PART, STATE, "history.csv", "summary.json", *([self._last[0]] if self._last is not None else [])]
         self._summary(state if not set(needed) & set(self.saver.missing) else "FAILED", by_rank)
         self.cluster.sum(np.zeros(1, np.float32))
-        self.saver.check(needed, f"at step {self._saved:,}" if self._saved else "from the start")
+        self.saver.check(needed, f"at step {self.saving.saved:,}" if self.saving.saved else "from the start")
         self.job.metrics.phase("ended", state)
         return PREEMPTED if stopped else DONE
 

@@ -61,7 +61,7 @@ class Program:
         means = {name: value for name, value in logs.items() if name not in tracked}
         self.means = list(means)
         pairs = [tf.stack([tf.reduce_mean(tf.cast(value, tf.float32)) * count, count]) for value in means.values()]
-        return tf.concat([tf.stack([batch.stop, count]), *moved, *pairs], axis=0)
+        return tf.concat([tf.stack([batch.asks, count]), *moved, *pairs], axis=0)
 
     def total(self, rows: tf.Tensor) -> tf.Tensor:
         """Rows of several steps, summed over all workers."""

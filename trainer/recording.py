@@ -26,9 +26,9 @@ class Recorder:
     def __init__(self, job: Job, is_chief: bool, saver: Saver, progress: Progress, results: Results):
         """Continue the records of a run that has made this progress, which the trainer updates; `results` of its metrics' sums."""
         self._results = results
-        self._job, self._saver, self._progress = job, saver, progress
+        self._job, self._saver, self._progress, self._is_chief = job, saver, progress, is_chief
         self.history = History(job.run / "history.csv", job.config.train.monitor)
-        self.history.truncate(progress.step // job.counts.steps_per_epoch)
+        self.history.restore(progress.history, progress.step // job.counts.steps_per_epoch)
         self._events = Events(job.run / "logs") if is_chief else None
         called = noun(job.manifest.table)
         self._splits, self._step_lines = Splits(job.metrics), StepLines(job.config.telemetry.log_every, results, called)
@@ -105,8 +105,10 @@ class Recorder:
             self._saver.save("TensorBoard's log", self._job.run / "logs", None, lambda: events.epoch(row, phases))
 
     def add(self, row: dict[str, Any]) -> None:
-        """Write history.csv with an epoch's row."""
-        self._saver.save("history.csv", self._job.run / "history.csv", None, lambda: self.history.add(row))
+        """Add an epoch's row to the history, which the chief also writes."""
+        self.history.add(row)
+        if self._is_chief:
+            self._saver.save("history.csv", self._job.run / "history.csv", None, self.history.write)
 
     def epoch(self, row: dict[str, Any]) -> None:
         """Record a finished epoch in metrics.jsonl and worker.log."""

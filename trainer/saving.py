@@ -27,14 +27,23 @@ class Saver:
 
     def save(self, what: str, path: Path, needed: int | None, write: Callable[[], object]) -> bool:
         """Write a file of `needed` bytes; return whether that succeeded. Errors of `write` pass, unless the disk is full."""
+        reason = self.attempt(path, needed, write)
+        self.note(what, reason)
+        return not reason
+
+    def attempt(self, path: Path, needed: int | None, write: Callable[[], object]) -> str:
+        """As `save`, from any thread and without a word to the user: why there was no room, or an empty string; `note` follows."""
         reason = self._attempt(path, needed, write)
         if reason and self._make_room():
             reason = self._attempt(path, needed, write)
+        return reason
+
+    def note(self, what: str, reason: str) -> None:
+        """Note why something is not saved or, with an empty reason, that it is."""
         if reason:
             self.lacks(what, reason)
         elif self.missing.pop(what, None) and not self.missing:
             self._warn("there is room on the disk again: all is saved")
-        return not reason
 
     def lacks(self, what: str, reason: str) -> None:
         """Note what is not saved; warn about the first at once."""

@@ -23,8 +23,11 @@ from trainer.optimizer import Rule, penalties_apart
 from trainer.reduction.chain import Chain, Stopwatch
 from trainer.replacing import replaced
 
-SUMS = ("stop", "images")
+SUMS = ("asks", "images")
 """The first columns of a call's result, each summed over all workers, float32; the states of the model's metrics follow."""
+STOP, SAVE = 1.0, 4096.0
+"""What a worker asks of all after a call: to stop, and to save the state, for which only the chief asks. Sums stay apart: there are
+fewer devices than SAVE, and float32 counts to 2**24."""
 SEEDS_APART = 1_000_003
 """Distance between the seeds of two devices' generators."""
 DRAWS = 256
@@ -54,6 +57,12 @@ def blank(spec: Spec, examples: int = 1) -> Batch:
         for leaf in spec.leaves
     ]
     return full(spec.pack([np.full(array.shape, b"", object) if array.dtype == object else array for array in arrays]), spec=spec)
+
+
+def requests(rows: np.ndarray) -> tuple[bool, bool]:
+    """Whether a worker asks all to stop, and whether the chief asks them to save, from a call's rows: the same on all workers."""
+    total = float(rows[-1, 0])
+    return total % SAVE > 0, total >= SAVE
 
 
 def trimmed(spec: Spec, batch: Batch) -> Batch:
@@ -133,7 +142,7 @@ class Local:
         kept = [tf.reshape(_moved(scope, variable) * share, [-1]) for variable in statistics(model)]
         # A placeholder counts in no metric.
         counted = [tf.cast(_moved(scope, variable), tf.float32) * tf.sign(share) for variable in keras_metrics.states(model)]
-        sums = tf.concat([tf.stack([batch.stop, count]), *(tf.reshape(one, [-1]) for one in counted)], axis=0)
+        sums = tf.concat([tf.stack([batch.asks, count]), *(tf.reshape(one, [-1]) for one in counted)], axis=0)
         return [sums, *whole, *kept]
 
     def _seeds(self, batch: Batch) -> list[tuple[keras.Variable, tf.Tensor]]:
@@ -234,7 +243,7 @@ def signature(spec: Spec, steps: int) -> Batch:
         "places": ([*several, None], tf.int32),
         "total": (several, tf.float32),
         "number": (several, tf.int32),
-        "stop": ([], tf.float32),
+        "asks": ([], tf.float32),
         "sides": ([*several, len(spec.varying)], tf.int32),
     }
     return Batch(rows(spec, several), **{name: tf.TensorSpec(shape, kind) for name, (shape, kind) in fields.items()})

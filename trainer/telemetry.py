@@ -138,15 +138,19 @@ class History:
         self.rows = read_history(path)
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add or replace an epoch's row and rewrite the file."""
+        """Add or replace an epoch's row."""
         self.rows = [*(old for old in self.rows if old["epoch"] < row["epoch"]), row]
+
+    def write(self) -> None:
+        """Rewrite the file."""
         # Compiled with other metrics, a resumed run has other columns; an epoch without validation has fewer.
-        widest = sorted([row, *self.rows], key=len, reverse=True)
+        widest = sorted([self.rows[-1], *self.rows], key=len, reverse=True)
         write_rows(self._path, list(dict.fromkeys(name for one in widest for name in one)), self.rows)
 
-    def truncate(self, epochs: int) -> None:
-        """Drop epochs that the restored state has not seen."""
-        self.rows = [row for row in self.rows if row["epoch"] <= epochs]
+    def restore(self, rows: Sequence[dict[str, Any]], epochs: int) -> None:
+        """Take over a state's `rows`, and drop epochs that the state has not seen."""
+        known = {row["epoch"]: row for row in [*self.rows, *rows]}
+        self.rows = [known[epoch] for epoch in sorted(known) if epoch <= epochs]
 
     def best(self) -> dict[str, Any] | None:
         """Number of the best epoch, and its value of the metric that decides."""

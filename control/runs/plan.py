@@ -43,6 +43,8 @@ MAY_CHANGE = (
     "train.batch_sizes",
     "train.environment",
     "data.loaders",
+    "checkpoint.copy",
+    "checkpoint.every_seconds",
     "checkpoint.snapshots",
     "recovery.max_restarts",
     "recovery.max_restarts_per_hour",
@@ -206,9 +208,9 @@ def needs(
     start = LOGS_MB + copied + states
     kept = rundir.most_kept(config.checkpoint.snapshots, epochs)
     first = math.ceil(start + snapshot * min(kept, FIRST_EPOCHS))
-    # Weights, optimizer arrays, gradients, the packed copy to send and the received one.
+    # Weights, optimizer arrays, gradients, the packed copy to send and the received one; the copy of a state that is being written.
     return {
-        "memory_mb": math.ceil(RUNTIME_MB + (4 + slots) * snapshot),
+        "memory_mb": math.ceil(RUNTIME_MB + (5 + 2 * slots) * snapshot),
         "disk_mb": first,
         "disk_whole_mb": math.ceil(start + snapshot * kept),
         "free_mb": LOGS_MB if resumes else first,

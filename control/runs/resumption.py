@@ -25,20 +25,22 @@ def choose(folder: Path, claims: dict[str, dict[str, Any]]) -> Resumption:
         claims: what `worker_claim` returned, by host in order of rank.
     """
     chosen = Resumption({host: [] for host in claims})
-    for rank, (host, claim) in enumerate(claims.items()):
-        if rank == 0:
-            _state(chosen, folder, host, claim)
+    _state(chosen, folder, claims)
+    for host, claim in claims.items():
         _memory(chosen, folder, host, claim)
     return chosen
 
 
-def _state(chosen: Resumption, folder: Path, chief: str, claim: dict[str, Any]) -> None:
-    here, broken = _newer(folder / "state", claim["newest_state"])
+def _state(chosen: Resumption, folder: Path, claims: dict[str, dict[str, Any]]) -> None:
+    """The workers agree on the newest state that any of them has; the chief, the first, is given what is here if that is newer."""
+    chief, holder = next(iter(claims)), max(claims, key=lambda host: sealed.step_of(claims[host]["newest_state"]))
+    here, broken = _newer(folder / "state", claims[holder]["newest_state"])
     if here:
         chosen.give[chief] += [name for name in ("state", "history.csv") if (folder / name).exists()]
-    step, where = (sealed.step_of(here), "this machine") if here else (sealed.step_of(claim["newest_state"]), chief)
+    step, where = (sealed.step_of(here), "this machine") if here else (sealed.step_of(claims[holder]["newest_state"]), holder)
     going = f"continuing from step {step:,} of {where}" if step >= 0 else "no other is left: continuing from the start"
-    chosen.lines += [f"state of {damaged}; {going}" for damaged in _damaged("state", chief, claim, broken)]
+    damaged = [line for host, claim in claims.items() for line in _damaged("state", host, claim)]
+    chosen.lines += [f"state of {line}; {going}" for line in [*damaged, *_put_aside("this machine", broken)]]
 
 
 def _memory(chosen: Resumption, folder: Path, host: str, claim: dict[str, Any]) -> None:
@@ -46,14 +48,18 @@ def _memory(chosen: Resumption, folder: Path, host: str, claim: dict[str, Any]) 
     here, broken = _newer(folder / name, claim["newest_memory"])
     if here:
         chosen.give[host].append(name)
-    chosen.lines += [f"{host}'s part of the state of {damaged}" for damaged in _damaged("memory", host, claim, broken)]
+    damaged = [*_damaged("memory", host, claim), *_put_aside("this machine", broken)]
+    chosen.lines += [f"{host}'s part of the state of {line}" for line in damaged]
 
 
-def _damaged(kind: str, host: str, claim: dict[str, Any], broken: dict[str, str]) -> list[str]:
-    """What was put aside of a kind, on a host and on this machine."""
-    files = [(host, one["name"], one["reason"]) for one in claim["damaged"] if one["kind"] == kind]
-    files += [("this machine", name, reason) for name, reason in broken.items()]
-    return [f"step {sealed.step_of(name):,} on {owner} is damaged ({reason}) and put aside" for owner, name, reason in files]
+def _damaged(kind: str, host: str, claim: dict[str, Any]) -> list[str]:
+    """What was put aside of a kind on a host."""
+    return _put_aside(host, {one["name"]: one["reason"] for one in claim["damaged"] if one["kind"] == kind})
+
+
+def _put_aside(owner: str, files: dict[str, str]) -> list[str]:
+    """A line for each file, by name, with the reason."""
+    return [f"step {sealed.step_of(name):,} on {owner} is damaged ({reason}) and put aside" for name, reason in files.items()]
 
 
 def _newer(folder: Path, than: str) -> tuple[str, dict[str, str]]:

@@ -25,7 +25,7 @@ class Call:
 
 
 class Batch(NamedTuple):
-    """One worker's part of a step; for several steps each field but `stop` has an extra leading dimension."""
+    """One worker's part of a step; for several steps each field but `asks` has an extra leading dimension."""
 
     data: Any
     """What Keras' `train_step` takes: `(x, y)` or `(x, y, sample_weight)`, each a nest of arrays `[batch, ...]`."""
@@ -37,14 +37,14 @@ class Batch(NamedTuple):
     """float32: size of the global batch."""
     number: Any
     """int32: number of the step in the run, from 0."""
-    stop: Any
-    """float32: 1 where this worker asks all to stop."""
+    asks: Any
+    """float32: what this worker asks of all (`step.STOP`, `step.SAVE`, or their sum), or 0."""
     sides: Any = ()
     """`[len(spec.varying)]` int32: length of each dimension that varies, the longest of the global batch; `data` may be padded further."""
 
     def at(self, index: Any) -> "Batch":
         """One step of several."""
-        fields = {name: mapped(lambda array: array[index], getattr(self, name)) for name in self._fields if name != "stop"}
+        fields = {name: mapped(lambda array: array[index], getattr(self, name)) for name in self._fields if name != "asks"}
         return self._replace(**fields)
 
 

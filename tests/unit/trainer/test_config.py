@@ -36,7 +36,7 @@ def test_unknown_key_names_the_nearest(raw, start, near):
 
 def test_unknown_key_lists_the_known_ones_of_its_section():
     assert refusal(configs.build, {"checkpoint": {"zzz": 1}}).endswith(
-        "; known: checkpoint.every_steps, checkpoint.keep, checkpoint.snapshots"
+        "; known: checkpoint.every_steps, checkpoint.every_seconds, checkpoint.keep, checkpoint.copy, checkpoint.snapshots"
     )
 
 
@@ -129,6 +129,7 @@ def test_section_that_is_no_mapping_is_named_as_it_is_written():
         ("train.class_weight", {"cat": "nan"}, CLASS_WEIGHTS),
         ("checkpoint.keep", 0, "at least 1"),
         ("checkpoint.every_steps", 0, "null or at least 1"),
+        ("checkpoint.every_seconds", 0.0, "null or above 0"),
         ("telemetry.sample_every", 0, "at least 1"),
         ("telemetry.profile_every", -1, "at least 0"),
     ],
@@ -184,6 +185,7 @@ def test_unknown_choice_lists_the_known_ones(key, value, message):
         ("optimizer.momentum", 0.0),
         ("train.steps_per_call", 1000),
         ("checkpoint.every_steps", 1),
+        ("checkpoint.every_seconds", 0.5),
     ],
 )
 def test_values_at_the_limits_are_kept(key, value):

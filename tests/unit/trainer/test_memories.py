@@ -12,9 +12,13 @@ def memories(folder, shapes=((3, 4), (2,)), workers=2):
     return Memories(folder, Member(0, ["a:1"] * workers), 2, [HostArray(shape) for shape in shapes])
 
 
+def write(made, step, attempt):
+    made.write(step, attempt, [array.numpy() for array in made.memory])
+
+
 def save(made, step, attempt):
-    made.write(step, attempt)
-    made.settle(step, saved=True)
+    write(made, step, attempt)
+    made.files.tidy(step)
 
 
 def saved(folder):
@@ -27,7 +31,7 @@ def saved(folder):
 
 def test_what_was_saved_is_taken_up(tmp_path):
     before, after = saved(tmp_path), memories(tmp_path)
-    assert after.steps({6: "first", 7: "first"}) == [7]
+    assert [after.has(step, "first") for step in (6, 7)] == [False, True]
     assert after.load(7, "first")
     assert all(one.numpy().tobytes() == other.numpy().tobytes() for one, other in zip(before.memory, after.memory, strict=True))
 
@@ -36,7 +40,7 @@ def test_what_was_saved_is_taken_up(tmp_path):
 def test_that_of_other_workers_or_of_another_reduction_is_left_alone(tmp_path, other):
     saved(tmp_path)
     made = memories(tmp_path, **other)
-    assert made.steps({7: "first"}) == []
+    assert not made.has(7, "first")
     assert not made.load(7, "first")
     assert not any(array.numpy().any() for array in made.memory)
 
@@ -47,7 +51,7 @@ def test_a_damaged_part_is_put_aside_and_counts_as_none(tmp_path):
     path = folder / "step-000000007.npz"
     path.write_bytes(path.read_bytes()[:100])
     made = Memories(folder, Member(0, ["a:1", "b:1"]), 2, [HostArray((3, 4)), HostArray((2,))], heard.append)
-    assert made.steps({7: "first"}) == []
+    assert not made.has(7, "first")
     assert not made.load(7, "first")
     assert list(folder.iterdir()) == []
     aside = tmp_path / "damaged" / "memory-step-000000007.npz"
@@ -58,9 +62,9 @@ def test_a_damaged_part_is_put_aside_and_counts_as_none(tmp_path):
 def test_a_part_of_which_no_state_came_is_dropped_and_the_one_before_stays(tmp_path):
     made = saved(tmp_path)
     for step in (8, 9, 10):
-        made.write(step, "first")
-        made.settle(step, saved=False)
-    assert made.steps(dict.fromkeys((7, 8, 9, 10), "first")) == [7]
+        write(made, step, "first")
+        made.files.drop(step)
+    assert made.files.steps() == [7]
 
 
 def test_that_of_a_version_without_attempts_is_left_alone(tmp_path):
@@ -69,7 +73,7 @@ def test_that_of_a_version_without_attempts_is_left_alone(tmp_path):
     with np.load(path) as stored:
         np.savez(path, **{name: stored[name] for name in stored.files if name != "about"})
     made = memories(tmp_path)
-    assert made.steps({7: ""}) == []
+    assert not made.has(7, "")
     assert not made.load(7, "")
 
 
@@ -83,7 +87,7 @@ def test_what_lies_of_later_steps_takes_no_place(tmp_path):
 def test_that_of_the_same_step_of_another_attempt_is_left_alone(tmp_path):
     saved(tmp_path)
     made = memories(tmp_path)
-    assert made.steps({7: "second"}) == []
+    assert not made.has(7, "second")
     assert not made.load(7, "second")
     assert not any(array.numpy().any() for array in made.memory)
 
@@ -92,4 +96,4 @@ def test_the_part_of_the_state_before_stays_until_that_state_is_surely_not_neede
     made = Memories(tmp_path, Member(0, ["a:1", "b:1"]), 1, [HostArray((3, 4))])
     for step in (5, 6, 7):
         save(made, step, "first")
-    assert made.steps(dict.fromkeys((5, 6, 7), "first")) == [6, 7]
+    assert [made.has(step, "first") for step in (5, 6, 7)] == [False, True, True]

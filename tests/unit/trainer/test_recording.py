@@ -93,7 +93,9 @@ def test_only_the_chief_writes_events_and_speed(tmp_path, capsys):
     tested = recorder(tmp_path, is_chief=False, log_every=2)
     tested.call(1, 2, SUMS, 2.0, 0.5, 0.01)
     tested.events(tested.row(1, {"loss": 0.7, "accuracy": 0.6}, 0.01))
-    assert not (tmp_path / "logs").exists()
+    tested.add(tested.row(1, {"loss": 0.7, "accuracy": 0.6}, 0.01))
+    assert [row["epoch"] for row in tested.history.rows] == [1]
+    assert not any((tmp_path / name).exists() for name in ("logs", "history.csv"))
     assert capsys.readouterr().out == "epoch 1/3  step 4/12\n"
 
 

@@ -20,14 +20,8 @@ def folder(tmp_path):
     """A folder with the states of steps 4 and 8."""
     made = States(tmp_path / "state", 2)
     for step in (4, 8):
-        made.save([filled(step)], Progress(step=step))
+        made.write([np.full((3, 2), step, np.float32)], Progress(step=step))
     return tmp_path / "state"
-
-
-def filled(value):
-    array = HostArray((3, 2))
-    array.assign(np.full((3, 2), value, np.float32))
-    return array
 
 
 def replaced(path, entry, content):

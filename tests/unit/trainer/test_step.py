@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trainer.step import SAVE, STOP, requests
+
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
 import itertools, json, sys
@@ -69,7 +71,7 @@ def train(made, apart):
     for batch in (5, 5, 5, 2):
         images = random.integers(0, 256, (1, batch, 8, 8, 1), dtype=np.uint8)
         labels = random.integers(0, 3, (1, batch)).astype(np.int32)
-        batches = step.full((images, labels))._replace(stop=np.float32(batch == 2)), np.full(1, 0.01, np.float32)
+        batches = step.full((images, labels))._replace(asks=np.float32(batch == 2)), np.full(1, 0.01, np.float32)
         row, parts = split(*batches) if apart else (whole(*batches).numpy(), None)
         rows.append(row.tolist())
         seconds.append(parts)
@@ -262,6 +264,13 @@ def test_without_a_reduction_nothing_is_compressed_or_sent(found):
 
 def test_a_shorter_last_batch_is_not_traced_again(found):
     assert found["packed"][1]["traces"] == [1, 1]
+
+
+@pytest.mark.parametrize(("stops", "devices", "expected"), [(0, 0, (False, False)), (3, 0, (True, False)), (0, 2, (False, True))])
+@pytest.mark.parametrize("more", [0, 1])
+def test_what_workers_ask_of_all_stays_apart_in_its_sum(stops, devices, expected, more):
+    total = np.float32((stops + more) * STOP + devices * SAVE)
+    assert requests(np.array([[7.0, 1.0], [total, 1.0]], np.float32)) == (expected[0] or bool(more), expected[1])
 
 
 def test_one_worker_alone_reduces_nothing(found):

@@ -121,6 +121,7 @@ def test_history_round_trips(tmp_path):
     history = History(path)
     history.add(row(1, 0.1, loss=1 / 3, learning_rate=1e-4))
     history.add(row(2, 0.2, val_auc=0.75))
+    history.write()
     assert path.read_text().splitlines()[0] == "epoch,loss,accuracy,val_loss,val_accuracy,learning_rate,seconds,images_per_s,val_auc"
     assert read_history(path) == history.rows == [row(1, 0.1, loss=1 / 3, learning_rate=1e-4), row(2, 0.2, val_auc=0.75)]
     assert isinstance(read_history(path)[0]["epoch"], int)
@@ -133,6 +134,7 @@ def test_epochs_without_a_validation_leave_its_columns_empty_and_are_not_the_bes
     unvalidated = {name: value for name, value in row(1, 0.9).items() if not name.startswith("val_")}
     for one in (unvalidated, validated, {**unvalidated, "epoch": 3}):
         history.add(one)
+        history.write()
     assert path.read_text().splitlines()[0] == "epoch,loss,accuracy,val_loss,val_accuracy,learning_rate,seconds,images_per_s"
     assert read_history(path) == history.rows
     assert "val_loss" not in history.rows[2]
@@ -149,16 +151,27 @@ def test_an_epoch_trained_again_replaces_its_row_and_those_after(tmp_path):
     for epoch in (1, 2, 3):
         history.add(row(epoch, 0.1))
     history.add(row(2, 0.9))
+    history.write()
     assert [(one["epoch"], one["val_accuracy"]) for one in read_history(tmp_path / "history.csv")] == [(1, 0.1), (2, 0.9)]
 
 
 @pytest.mark.parametrize(("epochs", "left"), [(0, []), (2, [1, 2]), (9, [1, 2, 3])])
-def test_truncate_forgets_what_the_state_has_not_seen(epochs, left, tmp_path):
+@pytest.mark.parametrize("lost", [(), (1, 2, 3), (2, 3)])
+def test_a_resumed_history_is_what_the_state_has_seen_whatever_the_file_lacks(epochs, left, lost, tmp_path):
+    history = History(tmp_path / "history.csv")
+    for epoch in {1, 2, 3} - set(lost):
+        history.add(row(epoch))
+    history.restore([row(epoch) for epoch in (1, 2, 3) if epoch <= epochs], epochs)
+    assert history.rows == [row(epoch) for epoch in left]
+
+
+def test_a_history_whose_state_holds_no_rows_stays(tmp_path):
+    """As older versions saved it."""
     history = History(tmp_path / "history.csv")
     for epoch in (1, 2, 3):
         history.add(row(epoch))
-    history.truncate(epochs)
-    assert [one["epoch"] for one in history.rows] == left
+    history.restore([], 2)
+    assert [one["epoch"] for one in history.rows] == [1, 2]
 
 
 @pytest.mark.parametrize(("accuracies", "best"), [([0.1, 0.3, 0.2], 2), ([0.3, 0.3, 0.2], 1), ([0.1, 0.2, 0.2], 2), ([0.5], 1)])

@@ -237,9 +237,9 @@ def test_a_resumed_run_may_take_longer(options, key, value, existing, ask):
 def test_a_resumed_run_refuses_other_changes_and_names_them(options, keys, existing, ask):
     assert refusal(plan.resolve, ask(run="old", **options), existing) == (
         f"run=old: this run exists with another {keys}; only train.epochs, train.steps, train.time_limit, train.batch_sizes, "
-        "train.environment, data.loaders, checkpoint.snapshots, recovery.max_restarts, recovery.max_restarts_per_hour, "
-        "recovery.rejoin_wait, recovery.hang, recovery.elastic, recovery.elastic_wait, recovery.min_workers, "
-        "telemetry.mlflow may change when it is continued. "
+        "train.environment, data.loaders, checkpoint.copy, checkpoint.every_seconds, checkpoint.snapshots, "
+        "recovery.max_restarts, recovery.max_restarts_per_hour, recovery.rejoin_wait, recovery.hang, recovery.elastic, "
+        "recovery.elastic_wait, recovery.min_workers, telemetry.mlflow may change when it is continued. "
         "Leave that out to continue it, or give a new run name."
     )
 
@@ -441,7 +441,7 @@ def test_what_a_run_needs_of_a_host():
     cached = plan.needs(small, 10 * mb // 3072, 3, size)
     first = plan.LOGS_MB + 10 + 3 + 6
     assert (cached["memory_mb"], cached["disk_mb"], cached["disk_whole_mb"], cached["free_mb"]) == (
-        plan.RUNTIME_MB + 5,
+        plan.RUNTIME_MB + 7,
         first,
         first,
         first,
@@ -455,7 +455,7 @@ def test_what_a_run_needs_of_a_host():
     adam = configs.build(configs.override(configs.to_dict(decoded), {"optimizer.name": "adam"}))
     needs = plan.needs(adam, 10 * mb // 3072, 3, size)
     assert (needs["memory_mb"], needs["disk_mb"], needs["disk_whole_mb"]) == (
-        plan.RUNTIME_MB + 6,
+        plan.RUNTIME_MB + 9,
         plan.LOGS_MB + 3 + 9,
         plan.LOGS_MB + 3 + 9,
     )

@@ -36,6 +36,17 @@ def test_a_chief_that_lost_its_disk_is_given_what_is_here(run):
     assert (chosen.give, chosen.lines) == ({"pi1": ["state", "history.csv"], "pi2": []}, [])
 
 
+def test_a_state_of_any_host_makes_the_one_here_needless(run):
+    chosen = resumption.choose(run(8, 16), {"pi1": place(8, damaged=[("state", 16)]), "pi2": place(16), "pi3": place()})
+    assert chosen.give == {"pi1": [], "pi2": [], "pi3": []}
+    assert chosen.lines == ["state of step 16 on pi1 is damaged (its digest differs) and put aside; continuing from step 16 of pi2"]
+
+
+def test_a_damaged_copy_is_named_too(run):
+    chosen = resumption.choose(run(8), {"pi1": place(16), "pi2": place(8, damaged=[("state", 16)])})
+    assert chosen.lines == ["state of step 16 on pi2 is damaged (its digest differs) and put aside; continuing from step 16 of pi1"]
+
+
 def test_a_damaged_state_of_the_chief_gives_way_to_the_one_here(run):
     chosen = resumption.choose(run(8, 16), {"pi1": place(8, damaged=[("state", 16)])})
     assert chosen.give == {"pi1": ["state", "history.csv"]}

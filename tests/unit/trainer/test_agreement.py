@@ -1,0 +1,45 @@
+"""What the workers exchange outside a step; the collectives themselves are tested by real runs."""
+
+import numpy as np
+import pytest
+
+from tests.unit.workers import together, workers
+from trainer.agreement import digest
+
+MINE = [np.array([[1.5, -0.0]], np.float32), np.array([3], np.int64)]
+OTHER = [np.array([[np.nan, 7.0]], np.float32), np.array([5], np.int64)]
+
+
+def exchanged(rank, *arrays):
+    """What each worker has of one worker's arrays, and how many sums that took."""
+    made = workers(len(arrays))
+    results = together(lambda worker, own: worker.from_worker(rank, own), made, arrays)
+    return results, made[0].sums
+
+
+def test_nothing_is_sent_if_all_have_the_same():
+    results, sums = exchanged(0, MINE, MINE)
+    assert [digest(values) for values in results] == [digest(MINE)] * 2
+    assert sums == 1
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_one_other_worker_is_enough_to_send_those_of_the_one_that_has_them(rank):
+    arrays = [MINE, MINE, MINE]
+    arrays[rank] = OTHER
+    results, sums = exchanged(rank, *arrays)
+    assert [digest(values) for values in results] == [digest(OTHER)] * 3
+    assert [array.dtype for array in results[2]] == [array.dtype for array in MINE]
+    assert sums == 2
+
+
+def test_the_chiefs_are_those_of_rank_0():
+    results = together(lambda worker, own: worker.from_chief(own), workers(2), [OTHER, MINE])
+    assert [digest(values) for values in results] == [digest(OTHER)] * 2
+
+
+def test_texts_of_all_and_of_one():
+    texts = ["", "Käse", "x" * 300]
+    assert together(lambda worker, own: worker.texts(own), workers(3), texts) == [texts] * 3
+    assert together(lambda worker, own: worker.text_from(1, own), workers(3), texts) == ["Käse"] * 3
+    assert together(lambda worker, own: worker.text_from_chief(own), workers(2), ["a", "b"]) == ["a"] * 2
