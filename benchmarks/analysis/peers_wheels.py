@@ -40,8 +40,8 @@ BUILD_S = 5400
 Progress = Callable[[str], None]
 
 
-def gather(environment: str, target: wheels.Target, progress: Progress) -> dict[str, str]:
-    """The wheels of an environment for one kind of host: `folder`, its `name` on the distributed file system, `digest`.
+def gather(environment: str, target: wheels.Target, progress: Progress) -> dict[str, Any]:
+    """The wheels of an environment for one kind of host: `folder`, its `name` on the distributed file system, `digest`, `sums`.
 
     Raises:
         LockstepError: they are unavailable here; says why.
@@ -51,8 +51,7 @@ def gather(environment: str, target: wheels.Target, progress: Progress) -> dict[
     gathering = wheels.Gathering(target, lock, uv, folder, progress)
     index = gathering.complete() or gathering.gather()
     if environment != HOROVOD:
-        digest = wheels.digest(index)
-        return _published(gathering.folder, environment, target, digest)
+        return _published(gathering.folder, environment, target, wheels.digest(index), wheels.sums(index, gathering.folder))
     return _with_built(gathering, index, built(target, gathering.folder, wheels.digest(index), progress))
 
 
@@ -60,11 +59,11 @@ def _lock(path: Path) -> list[wheels.Pin]:
     return wheels.pins(path.read_text(encoding="utf-8"))
 
 
-def _published(folder: Path, environment: str, target: wheels.Target, digest: str) -> dict[str, str]:
-    return {"folder": str(folder), "name": f"peers-{environment}-{target.key}-{digest}", "digest": digest}
+def _published(folder: Path, environment: str, target: wheels.Target, digest: str, sums: dict[str, str]) -> dict[str, Any]:
+    return {"folder": str(folder), "name": f"peers-{environment}-{target.key}-{digest}", "digest": digest, "sums": sums}
 
 
-def _with_built(gathering: wheels.Gathering, index: Mapping[str, Any], wheel: Path) -> dict[str, str]:
+def _with_built(gathering: wheels.Gathering, index: Mapping[str, Any], wheel: Path) -> dict[str, Any]:
     """A separate folder with links to all wheels and the built one, so that the gathered folder stays as locked."""
     own = sha256_file(wheel)
     digest = hashlib.sha256(f"{wheels.digest(dict(index))} {own}".encode()).hexdigest()[:16]
@@ -76,7 +75,7 @@ def _with_built(gathering: wheels.Gathering, index: Mapping[str, Any], wheel: Pa
             os.link(file, folder / file.name)
     wish = (gathering.folder / wheels.REQUIREMENTS).read_text(encoding="utf-8")
     write_text(folder / wheels.REQUIREMENTS, f"{wish}{wheel.name.split('-')[0]}=={wheel.name.split('-')[1]} --hash=sha256:{own}\n")
-    return _published(folder, HOROVOD, gathering.target, digest)
+    return _published(folder, HOROVOD, gathering.target, digest, wheels.sums(dict(index), folder) | {wheel.name: own})
 
 
 def built(target: wheels.Target, folder: Path, digest: str, progress: Progress) -> Path:

@@ -127,6 +127,12 @@ def digest(index: dict[str, Any]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
 
+def sums(index: dict[str, Any], folder: Path) -> dict[str, str]:
+    """SHA-256 of every file that hosts use, by name: they compare what they read from the shared folder with these."""
+    tool = {index["uv"]["file"]: index["uv"]["sha256"]} if index["uv"] else {}
+    return {name: entry["sha256"] for name, entry in index["wheels"].items()} | tool | {REQUIREMENTS: sha256_file(folder / REQUIREMENTS)}
+
+
 @dataclass
 class Gathering:
     """The folder of one target's wheels on the control node."""

@@ -3,8 +3,10 @@
 import contextlib
 import fcntl
 import glob
+import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -20,12 +22,14 @@ module: python_env
 short_description: A Python environment from wheels, without a package index
 description:
   - Installs every wheel in the folder's C(requirements.txt), with its hashes, using uv if the folder has it, otherwise pip.
+  - The folder may be one that others can write. Nothing of it is used unless it is what the control node published (O(sums)).
   - A stamp written last records the environment's source; one that is incomplete, or from another source, is made again.
   - A non-empty folder that this module did not make is neither replaced nor removed.
 options:
   path: {type: path, required: true, description: The environment's folder.}
   wheels: {type: path, description: Folder of the wheels; needed for C(present).}
   digest: {type: str, description: "Digest over the wheels, as in the folder's name; needed for C(present)."}
+  sums: {type: dict, description: "SHA-256 of each file in that folder, by name, as the control node knows them; needed for C(present)."}
   python: {type: path, default: /usr/bin/python3, description: Python that makes the environment.}
   need_mb: {type: int, default: 2800, description: Free megabytes that it needs.}
   modules:
@@ -43,6 +47,7 @@ EXAMPLES = """
     path: /home/pi/lockstep/venv
     wheels: /mnt/lockstep/wheels/aarch64-cp311-0123456789abcdef
     digest: 0123456789abcdef
+    sums: {requirements.txt: 4355a46b19d348dc2f57c046f8ef63d4538ebb936000f3c9ee954a27460dd865}
 """
 
 RETURN = """
@@ -51,6 +56,7 @@ tool: {type: str, returned: changed, description: "What installed the wheels, C(
 """
 
 LOCK = ".lockstep-env.lock"
+REQUIREMENTS = "requirements.txt"
 SCRATCH = ".lockstep-install-"
 WAIT_S = 600
 
@@ -61,13 +67,14 @@ def main():
             "path": {"type": "path", "required": True},
             "wheels": {"type": "path"},
             "digest": {"type": "str"},
+            "sums": {"type": "dict"},
             "python": {"type": "path", "default": "/usr/bin/python3"},
             "need_mb": {"type": "int", "default": 2800},
             "modules": {"type": "list", "elements": "str", "default": ["tensorflow", "keras", "numpy", "PIL", "yaml"]},
             "others": {"type": "list", "elements": "path", "default": []},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
-        required_if=[("state", "present", ["wheels", "digest"])],
+        required_if=[("state", "present", ["wheels", "digest", "sums"])],
         supports_check_mode=True,
     )
     {"present": present, "absent": absent}[module.params["state"]](module)
@@ -161,20 +168,46 @@ def leftovers(module):
 def install(module):
     """Make the environment with uv or pip; returns which."""
     wheels = module.params["wheels"]
-    wish = os.path.join(wheels, "requirements.txt")
-    if not os.path.isfile(wish):
-        module.fail_json(msg=f"{host.name()}: {wish} is missing; is dfs_path mounted? Run provision.yml again")
     # Next to the environment: files are moved there instead of copied from another disk.
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=os.path.dirname(module.params["path"])) as scratch:
         os.environ.update({"UV_CACHE_DIR": f"{scratch}/cache", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_CONFIG": "1", "TMPDIR": scratch})
         os.environ.update({"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"})
-        source = ["--no-index", "--find-links", wheels, "--require-hashes", "-r", wish]
-        uv = unpacked_uv(wheels, scratch)
+        wish = ["--no-index", "--require-hashes", "-r", compared(module, REQUIREMENTS, scratch), "--find-links"]
+        uv = unpacked_uv(module, scratch)
         if uv:
-            with_uv(module, uv, source)
+            # uv compares a wheel with its hash while it unpacks it.
+            with_uv(module, uv, [*wish, wheels])
             return "uv"
-        with_pip(module, source)
+        for name in sorted(module.params["sums"]):
+            if name.endswith(".whl"):
+                # pip reads a wheel twice, first to compare it.
+                compared(module, name, scratch)
+        with_pip(module, [*wish, scratch])
         return "pip"
+
+
+def compared(module, name, folder):
+    """Path of a published file's copy on this host's disk, made while it is compared, so that later changes have no effect."""
+    source, own, state = os.path.join(module.params["wheels"], name), os.path.join(folder, name), hashlib.sha256()
+    try:
+        with open(source, "rb") as stream, open(own, "wb") as copy:
+            for block in iter(lambda: stream.read(1 << 20), b""):
+                state.update(block)
+                copy.write(block)
+    except FileNotFoundError:
+        module.fail_json(msg=f"{host.name()}: {source} is missing; is dfs_path mounted? Run provision.yml again")
+    digest, published = state.hexdigest(), module.params["sums"].get(name, "")
+    if digest != published:
+        module.fail_json(
+            msg=f"{host.name()}: {source} has SHA-256 {digest[:16]}..., and {published[:16] or 'no such file'}... was published; it is not "
+            f"used: somebody else wrote it, or a disk is damaged. {again(module)}"
+        )
+    return own
+
+
+def again(module):
+    """How wheels get there as published."""
+    return f"Fix: see who can write that folder, rm -r {shlex.quote(module.params['wheels'])}, then provision.yml again, which sends it"
 
 
 def with_uv(module, uv, source):
@@ -191,13 +224,15 @@ def with_pip(module, source):
     run(module, f"{path}/bin/python", "-m", "pip", "install", "--quiet", "--no-compile", *source)
 
 
-def unpacked_uv(wheels, scratch):
+def unpacked_uv(module, scratch):
     """Path of uv, extracted from its wheel; None if none runs here."""
-    for wheel in glob.glob(os.path.join(glob.escape(wheels), "uv-*.whl")):
-        with zipfile.ZipFile(wheel) as archive:
-            for name in archive.namelist():
-                if name.endswith("/scripts/uv"):
-                    path = archive.extract(name, scratch)
+    for name in sorted(module.params["sums"]):
+        if not (name.startswith("uv-") and name.endswith(".whl")):
+            continue
+        with zipfile.ZipFile(compared(module, name, scratch)) as archive:
+            for inside in archive.namelist():
+                if inside.endswith("/scripts/uv"):
+                    path = archive.extract(inside, scratch)
                     os.chmod(path, 0o755)  # noqa: S103 - a program
                     return path if starts(path) else None
     return None
@@ -307,8 +342,9 @@ def remove(path):
 def run(module, *argv):
     code, out, error = module.run_command(list(argv))
     if code != 0:
-        messages = [line.strip() for line in (error or out).splitlines() if line.strip()][-6:]
-        module.fail_json(msg=f"{host.name()}: `{' '.join(argv[:4])} ...` ended with exit code {code}: {' '.join(messages) or 'no output'}")
+        messages = " ".join([line.strip() for line in (error or out).splitlines() if line.strip()][-6:]) or "no output"
+        fix = f". {again(module)}" if "hash" in messages.lower() else ""
+        module.fail_json(msg=f"{host.name()}: `{' '.join(argv[:4])} ...` ended with exit code {code}: {messages}{fix}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from control.task import Task
 
 
 class GatherWheels(Task):
-    """Returns the fact `provision_wheels`: by kind of host (`x86_64-cp311`) folder, digest, size, whether uv is among them."""
+    """Returns the fact `provision_wheels`: by kind of host (`x86_64-cp311`) folder, digest, sums of its files, whether uv is among them."""
 
     def act(self) -> dict[str, Any]:
         """Gather what is missing."""
@@ -49,9 +49,10 @@ def _pins(name: str) -> list[wheels.Pin]:
 
 def _fact(gathering: wheels.Gathering, index: dict[str, Any] | None) -> dict[str, Any]:
     if index is None:
-        return {"folder": str(gathering.folder), "digest": "", "name": gathering.target.key, "uv": True}
-    digest = wheels.digest(index)
-    return {"folder": str(gathering.folder), "digest": digest, "name": f"{gathering.target.key}-{digest}", "uv": bool(index["uv"])}
+        return {"folder": str(gathering.folder), "digest": "", "name": gathering.target.key, "uv": True, "sums": {}}
+    digest, sums = wheels.digest(index), wheels.sums(index, gathering.folder)
+    named = {"name": f"{gathering.target.key}-{digest}", "folder": str(gathering.folder)}
+    return {**named, "digest": digest, "uv": bool(index["uv"]), "sums": sums}
 
 
 def _megabytes(index: dict[str, Any]) -> float:

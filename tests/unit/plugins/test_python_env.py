@@ -15,6 +15,7 @@ import pytest
 from tests.project import await_until
 from tests.unit.control.provision.test_wheels import make_wheel, pin
 from tests.unit.fake_module import Module, ended, failed, load
+from trainer.files import sha256_file
 
 python_env = load("python_env")
 UV = shutil.which("uv", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
@@ -46,11 +47,21 @@ def place(tmp_path, monkeypatch):
     if UV:
         add_uv(wheels, f'exec {UV} "$@"')
 
+    def sums():
+        return {path.name: sha256_file(path) for path in wheels.iterdir()}
+
     def module(state="present", digest="d1", cls=Real, **options):
-        parameters = {"need_mb": 1, "modules": ["tiny"], "others": [str(root / "caches")], "python": sys.executable, **options}
+        parameters = {
+            "need_mb": 1,
+            "modules": ["tiny"],
+            "others": [str(root / "caches")],
+            "python": sys.executable,
+            "sums": sums(),
+            **options,
+        }
         return cls(path=str(root / "venv"), wheels=str(wheels), digest=digest, state=state, **parameters)
 
-    return SimpleNamespace(root=root, venv=root / "venv", wheels=wheels, module=module)
+    return SimpleNamespace(root=root, venv=root / "venv", wheels=wheels, module=module, sums=sums)
 
 
 def present(place, **options):
@@ -92,7 +103,7 @@ def test_made_with_pip_where_uv_does_not_start(place):
 def test_no_uv_among_the_wheels(place, tmp_path):
     for wheel in place.wheels.glob("uv-*.whl"):
         wheel.unlink()
-    assert python_env.unpacked_uv(str(place.wheels), str(tmp_path)) is None
+    assert python_env.unpacked_uv(place.module(), str(tmp_path)) is None
 
 
 @needs_uv
@@ -130,7 +141,52 @@ def test_a_wheel_that_is_not_the_one_of_the_lock_is_refused_and_leaves_no_stamp(
     message = failed(python_env.present, place.module())
     assert "ended with exit code" in message
     assert "hash" in message.lower()
+    assert f"Fix: see who can write that folder, rm -r '{place.wheels}', then provision.yml again" in message
     assert not (place.venv / "lockstep.stamp").exists()
+
+
+def attack(place, what, harm):
+    """Somebody else writes the folder of the wheels, between its publication and the installation."""
+    if what == "uv":
+        add_uv(place.wheels, f'touch {harm}; exec {UV} "$@"')
+    else:
+        sha256 = make_wheel(place.wheels, "tiny", files={"tiny/__init__.py": f"open({str(harm)!r}, 'w').write('harm')\n"})
+        if what == "wheel and requirements":
+            (place.wheels / "requirements.txt").write_text(pin("tiny", sha256))
+
+
+@pytest.mark.parametrize(
+    ("what", "uv"),
+    [
+        pytest.param("uv", True, marks=needs_uv),
+        pytest.param("wheel", True, marks=needs_uv),
+        pytest.param("wheel and requirements", True, marks=needs_uv),
+        pytest.param("wheel", False, marks=needs_pip),
+        pytest.param("wheel and requirements", False, marks=needs_pip),
+    ],
+)
+def test_what_was_changed_after_it_was_published_is_neither_run_nor_installed(what, uv, place, tmp_path):
+    harm = tmp_path / "harm"
+    if not uv:
+        add_uv(place.wheels, "exit 126")
+    sums = place.sums()
+    attack(place, what, harm)
+    message = failed(python_env.present, place.module(sums=sums))
+    assert "Fix: see who can write that folder" in message
+    assert not harm.exists()
+    assert not (place.venv / "lockstep.stamp").exists()
+    attack(place, "uv" if what == "uv" else "wheel and requirements", harm)
+    present(place)
+    assert harm.exists(), "the attack is a real one: with the sums of what it wrote, it works"
+
+
+def test_a_program_put_among_the_wheels_is_not_run(place, tmp_path):
+    for wheel in place.wheels.glob("uv-*.whl"):
+        wheel.unlink()
+    sums = place.sums()
+    add_uv(place.wheels, f"touch {tmp_path}/harm")
+    assert python_env.unpacked_uv(place.module(sums=sums), str(tmp_path)) is None
+    assert not (tmp_path / "harm").exists()
 
 
 @needs_uv

@@ -11,6 +11,7 @@ from control.provision import wheels
 from control.provision.wheels import Gathering, Target
 from tests.unit.conftest import ROOT
 from trainer.errors import LockstepError
+from trainer.files import sha256_file
 
 X86 = Target("x86_64", "3.11.2", 36)
 PI = Target("aarch64", "3.12.1", 36)
@@ -173,6 +174,10 @@ def test_uv_comes_along_when_it_is_to_be_had_and_is_no_part_of_the_digest(index,
     assert made["uv"]["file"] == "uv-1.0-py3-none-manylinux_2_17_x86_64.whl"
     assert wheels.digest(made) == wheels.digest(without)
     assert gathering(tmp_path, lock, uv=tool).complete() == made
+    folder = gathering(tmp_path, lock, uv=tool).folder
+    # Hosts use no other file of that folder.
+    used = [*folder.glob("*.whl"), folder / "requirements.txt"]
+    assert wheels.sums(made, folder) == {path.name: sha256_file(path) for path in used}
 
 
 def test_without_uv_it_goes_on_and_says_so(index, tmp_path):
