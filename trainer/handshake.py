@@ -9,6 +9,7 @@ connection. All callers are served concurrently, and one deadline covers everyth
 import asyncio
 import contextlib
 import hmac
+import math
 import os
 import secrets
 import socket
@@ -75,7 +76,7 @@ def meet(rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, deadlin
     """
     with _listen(rank, *addresses[rank]) as server:
         listening = [(host, port, secret) for host, port in addresses]
-        return _guarded(_prompt(asyncio.run(_meet(rank, server, listening, deadline, patient=True))))
+        return _guarded(_prompt(asyncio.run(_meet(rank, server, listening, deadline, patient=AGAIN_S))))
 
 
 def assemble(
@@ -116,11 +117,35 @@ def assemble(
 
     with _listen(rank, *addresses[rank]) as server:
         listening = [(host, port, secret) for host, port in addresses]
-        connected = asyncio.run(_meet(rank, server, listening, deadline, patient=True, over=gone_on))
+        connected = asyncio.run(_meet(rank, server, listening, deadline, patient=AGAIN_S, over=gone_on))
     leader = min([rank, *connected])
     for peer in [] if leader == rank else [peer for peer in connected if peer != leader]:
         connected.pop(peer).close()
     return connected
+
+
+def connect_some(
+    rank: int,
+    addresses: Sequence[tuple[str, int]],
+    secret: bytes,
+    callers: Collection[int],
+    called: Collection[int],
+    over: Callable[[Collection[int]], bool],
+    pause: float,
+) -> Sockets:
+    """Listen for some workers, call others; return the sockets of those who are there once `over`, given their ranks, says so.
+
+    Every `pause` seconds it is asked, and who does not answer is called again. ClusterError if the port for callers is taken.
+    """
+
+    async def until(connected: Sockets) -> None:
+        while not over(list(connected)):
+            await asyncio.sleep(pause)
+
+    with _listen(rank, *addresses[rank]) if callers else contextlib.nullcontext() as server:
+        listening = [(host, port, secret) for host, port in addresses]
+        ranks = callers, called
+        return _guarded(_prompt(asyncio.run(_meet(rank, server, listening, math.inf, patient=pause, over=until, ranks=ranks))))
 
 
 def _has_news(connection: socket.socket) -> bool:
@@ -179,20 +204,23 @@ def _family(host: str) -> socket.AddressFamily:
 
 async def _meet(
     rank: int,
-    server: socket.socket,
+    server: socket.socket | None,
     listening: Sequence[Listening],
     deadline: float | None = None,
-    patient: bool = False,
+    patient: float = 0.0,
     over: Callable[[Sockets], Awaitable[None]] | None = None,
+    ranks: tuple[Collection[int], Collection[int]] | None = None,
 ) -> Sockets:
-    """Call the workers of lower rank and listen for those of higher rank, all at once.
+    """Call the workers of lower rank and listen for those of higher rank, all at once, or the two groups of other `ranks`.
 
-    `patient`: they may not listen yet. `over` returns when those connected so far are enough; without it, all must be.
+    `patient`: they may not listen yet, and are called again after so many seconds. `over` returns when those connected so far are
+    enough; without it, all must be.
     """
+    called, callers = ranks[::-1] if ranks else (range(rank), range(rank + 1, len(listening)))
     connected: Sockets = {}
     deadline = DEADLINE_S if deadline is None else deadline
-    listener = _Listener(rank, server, listening[rank][2], range(rank + 1, len(listening)), connected)
-    calls = [asyncio.ensure_future(_call(rank, peer, listening[peer], connected, patient)) for peer in range(rank)]
+    listener = _Listener(rank, server, listening[rank][2], callers, connected)
+    calls = [asyncio.ensure_future(_call(rank, peer, listening[peer], connected, patient)) for peer in called]
     try:
         async with asyncio.timeout(deadline):
             await (over(connected) if over else asyncio.gather(listener.complete.wait(), *calls))
@@ -217,7 +245,7 @@ def _fix() -> str:
     )
 
 
-async def _call(rank: int, peer: int, listening: Listening, connected: Sockets, patient: bool = False) -> None:
+async def _call(rank: int, peer: int, listening: Listening, connected: Sockets, patient: float = 0.0) -> None:
     """Connect to a listener that proves to be `peer`; if it closes the connection before that, or if `patient` refuses it, try again."""
     host, port, secret = listening
     while peer not in connected:
@@ -229,7 +257,7 @@ async def _call(rank: int, peer: int, listening: Listening, connected: Sockets, 
             except ClusterError:
                 if not patient:
                     raise
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(patient)
                 continue
             with contextlib.suppress(OSError):
                 if await _prove(connection, secret, rank, peer):
@@ -238,7 +266,7 @@ async def _call(rank: int, peer: int, listening: Listening, connected: Sockets, 
         finally:
             if connected.get(peer) is not connection:
                 connection.close()
-        await asyncio.sleep(AGAIN_S)
+        await asyncio.sleep(patient or AGAIN_S)
 
 
 async def _reach(connection: socket.socket, rank: int, peer: int, address: tuple[str, int]) -> None:
@@ -275,21 +303,21 @@ async def _read(connection: socket.socket, count: int) -> bytes:
 class _Listener:
     """Serves all callers concurrently until each expected one has proved itself."""
 
-    def __init__(self, rank: int, server: socket.socket, secret: bytes, expected: Sequence[int], connected: Sockets):
+    def __init__(self, rank: int, server: socket.socket | None, secret: bytes, expected: Collection[int], connected: Sockets):
         self._rank, self._server, self._secret = rank, server, secret
         self._expected, self._connected = set(expected), connected
         self._pending: dict[asyncio.Task[None], str] = {}
         self.complete = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        if expected:
+        if server and expected:
             # One caller per turn of the loop, so that a flood does not block calls, proofs and the deadline.
-            self._loop.add_reader(server, self._accept)
+            self._loop.add_reader(server, self._accept, server)
         else:
             self.complete.set()
 
-    def _accept(self) -> None:
+    def _accept(self, server: socket.socket) -> None:
         try:
-            connection, address = self._server.accept()
+            connection, address = server.accept()
         except OSError:
             return  # the caller is already gone
         connection.setblocking(False)
@@ -335,4 +363,5 @@ class _Listener:
 
     def close(self) -> None:
         """Stop listening."""
-        self._loop.remove_reader(self._server)
+        if self._server:
+            self._loop.remove_reader(self._server)

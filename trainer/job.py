@@ -29,3 +29,5 @@ class Job:
     """When this process started the job, on the monotonic clock."""
     weights: Path | None = None
     """File of `train.weights` on the shared folder."""
+    room_asked: Callable[[], bool] = bool
+    """Whether this worker was asked to end with its epoch, so that a host that was lost can join."""

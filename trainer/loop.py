@@ -17,7 +17,7 @@ from trainer.cluster import Cluster
 from trainer.data.feeding import Feeding
 from trainer.data.partition import EpochPlan, share
 from trainer.data.pipeline import Batch, Call, Feeder, calls
-from trainer.errors import DONE, PREEMPTED, ClusterError, Diverged, LockstepError
+from trainer.errors import DONE, PREEMPTED, RESTART, ClusterError, Diverged, LockstepError
 from trainer.job import Job
 from trainer.recording import Recorder
 from trainer.records import metric_values
@@ -26,7 +26,7 @@ from trainer.rundir import prune, snapshot_name, snapshot_path, wanted
 from trainer.saving import Saver
 from trainer.state_saving import PART, STATE, StateSaving
 from trainer.step import SAVE, STOP, SUMS, requests
-from trainer.supervision.child import MARK
+from trainer.supervision.child import MARK, ROOM
 
 VALIDATION_BATCH = 128
 
@@ -91,7 +91,16 @@ class Trainer:
             self.progress.inexact, self.progress.finished = [*self.progress.inexact, why], False
         while not self._is_over() and not stopped:
             stopped = self._epoch()
+            if not stopped and not self._is_over() and self._makes_room():
+                return RESTART
         return self._end(stopped)
+
+    def _makes_room(self) -> bool:
+        """Whether all workers end with this epoch, whose state is saved, and start again with a host that was lost."""
+        makes_room = self.job.config.recovery.elastic and self._any(self.job.room_asked())
+        if makes_room:
+            self.job.metrics.phase("ended", ROOM)
+        return makes_room
 
     def _load_initial_weights(self) -> None:
         """On the chief, whose weights all workers start with, unless there is a state."""

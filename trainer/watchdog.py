@@ -12,10 +12,13 @@ import time
 
 from trainer.errors import FAILED, PREEMPTED
 from trainer.metrics import Metrics
+from trainer.supervision.child import LET_IN
 
 HEARTBEAT_S = 5.0
 WAITING = ("starting", "joining", "connecting")
 """Phases in which a worker waits for the others, at most until the start deadline."""
+
+STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Watchdog(threading.Thread):
@@ -28,7 +31,7 @@ class Watchdog(threading.Thread):
         """
         super().__init__(daemon=True)
         self._metrics, self._deadline, self._late = metrics, start_deadline, late
-        self.stop_asked = threading.Event()
+        self.stop_asked, self.room_asked = threading.Event(), threading.Event()
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         self._reader.settimeout(HEARTBEAT_S)
@@ -37,13 +40,13 @@ class Watchdog(threading.Thread):
     def catch_signals(self) -> None:
         """Route SIGTERM and SIGINT here; call it again after TensorFlow starts, which takes over SIGTERM."""
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (*STOPS, LET_IN):
             signal.signal(number, lambda *_: None)
 
     @staticmethod
     def ignore_signals() -> None:
         """Keep a late SIGTERM from changing the exit code while Python shuts down."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (*STOPS, LET_IN):
             signal.signal(number, signal.SIG_IGN)
 
     def run(self) -> None:
@@ -61,6 +64,9 @@ class Watchdog(threading.Thread):
                 self.end(self._late, f"start deadline: {waited}")
 
     def _signalled(self, number: int) -> None:
+        if number == LET_IN:
+            self.room_asked.set()
+            return
         if self._metrics.phase_name == "ended":
             return
         name = signal.Signals(number).name

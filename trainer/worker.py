@@ -127,7 +127,7 @@ def _train(
     launched = recorded(run).get("counts", {}).get("workers")
     counts = schedule.counts(config, member.workers, manifest.count("train"), manifest.held_out, launched)
     own, stop_asked = run / "workers" / host, watchdog.stop_asked.is_set
-    job = Job(config, counts, run, manifest, examples["train"], metrics, stop_asked, own, started, weights)
+    job = Job(config, counts, run, manifest, examples["train"], metrics, stop_asked, own, started, weights, watchdog.room_asked.is_set)
     try:
         code = Trainer(job, cluster).run()
     except tf.errors.OpError:

@@ -3,15 +3,17 @@
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from control.runs.cluster import session_name
 from tests.local.conftest import SUPERVISOR, LocalProject
 from tests.project import ROOT, await_until
 from tests.unit.conftest import load_file
 from trainer.records import read_history
-from trainer.supervision.supervisor import DOWN, FILE
+from trainer.supervision.supervisor import DOWN, FILE, MADE_ROOM
 
 SETTINGS = "seed=3,train.global_batch=20,train.steps_per_call=2,train.steps=160,train.steps_per_epoch=40"
 CONFIG = "config=task_cnn"
@@ -82,9 +84,7 @@ def test_two_of_three_go_on_without_a_host_that_is_lost(project, pictures):
     more = f"set={SETTINGS},recovery.max_restarts=5,recovery.elastic=true,recovery.elastic_wait=5", "workers=3"
     playbook = project.start("train", f"run={run}", f"dataset={pictures}", CONFIG, *more)
     await_steps(project, playbook, run, 44)
-    supervisor = _supervisor(project, 3, run)
-    for pid in (_parent(supervisor), supervisor):
-        os.kill(pid, signal.SIGKILL)
+    _lose(project, 3, run)
     output, _ = playbook.communicate(timeout=300)
     assert playbook.returncode == 0, output
     assert "rank 2 (worker3) did not come back; 2 of 3 workers start again" in output
@@ -121,6 +121,35 @@ def test_a_worker_whose_host_restarts_goes_on(project, pictures, undisturbed):
     )
     assert project.summary(run)["weights_sha256"] == undisturbed
     assert not (folder / FILE).exists()
+
+
+def test_a_lost_host_that_is_back_joins_the_others_again(project, pictures):
+    run = "joined"
+    settings = SETTINGS.replace("steps=160", "steps=400")
+    more = f"set={settings},recovery.max_restarts=5,recovery.elastic=true,recovery.elastic_wait=3", "workers=3"
+    playbook = project.start("train", f"run={run}", f"dataset={pictures}", CONFIG, *more)
+    await_steps(project, playbook, run, 44)
+    _lose(project, 3, run)
+    log = project.node(1, run) / "workers" / "worker1" / "worker.log"
+    await_until(lambda: "2 of 3 workers start again" in log.read_text(), 90, "the others")
+    folder = project.node(3, run) / "workers" / "worker3"
+    session = session_name(run, 2, str(project.root / ".lockstep" / "worker3"))
+    argv = ["tmux", "-L", "lockstep", "new-session", "-d", "-s", session, "-c", str(folder), "bash", "run_worker.sh"]
+    subprocess.run(argv, check=True, timeout=20)
+    output, _ = playbook.communicate(timeout=400)
+    assert playbook.returncode == 0, output
+    assert re.search(rf"{MADE_ROOM}, at step \d+; all workers start again .* \(restart 2 of this launch\)", output), output
+    summary = project.summary(run)
+    assert (summary["state"], summary["workers"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 3, 400, 2)
+    assert "lost" not in summary
+    assert [row["epoch"] for row in read_history(project.root / "runs" / run / "history.csv")] == [*range(1, 11)]
+
+
+def _lose(project: LocalProject, worker: int, run: str) -> None:
+    """Kill a worker's session for good: shell and supervisor, which takes its worker along."""
+    supervisor = _supervisor(project, worker, run)
+    for pid in (_parent(supervisor), supervisor):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _parent(pid: int) -> int:

@@ -26,6 +26,10 @@ STACKS_S = 2.0
 PR_SET_PDEATHSIG = 1
 MARK = "stop"
 """In a worker's folder: somebody asked for its end. A signal without this mark comes from elsewhere, such as a host that goes down."""
+LET_IN = signal.SIGUSR2
+"""Asks a worker to end with its epoch, together with all others, so that a host that was lost can join."""
+ROOM = "ROOM FOR ANOTHER HOST"
+"""Note of the phase `ended` of a worker that has done so."""
 STACKS = signal.SIGUSR1
 """Makes a worker write the Python stacks of all its threads to its log."""
 

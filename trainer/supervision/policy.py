@@ -102,6 +102,8 @@ class Decision:
     reached: int
     members: list[int]
     """Ranks in the launch of the workers that start now."""
+    restart: int
+    """Which restart of the launch this is, from 1."""
     why: str
 
 
@@ -122,8 +124,9 @@ def decide(reports: Mapping[int, Report], hosts: Sequence[str], limits: Limits) 
     fruitless = 0 if step > reached else 1 + max(one.fruitless for one in reports.values())
     furthest = max(step, reached)
     if end := _why_end(reports, reports[rank], fruitless, furthest, limits):
-        return Decision(0, 0.0, fruitless, furthest, [], f"{what}; {end}")
-    return Decision(1 + newest.generation, backoff(fruitless), fruitless, furthest, sorted(reports), what)
+        return Decision(0, 0.0, fruitless, furthest, [], 0, f"{what}; {end}")
+    restart = 1 + max(one.restarts for one in reports.values())
+    return Decision(1 + newest.generation, backoff(fruitless), fruitless, furthest, sorted(reports), restart, what)
 
 
 def _why_end(reports: Mapping[int, Report], blamed: Report, fruitless: int, furthest: int, limits: Limits) -> str:
@@ -141,8 +144,16 @@ def _why_end(reports: Mapping[int, Report], blamed: Report, fruitless: int, furt
 
 
 def cause(reports: Mapping[int, Report]) -> int:
-    """The rank to blame: the first that ended and had not merely lost a peer; what ends later may do so because of it."""
-    return min(reports, key=lambda rank: (reports[rank].code == RESTART, -reports[rank].ago, rank))
+    """The rank to blame: the first that ended and had not merely lost a peer; what ends later may do so because of it.
+
+    Not one of an older generation, without which the others went on.
+    """
+    newest = max(report.generation for report in reports.values())
+    return min(reports, key=lambda rank: (reports[rank].generation < newest, _lost_a_peer(reports[rank]), -reports[rank].ago, rank))
+
+
+def _lost_a_peer(report: Report) -> bool:
+    return report.code == RESTART and not report.message
 
 
 def backoff(fruitless: int) -> float:
@@ -152,7 +163,7 @@ def backoff(fruitless: int) -> float:
 
 def describe(report: Report) -> str:
     """How a worker ended, in words."""
-    where = f"at step {report.step:,}" if report.phase == "training" else f"while {printable(report.phase, TEXT)}"
+    where = f"at step {report.step:,}" if report.phase in ("training", "ended") else f"while {printable(report.phase, TEXT)}"
     if report.message:
         return f"{printable(report.message, TEXT)}, {where}"
     if report.code == LOST:

@@ -20,7 +20,8 @@ from trainer.files import read_json, write_json
 from trainer.member import tf_config
 from trainer.metrics import Metrics
 from trainer.supervision import policy, rendezvous
-from trainer.supervision.child import MARK, Child, Patience
+from trainer.supervision.child import LET_IN, MARK, ROOM, Child, Patience
+from trainer.supervision.newcomers import Admitted, Door, Finished, Visit
 from trainer.supervision.policy import FINAL, LONG_AGO, LOST, Decision, Elasticity, Limits, Report, may_go_on
 
 FILE = "supervisor.json"
@@ -37,6 +38,8 @@ DOWN = "waiting for the host's restart"
 """The phase of a worker whose host goes down."""
 SIGNALLED = "ended because a worker was sent SIGTERM"
 """Why a worker ended that saved its state together with all others, though nobody asked for the run's end."""
+MADE_ROOM = "ended its epoch to take a lost host in again"
+"""Why a worker ended that did so for a newcomer."""
 GRACE_S = 3.0
 """Seconds that hosts which may go on wait for one that had been lost before."""
 HANGUP_S = 1.0
@@ -109,6 +112,9 @@ class Supervisor:
         self._history = History.read(self._file, post.launch)
         self._history.members = self._history.members or list(range(len(post.hosts)))
         self._child: Child | None = None
+        self._door: Door | None = None
+        self._newcomers: set[int] = set()
+        """Ranks of lost hosts that are to join the next generation."""
         self._stop_asked = self._hung_up = self._waiting = False
 
     def run(self) -> int:
@@ -145,8 +151,28 @@ class Supervisor:
         self._record(worker=self._child.pid)
         if self._stop_asked:
             self._child.signal(signal.SIGTERM)
-        code = self._child.wait(post.patience, lambda: "lost its tmux server" if self._must_return() else "")
-        return self._report(code, 0.0, self._child.why)
+        code = self._child.wait(post.patience, self._unwanted)
+        self._close_door(code == DONE)
+        made_room = code == RESTART and self._child.pulse.end == ROOM
+        return self._report(code, 0.0, MADE_ROOM if made_room else self._child.why)
+
+    def _unwanted(self) -> str:
+        """Why the worker must end; called while it runs."""
+        self._open_door()
+        return "lost its tmux server" if self._must_return() else ""
+
+    def _open_door(self) -> None:
+        """Listen for lost hosts once the worker trains: until then it needs the port itself."""
+        post, child = self._post, self._child
+        absent = set(range(len(post.hosts))) - set(self._history.members)
+        if post.elastic and absent and child and child.pulse.phase == "training" and not self._door:
+            self._door = Door(post.rank, post.peers, post.secret, absent, lambda: child.signal(LET_IN))
+
+    def _close_door(self, finished: bool) -> None:
+        self._newcomers = set()
+        if self._door:
+            self._door.close(finished)
+            self._newcomers, self._door = self._door.newcomers, None
 
     def _environment(self) -> dict[str, str]:
         """That of a worker: the cluster is this generation's."""
@@ -191,7 +217,9 @@ class Supervisor:
         except Asked:
             return PREEMPTED if report.code not in FINAL else own
         except ClusterError as error:
-            if report.code not in FINAL:
+            if isinstance(error, Finished):
+                _say(f"error: {error}")
+            elif report.code not in FINAL:
                 _say(f"error: not {self._wanted()} came back within {post.rejoin_wait:.0f} s (recovery.rejoin_wait): {error}")
             return own
         if not decision.generation:
@@ -205,19 +233,38 @@ class Supervisor:
         return None
 
     def _decision(self, report: Report, ended_at: float) -> Decision:
-        post = self._post
+        post, waits_since = self._post, ended_at
         # Others that go on without a host must be told, too, and not only after it is clear that they do.
         wait = TELL_S + (post.elastic.wait if post.elastic else 0.0) if report.code in FINAL else post.rejoin_wait
         while True:
-            ago = time.monotonic() - ended_at
-            told = dataclasses.replace(report, ago=report.ago + ago)
+            told = dataclasses.replace(report, ago=report.ago + time.monotonic() - ended_at)
             try:
-                return rendezvous.agree(post.rank, post.peers, post.secret, told, self._decide, max(1.0, wait - ago), self._enough)
+                return self._agree(told, max(1.0, waits_since + wait - time.monotonic()))
             except ClusterError as error:
                 # A supervisor left, or the worker of a killed one still holds the port.
-                if not isinstance(error, rendezvous.Torn) and time.monotonic() - ended_at >= wait:
+                late = not isinstance(error, rendezvous.Torn) and time.monotonic() - waits_since >= wait
+                if late or isinstance(error, Finished):
                     raise
                 time.sleep(AGAIN_S)
+            except Admitted:
+                waits_since = time.monotonic()
+
+    def _agree(self, told: Report, wait: float) -> Decision:
+        """What all decide; Admitted if the others trained without this host, and now are about to take it in."""
+        post = self._post
+        if not post.elastic or told.code in FINAL:
+            return rendezvous.agree(post.rank, post.peers, post.secret, told, self._decide, wait, self._enough)
+        with Visit(post.rank, post.peers, post.secret) as visit:
+
+            def enough(there: Collection[int], seconds: float) -> bool:
+                visit.check()
+                return self._enough(there, seconds)
+
+            try:
+                return rendezvous.agree(post.rank, post.peers, post.secret, told, self._decide, wait, enough)
+            except Admitted:
+                visit.wait()
+                raise
 
     def _decide(self, reports: Any) -> Decision:
         return policy.decide(reports, self._post.hosts, self._post.limits)
@@ -227,7 +274,7 @@ class Supervisor:
         elastic = self._post.elastic
         if elastic is None or not may_go_on(there, len(self._post.hosts), elastic.least):
             return False
-        return seconds >= (GRACE_S if set(self._history.members) <= set(there) else elastic.wait)
+        return seconds >= (GRACE_S if {*self._history.members, *self._newcomers} <= set(there) else elastic.wait)
 
     def _wanted(self) -> str:
         """How many workers must be there to go on, in words."""
@@ -237,9 +284,9 @@ class Supervisor:
         return f"enough of the {all_of_them} workers (at least {elastic.least}, and more than half or half with {self._post.hosts[0]})"
 
     def _announce(self, decision: Decision) -> None:
-        number, members, workers = len(self._history.restarts) + 1, decision.members, len(self._post.hosts)
+        members, workers = decision.members, len(self._post.hosts)
         who = "all workers start" if len(members) == workers else f"{len(members)} of {workers} workers start"
-        words = f"{decision.why}; {who} again from the last saved state (restart {number} of this launch)"
+        words = f"{decision.why}; {who} again from the last saved state (restart {decision.restart} of this launch)"
         _say(words)
         if self._post.rank == members[0]:
             self._metrics.record("warning", text=words)

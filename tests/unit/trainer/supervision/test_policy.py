@@ -106,8 +106,10 @@ def test_a_host_that_was_lost_before_is_not_named_again():
 
 def test_who_returns_is_a_member_again():
     """It knows of an older generation, in which there were other workers."""
-    decided = decide({0: changed(NOBODY_KNOWS, generation=2), 1: changed(members=[1, 2]), 2: changed(members=[1, 2])}, HOSTS, LIMITS)
-    assert (decided.generation, decided.members) == (5, [0, 1, 2])
+    others = changed(members=[1, 2], message="made room")
+    decided = decide({0: changed(NOBODY_KNOWS, generation=2, restarts=1), 1: others, 2: others}, HOSTS, LIMITS)
+    assert (decided.generation, decided.members, decided.restart) == (5, [0, 1, 2], 4)
+    assert decided.why == "rank 1 (node2) made room, at step 310"
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])

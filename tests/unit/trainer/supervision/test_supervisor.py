@@ -15,19 +15,24 @@ from tests.local.conftest import free_ports
 from tests.project import await_until
 from trainer.errors import PREEMPTED
 from trainer.supervision.child import MARK
-from trainer.supervision.supervisor import DOWN, FILE, REJOINING, SIGNALLED
+from trainer.supervision.supervisor import DOWN, FILE, MADE_ROOM, REJOINING, SIGNALLED
 
 ROOT = Path(__file__).parents[4]
 WORKER = """
 import os, signal, sys, time
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 from trainer.metrics import Metrics
-from trainer.supervision.child import die_with_parent
+from trainer.supervision.child import LET_IN, ROOM, die_with_parent
 generation, parent = int(sys.argv[2]), int(sys.argv[4])
 die_with_parent(parent)
 own, peers = {own!r}, {peers!r}
 metrics = Metrics(__import__("pathlib").Path(own) / "metrics.jsonl")
 metrics.step = 10 * generation
+def make_room(*_):
+    open(f"{{own}}/asked", "w").close()
+    for folder in () if os.path.exists(f"{{own}}/busy") else (own, *peers):
+        open(f"{{folder}}/do-{{generation}}", "w").write("175")
+signal.signal(LET_IN, make_room)
 metrics.phase("training")
 metrics.heartbeat()
 open(f"{{own}}/cluster-{{generation}}", "w").write(os.environ["TF_CONFIG"])
@@ -46,17 +51,18 @@ def ended(folder):
         return open(f"/proc/{{pid}}/stat").read().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
+TOGETHER = {{0: "SUCCEEDED", 42: "PREEMPTED", 142: "CANCELLED", 175: ROOM}}
 while True:
     code = order(own)
     if code is not None:
-        # 142 stands for 42 at a request of somebody's.
-        if code in (0, 42, 142):
-            metrics.phase("ended", {{0: "SUCCEEDED", 42: "PREEMPTED", 142: "CANCELLED"}}[code])
+        # 142 stands for 42 at a request of somebody's, 175 for 75 to make room for a host.
+        if code in TOGETHER:
+            metrics.phase("ended", TOGETHER[code])
         os._exit(code % 100)
-    if any(order(peer) not in (None, 0, 42, 142) for peer in peers):
+    if any(order(peer) not in (None, *TOGETHER) for peer in peers):
         os._exit(75)
     for peer in peers:
-        if order(peer) not in (0, 42, 142) and ended(peer):
+        if order(peer) not in TOGETHER and ended(peer):
             os._exit(75)
     time.sleep(0.02)
 """
@@ -291,7 +297,7 @@ def test_a_worker_that_somebody_kills_politely_starts_again(begin):
     for rank in (0, 1):
         run.do(rank, 2, 0)
     assert run.ends() == [0, 0]
-    assert f"{SIGNALLED}, while ended; all workers start again" in run.log(0)
+    assert f"{SIGNALLED}, at step 10; all workers start again" in run.log(0)
 
 
 ELASTIC = {"elastic-wait": 1, "min-workers": 1}
@@ -365,3 +371,32 @@ def test_an_error_for_the_user_ends_the_others_though_a_host_is_lost(begin):
     run.lose(2)
     assert [run.processes[rank].wait(60) for rank in (0, 1)] == [1, 75]
     assert "nothing starts again after that" in run.log(1)
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_a_lost_host_joins_again_when_it_is_back(lost, begin):
+    run, others = begin(workers=3, **ELASTIC), [rank for rank in range(3) if rank != lost]
+    run.lose(lost)
+    run.await_generation(2, others)
+    run.processes[lost] = run.begin(lost)
+    run.await_generation(3)
+    assert run.cluster(lost, 3)["cluster"] == {"worker": [*NAMES]}
+    for rank in range(3):
+        run.do(rank, 3, 0)
+    assert run.ends() == [0, 0, 0]
+    for rank in range(3):
+        assert f"{MADE_ROOM}, at step 20; all workers start again from the last saved state (restart 2 of this launch)" in run.log(rank)
+
+
+def test_a_lost_host_that_is_back_at_the_end_is_told_so(begin):
+    run = begin(workers=3, **ELASTIC | {"rejoin-wait": 60})
+    run.lose(2)
+    run.await_generation(2, (0, 1))
+    for rank in (0, 1):
+        (run.folders[rank] / "busy").touch()
+    run.processes[2] = run.begin(2)
+    await_until(lambda: any((run.folders[rank] / "asked").exists() for rank in (0, 1)), 30, "the request")
+    for rank in (0, 1):
+        run.do(rank, 2, 0)
+    assert run.ends() == [0, 0, 75]
+    assert "error: the others have ended the run without this host" in run.log(2)

@@ -1,0 +1,91 @@
+"""Doors and visits over real sockets, each a thread."""
+
+import secrets
+import socket
+import threading
+
+import pytest
+
+from tests.local.conftest import free_ports
+from tests.project import await_until
+from trainer.supervision import newcomers
+from trainer.supervision.newcomers import Admitted, Door, Finished, Visit
+
+SECRET = secrets.token_bytes(32)
+
+
+@pytest.fixture
+def addresses(monkeypatch):
+    monkeypatch.setattr(newcomers, "KNOCK_AFTER_S", 0.0)
+    monkeypatch.setattr(newcomers, "PAUSE_S", 0.05)
+    return [("127.0.0.1", port) for port in free_ports(3)]
+
+
+class Asked:
+    def __init__(self):
+        self.times = 0
+
+    def __call__(self):
+        self.times += 1
+
+
+def is_admitted(visit):
+    try:
+        visit.check()
+    except Admitted:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(("absent", "keeper"), [(2, 0), (0, 2)])
+def test_a_lost_host_of_any_rank_waits_behind_the_door_until_the_generation_ends(absent, keeper, addresses):
+    asked = Asked()
+    with Visit(absent, addresses, SECRET) as visit:
+        door = Door(keeper, addresses, SECRET, {absent}, asked)
+        await_until(lambda: is_admitted(visit), 10, "the door")
+        await_until(lambda: door.newcomers == {absent}, 10, "the newcomer")
+        waiting = threading.Thread(target=visit.wait, daemon=True)
+        waiting.start()
+        assert waiting.is_alive()
+        door.close(finished=False)
+        waiting.join(10)
+        assert not waiting.is_alive()
+    assert asked.times == 1
+
+
+def test_who_waits_is_told_that_the_run_has_ended(addresses):
+    with Visit(1, addresses, SECRET) as visit:
+        door = Door(0, addresses, SECRET, {1}, Asked())
+        await_until(lambda: door.newcomers, 10, "the newcomer")
+        await_until(lambda: is_admitted(visit), 10, "the door")
+        door.close(finished=True)
+        with pytest.raises(Finished):
+            visit.wait()
+
+
+@pytest.mark.parametrize(("rank", "secret"), [(1, secrets.token_bytes(32)), (2, SECRET)])
+def test_neither_a_stranger_nor_a_host_that_is_not_absent_is_let_in(rank, secret, addresses):
+    asked = Asked()
+    door = Door(0, addresses, SECRET, {1}, asked)
+    with Visit(rank, addresses, secret) as visit, socket.create_connection(addresses[0], 10) as other:
+        assert other.recv(1), "the door listens"
+        with pytest.raises(AssertionError):
+            await_until(lambda: door.newcomers, 0.5, "nobody")
+        if secret != SECRET:
+            visit.check()
+    door.close(finished=False)
+    assert asked.times == 0
+
+
+def test_a_door_opens_as_soon_as_its_port_is_free(addresses):
+    with socket.create_server(addresses[0]):
+        door = Door(0, addresses, SECRET, {1}, Asked())
+    with Visit(1, addresses, SECRET):
+        await_until(lambda: door.newcomers == {1}, 10, "the newcomer")
+    door.close(finished=False)
+
+
+def test_a_visit_to_nobody_ends_with_its_context(addresses):
+    with Visit(1, addresses, SECRET) as visit:
+        visit.check()
+    assert not visit.is_alive()

@@ -1,0 +1,119 @@
+"""How a host that was lost comes back to workers that train without it.
+
+While a worker trains, its direct port is free. Its supervisor listens there for the hosts that are absent: the door. A supervisor that
+waits in vain for the others knocks at the doors of all. Once one opens, it waits there until the generation ends. The worker behind the
+door is asked to end with its epoch; all others end with it, and meet the newcomer.
+"""
+
+import contextlib
+import hashlib
+import select
+import socket
+import threading
+from collections.abc import Callable, Collection, Sequence
+
+from trainer import handshake
+from trainer.errors import ClusterError
+
+KNOCK_AFTER_S = 5.0
+"""Seconds that a supervisor waits for the others before it asks whether they train."""
+PAUSE_S = 1.0
+"""Between two knocks, and between two looks of a door."""
+FINISHED = b"F"
+"""What a door says when the run has ended."""
+Address = tuple[str, int]
+
+
+class Finished(ClusterError):
+    """The others have ended the run without this host."""
+
+
+class Admitted(Exception):
+    """A door has opened."""
+
+
+def _secret(launch: bytes) -> bytes:
+    return hashlib.sha256(b"newcomers" + launch).digest()
+
+
+class Door(threading.Thread):
+    """Lets absent hosts ask to be taken in; open until it is closed."""
+
+    def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, absent: Collection[int], asked: Callable[[], None]):
+        """Open it; this thread calls `asked` when the first has come."""
+        super().__init__(daemon=True)
+        self._place, self._absent, self._asked = (rank, addresses, _secret(secret)), absent, asked
+        self._closed, self._said = threading.Event(), b""
+        self.newcomers: set[int] = set()
+        """Ranks of the hosts that have come."""
+        self.start()
+
+    def run(self) -> None:
+        """Listen; while another program holds the port, try again."""
+        while not self._closed.is_set():
+            try:
+                sockets = handshake.connect_some(*self._place, self._absent, (), self._look, PAUSE_S)
+            except ClusterError:
+                self._closed.wait(PAUSE_S)
+                continue
+            for connection in sockets.values():
+                with contextlib.suppress(OSError), connection:
+                    connection.sendall(self._said)
+
+    def _look(self, connected: Collection[int]) -> bool:
+        first, self.newcomers = not self.newcomers, self.newcomers | set(connected)
+        if first and self.newcomers:
+            self._asked()
+        return self._closed.is_set()
+
+    def close(self, finished: bool) -> None:
+        """Close it, and tell those who have come whether the run has ended."""
+        self._said = FINISHED if finished else b""
+        self._closed.set()
+        self.join()
+
+
+class Visit(threading.Thread):
+    """Knocks at the doors of all others, as long as the context lasts."""
+
+    def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes):
+        """Take who knocks, and where all listen."""
+        super().__init__(daemon=True)
+        self._place = rank, addresses, _secret(secret)
+        self._others = [peer for peer in range(len(addresses)) if peer != rank]
+        self._over, self._sockets = threading.Event(), dict[int, socket.socket]()
+
+    def run(self) -> None:
+        """Knock until a door opens."""
+        if not self._over.wait(KNOCK_AFTER_S):
+            self._sockets = handshake.connect_some(*self._place, (), self._others, self._look, PAUSE_S)
+
+    def _look(self, connected: Collection[int]) -> bool:
+        return bool(connected) or self._over.is_set()
+
+    def check(self) -> None:
+        """Raise Admitted if a door has opened."""
+        if self._sockets:
+            raise Admitted
+
+    def wait(self) -> None:
+        """Wait behind the open doors until their generation ends; Finished if it was the last."""
+        waiting = list(self._sockets.values())
+        while waiting:
+            for connection in select.select(waiting, [], [])[0]:
+                with contextlib.suppress(OSError):
+                    if connection.recv(len(FINISHED)) == FINISHED:
+                        raise Finished("the others have ended the run without this host")
+                waiting.remove(connection)
+
+    def __enter__(self) -> "Visit":
+        """Begin to knock."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave."""
+        self._over.set()
+        self.join()
+        for connection in self._sockets.values():
+            connection.close()
