@@ -217,7 +217,8 @@ class Checkpoint:
     keep: int = 2
     """How many of the newest states to keep."""
     copy: str = "peer"
-    """Where the state is saved besides the chief's disk: `peer`: on the second worker's, if there is one; `none`."""
+    """Where the state is saved besides the chief's disk: `peer`: on the second worker's, if there is one; `all`: on every worker's, as
+    always with `recovery.elastic`; `none`."""
     snapshots: str | int = "all"
     """Which epochs' snapshots to keep: `all`; `best`: the one with the highest validation accuracy; `last`; a number N: every Nth
     and the last one."""
@@ -536,7 +537,7 @@ CHOICES = {
     "schedule.shape": ["constant", "linear", "cosine"],
     "reduction.name": ["auto", "packed", "half", "powersgd"],
     "reduction.transport": ["auto", "direct", "tensorflow"],
-    "checkpoint.copy": ["peer", "none"],
+    "checkpoint.copy": ["peer", "all", "none"],
 }
 
 

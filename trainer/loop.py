@@ -75,7 +75,8 @@ class Trainer:
         self.variables = [*self.engine.variables, *self.callbacks.variables]
         self._load_initial_weights()
         self.progress = self.resuming.restore(self.variables, self.memories)
-        saved, copy = self.progress.step, self.job.config.checkpoint.copy
+        # Any workers may be lost, and any of the others be the next chief.
+        saved, copy = self.progress.step, "all" if self.job.config.recovery.elastic else self.job.config.checkpoint.copy
         self.saving = StateSaving(self.cluster, self.states, self.memories, self.saver, saved, copy)
         self._remember()
         self._seconds_before = self.progress.seconds_total

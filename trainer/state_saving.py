@@ -6,6 +6,7 @@ other in `settle`: before the next save, at the end of an epoch, and at the end.
 meanwhile resumes from the one before.
 """
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -18,7 +19,7 @@ from trainer.checkpoint import Memories, Progress, States
 from trainer.saving import Saver
 
 STATE, COPY, PART = "the training state", "the copy of the training state", "what the reduction has not sent"
-HOLDERS = {"none": 1, "peer": 2}
+HOLDERS = {"none": 1, "peer": 2, "all": math.inf}
 """How many workers, from rank 0, write the state, by `checkpoint.copy`."""
 Missing = dict[str, str]
 """What a save lacks, and why."""

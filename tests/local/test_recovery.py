@@ -14,6 +14,7 @@ from tests.project import ROOT, await_until
 from tests.unit.conftest import load_file
 from trainer.records import read_history
 from trainer.supervision.supervisor import DOWN, FILE, MADE_ROOM
+from trainer.telemetry import read_records
 
 SETTINGS = "seed=3,train.global_batch=20,train.steps_per_call=2,train.steps=160,train.steps_per_epoch=40"
 CONFIG = "config=task_cnn"
@@ -78,19 +79,23 @@ def test_a_frozen_worker_and_a_killed_supervisor(project, pictures, undisturbed)
     assert not list((project.node(1, run) / "workers").glob("*/supervisor.json"))
 
 
-def test_two_of_three_go_on_without_a_host_that_is_lost(project, pictures):
-    """Its session, supervisor and worker are killed for good; the steps, the history and the result are whole."""
-    run = "lost"
+@pytest.mark.parametrize("lost", [1, 3])
+def test_two_of_three_go_on_without_a_host_that_is_lost(lost, project, pictures):
+    """Its session, supervisor and worker are killed for good; the steps, the history and the result are whole, without the chief, too."""
+    run, left = f"lost{lost}", 2
     more = f"set={SETTINGS},recovery.max_restarts=5,recovery.elastic=true,recovery.elastic_wait=5", "workers=3"
     playbook = project.start("train", f"run={run}", f"dataset={pictures}", CONFIG, *more)
     await_steps(project, playbook, run, 44)
-    _lose(project, 3, run)
+    _lose(project, lost, run)
     output, _ = playbook.communicate(timeout=300)
     assert playbook.returncode == 0, output
-    assert "rank 2 (worker3) did not come back; 2 of 3 workers start again" in output
+    assert f"rank {lost - 1} (worker{lost}) did not come back; 2 of 3 workers start again" in output
+    records = read_records(project.node(left, run) / "workers" / f"worker{left}" / "metrics.jsonl")
+    again = next(index for index, record in enumerate(records) if record["kind"] == "generation" and record["number"] == 2)
+    assert min(record["step"] for record in records[again:] if record["kind"] == "steps") > 40, "it continues from a state"
     summary = project.summary(run)
     assert (summary["state"], summary["workers"], summary["steps"], summary["epochs_done"]) == ("SUCCEEDED", 2, 160, 4)
-    assert [one["host"] for one in summary["lost"]] == ["worker3"]
+    assert [one["host"] for one in summary["lost"]] == [f"worker{lost}"]
     assert len(set(summary["weights_sha256_by_rank"])) == 1
     assert len(summary["weights_sha256_by_rank"]) == 2
     rows = read_history(project.root / "runs" / run / "history.csv")

@@ -193,6 +193,14 @@ def test_rank_1_writes_the_same_state(copied):
     assert first[1] == second[1]
 
 
+def test_every_worker_may_write_the_same_state(tmp_path):
+    """An elastic run may lose any of them."""
+    places = [Place(tmp_path / str(worker.member.rank), worker, copy="all") for worker in workers(3)]
+    assert together(lambda place: place.saved(1), places) == [True] * 3
+    states = [place.states.load(1, place.variables) for place in places]
+    assert len({digest(arrays) for arrays, _ in states}) == 1
+
+
 def test_where_the_chief_has_no_room_the_copy_is_the_state(copied, monkeypatch):
     together(lambda place: place.saved(1), copied)
     fails(monkeypatch, copied[0].states.files, FULL)
