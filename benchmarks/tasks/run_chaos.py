@@ -30,7 +30,9 @@ from trainer.rundir import recorded
 from trainer.telemetry import read_records
 
 PLAN, COMMAND = "plan.json", "benchmarks/chaos"
-ALIKE = ("seed", "faults", "config", "dataset", "set", "hosts", "code")
+TRAINED = ("config", "model", "dataset")
+"""Variables of train.yml that are passed on."""
+ALIKE = ("seed", "faults", *TRAINED, "set", "hosts", "code")
 """What must not change when a benchmark is continued."""
 PATIENCE_S, LOOK_S = 300.0, 1.0
 """Seconds without the step that is waited for, after which a training counts as lost; seconds between two looks."""
@@ -91,7 +93,7 @@ class RunChaos(Task):
     def _options(self) -> dict[str, Any]:
         settings = {**SETTINGS, "train.steps": steps(len(self.plan["faults"]))}
         chosen = ",".join([*(f"{key}={value}" for key, value in settings.items()), *filter(None, [self.plan["set"]])])
-        given = {key: self.plan[key] for key in ("config", "dataset") if self.plan[key] is not None}
+        given = {key: self.plan[key] for key in TRAINED if self.plan[key] is not None}
         return {**given, "set": chosen}
 
     def _round(self, number: int, faults: list[Injection]) -> None:
@@ -191,8 +193,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
         "rounds": integer("rounds", options.get("rounds", 3)),
         "seed": integer("seed", options.get("seed", 1)),
         "faults": faults,
-        "config": options.get("config"),
-        "dataset": options.get("dataset"),
+        **{key: options.get(key) for key in TRAINED},
         "set": str(options.get("set", "")),
         "hosts": [cluster.label(host) for host in hosts],
         "names": [host["name"] for host in hosts],
