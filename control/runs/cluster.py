@@ -1,14 +1,19 @@
 """Pure functions from an inventory to a cluster's settings: hosts, thread shares, session names."""
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
+from control.runs.admission import ANY_HOST
 from trainer import environment, member
+from trainer.terminal import printable
 
+NAME = re.compile(ANY_HOST)
+ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:%-]{0,252}")
 AUTO = "auto"
 CHOSEN = "port_chosen"
 PORTS = ("port", "direct_port")
@@ -66,7 +71,11 @@ def check_absolute(variables: dict[str, str]) -> None:
     """
     for name, value in variables.items():
         if not str(value).startswith("/"):
-            raise AnsibleFilterError(f"{name}={value}: expected an absolute path; write it out, as in {name}: /home/pi/lockstep")
+            raise AnsibleFilterError(f"{name}={printable(value)}: expected an absolute path; write it out, as in {name}: /home/pi/lockstep")
+        if not str(value).isprintable() or ".." in str(value).split("/") or "{{" in str(value):
+            raise AnsibleFilterError(
+                f"{name}={printable(value)}: expected a path without control characters, `..` and braces of a template. Fix: write it out"
+            )
 
 
 def cluster_hosts(hostvars: Any, names: list[str]) -> list[dict[str, Any]]:
@@ -81,8 +90,23 @@ def cluster_hosts(hostvars: Any, names: list[str]) -> list[dict[str, Any]]:
     return [_host(hostvars[name], name) for name in names]
 
 
+def _check_named(name: str, address: str) -> None:
+    """Refuse a host whose name or address could leave a folder, reach a shell, or end a line of a script."""
+    if not NAME.fullmatch(name):
+        raise AnsibleFilterError(
+            f"host {printable(name, 80)!r}: its name becomes a folder of its runs. Fix: in the inventory, name it with A-Z a-z 0-9 . _ - "
+            "only, beginning with a letter or digit, and give its address as ansible_host"
+        )
+    if not ADDRESS.fullmatch(address):
+        raise AnsibleFilterError(
+            f"worker_address={printable(address, 80)} of {name}: expected an IP address or a name of A-Z a-z 0-9 . _ -. "
+            "Fix: set worker_address (or ansible_host) in the inventory"
+        )
+
+
 def _host(variables: Any, name: str) -> dict[str, Any]:
     address = variables.get("worker_address") or variables.get("ansible_host") or name
+    _check_named(name, str(address))
     host = {"name": name, "address": address, **_ports(variables, name)}
     if variables.get("worker_batch_size") is not None:
         host["batch_size"] = variables["worker_batch_size"]

@@ -1,14 +1,18 @@
 """Make and show the plan of `train.yml`; touches no host."""
 
+import re
 import secrets
 from pathlib import Path
 from typing import Any
 
 from control import command_line, text
+from control.campaign import check_name
 from control.operator_variables import boolean, integer
 from control.runs import launches, mlflow_log, planning, run_results, script, supervision
 from control.task import Task
+from trainer.errors import ConfigError
 from trainer.rundir import recorded
+from trainer.terminal import printable
 
 
 class Plan(Task):
@@ -22,10 +26,14 @@ class Plan(Task):
         if command == "playbooks/slurm" and "workers" in options:
             # Slurm chooses the hosts.
             integer("workers", options["workers"])
+        check_lines(options)
+        kind = str(self.arguments.get("run_kind", "runs"))
+        if command == "trial":
+            check_name("sweep", kind.partition("/")[2])
         plan = planning.make(
             _selftest(options) if command == "doctor" else options,
             planning.hosts(self.task_vars),
-            self.arguments.get("run_kind", "runs"),
+            kind,
             int(self.template(self.arguments["default_workers"])),
             self.arguments["packs"],
             not self.check_mode,
@@ -82,6 +90,21 @@ def _trained_with(plan: dict[str, Any]) -> dict[str, Any]:
     before = {host["name"]: host for host in trained["hosts"]}
     hosts = [{**before.get(host["name"], {}), **host} for host in plan["hosts"]]
     return {"hosts": hosts, "dataset": trained["dataset"], "code": trained["code"], "code_sha256": trained.get("code_sha256", "")}
+
+
+SLURM = {"time": (re.compile(r"[0-9:-]{1,20}"), "1:30:00"), "partition": (re.compile(r"[A-Za-z0-9][A-Za-z0-9._,-]{0,99}"), "short")}
+"""Variables that become lines of Slurm's script: their form, and an example."""
+
+
+def check_lines(options: dict[str, Any]) -> None:
+    """Refuse what would end a line of the script that Slurm runs.
+
+    Raises:
+        ConfigError: one that does not look like what Slurm takes.
+    """
+    for name, (form, example) in SLURM.items():
+        if name in options and not form.fullmatch(str(options[name])):
+            raise ConfigError(f"{name}={printable(options[name], 80)}: expected what Slurm takes, as in -e {name}={example}")
 
 
 def _selftest(options: dict[str, Any]) -> dict[str, Any]:
