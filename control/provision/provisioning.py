@@ -1,5 +1,6 @@
 """What provisioning finds on a host, and whether that is sufficient. Touches no host."""
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -9,12 +10,24 @@ from control.doctor.checks.across import one_folder
 from control.doctor.checks.host import MACHINES, supported
 from control.provision.wheels import Target
 from trainer.errors import LockstepError
+from trainer.terminal import printable_lines
 
 PYTHONS = ("python3", "python3.13", "python3.12", "python3.11")
 GPU_MACHINE = "x86_64"
 PYTHON_FACTS = (
     "import sys, importlib.util as u; print('%d.%d.%d' % sys.version_info[:3], sys.maxsize > 2**32, u.find_spec('ensurepip') is not None)"
 )
+LARGEST = 2**20
+"""Characters of a look at a host."""
+VERSION = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}\.[0-9]{1,3}")
+_NUMBER = re.compile("[0-9]{1,12}")
+FORMS = {
+    **dict.fromkeys(("uid", "root_uid", "root_mb", "cores"), _NUMBER),
+    "libc": re.compile(r"[A-Za-z]{1,20} [0-9]{1,3}\.[0-9]{1,3}"),
+    "user": re.compile(r"[\w.@\\-]{1,64}\$?"),
+    "machine": re.compile(r"\w{1,20}"),
+}
+"""Values that others are computed from, or that a command to type contains."""
 OWN = ("venv", "runs", "caches", "locks", "doctor", "trials", ".lock", ".lockstep-env.lock")
 """What Lockstep makes in worker_root: only this is ever given to the user who trains."""
 
@@ -95,7 +108,7 @@ class Look:
     @property
     def target(self) -> Target | None:
         """The properties that decide which wheels fit this host."""
-        if self.python is None:
+        if self.python is None or "machine" not in self.values:
             return None
         libc = self.values.get("libc", "").rpartition(".")[2]
         return Target(self.values["machine"], self.python[1], int(libc) if libc.isdecimal() else 0, self.gpus > 0)
@@ -127,12 +140,15 @@ class Look:
 
 
 def parse(output: str) -> Look:
-    """Parse the script's output."""
+    """Parse the script's output. A value that the script never prints is left out: the host may be in another's hands."""
     look = Look({})
-    for line in output.splitlines():
+    for line in printable_lines(output[:LARGEST]).splitlines():
         name, _, value = line.strip().partition("=")
+        if name in FORMS and not FORMS[name].fullmatch(value):
+            continue
         if name == "python":
-            path, version, wide, ensurepip = [*value.split(), "", "", ""][:4]
+            path, version, wide, ensurepip = [*value.split(), "", "", "", ""][:4]
+            version = version if VERSION.fullmatch(version) else ""
             look.pythons.append((path, version, wide == "True"))
             look.venvs += [path] if ensurepip == "True" else []
         elif name == "lacks":

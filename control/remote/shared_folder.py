@@ -5,6 +5,7 @@ size or times differ from then. The times include ctime, which no writer can set
 """
 
 import hashlib
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from control import project
 from control.remote.upload import with_progress
 from trainer.data.manifest import FILE
 from trainer.files import read_json, sha256_file, write_json
+from trainer.terminal import printable
 
 SEEN = project.PRIVATE / "seen"
 """Stamps of the compared files, for each dataset on each shared folder."""
@@ -25,6 +27,10 @@ for f in {hashed}; do test -f "$f" && printf 'sum %s %s\\n' "$(sha256sum < "$f" 
 for f in {stamped}; do test -f "$f" && stat -L -c 'stamp %s_%.9Y_%.9Z %n' -- "$f"; done
 true
 """
+
+
+VALUE = re.compile("[0-9a-f]{64}|[-0-9._]{1,99}")
+"""A digest, or times."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +121,12 @@ class SharedFolder:
             raise AnsibleActionFail(f"{self._host}: looking at the shared folder failed: {completed['stderr'].strip()}")
         seen: dict[str, dict[str, str]] = {"sum": {}, "stamp": {}}
         for line in str(completed["stdout"]).splitlines():
-            kind, value, path = line.split(" ", 2)
-            seen[kind][path] = value
+            kind, _, rest = line.partition(" ")
+            value, _, path = rest.partition(" ")
+            if line and (kind not in seen or not VALUE.fullmatch(value)):
+                raise AnsibleActionFail(f"{self._host}: looking at the shared folder: it answers {printable(line, 80)!r}")
+            if line:
+                seen[kind][path] = value
         return seen["sum"], seen["stamp"]
 
     def _stamps_file(self, dataset: Item) -> Path:

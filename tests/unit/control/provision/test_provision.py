@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import platform
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import yaml
 from ansible.errors import AnsibleError, AnsibleFilterError
 from ansible.plugins.action import ActionBase
 
-from control.provision import provision, provisioning
+from control.provision import provision, provisioning, wheels
 from control.provision.tasks import check as provision_check
 from control.provision.tasks import dfs as provision_dfs
 from control.provision.tasks import firewall as provision_firewall
@@ -515,3 +516,40 @@ def test_the_sample_inventory_does_not_need_what_provisioning_makes():
     variables = yaml.safe_load((ROOT / "inventory" / "sample" / "group_vars" / "workers.yml").read_text())
     assert variables["ansible_python_interpreter"] == "/usr/bin/python3"
     assert variables["dfs_kind"] in provision.KINDS
+
+
+HOSTILE = (
+    "",
+    "x",
+    "9" * 5000,
+    "-1",
+    "1e9",
+    "$(id)",
+    "a'; id; '",
+    "../..",
+    "3.11.2/../../x",
+    "{{ 1 }}",
+    "\x1b[2J",
+    "a\u202eb",
+    "1000\tx",
+    "\0",
+)
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+@pytest.mark.parametrize("key", [*GOOD, "python", "root_uid", "root_on", "root_path", "session", "lacks", "foreign", "record", "cores"])
+def test_no_look_of_a_hostile_host_gives_a_traceback_a_path_or_a_command(key, value):
+    """Neither while it is judged, nor as the name of a folder of wheels on this machine, nor in what the user is told to type."""
+    python = {"python": f"/usr/bin/python3 {value} True"} if key == "python" else {}
+    seen = look(**python, **({} if python else {key: value}))
+    seen.gpus = 1
+    words = "\n".join(refused(seen, password=True) + refused(seen) + provisioning.shared_refusals({"a": seen, "b": look()}))
+    words += "\n".join(provisioning.folder_refusals({"a": seen, "b": seen}))
+    assert all(character.isprintable() or character == "\n" for character in words)
+    assert "echo 'a'; id" not in words
+    fact = seen.fact()
+    assert fact["users"] == [one for one in fact["users"] if one.isdecimal()]
+    if "TensorFlow is built for" not in words and seen.target:
+        assert re.fullmatch(r"(aarch64|x86_64)-cp31[123](-gpu)?", fact["wheels"])
+        assert wheels.platforms(seen.target)
+        assert wheels.chosen([], seen.target) == []

@@ -169,3 +169,15 @@ def test_a_run_of_a_version_without_digests_is_as_good_as_this_machines_copy(tmp
     code.write_bytes(b"old")
     found = distribute.of_run(run, packs)
     assert (found["code_sha256"], found["manifest"]) == (sha256_file(code), "")
+
+
+@pytest.mark.parametrize(
+    "answer", ["x", "sum", "sum a b", "evil a b", "stamp 1;id /a", "sum \x1b[2J /a", "__class__ 1 /a", "sum " + "x" * 99_999]
+)
+def test_what_is_no_answer_of_the_host_is_refused(answer, items):
+    host = Host()
+    host._low_level_execute_command = lambda *_, **options: {"rc": 0, "stdout": answer, "stderr": ""}
+    with pytest.raises(AnsibleActionFail, match="node1: looking at the shared folder: it answers") as caught:
+        SharedFolder(host, "node1").agree([items[0]], items[1])
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 200
