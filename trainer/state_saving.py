@@ -72,8 +72,8 @@ class StateSaving:
         for files in [*([self._states.files] if self._holds else []), *([self._memories.files] if self._memories.memory else [])]:
             if saved:
                 files.tidy(step)
-            else:
-                # Nothing resumes from a part of a state.
+            elif step != self.saved:
+                # Nothing resumes from a part of a state. One of this step that was saved before is still there.
                 files.drop(step)
         self.saved = step if saved else self.saved
 

@@ -230,3 +230,12 @@ def test_what_a_killed_worker_left_unfinished_is_gone(tmp_path):
         (tmp_path / name / ".part-killed.npz").touch()
     Place(tmp_path, *workers(1), memory=True)
     assert not list(tmp_path.rglob(".part-*"))
+
+
+def test_a_state_that_is_saved_again_and_does_not_fit_is_still_the_one_before(copied, monkeypatch):
+    fails(monkeypatch, copied[0].states.files, FULL)
+    assert together(lambda place: place.saved(1), copied) == [False] * 3
+    fails(monkeypatch, copied[2].memories.files, FULL)
+    assert together(lambda place: place.saved(1), copied) == [False] * 3
+    assert [place.steps() for place in copied] == [([], [1]), ([1], [1]), ([], [1])]
+    assert [place.saving.saved for place in copied] == [1] * 3
