@@ -228,7 +228,7 @@ class Checkpoint:
 class Recovery:
     """What follows when a worker is killed, freezes, or loses its network or host."""
 
-    max_restarts: int = 0
+    max_restarts: int = 20
     """How often all workers start again by themselves, from the last saved state, in one launch; 0: never, the run ends."""
     max_restarts_per_hour: int = 20
     """The same within an hour."""

@@ -227,7 +227,7 @@ def test_the_doctor_judges_the_others_when_the_first_host_is_down(cluster):
 
 
 def test_a_host_unplugged_while_it_trains_ends_the_run_and_the_same_command_continues_it(cluster):
-    playbook = cluster.start("train", "run=unplugged", *LONG)
+    playbook = cluster.start("train", "run=unplugged", *LONG[:2], f"{LONG[2]},recovery.max_restarts=0")
     try:
         await_until(lambda: cluster.steps(1, "unplugged") > 20 or playbook.poll() is not None, 120, "training")
         cut(cluster, 3)
@@ -261,7 +261,7 @@ def test_the_others_of_an_unplugged_host_end_within_30_s(cluster, node, transpor
     def end(number: int) -> str:
         return cluster.on(number, f"cat /home/lockstep/lockstep/runs/{run}/workers/node{number}/exit.json 2>/dev/null", check=False)
 
-    cluster.play("train", f"run={run}", *LONG[:2], f"{LONG[2]},reduction.transport={transport}", "detach=true")
+    cluster.play("train", f"run={run}", *LONG[:2], f"{LONG[2]},reduction.transport={transport},recovery.max_restarts=0", "detach=true")
     try:
         await_until(lambda: cluster.steps(node, run) > 20, 120, "training")
         cut(cluster, node)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from control.remote.tmux import by_hand
 from control.runs.cluster import session_name
 from tests.project import Project, copy_project
 
@@ -82,7 +83,7 @@ def project(scratch: LocalProject) -> Iterator[LocalProject]:
     for run in (scratch.root / "runs").glob("*/config.yml"):
         for rank in range(5):
             session = session_name(run.parent.name, rank, str(scratch.root / ".lockstep" / f"worker{rank + 1}"))
-            subprocess.run(["tmux", "-L", "lockstep", "kill-session", "-t", f"={session}"], capture_output=True, check=False)
+            subprocess.run(["sh", "-c", by_hand(session)], capture_output=True, check=False)
     for runs in (scratch.root / "runs", *scratch.root.glob(".lockstep/*/runs")):
         shutil.rmtree(runs, ignore_errors=True)
 

@@ -224,8 +224,9 @@ def test_a_killed_worker_of_a_model_with_its_own_step_changes_nothing(project):
     process = project.start("train", "run=killed", f"model={FILE}:variational", f"dataset={FILE}:rows", UNEVEN, uneven)
     await_until(lambda: project.steps(1, "killed") >= 16, 90, "some steps", every=0.02)
     os.kill(project.trainer_pid(2, "killed"), signal.SIGKILL)
-    process.communicate(timeout=120)
-    train(project, "killed", uneven, model="variational", data="rows")
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, output
+    assert project.summary("killed")["restarts"] == 1
     assert project.summary("killed")["weights_sha256"] == project.summary("quiet")["weights_sha256"]
 
 

@@ -18,11 +18,13 @@ from tests.project import EXHAUSTIVE, await_until
 from tests.unit.samples import flip_a_bit
 
 LONG = ("config=task_cnn", "epochs=100000", "set=train.global_batch=20,train.steps_per_call=2")
+ONCE = (*LONG[:2], f"{LONG[2]},recovery.max_restarts=0")
+"""Nothing starts again by itself."""
 
 
-def begin(project: LocalProject, pictures, name: str, *more: str):
+def begin(project: LocalProject, pictures, name: str, *more: str, how=LONG):
     """A run that would go on for ever, under way and watched."""
-    playbook = project.start("train", f"run={name}", f"dataset={pictures}", *LONG, *more)
+    playbook = project.start("train", f"run={name}", f"dataset={pictures}", *how, *more)
     await_until(lambda: project.steps(1, name) > 4 or playbook.poll() is not None, 90, f"{name} training")
     assert playbook.poll() is None, playbook.communicate()[0]
     return playbook
@@ -38,7 +40,7 @@ def sessions() -> str:
 
 
 def test_killed_worker_ends_the_others_within_30_s_and_is_named_as_the_cause(project, pictures):
-    playbook = begin(project, pictures, "killed")
+    playbook = begin(project, pictures, "killed", how=ONCE)
     begun = time.monotonic()
     os.kill(project.trainer_pid(2, "killed"), signal.SIGKILL)
     code, output = finish(playbook, 90)
@@ -72,7 +74,7 @@ def test_killed_run_continues_with_the_same_name(project, pictures):
 
 
 def test_frozen_worker_ends_the_run(project, pictures):
-    playbook = begin(project, pictures, "frozen", "worker_silence=20")
+    playbook = begin(project, pictures, "frozen", "worker_silence=20", how=ONCE)
     pid = project.trainer_pid(2, "frozen")
     os.kill(pid, signal.SIGSTOP)
     code, output = finish(playbook, 100)
@@ -85,7 +87,7 @@ def test_frozen_worker_ends_the_run(project, pictures):
 
 
 def test_a_run_goes_on_at_once_although_one_worker_still_waits_for_another_that_ended(project, pictures):
-    project.play("train", "run=widowed", f"dataset={pictures}", *LONG, "detach=true")
+    project.play("train", "run=widowed", f"dataset={pictures}", *ONCE, "detach=true")
     waits, ends = project.trainer_pid(1, "widowed"), project.trainer_pid(2, "widowed")
     os.kill(waits, signal.SIGSTOP)
     os.kill(ends, signal.SIGKILL)
@@ -150,7 +152,7 @@ def test_stale_claim_of_a_run_that_is_gone_is_cleared(project, pictures):
 
 
 def test_worker_that_never_joins_is_noticed_at_the_start_deadline(project, pictures):
-    playbook = project.start("train", "run=late", f"dataset={pictures}", *LONG, "worker_start_deadline=8")
+    playbook = project.start("train", "run=late", f"dataset={pictures}", *ONCE, "worker_start_deadline=8")
     folder = project.node(2, "late") / "workers" / "worker2"
     await_until((folder / "metrics.jsonl").is_file, 60, "worker2's start")
     os.kill(project.trainer_pid(2, "late"), signal.SIGSTOP)
@@ -238,7 +240,7 @@ def test_time_limit_ends_the_run_as_cancelled_and_it_can_go_on(project, pictures
 
 
 def test_signal_from_elsewhere_preempts_all_workers_with_the_state_saved(project, pictures):
-    playbook = begin(project, pictures, "preempted")
+    playbook = begin(project, pictures, "preempted", how=ONCE)
     os.kill(project.trainer_pid(2, "preempted"), signal.SIGTERM)
     code, output = finish(playbook, 60)
     assert code != 0
@@ -289,7 +291,11 @@ def build(size, classes):
 def test_a_worker_that_crashes_twice_is_not_continued_as_it_was(project, pictures):
     """A model whose native code dies by SIGSEGV, as oneDNN does with some layers; the command that is offered in the end works."""
     (project.root / "crashing.py").write_text(CRASHING)
-    more = ("model=crashing.py:build", f"dataset={pictures}", "set=train.global_batch=20,train.steps=3,data.image_size=[8,8,3]")
+    more = (
+        "model=crashing.py:build",
+        f"dataset={pictures}",
+        "set=train.global_batch=20,train.steps=3,data.image_size=[8,8,3],recovery.max_restarts=0",
+    )
     option = "set=train.environment.TF_ENABLE_ONEDNN_OPTS=0"
     for again, given in ((False, more), (True, ())):
         done = project.play("train", "run=crashing", *given, check=False)

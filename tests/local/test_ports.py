@@ -88,8 +88,8 @@ def test_a_run_that_has_the_port_is_named_and_each_fix_works(project, pictures, 
         assert "set another worker_port" in done.stdout
         more = ["worker_port=auto"]
     else:
-        for command in dict.fromkeys(re.findall(r"tmux -L lockstep kill-session -t =\S+w\d-[0-9a-f]{6}", done.stdout)):
-            subprocess.run(command.split(), check=True)
+        for command in dict.fromkeys(re.findall(r"folder=.*?; tmux -L lockstep kill-session -t =\S+w\d-[0-9a-f]{6}", done.stdout)):
+            subprocess.run(command, shell=True, check=True)
         await_until(lambda: "first-w" not in sessions(), 30, "the end of the first run")
     shutil.rmtree(project.run("later"), ignore_errors=True)
     try:

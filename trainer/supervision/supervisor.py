@@ -341,7 +341,7 @@ class Supervisor:
 
     def _must_return(self) -> bool:
         """Whether only the tmux server is gone. A host that goes down sends both signals, in any order."""
-        return self._hung_up and not self._stop_asked
+        return self._hung_up and not self._stop_asked and not self._is_asked()
 
     def _is_asked(self) -> bool:
         """Whether somebody asked for the end, perhaps while no supervisor was there."""

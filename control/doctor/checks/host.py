@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from control.doctor.checks.model import FAIL, OK, WARN, Check, Subject, grade, on
+from control.remote.tmux import by_hand
 
 MACHINES = ("x86_64", "aarch64")
 PYTHON = ((3, 11), (3, 13))
@@ -125,7 +126,7 @@ def port(subject: Subject) -> Iterator[Check]:
     if state == "free" or (state == "held" and facts["run"] == subject.need.run):
         yield subject.check(OK, "port", f"{number} is {'free' if state == 'free' else 'held by this run'}")
     elif state == "held":
-        end = subject.on(f"tmux -L lockstep kill-session -t ={facts['session']}")
+        end = subject.on(by_hand(facts["session"]))
         fix = (
             f"wait for it; or stop it where it was started: ansible-playbook stop.yml -e run={facts['run']}; or end it: {end}; "
             "or set another worker_port"

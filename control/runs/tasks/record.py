@@ -5,6 +5,7 @@ from typing import Any
 
 from control import project
 from control.remote.remote import clear_marks
+from control.remote.tmux import by_hand
 from control.runs import launches, resumption
 from control.runs.cluster import endpoint, thread_share
 from control.task import Task
@@ -74,7 +75,7 @@ def _occupied(name: str, holder: dict[str, Any]) -> str:
     if "run" in holder:
         stop = f"ansible-playbook stop.yml -e run={holder['run']}"
         if not (project.RUNS / holder["run"] / "cluster.json").is_file():
-            stop = f"`{stop}` where it was started, or on {name}: tmux -L lockstep kill-session -t ={holder['session']}"
+            stop = f"`{stop}` where it was started, or on {name}: {by_hand(holder['session'])}"
         return f"run {holder['run']} is training on {name} (port {port}). Fix: wait for it, stop it ({stop}), {other}"
     return f"port {port} on {name} is held by {holder['process'] or 'another program'}. Fix: end that program, {other}"
 
