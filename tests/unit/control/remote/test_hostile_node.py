@@ -348,9 +348,10 @@ def test_every_record_that_a_worker_writes_is_known(tmp_path):
     metrics.warning("text")
     metrics.record("split", epoch=1, step=5, **dict.fromkeys(records.PHASES, 0.1), step_seconds=0.5, images=3)
     metrics.record("epoch", **row)
+    metrics.record("generation", number=2, rank=0, hosts=["node1", "node3"])
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     kinds = {json.loads(line)["kind"] for line in lines}
-    sources = "".join(path.read_text() for path in Path(records.__file__).parent.glob("*.py"))
+    sources = "".join(path.read_text() for path in Path(records.__file__).parent.rglob("*.py"))
     written = set(re.findall(r'[.]record[(]\s*"(\w+)"', sources))
     assert kinds == set(records.KINDS) == written
     assert records.metrics(lines) == ([json.loads(line) for line in lines], 0)

@@ -50,7 +50,7 @@ def test_a_job_of_slurm_is_not_elastic():
         supervision.check_job({"recovery": {"elastic": True}})
 
 
-@pytest.mark.parametrize(("recovery", "elastic"), [({"elastic": True, "max_restarts": 3}, True), ({"elastic": True}, False), ({}, False)])
+@pytest.mark.parametrize(("recovery", "elastic"), [({"elastic": True}, True), ({"elastic": True, "max_restarts": 0}, False), ({}, False)])
 def test_whether_a_run_is_elastic_is_in_its_configuration(recovery, elastic, tmp_path):
     assert not supervision.is_elastic(tmp_path)
     (tmp_path / "config.yml").write_text(configs.dump(configs.build({"recovery": recovery})))
