@@ -86,3 +86,19 @@ def test_workers_that_start_again_by_themselves_use_the_copy_of_a_state_that_is_
     assert playbook.returncode == 0, output
     assert any("damaged; all workers continue from the state of step" in record["text"] for record in records(project, run, 1, "warning"))
     assert project.summary(run)["weights_sha256"] == undisturbed
+
+
+def test_what_the_lost_chief_had_not_sent_starts_anew_and_the_result_says_so(project, pictures):
+    run, compressed = "unsent", "reduction.name=powersgd,reduction.min_elements=1000,"
+    project.play("train", f"run={run}", f"dataset={pictures}", *TRAIN, f"set={compressed}{SETTINGS}40")
+    for folder in ("state", "workers/worker1/memory"):
+        shutil.rmtree(project.run(run) / folder)
+    shutil.rmtree(project.node(1, run))
+    resumed = project.play("train", f"run={run}", "set=train.steps=60")
+    reason = "what the reduction had not sent at step 40 started anew (missing or damaged on rank 0)"
+    assert f"worker1: {reason}: the weights will differ a little" in resumed.stdout
+    summary = project.summary(run)
+    assert (summary["steps"], summary["exact"], summary["inexact_because"]) == (60, False, [reason])
+    assert len(set(summary["weights_sha256_by_rank"])) == 1
+    for worker in (1, 2):
+        assert newest(project.node(worker, run)).name == "step-000000060.npz"
