@@ -79,25 +79,25 @@ def test_a_frozen_worker_and_a_killed_supervisor(project, pictures, undisturbed)
     assert not list((project.node(1, run) / "workers").glob("*/supervisor.json"))
 
 
-@pytest.mark.parametrize("lost", [1, 3])
-def test_two_of_three_go_on_without_a_host_that_is_lost(lost, project, pictures):
-    """Its session, supervisor and worker are killed for good; the steps, the history and the result are whole, without the chief, too."""
-    run, left = f"lost{lost}", 2
-    more = f"set={SETTINGS},recovery.max_restarts=5,recovery.elastic=true,recovery.elastic_wait=5", "workers=3"
+@pytest.mark.parametrize(("workers", "lost", "chief"), [(3, 1, 2), (2, 2, 1)])
+def test_the_others_go_on_without_a_host_that_is_lost(workers, lost, chief, project, pictures):
+    """Its session, supervisor and worker are killed for good; steps, history and result are whole, without the first chief, too."""
+    run = f"lost{lost}"
+    more = f"set={SETTINGS},recovery.max_restarts=5,recovery.elastic=true,recovery.elastic_wait=5", f"workers={workers}"
     playbook = project.start("train", f"run={run}", f"dataset={pictures}", CONFIG, *more)
     await_steps(project, playbook, run, 44)
     _lose(project, lost, run)
     output, _ = playbook.communicate(timeout=300)
     assert playbook.returncode == 0, output
-    assert f"rank {lost - 1} (worker{lost}) did not come back; 2 of 3 workers start again" in output
-    records = read_records(project.node(left, run) / "workers" / f"worker{left}" / "metrics.jsonl")
+    assert f"rank {lost - 1} (worker{lost}) did not come back; {workers - 1} of {workers} workers start again" in output
+    records = read_records(project.node(chief, run) / "workers" / f"worker{chief}" / "metrics.jsonl")
     again = next(index for index, record in enumerate(records) if record["kind"] == "generation" and record["number"] == 2)
     assert min(record["step"] for record in records[again:] if record["kind"] == "steps") > 40, "it continues from a state"
     summary = project.summary(run)
-    assert (summary["state"], summary["workers"], summary["steps"], summary["epochs_done"]) == ("SUCCEEDED", 2, 160, 4)
+    assert (summary["state"], summary["workers"], summary["steps"], summary["epochs_done"]) == ("SUCCEEDED", workers - 1, 160, 4)
     assert [one["host"] for one in summary["lost"]] == [f"worker{lost}"]
     assert len(set(summary["weights_sha256_by_rank"])) == 1
-    assert len(summary["weights_sha256_by_rank"]) == 2
+    assert len(summary["weights_sha256_by_rank"]) == workers - 1
     rows = read_history(project.root / "runs" / run / "history.csv")
     assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
 
@@ -126,6 +126,28 @@ def test_a_worker_whose_host_restarts_goes_on(project, pictures, undisturbed):
     )
     assert project.summary(run)["weights_sha256"] == undisturbed
     assert not (folder / FILE).exists()
+
+
+def test_the_command_may_go_away_while_the_others_go_on_without_a_host(project, pictures):
+    """`train.yml` comes back to what goes on, and touches nothing; `status.yml` names the lost host."""
+    run = "back"
+    settings = SETTINGS.replace("steps=160", "steps=600")
+    more = f"set={settings},recovery.max_restarts=5,recovery.elastic=true,recovery.elastic_wait=3", "workers=3"
+    project.play("train", f"run={run}", f"dataset={pictures}", CONFIG, *more, "detach=true")
+    await_until(lambda: project.steps(2, run) > 44, 120, "44 steps")
+    _lose(project, 1, run)
+    log = project.node(2, run) / "workers" / "worker2" / "worker.log"
+    await_until(lambda: "2 of 3 workers start again" in log.read_text(), 90, "the others")
+    came_back = project.start("train", f"run={run}")
+    status = project.play("status", f"run={run}").stdout
+    assert re.search(r"0 +worker1 .*lost: the others go on without it", status), status
+    output, _ = came_back.communicate(timeout=400)
+    assert came_back.returncode == 0, output
+    assert f"{run} goes on without worker1" in output
+    summary = project.summary(run)
+    assert (summary["state"], summary["workers"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 2, 600, 1)
+    assert [one["host"] for one in summary["lost"]] == ["worker1"]
+    assert [row["epoch"] for row in read_history(project.root / "runs" / run / "history.csv")] == [*range(1, 16)]
 
 
 def test_a_lost_host_that_is_back_joins_the_others_again(project, pictures):

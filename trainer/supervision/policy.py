@@ -117,7 +117,7 @@ def decide(reports: Mapping[int, Report], hosts: Sequence[str], limits: Limits) 
     rank = cause(reports)
     what = f"rank {rank} ({hosts[rank]}) {describe(reports[rank])}"
     newest = max(reports.values(), key=lambda one: one.generation)
-    if lost := [one for one in newest.members if one not in reports]:
+    if lost := [one for one in range(len(hosts)) if one in newest.members and one not in reports]:
         names = ", ".join(f"rank {one} ({hosts[one]})" for one in lost)
         what = f"{what}; {names} did not come back"
     step, reached = max(one.step for one in reports.values()), max(one.reached for one in reports.values())

@@ -62,7 +62,7 @@ def agree(
     """
     sockets = handshake.assemble(rank, addresses, hashlib.sha256(b"supervisors" + secret).digest(), wait, enough)
     try:
-        decision = decide(_reports(rank, sockets, own))
+        decision = decide(_reports(rank, len(addresses), sockets, own))
         digest = hashlib.sha256(json.dumps(dataclasses.asdict(decision)).encode()).digest()
         if other := [peer for peer, data in exchange(sockets, digest).items() if data != digest]:
             raise Torn(f"rank {other[0]} decided otherwise")
@@ -74,7 +74,7 @@ def agree(
             connection.close()
 
 
-def _reports(rank: int, sockets: Mapping[int, socket.socket], own: Report) -> dict[int, Report]:
+def _reports(rank: int, workers: int, sockets: Mapping[int, socket.socket], own: Report) -> dict[int, Report]:
     """The reports of all who are there; the leader collects them, and sends them to the others."""
     sent = exchange(sockets, own.to_bytes())
     if all(peer > rank for peer in sockets):
@@ -86,6 +86,8 @@ def _reports(rank: int, sockets: Mapping[int, socket.socket], own: Report) -> di
         table = {int(peer): Report.from_bytes(json.dumps(values).encode()) for peer, values in json.loads(data).items()}
     except (ValueError, AttributeError) as error:
         raise Torn(f"rank {leader} sent no reports: {error}") from None
+    if not table.keys() <= set(range(workers)):
+        raise Torn(f"rank {leader} sent reports of other ranks than the {workers} of the launch")
     if table.get(rank) != own:
         raise Torn(f"rank {leader} sent another report of rank {rank}")
     return table

@@ -104,6 +104,11 @@ def test_a_host_that_was_lost_before_is_not_named_again():
     assert decided.why == "rank 2 (node3) was killed by SIGKILL at step 310"
 
 
+def test_members_that_there_are_not_are_not_looked_for():
+    decided = decide({rank: changed(members=[-1, 0, 1, 2, 99]) for rank in range(3)}, HOSTS, LIMITS)
+    assert decided.why == "rank 0 (node1) lost another worker at step 310"
+
+
 def test_who_returns_is_a_member_again():
     """It knows of an older generation, in which there were other workers."""
     others = changed(members=[1, 2], message="made room")

@@ -79,7 +79,17 @@ def test_a_leader_that_changes_a_report_is_not_believed():
         for message in (report(0).to_bytes(), table):
             theirs.sendall(rendezvous.LENGTH.pack(len(message)) + message)
         with pytest.raises(Torn, match="rank 0 sent another report of rank 1"):
-            rendezvous._reports(1, {0: ours}, report(1))
+            rendezvous._reports(1, 3, {0: ours}, report(1))
+
+
+def test_a_leader_that_speaks_for_workers_that_there_are_not_is_not_believed():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        table = json.dumps({rank: dataclasses.asdict(report(rank)) for rank in (0, 1, 3)}).encode()
+        for message in (report(0).to_bytes(), table):
+            theirs.sendall(rendezvous.LENGTH.pack(len(message)) + message)
+        with pytest.raises(Torn, match="rank 0 sent reports of other ranks than the 3 of the launch"):
+            rendezvous._reports(1, 3, {0: ours}, report(1))
 
 
 @pytest.mark.parametrize("table", [b"", b"[]", b"7", b'{"x": {}}'])
@@ -89,7 +99,7 @@ def test_a_table_that_is_none_is_refused(table):
         for message in (report(0).to_bytes(), table):
             theirs.sendall(rendezvous.LENGTH.pack(len(message)) + message)
         with pytest.raises(Torn, match="rank 0 sent no reports"):
-            rendezvous._reports(1, {0: ours}, report(1))
+            rendezvous._reports(1, 3, {0: ours}, report(1))
 
 
 def test_nobody_goes_on_if_one_decides_otherwise():
