@@ -35,7 +35,7 @@ COMMANDS = {
         "playbooks/visualize": "dataset config model set images step",
         "playbooks/dataset": "source path out digest",
         "benchmarks/accuracy": "accuracy configs methods seeds epochs workers dataset set",
-        "benchmarks/chaos": "chaos rounds seed faults config model dataset set cpus",
+        "benchmarks/chaos": "chaos rounds seed faults spacing config model dataset set cpus",
         "benchmarks/loader": "dataset loaders passes limit config set",
         "benchmarks/inference": "run config set devices batches passes",
     }.items()

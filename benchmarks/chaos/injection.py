@@ -10,8 +10,8 @@ from benchmarks.chaos.faults import CHIEF, FAULTS
 from control import campaign
 from trainer.supervision.supervisor import REJOINING
 
-FIRST, SPACING = 60, 100
-"""Steps before the first fault, and between two."""
+FIRST = 60
+"""Steps before the first fault."""
 STEPS_PER_CALL, CHECKPOINT_EVERY = 4, 20
 STAGES = {"meet": "starting", "start": "building", "build": "restoring", "restore": "training", "first call": "steps"}
 """Parts of a restart after it was noticed, by name: the phase or record with which each ends."""
@@ -25,11 +25,8 @@ class Injection:
     number: int
     fault: str
     host: str
-
-    @property
-    def due(self) -> int:
-        """The step at which it happens."""
-        return FIRST + SPACING * self.number
+    due: int
+    """The step at which it happens."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +47,7 @@ class Row:
     number: int
     fault: str
     host: str
+    due: int
     began: float
     """Seconds since 1970."""
     ended: float
@@ -73,7 +71,7 @@ class Row:
     @property
     def trial(self) -> Injection:
         """The fault."""
-        return Injection(self.round, self.number, self.fault, self.host)
+        return Injection(self.round, self.number, self.fault, self.host, self.due)
 
     @property
     def measured(self) -> bool:
@@ -84,17 +82,18 @@ class Row:
 STORE = campaign.Store(Row)
 
 
-def schedule(names: Sequence[str], hosts: Sequence[str], number: int, seed: int) -> list[Injection]:
-    """The faults of a round, in random order, each on a host drawn at random among those that it is for."""
+def schedule(names: Sequence[str], hosts: Sequence[str], number: int, seed: int, spacing: int) -> list[Injection]:
+    """The faults of a round, `spacing` steps apart, in random order, each on a host drawn at random among those that it is for."""
     generator = random.Random(f"{seed}/{number}")
     drawn = generator.sample(list(names), len(names))
     victims = [hosts[0] if FAULTS[name][1] == CHIEF else generator.choice(hosts[1:]) for name in drawn]
-    return [Injection(number, place, name, host) for place, (name, host) in enumerate(zip(drawn, victims, strict=True))]
+    pairs = enumerate(zip(drawn, victims, strict=True))
+    return [Injection(number, place, name, host, FIRST + spacing * place) for place, (name, host) in pairs]
 
 
-def steps(count: int) -> int:
-    """Steps of a training with so many faults: an equal number before the first, between two and after the last."""
-    return FIRST + SPACING * count
+def steps(count: int, spacing: int) -> int:
+    """Steps of a training with so many faults: as many after the last as between two."""
+    return FIRST + spacing * count
 
 
 def row(begun: Begun, until: float, workers: Mapping[str, Sequence[dict[str, Any]]], chief: str) -> Row:
@@ -159,6 +158,7 @@ def _row(begun: Begun, notice: float | None, following: float | None, repeated: 
         number=fault.number,
         fault=fault.fault,
         host=fault.host,
+        due=fault.due,
         began=round(begun.began, 3),
         ended=round(begun.ended, 3),
         notice_s=_rounded(notice),

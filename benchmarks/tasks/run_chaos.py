@@ -32,7 +32,7 @@ from trainer.telemetry import read_records
 PLAN, COMMAND = "plan.json", "benchmarks/chaos"
 TRAINED = ("config", "model", "dataset")
 """Variables of train.yml that are passed on."""
-ALIKE = ("seed", "faults", *TRAINED, "set", "hosts", "code")
+ALIKE = ("seed", "faults", "spacing", *TRAINED, "set", "hosts", "code")
 """What must not change when a benchmark is continued."""
 PATIENCE_S, LOOK_S = 300.0, 1.0
 """Seconds without the step that is waited for, after which a training counts as lost; seconds between two looks."""
@@ -91,7 +91,7 @@ class RunChaos(Task):
         return str(run_results.read_summary(project.RUNS / run)["weights_sha256"])
 
     def _options(self) -> dict[str, Any]:
-        settings = {**SETTINGS, "train.steps": steps(len(self.plan["faults"]))}
+        settings = {**SETTINGS, "train.steps": steps(len(self.plan["faults"]), self.plan["spacing"])}
         chosen = ",".join([*(f"{key}={value}" for key, value in settings.items()), *filter(None, [self.plan["set"]])])
         given = {key: self.plan[key] for key in TRAINED if self.plan[key] is not None}
         return {**given, "set": chosen}
@@ -193,6 +193,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
         "rounds": integer("rounds", options.get("rounds", 3)),
         "seed": integer("seed", options.get("seed", 1)),
         "faults": faults,
+        "spacing": integer("spacing", options.get("spacing", 100)),
         **{key: options.get(key) for key in TRAINED},
         "set": str(options.get("set", "")),
         "hosts": [cluster.label(host) for host in hosts],
@@ -216,7 +217,7 @@ def _before(made: dict[str, Any]) -> dict[str, Any]:
 
 def scheduled(made: dict[str, Any], number: int) -> list[Injection]:
     """The faults of a round."""
-    return schedule(made["faults"], made["names"], number, made["seed"])
+    return schedule(made["faults"], made["names"], number, made["seed"], made["spacing"])
 
 
 def conclude(folder: Path, made: dict[str, Any]) -> str:
@@ -239,7 +240,7 @@ def shown(made: dict[str, Any], left: int) -> str:
     pairs = [
         ("name", made["name"]),
         ("faults", ", ".join(made["faults"])),
-        ("rounds", f"{made['rounds']}, each a training of {steps(len(made['faults'])):,} steps; {left} faults left"),
+        ("rounds", f"{made['rounds']}, each a training of {steps(len(made['faults']), made['spacing']):,} steps; {left} faults left"),
         ("hosts", ", ".join(made["hosts"])),
         ("seed", str(made["seed"])),
     ]

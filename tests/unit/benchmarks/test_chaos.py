@@ -8,7 +8,7 @@ import pytest
 from benchmarks.analysis import benchmark, chaos
 from benchmarks.chaos import faults, injection
 from benchmarks.chaos.faults import CHIEF, FAULTS, Scene
-from benchmarks.chaos.injection import SPACING, STEPS_PER_CALL, Begun, Injection, schedule
+from benchmarks.chaos.injection import STEPS_PER_CALL, Begun, Injection, schedule
 from benchmarks.tasks import run_chaos
 from control import project
 from trainer.errors import ConfigError, LockstepError
@@ -16,7 +16,7 @@ from trainer.supervision.supervisor import REJOINING
 
 NAMES = [f"node{number}" for number in range(1, 6)]
 HOSTS = [{"name": name, "address": f"10.0.0.{number}"} for number, name in enumerate(NAMES, 1)]
-BEGUN = Begun(Injection(1, 0, "worker-killed", "node3"), 100.0, 100.5)
+BEGUN = Begun(Injection(1, 0, "worker-killed", "node3", 60), 100.0, 100.5)
 
 
 @pytest.fixture
@@ -43,22 +43,22 @@ def start(t):
 
 
 def test_a_round_has_every_fault_once_and_a_seed_gives_it_again():
-    drawn = schedule(list(FAULTS), NAMES, 1, 7)
+    drawn = schedule(list(FAULTS), NAMES, 1, 7, 100)
     assert sorted(one.fault for one in drawn) == sorted(FAULTS)
-    assert [one.due for one in drawn] == [injection.FIRST + SPACING * place for place in range(len(FAULTS))]
-    assert drawn == schedule(list(FAULTS), NAMES, 1, 7)
-    assert drawn != schedule(list(FAULTS), NAMES, 2, 7)
-    assert drawn != schedule(list(FAULTS), NAMES, 1, 8)
+    assert [one.due for one in drawn] == [injection.FIRST + 100 * place for place in range(len(FAULTS))]
+    assert drawn == schedule(list(FAULTS), NAMES, 1, 7, 100)
+    assert drawn != schedule(list(FAULTS), NAMES, 2, 7, 100)
+    assert drawn != schedule(list(FAULTS), NAMES, 1, 8, 100)
 
 
 def test_the_chiefs_faults_befall_the_chief_and_the_others_another():
     for number in range(20):
-        for one in schedule(list(FAULTS), NAMES, number, 1):
+        for one in schedule(list(FAULTS), NAMES, number, 1, 100):
             assert (one.host == NAMES[0]) == (FAULTS[one.fault][1] == CHIEF)
 
 
 def test_the_last_fault_leaves_steps_after_it():
-    assert injection.steps(len(FAULTS)) >= schedule(list(FAULTS), NAMES, 1, 1)[-1].due + SPACING
+    assert injection.steps(len(FAULTS), 250) == schedule(list(FAULTS), NAMES, 1, 1, 250)[-1].due + 250
 
 
 # --- what the records say
@@ -101,7 +101,7 @@ def test_a_pause_that_begins_before_the_fault_counts_from_it():
 
 def rows():
     restart = injection.row(BEGUN, 200.0, {"node1": [step(99, 80), phase(104, REJOINING), *start(106), step(116, 84)]}, "node1")
-    pause = Begun(Injection(1, 1, "slow-link", "node2"), 100.0, 160.0)
+    pause = Begun(Injection(1, 1, "slow-link", "node2", 160), 100.0, 160.0)
     waited = injection.row(pause, 200.0, {"node1": [step(99, 80), step(105, 84)]}, "node1")
     return [injection.ended(restart, True, "SUCCEEDED"), injection.ended(waited, False, "SUCCEEDED")]
 
