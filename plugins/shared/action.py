@@ -14,7 +14,7 @@ from control.remote import lean
 from control.remote.remote import Seen, Worker
 from plugins.shared import answers
 from trainer.errors import LockstepError
-from trainer.files import full, shortage
+from trainer.files import full, keep_others_out, shortage
 from trainer.saving import FIX
 
 # Ansible's main process loads the first task's action, which is one of this project's, and forks the processes of all tasks.
@@ -43,8 +43,13 @@ class Action(ActionBase):
         """Act; a refusal fails the task with only its message."""
         result = super().run(tmp, task_vars)
         self.task_vars = task_vars or {}
+        self.close_to_others()
         with refusing():
             return {**result, **self.act(**self._task.args)}
+
+    def close_to_others(self) -> None:
+        """Keep other users of this machine from what this task's process writes: each task has a process of its own."""
+        keep_others_out()
 
     def act(self, *arguments: Any, **named: Any) -> dict[str, Any]:
         """Do it."""

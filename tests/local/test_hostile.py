@@ -106,8 +106,13 @@ def test_others_have_no_right_to_a_run_its_data_and_its_code(project, attacked):
     assert others_may(project.run("attacked"), *(path for path in nodes if path.exists())) == [
         str(project.node(worker, "attacked") / "workers" / f"worker{worker}" / "metrics-1.jsonl") for worker in (1, 2)
     ]
-    dfs = project.root / ".lockstep" / "dfs"
+    private = project.root / ".lockstep"
+    dfs = private / "dfs"
     assert others_may(*(path for kind in ("datasets", "code") for path in (dfs / kind).iterdir())) == []
+    # What the commands keep for themselves; of dfs and workers, `provision.yml` or the user made the folder itself.
+    made = [path for path in private.iterdir() if path.name != "dfs" and not path.name.startswith("worker")]
+    assert {"seen", "key"} <= {path.name for path in made}
+    assert others_may(*made) == []
 
 
 def test_temporary_files_of_a_worker_lie_in_its_own_folder_and_go_with_it(project, attacked):

@@ -1,12 +1,14 @@
 """The action `control`: which class a task of a playbook names, and what becomes of a refusal."""
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from control.task import Task
-from plugins.action.control import task_class
+from plugins.action.control import ActionModule, task_class
 from tests.unit.conftest import ROOT
 
 PLAYBOOKS = [*ROOT.glob("*.yml"), *(path for folder in ("playbooks", "roles", "benchmarks") for path in (ROOT / folder).rglob("*.yml"))]
@@ -40,3 +42,17 @@ def test_every_task_of_a_playbook_is_a_class(name):
 
 def test_no_class_is_left_that_no_playbook_uses():
     assert sorted(map(name_of, WRITTEN)) == USED
+
+
+@pytest.mark.parametrize(("do", "mode"), [("runs.plan", 0o640), ("sweep.plan", 0o640), ("lab.files", 0o644)])
+def test_what_a_task_writes_is_closed_to_other_users_but_the_labs_files(do, mode, tmp_path):
+    """Also where its code names no mode."""
+    before = os.umask(0o022)
+    try:
+        action = ActionModule.__new__(ActionModule)
+        action._task = SimpleNamespace(args={"do": do})
+        action.close_to_others()
+        (tmp_path / "written").touch()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "written").stat().st_mode & 0o777 == mode
