@@ -1,0 +1,82 @@
+"""A snapshot from a host in another's hands: its weights are read, nothing in it runs, and no file of this machine is read through it."""
+
+import shutil
+import zipfile
+
+import h5py
+import keras
+import numpy as np
+import pytest
+
+import trainer.evaluate
+import trainer.predict
+from trainer import initial
+from trainer.errors import LockstepError
+from trainer.files import sha256_file
+
+CODE = "__import__('pathlib').Path({!r}).touch()"
+
+
+def model(*layers):
+    return keras.Sequential([keras.Input((2,)), *layers, keras.layers.Dense(3, name="last")])
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """A snapshot with code in a layer, which would make the file `ran`."""
+    mark = str(tmp_path / "ran")
+    runs = eval(f"lambda x: ({CODE.format(mark)}, x)[1]")
+    path = tmp_path / "epoch-0001.keras"
+    made = model(keras.layers.Lambda(runs, output_shape=(2,)))
+    made.save(path)
+    (tmp_path / "ran").unlink(missing_ok=True)
+    return path
+
+
+def test_code_in_a_snapshot_does_not_run_where_weights_are_read(hostile, tmp_path):
+    reader = model()
+    reader.load_weights(hostile)
+    initial.load(reader, hostile, {"file": hostile.name, "sha256": sha256_file(hostile)}, skip_mismatch=False)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_code_in_a_snapshot_is_refused_where_the_model_is_read(hostile, tmp_path):
+    """As benchmarks/inference.yml reads it. None of our modules turns the safe mode off."""
+    assert trainer.evaluate
+    assert trainer.predict
+    with pytest.raises(ValueError, match="unsafe"):
+        keras.models.load_model(hostile, compile=False)
+    assert not (tmp_path / "ran").exists()
+    keras.models.load_model(hostile, compile=False, safe_mode=False)(np.ones((1, 2), np.float32))
+    assert (tmp_path / "ran").exists(), "the attack is a real one"
+
+
+def test_a_snapshot_that_points_to_another_file_is_refused(tmp_path):
+    """HDF5 can keep a dataset's bytes in another file: with it, weights were any file of this machine."""
+    path, secret = tmp_path / "a.weights.h5", tmp_path / "secret"
+    secret.write_bytes(bytes(range(64)))
+    model().save_weights(path)
+    with h5py.File(path, "a") as file:
+        names = []
+        file.visititems(lambda name, one: names.append(name) if isinstance(one, h5py.Dataset) and one.shape == (2, 3) else None)
+        del file[names[0]]
+        group, _, name = names[0].rpartition("/")
+        file[group].create_dataset(name, (2, 3), "float32", external=[(str(secret), 0, 24)])
+    reader = model()
+    with pytest.raises((LockstepError, ValueError)):
+        initial.load(reader, path, {"file": path.name, "sha256": sha256_file(path)}, skip_mismatch=False)
+
+
+def test_names_in_a_snapshots_archive_do_not_lead_out(tmp_path):
+    path = tmp_path / "epoch-0001.keras"
+    model().save(path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("../../evil", "evil")
+        archive.writestr(f"{tmp_path}/evil", "evil")
+    copy = tmp_path / "a" / "b" / path.name
+    copy.parent.mkdir(parents=True)
+    shutil.copy(path, copy)
+    model().load_weights(copy)
+    keras.models.load_model(copy)
+    assert not list(tmp_path.rglob("evil"))
+    assert not (tmp_path.parent / "evil").exists()
