@@ -121,7 +121,7 @@ class Numbered:
 
     def drop(self, step: int) -> None:
         """Delete the file of a step, if there is one."""
-        self.path(step).unlink(missing_ok=True)
+        _delete(self.path(step))
 
     def clear(self) -> None:
         """Delete unfinished files: whoever wrote them was killed."""
@@ -135,9 +135,7 @@ class Numbered:
         newest = next((step for step in reversed(steps) if not sealed.damage(self.path(step))), None)
         if newest is not None:
             needless += [self.path(step) for step in steps if step != newest]
-        for path in needless:
-            path.unlink(missing_ok=True)
-        return bool(needless)
+        return sum(_delete(path) for path in needless) > 0
 
     def _unfinished(self) -> list[Path]:
         return list(self._folder.glob(".part-*"))
@@ -232,6 +230,15 @@ class Memories:
         """Overwrite the memory."""
         for array, values in zip(self.memory, arrays, strict=True):
             array.assign(values)
+
+
+def _delete(path: Path) -> bool:
+    """Delete a file; whether there was one. A folder of its name stays: it was not written here, and is in nobody's way."""
+    try:
+        path.unlink()
+    except (FileNotFoundError, IsADirectoryError):
+        return False
+    return True
 
 
 def _check_lengths(archive: zipfile.ZipFile, size: int) -> None:

@@ -112,3 +112,15 @@ def test_an_entry_that_claims_more_bytes_than_the_file_has_is_damage(folder):
 def test_a_state_of_another_model_is_refused(folder):
     with pytest.raises(LockstepError, match=r"step-000000004.npz: a training state of another model; use another run name"):
         States(folder, 2).load(4, [HostArray((2, 3))])
+
+
+def test_a_folder_of_a_states_name_is_in_nobodys_way(folder):
+    made = States(folder, 1)
+    (folder / "step-000000012.npz").mkdir()
+    assert [step for step, _ in made.readable()] == [8, 4]
+    assert made.files.free(8)
+    (folder / "step-000000002.npz").mkdir()
+    made.files.tidy(8)
+    assert (folder.parent / "damaged" / "state-step-000000012.npz").is_dir()
+    assert not made.files.free(8)
+    assert made.files.steps() == [2, 8]
