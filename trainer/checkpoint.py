@@ -27,7 +27,7 @@ import numpy as np
 
 from trainer import sealed
 from trainer.errors import LockstepError
-from trainer.files import replacing
+from trainer.files import replacing, sync
 from trainer.member import Member
 from trainer.rundir import snapshot_path
 
@@ -110,6 +110,8 @@ class Numbered:
             with part.open("wb") as stream:
                 np.savez(stream, allow_pickle=False, **{name: np.array(value) for name, value in description.items()}, **numbered)
             sealed.seal(part)
+        # Older ones are deleted next: without this, a power cut could bring back neither.
+        sync(self._folder)
         self._whole[self.path(step)] = True
 
     def tidy(self, step: int) -> None:

@@ -4,6 +4,7 @@ import io
 import os
 import re
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,6 +113,21 @@ def test_an_entry_that_claims_more_bytes_than_the_file_has_is_damage(folder):
 def test_a_state_of_another_model_is_refused(folder):
     with pytest.raises(LockstepError, match=r"step-000000004.npz: a training state of another model; use another run name"):
         States(folder, 2).load(4, [HostArray((2, 3))])
+
+
+def test_a_state_and_its_name_are_on_the_disk_before_older_ones_go(folder, monkeypatch):
+    done, fsync = [], os.fsync
+
+    def spy(handle):
+        fsync(handle)
+        done.append((os.readlink(f"/proc/self/fd/{handle}"), sorted(path.name for path in folder.glob("step-*"))))
+
+    monkeypatch.setattr(os, "fsync", spy)
+    States(folder, 1).write([np.zeros((3, 2), np.float32)], Progress(step=12))
+    before = ["step-000000004.npz", "step-000000008.npz"]
+    (written, then), (synced, after) = done
+    assert (Path(written).name.startswith(".part-"), then) == (True, before)
+    assert (synced, after) == (str(folder), [*before, "step-000000012.npz"])
 
 
 def test_a_folder_of_a_states_name_is_in_nobodys_way(folder):
