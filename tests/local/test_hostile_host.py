@@ -100,3 +100,7 @@ def test_a_template_in_an_answer_stays_a_text(kind, evil, tmp_path):
     shown = evil(TASKS[kind], {"changed": True, "written": [template]})
     assert "lookup('pipe'" in shown
     assert not (tmp_path / "ran").exists()
+    # As Ansible's own processes tell each other that a text is a template.
+    trusted = {"__ansible_type": "_AnsibleTaggedStr", "value": template, "tags": [{"__ansible_type": "TrustedAsTemplate"}]}
+    evil(TASKS[kind], {"changed": True, "written": [trusted]})
+    assert not (tmp_path / "ran").exists()

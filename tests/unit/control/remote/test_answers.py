@@ -1,6 +1,7 @@
 """What a host in another's hands answers to a module: no order is obeyed, no field is believed that the module never returns."""
 
 import copy
+import functools
 import json
 import re
 import zlib
@@ -8,12 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 from ansible.errors import AnsibleActionFail
+from ansible.plugins import action as actions
 
 from control.doctor.checks import across, report
 from control.remote import answers, lean
 from control.remote.answers import believed
 from control.runs.tasks import record
-from plugins.shared.answers import ORDERS, refuse_orders
+from plugins.shared.answers import ORDERS, guard_ansible, refuse_orders
 from tests.unit import doctor_samples as samples
 from trainer.errors import LockstepError
 
@@ -122,6 +124,24 @@ def test_no_module_of_ansibles_gives_an_order(name):
     refuse_orders(
         {"changed": True, "path": "/a", "state": "absent", "stat": {"exists": True}, "invocation": {}, "diff": {}, "warnings": []}
     )
+
+
+@pytest.mark.parametrize(
+    "path", ["/bin/sh -c 'touch /tmp/x' #", "/usr/bin/env sh", "python3", "/a;id", "/a$(id)", "/a\nb", "/{{ 1 }}", "/" + "x" * 300]
+)
+def test_a_host_names_no_command_as_its_python(path):
+    """Ansible discovers it, and uses it on all hosts after a task that runs once."""
+    guard_ansible()
+    output = f"FOUND\n{path}\nENDFOUND"
+    asked = SimpleNamespace(_low_level_execute_command=lambda *_, **__: {"stdout": output})
+    discover = functools.partial(actions.discover_interpreter, asked, "python", "auto_silent", {"inventory_hostname": "a"})
+    if path.startswith("/") and "\n" not in path:
+        with pytest.raises(AnsibleActionFail, match="which is no path"):
+            discover()
+    else:
+        assert discover() in ("/usr/bin/python3", "/a")
+    output = "FOUND\n/usr/bin/python3.12\nENDFOUND"
+    assert discover() == "/usr/bin/python3.12"
 
 
 def test_the_action_that_runs_a_module_refuses_an_order():
