@@ -102,7 +102,8 @@ class Recorder:
         """Write an epoch's events, on the chief."""
         phases, events = self._splits.epoch(), self._events
         if events is not None:
-            self._saver.save("TensorBoard's log", self._job.run / "logs", None, lambda: events.epoch(row, phases))
+            restarts = self._progress.restarts if self._job.config.recovery.max_restarts else None
+            self._saver.save("TensorBoard's log", self._job.run / "logs", None, lambda: events.epoch(row, phases, restarts))
 
     def add(self, row: dict[str, Any]) -> None:
         """Add an epoch's row to the history, which the chief also writes."""

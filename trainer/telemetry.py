@@ -182,11 +182,15 @@ class Events:
         self._folder = folder
         self._writers: dict[str, Any] = {}
 
-    def epoch(self, row: dict[str, Any], phases: dict[str, float]) -> None:
-        """Write a finished epoch's scalars, and `phases` of its steps as `split/<phase>` in milliseconds; the x axis is the epoch."""
+    def epoch(self, row: dict[str, Any], phases: dict[str, float], restarts: int | None = None) -> None:
+        """Write a finished epoch's scalars, and `phases` of its steps as `split/<phase>` in milliseconds; the x axis is the epoch.
+
+        `restarts`, if given: how often the run was continued from a saved state until then.
+        """
         values = metric_values(row)
         training = {tag: value for tag, value in values.items() if not tag.startswith(VALIDATION)}
         rates = {tag: row[tag] for tag in ("learning_rate", "images_per_s")}
+        rates |= {} if restarts is None else {"restarts": restarts}
         self._scalars("train", row["epoch"], training | rates | {f"split/{phase}": value for phase, value in phases.items()})
         validation = {tag.removeprefix(VALIDATION): value for tag, value in values.items() if tag.startswith(VALIDATION)}
         self._scalars("validation", row["epoch"], validation)

@@ -129,15 +129,25 @@ def table(
     looks = {host["name"]: by_host.get(host["name"], {"state": "unreachable"}) for host in hosts}
     rows = [row(host, looks[host["name"]] if host["name"] in members else _lost(looks[host["name"]])) for host in hosts]
     chief = by_host.get(members[0], {})
+    restarts, columns = [_restarts(look) for look in looks.values()], list(COLUMNS if counts else SCRIPT_COLUMNS)
+    if any(restarts):
+        for cells, number in zip([columns, *rows], ["restarts", *restarts], strict=True):
+            cells.insert(len(cells) - 1, number)
+    again = f"; workers started again {text.count(max(restarts), 'time')} in this launch" if any(restarts) else ""
     lines = [
-        f"{run}: {overall(state, list(by_host.values()))}",
+        f"{run}: {overall(state, list(by_host.values()))}{again}",
         *_progress(chief, counts, called),
         "",
-        text.table(COLUMNS if counts else SCRIPT_COLUMNS, rows),
+        text.table(columns, rows),
     ]
     phases = step_profile.shown({host["name"]: split for host in hosts if (split := by_host.get(host["name"], {}).get("split"))})
     slow = stragglers.sentence(chief["straggler"], [host["name"] for host in hosts]) if chief.get("straggler") else ""
     return "\n".join([*lines, *(["", phases] if phases else []), *([f"  {slow}"] if slow else [])])
+
+
+def _restarts(look: dict[str, Any]) -> int:
+    """How often a launch's workers were started again, as far as a host knows."""
+    return max(0, look["generation"]["number"] - 1) if look.get("generation") else 0
 
 
 def _members(seen: list[dict[str, Any]]) -> list[str]:

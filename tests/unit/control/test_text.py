@@ -599,6 +599,17 @@ def test_status_table_has_a_line_for_every_host():
     assert lines[7].split() == ["3", "pi3", "unreachable", "-", "-", "-", "-"]
 
 
+def test_status_says_how_often_workers_were_started_again():
+    started = {"kind": "generation", "number": 3, "rank": 1, "hosts": ["pi0", "pi1"]}
+    seen = [{"host": f"pi{rank}", **status.worker([PHASE, STEPS], None, True, 2.4)} for rank in (0, 1)]
+    assert "restarts" not in status.table("my-run", None, HOSTS[:2], seen, COUNTS)
+    seen[1] |= status.worker([PHASE, started, STEPS], None, True, 2.4)
+    lines = status.table("my-run", None, HOSTS[:2], seen, COUNTS).splitlines()
+    assert lines[0] == "my-run: RUNNING; workers started again 2 times in this launch"
+    assert lines[3].split()[-3:] == ["heard", "restarts", "note"]
+    assert [line.split()[-1] for line in lines[4:6]] == ["0", "2"]
+
+
 SPLIT = {"kind": "split", "input": 0.001, "forward_backward": 0.05, "compression": 0.002, "all_reduce": 0.08, "apply": 0.004}
 
 

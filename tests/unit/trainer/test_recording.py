@@ -24,8 +24,9 @@ SUMS = np.array([0.0, 10.0, 8.0, 10.0, 5.0, 10.0])
 PARTS = {"forward_backward": 0.1, "compression": 0.0, "all_reduce": 0.2, "apply": 0.1}
 
 
-def recorder(folder, is_chief, log_every=0, table=None):
-    config = configs.build({"telemetry": {"log_every": log_every, "sample_every": 1}, "train": {"steps_per_call": 2}})
+def recorder(folder, is_chief, log_every=0, table=None, max_restarts=0):
+    given = {"telemetry": {"log_every": log_every, "sample_every": 1}, "recovery": {"max_restarts": max_restarts}}
+    config = configs.build({**given, "train": {"steps_per_call": 2}})
     metrics = Metrics(folder / "workers" / "a" / "metrics.jsonl")
     counts = Counts(2, 20, 5, 5, 4, 3, 12)
     job = Job(config, counts, folder, SimpleNamespace(table=table), {}, metrics, lambda: False, folder / "workers" / "a", 0.0)
@@ -97,6 +98,15 @@ def test_only_the_chief_writes_events_and_speed(tmp_path, capsys):
     assert [row["epoch"] for row in tested.history.rows] == [1]
     assert not any((tmp_path / name).exists() for name in ("logs", "history.csv"))
     assert capsys.readouterr().out == "epoch 1/3  step 4/12\n"
+
+
+@pytest.mark.parametrize(("max_restarts", "tags"), [(3, {"restarts": 2.0}), (0, {})])
+def test_tensorboard_marks_restarts_of_a_run_that_may_have_some(max_restarts, tags, tmp_path, monkeypatch):
+    tested, written = recorder(tmp_path, is_chief=True, max_restarts=max_restarts), []
+    tested._progress.restarts = 2
+    monkeypatch.setattr(tested._events, "_scalars", lambda split, epoch, values: written.append(values))
+    tested.events(tested.row(1, {}, 0.01))
+    assert {tag: value for tag, value in written[0].items() if tag == "restarts"} == tags
 
 
 @pytest.mark.parametrize(("table", "noun"), [(None, "images"), (object(), "examples")])
