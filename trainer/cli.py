@@ -13,6 +13,7 @@ from trainer.supervision.child import die_with_parent
 
 NODE = (("--run", PATH), ("--host", TEXT), *DATA, ("--caches", PATH), ("--threads", {"type": int, "default": 1}))
 WEIGHTS = ("--weights", {"type": PATH["type"]})
+ELAPSED = ("--elapsed", {"type": float, "default": 0.0})
 DEADLINE = ("--start-deadline", {"type": float, "default": 300.0})
 SCRIPT = (
     *((name, TEXT) for name in ("--sha256", "--main", "--outputs", "--peers")),
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command."""
     line = CommandLine("trainer", __doc__)
     numbers = integers(("--gpus", "--direct-port", "--generation", "--parent"), default=0)
-    line.add("train", train, *NODE, *numbers, DEADLINE, WEIGHTS)
+    line.add("train", train, *NODE, *numbers, DEADLINE, ELAPSED, WEIGHTS)
     paths = (("--job", PATH), ("--root", PATH), *DATA, ("--config-sha256", TEXT), ("--caches", PATH))
     line.add("slurm", slurm, *paths, *integers(["--port"], required=True), *integers(("--threads", "--gpus"), default=0), DEADLINE)
     counts = integers(("--classes", "--batch", "--workers", "--threads"), required=True)
@@ -47,7 +48,7 @@ def train(arguments: argparse.Namespace) -> int:
     worker.quiet_tensorflow()
     where = (arguments.run, arguments.host, published(arguments), arguments.caches)
     share = (arguments.threads, arguments.gpus, arguments.start_deadline, arguments.direct_port)
-    code = worker.main(*where, *share, arguments.weights, arguments.generation)
+    code = worker.main(*where, *share, arguments.weights, arguments.generation, arguments.elapsed)
     if code not in (DONE, PREEMPTED):
         # TensorFlow's shutdown waits for workers that may be gone.
         os._exit(code)

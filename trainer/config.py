@@ -99,7 +99,7 @@ class Train:
     validate_every: int = 1
     """Validate at the end of every Nth epoch, and of the last."""
     time_limit: float | None = None
-    """Seconds after which the run saves its state and ends as CANCELLED."""
+    """Seconds after the launch at which the run saves its state and ends as CANCELLED; workers that start again by themselves count on."""
 
 
 OPTIMIZERS = {
@@ -236,6 +236,9 @@ class Recovery:
     """Seconds in which all hosts must be back after a fault; then the run ends."""
     hang: float = 600.0
     """Seconds without a training step after which a worker is ended; less, once it is known how long steps take."""
+    standby: bool = False
+    """Whether each worker has a process beside it that has already imported TensorFlow and becomes the next worker: all start again sooner,
+    for about 250 MB of memory on each host."""
     elastic: bool = False
     """Whether the other workers go on without a host that is lost. More than half of the launch's hosts must be left, or half of them
     with the first: of two groups that can't reach each other, only one trains."""

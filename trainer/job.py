@@ -27,6 +27,8 @@ class Job:
     """This worker's part of the run directory, `workers/<host>`."""
     started: float
     """When this process started the job, on the monotonic clock."""
+    elapsed: float = 0.0
+    """Seconds since the launch at that time: more than 0 if a supervisor started this process again."""
     weights: Path | None = None
     """File of `train.weights` on the shared folder."""
     room_asked: Callable[[], bool] = bool

@@ -221,7 +221,7 @@ class Trainer:
 
     def _out_of_time(self) -> bool:
         limit = self.job.config.train.time_limit
-        return limit is not None and self.cluster.member.is_chief and time.monotonic() - self.job.started > limit
+        return limit is not None and self.cluster.member.is_chief and self.job.elapsed + time.monotonic() - self.job.started > limit
 
     def _check_finite(self, rows: np.ndarray, rates: np.ndarray) -> None:
         bad = np.argwhere(~np.isfinite(rows[:, len(SUMS) :]))

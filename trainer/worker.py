@@ -38,11 +38,12 @@ def main(
     direct_port: int = 0,
     weights: Path | None = None,
     generation: int = 1,
+    elapsed: float = 0.0,
 ) -> int:
     """Train as one worker, `host` of the inventory, of the cluster that TF_CONFIG describes.
 
     The others may take `start_deadline` seconds to start. For `threads`, `gpus` and `direct_port` see `trainer.cluster.Cluster`.
-    `generation` counts the starts of all workers in one launch: one of another generation is kept out.
+    `generation` counts the starts of all workers in one launch: one of another generation is kept out. `elapsed`: seconds since the launch.
     """
     faulthandler.register(STACKS, all_threads=True)
     # Importing and tracing create only long-lived objects; scanning them repeatedly would take a sixth of the import time.
@@ -54,7 +55,7 @@ def main(
     watchdog = Watchdog(metrics, start_deadline, FAILED if generation <= 1 else RESTART)
     watchdog.start()
     try:
-        return _train(run, host, published, caches, (threads, gpus, direct_port), metrics, watchdog, weights, generation)
+        return _train(run, host, published, caches, (threads, gpus, direct_port), metrics, watchdog, weights, generation, elapsed)
     except Diverged as error:
         print(f"error: {error}", file=sys.stderr)
         return DIVERGED
@@ -96,6 +97,7 @@ def _train(
     watchdog: Watchdog,
     weights: Path | None = None,
     generation: int = 1,
+    elapsed: float = 0.0,
 ) -> int:
     started = time.monotonic()
     threads, gpus, direct_port = share
@@ -127,7 +129,9 @@ def _train(
     launched = recorded(run).get("counts", {}).get("workers")
     counts = schedule.counts(config, member.workers, manifest.count("train"), manifest.held_out, launched)
     own, stop_asked = run / "workers" / host, watchdog.stop_asked.is_set
-    job = Job(config, counts, run, manifest, examples["train"], metrics, stop_asked, own, started, weights, watchdog.room_asked.is_set)
+    job = Job(
+        config, counts, run, manifest, examples["train"], metrics, stop_asked, own, started, elapsed, weights, watchdog.room_asked.is_set
+    )
     try:
         code = Trainer(job, cluster).run()
     except tf.errors.OpError:

@@ -50,6 +50,7 @@ MAY_CHANGE = (
     "recovery.max_restarts_per_hour",
     "recovery.rejoin_wait",
     "recovery.hang",
+    "recovery.standby",
     "recovery.elastic",
     "recovery.elastic_wait",
     "recovery.min_workers",

@@ -31,9 +31,19 @@ def fewest(config: dict[str, Any], hosts: list[dict[str, Any]]) -> str:
 
 def is_elastic(folder: Path) -> bool:
     """Whether the run in a folder on this machine may go on without a host."""
-    path = folder / "config.yml"
-    recovery = configs.load(path).get("recovery", {}) if path.is_file() else {}
+    recovery = _settings(folder)
     return bool(recovery.get("elastic") and recovery.get("max_restarts"))
+
+
+def rejoin_wait(folder: Path) -> float:
+    """Seconds in which supervisors of the run in a folder on this machine wait for each other; 0: it has none."""
+    recovery = _settings(folder)
+    return float(recovery["rejoin_wait"]) if recovery.get("max_restarts") else 0.0
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    path = folder / "config.yml"
+    return dict(configs.load(path).get("recovery", {})) if path.is_file() else {}
 
 
 def command(
@@ -66,4 +76,5 @@ def command(
         "--silence": silence,
         **{f"--{name.replace('_', '-')}": limits[name] for name in numbers},
     }
-    return ["-m", "trainer.supervision", *(f"{name}={value}" for name, value in named.items()), "--", *worker]
+    standby = ["--standby"] if limits["standby"] else []
+    return ["-m", "trainer.supervision", *(f"{name}={value}" for name, value in named.items()), *standby, "--", *worker]

@@ -25,6 +25,7 @@ def main() -> int:
         line.add_argument(name, type=int, required=True)
     for name in ("--rejoin-wait", "--silence", "--hang"):
         line.add_argument(name, type=float, required=True)
+    line.add_argument("--standby", action="store_true", help="keep a process beside the worker that becomes the next one")
     line.add_argument("--elastic-wait", type=float, help="seconds after which the others go on without a host; default: they do not")
     line.add_argument("--min-workers", type=int, default=1, help="fewest workers that go on without a host")
     line.add_argument("worker", nargs="+")
@@ -39,7 +40,9 @@ def main() -> int:
             [address(peer) for peer in given.peers.split(",")],
             bytes.fromhex((given.folder / "secret").read_text(encoding="ascii").strip()),
             given.launch,
-            [sys.executable, "-m", "trainer", *given.worker],
+            [sys.executable, "-m", "trainer"],
+            given.worker,
+            [sys.executable, "-m", "trainer.standby"] if given.standby else [],
             ["tmux", "-L", "lockstep", "new-session", "-d", "-s", given.session, "-c", str(given.folder), "bash", "run_worker.sh"],
             Limits(given.max_restarts, given.max_restarts_per_hour),
             Patience(given.silence, given.hang),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.exits import code_of
+from trainer.supervision.standby import Standby
 
 LOOK_S = 0.5
 """Seconds between two looks at a worker's heartbeats."""
@@ -98,24 +99,32 @@ class Pulse:
 class Child:
     """A worker of one generation."""
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], metrics: Path):
-        """Start it; it writes to this process' standard output, and does not outlive this process."""
+    def __init__(
+        self,
+        program: Sequence[str],
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        metrics: Path,
+        standby: Standby | None = None,
+    ):
+        """Start it, if possible from `standby`; it writes to this process' standard output, and does not outlive this process."""
         self.pulse = Pulse(metrics)
-        self._process = subprocess.Popen(argv, env=dict(environment))
+        taken = standby.become(arguments, environment) if standby is not None else None
+        self._process = taken or subprocess.Popen([*program, *arguments], env=dict(environment))
         self.pid = self._process.pid
         self.why = ""
         """Why it was ended from here."""
 
-    def wait(self, patience: Patience, unwanted: Callable[[], str] = str) -> int:
+    def wait(self, patience: Patience, look: Callable[[Pulse], str] = lambda _: "") -> int:
         """Wait for its end, and return its exit code as a shell does; end it if it gives no sign of life or makes no progress.
 
-        `unwanted` says why it must end for another reason; empty while there is none.
+        `look` is called twice a second while it runs, and says why it must end for another reason; empty while there is none.
         """
         while True:
             try:
                 code = code_of(self._process.wait(LOOK_S))
             except subprocess.TimeoutExpired:
-                self._check(patience, unwanted())
+                self._check(patience, look(self.pulse))
             else:
                 self.pulse.look()
                 return code

@@ -20,9 +20,10 @@ from trainer.files import read_json, write_json
 from trainer.member import tf_config
 from trainer.metrics import Metrics
 from trainer.supervision import policy, rendezvous
-from trainer.supervision.child import LET_IN, MARK, ROOM, Child, Patience
+from trainer.supervision.child import LET_IN, MARK, ROOM, Child, Patience, Pulse
 from trainer.supervision.newcomers import Admitted, Door, Finished, Visit
 from trainer.supervision.policy import FINAL, LONG_AGO, LOST, Decision, Elasticity, Limits, Report, may_go_on
+from trainer.supervision.standby import Standby
 
 FILE = "supervisor.json"
 """In the worker's folder while a supervisor is responsible: a later one of the same launch returns to a run that others go on with."""
@@ -63,8 +64,12 @@ class Post:
     secret: bytes
     launch: str
     """Identifies the launch: what an earlier one left does not count."""
+    program: Sequence[str]
+    """How a worker's command line begins, `python -m trainer`."""
     worker: Sequence[str]
-    """The worker's command line, to which the generation is added."""
+    """Its arguments, to which the generation is added."""
+    standby: Sequence[str]
+    """The command line of a process that becomes the next worker; empty: a worker is started when it is needed."""
     session: Sequence[str]
     """The command that starts this supervisor's tmux session again; empty: it is not started again."""
     limits: Limits
@@ -80,6 +85,8 @@ class History:
     """What a supervisor must know of earlier generations, also after it was killed."""
 
     launch: str
+    began: float = 0.0
+    """When the launch's first worker was started here, in seconds since 1970."""
     generation: int = 0
     restarts: list[float] = field(default_factory=list)
     """When, in seconds since 1970."""
@@ -110,8 +117,10 @@ class Supervisor:
         self._post, self._metrics = post, Metrics(post.folder / "metrics.jsonl")
         self._file = post.folder / FILE
         self._history = History.read(self._file, post.launch)
+        self._history.began = self._history.began or time.time()
         self._history.members = self._history.members or list(range(len(post.hosts)))
         self._child: Child | None = None
+        self._standby: Standby | None = None
         self._door: Door | None = None
         self._newcomers: set[int] = set()
         """Ranks of lost hosts that are to join the next generation."""
@@ -145,20 +154,25 @@ class Supervisor:
             _say(f"=== generation {generation}, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%dT%H:%M:%SZ}, rank {post.rank}")
         members = self._history.members
         self._metrics.record("generation", number=generation, rank=members.index(post.rank), hosts=[post.hosts[one] for one in members])
-        argv = [*post.worker, "--generation", str(generation), "--parent", str(os.getpid())]
+        # A clock may be wrong after a restart of the host.
+        elapsed = max(0.0, time.time() - self._history.began)
+        arguments = [*post.worker, "--generation", str(generation), "--parent", str(os.getpid()), "--elapsed", f"{elapsed:.1f}"]
         self._record()
-        self._child = Child(argv, self._environment(), post.folder / "metrics.jsonl")
+        standby, self._standby = self._standby, None
+        self._child = Child(post.program, arguments, self._environment(), post.folder / "metrics.jsonl", standby)
         self._record(worker=self._child.pid)
         if self._stop_asked:
             self._child.signal(signal.SIGTERM)
-        code = self._child.wait(post.patience, self._unwanted)
+        code = self._child.wait(post.patience, self._look)
         self._close_door(code == DONE)
         made_room = code == RESTART and self._child.pulse.end == ROOM
         return self._report(code, 0.0, MADE_ROOM if made_room else self._child.why)
 
-    def _unwanted(self) -> str:
-        """Why the worker must end; called while it runs."""
+    def _look(self, pulse: Pulse) -> str:
+        """Why the worker must end; empty if it need not. Once it trains, the next one is prepared, and lost hosts may come."""
         self._open_door()
+        if self._post.standby and self._standby is None and pulse.longest:
+            self._standby = Standby(self._post.standby, self._environment())
         return "lost its tmux server" if self._must_return() else ""
 
     def _open_door(self) -> None:
@@ -353,6 +367,8 @@ class Supervisor:
         return RESTART
 
     def _end(self, code: int) -> int:
+        if self._standby is not None:
+            self._standby.end()
         if self._hung_up:
             time.sleep(HANGUP_S)
         if self._must_return():

@@ -238,7 +238,7 @@ def test_a_resumed_run_refuses_other_changes_and_names_them(options, keys, exist
     assert refusal(plan.resolve, ask(run="old", **options), existing) == (
         f"run=old: this run exists with another {keys}; only train.epochs, train.steps, train.time_limit, train.batch_sizes, "
         "train.environment, data.loaders, checkpoint.copy, checkpoint.every_seconds, checkpoint.snapshots, "
-        "recovery.max_restarts, recovery.max_restarts_per_hour, recovery.rejoin_wait, recovery.hang, recovery.elastic, "
+        "recovery.max_restarts, recovery.max_restarts_per_hour, recovery.rejoin_wait, recovery.hang, recovery.standby, recovery.elastic, "
         "recovery.elastic_wait, recovery.min_workers, telemetry.mlflow may change when it is continued. "
         "Leave that out to continue it, or give a new run name."
     )

@@ -27,6 +27,12 @@ def test_a_supervisor_knows_where_all_workers_listen():
     assert not [one for one in given if "elastic" in one or "min-workers" in one]
 
 
+@pytest.mark.parametrize("standby", [True, False])
+def test_a_process_stands_by_if_it_is_asked_for(standby):
+    given = command(max_restarts=3, standby=standby)
+    assert ("--standby" in given[: given.index("--")]) is standby
+
+
 def test_an_elastic_run_has_its_limits():
     given = command(max_restarts=3, elastic=True, elastic_wait=20, min_workers=2)
     assert {"--elastic-wait=20.0", "--min-workers=2"} <= {*given}

@@ -14,7 +14,7 @@ PATIENT = Patience(silence=60.0, hang=60.0)
 
 
 def begin(tmp_path, code):
-    return Child([sys.executable, "-c", code], os.environ, tmp_path / "metrics.jsonl")
+    return Child([sys.executable, "-c"], [code], os.environ, tmp_path / "metrics.jsonl")
 
 
 @pytest.mark.parametrize(("code", "expected"), [("raise SystemExit(75)", 75), ("import os; os.kill(os.getpid(), 9)", 137)])
@@ -30,7 +30,7 @@ def test_a_child_without_heartbeats_is_ended(tmp_path):
 
 def test_a_child_that_is_no_longer_wanted_is_ended(tmp_path):
     child = begin(tmp_path, "import time; time.sleep(600)")
-    assert child.wait(PATIENT, lambda: "lost its terminal") == 137
+    assert child.wait(PATIENT, lambda _: "lost its terminal") == 137
     assert child.why == "lost its terminal"
 
 

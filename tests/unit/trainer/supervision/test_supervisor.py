@@ -23,7 +23,7 @@ import os, signal, sys, time
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 from trainer.metrics import Metrics
 from trainer.supervision.child import LET_IN, ROOM, die_with_parent
-generation, parent = int(sys.argv[2]), int(sys.argv[4])
+generation, parent, elapsed = int(sys.argv[2]), int(sys.argv[4]), float(sys.argv[6])
 die_with_parent(parent)
 own, peers = {own!r}, {peers!r}
 metrics = Metrics(__import__("pathlib").Path(own) / "metrics.jsonl")
@@ -36,6 +36,7 @@ signal.signal(LET_IN, make_room)
 metrics.phase("training")
 metrics.heartbeat()
 open(f"{{own}}/cluster-{{generation}}", "w").write(os.environ["TF_CONFIG"])
+open(f"{{own}}/elapsed-{{generation}}", "w").write(str(elapsed))
 open(f"{{own}}/up-{{generation}}", "w").write(str(os.getpid()))
 def order(folder):
     try:
@@ -53,6 +54,9 @@ def ended(folder):
         return True
 TOGETHER = {{0: "SUCCEEDED", 42: "PREEMPTED", 142: "CANCELLED", 175: ROOM}}
 while True:
+    if os.path.exists(f"{{own}}/steps"):
+        metrics.step += 1
+        metrics.heartbeat()
     code = order(own)
     if code is not None:
         # 142 stands for 42 at a request of somebody's, 175 for 75 to make room for a host.
@@ -71,10 +75,20 @@ while True:
 NAMES = ("first", "second", "third")
 
 
-class Run:
-    """Two supervisors, or three."""
+STANDBY = """
+import json, os, sys
+own = {own!r}
+open(own + "/standby", "w").write(str(os.getpid()))
+given = json.loads(open(int(sys.argv[2]), "rb").read())
+os.execve(sys.executable, [sys.executable, own + "/worker.py", *given["arguments"]], given["environment"])
+"""
 
-    def __init__(self, folder, workers=2, **options):
+
+class Run:
+    """Two supervisors, or three; with `standby` each has a process that becomes the next worker, and workers make steps."""
+
+    def __init__(self, folder, workers=2, standby=False, steps=False, **options):
+        self.standby = standby
         self.names = NAMES[:workers]
         self.folders = [folder / name for name in self.names]
         self.ports = free_ports(workers)
@@ -84,6 +98,9 @@ class Run:
             own.mkdir()
             (own / "secret").write_text(self.secret)
             peers = [str(one) for one in self.folders if one != own]
+            (own / "standby.py").write_text(STANDBY.format(own=str(own)))
+            if steps:
+                (own / "steps").touch()
             (own / "worker.py").write_text(WORKER.format(own=str(own), peers=peers))
         self.processes = [self.begin(rank) for rank in range(workers)]
 
@@ -95,7 +112,8 @@ class Run:
             "import dataclasses, sys\n"
             "from trainer.supervision import __main__ as entry\n"
             "real = entry.supervise\n"
-            f"replaced = dict(worker=[sys.executable, {str(own / 'worker.py')!r}], session=[])\n"
+            f"replaced = dict(program=[sys.executable, {str(own / 'worker.py')!r}], worker=[], session=[])\n"
+            f"replaced |= dict(standby=[sys.executable, {str(own / 'standby.py')!r}] if {self.standby} else [])\n"
             "entry.supervise = lambda post: real(dataclasses.replace(post, **replaced))\n"
             "raise SystemExit(entry.main())\n"
         )
@@ -175,6 +193,59 @@ def test_a_killed_worker_and_its_peer_start_again(begin):
     assert [record["text"] for record in run.records(0) if record["kind"] == "warning"] == [words], "whoever watches is told once"
     assert not [record for record in run.records(1) if record["kind"] == "warning"]
     assert REJOINING in [record["phase"] for record in run.records(1) if record["kind"] == "phase"]
+
+
+def test_the_time_counts_from_the_launch_also_if_the_supervisor_is_another(begin):
+    run = begin()
+    run.lose(1)
+    state = json.loads((run.folders[1] / FILE).read_text())
+    state["history"]["began"] -= 1000.0
+    (run.folders[1] / FILE).write_text(json.dumps(state))
+    run.processes[1] = run.begin(1)
+    run.await_generation(2)
+    elapsed = [[float((own / f"elapsed-{generation}").read_text()) for generation in (1, 2)] for own in run.folders]
+    assert elapsed[0][0] <= elapsed[0][1] < 100.0
+    assert 1000.0 < elapsed[1][1] < 1100.0
+
+
+def await_standby(run, rank, other_than=""):
+    path = run.folders[rank] / "standby"
+    await_until(lambda: path.is_file() and path.read_text() not in ("", other_than), 20, "the standby")
+    return path.read_text()
+
+
+def test_the_next_worker_is_the_one_that_stands_by(begin):
+    run = begin(standby=True, steps=True)
+    first = [await_standby(run, rank) for rank in (0, 1)]
+    os.kill(run.worker(1, 1), signal.SIGKILL)
+    run.await_generation(2)
+    assert [str(run.worker(rank, 2)) for rank in (0, 1)] == first
+    second = [await_standby(run, rank, first[rank]) for rank in (0, 1)]
+    for rank in (0, 1):
+        run.do(rank, 2, 0)
+    assert run.ends() == [0, 0]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in second)
+
+
+def test_a_worker_is_started_anew_if_the_one_that_stood_by_is_gone(begin):
+    run = begin(standby=True, steps=True)
+    gone = await_standby(run, 0)
+    os.kill(int(gone), signal.SIGKILL)
+    os.kill(run.worker(0, 1), signal.SIGKILL)
+    run.await_generation(2)
+    assert str(run.worker(0, 2)) != gone
+    for rank in (0, 1):
+        run.do(rank, 2, 0)
+    assert run.ends() == [0, 0]
+
+
+@pytest.mark.parametrize("options", [{"standby": True}, {"steps": True}])
+def test_nothing_stands_by_before_the_first_steps_or_unless_asked_for(options, begin):
+    """Its import must not slow the start."""
+    run = begin(**options)
+    os.kill(run.worker(1, 1), signal.SIGKILL)
+    run.await_generation(2)
+    assert not any((own / "standby").exists() for own in run.folders)
 
 
 def test_a_killed_supervisor_takes_its_worker_along_and_returns(begin):

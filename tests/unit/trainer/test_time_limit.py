@@ -1,0 +1,26 @@
+"""When a run's time is over."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from trainer.loop import Trainer
+
+
+@pytest.mark.parametrize(
+    ("limit", "elapsed", "ago", "chief", "over"),
+    [
+        (None, 1e6, 1e6, True, False),
+        (60.0, 0.0, 50.0, True, False),
+        (60.0, 0.0, 70.0, True, True),
+        (60.0, 50.0, 20.0, True, True),
+        (60.0, 0.0, 70.0, False, False),
+    ],
+)
+def test_it_counts_from_the_launch_though_this_process_started_later(limit, elapsed, ago, chief, over):
+    trainer = Trainer.__new__(Trainer)
+    config = SimpleNamespace(train=SimpleNamespace(time_limit=limit))
+    trainer.job = SimpleNamespace(config=config, elapsed=elapsed, started=time.monotonic() - ago)
+    trainer.cluster = SimpleNamespace(member=SimpleNamespace(is_chief=chief))
+    assert trainer._out_of_time() is over
