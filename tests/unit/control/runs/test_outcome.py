@@ -41,10 +41,14 @@ def stopped_run(tmp_path, monkeypatch):
     monkeypatch.setattr(conclude_stop.launches, "end_all", lambda folder: None)
     write_json(tmp_path / "full" / "summary.json", {"state": "RUNNING"})
 
-    def conclude(*codes):
+    def conclude(*codes, away=0):
         ends = [Verdict(f"node{rank}", rank, outcome.of_exit_code(code), exit_code=code, last_lines=[]) for rank, code in enumerate(codes)]
         task = conclude_stop.ConcludeStop.__new__(conclude_stop.ConcludeStop)
-        task.arguments = {"run": "full", "stopped": len(codes), "verdicts": [end.to_dict() for end in ends]}
+        hosts = [*(end.host for end in ends), *(f"away{number}" for number in range(away))]
+        lost = {"unreachable": True, "msg": "no route to host", "changed": False}
+        stopped, watched = [{"changed": True}] * len(codes) + [lost] * away, [{"verdict": end.to_dict()} for end in ends]
+        watched += [{"skipped": True}] * away
+        task.arguments = {"run": "full", "hosts": hosts, "stopped": stopped, "watched": watched}
         return task.act(), read_json(tmp_path / "full" / "summary.json")
 
     return conclude
@@ -61,6 +65,30 @@ def test_a_worker_that_had_to_be_killed_was_stopped(stopped_run):
     result, summary = stopped_run(137, PREEMPTED)
     assert (summary["state"], "failure" in summary) == ("CANCELLED", False)
     assert "failed" not in result
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_a_host_that_is_away_is_named_and_the_others_are_stopped(supervised, stopped_run, tmp_path):
+    (tmp_path / "full" / "config.yml").write_text(f"recovery: {{max_restarts: {5 * supervised}, rejoin_wait: 300.0}}\n")
+    result, summary = stopped_run(PREEMPTED, PREEMPTED, away=1)
+    assert (summary["state"], "failure" in summary) == ("CANCELLED", False)
+    first = result["msg"].splitlines()[0]
+    assert result["failed"]
+    assert first.startswith("away0 can't be reached: its worker could not be stopped. Without the others ")
+    assert ("its supervisor waits for the others, 300 s at most (recovery.rejoin_wait)" in first) is supervised
+    assert first.endswith("Fix: once it is back, look at it: ansible-playbook stop.yml -e run=full")
+    assert "full: CANCELLED" in result["msg"]
+
+
+def test_a_host_where_the_stop_failed_is_unclear():
+    verdict = conclude_stop._verdict(2, "node2", {"failed": True, "msg": "tmux is missing"}, {})
+    assert (verdict.state, verdict.rank, verdict.message) == ("unclear", 2, "tmux is missing")
+
+
+def test_a_stop_that_reached_no_host_leaves_the_record(stopped_run):
+    result, summary = stopped_run(away=2)
+    assert summary == {"state": "RUNNING"}
+    assert result["msg"].startswith("full: nothing was stopped. away0 and away1 can't be reached: their workers could not be stopped.")
 
 
 def ends(*states):
