@@ -7,7 +7,7 @@ that uses the values need not check again whether they are present and of the ri
 import csv
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +174,11 @@ def parse(lines: str | bytes) -> Any:
 
 def _no_number(name: str) -> Any:
     raise ValueError(f"{name} is no number")
+
+
+def newest_generation(records: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The last record of a worker's generation, if there is one."""
+    return next((record for record in reversed(records) if record["kind"] == "generation"), None)
 
 
 def doing(read: Iterable[dict[str, Any]], phase: str, step: int) -> tuple[str, int]:

@@ -1,36 +1,53 @@
-"""What the watchers of an elastic run's hosts tell each other, which are processes of their own: marks in a folder.
+"""What the watchers of an elastic run's hosts tell each other, which are processes of their own: files in a folder.
 
-After a fault, workers start again as another generation. Its chief may be on another host; the newest generation is right.
+After a fault, workers start again as another generation, whose chief may be on another host. No host alone is believed who that is:
+as many must say so as may go on without the others.
 """
 
-import re
+import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-MARK = re.compile(r"generation-(\d{1,9})")
+from trainer.files import read_json, write_json
+from trainer.supervision.policy import may_go_on
+
 OVER = "over"
 
 
-def note(folder: Path, number: int) -> None:
-    """Tell the others that a generation was seen."""
-    _mark(folder, f"generation-{number}")
+def note(folder: Path, host: str, record: Mapping[str, Any]) -> None:
+    """Tell the others the newest generation of a host's worker: its record."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / f"generation-{host}", {"number": record["number"], "chief": (record["hosts"] or [""])[0]})
 
 
-def newest(folder: Path) -> int:
-    """The newest generation that one of them has seen; 0 for none."""
-    numbers = (MARK.fullmatch(path.name) for path in folder.glob("generation-*"))
-    return max((int(number[1]) for number in numbers if number), default=0)
+def chief(folder: Path, launched: Sequence[str]) -> str:
+    """The host of the chief; empty while that is unclear.
+
+    Args:
+        folder: of the marks.
+        launched: names of the launch's hosts, by rank.
+    """
+    said = [_said(folder, host) for host in launched]
+    for number, name in sorted({one for one in said if one[0] > 0}, reverse=True):
+        if name in launched and may_go_on([rank for rank, one in enumerate(said) if one == (number, name)], len(launched), 1):
+            return name
+    return launched[0] if all(number <= 1 for number, _ in said) else ""
+
+
+def _said(folder: Path, host: str) -> tuple[int, str]:
+    with contextlib.suppress(FileNotFoundError):
+        mark = read_json(folder / f"generation-{host}")
+        return mark["number"], mark["chief"]
+    return 0, ""
 
 
 def note_end(folder: Path) -> None:
     """Tell the others that the run has come to its end."""
-    _mark(folder, OVER)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / OVER).touch()
 
 
 def is_over(folder: Path) -> bool:
     """Whether the run has come to its end: nobody needs to wait for a lost host any more."""
     return (folder / OVER).exists()
-
-
-def _mark(folder: Path, name: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).touch()

@@ -8,6 +8,7 @@ from control import project, text
 from control.progress import Estimate
 from control.runs import launches, outcome, run_results, step_profile, stragglers
 from trainer.data.spec import noun
+from trainer.records import newest_generation
 from trainer.rundir import recorded
 from trainer.supervision.policy import may_go_on
 
@@ -35,7 +36,7 @@ def worker(
         "input_wait": _share([record["input_wait"] for record in steps[-50:]], [record["seconds"] for record in steps[-50:]]),
         "split": step_profile.median(step_profile.of_worker(records)),
         "straggler": stragglers.last(records),
-        "generation": next((record for record in reversed(records) if record["kind"] == "generation"), None),
+        "generation": newest_generation(records),
     }
 
 

@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from control import project
 from control.operator_variables import integer
 from control.remote.feed import HostUnreachable
 from control.remote.remote import Worker
-from control.runs import outcome, run_results, status, supervision
+from control.runs import generations, run_results, status, supervision
 from plugins.shared.action import Action
+from trainer import rundir
 
 
 def _concluded(folder: Path) -> bool:
@@ -15,11 +17,14 @@ def _concluded(folder: Path) -> bool:
     return run_results.read_summary(folder)["state"] not in (None, "RUNNING")
 
 
-def _is_chief(folder: Path, rank: int, seen: dict[str, Any]) -> bool:
-    """Whether a worker is the chief; in an elastic run another may be than at the launch, and one that was lost is not."""
-    if not supervision.is_elastic(folder) or not seen["generation"]:
+def _is_chief(folder: Path, rank: int, host: str, seen: dict[str, Any]) -> bool:
+    """Whether a worker is the chief; in an elastic run that is another after the first was lost."""
+    if not supervision.is_elastic(folder):
         return rank == 0
-    return seen["generation"]["rank"] == 0 and seen["state"] in outcome.ENDED_WELL
+    marks = project.PRIVATE / "watch" / folder.name
+    if seen["generation"]:
+        generations.note(marks, host, seen["generation"])
+    return generations.chief(marks, [one["name"] for one in rundir.recorded(folder)["hosts"]]) == host
 
 
 class ActionModule(Action):
@@ -34,7 +39,7 @@ class ActionModule(Action):
             look = worker.poll(latest=True)
             seen = status.worker(look.records, look.exit, look.alive, look.heard, look.unclear, script)
             if local and not self._task.check_mode:
-                only = None if _is_chief(Path(local), int(rank), seen) else f"workers/{host}"
+                only = None if _is_chief(Path(local), int(rank), host, seen) else f"workers/{host}"
                 worker.collect(Path(local), only, keep=_concluded(Path(local)) and not look.alive)
             if lines is not None:
                 seen["log"] = worker.last_lines(count)

@@ -58,9 +58,6 @@ class ActionModule(Action):
     """Seconds in which workers that start again by themselves wait for a host; 0: they do not."""
     elastic = False
     """Whether the others go on without a host that is lost."""
-    place: int | None = None
-    """The worker's rank in its generation; None: as in the launch."""
-    generation = 0
     was_away = False
     """Whether the host did not answer once: it may restart."""
     lost_at = -math.inf
@@ -113,16 +110,8 @@ class ActionModule(Action):
                 mark_failed(self.marks, self.host)
 
     def _is_chief(self) -> bool:
-        """Whether this host's worker is the chief, in an elastic run that of the newest generation."""
-        place = self.rank if self.place is None else self.place
-        return place == 0 and (not self.elastic or self.generation >= generations.newest(self.marks))
-
-    def _take_places(self, news: list[dict[str, Any]]) -> None:
-        """Note which generation the worker is of, and its rank there."""
-        for record in news:
-            if self.elastic and record["kind"] == "generation":
-                self.generation, self.place = record["number"], record["rank"]
-                generations.note(self.marks, self.generation)
+        """Whether this host's worker is the chief; in an elastic run that is another after the first was lost."""
+        return generations.chief(self.marks, self.arguments["hosts"]) == self.host if self.elastic else self.rank == 0
 
     def _once(self) -> Verdict | None:
         try:
@@ -225,7 +214,8 @@ class ActionModule(Action):
     def _follow(self, news: list[dict[str, Any]]) -> None:
         self.phase, self.step = records.doing(news, self.phase, self.step)
         self.trained = self.trained or any(record["kind"] == "steps" for record in news)
-        self._take_places(news)
+        if self.elastic and (generation := records.newest_generation(news)):
+            generations.note(self.marks, self.host, generation)
         chief = self._is_chief()
         for record in news:
             if chief or record["kind"] == "warning":

@@ -121,36 +121,38 @@ def test_a_host_may_be_away_as_long_as_the_others_wait_for_it():
 
 def elastic(tmp_path, rank):
     watch = ActionModule.__new__(ActionModule)
-    watch.elastic, watch.rejoin_wait, watch.arguments = True, 300.0, {"silence": 45}
+    watch.elastic, watch.rejoin_wait, watch.arguments = True, 300.0, {"silence": 45, "hosts": ["pi0", "pi1", "pi2"]}
     watch.rank, watch.host, watch.marks, watch.local = rank, f"pi{rank}", tmp_path, tmp_path
     watch.phase, watch.step, watch.trained = "training", 7, False
     return watch
 
 
 def test_the_chief_of_the_newest_generation_is_shown(tmp_path, monkeypatch):
-    """The old chief's records do not change any more; the newer ones of another host overrule them."""
-    shown, collected, watches = [], [], [elastic(tmp_path, rank) for rank in (0, 1)]
+    """The old chief's records do not change any more; the newer ones of the other hosts overrule them."""
+    shown, collected, watches = [], [], [elastic(tmp_path, rank) for rank in range(3)]
     monkeypatch.setattr("plugins.action.watch_run.choices.keep_of", lambda *_: None)
     for watch in watches:
-        watch.progress = SimpleNamespace(show=lambda host, record: shown.append((host, record["kind"])))
+        watch.progress = SimpleNamespace(show=lambda host, record: shown.append(host))
         monkeypatch.setattr(watch, "_collect", lambda host=watch.host: collected.append(host))
-    first, second = watches
     news = {"kind": "phase", "phase": "training", "note": ""}
-    first._follow([{"kind": "generation", "number": 1, "rank": 0, "hosts": ["pi0", "pi1", "pi2"]}, news])
-    second._follow([{"kind": "generation", "number": 1, "rank": 1, "hosts": ["pi0", "pi1", "pi2"]}, news])
-    assert {host for host, _ in shown} == {"pi0"} == {*collected}
+    for rank, watch in enumerate(watches):
+        watch._follow([{"kind": "generation", "number": 1, "rank": rank, "hosts": ["pi0", "pi1", "pi2"]}, news])
+    assert {*shown} == {"pi0"} == {*collected}
     shown.clear()
-    second._follow([{"kind": "generation", "number": 2, "rank": 0, "hosts": ["pi1", "pi2"]}, news])
-    first._follow([news])
-    assert {host for host, _ in shown} == {"pi1"}
+    for rank, watch in enumerate(watches[1:]):
+        watch._follow([{"kind": "generation", "number": 2, "rank": rank, "hosts": ["pi1", "pi2"]}])
+    for watch in watches:
+        watch._follow([news])
+    assert shown == ["pi1"]
     assert collected == ["pi0", "pi1"]
 
 
 def test_a_generation_says_nothing_in_a_run_that_does_not_go_on_without_a_host(tmp_path):
     watch = elastic(tmp_path, 1)
     watch.elastic = False
-    watch._take_places([{"kind": "generation", "number": 9, "rank": 0, "hosts": []}])
+    watch._follow([{"kind": "generation", "number": 9, "rank": 0, "hosts": ["pi1"]}])
     assert not watch._is_chief()
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_failure_of_one_host_ends_no_other_of_an_elastic_run(tmp_path):

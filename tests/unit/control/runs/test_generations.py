@@ -1,21 +1,46 @@
 """Marks by which the watchers of a run's hosts know its chief."""
 
+import pytest
+
 from control.remote.remote import clear_marks
 from control.runs import generations
 
+HOSTS = ["a", "b", "c"]
 
-def test_the_newest_generation_is_known_to_all(tmp_path):
-    folder = tmp_path / "run"
-    assert generations.newest(folder) == 0
-    for number in (2, 10, 9):
-        generations.note(folder, number)
-    (folder / "generation-x").touch()
-    assert generations.newest(folder) == 10
+
+def said(folder, **marks):
+    for host, (number, members) in marks.items():
+        generations.note(folder, host, {"number": number, "hosts": list(members)})
+    return generations.chief(folder, HOSTS)
+
+
+@pytest.mark.parametrize(
+    ("marks", "chief"),
+    [
+        ({}, "a"),
+        ({"a": (1, "abc")}, "a"),
+        ({"a": (1, "abc"), "b": (2, "bc")}, ""),
+        ({"a": (1, "abc"), "b": (2, "bc"), "c": (2, "bc")}, "b"),
+        ({"a": (3, "abc"), "b": (3, "abc"), "c": (2, "bc")}, "a"),
+        ({"a": (2, "ab"), "b": (3, "ab"), "c": (1, "abc")}, ""),
+    ],
+)
+def test_the_chief_is_whom_enough_hosts_name(marks, chief, tmp_path):
+    assert said(tmp_path / "run", **marks) == chief
+
+
+@pytest.mark.parametrize("lie", [(10**8, "c"), (2, "cab"), (1, "c"), (10**8, ""), (10**8, ["../x"])])
+def test_one_host_that_lies_is_not_believed(lie, tmp_path):
+    assert said(tmp_path, a=(1, "abc"), b=(1, "abc"), c=lie) == "a"
+
+
+def test_who_is_no_host_of_the_launch_is_no_chief(tmp_path):
+    assert said(tmp_path, a=(2, ["z"]), b=(2, ["z"]), c=(2, ["z"])) == ""
 
 
 def test_another_launch_begins_anew(tmp_path):
-    generations.note(tmp_path, 3)
+    said(tmp_path, a=(2, "bc"), b=(2, "bc"), c=(2, "bc"))
     generations.note_end(tmp_path)
     assert generations.is_over(tmp_path)
     clear_marks(tmp_path)
-    assert (generations.newest(tmp_path), generations.is_over(tmp_path)) == (0, False)
+    assert (generations.chief(tmp_path, HOSTS), generations.is_over(tmp_path)) == ("a", False)
