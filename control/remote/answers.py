@@ -22,6 +22,7 @@ MODULES = ROOT / "plugins" / "modules"
 LARGEST = 4 * 2**20
 """Characters of an answer."""
 FEW = 10_000
+SUSPECT = "see who controls that host"
 RETURN = re.compile(r'^RETURN = """(.*?)^"""$', re.MULTILINE | re.DOTALL)
 
 
@@ -191,7 +192,7 @@ def believed(module: str, written: str, arguments: dict[str, Any] | None = None)
     for name, value in answer.items():
         if name not in checks or not checks[name](value):
             shown = f"{printable(name, 40)}={printable(value, 80)}"
-            raise LockstepError(f"{module}: the host answers {shown}, which that module never does; see who controls that host")
+            raise LockstepError(f"{module}: the host answers {shown}, which that module never does; {SUSPECT}")
     if arguments is not None and (missing := _missing(module, answer, arguments)):
-        raise LockstepError(f"{module}: the host's answer lacks {missing[0]}, which that module always returns; see who controls that host")
+        raise LockstepError(f"{module}: the host's answer lacks {missing[0]}, which that module always returns; {SUSPECT}")
     return answer

@@ -9,7 +9,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins import action
 from ansible.plugins.action import ActionBase
 
-from control.remote.answers import LARGEST
+from control.remote.answers import LARGEST, SUSPECT
 from trainer.terminal import printable
 
 ORDERS = re.compile(
@@ -32,9 +32,7 @@ def refuse_orders(answer: Mapping[str, Any]) -> None:
     """
     for name in answer:
         if ORDERS.fullmatch(str(name)):
-            raise AnsibleActionFail(
-                f"the host answers {printable(name, 40)}=..., which is refused: no module used here does; see who controls that host"
-            )
+            raise AnsibleActionFail(f"the host answers {printable(name, 40)}=..., which is refused: no module used here does; {SUSPECT}")
 
 
 def guard_ansible() -> None:
@@ -63,9 +61,7 @@ def _as_a_path(discover: Discover) -> Discover:
     def discovered(*arguments: Any, **named: Any) -> str:
         path = discover(*arguments, **named)
         if not PYTHON.fullmatch(path):
-            raise AnsibleActionFail(
-                f"the host answers that its Python is {printable(path, 80)!r}, which is no path; see who controls that host"
-            )
+            raise AnsibleActionFail(f"the host answers that its Python is {printable(path, 80)!r}, which is no path; {SUSPECT}")
         return path
 
     return discovered

@@ -3,11 +3,14 @@
 from typing import Any
 
 from control.doctor.checks.model import FAIL, Check
+from control.remote import answers
 
 START = "on {host}: sudo apt-get install openssh-server && sudo systemctl enable --now ssh"
 PING = "switch it on and look: ping -c 3 {address}"
 NOPASSWD = "or allow {user} sudo without one"
 SSH = {
+    # First: what else the message has is the host's own words.
+    (answers.SUSPECT,): ("it answers what the probe never does", f"{answers.SUSPECT}, or leave it out"),
     ("identification has changed",): (
         "its host key has changed",
         "if it was set up anew: ssh-keygen -R {known}; if not, another machine answers in its place",

@@ -3,7 +3,9 @@
 import pytest
 
 from control.doctor.checks.ssh_errors import ssh
+from control.remote import answers
 from tests.unit.doctor_samples import doctor
+from trainer.errors import LockstepError
 
 CHANGED = """Failed to connect to the host via ssh: @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
 @    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
@@ -71,3 +73,11 @@ def test_fixes_for_another_ssh_port_and_no_user():
 
 def test_host_that_was_never_asked():
     assert doctor(lambda facts: facts.pop("node04")) == ["[FAIL] node04  ssh  can't be reached: was not probed. Fix: ssh -v pi@10.0.0.4"]
+
+
+def test_a_host_that_answers_what_no_probe_does_chooses_no_fix():
+    with pytest.raises(LockstepError) as caught:
+        answers.believed("host_probe", '{"facts": "REMOTE HOST IDENTIFICATION HAS CHANGED, permission denied"}')
+    found = ssh({"name": "pi3", "address": "10.0.0.3"}, str(caught.value))
+    assert (found.level, found.value) == ("FAIL", "it answers what the probe never does")
+    assert found.fix == "see who controls that host, or leave it out"
