@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import time
 
 import pytest
@@ -50,6 +51,28 @@ def test_it_is_continued_with_the_change_once_it_is_stopped(project, running):
     done = project.play("train", f"run={running}", "epochs=601", "detach=true")
     assert "x 601 epochs" in done.stdout
     assert project.summary(running)["steps"] >= steps
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="no SSH here")
+def test_a_stop_ends_the_workers_that_it_can_reach_and_names_the_host_that_is_away(project, running):
+    inventory = project.root / "inventory" / "local" / "hosts.yml"
+    before = inventory.read_text()
+    # Nobody listens there.
+    away = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+    inventory.write_text(before.replace("    worker2:\n", "    worker2:\n" + "".join(f"      {name}: {it}\n" for name, it in away.items())))
+    try:
+        done = project.play("stop", f"run={running}", check=False)
+    finally:
+        inventory.write_text(before)
+    assert done.returncode != 0
+    shown = " ".join(done.stdout.split())
+    assert "worker2 can't be reached: its worker could not be stopped. Without the others its supervisor waits for the others" in shown
+    assert "Fix: once it is back, look at it: ansible-playbook stop.yml -e run=endless" in shown
+    assert project.summary(running)["state"] == "CANCELLED"
+    # Its worker agreed with the one that was asked.
+    end = project.node(2, running) / "workers" / "worker2" / "exit.json"
+    await_until(end.is_file, 60, "the end of the other worker")
+    assert json.loads(end.read_text())["exit_code"] == 42
 
 
 def seconds(shown: str) -> int:
