@@ -63,7 +63,7 @@ def test_who_waits_is_told_that_the_run_has_ended(addresses):
             visit.wait()
 
 
-@pytest.mark.parametrize(("rank", "secret"), [(1, secrets.token_bytes(32)), (2, SECRET)])
+@pytest.mark.parametrize(("rank", "secret"), [(1, bytes(32)), (2, SECRET)], ids=["stranger", "present"])
 def test_neither_a_stranger_nor_a_host_that_is_not_absent_is_let_in(rank, secret, addresses):
     asked = Asked()
     door = Door(0, addresses, SECRET, {1}, asked)
