@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 SOCKET = "lockstep"
+GONE_S = 15.0
 MARK, SUPERVISED = "stop", "supervisor.json"
 """Files in a worker's folder: somebody asked for its end; a supervisor goes on with it, also after a restart of the host."""
 
@@ -105,4 +106,16 @@ def end(module: Any, name: str, grace: float) -> str:
     send(left, signal.SIGCONT)
     send(reversed(left), signal.SIGKILL)
     _tmux(module, "kill-session", "-t", f"={name}")
+    # A killed process holds its port until the kernel has taken its memory apart.
+    deadline = time.monotonic() + GONE_S
+    while any(_lives(pid) for pid in left) and time.monotonic() < deadline:
+        time.sleep(0.05)
     return "killed"
+
+
+def _lives(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+            return stream.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (OSError, IndexError):
+        return False

@@ -89,7 +89,8 @@ def test_the_time_that_is_told_is_the_shells(project, pictures):
     shown = re.search(r"time +(\S+) from Enter to this result, (\S+) of it training with .* \((\S+) before, (\S+) after\)", done.stdout)
     assert shown, done.stdout
     whole, *parts = map(seconds, shown.groups())
-    assert abs(whole - by_the_clock) <= 2
+    # Python and Ansible take a moment to start and to end, on a busy machine seconds.
+    assert abs(whole - by_the_clock) <= 5
     assert abs(sum(parts) - whole) <= 2
     launch = project.summary("timed")["launch"]
     assert launch["seconds_training"] < launch["seconds_from_enter"] <= by_the_clock

@@ -264,7 +264,7 @@ def test_new_run_does_not_take_over_the_state_of_a_forgotten_one(project, pictur
     shutil.rmtree(project.run("forgotten"))
     done = train(project, pictures, "forgotten", "epochs=2", check=False)
     assert done.returncode != 0
-    assert "worker1: the training state of an older run=forgotten is in runs/forgotten under worker_root" in done.stdout
+    assert "worker1, worker2: the training state of an older run=forgotten is in runs/forgotten under worker_root" in done.stdout
 
 
 def test_resumed_run_refuses_a_changed_dataset(project, pictures, tmp_path, whole):

@@ -1,0 +1,27 @@
+"""The end of a session's processes."""
+
+import os
+import signal
+import subprocess
+import threading
+import types
+
+from control.remote import tmux
+
+
+def test_a_killed_session_is_ended_when_its_processes_are_gone(monkeypatch):
+    """Until then they hold their ports, and the next look at the host would find them held."""
+    late = threading.Event()
+    with subprocess.Popen(["sleep", "60"]) as process:
+
+        def kill(pids, number):
+            if number == signal.SIGKILL:
+                threading.Timer(0.3, lambda: (late.set(), os.kill(process.pid, number))).start()
+
+        module = types.SimpleNamespace(get_bin_path=lambda name: name, run_command=lambda argv: (0, "", ""))
+        monkeypatch.setattr(tmux, "send", kill)
+        monkeypatch.setattr(tmux, "processes", lambda module, name: [process.pid])
+        assert tmux.end(module, "name", 0.0) == "killed"
+        assert late.is_set()
+        # It is a zombie until its parent asks: nothing of it holds anything.
+        assert process.poll() == -signal.SIGKILL
