@@ -1,5 +1,6 @@
 """Five real hosts: containers with SSH, systemd, GlusterFS and a firewall, driven through the playbooks."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -38,6 +39,21 @@ class Lab(Project):
     def container(self, *arguments: str) -> str:
         """A command of the container engine."""
         return subprocess.run([self.engine, *arguments], capture_output=True, text=True, check=True, timeout=120).stdout
+
+    @contextlib.contextmanager
+    def stranger(self) -> Iterator[str]:
+        """A container in the network of the lab, like the nodes, that no inventory names; its name."""
+        name, address = f"{PREFIX}-stranger", f"{SUBNET.rpartition('.')[0]}.200"
+        image = self.container("inspect", "-f", "{{.ImageName}}", f"{PREFIX}-node1").strip()
+        settings = self.root / ".lockstep" / "lab" / "containers.conf"
+        with pytest.MonkeyPatch.context() as patch:
+            if settings.is_file():
+                patch.setenv("CONTAINERS_CONF", str(settings))
+            self.container("run", "-d", "--name", name, "--network", PREFIX, "--ip", address, image, "sleep", "3600")
+        try:
+            yield name
+        finally:
+            self.container("rm", "-f", "-t", "0", name)
 
     def address(self, node: int) -> str:
         """Address of a node, counted from 1."""

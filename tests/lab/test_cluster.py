@@ -161,20 +161,12 @@ def connects(lab: Lab, container: str, address: str) -> bool:
 
 
 def test_a_stranger_can_not_reach_the_worker_port_and_members_can(cluster):
-    image = cluster.container("inspect", "-f", "{{.ImageName}}", f"{PREFIX}-node1").strip()
-    stranger = f"{PREFIX}-stranger"
-    settings = cluster.root / ".lockstep" / "lab" / "containers.conf"
-    extra = {"CONTAINERS_CONF": str(settings)} if settings.is_file() else {}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in extra.items():
-            patch.setenv(name, value)
-        cluster.container("run", "-d", "--name", stranger, "--network", PREFIX, image, "sleep", "120")
     try:
         listen(cluster, 1)
-        assert connects(cluster, f"{PREFIX}-node2", cluster.address(1))
-        assert not connects(cluster, stranger, cluster.address(1))
+        with cluster.stranger() as stranger:
+            assert connects(cluster, f"{PREFIX}-node2", cluster.address(1))
+            assert not connects(cluster, stranger, cluster.address(1))
     finally:
-        cluster.container("rm", "-f", "-t", "0", stranger)
         cluster.on(1, "fuser -k 12345/tcp 2>/dev/null || ss -ltnp | sed -n 's/.*:12345.*pid=\\([0-9]*\\).*/\\1/p' | xargs -r kill")
 
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.conftest import PREFIX, SUBNET, Lab
+from tests.lab.conftest import Lab
 from tests.lab.test_attacks import ROOT, USER, python
 from tests.project import await_until
 
-STRANGER = f"{PREFIX}-stranger"
 PORTS = (12345, 13345, 24007)
 IDLE = 1000
 SHORT = ("config=lecture_cnn", "workers=2", "quick=true")
@@ -80,17 +79,6 @@ print(opened)
 
 
 @pytest.fixture
-def stranger(cluster: Lab) -> Iterator[str]:
-    """A container in the network of the lab, like the nodes, that no inventory names; its address."""
-    image = cluster.container("inspect", "--format", "{{.Config.Image}}", f"{PREFIX}-node1").strip()
-    address = f"{SUBNET.rpartition('.')[0]}.200"
-    begin = ("run", "-d", "--rm", "--name", STRANGER, "--network", PREFIX, "--ip", address, "--entrypoint", "sleep", image, "3600")
-    cluster.container(*begin)
-    yield address
-    cluster.container("rm", "-f", "-t", "0", STRANGER)
-
-
-@pytest.fixture
 def user(cluster: Lab) -> Iterator[int]:
     """A node with an ordinary user, neither root nor the one who trains."""
     cluster.on(1, f"id {USER} >/dev/null 2>&1 || useradd -m {USER}")
@@ -109,17 +97,18 @@ def places(cluster: Lab) -> list[str]:
     return [f"{cluster.address(node)}:{port}" for node in (1, 2) for port in PORTS]
 
 
-def test_a_machine_that_is_no_member_delays_no_start(cluster, stranger):
+def test_a_machine_that_is_no_member_delays_no_start(cluster):
     """A thousand connections at a time, idle and with garbage, from before the start: every packet is dropped, and counted."""
     before = counted(cluster, 1, "drop")
     begin = shlex.join(["python3", "-c", BESIEGE, str(IDLE), *places(cluster)])
-    cluster.container("exec", "-d", STRANGER, "sh", "-c", f"exec {begin}")
-    tried = ("exec", STRANGER, "sh", "-c", "cat /tmp/besieged 2>/dev/null || true")
-    await_until(lambda: int((cluster.container(*tried).split() or ["0"])[0]) > IDLE, 60, "besieged")
-    done = cluster.play("train", "run=strangers", *SHORT)
-    assert "strangers: SUCCEEDED" in done.stdout, done.stdout
-    assert counted(cluster, 1, "drop") > before
-    assert cluster.container(*tried).split()[1] == "0", "nothing that the stranger sent was taken"
+    with cluster.stranger() as stranger:
+        cluster.container("exec", "-d", stranger, "sh", "-c", f"exec {begin}")
+        tried = ("exec", stranger, "sh", "-c", "cat /tmp/besieged 2>/dev/null || true")
+        await_until(lambda: int((cluster.container(*tried).split() or ["0"])[0]) > IDLE, 60, "besieged")
+        done = cluster.play("train", "run=strangers", *SHORT)
+        assert "strangers: SUCCEEDED" in done.stdout, done.stdout
+        assert counted(cluster, 1, "drop") > before
+        assert cluster.container(*tried).split()[1] == "0", "nothing that the stranger sent was taken"
     cluster.play("playbooks/delete_run", "run=strangers")
 
 
