@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,9 +90,9 @@ def _killed(program: str) -> Fault:
 
 @_once
 def all_workers_killed(scene: Scene, _: str) -> None:
-    """As when the power of all goes."""
-    for host in scene.hosts:
-        scene.signal(host, "worker", signal.SIGKILL)
+    """As when the power of all goes: at once, before any of them has begun again."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda host: scene.signal(host, "worker", signal.SIGKILL), scene.hosts))
 
 
 @_once
@@ -114,7 +115,7 @@ def frozen(scene: Scene, host: str) -> Iterator[None]:
 def cut(*chains: str) -> Fault:
     """The node's packets are dropped: those that come in, go out, or both; not those to itself."""
     own = {"input": "iifname", "output": "oifname"}
-    rules = "".join(f"chain {hook} {{ type filter hook {hook} priority -300; meta {own[hook]} lo accept; drop; }} " for hook in chains)
+    rules = "".join(f"chain {hook} {{ type filter hook {hook} priority -300; meta {own[hook]} lo accept; drop; }}; " for hook in chains)
 
     @contextlib.contextmanager
     def fault(scene: Scene, host: str) -> Iterator[None]:

@@ -1,6 +1,9 @@
 """Faults put into trainings: the schedule, what is read from the workers' records, the table, what is refused."""
 
 import json
+import os
+import shutil
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -190,6 +193,16 @@ def test_a_node_is_reached_again_whatever_happens():
     (_, begun), (_, ended) = lab.commands
     assert begun[1].count("drop") == 2
     assert ended == ("nft", "delete", "table", "inet", "chaos")
+
+
+@pytest.mark.skipif(shutil.which("nft") is None or os.geteuid() != 0, reason="needs nftables and root")
+@pytest.mark.parametrize("chains", [("input",), ("input", "output")])
+def test_what_drops_packets_is_understood(chains):
+    lab = Asked()
+    with faults.cut(*chains)(scene(lab), "node2"):
+        pass
+    (_, (_, rules)), _ = lab.commands
+    assert subprocess.run(["nft", "--check", rules], capture_output=True, text=True, check=False).stderr == ""
 
 
 def test_a_node_that_is_off_gives_no_step():
