@@ -12,7 +12,7 @@ from pathlib import Path
 from trainer import config as configs
 from trainer import schedule
 from trainer.data.examples import open_examples
-from trainer.data.manifest import Published
+from trainer.data.manifest import Published, await_published
 from trainer.errors import DIVERGED, FAILED, RESTART, Diverged, LockstepError, PeerLost
 from trainer.files import full, shortage
 from trainer.job import Job
@@ -55,6 +55,9 @@ def main(
     watchdog = Watchdog(metrics, start_deadline, FAILED if generation <= 1 else RESTART)
     watchdog.start()
     try:
+        if generation > 1:
+            metrics.phase("waiting for the shared folder")
+            await_published(published, start_deadline)
         return _train(run, host, published, caches, (threads, gpus, direct_port), metrics, watchdog, weights, generation, elapsed)
     except Diverged as error:
         print(f"error: {error}", file=sys.stderr)

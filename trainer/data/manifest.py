@@ -1,9 +1,11 @@
 """The manifest of a published dataset: one JSON file with everything a worker needs to know."""
 
 import bisect
+import contextlib
 import dataclasses
 import hashlib
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +29,8 @@ TABLE_FORMAT = 3
 TABLE_KEYS = ("digest", "classes", "sums", "split_seed", "held_out")
 MOST_EXAMPLES = 2**40
 SPLIT_SEED = 0
+AGAIN_S = 0.5
+"""Between two looks whether a folder is there."""
 REMEDY = (
     "The shared folder was written by somebody else, or its disk is damaged. Fix: run the same command again, it sends anew what was "
     "changed; if it stays: ansible-playbook doctor.yml compares every byte"
@@ -150,6 +154,23 @@ def save(manifest: Manifest, folder: Path) -> Manifest:
         content = {key: getattr(manifest, key) for key in TABLE_KEYS}
         write_json(folder / FILE, {"format": TABLE_FORMAT, **content, "table": manifest.table.to_json()})
     return dataclasses.replace(manifest, sha256=hashlib.sha256((folder / FILE).read_bytes()).hexdigest())
+
+
+def await_published(published: Published, seconds: float) -> None:
+    """Wait until the folder has a manifest, at most so long: a host that has just come up mounts its shared folder later."""
+    deadline, waits = time.monotonic() + seconds, False
+    while not _is_there(published.folder / FILE) and time.monotonic() < deadline:
+        if not waits:
+            print(f"{published.folder} is not there: waiting up to {seconds:.0f} s for the shared folder", flush=True)
+        waits = True
+        time.sleep(AGAIN_S)
+
+
+def _is_there(path: Path) -> bool:
+    # A mount whose server is gone gives errors of its own kind.
+    with contextlib.suppress(OSError):
+        return path.is_file()
+    return False
 
 
 def load(published: Published) -> Manifest:
