@@ -240,7 +240,7 @@ class Trainer:
 
     def _fix(self, rate: float) -> str:
         how = "in compile(optimizer=...)" if self.engine.rate is not None else f"-e set=optimizer.learning_rate={rate / 10:g}"
-        lower = f"learning rate {rate:g}; lower it ({how}) under another run name"
+        lower = f"learning rate {rate:g}; lower it ({how}) under another run name, or see whether the plan warns of NaN in the data"
         narrow = self.engine.choice.name == "half" and self.job.config.reduction.dtype == "float16"
         return f"{lower}. Or a gradient was too large for float16: reduction.dtype=bfloat16" if narrow else lower
 

@@ -23,7 +23,7 @@ from trainer.files import read_json, sha256_file, sync, write_json
 
 KEPT = Path(".lockstep/sources/columns")
 INDEX = "index.json"
-WRITTEN = 2
+WRITTEN = 3
 """Increased when columns are written differently: those kept before are then written again."""
 REMAPPED = 2**20
 """Classes that are renumbered at a time."""
@@ -44,6 +44,7 @@ def listing(folder: Path, name: str, fingerprint: str, note: str = "") -> Listin
     notes = [text for text in (index["note"], note) if text]
     made = Listing(name, index["classes"], {}, {}, fingerprint, held_out=index["held_out"], note="; ".join(notes))
     made.table, made.folder, made.warnings = Table.from_json(index["table"]), folder, index["warnings"]
+    made.targets = index["targets"]
     return made
 
 
@@ -95,6 +96,7 @@ class _Kept:
         self._counts = dict.fromkeys((*SPLITS, "validation"), 0)
         self._digests = {split: hashlib.sha256() for split in ("validation", "test")}
         self._trained: set[int] = set()
+        self._targets: dict[str, list[float]] = {}
 
     def add(self, split: str, values: list[Any]) -> None:
         if self._spec is None:
@@ -104,6 +106,7 @@ class _Kept:
             values[self._label] = self._classes_of(split, values[self._label])
         elif self._given is not None:
             self._check_given(split, values)
+        self._widen(split, values)
         # Only two splits of the function's own can be the same by mistake.
         if split == "validation" or (split == "test" and self._counts["validation"]):
             for value in values:
@@ -148,6 +151,15 @@ class _Kept:
                 f"{self._checked.called}: y of {split} has {odd}; with {len(self._given)} classes it runs from 0 to {len(self._given) - 1}"
             )
 
+    def _widen(self, split: str, values: list[Any]) -> None:
+        """Take note of the lowest and the highest number of a single `y`."""
+        assert self._spec is not None
+        y = self._spec.parts.get("y", ())
+        if len(y) == 1 and not y[0].varies and values[self._spec.leaves.index(y[0])].size:
+            numbers = values[self._spec.leaves.index(y[0])]
+            seen = [*self._targets.get(split, []), numbers.min().item(), numbers.max().item()]
+            self._targets[split] = [min(seen), max(seen)]
+
     def close(self) -> None:
         for writer in self._writers.values():
             writer.close()
@@ -174,6 +186,7 @@ class _Kept:
             "classes": list(self._given) if self._given is not None else self._ordered(),
             "note": note,
             "warnings": warnings,
+            "targets": self._targets,
         }
 
     def _ordered(self) -> list[str]:

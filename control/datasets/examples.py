@@ -233,7 +233,7 @@ def _of_pydataset(result: Any, place: str) -> Iterator[tuple[str, Any]]:
         try:
             batch = result[number]
         except (IndexError, StopIteration):
-            raise DatasetError(f"{place}: the PyDataset ended at batch {number}; its __len__ says {count}") from None
+            raise DatasetError(f"{place}: the PyDataset ended at batch {number}; its __len__ says {count}. Fix: make both agree") from None
         yield f"batch {number}", batch
 
 

@@ -33,6 +33,7 @@ from trainer.files import read_json, sync, write_json
 
 KEPT = Path(".lockstep/sources/own")
 HOW = "a function gives pairs (image, class): a path, bytes, or a uint8 array [height, width, channels]; and a class's name or number"
+HOW_EMPTY = "Fix: see whether the function finds its files, and yields or returns what it makes of them"
 END = object()
 
 
@@ -79,7 +80,9 @@ class Own:
             with own.explaining_errors("dataset", self._function):
                 result = function("train")
                 first, result = _first(result, self._next)
-            if first is END or _is_image_pair(first):
+            if first is END:
+                raise DatasetError(f"dataset={self._function.called}: train is empty; it needs at least one example. {HOW_EMPTY}")
+            if _is_image_pair(first):
                 self._keep_images(function, result, caught)
             else:
                 self._keep_columns(function, result, caught)

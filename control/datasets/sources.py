@@ -40,6 +40,8 @@ class Listing:
     folder: Path | None = None
     """The files of a table's columns, ready to be published."""
     warnings: list[str] = field(default_factory=list)
+    targets: dict[str, list[float]] = field(default_factory=dict)
+    """Of columns with a single `y`: its lowest and its highest number in `train`, `validation` and `test`."""
 
     def count(self, split: str) -> int:
         """Number of examples in `train` or `test`."""

@@ -46,7 +46,7 @@ def examine(
 
     Returns:
         `total` and `trainable` parameters; `compiled`: None, or what the plan shows of a compiled model; `left`: layers without weights
-        of the file.
+        of the file; `takes`: the number of classes that its loss takes by their number, or None; `warnings`.
 
     Raises:
         ConfigError: it can't be built, trained or saved.
@@ -61,7 +61,13 @@ def examine(
     left = initial.load(model, Path(weights["path"]), weights, skip_mismatch, by_name) if weights else []
     trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
     described = _described(model, optimizers) if compiled else None
-    return {"total": model.count_params(), "trainable": trainable, "compiled": described, "left": left}
+    return {
+        "total": model.count_params(),
+        "trainable": trainable,
+        "compiled": described,
+        "left": left,
+        **(_fit(section, model, examples) if compiled else {}),
+    }
 
 
 def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> list[str]:
@@ -84,6 +90,32 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> 
             tf.function(model.test_step, autograph=False).get_concrete_function(examples)
         _check_sums(section, model, spec)
     return list(optimizers.values())
+
+
+def _fit(section: dict[str, Any], model: keras.Model, spec: Spec) -> dict[str, Any]:
+    """How one output fits one `y`, where a loss of Keras' own does not refuse what can't be meant: `takes`, `warnings`."""
+    shape, y = getattr(model, "output_shape", None), spec.parts.get("y", ())
+    if global_loss.overridden(model) or not isinstance(model.loss, str | keras.losses.Loss) or not isinstance(shape, tuple) or len(y) != 1:
+        return {}
+    loss = keras.losses.get(model.loss)
+    known = {"axis": -1, "ignore_class": None, **getattr(loss, "_fn_kwargs", {})}
+    if getattr(loss, "fn", loss) is keras.losses.sparse_categorical_crossentropy:
+        return {"takes": shape[-1]} if known["axis"] == -1 and known["ignore_class"] is None else {}
+    # As Keras compares them: a number for each example is a list of one.
+    given, output = (sides if len(sides) > 1 else (*sides, 1) for sides in ((None, *y[0].shape), shape))
+    spread = len(given) == len(output) and any({1} < {one, other} for one, other in zip(given, output, strict=True) if one and other)
+    if not spread or not getattr(loss, "fn", loss).__module__.startswith("keras."):
+        return {}
+    return {
+        "warnings": [
+            f"model={section['file']}:{section['function']}: its output is {_sides(output)} for each example and y is {_sides(given)}; the "
+            f"loss {_named(model.loss)} compares each number of one with the only one of the other. Fix, unless it is meant: one shape"
+        ]
+    }
+
+
+def _sides(shape: Sequence[int | None]) -> str:
+    return str(list(shape[1:])).replace("None", "?")
 
 
 def _check_sums(section: dict[str, Any], model: keras.Model, spec: Spec) -> None:

@@ -126,8 +126,9 @@ def make(request: Request) -> dict[str, Any]:
     dataset = describe(listing, published)
     weights = initial_weights(config, request, started)
     size, code = parameters(config, len(listing.classes), request, dataset.get("spec"), weights), package.TRAINER.sha256()
-    compiled, left = size.pop("compiled", None), size.pop("left", [])
+    compiled, left, warnings = size.pop("compiled", None), size.pop("left", []), size.pop("warnings", [])
     check_compiled(compiled, request.options, config)
+    check_classes(listing, size.pop("takes", None), config)
     if config.train.callbacks and not compiled:
         raise ConfigError("callbacks: they act on a compiled model's optimizer; this model is not compiled. Fix: call model.compile(...)")
     return {
@@ -153,7 +154,7 @@ def make(request: Request) -> dict[str, Any]:
         "changes": changes(started, asked, config, len(hosts)),
         "warnings": []
         if started
-        else [*batch_warnings(asked, sizes, overrides(request.options)), *listing.warnings, *augment_warnings(config.data)],
+        else [*batch_warnings(asked, sizes, overrides(request.options)), *listing.warnings, *augment_warnings(config.data), *warnings],
     }
 
 
@@ -584,6 +585,18 @@ def check_compiled(compiled: dict[str, Any] | None, options: dict[str, Any], con
             )
 
 
+def check_classes(listing: Listing, takes: int | None, config: Config) -> None:
+    """Refuse a `y` that is the number of a class for which the model has no output: hosts would only see it at the step that reads it."""
+    targets = listing.targets if listing.table else {"train": [0, len(listing.classes) - 1]}
+    for split, bounds in targets.items() if takes is not None else ():
+        if odd := [value for value in bounds if not 0 <= value < (takes or 0)]:
+            raise ConfigError(
+                f"model={config.model['file']}:{config.model['function']}: y of {split} has the class {odd[0]:g}, and the model's output "
+                f"has {takes} numbers; sparse categorical cross-entropy takes the classes 0 to {(takes or 0) - 1}. Fix: as many outputs "
+                "as classes, and classes numbered from 0"
+            )
+
+
 def check_scaling(config: Config, workers: int, existing: Path | None) -> None:
     """Refuse to resume on another number of hosts if that would change the learning rate."""
     before = len(recorded(existing)["hosts"]) if recorded(existing) else workers
@@ -681,7 +694,7 @@ def parameters(
 
 def _models_digest() -> str:
     state = hashlib.sha256()
-    for path in sorted((package.TRAINER.root / "trainer" / "models").glob("*.py")):
+    for path in (*sorted((package.TRAINER.root / "trainer" / "models").glob("*.py")), Path(__file__).with_name("model.py")):
         state.update(path.read_bytes())
     return state.hexdigest()
 

@@ -105,6 +105,13 @@ def misfit():
     return model
 
 
+def classes():
+    """Three outputs, for classes by their number."""
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
 class Largest(keras.metrics.Metric):
     """A metric that is no sum."""
 
@@ -147,6 +154,16 @@ def missing(split):
     if made:
         made[1][3] = np.nan
     return made
+
+
+def another_class(split):
+    """Class 3 where the model has 0 to 2, once, late in the test examples."""
+    made = data(split)
+    return made and (made[0]["a"], np.where(np.arange(len(made[1])) == 99, 3 if split == "test" else 2, 1))
+
+
+def nobody(split):
+    return iter(())
 
 
 def another_shape(split):

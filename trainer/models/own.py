@@ -17,6 +17,11 @@ NAME = "own"
 KEYS = ("name", "file", "function", "source")
 LONGEST = 12
 """Lines of an error of Keras."""
+HINTS = {
+    "None values": "A loss or a metric returns nothing, or the data have no y. Fix: end your own with return, and give (x, y)",
+    "`target` and `output`": "Fix: an output of y's shape; for a y that is the number of a class, loss='sparse_categorical_crossentropy'",
+}
+"""What to do about an error of Keras, by a part of its text."""
 GIVEN = ("size", "classes")
 """The first parameters of a function that builds a classifier of images; all others are options of the model."""
 
@@ -96,7 +101,7 @@ def explaining(doing: str, given: dict[str, Any]) -> Iterator[None]:
         raise
     except Exception as error:
         lines = str(error).strip().splitlines()[:LONGEST]
-        hint = "\nDoes a loss or a metric return nothing, or do the data have no y?" if "None values" in str(error) else ""
+        hint = "".join(f"\n{hint}" for part, hint in HINTS.items() if part in str(error))
         where = own.line(error, function)
         raise ConfigError(
             f"model={function.called}{where}: a step of {doing} fails: {type(error).__name__}: {chr(10).join(lines)}{hint}"

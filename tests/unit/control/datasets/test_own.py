@@ -255,7 +255,7 @@ def test_images_may_be_paths_and_bytes(file):
         ({"label": "[[0], [0, 1]]"}, "the class of number 0 of train is [[0], [0, 1]] (list); "),
         ({"label": "0, 1"}, "number 0 of train is (array("),
         ({"label": "0"}, "at least two classes are needed, found: 0"),
-        ({"count": 0}, "at least two classes are needed, found: none"),
+        ({"count": 0}, "train is empty; it needs at least one example. Fix: "),
         ({"label": "number if split == 'train' else 0"}, "test has no image of class 1; train and test must hold the same classes"),
     ],
 )

@@ -199,6 +199,22 @@ def test_batches_are_taken_one_at_a_time(file):
     assert made.scan().count("train") == 150
 
 
+@pytest.mark.parametrize(
+    ("y", "targets"),
+    [
+        ("np.arange(n) % 4 - (split == 'test')", {"train": [0, 3], "validation": [0, 3], "test": [-1, 2]}),
+        ("np.full((n, 2), 0.5)", {"train": [0.5, 0.5], "validation": [0.5, 0.5], "test": [0.5, 0.5]}),
+        ("{'a': np.zeros(n), 'b': np.ones(n)}", {}),
+        ("np.array([[1] * (k % 2 + 1) for k in range(n)], dtype=object)", {}),
+    ],
+)
+def test_the_lowest_and_the_highest_number_of_a_single_y_are_known(y, targets, file):
+    body = "y = Y\nfor k in range(0, n, 7):\n    yield np.zeros((len(y[k:k + 7]), 1)), y[k:k + 7]"
+    whole = "return np.zeros((n, 1)), Y"
+    for given in (body, whole) if y.startswith("np.") else (whole,):
+        assert source(file, given.replace("Y", y)).scan().targets == targets
+
+
 def test_missing_values_of_x_are_counted(file):
     body = "x = np.zeros((n, 3))\nx[3, 1] = np.nan\nx[:, 2] = np.inf\nreturn {'a': x, 'b': np.full(n, 1e300)}, np.zeros(n)"
     (warning,) = source(file, NO_VALIDATION + body).scan().warnings
@@ -393,7 +409,7 @@ def test_what_tensorflow_and_keras_give(tmp_path):
         "strings": [["x string"], 2, []],
         "images": [20, 20, ["0", "1"]],
         "pydataset": [["x int64 [2]", "y int64"], 10, []],
-        "pydataset ends early": "dataset=m.py:data: train: the PyDataset ended at batch 2; its __len__ says 3",
+        "pydataset ends early": "dataset=m.py:data: train: the PyDataset ended at batch 2; its __len__ says 3. Fix: make both agree",
         "sparse": "dataset=m.py:data: the data of train: x is a sparse tensor; make it dense (tf.sparse.to_dense), or ragged",
     }
 

@@ -1,5 +1,7 @@
 """What the plan says of a compiled model."""
 
+import pytest
+
 from control.runs import model
 from control.runs.plan import own
 from tests.project import ROOT
@@ -33,3 +35,28 @@ def test_a_train_step_of_its_own_trains_with_the_optimizers_that_it_calls():
 def test_a_loss_of_its_own_is_validated():
     compiled = examined("vae", (16, 16))
     assert (compiled["optimizer"], compiled["own"], compiled["validates"]) == ("Adam", ["compute_loss"], True)
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "y", "takes", "warned"),
+    [
+        ("'sparse_categorical_crossentropy'", 3, (), 3, None),
+        ("keras.losses.SparseCategoricalCrossentropy(from_logits=True)", 3, (1,), 3, None),
+        ("keras.losses.SparseCategoricalCrossentropy(ignore_class=-1)", 3, (), None, None),
+        ("'mse'", 1, (), None, None),
+        ("'mse'", 3, (3,), None, None),
+        ("'mse'", 3, (), None, "its output is [3] for each example and y is [1]; the loss mse compares"),
+        ("keras.losses.Huber()", 1, (3,), None, "its output is [1] for each example and y is [3]"),
+        ("stretched", 3, (), None, None),
+    ],
+)
+def test_a_target_that_keras_would_stretch_over_the_outputs_is_warned_of(loss, outputs, y, takes, warned, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import keras\n@keras.saving.register_keras_serializable()\ndef stretched(y, p):\n    return (y - p) ** 2\n"
+        f"def build():\n    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense({outputs})])\n"
+        f"    model.compile('sgd', {loss})\n    return model\n"
+    )
+    spec = Spec([0, 1], (Leaf("x", "float32", (4,)), Leaf("y", "float32", y)))
+    examined = model.examine(own.section(f"{tmp_path}/mine.py:build"), [32, 32, 3], 0, spec.to_json())
+    assert examined.get("takes") == takes
+    assert [warned in warning for warning in examined.get("warnings", [])] == ([True] if warned else [])

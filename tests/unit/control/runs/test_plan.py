@@ -831,3 +831,28 @@ def test_a_run_with_all_settings_of_an_elastic_one_passes():
     plan.check_elastic(
         configs.build({"recovery": {"elastic": True, "max_restarts": 5, "min_workers": 3}, "train": {"batch_sizes": "auto"}}), 3
     )
+
+
+TABLE = Table(Spec([0, 1], (Leaf("x", "float32", (4,)), Leaf("y", "int32", ()))), 10, 10)
+
+
+@pytest.mark.parametrize(
+    ("table", "targets", "takes", "odd"),
+    [
+        (TABLE, {"train": [0, 2], "test": [0, 2]}, 3, None),
+        (TABLE, {"train": [0, 3]}, None, None),
+        (TABLE, {}, 3, None),
+        (TABLE, {"train": [0, 2], "test": [0, 3]}, 3, "y of test has the class 3, and the model's output has 3 numbers"),
+        (TABLE, {"train": [-1, 2]}, 3, "y of train has the class -1, "),
+        (TABLE, {"train": [1, 3]}, 3, "y of train has the class 3, "),
+        (None, {}, 2, None),
+        (None, {}, 1, "y of train has the class 1, and the model's output has 1 numbers"),
+    ],
+)
+def test_a_class_without_an_output_is_refused(table, targets, takes, odd):
+    listing = Listing("mine", [] if table else ["cat", "dog"], {}, {}, "", table=table, targets=targets)
+    config = configs.build({"model": {"name": "own", "file": "mine.py", "function": "build", "source": "def build():\n    pass\n"}})
+    if odd is None:
+        plan.check_classes(listing, takes, config)
+    else:
+        assert odd in refusal(plan.check_classes, listing, takes, config)
