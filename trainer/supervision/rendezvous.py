@@ -20,6 +20,8 @@ from trainer.supervision.policy import Decision, Report
 LENGTH = struct.Struct("!I")
 LARGEST = 2**20
 """Bytes of a message."""
+TRAINS = b"T"
+"""What a supervisor whose worker trains says to the others."""
 ANSWER_S = 10.0
 """Seconds within which a supervisor that has come must send its report."""
 Address = tuple[str, int]
@@ -44,8 +46,8 @@ def agree(
     decide: Callable[[Mapping[int, Report]], Decision],
     wait: float,
     enough: Enough = never,
-) -> Decision:
-    """What all supervisors that are there have decided.
+) -> "tuple[Decision, Start]":
+    """What all supervisors that are there have decided, and their start.
 
     Args:
         rank: this supervisor's.
@@ -68,10 +70,46 @@ def agree(
             raise Torn(f"rank {other[0]} decided otherwise")
         # Only the leader has compared all.
         exchange(sockets, b"")
-        return decision
-    finally:
+    except BaseException:
         for connection in sockets.values():
             connection.close()
+        raise
+    return decision, Start(sockets)
+
+
+class Start:
+    """A start that supervisors have agreed on: their connections stay open until their workers train.
+
+    TensorFlow waits for minutes for a worker that ends before it has joined. The leader has a connection to each supervisor, the others
+    one to it. Who trains says so and leaves; who leaves without a word has lost its worker, and all others let theirs end, too.
+    """
+
+    def __init__(self, sockets: Mapping[int, socket.socket]):
+        """Take the connections, by rank."""
+        self._sockets = dict(sockets)
+        for connection in sockets.values():
+            connection.setblocking(False)
+
+    def is_lost(self) -> bool:
+        """Whether a supervisor has left, or can't be reached any more, whose worker does not train yet."""
+        for peer, connection in list(self._sockets.items()):
+            try:
+                word = connection.recv(len(TRAINS))
+            except BlockingIOError:
+                continue
+            except OSError:
+                word = b""
+            if word != TRAINS:
+                return True
+            self._sockets.pop(peer).close()
+        return False
+
+    def close(self, trains: bool) -> None:
+        """Leave, and say whether this worker trains."""
+        for connection in self._sockets.values():
+            with contextlib.suppress(OSError), connection:
+                connection.sendall(TRAINS if trains else b"")
+        self._sockets = {}
 
 
 def _reports(rank: int, workers: int, sockets: Mapping[int, socket.socket], own: Report) -> dict[int, Report]:

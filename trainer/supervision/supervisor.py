@@ -41,6 +41,10 @@ SIGNALLED = "ended because a worker was sent SIGTERM"
 """Why a worker ended that saved its state together with all others, though nobody asked for the run's end."""
 MADE_ROOM = "ended its epoch to take a lost host in again"
 """Why a worker ended that did so for a newcomer."""
+NOT_ALL = "another worker ended before all trained"
+"""Why a worker was ended that waited for one in vain: it lost a peer."""
+TRAINING = ("training", "validating", "saving")
+"""Phases of a worker that has been together with all others."""
 GRACE_S = 3.0
 """Seconds that hosts which may go on wait for one that had been lost before."""
 HANGUP_S = 1.0
@@ -122,6 +126,8 @@ class Supervisor:
         self._child: Child | None = None
         self._standby: Standby | None = None
         self._door: Door | None = None
+        self._start: rendezvous.Start | None = None
+        """Until this worker trains."""
         self._newcomers: set[int] = set()
         """Ranks of lost hosts that are to join the next generation."""
         self._stop_asked = self._hung_up = self._waiting = False
@@ -165,12 +171,19 @@ class Supervisor:
             self._child.signal(signal.SIGTERM)
         code = self._child.wait(post.patience, self._look)
         self._close_door(code == DONE)
+        self._leave_start(code == DONE)
+        if self._child.why == NOT_ALL:
+            return self._report(RESTART, 0.0, "")
         made_room = code == RESTART and self._child.pulse.end == ROOM
         return self._report(code, 0.0, MADE_ROOM if made_room else self._child.why)
 
     def _look(self, pulse: Pulse) -> str:
         """Why the worker must end; empty if it need not. Once it trains, the next one is prepared, and lost hosts may come."""
         self._open_door()
+        if pulse.phase in TRAINING:
+            self._leave_start(trains=True)
+        if self._start and self._start.is_lost():
+            return NOT_ALL
         if self._post.standby and self._standby is None and pulse.longest:
             self._standby = Standby(self._post.standby, self._environment())
         return "lost its tmux server" if self._must_return() else ""
@@ -187,6 +200,11 @@ class Supervisor:
         if self._door:
             self._door.close(finished)
             self._newcomers, self._door = self._door.newcomers, None
+
+    def _leave_start(self, trains: bool) -> None:
+        if self._start:
+            self._start.close(trains)
+        self._start = None
 
     def _environment(self) -> dict[str, str]:
         """That of a worker: the cluster is this generation's."""
@@ -224,7 +242,7 @@ class Supervisor:
         self._metrics.phase(REJOINING)
         try:
             with self._may_be_asked(), self._alive():
-                decision = self._decision(report, ended_at)
+                decision, self._start = self._decision(report, ended_at)
                 if decision.generation:
                     self._announce(decision)
                     time.sleep(decision.wait)
@@ -246,7 +264,7 @@ class Supervisor:
         history.restarts.append(time.time())
         return None
 
-    def _decision(self, report: Report, ended_at: float) -> Decision:
+    def _decision(self, report: Report, ended_at: float) -> tuple[Decision, rendezvous.Start]:
         post, waits_since = self._post, ended_at
         # Others that go on without a host must be told, too, and not only after it is clear that they do.
         wait = TELL_S + (post.elastic.wait if post.elastic else 0.0) if report.code in FINAL else post.rejoin_wait
@@ -263,8 +281,8 @@ class Supervisor:
             except Admitted:
                 waits_since = time.monotonic()
 
-    def _agree(self, told: Report, wait: float) -> Decision:
-        """What all decide; Admitted if the others trained without this host, and now are about to take it in."""
+    def _agree(self, told: Report, wait: float) -> tuple[Decision, rendezvous.Start]:
+        """What all decide, and their start; Admitted if the others trained without this host, and now are about to take it in."""
         post = self._post
         if not post.elastic or told.code in FINAL:
             return rendezvous.agree(post.rank, post.peers, post.secret, told, self._decide, wait, self._enough)

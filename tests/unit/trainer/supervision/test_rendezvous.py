@@ -12,7 +12,7 @@ from tests.local.conftest import free_ports
 from trainer.errors import RESTART, ClusterError
 from trainer.supervision import rendezvous
 from trainer.supervision.policy import Decision, Report
-from trainer.supervision.rendezvous import Torn, agree, exchange, never
+from trainer.supervision.rendezvous import Start, Torn, agree, exchange, never
 
 SECRET = secrets.token_bytes(32)
 OWN = Report(1, RESTART, 10, "training", "", 1.0, restarts=0, in_last_hour=0, fruitless=0, reached=-1, members=[0, 1])
@@ -30,7 +30,9 @@ def meeting(workers, decide=lambda rank: by_steps, secret=lambda rank: SECRET, w
     addresses = [("127.0.0.1", port) for port in free_ports(workers)]
 
     def one(rank):
-        return agree(rank, addresses, secret(rank), report(rank), decide(rank), wait, enough)
+        decision, start = agree(rank, addresses, secret(rank), report(rank), decide(rank), wait, enough)
+        start.close(trains=True)
+        return decision
 
     with ThreadPoolExecutor(workers) as pool:
         return [pool.submit(one, rank) for rank in there or range(workers)]
@@ -63,13 +65,49 @@ def test_who_leaves_while_the_others_wait_is_not_there():
         return set(ranks) == {0, 2}
 
     def one(rank, enough):
-        return agree(rank, addresses, SECRET, report(rank), by_steps, 10.0, enough)
+        return agree(rank, addresses, SECRET, report(rank), by_steps, 10.0, enough)[0]
 
     with ThreadPoolExecutor(3) as pool:
         first, second = pool.submit(one, 0, enough), pool.submit(one, 1, leave)
         assert isinstance(second.exception(), Left)
         third = pool.submit(one, 2, never)
         assert first.result().members == third.result().members == [0, 2]
+
+
+def starts(workers):
+    """The starts of so many supervisors, by rank; 0 leads."""
+    pairs = [socket.socketpair() for _ in range(1, workers)]
+    leader = Start({rank: ours for rank, (ours, _) in enumerate(pairs, 1)})
+    return [leader, *(Start({0: theirs}) for _, theirs in pairs)]
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_who_trains_leaves_a_start_without_harm(first):
+    run = starts(3)
+    for rank in (first, *({0, 1, 2} - {first})):
+        assert not any(one.is_lost() for one in run)
+        run[rank].close(trains=True)
+    assert not any(one.is_lost() for one in run)
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_who_leaves_a_start_before_it_trains_is_missed_by_all(gone):
+    run = starts(3)
+    run[gone].close(trains=False)
+    if gone:
+        assert run[0].is_lost()
+        assert not run[3 - gone].is_lost(), "only the leader knows"
+        run[0].close(trains=False)
+    assert all(run[rank].is_lost() for rank in {1, 2} - {gone})
+
+
+def test_a_connection_that_breaks_is_a_lost_start():
+    ours, theirs = socket.socketpair()
+    start = Start({1: ours})
+    theirs.send(b"?")
+    assert start.is_lost()
+    ours.close()
+    assert start.is_lost()
 
 
 def test_a_leader_that_changes_a_report_is_not_believed():

@@ -33,7 +33,8 @@ def make_room(*_):
     for folder in () if os.path.exists(f"{{own}}/busy") else (own, *peers):
         open(f"{{folder}}/do-{{generation}}", "w").write("175")
 signal.signal(LET_IN, make_room)
-metrics.phase("training")
+starts = os.path.exists(f"{{own}}/start-{{generation}}")
+metrics.phase("joining" if starts else "training")
 metrics.heartbeat()
 open(f"{{own}}/cluster-{{generation}}", "w").write(os.environ["TF_CONFIG"])
 open(f"{{own}}/elapsed-{{generation}}", "w").write(str(elapsed))
@@ -63,6 +64,9 @@ while True:
         if code in TOGETHER:
             metrics.phase("ended", TOGETHER[code])
         os._exit(code % 100)
+    if starts:
+        time.sleep(0.02)
+        continue
     if any(order(peer) not in (None, *TOGETHER) for peer in peers):
         os._exit(75)
     for peer in peers:
@@ -193,6 +197,34 @@ def test_a_killed_worker_and_its_peer_start_again(begin):
     assert [record["text"] for record in run.records(0) if record["kind"] == "warning"] == [words], "whoever watches is told once"
     assert not [record for record in run.records(1) if record["kind"] == "warning"]
     assert REJOINING in [record["phase"] for record in run.records(1) if record["kind"] == "phase"]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_worker_that_is_lost_before_all_train_is_not_waited_for(lost, begin):
+    """What starts does not look after the others: as TensorFlow, it waits for them, for minutes."""
+    run = begin(workers=3)
+    for own in run.folders:
+        (own / "start-2").touch()
+    os.kill(run.worker(1, 1), signal.SIGKILL)
+    run.await_generation(2)
+    os.kill(run.worker(lost, 2), signal.SIGKILL)
+    run.await_generation(3)
+    for rank in range(3):
+        run.do(rank, 3, 0)
+    assert run.ends() == [0, 0, 0]
+    for rank in range(3):
+        assert f"rank {lost} ({NAMES[lost]}) was killed by SIGKILL while joining; all workers start again" in run.log(rank)
+
+
+def test_a_worker_that_fails_before_all_train_ends_the_run(begin):
+    run = begin()
+    for own in run.folders:
+        (own / "start-2").touch()
+    os.kill(run.worker(1, 1), signal.SIGKILL)
+    run.await_generation(2)
+    run.do(1, 2, 1)
+    assert run.ends() == [75, 1]
+    assert "rank 1 (second) ended with exit code 1 while joining; nothing starts again after that" in run.log(0)
 
 
 def test_the_time_counts_from_the_launch_also_if_the_supervisor_is_another(begin):
