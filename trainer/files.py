@@ -34,6 +34,9 @@ def keep_others_out() -> None:
 FULL = {number: os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)}
 """Errors of a full disk, including quotas and file size limits."""
 
+AWAY = (errno.ENOENT, errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ETIMEDOUT)
+"""Errors of a disk that fails, or of a folder whose disk or server is away: that may pass."""
+
 
 def full(error: BaseException) -> str:
     """The message if an error means a full disk, else an empty string; TensorFlow and HDF5 have it only in their text."""

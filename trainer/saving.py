@@ -1,15 +1,19 @@
-"""Saving on a disk that may be full: unneeded files are deleted, training goes on without saving, and the user is warned once."""
+"""Saving on a disk that may be full or fail: unneeded files are deleted, training goes on without saving, and the user is warned once."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from trainer.errors import LockstepError
-from trainer.files import full, shortage
+from trainer.files import AWAY, FULL, full, shortage
 
 BLOCK, RESERVE_BLOCKS = 4096, 32
 FIX = "Fix: free some space there (old runs: ansible-playbook playbooks/delete_run.yml -e run=NAME; fewer snapshots: checkpoint.snapshots)"
+
+
+OTHER_FIX = "Fix: look at that disk (df, dmesg), and at whether its folder is mounted"
 
 
 class DiskFull(LockstepError):
@@ -17,7 +21,7 @@ class DiskFull(LockstepError):
 
 
 class Saver:
-    """Writes a worker's files as long as the disk has room."""
+    """Writes a worker's files as long as the disk takes them."""
 
     def __init__(self, warn: Callable[[str], None], make_room: Callable[[], bool]):
         """Take a function for warnings, and one that frees space: true if it freed any."""
@@ -26,15 +30,15 @@ class Saver:
         """What could not be saved, and why."""
 
     def save(self, what: str, path: Path, needed: int | None, write: Callable[[], object]) -> bool:
-        """Write a file of `needed` bytes; return whether that succeeded. Errors of `write` pass, unless the disk is full."""
+        """Write a file of `needed` bytes; return whether that succeeded. Errors of `write` pass, unless they are the disk's."""
         reason = self.attempt(path, needed, write)
         self.note(what, reason)
         return not reason
 
     def attempt(self, path: Path, needed: int | None, write: Callable[[], object]) -> str:
-        """As `save`, from any thread and without a word to the user: why there was no room, or an empty string; `note` follows."""
+        """As `save`, from any thread and without a word to the user: what is wrong with the disk, or an empty string; `note` follows."""
         reason = self._attempt(path, needed, write)
-        if reason and self._make_room():
+        if _is_full(reason) and self._make_room():
             reason = self._attempt(path, needed, write)
         return reason
 
@@ -43,29 +47,41 @@ class Saver:
         if reason:
             self.lacks(what, reason)
         elif self.missing.pop(what, None) and not self.missing:
-            self._warn("there is room on the disk again: all is saved")
+            self._warn("the disk takes files again: all is saved")
 
     def lacks(self, what: str, reason: str) -> None:
         """Note what is not saved; warn about the first at once."""
         if not self.missing:
-            self._warn(f"{what} is not saved: {reason}. Training goes on, and the next save tries again. {FIX}")
+            self._warn(f"{what} is not saved: {reason}. Training goes on, and the next save tries again. {_fix(reason)}")
         self.missing[what] = reason
 
     def check(self, needed: Sequence[str], last: str) -> None:
         """Refuse (DiskFull) to succeed without the files that a run exists for; `last` says where a resumed run starts."""
         lacking = [f"{what} is not saved: {self.missing[what]}" for what in needed if what in self.missing]
         if lacking:
-            raise DiskFull("\n".join([*lacking, f"{FIX}, then the same command again with run=NAME of this run: it continues {last}"]))
+            raise DiskFull(
+                "\n".join([*lacking, f"{_fix(lacking[0])}, then the same command again with run=NAME of this run: it continues {last}"])
+            )
 
     @staticmethod
     def _attempt(path: Path, needed: int | None, write: Callable[[], object]) -> str:
         try:
             write()
         except Exception as error:
-            if not full(error):
+            if full(error):
+                return shortage(path, error, needed)
+            if not isinstance(error, OSError) or error.errno not in AWAY:
                 raise
-            return shortage(path, error, needed)
+            return f"{path}: {os.strerror(error.errno).lower()}"
         return ""
+
+
+def _fix(reason: str) -> str:
+    return FIX if _is_full(reason) else OTHER_FIX
+
+
+def _is_full(reason: str) -> bool:
+    return any(words.lower() in reason for words in FULL.values())
 
 
 class Reserve:

@@ -16,7 +16,7 @@ from trainer import sealed
 from trainer.checkpoint import Progress, States
 from trainer.files import full, replacing, write_text
 from trainer.metrics import Metrics
-from trainer.saving import DiskFull, Log, Reserve, Saver
+from trainer.saving import OTHER_FIX, DiskFull, Log, Reserve, Saver
 
 ROOT = Path(__file__).resolve().parents[3]
 MB = 1 << 20
@@ -94,7 +94,7 @@ def test_without_room_training_goes_on_with_one_warning_and_the_good_state_stays
     (disk / "filler").unlink()
     assert save(made, states, 6)
     assert states.files.steps() == [2, 6]
-    assert heard[1:] == ["there is room on the disk again: all is saved"]
+    assert heard[1:] == ["the disk takes files again: all is saved"]
     made.check(["the state"], "at step 6")
     assert not list((disk / "run").rglob(".part-*"))
 
@@ -106,6 +106,25 @@ def test_a_damaged_newest_state_is_no_reason_to_drop_the_good_one(disk, states):
     fill(disk)
     assert states.files.free(1000)
     assert [path.name for path in (disk / "run").rglob("*.npz")] == ["step-000000001.npz"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.ENOENT])
+def test_a_disk_that_fails_for_a_while_ends_nothing(number, disk, states):
+    """As when its server is away: nothing is deleted for room, the next save tries again."""
+    heard = []
+    made = Saver(heard.append, lambda: pytest.fail("room is not what is missing"))
+
+    def fails():
+        raise OSError(number, "x")
+
+    path = states.files.path(1)
+    assert not made.save("the state", path, MB, fails)
+    words = os.strerror(number).lower()
+    assert heard == [f"the state is not saved: {path}: {words}. Training goes on, and the next save tries again. {OTHER_FIX}"]
+    with pytest.raises(DiskFull, match=f"{words}\nFix: look at that disk"):
+        made.check(["the state"], "at step 0")
+    assert save(made, states, 1)
+    assert heard[1:] == ["the disk takes files again: all is saved"]
 
 
 def test_another_error_is_none_of_the_disks():

@@ -147,7 +147,7 @@ def test_on_a_full_disk_training_goes_on_with_one_warning_and_each_save_tries_ag
     (warning,) = alone.heard
     assert warning.startswith(f"the training state is not saved: {alone.states.files.path(2)}: no space left on device (0.0 MB needed")
     assert alone.saved(4)
-    assert alone.heard[1:] == ["there is room on the disk again: all is saved"]
+    assert alone.heard[1:] == ["the disk takes files again: all is saved"]
     assert (alone.steps()[0], alone.saver.missing) == ([1, 4], {})
     assert not list(tmp_path.rglob(".part-*"))
 
