@@ -510,9 +510,7 @@ def test_a_disk_that_fills_stops_no_training_and_the_end_says_what_is_missing(pr
     assert sorted(path.name for path in states.glob("step-*.npz")) == kept
     assert len(kept) in (1, 2)
     (disk / "filler").unlink()
-    await_until(
-        lambda: any("the disk takes files again" in text for text in warned(project, worker, run)), 60, "all to be saved again"
-    )
+    await_until(lambda: any("the disk takes files again" in text for text in warned(project, worker, run)), 60, "all to be saved again")
     assert len(warned(project, worker, run)) == 2
     await_until(lambda: choke(disk) or len(warned(project, worker, run)) == 3, 60, "the next warning")
     stopped = project.play("stop", f"run={run}", check=False)
