@@ -41,16 +41,23 @@ class Lab:
 
     @contextlib.contextmanager
     def memory(self, host: str, room: int) -> Iterator[None]:
-        """The node has that many bytes beside what can't be given back."""
+        """The node has that many bytes beside those of its processes, or twice as many, until the kernel can give back all others."""
         statistics = dict(line.split() for line in self.on(host, "sh", "-c", MEMORY).splitlines())
-        size = int(statistics.get("total_rss") or statistics["anon"]) + room
-        self.limit(host, f"--memory={size}", f"--memory-swap={size}")
+        self._squeeze(host, int(statistics.get("total_rss") or statistics["anon"]), room)
         try:
             yield
         finally:
             self.limit(host, "--memory=3g", "--memory-swap=6g")
 
+    def _squeeze(self, host: str, processes: int, room: int) -> None:
+        for size in (processes + room * 2**doubled for doubled in range(TRIES)):
+            with contextlib.suppress(LockstepError):
+                return self.limit(host, f"--memory={size}", f"--memory-swap={size}")
+        raise LockstepError(f"{host}: the kernel does not take {size:,} bytes as its limit of memory")
 
+
+TRIES = 6
+"""Limits of memory that are tried."""
 MEMORY = "cat /sys/fs/cgroup/memory/memory.stat 2>/dev/null || cat /sys/fs/cgroup/memory.stat"
 
 
