@@ -57,17 +57,17 @@ class Scene:
         return self.lab.on(self.hosts[0], "sh", "-c", f"ls -t {self.folder}/state/* 2>/dev/null | head -n 1").strip()
 
 
-Fault = Callable[[Scene, str], "contextlib.AbstractContextManager[None]"]
-"""Of a scene and a host; the block is entered when it has begun, and left when it is over."""
+Fault = Callable[[Scene, str], "contextlib.AbstractContextManager[float]"]
+"""Of a scene and a host; the block is entered when it has begun, with the time of that (since 1970), and left when it is over."""
 
 
-def _once(inject: Callable[[Scene, str], None]) -> Fault:
-    """A fault that is over when it has happened."""
+def _once(inject: Callable[[Scene, str], float | None]) -> Fault:
+    """A fault that is over when it has happened; `inject` returns when, if not as soon as it is called."""
 
     @contextlib.contextmanager
-    def fault(scene: Scene, host: str) -> Iterator[None]:
-        inject(scene, host)
-        yield
+    def fault(scene: Scene, host: str) -> Iterator[float]:
+        called = time.time()
+        yield inject(scene, host) or called
 
     return fault
 
@@ -76,9 +76,9 @@ def _lasting(seconds: float, during: Fault) -> Fault:
     """A fault that lasts."""
 
     @contextlib.contextmanager
-    def fault(scene: Scene, host: str) -> Iterator[None]:
-        with during(scene, host):
-            yield
+    def fault(scene: Scene, host: str) -> Iterator[float]:
+        with during(scene, host) as began:
+            yield began
             time.sleep(seconds)
 
     return fault
@@ -102,12 +102,12 @@ def tmux_killed(scene: Scene, host: str) -> None:
 
 
 @contextlib.contextmanager
-def frozen(scene: Scene, host: str) -> Iterator[None]:
+def frozen(scene: Scene, host: str) -> Iterator[float]:
     """The worker is stopped, and goes on if it still lives."""
-    pid = scene.pid(host, "worker")
+    pid, began = scene.pid(host, "worker"), time.time()
     scene.lab.on(host, "kill", "-STOP", str(pid))
     try:
-        yield
+        yield began
     finally:
         scene.lab.on(host, "sh", "-c", f"kill -CONT {pid} 2>/dev/null || true")
 
@@ -118,10 +118,11 @@ def cut(*chains: str) -> Fault:
     rules = "".join(f"chain {hook} {{ type filter hook {hook} priority -300; meta {own[hook]} lo accept; drop; }}; " for hook in chains)
 
     @contextlib.contextmanager
-    def fault(scene: Scene, host: str) -> Iterator[None]:
+    def fault(scene: Scene, host: str) -> Iterator[float]:
+        began = time.time()
         scene.lab.on(host, "nft", f"table inet chaos {{ {rules} }}")
         try:
-            yield
+            yield began
         finally:
             scene.lab.on(host, "nft", "delete", "table", "inet", "chaos")
 
@@ -129,30 +130,44 @@ def cut(*chains: str) -> Fault:
 
 
 @contextlib.contextmanager
-def disk_full(scene: Scene, _: str) -> Iterator[None]:
+def slow_link(scene: Scene, host: str) -> Iterator[float]:
+    """The node sends at a modem's rate."""
+    began = time.time()
+    with scene.lab.link(host, "1mbit"):
+        yield began
+
+
+@contextlib.contextmanager
+def disk_full(scene: Scene, _: str) -> Iterator[float]:
     """The chief's folder of states has no room, nor what was in it."""
-    chief, folder = scene.hosts[0], f"{scene.folder}/state"
+    chief, folder, began = scene.hosts[0], f"{scene.folder}/state", time.time()
     scene.lab.on(chief, "mount", "-t", "tmpfs", "-o", "size=4k,mode=0777", "tmpfs", folder)
     try:
         scene.lab.on(chief, "sh", "-c", f"head -c 8192 /dev/zero > {folder}/.filler 2>/dev/null || true")
-        yield
+        yield began
     finally:
         scene.lab.on(chief, "umount", "--lazy", folder)
 
 
 @_once
-def state_corrupted(scene: Scene, host: str) -> None:
+def state_corrupted(scene: Scene, host: str) -> float:
     """A byte in the middle of the newest state, and a restart that reads it."""
     path = scene.newest_state()
     scene.lab.on(scene.hosts[0], "python3", "-c", FLIP, path)
-    scene.signal(host, "worker", signal.SIGKILL)
+    return _kill(scene, host)
 
 
 @_once
-def state_cut_short(scene: Scene, host: str) -> None:
+def state_cut_short(scene: Scene, host: str) -> float:
     """The newest state loses its second half, and a restart reads it."""
     scene.lab.on(scene.hosts[0], "sh", "-c", 'truncate -s $(( $(stat -c %s "$1") / 2 )) "$1"', "sh", scene.newest_state())
+    return _kill(scene, host)
+
+
+def _kill(scene: Scene, host: str) -> float:
+    began = time.time()
     scene.signal(host, "worker", signal.SIGKILL)
+    return began
 
 
 @_once
@@ -162,36 +177,40 @@ def restarted(scene: Scene, host: str) -> None:
 
 
 @contextlib.contextmanager
-def powered_off(scene: Scene, host: str) -> Iterator[None]:
+def powered_off(scene: Scene, host: str) -> Iterator[float]:
     """The node's power goes."""
+    began = time.time()
     scene.lab.engine.ask("kill", scene.lab.containers[host])
     try:
-        yield
+        yield began
     finally:
         scene.lab.engine.ask("start", scene.lab.containers[host])
 
 
 @_once
-def watcher_killed(scene: Scene, _: str) -> None:
+def watcher_killed(scene: Scene, _: str) -> float:
     """The command that watches, which sees the training first."""
     process = scene.watch()
     deadline = time.monotonic() + KILLED_WITHIN_S
     shown = b""
     while b"epoch" not in shown and process.poll() is None and time.monotonic() < deadline:
         shown += process.stdout.read1(4096) if process.stdout else b""  # type: ignore[attr-defined]
+    began = time.time()
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    return began
 
 
 @contextlib.contextmanager
-def out_of_memory(scene: Scene, host: str) -> Iterator[None]:
+def out_of_memory(scene: Scene, host: str) -> Iterator[float]:
     """The node has no memory left, and its kernel kills the largest process: the worker."""
-    pid = scene.pid(host, "worker")
+    pid, began = scene.pid(host, "worker"), time.time()
     with scene.lab.memory(host, ROOM):
         deadline = time.monotonic() + KILLED_WITHIN_S
         while _runs(scene, host, pid) and time.monotonic() < deadline:
+            began = time.time()
             scene.lab.on(host, "sh", "-c", f"python3 -c '{HUNGRY}' >/dev/null 2>&1 || true")
-        yield
+        yield began
 
 
 def _runs(scene: Scene, host: str, pid: int) -> bool:
@@ -199,13 +218,12 @@ def _runs(scene: Scene, host: str, pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def shared_folder_gone(scene: Scene, host: str) -> Iterator[None]:
+def shared_folder_gone(scene: Scene, host: str) -> Iterator[float]:
     """The node's shared folder is not mounted, and its worker must start again."""
     path = scene.lab.on(host, "findmnt", "-rno", "TARGET", "-t", "fuse.glusterfs").split()[0]
     scene.lab.on(host, "umount", "--lazy", path)
     try:
-        scene.signal(host, "worker", signal.SIGKILL)
-        yield
+        yield _kill(scene, host)
     finally:
         scene.lab.on(host, "mount", path)
 
@@ -220,7 +238,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "worker-frozen": (_lasting(FROZEN_S, frozen), OTHER),
     "network-cut": (_lasting(CUT_S, cut("input", "output")), OTHER),
     "deaf": (_lasting(CUT_S, cut("input")), OTHER),
-    "slow-link": (_lasting(SLOW_S, lambda scene, host: scene.lab.link(host, "1mbit")), OTHER),
+    "slow-link": (_lasting(SLOW_S, slow_link), OTHER),
     "disk-full": (_lasting(FULL_S, disk_full), CHIEF),
     "state-corrupted": (state_corrupted, OTHER),
     "state-cut-short": (state_cut_short, OTHER),

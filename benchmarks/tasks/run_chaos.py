@@ -127,8 +127,8 @@ class RunChaos(Task):
                 self.line.print(f"round {fault.round}: no step {fault.due} within {PATIENCE_S:.0f} s")
                 break
             self.line.print(f"round {fault.round}, step {fault.due}: {fault.fault} ({fault.host})")
-            with FAULTS[fault.fault][0](scene, fault.host):
-                began = time.time()
+            with FAULTS[fault.fault][0](scene, fault.host) as began:
+                pass
             times.append(Begun(fault, began, time.time()))
         return times
 

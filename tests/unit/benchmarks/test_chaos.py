@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -184,6 +185,23 @@ def test_nothing_is_killed_that_is_not_there():
     with FAULTS["worker-killed"][0](scene(lab), "node2"):
         pass
     assert not any("kill" in word for _, command in lab.commands for word in command)
+
+
+def test_a_fault_begins_when_its_command_does_not_when_that_has_ended():
+    """Or, where the command first does something else, with the kill at its end."""
+    ended = []
+
+    class Slow(Asked):
+        def on(self, host, *command):
+            time.sleep(0.01)
+            ended.append(time.time())
+            return super().on(host, *command)
+
+    with faults.cut("input")(scene(Slow()), "node2") as began:
+        assert began < ended[0] - 0.01
+    ended.clear()
+    with FAULTS["state-corrupted"][0](scene(Slow(json.dumps({"pids": {"worker": 12}}))), "node2") as began:
+        assert ended[1] <= began < ended[-1]
 
 
 def test_a_node_is_reached_again_whatever_happens():
