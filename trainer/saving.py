@@ -11,8 +11,6 @@ from trainer.files import AWAY, FULL, full, shortage
 
 BLOCK, RESERVE_BLOCKS = 4096, 32
 FIX = "Fix: free some space there (old runs: ansible-playbook playbooks/delete_run.yml -e run=NAME; fewer snapshots: checkpoint.snapshots)"
-
-
 OTHER_FIX = "Fix: look at that disk (df, dmesg), and at whether its folder is mounted"
 
 

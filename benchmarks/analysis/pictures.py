@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw
 from control.datasets import publish
 from control.datasets.folder import Folder
 from trainer.data.manifest import Published
+from trainer.files import FOLDER
 
 CLASSES = 4
 SIDES = (200, 300)
@@ -43,7 +44,7 @@ def make(folder: Path, count: int, seed: int, progress: Callable[[int, int], Non
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             for finished, _ in enumerate(pool.map(partial(_write, part, count, seed), range(total)), 1):
                 progress(finished, total)
-        part.chmod(0o755)
+        part.chmod(FOLDER)
         part.rename(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)

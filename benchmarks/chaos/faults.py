@@ -57,17 +57,17 @@ class Scene:
         return self.lab.on(self.hosts[0], "sh", "-c", f"ls -t {self.folder}/state/* 2>/dev/null | head -n 1").strip()
 
 
-Fault = Callable[[Scene, str], "contextlib.AbstractContextManager[float]"]
-"""Of a scene and a host; the block is entered when it has begun, with the time of that (since 1970), and left when it is over."""
+Fault = Callable[[Scene, str], "contextlib.AbstractContextManager[float | None]"]
+"""Of a scene and a host. The context is entered until the fault has begun, and left until it is over; its value is when it began (seconds
+since 1970), if that was not as soon as it was entered."""
 
 
 def _once(inject: Callable[[Scene, str], float | None]) -> Fault:
-    """A fault that is over when it has happened; `inject` returns when, if not as soon as it is called."""
+    """A fault that is over when it has happened; `inject` returns what is the value of a `Fault`."""
 
     @contextlib.contextmanager
-    def fault(scene: Scene, host: str) -> Iterator[float]:
-        called = time.time()
-        yield inject(scene, host) or called
+    def fault(scene: Scene, host: str) -> Iterator[float | None]:
+        yield inject(scene, host)
 
     return fault
 
@@ -76,7 +76,7 @@ def _lasting(seconds: float, during: Fault) -> Fault:
     """A fault that lasts."""
 
     @contextlib.contextmanager
-    def fault(scene: Scene, host: str) -> Iterator[float]:
+    def fault(scene: Scene, host: str) -> Iterator[float | None]:
         with during(scene, host) as began:
             yield began
             time.sleep(seconds)
@@ -84,15 +84,21 @@ def _lasting(seconds: float, during: Fault) -> Fault:
     return fault
 
 
+def _kill(scene: Scene, host: str, program: str = "worker") -> float:
+    began = time.time()
+    scene.signal(host, program, signal.SIGKILL)
+    return began
+
+
 def _killed(program: str) -> Fault:
-    return _once(lambda scene, host: scene.signal(host, program, signal.SIGKILL))
+    return _once(lambda scene, host: _kill(scene, host, program))
 
 
 @_once
 def all_workers_killed(scene: Scene, _: str) -> None:
     """As when the power of all goes: at once, before any of them has begun again."""
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda host: scene.signal(host, "worker", signal.SIGKILL), scene.hosts))
+        list(pool.map(lambda host: _kill(scene, host), scene.hosts))
 
 
 @_once
@@ -102,12 +108,12 @@ def tmux_killed(scene: Scene, host: str) -> None:
 
 
 @contextlib.contextmanager
-def frozen(scene: Scene, host: str) -> Iterator[float]:
+def frozen(scene: Scene, host: str) -> Iterator[None]:
     """The worker is stopped, and goes on if it still lives."""
-    pid, began = scene.pid(host, "worker"), time.time()
+    pid = scene.pid(host, "worker")
     scene.lab.on(host, "kill", "-STOP", str(pid))
     try:
-        yield began
+        yield
     finally:
         scene.lab.on(host, "sh", "-c", f"kill -CONT {pid} 2>/dev/null || true")
 
@@ -118,11 +124,10 @@ def cut(*chains: str) -> Fault:
     rules = "".join(f"chain {hook} {{ type filter hook {hook} priority -300; meta {own[hook]} lo accept; drop; }}; " for hook in chains)
 
     @contextlib.contextmanager
-    def fault(scene: Scene, host: str) -> Iterator[float]:
-        began = time.time()
+    def fault(scene: Scene, host: str) -> Iterator[None]:
         scene.lab.on(host, "nft", f"table inet chaos {{ {rules} }}")
         try:
-            yield began
+            yield
         finally:
             scene.lab.on(host, "nft", "delete", "table", "inet", "chaos")
 
@@ -130,21 +135,13 @@ def cut(*chains: str) -> Fault:
 
 
 @contextlib.contextmanager
-def slow_link(scene: Scene, host: str) -> Iterator[float]:
-    """The node sends at a modem's rate."""
-    began = time.time()
-    with scene.lab.link(host, "1mbit"):
-        yield began
-
-
-@contextlib.contextmanager
-def disk_full(scene: Scene, _: str) -> Iterator[float]:
+def disk_full(scene: Scene, _: str) -> Iterator[None]:
     """The chief's folder of states has no room, nor what was in it."""
-    chief, folder, began = scene.hosts[0], f"{scene.folder}/state", time.time()
+    chief, folder = scene.hosts[0], f"{scene.folder}/state"
     scene.lab.on(chief, "mount", "-t", "tmpfs", "-o", "size=4k,mode=0777", "tmpfs", folder)
     try:
         scene.lab.on(chief, "sh", "-c", f"head -c 8192 /dev/zero > {folder}/.filler 2>/dev/null || true")
-        yield began
+        yield
     finally:
         scene.lab.on(chief, "umount", "--lazy", folder)
 
@@ -164,12 +161,6 @@ def state_cut_short(scene: Scene, host: str) -> float:
     return _kill(scene, host)
 
 
-def _kill(scene: Scene, host: str) -> float:
-    began = time.time()
-    scene.signal(host, "worker", signal.SIGKILL)
-    return began
-
-
 @_once
 def restarted(scene: Scene, host: str) -> None:
     """The node's power goes, and comes back at once."""
@@ -177,12 +168,11 @@ def restarted(scene: Scene, host: str) -> None:
 
 
 @contextlib.contextmanager
-def powered_off(scene: Scene, host: str) -> Iterator[float]:
+def powered_off(scene: Scene, host: str) -> Iterator[None]:
     """The node's power goes."""
-    began = time.time()
     scene.lab.engine.ask("kill", scene.lab.containers[host])
     try:
-        yield began
+        yield
     finally:
         scene.lab.engine.ask("start", scene.lab.containers[host])
 
@@ -238,7 +228,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "worker-frozen": (_lasting(FROZEN_S, frozen), OTHER),
     "network-cut": (_lasting(CUT_S, cut("input", "output")), OTHER),
     "deaf": (_lasting(CUT_S, cut("input")), OTHER),
-    "slow-link": (_lasting(SLOW_S, slow_link), OTHER),
+    "slow-link": (_lasting(SLOW_S, lambda scene, host: scene.lab.link(host, "1mbit")), OTHER),
     "disk-full": (_lasting(FULL_S, disk_full), CHIEF),
     "state-corrupted": (state_corrupted, OTHER),
     "state-cut-short": (state_cut_short, OTHER),

@@ -127,9 +127,10 @@ class RunChaos(Task):
                 self.line.print(f"round {fault.round}: no step {fault.due} within {PATIENCE_S:.0f} s")
                 break
             self.line.print(f"round {fault.round}, step {fault.due}: {fault.fault} ({fault.host})")
+            entered = time.time()
             with FAULTS[fault.fault][0](scene, fault.host) as began:
                 pass
-            times.append(Begun(fault, began, time.time()))
+            times.append(Begun(fault, began or entered, time.time()))
         return times
 
     def _reaches(self, scene: Scene, step: int, since: float) -> bool:

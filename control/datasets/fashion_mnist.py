@@ -13,6 +13,7 @@ from pathlib import Path
 
 from control.datasets.idx import Idx, listing
 from control.datasets.sources import Listing, source
+from trainer import files
 from trainer.errors import DatasetError
 
 PACKAGE = "dataset-fashion-mnist"
@@ -53,6 +54,7 @@ def locate(system: Path, kept: Path) -> Path:
             kept.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=kept.parent.resolve(), prefix=".part-", ignore_cleanup_errors=True) as scratch:
                 folder = fetch(Path(scratch))
+                _close(folder)
                 shutil.rmtree(kept, ignore_errors=True)
                 return folder.rename(kept)
         except (OSError, subprocess.SubprocessError) as error:
@@ -62,6 +64,13 @@ def locate(system: Path, kept: Path) -> Path:
         + "\n  ".join(reasons)
         + f"\n  Install the Debian package {PACKAGE}, or give your own images: -e dataset=FOLDER with train/<class>/ and test/<class>/."
     )
+
+
+def _close(folder: Path) -> None:
+    """The rights of all that is kept here, instead of the package's."""
+    folder.chmod(files.FOLDER)
+    for path in folder.iterdir():
+        path.chmod(files.FILE)
 
 
 def _reason(error: Exception) -> str:

@@ -110,8 +110,7 @@ def test_others_have_no_right_to_a_run_its_data_and_its_code(project, attacked):
     dfs = private / "dfs"
     assert others_may(*(path for kind in ("datasets", "code") for path in (dfs / kind).iterdir())) == []
     # What the commands keep for themselves; of dfs and workers, `provision.yml` or the user made the folder itself.
-    # `sources` has example data, public and with the rights that a package gives them.
-    made = [path for path in private.iterdir() if path.name not in ("dfs", "sources") and not path.name.startswith("worker")]
+    made = [path for path in private.iterdir() if path.name != "dfs" and not path.name.startswith("worker")]
     assert {"seen", "key"} <= {path.name for path in made}
     assert others_may(*made) == []
 

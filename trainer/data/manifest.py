@@ -158,11 +158,11 @@ def save(manifest: Manifest, folder: Path) -> Manifest:
 
 def await_published(published: Published, seconds: float) -> None:
     """Wait until the folder has a manifest, at most so long: a host that has just come up mounts its shared folder later."""
-    deadline, waits = time.monotonic() + seconds, False
+    if _is_there(published.folder / FILE):
+        return
+    print(f"{published.folder} is not there: waiting up to {seconds:.0f} s for the shared folder", flush=True)
+    deadline = time.monotonic() + seconds
     while not _is_there(published.folder / FILE) and time.monotonic() < deadline:
-        if not waits:
-            print(f"{published.folder} is not there: waiting up to {seconds:.0f} s for the shared folder", flush=True)
-        waits = True
         time.sleep(AGAIN_S)
 
 

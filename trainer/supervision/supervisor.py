@@ -224,8 +224,8 @@ class Supervisor:
         history, pulse = self._history, self._child.pulse if self._child else None
         recent = sum(time.time() - HOUR_S < at <= time.time() for at in history.restarts)
         step, phase = (pulse.step, pulse.phase) if pulse else (0, "starting")
-        told = message, ago, len(history.restarts), recent, history.fruitless, history.reached, history.members
-        return Report(history.generation, code, step, phase, *told)
+        rest = message, ago, len(history.restarts), recent, history.fruitless, history.reached, history.members
+        return Report(history.generation, code, step, phase, *rest)
 
     def _is_cancelled(self, report: Report) -> bool:
         """Whether the worker ended together with all others because somebody asked one of them, or because the time is over."""
@@ -269,9 +269,9 @@ class Supervisor:
         # Others that go on without a host must be told, too, and not only after it is clear that they do.
         wait = TELL_S + (post.elastic.wait if post.elastic else 0.0) if report.code in FINAL else post.rejoin_wait
         while True:
-            told = dataclasses.replace(report, ago=report.ago + time.monotonic() - ended_at)
+            current = dataclasses.replace(report, ago=report.ago + time.monotonic() - ended_at)
             try:
-                return self._agree(told, max(1.0, waits_since + wait - time.monotonic()))
+                return self._agree(current, max(1.0, waits_since + wait - time.monotonic()))
             except ClusterError as error:
                 # A supervisor left, or the worker of a killed one still holds the port.
                 late = not isinstance(error, rendezvous.Torn) and time.monotonic() - waits_since >= wait
@@ -281,11 +281,11 @@ class Supervisor:
             except Admitted:
                 waits_since = time.monotonic()
 
-    def _agree(self, told: Report, wait: float) -> tuple[Decision, rendezvous.Start]:
+    def _agree(self, report: Report, wait: float) -> tuple[Decision, rendezvous.Start]:
         """What all decide, and their start; Admitted if the others trained without this host, and now are about to take it in."""
         post = self._post
-        if not post.elastic or told.code in FINAL:
-            return rendezvous.agree(post.rank, post.peers, post.secret, told, self._decide, wait, self._enough)
+        if not post.elastic or report.code in FINAL:
+            return rendezvous.agree(post.rank, post.peers, post.secret, report, self._decide, wait, self._enough)
         with Visit(post.rank, post.peers, post.secret) as visit:
 
             def enough(there: Collection[int], seconds: float) -> bool:
@@ -293,7 +293,7 @@ class Supervisor:
                 return self._enough(there, seconds)
 
             try:
-                return rendezvous.agree(post.rank, post.peers, post.secret, told, self._decide, wait, enough)
+                return rendezvous.agree(post.rank, post.peers, post.secret, report, self._decide, wait, enough)
             except Admitted:
                 visit.wait()
                 raise

@@ -187,7 +187,7 @@ def test_nothing_is_killed_that_is_not_there():
     assert not any("kill" in word for _, command in lab.commands for word in command)
 
 
-def test_a_fault_begins_when_its_command_does_not_when_that_has_ended():
+def test_a_fault_begins_when_its_command_does_not_when_that_has_ended(monkeypatch):
     """Or, where the command first does something else, with the kill at its end."""
     ended = []
 
@@ -197,11 +197,15 @@ def test_a_fault_begins_when_its_command_does_not_when_that_has_ended():
             ended.append(time.time())
             return super().on(host, *command)
 
-    with faults.cut("input")(scene(Slow()), "node2") as began:
-        assert began < ended[0] - 0.01
+    task = run_chaos.RunChaos.__new__(run_chaos.RunChaos)
+    task.line, task._reaches = SimpleNamespace(print=lambda _: None), lambda *_: True
+    monkeypatch.setitem(FAULTS, "cut", (faults.cut("input"), "other"))
+    (cut,) = task._inject(scene(Slow()), [Injection(1, 0, "cut", "node2", 60)])
+    assert cut.began < ended[0] - 0.01
     ended.clear()
-    with FAULTS["state-corrupted"][0](scene(Slow(json.dumps({"pids": {"worker": 12}}))), "node2") as began:
-        assert ended[1] <= began < ended[-1]
+    slow = scene(Slow(json.dumps({"pids": {"worker": 12}})))
+    (corrupted,) = task._inject(slow, [Injection(1, 0, "state-corrupted", "node2", 60)])
+    assert ended[1] <= corrupted.began < ended[-1]
 
 
 def test_a_node_is_reached_again_whatever_happens():

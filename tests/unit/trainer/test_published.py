@@ -1,5 +1,6 @@
 """A published dataset whose shared folder comes later."""
 
+import errno
 import threading
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def test_a_folder_that_is_mounted_later_is_waited_for(tmp_path, monkeypatch, cap
     assert capsys.readouterr().out == f"{tmp_path} is not there: waiting up to 30 s for the shared folder\n"
 
 
-@pytest.mark.parametrize("error", [None, OSError(107, "Transport endpoint is not connected")])
+@pytest.mark.parametrize("error", [None, OSError(errno.ENOTCONN, "Transport endpoint is not connected")])
 def test_a_folder_that_does_not_come_is_left_to_who_reads_it(error, tmp_path, monkeypatch, capsys):
     def refuse(_: Path) -> bool:
         if error:

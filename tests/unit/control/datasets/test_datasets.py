@@ -350,12 +350,15 @@ def test_fashion_mnist_tries_the_next_way_and_keeps_what_it_fetched(tmp_path, of
     def fetch(scratch):
         (scratch / "made").mkdir()
         (scratch / "made" / "file").touch()
+        (scratch / "made" / "file").chmod(0o644)
+        (scratch / "made").chmod(0o755)
         return scratch / "made"
 
     monkeypatch.setattr(fashion_mnist, "_from_keras", fetch)
     kept = tmp_path / "sources" / "kept"
     assert fashion_mnist.locate(tmp_path / "system", kept) == kept
     assert [path.relative_to(kept.parent).as_posix() for path in kept.parent.rglob("*")] == ["kept", "kept/file"]
+    assert [path.stat().st_mode & 0o007 for path in (kept, kept / "file")] == [0, 0], "whatever rights a package gave them"
 
 
 @pytest.mark.parametrize("place", ["system/usr/share/datasets/fashion-mnist", "kept"])

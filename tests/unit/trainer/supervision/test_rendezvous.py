@@ -75,7 +75,7 @@ def test_who_leaves_while_the_others_wait_is_not_there():
 
 
 def starts(workers):
-    """The starts of so many supervisors, by rank; 0 leads."""
+    """The `Start` of each of several supervisors, by rank; rank 0 leads."""
     pairs = [socket.socketpair() for _ in range(1, workers)]
     leader = Start({rank: ours for rank, (ours, _) in enumerate(pairs, 1)})
     return [leader, *(Start({0: theirs}) for _, theirs in pairs)]
