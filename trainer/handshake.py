@@ -14,7 +14,6 @@ import os
 import secrets
 import socket
 import struct
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING
@@ -80,7 +79,7 @@ def meet(rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, deadlin
 
 
 def assemble(
-    rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, deadline: float, enough: Callable[[Collection[int], float], bool]
+    rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, deadline: float, enough: Callable[[Collection[int]], bool]
 ) -> Sockets:
     """As `meet`, but some workers may be missing: the lowest rank that is there leads, and decides when to go on.
 
@@ -89,7 +88,7 @@ def assemble(
         addresses: host and port of all workers, by rank.
         secret: what only the workers know.
         deadline: seconds within which the leader must go on.
-        enough: called often with the ranks that are there, and the seconds since the begin: whether they go on without the others.
+        enough: called often with the ranks that are there: whether they go on without the others.
 
     Returns:
         Of the leader the sockets of all who are there, of another the one to the leader, who has begun to send.
@@ -99,7 +98,6 @@ def assemble(
     """
 
     async def gone_on(connected: Sockets) -> None:
-        begun = time.monotonic()
         while True:
             _guarded(_prompt(connected))
             for peer in [peer for peer in connected if peer > rank and _has_news(connected[peer])]:
@@ -107,7 +105,7 @@ def assemble(
                 connected.pop(peer).close()
             there = {rank, *connected}
             # Also the leader asks when it is complete: `enough` may raise.
-            may = enough(there, time.monotonic() - begun)
+            may = enough(there)
             if min(there) == rank:
                 if may or len(there) == len(addresses):
                     return

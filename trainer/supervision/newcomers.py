@@ -18,7 +18,9 @@ from trainer.errors import ClusterError
 KNOCK_AFTER_S = 5.0
 """Seconds that a supervisor waits for the others before it asks whether they train."""
 PAUSE_S = 1.0
-"""Between two knocks, and between two looks of a door."""
+"""Between two knocks."""
+CLOSE_S = 0.2
+"""Within which a door closes: the others, and who has come, wait for its supervisor."""
 FINISHED = b"F"
 """What a door says when the run has ended."""
 Address = tuple[str, int]
@@ -52,7 +54,7 @@ class Door(threading.Thread):
         """Listen; while another program holds the port, try again."""
         while not self._closed.is_set():
             try:
-                sockets = handshake.connect_some(*self._place, self._absent, (), self._look, PAUSE_S)
+                sockets = handshake.connect_some(*self._place, self._absent, (), self._look, CLOSE_S)
             except ClusterError:
                 self._closed.wait(PAUSE_S)
                 continue

@@ -25,8 +25,8 @@ TRAINS = b"T"
 ANSWER_S = 10.0
 """Seconds within which a supervisor that has come must send its report."""
 Address = tuple[str, int]
-Enough = Callable[[Collection[int], float], bool]
-"""Whether the ranks that are there go on without the others, after so many seconds."""
+Enough = Callable[[Collection[int]], bool]
+"""Whether the ranks that are there go on without the others."""
 
 
 def never(*_: object) -> bool:

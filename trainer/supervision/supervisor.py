@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import datetime
 import json
+import math
 import os
 import signal
 import subprocess
@@ -130,6 +131,8 @@ class Supervisor:
         """Until this worker trains."""
         self._newcomers: set[int] = set()
         """Ranks of lost hosts that are to join the next generation."""
+        self._enough_at = math.inf
+        """Since when those that are there are enough to go on, on this process' clock."""
         self._stop_asked = self._hung_up = self._waiting = False
 
     def run(self) -> int:
@@ -283,14 +286,14 @@ class Supervisor:
 
     def _agree(self, report: Report, wait: float) -> tuple[Decision, rendezvous.Start]:
         """What all decide, and their start; Admitted if the others trained without this host, and now are about to take it in."""
-        post = self._post
+        post, self._enough_at = self._post, math.inf
         if not post.elastic or report.code in FINAL:
             return rendezvous.agree(post.rank, post.peers, post.secret, report, self._decide, wait, self._enough)
         with Visit(post.rank, post.peers, post.secret) as visit:
 
-            def enough(there: Collection[int], seconds: float) -> bool:
+            def enough(there: Collection[int]) -> bool:
                 visit.check()
-                return self._enough(there, seconds)
+                return self._enough(there)
 
             try:
                 return rendezvous.agree(post.rank, post.peers, post.secret, report, self._decide, wait, enough)
@@ -301,12 +304,18 @@ class Supervisor:
     def _decide(self, reports: Any) -> Decision:
         return policy.decide(reports, self._post.hosts, self._post.limits)
 
-    def _enough(self, there: Collection[int], seconds: float) -> bool:
-        """Whether those that are there go on without the others, after so many seconds together."""
+    def _enough(self, there: Collection[int]) -> bool:
+        """Whether those that are there go on without the others.
+
+        Their time counts from when they are enough: whoever waited alone must not pull the first that comes away from the rest.
+        """
         elastic = self._post.elastic
         if elastic is None or not may_go_on(there, len(self._post.hosts), elastic.least):
+            self._enough_at = math.inf
             return False
-        return seconds >= (GRACE_S if {*self._history.members, *self._newcomers} <= set(there) else elastic.wait)
+        now = time.monotonic()
+        self._enough_at = min(self._enough_at, now)
+        return now - self._enough_at >= (GRACE_S if {*self._history.members, *self._newcomers} <= set(there) else elastic.wait)
 
     def _wanted(self) -> str:
         """How many workers must be there to go on, in words."""
