@@ -11,7 +11,7 @@ from ansible.errors import AnsibleError
 
 def execute(command, in_data=None, sudoable=False, executable="/bin/sh"):
     """Run a command, as Ansible's actions do."""
-    done = subprocess.run([executable, "-c", command], input=in_data, capture_output=True, check=False, timeout=20)
+    done = subprocess.run([executable, "-c", command], input=in_data, capture_output=True, check=False, timeout=60)
     text = done.stdout.decode("utf-8", "surrogateescape")
     return {"rc": done.returncode, "stdout": text, "stderr": done.stderr.decode(errors="replace")}
 

@@ -111,10 +111,10 @@ def test_a_lost_parent_is_noticed(tmp_path):
     outer = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {inner!r}]); time.sleep(60)"
     parent = subprocess.Popen([sys.executable, "-c", outer], env={**os.environ, "PYTHONPATH": str(children.project.ROOT)})
     said = tmp_path / "said"
-    await_until(lambda: said.is_file() and said.read_text() == "False", 20, "watching")
+    await_until(lambda: said.is_file() and said.read_text() == "False", 60, "watching")
     parent.kill()
     parent.wait()
-    await_until(lambda: said.read_text() == "ended True", 20, "noticed")
+    await_until(lambda: said.read_text() == "ended True", 60, "noticed")
 
 
 def test_how_hosts_are_reached_is_passed_on(tmp_path, monkeypatch):

@@ -226,7 +226,7 @@ def running(place):
     program.symlink_to(shutil.which("sleep"))
     process = subprocess.Popen([str(program), "60"])
     # The kernel writes the command line a moment after the program counts as started.
-    await_until(lambda: python_env.host.words(process.pid)[0] == str(program), 10, "started")
+    await_until(lambda: python_env.host.words(process.pid)[0] == str(program), 60, "started")
     yield process.pid
     process.kill()
     process.wait()

@@ -37,7 +37,7 @@ def test_a_supervisor_is_told_that_a_command_ends_it_before_the_signal_comes(sup
         (folder / tmux.SUPERVISED).touch()
     trap = f"trap 'ls > seen; exit' {signal.SIGTERM.value}; touch ready; while :; do sleep 0.05; done"
     tmux.start(module, "a-w0", ["bash", "-c", f"bash -c {trap!r}; exit"], str(folder))
-    await_until((folder / "ready").exists, 20, "the session")
+    await_until((folder / "ready").exists, 60, "the session")
     assert tmux.end(module, "a-w0", 20) == "ended"
     assert (tmux.MARK in (folder / "seen").read_text().split()) is supervised
 

@@ -303,7 +303,7 @@ def test_a_wish_to_end_is_passed_on(node_paths, alone, monkeypatch):
     written = node_paths.run / "workers" / "alpha" / "worker.log"
 
     def tell():
-        await_until(lambda: written.is_file() and "ready" in written.read_text(), 20, "the worker is ready")
+        await_until(lambda: written.is_file() and "ready" in written.read_text(), 60, "the worker is ready")
         os.kill(os.getpid(), signal.SIGTERM)
 
     teller = threading.Thread(target=tell)
@@ -318,7 +318,7 @@ def test_a_wish_that_came_before_the_worker_is_passed_on_to_it(alone):
     assert hold.stop_asked
     with subprocess.Popen(["sleep", "60"]) as worker:
         hold.to(worker)
-        assert worker.wait(20) == -signal.SIGTERM
+        assert worker.wait(60) == -signal.SIGTERM
 
 
 def test_told_to_end_before_anything_began_no_worker_is_started(node_paths, alone, monkeypatch):

@@ -119,7 +119,7 @@ def test_a_script_that_stays_stopped_is_ended_with_what_it_started(script, as_wo
         "Fix: ansible-playbook train.yml -e run=mine starts all again\n"
     )
     helper = (made.folder / "helper").read_text()
-    await_until(lambda: gone(helper), 10, "the end of its helper")
+    await_until(lambda: gone(helper), 60, "the end of its helper")
 
 
 PAUSES = """

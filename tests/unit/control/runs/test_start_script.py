@@ -73,7 +73,7 @@ def test_others_have_no_right_to_what_it_writes_and_its_temporary_folder_goes(wo
 def test_what_a_killed_worker_left_goes_with_the_next_start(worker):
     folder, start = worker
     killed = start("echo ready; exec sleep 60")
-    await_until(lambda: "ready" in (folder / "worker.log").read_text() if (folder / "worker.log").is_file() else False, 20, "start")
+    await_until(lambda: "ready" in (folder / "worker.log").read_text() if (folder / "worker.log").is_file() else False, 60, "start")
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     assert (folder / "tmp" / "__autograph_generated_file.py").is_file()

@@ -178,7 +178,7 @@ def test_a_warm_up_that_fails_ends_the_sweep(bench, line):
 def hold(lock, held, done):
     with alone(lock):
         held.set()
-        done.wait(20)
+        done.wait(60)
 
 
 def test_one_command_at_a_time_measures(tmp_path):
@@ -188,7 +188,7 @@ def test_one_command_at_a_time_measures(tmp_path):
     process.start()
     said = r"^another sweep or benchmark is measuring, and two at once would measure each other; wait for it, or end it$"
     try:
-        assert held.wait(20)
+        assert held.wait(60)
         with pytest.raises(LockstepError, match=said), alone(lock):
             pytest.fail("both measure")
     finally:

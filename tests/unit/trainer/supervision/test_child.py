@@ -116,7 +116,7 @@ def test_a_child_dies_with_its_parent_even_if_that_is_killed(tmp_path):
         pid = int(parent.stdout.readline())
         assert parent.stdout.readline() == "up\n"
         parent.send_signal(signal.SIGKILL)
-    await_until(lambda: not _runs(pid), 10, "the end of the child")
+    await_until(lambda: not _runs(pid), 60, "the end of the child")
 
 
 def _runs(pid):

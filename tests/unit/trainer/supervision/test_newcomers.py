@@ -42,8 +42,8 @@ def test_a_lost_host_of_any_rank_waits_behind_the_door_until_the_generation_ends
     asked = Asked()
     with Visit(absent, addresses, SECRET) as visit:
         door = Door(keeper, addresses, SECRET, {absent}, asked)
-        await_until(lambda: is_admitted(visit), 10, "the door")
-        await_until(lambda: door.newcomers == {absent}, 10, "the newcomer")
+        await_until(lambda: is_admitted(visit), 60, "the door")
+        await_until(lambda: door.newcomers == {absent}, 60, "the newcomer")
         waiting = threading.Thread(target=visit.wait, daemon=True)
         waiting.start()
         assert waiting.is_alive()
@@ -56,8 +56,8 @@ def test_a_lost_host_of_any_rank_waits_behind_the_door_until_the_generation_ends
 def test_who_waits_is_told_that_the_run_has_ended(addresses):
     with Visit(1, addresses, SECRET) as visit:
         door = Door(0, addresses, SECRET, {1}, Asked())
-        await_until(lambda: door.newcomers, 10, "the newcomer")
-        await_until(lambda: is_admitted(visit), 10, "the door")
+        await_until(lambda: door.newcomers, 60, "the newcomer")
+        await_until(lambda: is_admitted(visit), 60, "the door")
         door.close(finished=True)
         with pytest.raises(Finished):
             visit.wait()
@@ -81,7 +81,7 @@ def test_a_door_opens_as_soon_as_its_port_is_free(addresses):
     with socket.create_server(addresses[0]):
         door = Door(0, addresses, SECRET, {1}, Asked())
     with Visit(1, addresses, SECRET):
-        await_until(lambda: door.newcomers == {1}, 10, "the newcomer")
+        await_until(lambda: door.newcomers == {1}, 60, "the newcomer")
     door.close(finished=False)
 
 
