@@ -36,7 +36,7 @@ def main() -> None:
     given = line.parse_args()
     die_with_parent(given.parent)
     # Nothing is to be said of an end that somebody asked for.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     score = _raise_score()
     # As in a worker, for the same reason.
     gc.disable()
@@ -50,7 +50,7 @@ def main() -> None:
     thread.join()
     if score is not None:
         OOM.write_text(score, encoding="ascii")
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, before)
     _become(**json.loads(order))
 
 

@@ -55,6 +55,14 @@ standby.main()
 """
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """What is started in the background of a shell ignores SIGINT, and so would all that these tests start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def begin(modules=("decimal",), state=STATE, environment=None, nice=0):
     """A process that stands by; with the lowest priority, as it has, it would wait for the other tests."""
     program = STANDS_BY.format(modules=modules, state=state, nice=nice)
