@@ -16,6 +16,7 @@ from ansible import context
 
 from control import project
 from trainer.errors import LockstepError
+from trainer.files import FILE
 
 POLL_S = 0.2
 GRACE_S = 10.0
@@ -96,7 +97,7 @@ class Playbook:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         # In a file that only this user can read: every user sees command lines, and a password may be among
         # the variables.
-        with tempfile.NamedTemporaryFile("w", suffix=".json", prefix="lockstep-") as given, self.log.open("ab") as stream:
+        with tempfile.NamedTemporaryFile("w", suffix=".json", prefix="lockstep-") as given, open(self.log, "ab", opener=_closed) as stream:
             json.dump(self.variables, given)
             given.flush()
             settings: Any = {"stdin": subprocess.DEVNULL, "stdout": stream, "stderr": subprocess.STDOUT, "cwd": project.ROOT}
@@ -116,6 +117,11 @@ class Playbook:
         several = [part for name, option in SEVERAL.items() for one in context.CLIARGS.get(name) or () for part in (option, str(one))]
         single = [part for name, option in FORWARDED.items() if _given(name) for part in (option, str(context.CLIARGS[name]))]
         return [sys.executable, "-m", "ansible", "playbook", *several, *single, "-e", f"@{variables}", self.path]
+
+
+def _closed(path: str, flags: int) -> int:
+    """Open a file; if it is new, other users may not read it."""
+    return os.open(path, flags, FILE)
 
 
 def last_lines(log: Path, count: int) -> list[str]:

@@ -68,10 +68,10 @@ def two_epochs(project):
 
 
 @pytest.fixture(scope="module")
-def fitted(project, two_epochs):
+def fitted(project, two_epochs, tmp_path_factory):
     """The same by Keras' own `fit` in one process."""
     run = project.run("table")
-    packs, caches = project.root / ".lockstep" / "dfs" / "datasets", project.root / ".lockstep" / "fitted"
+    packs, caches = project.root / ".lockstep" / "dfs" / "datasets", tmp_path_factory.mktemp("fitted")
     argv = [FILE, packs, caches, run / "checkpoints" / "epoch-0002.keras", run / "cluster.json"]
     done = subprocess.run([sys.executable, "-c", BY_FIT, *map(str, argv)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -164,9 +164,9 @@ def test_a_prediction_that_is_ended_leaves_nothing(project, two_epochs, tmp_path
     begun = project.node(2, "table") / "predict/worker.log" if number == signal.SIGINT else project.root / ".lockstep/predict/table/0"
     end(project.start("predict", "run=table", f"input={FILE}:new", "epoch=last", f"output={tmp_path}/new.csv"), number, begun)
     # After SIGTERM, Ansible waits for nobody.
-    await_until(lambda: not left_of_predictions(project), 30, "its files are removed")
+    await_until(lambda: not left_of_predictions(project), 60, "its files are removed")
     assert list(tmp_path.iterdir()) == []
-    await_until(lambda: not active(project), 10, "its processes have ended")
+    await_until(lambda: not active(project), 60, "its processes have ended")
 
 
 def test_an_evaluation_that_is_ended_leaves_no_process_and_no_row(project, two_epochs):

@@ -13,7 +13,8 @@ import pytest
 from control.runs.cluster import session_name
 from tests.project import EXHAUSTIVE, await_until
 
-SHORT = ("config=task_cnn", "set=train.global_batch=20,train.steps=24,train.steps_per_call=2")
+SHORT = ("config=task_cnn", "set=train.global_batch=20,train.steps=240,train.steps_per_epoch=120,train.steps_per_call=2")
+"""So long that it still trains when the next command looks."""
 NOTHING, BACK, ON = "This command started nothing", "The launch was taken back: none of its workers is running", "Training goes on: "
 
 
@@ -141,7 +142,7 @@ def test_after_ctrl_c_the_last_words_are_true_and_nothing_is_in_the_way(project,
     if word == ON:
         done = project.play("train", f"run={name}")
         assert f"{name}: SUCCEEDED" in done.stdout
-        assert (project.summary(name)["steps"], project.summary(name)["restarts"]) == (24, 0)
+        assert (project.summary(name)["steps"], project.summary(name)["restarts"]) == (240, 0)
         return
     ended.append(name)
     assert word or moment in ("at once", "Ansible starts", "planning"), output

@@ -135,6 +135,7 @@ def test_variables_are_handed_over_in_a_file_that_nobody_else_reads(tmp_path, mo
     mode, *said, path = made.log.read_text().split()
     assert (mode, " ".join(said)) == ("0o600", '{"ansible_become_pass": "secret"}')
     assert not os.path.exists(path)
+    assert made.log.stat().st_mode & 0o007 == 0, "its log shows what it was about"
 
 
 @pytest.mark.parametrize(("name", "option"), [("ask_pass", "-k"), ("ask_vault_pass", "--ask-vault-pass")])
