@@ -9,6 +9,7 @@ from typing import Any
 from control.runs import course, outcome, supervision
 from control.runs.outcome import Verdict
 from trainer.data.spec import Spec, noun
+from trainer.errors import DIVERGED
 from trainer.exits import signal_of
 from trainer.monitor import Monitor, monitor
 from trainer.records import VALIDATION, metric_values
@@ -125,7 +126,7 @@ def _training_pairs(plan: dict[str, Any], runs: str) -> list[tuple[str, str]]:
         ),
         *([("gradients", plan["gradients"])] if plan.get("gradients") else []),
         ("steps", f"{counts['steps_per_epoch']:,} per epoch x {count(counts['epochs'], 'epoch')} = {counts['total_steps']:,}"),
-        *([("recovery", goes_on)] if (goes_on := supervision.fewest(config, plan["hosts"])) else []),
+        *([("recovery", goes_on)] if (goes_on := supervision.shown(config, plan["hosts"], plan.get("spares", []))) else []),
         ("results", f"{runs}/{plan['run']}"),
     ]
     if (plan.get("choice") or {}).get("why"):
@@ -286,6 +287,8 @@ def result(
     pairs += [pair for pair in more if pair[1]]
     if summary.get("lost"):
         pairs.append(("lost", lost(summary["lost"], summary["workers"])))
+    if summary.get("took_places"):
+        pairs.append(("spares", f"{listed(summary['took_places'])} took the place of a lost host"))
     if digests := summary.get("weights_sha256_by_rank"):
         pairs.append(("weights", weights(digests)))
     if summary.get("inexact_because"):
@@ -359,7 +362,8 @@ def times(summary: dict[str, Any]) -> str:
 def after_run(run: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]] = ()) -> list[tuple[str, str]]:
     """Commands that a user may want after a run; training longer only if it is not advised against."""
     commands, failed = [], summary.get("failure") or {}
-    if summary["state"] in UNFINISHED and not failed.get("again"):
+    # The same steps would diverge again.
+    if summary["state"] in UNFINISHED and not failed.get("again") and failed.get("exit_code") != DIVERGED:
         commands.append(go_on(run, summary))
     if summary["state"] == "FAILED" and (option := _without_onednn(failed.get("exit_code"), failed.get("environment"))):
         commands.append(("continue without oneDNN", f"{go_on(run, summary)[1]} -e {option}"))

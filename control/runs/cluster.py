@@ -147,6 +147,11 @@ def _gpus(variables: Any, name: str) -> int:
     return int(text)
 
 
+def posts(launch: dict[str, Any]) -> list[dict[str, Any]]:
+    """The hosts of a launch, given its plan or record: its workers, by rank, then its spares."""
+    return [*launch.get("hosts", []), *launch.get("spares", [])]
+
+
 def rank(hosts: list[dict[str, Any]], name: str) -> int:
     """Index of a host among those that train, from 0."""
     return [host["name"] for host in hosts].index(name)

@@ -5,6 +5,7 @@ as many must say so as may go on without the others.
 """
 
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,17 @@ def note(folder: Path, host: str, record: Mapping[str, Any]) -> None:
     write_json(folder / f"generation-{host}", {"number": record["number"], "chief": (record["hosts"] or [""])[0]})
 
 
-def chief(folder: Path, launched: Sequence[str]) -> str:
+def chief(folder: Path, launched: Sequence[str], workers: int) -> str:
     """The host of the chief; empty while that is unclear.
 
     Args:
         folder: of the marks.
-        launched: names of the launch's hosts, by rank.
+        launched: names of the launch's hosts, by rank, its spares last.
+        workers: how many of them are no spares.
     """
     said = [_said(folder, host) for host in launched]
     for number, name in sorted({one for one in said if one[0] > 0}, reverse=True):
-        if name in launched and may_go_on([rank for rank, one in enumerate(said) if one == (number, name)], len(launched), 1):
+        if name in launched and may_go_on([rank for rank, one in enumerate(said) if one == (number, name)], workers, 1):
             return name
     return launched[0] if all(number <= 1 for number, _ in said) else ""
 
@@ -48,6 +50,8 @@ def note_end(folder: Path) -> None:
     (folder / OVER).touch()
 
 
-def is_over(folder: Path) -> bool:
-    """Whether the run has come to its end: nobody needs to wait for a lost host any more."""
-    return (folder / OVER).exists()
+def is_over(folder: Path, seconds: float = 0.0) -> bool:
+    """Whether the run came to its end, at least so many seconds ago: nobody needs to wait for a lost host any more."""
+    with contextlib.suppress(FileNotFoundError):
+        return time.time() - (folder / OVER).stat().st_mtime >= seconds
+    return False

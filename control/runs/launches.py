@@ -13,7 +13,7 @@ from ansible import context
 
 from control import command_line, project, text
 from control.children import Interrupted, Playbook, last_lines
-from control.runs import evaluations, run_results
+from control.runs import cluster, evaluations, run_results
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json, write_text
 from trainer.rundir import recorded
@@ -30,7 +30,7 @@ def record(plan: dict[str, Any], published: dict[str, Any], hosts: list[dict[str
     Args:
         plan: the run's plan, from `plan_run`.
         published: the dataset and the trainer's code on the shared file system.
-        hosts: by rank, with their known facts.
+        hosts: by rank, with their known facts; spares follow.
         more: further entries.
     """
     folder = Path(plan["folder"])
@@ -51,7 +51,8 @@ def record(plan: dict[str, Any], published: dict[str, Any], hosts: list[dict[str
         "parameters": plan["parameters"],
         "compiled": plan.get("compiled"),
         "kept": plan["kept"],
-        "hosts": hosts,
+        "hosts": hosts[: len(plan["hosts"])],
+        **({"spares": spares} if (spares := hosts[len(plan["hosts"]) :]) else {}),
         # A worker's own summary.json replaces the one that says how the previous launch ended.
         **({"failed_before": failure} if failure else {}),
         **more,
@@ -71,7 +72,7 @@ def begin(plan: dict[str, Any]) -> dict[str, Any]:
         "id": plan["nonce"],
         "run": plan["run"],
         "folder": plan["folder"],
-        "hosts": [host["name"] for host in plan["hosts"]],
+        "hosts": [host["name"] for host in cluster.posts(plan)],
         "inventory": _inventory(),
         # A run that never ran has fixed nothing: treat it as only planned.
         "asked_yaml": None if plan["resume"] else plan["asked_yaml"],

@@ -61,10 +61,14 @@ def root_cause(verdicts: Sequence[Verdict]) -> Verdict | None:
     return min(failed, key=lambda verdict: (verdict.ended_by_us, verdict.exit_code == RESTART, verdict.at))
 
 
-def without_lost(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts of an elastic run: `lost` is who is away, or waited in vain for the others, if enough others went on without it."""
-    well = [number for number, verdict in enumerate(verdicts) if verdict.state in ENDED_WELL]
-    if not may_go_on(well, len(verdicts), 1):
+def without_lost(verdicts: Sequence[Verdict], workers: int) -> list[Verdict]:
+    """The verdicts of an elastic run: `lost` is who is away, or waited in vain for the others, if enough others went on without it.
+
+    Of the spares, whose ranks follow those of the `workers`, only those that trained count.
+    """
+    verdicts = [verdict for verdict in verdicts if int(verdict.rank) < workers or verdict.step]
+    well = [int(verdict.rank) for verdict in verdicts if verdict.state in ENDED_WELL]
+    if not may_go_on(well, workers, 1):
         return list(verdicts)
     return [
         dataclasses.replace(verdict, state=LOST) if verdict.state in AWAY or verdict.exit_code == RESTART else verdict

@@ -11,6 +11,7 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,8 @@ class Request:
     parameter_cache: Path
     write: bool
     """False with `--check`: nothing is written except the image index of the user's own or a TFRecord dataset."""
+    spares: Sequence[dict[str, Any]] = ()
+    """Workers of the inventory that train only in the place of another."""
 
     @classmethod
     def parsed(cls, request: dict[str, Any]) -> "Request":
@@ -140,6 +143,7 @@ def make(request: Request) -> dict[str, Any]:
         "config_yaml": configs.dump(config),
         "asked_yaml": configs.dump(asked),
         "hosts": [with_environment(host, config) for host in hosts],
+        "spares": [with_environment(host, config) for host in choose_spares(request, config, hosts)],
         "counts": vars(sizes),
         "parameters": size,
         "compiled": compiled,
@@ -456,7 +460,7 @@ def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]
     Raises:
         ConfigError: there are no such hosts, or not that many, or a run that may be training would train elsewhere, too.
     """
-    by_name, asked = {host["name"]: host for host in request.hosts}, request.options.get("workers")
+    by_name, asked = {host["name"]: host for host in [*request.hosts, *request.spares]}, request.options.get("workers")
     before = [host["name"] for host in recorded(existing).get("hosts", [])]
     if asked is not None and not NUMBER.fullmatch(str(asked)):
         names = named_hosts(str(asked), list(by_name))
@@ -465,13 +469,30 @@ def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]
         number = integer("workers", asked) if asked is not None else len(before) or request.default_workers
         # Of a job, Slurm chose the hosts.
         own = [name for name in before if name in by_name and "slurm" not in recorded(existing)]
-        names = [*own, *(name for name in by_name if name not in own)][:number]
+        others = [host["name"] for host in request.hosts if host["name"] not in own]
+        names = [*own, *others][:number]
         if number > len(names):
-            raise ConfigError(f"workers={number}: the inventory has {len(names)} ({', '.join(by_name)}); add hosts or ask for fewer")
+            spares = f", and as spares {', '.join(host['name'] for host in request.spares)}" if request.spares else ""
+            there = f"{len(names)} ({', '.join(names)}){spares}"
+            raise ConfigError(f"workers={number}: the inventory has {there}; add hosts or ask for fewer")
     hosts = [by_name[name] for name in names]
     check_roles(hosts)
     check_gpus(hosts)
     return hosts
+
+
+def choose_spares(request: Request, config: Config, hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The spares of a run that may go on without a host.
+
+    Raises:
+        ConfigError: a spare that could not take the place of one of the `hosts`.
+    """
+    if not config.recovery.elastic or request.options.get("selftest"):
+        return []
+    spares = [host for host in request.spares if host not in hosts]
+    check_roles(spares)
+    check_gpus([*hosts, *spares])
+    return spares
 
 
 def named_hosts(asked: str, known: list[str]) -> list[str]:

@@ -4,25 +4,43 @@ import secrets
 import shlex
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from ansible.errors import AnsibleFilterError
 
 from control import project, text
 from control.remote import trainer_process
 from control.runs import choices, ports, script
-from control.runs.cluster import check_absolute, check_hosts, cluster_hosts
+from control.runs.cluster import check_absolute, check_hosts, cluster_hosts, posts
 from control.runs.plan import Request
 from trainer.rundir import recorded
 
 
 def hosts(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
-    """The inventory's workers; their folders mean the same for every user and tool.
+    """The inventory's workers without its spares; their folders mean the same for every user and tool.
 
     Raises:
-        AnsibleFilterError: a relative folder.
+        AnsibleFilterError: a relative folder, or a spare that is no worker.
     """
-    workers = cluster_hosts(task_vars["hostvars"], task_vars["groups"].get("workers", []))
+    return _hosts(task_vars, spare=False)
+
+
+def spares(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
+    """The inventory's spares: workers that are also in the group `spares`, and train only in the place of another."""
+    return _hosts(task_vars, spare=True)
+
+
+def _hosts(task_vars: dict[str, Any], spare: bool) -> list[dict[str, Any]]:
+    members, apart = (task_vars["groups"].get(group, []) for group in ("workers", "spares"))
+    if strangers := [name for name in apart if name not in members]:
+        raise AnsibleFilterError(
+            f"{', '.join(strangers)}: in the inventory's group spares, but not in workers. Fix: put it into both groups; a spare is "
+            "prepared as any worker is"
+        )
+    names = [name for name in members if (name in apart) == spare]
+    workers = cluster_hosts(task_vars["hostvars"], names)
     for host in workers:
         variables = task_vars["hostvars"][host["name"]]
         check_absolute({key: str(variables[key]) for key in ("worker_root", "dfs_path", "worker_caches") if key in variables})
@@ -30,7 +48,13 @@ def hosts(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def make(
-    options: dict[str, Any], workers: list[dict[str, Any]], run_kind: str, default_workers: int, packs: str, write: bool
+    options: dict[str, Any],
+    workers: list[dict[str, Any]],
+    run_kind: str,
+    default_workers: int,
+    packs: str,
+    write: bool,
+    spares: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """The plan from `control plan`, with the run's location.
 
@@ -41,6 +65,7 @@ def make(
         default_workers: how many train by default.
         packs: folder of published datasets on the control node.
         write: whether caches may be written.
+        spares: those of the inventory, in order, for a run that may go on without a host.
 
     Raises:
         LockstepError: what the plan refuses.
@@ -49,7 +74,8 @@ def make(
     request = {
         "options": options,
         "hosts": workers,
-        "default_workers": default_workers,
+        "spares": list(spares),
+        "default_workers": min(default_workers, len(workers)),
         "runs": str(folder),
         "packs": packs,
         "parameter_cache": str(project.PRIVATE / "parameters"),
@@ -58,9 +84,10 @@ def make(
     scripted = script.asked(options, folder)
     # A model's plan in its own process: a dataset may be the user's own code.
     plan = script.make(Request.parsed(request)) if scripted else trainer_process.run(["plan"], given=request)
-    before = recorded(folder / plan["run"]).get("hosts") if plan["resume"] else None
-    plan["hosts"] = ports.choose(plan["hosts"], plan["run"], before, write)
-    check_hosts(plan["hosts"])
+    before = posts(recorded(folder / plan["run"])) if plan["resume"] else None
+    chosen = ports.choose(posts(plan), plan["run"], before, write)
+    check_hosts(chosen)
+    plan["hosts"], plan["spares"] = chosen[: len(plan["hosts"])], chosen[len(plan["hosts"]) :]
     plan |= {"nonce": secrets.token_hex(16), "run_kind": run_kind, "folder": str(folder / plan["run"])}
     if scripted:
         return {**plan, "kept": {}}
@@ -70,7 +97,7 @@ def make(
 
 def shown(plan: dict[str, Any], hostvars: Any) -> str:
     """The plan for the terminal."""
-    every = [*plan["warnings"], *warnings(plan["hosts"], hostvars), *disk_warnings(plan)]
+    every = [*plan["warnings"], *warnings(posts(plan), hostvars), *disk_warnings(plan)]
     return text.plan(plan, project.relative(Path(plan["folder"]).parent), every)
 
 

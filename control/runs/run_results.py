@@ -26,7 +26,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 def judged(folder: Path, verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts of a run's workers; hosts without which an elastic run went on have not failed."""
-    return outcome.without_lost(verdicts) if supervision.is_elastic(folder) else list(verdicts)
+    return outcome.without_lost(verdicts, len(recorded(folder)["hosts"])) if supervision.is_elastic(folder) else list(verdicts)
 
 
 def concluded(folder: Path, verdicts: Sequence[Verdict], cancelled: bool = False) -> dict[str, Any]:
@@ -40,6 +40,8 @@ def concluded(folder: Path, verdicts: Sequence[Verdict], cancelled: bool = False
         summary["started_by"] = "playbooks/slurm.yml"
     summary.pop("failure", None)
     summary |= {"lost": lost} if (lost := outcome.lost(verdicts)) else {}
+    spares = {host["name"] for host in recorded(folder).get("spares", [])}
+    summary |= {"took_places": names} if (names := [verdict.host for verdict in verdicts if verdict.host in spares]) else {}
     cause = outcome.root_cause(verdicts)
     return summary | ({"failure": outcome.failure(cause)} if cause and summary["state"] == "FAILED" else {})
 

@@ -11,6 +11,7 @@ from trainer.data.spec import noun
 from trainer.records import newest_generation
 from trainer.rundir import recorded
 from trainer.supervision.policy import may_go_on
+from trainer.supervision.supervisor import STANDING_BY
 
 
 def worker(
@@ -56,10 +57,10 @@ def left_alone(seen: list[dict[str, Any]], launched: list[str]) -> tuple[list[st
     return lost, alive if lost else []
 
 
-def goes_on(seen: list[dict[str, Any]], launched: list[str]) -> bool:
-    """Whether enough workers of an elastic run are alive without the others; arguments as of `left_alone`."""
+def goes_on(seen: list[dict[str, Any]], launched: list[str], workers: int) -> bool:
+    """Whether enough workers of an elastic run are alive without the others; arguments as of `left_alone`, then how many trained."""
     alive = [rank for rank, one in enumerate(seen) if one["state"] == "running"]
-    return [one["host"] for one in seen] == launched and len(alive) < len(seen) and may_go_on(alive, len(seen), 1)
+    return [one["host"] for one in seen] == launched and len(alive) < len(seen) and may_go_on(alive, workers, 1)
 
 
 def far(seen: list[dict[str, Any]], counts: dict[str, Any]) -> str:
@@ -159,10 +160,11 @@ def _members(seen: list[dict[str, Any]]) -> list[str]:
 
 def _lost(look: dict[str, Any]) -> dict[str, Any]:
     """What is shown of a host that the others go on without."""
-    note = f"{outcome.LOST}: the others go on without it"
+    note = SPARE if look.get("phase") == STANDING_BY else f"{outcome.LOST}: the others go on without it"
     return {**look, "note": f"{note}; {look['note']}" if look.get("note") else note, "exit_code": None}
 
 
+SPARE = "spare: takes the place of a lost host"
 COLUMNS = ("rank", "host", "state", "phase", "step", "waits for input", "heard", "note")
 SCRIPT_COLUMNS = ("rank", "host", "state", "last output", "note")
 

@@ -19,14 +19,15 @@ def check_job(config: dict[str, Any]) -> None:
         raise ConfigError("recovery.elastic=true: Slurm ends a job that loses a node. Fix: leave it out, and continue the run afterwards")
 
 
-def fewest(config: dict[str, Any], hosts: list[dict[str, Any]]) -> str:
-    """With how many workers a run goes on when hosts are lost, in words; empty if only with all."""
+def shown(config: dict[str, Any], hosts: list[dict[str, Any]], spares: list[dict[str, Any]]) -> str:
+    """With how many workers a run goes on when hosts are lost, and with which spares, in words; empty if only with all."""
     if not config.get("recovery", {}).get("elastic"):
         return ""
     workers = len(hosts)
     number = max(config["recovery"]["min_workers"], (workers + 1) // 2)
     first = f" ({hosts[0]['name']} among them)" if 2 * number == workers else ""
-    return f"goes on without lost hosts, with at least {number} of {workers} workers{first}"
+    names = f"; {', '.join(host['name'] for host in spares)} can take the place of one" if spares else ""
+    return f"goes on without lost hosts, with at least {number} of {workers} workers{first}{names}"
 
 
 def is_elastic(folder: Path) -> bool:
@@ -47,7 +48,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def command(
-    plan: dict[str, Any], worker: list[str], folder: str, rank: int, session: str, silence: float, hosts: list[dict[str, Any]]
+    plan: dict[str, Any], worker: list[str], folder: str, rank: int, session: str, silence: float, hosts: list[dict[str, Any]], workers: int
 ) -> list[str]:
     """Arguments of a host's Python.
 
@@ -58,7 +59,8 @@ def command(
         rank: its rank.
         session: its tmux session.
         silence: seconds without a heartbeat after which it counts as frozen.
-        hosts: all workers, by rank.
+        hosts: all workers, by rank, then the spares.
+        workers: how many train.
     """
     if not is_supervised(plan):
         return ["-m", "trainer", *worker]
@@ -69,6 +71,7 @@ def command(
         "--folder": folder,
         "--rank": rank,
         "--hosts": ",".join(host["name"] for host in hosts),
+        "--workers": workers,
         "--peers": ",".join(endpoint({**host, "port": host["direct_port"]}) for host in hosts),
         "--endpoints": ",".join(map(endpoint, hosts)),
         "--launch": plan["nonce"],

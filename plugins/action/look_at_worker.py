@@ -8,6 +8,7 @@ from control.operator_variables import integer
 from control.remote.feed import HostUnreachable
 from control.remote.remote import Worker
 from control.runs import generations, run_results, status, supervision
+from control.runs.cluster import posts
 from plugins.shared.action import Action
 from trainer import rundir
 
@@ -24,7 +25,8 @@ def _is_chief(folder: Path, rank: int, host: str, seen: dict[str, Any]) -> bool:
     marks = project.PRIVATE / "watch" / folder.name
     if seen["generation"]:
         generations.note(marks, host, seen["generation"])
-    return generations.chief(marks, [one["name"] for one in rundir.recorded(folder)["hosts"]]) == host
+    record = rundir.recorded(folder)
+    return generations.chief(marks, [one["name"] for one in posts(record)], len(record["hosts"])) == host
 
 
 class ActionModule(Action):

@@ -22,7 +22,8 @@ from plugins.shared.action import Action
 from trainer import records, rundir
 from trainer.data.spec import noun
 from trainer.errors import DONE
-from trainer.supervision.supervisor import DOWN
+from trainer.supervision.policy import FINAL
+from trainer.supervision.supervisor import DOWN, STANDING_BY
 from trainer.watchdog import WAITING
 
 EVERY_S, OTHERS_EVERY_S = 1.0, 5.0
@@ -83,6 +84,7 @@ class ActionModule(Action):
         recovery = arguments.get("recovery") or {}
         if recovery.get("max_restarts") and not self.script:
             self.rejoin_wait, self.elastic = float(recovery["rejoin_wait"]), bool(recovery.get("elastic"))
+        self.workers = int(arguments["counts"]["workers"]) if self.elastic else len(arguments["hosts"])
         self.phases_began: dict[str, float] = {}
         return {"launched_at": launches.launched_at(arguments["local"]), "verdict": self._until_end().to_dict()}
 
@@ -94,24 +96,24 @@ class ActionModule(Action):
                 if verdict is None and os.getppid() != self.parent:
                     # The command was killed: the next watcher must not find a second one that writes.
                     return self._verdict("running")
-        self._mark_failure(verdict.state)
+        self._mark_failure(verdict)
         self.line.end()
         self._collect(last=True)
         return verdict
 
-    def _mark_failure(self, state: str) -> None:
+    def _mark_failure(self, verdict: Verdict) -> None:
         # Without a mark the others only take longer to notice.
         with contextlib.suppress(OSError):
             if self.elastic:
-                # A failure of one host is none of the others, who decide themselves.
-                if state in ("done", "preempted"):
+                # A failure of one host is none of the others, who decide themselves, unless it ends the run.
+                if verdict.exit_code in FINAL:
                     generations.note_end(self.marks)
-            elif state not in (*outcome.ENDED_WELL, "unreachable"):
+            elif verdict.state not in (*outcome.ENDED_WELL, "unreachable"):
                 mark_failed(self.marks, self.host)
 
     def _is_chief(self) -> bool:
         """Whether this host's worker is the chief; in an elastic run that is another after the first was lost."""
-        return generations.chief(self.marks, self.arguments["hosts"]) == self.host if self.elastic else self.rank == 0
+        return generations.chief(self.marks, self.arguments["hosts"], self.workers) == self.host if self.elastic else self.rank == 0
 
     def _once(self) -> Verdict | None:
         try:
@@ -157,7 +159,8 @@ class ActionModule(Action):
         return 0.0 if self.elastic and generations.is_over(self.marks) else self.rejoin_wait + LATER_S
 
     def _under_way(self) -> Verdict | None:
-        return self._verdict("running") if self.arguments["detach"] and self.trained else None
+        established = self.trained or self.phase == STANDING_BY
+        return self._verdict("running") if self.arguments["detach"] and established else None
 
     def _late(self, seen: Seen) -> Verdict | None:
         # A script sends no heartbeats, and may be silent for as long as it likes.
@@ -182,6 +185,8 @@ class ActionModule(Action):
         if time.monotonic() - self.answered_at > ANSWERS_S:
             # It probably is what the others failed of: it counts as unreachable in due time.
             return None
+        if self.elastic and self.rank >= self.workers and generations.is_over(self.marks, OTHERS_GRACE_S):
+            return self._end_it("ended", "the run has ended", by_us=True)
         age = since_failure(self.marks, self.host)
         if age is not None and age > (SCRIPT_GRACE_S if self.script else OTHERS_GRACE_S):
             return self._end_it("ended", "ended because another worker failed", by_us=True)

@@ -18,6 +18,7 @@ class FilterModule:
         return {
             "cluster_hosts": cluster.cluster_hosts,
             "cluster_rank": cluster.rank,
+            "posts": cluster.posts,
             "thread_share": cluster.thread_share,
             "gpu_share": cluster.gpu_share,
             "reached_hosts": cluster.reached_hosts,

@@ -244,6 +244,29 @@ def test_a_lost_host_that_is_back_joins_the_others_again(project, pictures):
     assert [row["epoch"] for row in read_history(project.root / "runs" / run / "history.csv")] == [*range(1, 11)]
 
 
+def test_a_spare_takes_the_place_of_a_lost_host(project, pictures):
+    run, groups = "replaced", project.root / "inventory" / "local" / "spares.yml"
+    groups.write_text("spares:\n  hosts:\n    worker3:\n")
+    try:
+        more = f"set={SETTINGS},recovery.max_restarts=5,recovery.elastic=true,recovery.elastic_wait=3", "workers=2"
+        playbook = project.start("train", f"run={run}", f"dataset={pictures}", CONFIG, *more)
+        await_steps(project, playbook, run, 44)
+        status = project.play("status", f"run={run}").stdout
+        assert re.search(r"2 +worker3 +running +standing by .*spare: takes the place of a lost host", status), status
+        _lose(project, 2, run)
+        output, _ = playbook.communicate(timeout=400)
+    finally:
+        groups.unlink()
+    assert playbook.returncode == 0, output
+    assert "with at least 1 of 2 workers (worker1 among them); worker3 can take the place of one" in output
+    assert "rank 1 (worker2) did not come back; rank 2 (worker3) takes the place of a lost host; all workers start again" in output
+    assert re.search(r"spares +worker3 took the place of a lost host", output), output
+    summary = project.summary(run)
+    assert (summary["state"], summary["workers"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 2, 160, 1)
+    assert ([one["host"] for one in summary["lost"]], summary["took_places"]) == (["worker2"], ["worker3"])
+    assert len({*summary["weights_sha256_by_rank"]}) == 1
+
+
 def _lose(project: LocalProject, worker: int, run: str) -> None:
     """Kill a worker's session for good: shell and supervisor, which takes its worker along."""
     supervisor = _supervisor(project, worker, run)

@@ -16,7 +16,8 @@ def main() -> int:
     line = argparse.ArgumentParser(prog="python -m trainer.supervision", description=__doc__)
     line.add_argument("--folder", type=Path, required=True, help="the worker's part of the run directory; the launch's secret is in it")
     line.add_argument("--rank", type=int, required=True)
-    line.add_argument("--hosts", required=True, help="names of all workers, by rank")
+    line.add_argument("--hosts", required=True, help="names of all workers, by rank, then of spares")
+    line.add_argument("--workers", type=int, required=True, help="how many train; the hosts after them are spares")
     line.add_argument("--peers", required=True, help="address:port of all workers' direct ports, by rank")
     line.add_argument("--endpoints", required=True, help="address:port of all workers' TensorFlow, by rank")
     line.add_argument("--launch", required=True)
@@ -36,6 +37,7 @@ def main() -> int:
             given.folder,
             given.rank,
             given.hosts.split(","),
+            given.workers,
             given.endpoints.split(","),
             [address(peer) for peer in given.peers.split(",")],
             bytes.fromhex((given.folder / "secret").read_text(encoding="ascii").strip()),

@@ -101,32 +101,47 @@ class Decision:
     fruitless: int
     reached: int
     members: list[int]
-    """Ranks in the launch of the workers that start now."""
+    """Ranks in the launch of the workers that start now; spares may be among them."""
     restart: int
     """Which restart of the launch this is, from 1."""
     why: str
 
 
 def may_go_on(there: Collection[int], workers: int, least: int) -> bool:
-    """Whether some of a launch's `workers` hosts, by rank, may train without the others: of two groups without a common host, one."""
-    return len(there) >= least and (2 * len(there) > workers or (2 * len(there) == workers and 0 in there))
+    """Whether some of a launch's hosts, by rank, may train without the others: of two groups without a common host, one.
+
+    Only the launch's `workers` count for that, not its spares, whose ranks follow: either group could have those.
+    """
+    twice = 2 * sum(rank < workers for rank in there)
+    return len(there) >= least and (twice > workers or (twice == workers and 0 in there))
 
 
-def decide(reports: Mapping[int, Report], hosts: Sequence[str], limits: Limits) -> Decision:
-    """What follows from the reports of the workers by rank; `hosts` are the names of the launch's, of which some may be lost."""
+def decide(reports: Mapping[int, Report], hosts: Sequence[str], workers: int, limits: Limits) -> Decision:
+    """What follows from the reports of those that are there.
+
+    Args:
+        reports: by rank.
+        hosts: names of the launch's workers and, after them, of its spares; some may be lost.
+        workers: how many train. Those of lowest rank that are there do, so that spares only take the places of lost workers.
+        limits: how often workers start again.
+    """
     rank = cause(reports)
     what = f"rank {rank} ({hosts[rank]}) {describe(reports[rank])}"
     newest = max(reports.values(), key=lambda one: one.generation)
     if lost := [one for one in range(len(hosts)) if one in newest.members and one not in reports]:
         names = ", ".join(f"rank {one} ({hosts[one]})" for one in lost)
         what = f"{what}; {names} did not come back"
+    members = sorted(reports)[:workers]
+    if newcomers := [f"rank {one} ({hosts[one]})" for one in members if one >= workers and one not in newest.members]:
+        places = "takes the place of a lost host" if len(newcomers) == 1 else "take the places of lost hosts"
+        what = f"{what}; {', '.join(newcomers)} {places}"
     step, reached = max(one.step for one in reports.values()), max(one.reached for one in reports.values())
     fruitless = 0 if step > reached else 1 + max(one.fruitless for one in reports.values())
     furthest = max(step, reached)
     if end := _why_end(reports, reports[rank], fruitless, furthest, limits):
         return Decision(0, 0.0, fruitless, furthest, [], 0, f"{what}; {end}")
     restart = 1 + max(one.restarts for one in reports.values())
-    return Decision(1 + newest.generation, backoff(fruitless), fruitless, furthest, sorted(reports), restart, what)
+    return Decision(1 + newest.generation, backoff(fruitless), fruitless, furthest, members, restart, what)
 
 
 def _why_end(reports: Mapping[int, Report], blamed: Report, fruitless: int, furthest: int, limits: Limits) -> str:

@@ -36,6 +36,8 @@ TELL_S = 30.0
 """Seconds in which a supervisor whose worker failed waits for the others, to tell them."""
 REJOINING = "waiting for the other workers"
 """The phase of a worker between two generations."""
+STANDING_BY = "standing by"
+"""The phase of a spare while others train."""
 DOWN = "waiting for the host's restart"
 """The phase of a worker whose host goes down."""
 SIGNALLED = "ended because a worker was sent SIGTERM"
@@ -46,6 +48,8 @@ NOT_ALL = "another worker ended before all trained"
 """Why a worker was ended that waited for one in vain: it lost a peer."""
 TRAINING = ("training", "validating", "saving")
 """Phases of a worker that has been together with all others."""
+SPARE_WAITS = 3
+"""A spare waits so many times `rejoin_wait` for training to begin, or to go on: all may be lost, and nobody could tell it."""
 GRACE_S = 3.0
 """Seconds that hosts which may go on wait for one that had been lost before."""
 HANGUP_S = 1.0
@@ -61,11 +65,13 @@ class Post:
     rank: int
     """In the launch, as all ranks here. The workers of a generation are numbered in the same order, without those that are lost."""
     hosts: Sequence[str]
-    """Names of all workers, by rank."""
+    """Names of all workers, by rank; those of spares follow."""
+    workers: int
+    """How many train; the hosts after them are spares."""
     endpoints: Sequence[str]
-    """`address:port` of all workers for TensorFlow, by rank."""
+    """`address:port` of all hosts' workers for TensorFlow, by rank."""
     peers: Sequence[rendezvous.Address]
-    """Where all workers listen for each other, by rank."""
+    """Where all hosts listen for each other, by rank."""
     secret: bytes
     launch: str
     """Identifies the launch: what an earlier one left does not count."""
@@ -123,7 +129,7 @@ class Supervisor:
         self._file = post.folder / FILE
         self._history = History.read(self._file, post.launch)
         self._history.began = self._history.began or time.time()
-        self._history.members = self._history.members or list(range(len(post.hosts)))
+        self._history.members = self._history.members or list(range(post.workers))
         self._child: Child | None = None
         self._standby: Standby | None = None
         self._door: Door | None = None
@@ -142,17 +148,24 @@ class Supervisor:
         signal.signal(signal.SIGHUP, self._hang_up)
         if self._is_asked():
             return self._end(PREEMPTED)
-        report = self._report(LOST, LONG_AGO, "") if self._history.generation else None
+        report = self._report(LOST, LONG_AGO, "") if self._history.generation or self._stands_by() else None
         while True:
             if report is not None:
                 code = self._meet(report)
                 if code is not None:
                     return self._end(code)
+            if self._stands_by():
+                report = self._report(LOST, LONG_AGO, "")
+                continue
             report = self._train()
             if self._hung_up or self._stop_asked or report.code == DONE or self._is_cancelled(report):
                 return self._end(report.code if report.code in FINAL else PREEMPTED)
             if report.code == PREEMPTED:
                 report = dataclasses.replace(report, code=RESTART, message=SIGNALLED)
+
+    def _stands_by(self) -> bool:
+        """Whether others train, and this host is there in case that one of them is lost."""
+        return self._post.rank not in self._history.members
 
     # --- a generation
 
@@ -192,11 +205,17 @@ class Supervisor:
         return "lost its tmux server" if self._must_return() else ""
 
     def _open_door(self) -> None:
-        """Listen for lost hosts once the worker trains: until then it needs the port itself."""
-        post, child = self._post, self._child
-        absent = set(range(len(post.hosts))) - set(self._history.members)
-        if post.elastic and absent and child and child.pulse.phase == "training" and not self._door:
-            self._door = Door(post.rank, post.peers, post.secret, absent, lambda: child.signal(LET_IN))
+        """Listen for lost hosts and spares once the worker trains: until then it needs the port itself."""
+        post, child, members = self._post, self._child, self._history.members
+        absent = set(range(len(post.hosts))) - set(members)
+        if not (post.elastic and absent and child and child.pulse.phase == "training") or self._door:
+            return
+
+        def let_in() -> None:
+            if len(members) < post.workers:
+                child.signal(LET_IN)
+
+        self._door = Door(post.rank, post.peers, post.secret, absent, let_in)
 
     def _close_door(self, finished: bool) -> None:
         self._newcomers = set()
@@ -238,11 +257,13 @@ class Supervisor:
 
     def _meet(self, report: Report) -> int | None:
         """Agree with the others on what follows; None: the next generation starts, else the exit code."""
-        post, ended_at = self._post, time.monotonic()
+        ended_at = time.monotonic()
         own = RESTART if report.code == LOST else report.code
         if self._stop_asked and report.code not in FINAL:
             return PREEMPTED
-        self._metrics.phase(REJOINING)
+        self._metrics.phase(STANDING_BY if self._stands_by() else REJOINING)
+        if self._stands_by():
+            self._record()
         try:
             with self._may_be_asked(), self._alive():
                 decision, self._start = self._decision(report, ended_at)
@@ -252,25 +273,39 @@ class Supervisor:
         except Asked:
             return PREEMPTED if report.code not in FINAL else own
         except ClusterError as error:
-            if isinstance(error, Finished):
-                _say(f"error: {error}")
-            elif report.code not in FINAL:
-                _say(f"error: not {self._wanted()} came back within {post.rejoin_wait:.0f} s (recovery.rejoin_wait): {error}")
-            return own
+            return self._give_up(error, own)
         if not decision.generation:
             if report.code not in FINAL:
                 _say(f"error: {decision.why}")
             return own
+        self._adopt(decision)
+        return None
+
+    def _give_up(self, error: ClusterError, own: int) -> int:
+        """The exit code of one with whom the others do not go on, whose worker's is `own`."""
+        if isinstance(error, Finished) and (self._stands_by() or self._post.rank >= self._post.workers):
+            return DONE
+        if isinstance(error, Finished):
+            _say(f"error: {error}")
+        elif own not in FINAL:
+            _say(f"error: not {self._wanted()} came back within {self._rejoin_wait():.0f} s (recovery.rejoin_wait): {error}")
+        return own
+
+    def _adopt(self, decision: Decision) -> None:
         history = self._history
         history.generation, history.fruitless, history.reached = decision.generation, decision.fruitless, decision.reached
         history.members = decision.members
         history.restarts.append(time.time())
-        return None
+        if self._stands_by():
+            # The start of the others does not depend on this host.
+            self._leave_start(trains=True)
 
     def _decision(self, report: Report, ended_at: float) -> tuple[Decision, rendezvous.Start]:
         post, waits_since = self._post, ended_at
-        # Others that go on without a host must be told, too, and not only after it is clear that they do.
-        wait = TELL_S + (post.elastic.wait if post.elastic else 0.0) if report.code in FINAL else post.rejoin_wait
+        wait = self._rejoin_wait()
+        if report.code in FINAL:
+            # Others that go on without a host must be told, too, and not only after it is clear that they do.
+            wait = TELL_S + (post.elastic.wait if post.elastic else 0.0)
         while True:
             current = dataclasses.replace(report, ago=report.ago + time.monotonic() - ended_at)
             try:
@@ -283,6 +318,9 @@ class Supervisor:
                 time.sleep(AGAIN_S)
             except Admitted:
                 waits_since = time.monotonic()
+
+    def _rejoin_wait(self) -> float:
+        return self._post.rejoin_wait * (SPARE_WAITS if self._stands_by() else 1)
 
     def _agree(self, report: Report, wait: float) -> tuple[Decision, rendezvous.Start]:
         """What all decide, and their start; Admitted if the others trained without this host, and now are about to take it in."""
@@ -302,30 +340,34 @@ class Supervisor:
                 raise
 
     def _decide(self, reports: Any) -> Decision:
-        return policy.decide(reports, self._post.hosts, self._post.limits)
+        return policy.decide(reports, self._post.hosts, self._post.workers, self._post.limits)
 
     def _enough(self, there: Collection[int]) -> bool:
         """Whether those that are there go on without the others.
 
         Their time counts from when they are enough: whoever waited alone must not pull the first that comes away from the rest.
         """
-        elastic = self._post.elastic
-        if elastic is None or not may_go_on(there, len(self._post.hosts), elastic.least):
+        elastic, members = self._post.elastic, set(self._history.members)
+        if elastic is None or not may_go_on(there, self._post.workers, elastic.least):
             self._enough_at = math.inf
             return False
+        everyone = set(range(self._post.workers))
+        if everyone <= set(there) or (members <= set(there) and len(members) == self._post.workers):
+            # Whoever else may come would stand by.
+            return True
         now = time.monotonic()
         self._enough_at = min(self._enough_at, now)
-        return now - self._enough_at >= (GRACE_S if {*self._history.members, *self._newcomers} <= set(there) else elastic.wait)
+        return now - self._enough_at >= (GRACE_S if members | self._newcomers <= set(there) else elastic.wait)
 
     def _wanted(self) -> str:
         """How many workers must be there to go on, in words."""
-        elastic, all_of_them = self._post.elastic, len(self._post.hosts)
+        elastic, all_of_them = self._post.elastic, self._post.workers
         if elastic is None:
             return "all workers"
         return f"enough of the {all_of_them} workers (at least {elastic.least}, and more than half or half with {self._post.hosts[0]})"
 
     def _announce(self, decision: Decision) -> None:
-        members, workers = decision.members, len(self._post.hosts)
+        members, workers = decision.members, self._post.workers
         who = "all workers start" if len(members) == workers else f"{len(members)} of {workers} workers start"
         words = f"{decision.why}; {who} again from the last saved state (restart {decision.restart} of this launch)"
         _say(words)

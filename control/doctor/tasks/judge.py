@@ -8,6 +8,7 @@ from control import command_line, project
 from control.doctor.checks import report
 from control.doctor.checks.across import examine
 from control.doctor.checks.model import Facts, Requirement
+from control.runs.cluster import posts
 from control.task import Task
 from trainer.files import write_json, write_text
 
@@ -21,7 +22,7 @@ class Judge(Task):
         facts, network = _facts(self.arguments["looked"]), _network(self.arguments["tried"])
         if fast and all(host.get("port", {}).get("run") == plan["run"] for host in facts.values()):
             return {}
-        hosts = [self._host(host) for host in plan["hosts"]]
+        hosts = [self._host(host) for host in posts(plan)]
         need = _requirement(plan, self.arguments["token"], published(facts, self.arguments["files"]))
         findings = examine(hosts, facts, network, need)
         document = report.document(findings, facts, network)

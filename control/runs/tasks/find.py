@@ -6,6 +6,7 @@ from typing import Any
 from control import command_line, project, text
 from control.operator_variables import boolean
 from control.runs import launches, run_results, script, status
+from control.runs.cluster import posts
 from control.runs.plan import latest_run
 from control.task import Task
 from trainer.errors import LockstepError
@@ -41,8 +42,10 @@ class Find(Task):
             **{key: cluster[key] for key in ("dataset", "code", "counts")},
             "code_sha256": cluster.get("code_sha256", ""),
         }
+        # A spare may have trained, but what follows training is for workers.
+        hosts = cluster["hosts"] if self.arguments["command"] in ("evaluate", "predict") else posts(cluster)
         left = {"if_interrupted": f"Only its logs are no longer shown.\n{text.under_way(folder.name)}"} if options.get("follow") else {}
-        return {**left, "ansible_facts": {"plan": plan, "cluster": cluster["hosts"], "run_options": options}}
+        return {**left, "ansible_facts": {"plan": plan, "cluster": hosts, "run_options": options}}
 
 
 UNSTARTED: dict[str, Any] = {"dataset": {}, "code": "", "counts": {}, "hosts": []}
@@ -72,7 +75,7 @@ def _cluster(folder: Path, inventory_names: list[str]) -> dict[str, Any]:
             f"run={folder.name}: it never started (no cluster.json); start it: ansible-playbook train.yml -e run={folder.name}"
         )
     cluster: dict[str, Any] = read_json(path)
-    missing = [host["name"] for host in cluster["hosts"] if host["name"] not in inventory_names]
+    missing = [host["name"] for host in posts(cluster) if host["name"] not in inventory_names]
     if missing:
         raise LockstepError(f"run={folder.name}: its hosts {', '.join(missing)} are not in this inventory; choose the run's own with -i")
     return cluster

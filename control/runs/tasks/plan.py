@@ -9,6 +9,7 @@ from control import command_line, text
 from control.campaign import check_name
 from control.operator_variables import boolean, integer
 from control.runs import launches, mlflow_log, planning, run_results, script, supervision
+from control.runs.cluster import posts
 from control.task import Task
 from trainer.errors import ConfigError
 from trainer.rundir import recorded
@@ -37,6 +38,7 @@ class Plan(Task):
             int(self.template(self.arguments["default_workers"])),
             self.arguments["packs"],
             not self.check_mode,
+            planning.spares(self.task_vars) if command == "train" else (),
         )
         if "script" in plan and command != "train":
             script.refuse(Path(plan["folder"]), f"{command}.yml")
@@ -46,7 +48,7 @@ class Plan(Task):
             # The following stages have nothing to do.
             return {
                 "show_last": plan["config_yaml"].rstrip(),
-                "ansible_facts": {"plan": {**plan, "complete": True}, "cluster": plan["hosts"], "run_options": {}},
+                "ansible_facts": {"plan": {**plan, "complete": True}, "cluster": posts(plan), "run_options": {}},
             }
         if command == "train" and not plan["complete"]:
             launches.check_job(plan["run"], recorded(Path(plan["folder"])))
@@ -61,7 +63,7 @@ class Plan(Task):
         return {
             **already,
             **show,
-            "ansible_facts": {"plan": plan, "cluster": plan["hosts"], "run_options": options, **self._broken(command)},
+            "ansible_facts": {"plan": plan, "cluster": posts(plan), "run_options": options, **self._broken(command)},
             **(_before_start(plan) if command in ("train", "doctor") and not plan["complete"] else {}),
         }
 

@@ -7,7 +7,7 @@ from control import project
 from control.remote.remote import clear_marks
 from control.remote.tmux import by_hand
 from control.runs import launches, resumption
-from control.runs.cluster import endpoint, thread_share
+from control.runs.cluster import endpoint, posts, thread_share
 from control.task import Task
 from trainer import member
 from trainer.errors import LockstepError
@@ -32,14 +32,14 @@ class Record(Task):
         if all(claim["running"] for claim in claims.values()):
             return {**under_way, "before_start": None, "ansible_facts": {"record": before}}
         facts = {name: claim["facts"] for name, claim in claims.items()}
-        hosts = _hosts(plan["hosts"], facts, {host["name"]: host["threads"] for host in before.get("hosts", [])})
+        hosts = _hosts(posts(plan), len(plan["hosts"]), facts, {host["name"]: host["threads"] for host in posts(before)})
         # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
         shared = {"slurm": {"folder": before["slurm"]["folder"]}} if "slurm" in before else {}
         record = launches.record(plan, self.arguments["published"], hosts, **shared)
         record |= {"script": plan["script"]} if "script" in plan else {}
         launches.write(folder, plan, record)
         clear_marks(project.PRIVATE / "watch" / plan["run"])
-        chosen, launch = resumption.choose(folder, {host["name"]: claims[host["name"]] for host in plan["hosts"]}), launches.begin(plan)
+        chosen, launch = resumption.choose(folder, {host["name"]: claims[host["name"]] for host in posts(plan)}), launches.begin(plan)
         text = (folder / "cluster.json").read_text(encoding="utf-8")
         facts_set = {"record": record, "record_text": text, "state_to_give": chosen.give, "launch": launch}
         begun = {} if project.is_trial(folder) else {"launch_begun": launch}
@@ -80,11 +80,15 @@ def _occupied(name: str, holder: dict[str, Any]) -> str:
     return f"port {port} on {name} is held by {holder['process'] or 'another program'}. Fix: end that program, {other}"
 
 
-def _hosts(cluster: list[dict[str, Any]], facts: dict[str, Any], before: dict[str, int]) -> list[dict[str, Any]]:
-    """By rank, with facts. A resumed run keeps each host's threads: another number would round sums differently."""
-    hosts, endpoints = [], [endpoint(host) for host in cluster]
+def _hosts(cluster: list[dict[str, Any]], workers: int, facts: dict[str, Any], before: dict[str, int]) -> list[dict[str, Any]]:
+    """By rank, with facts. A resumed run keeps each host's threads: another number would round sums differently.
+
+    A spare, which follows the `workers`, gets its cluster from its supervisor when it takes a place.
+    """
+    hosts, endpoints = [], [endpoint(host) for host in cluster[:workers]]
     for rank, host in enumerate(cluster):
         name = host["name"]
         threads = before.get(name) or thread_share(cluster, name, facts[name]["cores"])
-        hosts.append({"rank": rank, **host, "threads": threads, "tf_config": member.tf_config(endpoints, rank), **facts[name]})
+        hosts.append({"rank": rank, **host, "threads": threads, **facts[name]})
+        hosts[-1] |= {"tf_config": member.tf_config(endpoints, rank)} if rank < workers else {"tf_config": {}}
     return hosts

@@ -5,6 +5,7 @@ from typing import Any
 
 from control import text
 from control.runs import launches, planning, status, supervision
+from control.runs.cluster import posts
 from control.runs.tasks.plan import waits
 from control.task import Task
 from trainer.rundir import recorded
@@ -17,8 +18,8 @@ class Settle(Task):
         """A launch that lost a worker can't go on: workers train together or not at all."""
         plan, seen = self.arguments["plan"], self.arguments["seen"]
         record = recorded(Path(plan["folder"]))
-        launched = [host["name"] for host in record.get("hosts", [])]
-        goes_on = supervision.is_elastic(Path(plan["folder"])) and status.goes_on(seen, launched)
+        launched, workers = [host["name"] for host in posts(record)], len(record.get("hosts", []))
+        goes_on = supervision.is_elastic(Path(plan["folder"])) and status.goes_on(seen, launched, workers)
         lost, alone = ([], []) if goes_on else status.left_alone(seen, launched)
         alive = [one["host"] for one in seen if one["state"] == "running" and one["host"] not in alone]
         launches.refuse_changes(plan, alive, status.far(seen, record.get("counts", {})))

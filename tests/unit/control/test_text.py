@@ -9,6 +9,7 @@ import pytest
 from control import progress, project, text
 from control.runs import outcome, run_results, status
 from tests.unit.samples import HISTORY
+from trainer.errors import DIVERGED
 from trainer.files import write_json, write_rows
 
 COUNTS = {"epochs": 3, "steps_per_epoch": 70, "total_steps": 210, "global_batch": 128, "workers": 2, "train_images": 48000}
@@ -393,6 +394,7 @@ def test_a_crash_without_onednn_says_something_else():
         (crash(again=True), [f"{CONTINUE} -e set=train.environment.TF_ENABLE_ONEDNN_OPTS=0", LOGS]),
         (crash(again=True, environment={"TF_ENABLE_ONEDNN_OPTS": "0"}), [LOGS]),
         (crash(137), [CONTINUE, LOGS]),
+        (crash(DIVERGED), [LOGS]),
     ],
 )
 def test_next_commands_after_a_crash(failure, expected):

@@ -7,8 +7,11 @@ import pytest
 
 from control.progress import Progress
 from control.remote.feed import HostUnreachable
-from plugins.action.watch_run import ActionModule
-from trainer.supervision.supervisor import DOWN
+from control.runs import generations
+from control.runs.outcome import Verdict
+from plugins.action.watch_run import OTHERS_GRACE_S, ActionModule
+from trainer.errors import DONE, FAILED, RESTART
+from trainer.supervision.supervisor import DOWN, STANDING_BY
 
 
 @pytest.mark.parametrize(("state", "ago"), [("silent", 90), ("gone", 90), ("unreachable", 90), ("ended", 0), ("running", 0)])
@@ -124,7 +127,12 @@ def elastic(tmp_path, rank):
     watch.elastic, watch.rejoin_wait, watch.arguments = True, 300.0, {"silence": 45, "hosts": ["pi0", "pi1", "pi2"]}
     watch.rank, watch.host, watch.marks, watch.local = rank, f"pi{rank}", tmp_path, tmp_path
     watch.phase, watch.step, watch.trained = "training", 7, False
+    watch.workers = 3
     return watch
+
+
+def verdict(state, code=None):
+    return Verdict("pi1", 1, state, exit_code=code)
 
 
 def test_the_chief_of_the_newest_generation_is_shown(tmp_path, monkeypatch):
@@ -157,15 +165,45 @@ def test_a_generation_says_nothing_in_a_run_that_does_not_go_on_without_a_host(t
 
 def test_the_failure_of_one_host_ends_no_other_of_an_elastic_run(tmp_path):
     watch = elastic(tmp_path, 1)
-    for state in ("gone", "silent", "failed", "ended", "unreachable", "running"):
-        watch._mark_failure(state)
+    for state in ("gone", "silent", "ended", "unreachable", "running"):
+        watch._mark_failure(verdict(state))
+    for code in (RESTART, 137):
+        watch._mark_failure(verdict("failed", code))
     assert not [*tmp_path.iterdir()]
+
+
+def test_an_error_for_the_user_ends_an_elastic_run_and_the_wait_for_a_lost_host(tmp_path):
+    elastic(tmp_path, 1)._mark_failure(verdict("failed", FAILED))
+    assert elastic(tmp_path, 2)._may_be_gone() == 0.0
+
+
+def test_a_spare_that_did_not_hear_of_the_runs_end_is_ended(tmp_path, monkeypatch):
+    spare, worker = elastic(tmp_path, 2), elastic(tmp_path, 1)
+    ended = []
+    for watch in (spare, worker):
+        watch.workers, watch.answered_at = 2, time.monotonic()
+        monkeypatch.setattr(watch, "_end_it", lambda state, message, by_us, host=watch.host: ended.append((host, state)))
+    generations.note_end(tmp_path)
+    spare._abandoned()
+    assert not ended, "it may have been told, and end by itself"
+    later = time.time() + OTHERS_GRACE_S + 1
+    monkeypatch.setattr("control.runs.generations.time.time", lambda: later)
+    worker._abandoned()
+    spare._abandoned()
+    assert ended == [("pi2", "ended")]
+
+
+def test_a_spare_that_stands_by_is_under_way(tmp_path):
+    spare = elastic(tmp_path, 2)
+    spare.phase, spare.phases_began, spare.arguments = STANDING_BY, {}, {**spare.arguments, "detach": True}
+    spare.heard_at = time.monotonic()
+    assert spare._under_way().state == "running"
 
 
 def test_nobody_waits_for_a_lost_host_when_the_others_are_done(tmp_path):
     lost, other = elastic(tmp_path, 2), elastic(tmp_path, 1)
     assert lost._may_be_gone() > 300
-    other._mark_failure("done")
+    other._mark_failure(verdict("done", DONE))
     assert lost._may_be_gone() == 0.0
     lost.answered_at = lost.heard_at = time.monotonic() - 60
     lost.phases_began = {}

@@ -11,7 +11,7 @@ HOSTS = ["a", "b", "c"]
 def said(folder, **marks):
     for host, (number, members) in marks.items():
         generations.note(folder, host, {"number": number, "hosts": list(members)})
-    return generations.chief(folder, HOSTS)
+    return generations.chief(folder, HOSTS, len(HOSTS))
 
 
 @pytest.mark.parametrize(
@@ -43,4 +43,4 @@ def test_another_launch_begins_anew(tmp_path):
     generations.note_end(tmp_path)
     assert generations.is_over(tmp_path)
     clear_marks(tmp_path)
-    assert (generations.chief(tmp_path, HOSTS), generations.is_over(tmp_path)) == ("a", False)
+    assert (generations.chief(tmp_path, HOSTS, len(HOSTS)), generations.is_over(tmp_path)) == ("a", False)

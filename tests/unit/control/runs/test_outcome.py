@@ -108,16 +108,24 @@ def ends(*states):
     ],
 )
 def test_a_host_is_lost_only_if_enough_others_went_on(states, after):
-    assert tuple(verdict.state for verdict in outcome.without_lost(ends(*states))) == after
+    assert tuple(verdict.state for verdict in outcome.without_lost(ends(*states), len(states))) == after
 
 
 def test_who_waited_in_vain_for_the_others_is_lost_and_who_failed_by_itself_is_not():
     waited, failed = (Verdict("node2", 2, "failed", exit_code=code) for code in (RESTART, FAILED))
-    assert [outcome.without_lost([*ends("done", "done"), one])[2].state for one in (waited, failed)] == ["lost", "failed"]
+    assert [outcome.without_lost([*ends("done", "done"), one], 3)[2].state for one in (waited, failed)] == ["lost", "failed"]
+
+
+def test_a_spare_counts_if_it_has_trained():
+    idle = Verdict("spare", 2, "failed", exit_code=RESTART, step=0)
+    assert [one.host for one in outcome.without_lost([*ends("done", "done"), idle], 2)] == ["node0", "node1"]
+    trained = Verdict("spare", 2, "done", exit_code=0, step=7)
+    assert [one.state for one in outcome.without_lost([*ends("done", "gone"), trained], 2)] == ["done", "lost", "done"]
+    assert [one.state for one in outcome.without_lost([*ends("gone", "done"), trained], 2)] == ["gone", "done", "done"], "no majority"
 
 
 def test_an_elastic_run_without_a_host_has_succeeded():
-    verdicts = outcome.without_lost(ends("done", "unreachable", "done"))
+    verdicts = outcome.without_lost(ends("done", "unreachable", "done"), 3)
     assert outcome.root_cause(verdicts) is None
     assert outcome.state(verdicts, "SUCCEEDED", False) == "SUCCEEDED"
     assert outcome.lost(verdicts) == [{"host": "node1", "rank": 1, "step": 7, "at": 101.0}]

@@ -1,5 +1,6 @@
 """The plan of a run: names, hosts, operator variables, what a resumed run may change."""
 
+import dataclasses
 import json
 import math
 import os
@@ -284,6 +285,23 @@ def test_all_hosts_of_a_run_are_workers():
 @pytest.mark.parametrize("workers", ["0", "-1", "1.5"])
 def test_a_number_of_hosts_that_is_none(workers, ask):
     assert refusal(plan.choose_hosts, ask(workers=workers), None) == f"workers={workers}: expected a whole number from 1"
+
+
+def test_spares_train_only_if_they_are_named(ask):
+    request = dataclasses.replace(ask(workers="2"), hosts=HOSTS[:2], spares=HOSTS[2:])
+    elastic, alone = (configs.build({"recovery": {"elastic": value}}) for value in (True, False))
+    assert [host["name"] for host in plan.choose_hosts(request, None)] == ["pi1", "pi2"]
+    assert [host["name"] for host in plan.choose_spares(request, elastic, HOSTS[:2])] == ["pi3"]
+    assert plan.choose_spares(request, alone, HOSTS[:2]) == []
+    named = dataclasses.replace(request, options={"workers": "pi3,pi1"})
+    assert [host["name"] for host in plan.choose_hosts(named, None)] == ["pi3", "pi1"]
+    assert plan.choose_spares(named, elastic, [HOSTS[2], HOSTS[0]]) == []
+    many = dataclasses.replace(request, options={"workers": "3"})
+    assert refusal(plan.choose_hosts, many, None) == (
+        "workers=3: the inventory has 2 (pi1, pi2), and as spares pi3; add hosts or ask for fewer"
+    )
+    unlike = dataclasses.replace(request, spares=[{**HOSTS[2], "gpus": 1}])
+    assert refusal(plan.choose_spares, unlike, elastic, HOSTS[:2]).startswith("gpus=1 of pi3: pi1 has 0")
 
 
 def test_a_resumed_run_keeps_its_number_of_hosts_unless_asked(existing, ask):

@@ -1,6 +1,7 @@
 """What a plan warns about without refusing it."""
 
 import pytest
+from ansible.errors import AnsibleFilterError
 
 from control.runs import planning
 
@@ -32,3 +33,19 @@ def test_two_hosts_with_one_address_and_ports_of_their_own_are_told():
 )
 def test_workers_that_are_meant_to_share_a_machine_are_not(chosen, variables):
     assert shared(chosen, **variables) == []
+
+
+def inventory(workers, spares):
+    variables = {name: {"ansible_host": f"10.0.0.{number}"} for number, name in enumerate(workers, 1)}
+    return {"hostvars": variables, "groups": {"workers": workers, "spares": spares}}
+
+
+def test_spares_are_workers_apart():
+    given = inventory(["a", "b", "c"], ["b"])
+    assert [host["name"] for host in planning.hosts(given)] == ["a", "c"]
+    assert [host["name"] for host in planning.spares(given)] == ["b"]
+
+
+def test_a_spare_that_is_no_worker_is_refused():
+    with pytest.raises(AnsibleFilterError, match=r"^d: in the inventory's group spares, but not in workers\. Fix: put it into both"):
+        planning.hosts(inventory(["a", "b"], ["b", "d"]))

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from control import command_line
+from control import command_line, project
+from control.runs.cluster import posts
 from control.runs.tasks import plan as plan_task
 from control.runs.tasks.record import Record
 from trainer.errors import ConfigError
@@ -31,6 +32,31 @@ def test_a_run_that_trains_already_keeps_its_record(folder):
     claims = {host["name"]: {"running": True, "holder": None, "newest_state": 3, "newest_memory": 0, "damaged": []} for host in HOSTS}
     returned = Record({"plan": plan, "claims": claims}).act()
     assert returned["ansible_facts"]["record"]["hosts"] == HOSTS
+
+
+def test_a_spare_is_recorded_apart_and_its_cluster_is_left_to_its_supervisor(tmp_path, monkeypatch):
+    monkeypatch.setattr(project, "PRIVATE", tmp_path / "private")
+    hosts = [{"name": f"node{rank}", "address": f"10.0.0.{rank}", "port": 12345} for rank in (1, 2, 3)]
+    plan = {"run": "one", "folder": str(tmp_path / "one"), "hosts": hosts[:2], "spares": hosts[2:], "resume": False, "nonce": "n"}
+    plan |= {
+        "changes": [],
+        "dataset": {},
+        "counts": {},
+        "parameters": {},
+        "kept": {},
+        "config_yaml": "",
+        "asked_yaml": "",
+        "run_kind": "runs",
+    }
+    claim = {"running": False, "holder": None, "newest_state": "", "newest_memory": "", "damaged": [], "facts": {"cores": 4}}
+    published = {"digest": "d", "name": "n", "manifest": "m", "code_name": "c", "code_sha256": "s"}
+    facts = Record({"plan": plan, "claims": {host["name"]: claim for host in hosts}, "published": published}).act()["ansible_facts"]
+    record = facts["record"]
+    assert [host["name"] for host in record["hosts"]] == ["node1", "node2"]
+    assert [(host["name"], host["rank"], host["threads"], host["tf_config"]) for host in record["spares"]] == [("node3", 2, 4, {})]
+    assert record["hosts"][1]["tf_config"]["cluster"] == {"worker": ["10.0.0.1:12345", "10.0.0.2:12345"]}
+    assert facts["launch"]["hosts"] == ["node1", "node2", "node3"], "an interrupted launch is taken back on all"
+    assert [host["name"] for host in posts(record)] == ["node1", "node2", "node3"]
 
 
 def test_slurm_chooses_the_hosts(monkeypatch):

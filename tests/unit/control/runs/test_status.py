@@ -3,6 +3,7 @@
 import pytest
 
 from control.runs import status
+from trainer.supervision.supervisor import STANDING_BY
 
 
 def seen(host: str, ended: int | None = None, alive: bool = False, records: bool = True) -> dict:
@@ -47,8 +48,18 @@ def test_a_lost_host_is_named_and_the_new_chief_says_how_far_the_run_is():
     assert line.split()[:3] == ["0", "a", "gone"]
 
 
+def test_a_spare_stands_by():
+    hosts = [{"rank": rank, "name": name} for rank, name in enumerate("abc")]
+    looks = [member(host, 1, ["a", "b"]) for host in "ab"] + [{**seen("c"), "phase": STANDING_BY, "steps": None}]
+    shown = status.table("run", None, hosts, looks, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
+    (line,) = [line for line in shown.splitlines() if line.endswith("spare: takes the place of a lost host")]
+    assert line.split()[:2] == ["2", "c"]
+    assert "lost:" not in shown
+    assert not status.goes_on([seen("a", alive=False), seen("b"), seen("c")], ["a", "b", "c"], 2), "the half without the first"
+
+
 @pytest.mark.parametrize(("alive", "expected"), [("abc", False), ("ab", True), ("bc", True), ("a", False), ("c", False), ("", False)])
 def test_a_run_goes_on_without_a_host_if_enough_workers_are_alive(alive, expected):
     looks = [seen(host, alive=host in alive) for host in "abc"]
-    assert status.goes_on(looks, ["a", "b", "c"]) is expected
-    assert not status.goes_on(looks, ["a", "b", "d"]), "of an older launch"
+    assert status.goes_on(looks, ["a", "b", "c"], 3) is expected
+    assert not status.goes_on(looks, ["a", "b", "d"], 3), "of an older launch"

@@ -11,7 +11,7 @@ HOSTS = [{"name": f"node{rank}", "address": f"10.0.0.{rank}", "port": 12345, "di
 
 def command(**recovery):
     plan = {"nonce": "n", "config": configs.to_dict(configs.build({"recovery": recovery}))}
-    return supervision.command(plan, ["train"], "/folder", 1, "session", 45, HOSTS)
+    return supervision.command(plan, ["train"], "/folder", 1, "session", 45, HOSTS, 3)
 
 
 def test_without_restarts_there_is_no_supervisor():
@@ -24,6 +24,7 @@ def test_a_supervisor_knows_where_all_workers_listen():
     assert given[-2:] == ["--", "train"]
     assert "--endpoints=" + ",".join(f"10.0.0.{rank}:12345" for rank in range(4)) in given
     assert "--peers=" + ",".join(f"10.0.0.{rank}:13345" for rank in range(4)) in given
+    assert "--workers=3" in given, "the last host is a spare"
     assert not [one for one in given if "elastic" in one or "min-workers" in one]
 
 
@@ -47,8 +48,13 @@ def test_an_elastic_run_has_its_limits():
     ],
 )
 def test_the_plan_says_with_how_many_workers_a_run_goes_on(workers, least, words):
-    assert supervision.fewest({"recovery": {"elastic": True, "min_workers": least}}, HOSTS[:workers]) == words
-    assert supervision.fewest({"recovery": {"elastic": False}}, HOSTS) == ""
+    assert supervision.shown({"recovery": {"elastic": True, "min_workers": least}}, HOSTS[:workers], []) == words
+    assert supervision.shown({"recovery": {"elastic": False}}, HOSTS, []) == ""
+
+
+def test_the_plan_names_the_spares():
+    words = supervision.shown({"recovery": {"elastic": True, "min_workers": 1}}, HOSTS[:3], HOSTS[3:])
+    assert words == "goes on without lost hosts, with at least 2 of 3 workers; node3 can take the place of one"
 
 
 def test_a_job_of_slurm_is_not_elastic():

@@ -32,7 +32,7 @@ def host(name, address="10.0.0.1", port=12345, **more):
 
 def tf_config(hosts, name):
     check_hosts(hosts)
-    recorded = _hosts(hosts, {host["name"]: {"cores": 2} for host in hosts}, {})
+    recorded = _hosts(hosts, len(hosts), {host["name"]: {"cores": 2} for host in hosts}, {})
     return next(host["tf_config"] for host in recorded if host["name"] == name)
 
 

@@ -19,7 +19,7 @@ def changed(report=PEER, **fields):
 
 
 def decision(*reports, limits=LIMITS):
-    return decide(dict(enumerate(reports)), HOSTS, limits)
+    return decide(dict(enumerate(reports)), HOSTS, len(HOSTS), limits)
 
 
 def test_all_start_again_at_once_after_a_kill_and_the_killed_worker_is_named():
@@ -90,31 +90,61 @@ def test_a_returned_supervisor_knows_little_and_the_others_know_the_rest():
 
 def test_all_decide_the_same_in_whatever_order_the_reports_come():
     reports = {0: PEER, 1: KILLED, 2: changed(code=139, ago=2.0)}
-    assert decide(reports, HOSTS, LIMITS) == decide(dict(reversed(reports.items())), HOSTS, LIMITS)
+    assert decide(reports, HOSTS, len(HOSTS), LIMITS) == decide(dict(reversed(reports.items())), HOSTS, len(HOSTS), LIMITS)
 
 
 def test_the_others_go_on_without_a_host_that_does_not_come_back():
-    decided = decide({1: PEER, 2: changed(ago=2.0)}, HOSTS, LIMITS)
+    decided = decide({1: PEER, 2: changed(ago=2.0)}, HOSTS, len(HOSTS), LIMITS)
     assert (decided.generation, decided.members) == (5, [1, 2])
     assert decided.why == "rank 2 (node3) lost another worker at step 310; rank 0 (node1) did not come back"
 
 
 def test_a_host_that_was_lost_before_is_not_named_again():
-    decided = decide({1: changed(members=[1, 2]), 2: changed(KILLED, members=[1, 2])}, HOSTS, LIMITS)
+    decided = decide({1: changed(members=[1, 2]), 2: changed(KILLED, members=[1, 2])}, HOSTS, len(HOSTS), LIMITS)
     assert decided.why == "rank 2 (node3) was killed by SIGKILL at step 310"
 
 
 def test_members_that_there_are_not_are_not_looked_for():
-    decided = decide({rank: changed(members=[-1, 0, 1, 2, 99]) for rank in range(3)}, HOSTS, LIMITS)
+    decided = decide({rank: changed(members=[-1, 0, 1, 2, 99]) for rank in range(3)}, HOSTS, len(HOSTS), LIMITS)
     assert decided.why == "rank 0 (node1) lost another worker at step 310"
 
 
 def test_who_returns_is_a_member_again():
     """It knows of an older generation, in which there were other workers."""
     others = changed(members=[1, 2], message="made room")
-    decided = decide({0: changed(NOBODY_KNOWS, generation=2, restarts=1), 1: others, 2: others}, HOSTS, LIMITS)
+    decided = decide({0: changed(NOBODY_KNOWS, generation=2, restarts=1), 1: others, 2: others}, HOSTS, len(HOSTS), LIMITS)
     assert (decided.generation, decided.members, decided.restart) == (5, [0, 1, 2], 4)
     assert decided.why == "rank 1 (node2) made room, at step 310"
+
+
+@pytest.mark.parametrize(
+    ("there", "members", "words"),
+    [
+        ((0, 1, 2), [0, 1], ""),
+        ((0, 2), [0, 2], "; rank 1 (node2) did not come back; rank 2 (node3) takes the place of a lost host"),
+        ((1, 2), [1, 2], "; rank 0 (node1) did not come back; rank 2 (node3) takes the place of a lost host"),
+    ],
+)
+def test_a_spare_takes_the_place_of_a_lost_worker_and_no_other(there, members, words):
+    waits = changed(NOBODY_KNOWS, generation=1, restarts=0, members=[0, 1])
+    reports = {rank: changed(KILLED, members=[0, 1]) if rank < 2 else waits for rank in there}
+    decided = decide(reports, HOSTS, 2, LIMITS)
+    assert (decided.generation, decided.members) == (5, members)
+    assert decided.why == f"rank {there[0]} ({HOSTS[there[0]]}) was killed by SIGKILL at step 310{words}"
+
+
+def test_a_worker_that_is_back_gets_its_place_again_and_a_spare_that_trains_keeps_one_else():
+    trains = changed(KILLED, members=[1, 2])
+    returned = changed(NOBODY_KNOWS, generation=1, members=[0, 1])
+    assert decide({1: trains, 2: trains}, HOSTS, 2, LIMITS).members == [1, 2]
+    assert decide({0: returned, 1: trains, 2: trains}, HOSTS, 2, LIMITS).members == [0, 1]
+
+
+def test_spares_do_not_count_among_those_that_may_go_on():
+    assert may_go_on([0, 3], 2, 1)
+    assert not may_go_on([1, 2, 3], 2, 1), "the other half has the first"
+    assert not may_go_on([2, 3, 4], 2, 1)
+    assert may_go_on([0, 1, 3], 3, 3), "of the fewest that go on they do"
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])

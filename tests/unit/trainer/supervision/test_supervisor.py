@@ -16,7 +16,7 @@ from tests.project import await_until
 from trainer.errors import PREEMPTED
 from trainer.supervision.child import MARK, Patience
 from trainer.supervision.policy import Elasticity, Limits
-from trainer.supervision.supervisor import DOWN, FILE, MADE_ROOM, REJOINING, SIGNALLED, Post, Supervisor
+from trainer.supervision.supervisor import DOWN, FILE, MADE_ROOM, REJOINING, SIGNALLED, STANDING_BY, Post, Supervisor
 
 ROOT = Path(__file__).parents[4]
 WORKER = """
@@ -90,13 +90,13 @@ os.execve(sys.executable, [sys.executable, own + "/worker.py", *given["arguments
 
 
 class Run:
-    """Two supervisors, or three; with `standby` each has a process that becomes the next worker, and workers make steps."""
+    """Two supervisors, or three, and spares; with `standby` each has a process that becomes the next worker, and workers make steps."""
 
-    def __init__(self, folder, workers=2, standby=False, steps=False, **options):
-        self.standby = standby
-        self.names = NAMES[:workers]
+    def __init__(self, folder, workers=2, spares=0, standby=False, steps=False, **options):
+        self.standby, self.workers = standby, workers
+        self.names = NAMES[: workers + spares]
         self.folders = [folder / name for name in self.names]
-        self.ports = free_ports(workers)
+        self.ports = free_ports(workers + spares)
         self.options = {"max-restarts": 5, "max-restarts-per-hour": 5, "rejoin-wait": 20, "silence": 60, "hang": 60} | options
         self.secret = secrets.token_hex(32)
         for own in self.folders:
@@ -107,7 +107,7 @@ class Run:
             if steps:
                 (own / "steps").touch()
             (own / "worker.py").write_text(WORKER.format(own=str(own), peers=peers))
-        self.processes = [self.begin(rank) for rank in range(workers)]
+        self.processes = [self.begin(rank) for rank in range(workers + spares)]
 
     def begin(self, rank):
         own = self.folders[rank]
@@ -123,13 +123,14 @@ class Run:
             "raise SystemExit(entry.main())\n"
         )
         argv = [sys.executable, "-c", program, f"--folder={own}", f"--rank={rank}", f"--hosts={','.join(self.names)}"]
+        argv += [f"--workers={self.workers}"]
         argv += [f"--peers={','.join(f'127.0.0.1:{port}' for port in self.ports)}", f"--endpoints={','.join(self.names)}"]
         argv += ["--launch=l", "--session=s", *options, "--", "train"]
         log = (own / "log").open("ab")
         return subprocess.Popen(argv, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
     def await_generation(self, number, ranks=None):
-        folders = [self.folders[rank] for rank in ranks or range(len(self.folders))]
+        folders = [self.folders[rank] for rank in ranks or range(self.workers)]
         for own in folders:
             await_until((own / f"up-{number}").is_file, 120, f"generation {number}")
         # Written before its content.
@@ -454,7 +455,7 @@ def test_who_waited_alone_waits_for_the_rest_once_another_comes(monkeypatch, tmp
     """Otherwise it would take the first that comes away from those that train, or that come a moment later."""
     limits, patience = Limits(5, 5), Patience(60.0, 60.0)
     addresses = [("127.0.0.1", port) for port in range(3)]
-    post = Post(tmp_path, 0, NAMES, NAMES, addresses, b"", "l", [], [], [], [], limits, patience, 600.0, Elasticity(wait=60.0, least=1))
+    post = Post(tmp_path, 0, NAMES, 3, NAMES, addresses, b"", "l", [], [], [], [], limits, patience, 600.0, Elasticity(wait=60.0, least=1))
     supervisor, now = Supervisor(post), 0.0
     monkeypatch.setattr("trainer.supervision.supervisor.time.monotonic", lambda: now)
     steps = [(0, {0}, False), (500, {0}, False), (501, {0, 2}, False), (550, {0, 2}, False), (562, {0, 2}, True), (563, {0}, False)]
@@ -516,3 +517,98 @@ def test_a_lost_host_that_is_back_at_the_end_is_told_so(begin):
         run.do(rank, 2, 0)
     assert run.ends() == [0, 0, 75]
     assert "error: the others have ended the run without this host" in run.log(2)
+
+
+def await_spare(run, rank, waits=1):
+    """Until it has been standing by so often."""
+    await_until(lambda: (run.folders[rank] / "metrics.jsonl").is_file() and phases(run, rank).count(STANDING_BY) == waits, 120, "the spare")
+
+
+def test_a_spare_takes_the_place_of_a_lost_worker(begin):
+    run = begin(workers=2, spares=1, **ELASTIC)
+    await_spare(run, 2)
+    run.lose(1)
+    run.await_generation(2, (0, 2))
+    assert run.cluster(2, 2) == {"cluster": {"worker": ["first", "third"]}, "task": {"type": "worker", "index": 1}}
+    for rank in (0, 2):
+        run.do(rank, 2, 0)
+    assert [run.processes[rank].wait(120) for rank in (0, 2)] == [0, 0]
+    words = "rank 1 (second) did not come back; rank 2 (third) takes the place of a lost host; all workers start again"
+    assert all(words in run.log(rank) for rank in (0, 2))
+
+
+def test_a_spare_waits_behind_the_doors_of_a_run_that_has_lost_nobody_and_ends_with_it(begin):
+    run = begin(workers=2, spares=1, **ELASTIC)
+    await_spare(run, 2)
+    os.kill(run.worker(1, 1), signal.SIGKILL)
+    run.await_generation(2)
+    assert run.cluster(1, 2)["cluster"] == {"worker": ["first", "second"]}
+    await_visit(run, 2, (0, 1))
+    assert not any((run.folders[rank] / "asked").exists() for rank in (0, 1)), "nobody makes room for it"
+    for rank in (0, 1):
+        run.do(rank, 2, 0)
+    assert run.ends() == [0, 0, 0]
+    assert not (run.folders[2] / "up-1").exists()
+    assert "error" not in run.log(2)
+
+
+def await_visit(run, rank, others):
+    """Until a supervisor waits behind the doors of others: it has had a connection with each for a while."""
+
+    def connections():
+        pid, ports = run.processes[rank].pid, {f"{run.ports[other]:04X}": other for other in others}
+        own = {os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir() if one.is_symlink()}
+        rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+        there = [(ports.get(row[2].partition(":")[2]), row[9]) for row in rows if f"socket:[{row[9]}]" in own]
+        return {(other, inode) for other, inode in there if other is not None}
+
+    def stay():
+        before = connections()
+        time.sleep(0.5)
+        return {other for other, _ in before & connections()} == {*others}
+
+    await_until(stay, 120, "the visit")
+
+
+def test_a_spare_that_comes_while_one_is_lost_joins_with_the_next_epoch(begin):
+    run = begin(workers=2, spares=1, **ELASTIC)
+    run.lose(2)
+    run.lose(1)
+    run.await_generation(2, [0])
+    run.processes[2] = run.begin(2)
+    run.await_generation(3, (0, 2))
+    assert run.cluster(2, 3)["cluster"] == {"worker": ["first", "third"]}
+
+
+def test_a_worker_that_is_back_takes_its_place_again_after_the_next_fault(begin):
+    run = begin(workers=2, spares=1, **ELASTIC)
+    await_spare(run, 2)
+    run.lose(1)
+    run.await_generation(2, (0, 2))
+    run.processes[1] = run.begin(1)
+    await_until(lambda: REJOINING in phases(run, 1), 120, "the wait")
+    await_visit(run, 1, (0, 2))
+    os.kill(run.worker(0, 2), signal.SIGKILL)
+    run.await_generation(3, (0,))
+    # Whoever meets the first in time.
+    other = {"second": 1, "third": 2}[run.cluster(0, 3)["cluster"]["worker"][1]]
+    run.await_generation(3, (0, other))
+    await_visit(run, 3 - other, (0, other))
+    for rank in (0, other):
+        run.do(rank, 3, 0)
+    assert run.ends() == ([0, 0, 0] if other == 1 else [0, 75, 0])
+
+
+def test_an_error_for_the_user_ends_the_spare_too(begin):
+    run = begin(workers=2, spares=1, **ELASTIC)
+    await_spare(run, 2)
+    run.do(0, 1, 1)
+    assert run.ends() == [1, 75, 75]
+    assert "nothing starts again after that" in run.log(2)
+
+
+def test_a_spare_can_be_asked_to_end(begin):
+    run = begin(workers=2, spares=1, **ELASTIC)
+    await_spare(run, 2)
+    ask(run, 2)
+    assert run.processes[2].wait(120) == PREEMPTED
