@@ -200,7 +200,13 @@ class Worker:
         return logs.shown(logs.of_last_launch(lines) if first else lines)
 
     def collect(
-        self, into: Path, only: str | None = None, keep: bool = False, without: tuple[str, ...] = (), outputs: Sequence[int] = ()
+        self,
+        into: Path,
+        only: str | None = None,
+        keep: bool = False,
+        without: tuple[str, ...] = (),
+        outputs: Sequence[int] = (),
+        missing: bool = False,
     ) -> list[str]:
         """Fetch new or changed files of the run directory, each whole or not at all.
 
@@ -210,6 +216,7 @@ class Worker:
             keep: leave the local summary.json alone.
             without: folders not to fetch.
             outputs: bytes of each output of a prediction.
+            missing: fetch only files that are not there.
         """
         allowed = admission.kinds(self.host, admission.parameters(into), outputs)
         quoted = shlex.quote(self.run)
@@ -224,7 +231,7 @@ class Worker:
             tried = self._unfit.get((file.name, file.changed), 0)
             try:
                 path = admission.destination(into, file.name)
-                if tried < ATTEMPTS and not _same(path, file.size, file.changed):
+                if tried < ATTEMPTS and not (path.exists() if missing else _same(path, file.size, file.changed)):
                     self._fetch(f"{self.run}/{file.name}", path, file)
                     fetched.append(file.name[begin:])
             except (LockstepError, OSError) as error:
@@ -235,7 +242,7 @@ class Worker:
                     refused.append(admission.Refusal(file.name, printable(error, 300)))
         self._warn("names", admission.summary(refused))
         _forget_old_states(into / (only or "."), {file.name[begin:] for file in taken})
-        if not only and "checkpoints" not in without:
+        if only in (None, "checkpoints") and "checkpoints" not in without:
             _forget_old_snapshots(into)
         return fetched
 

@@ -24,6 +24,12 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return dict(read_json(path)) if path.is_file() else {"state": None}
 
 
+def remaining(folder: Path, hosts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of a run's workers that do what follows training: not a spare, which may have trained, nor a host that was lost in the end."""
+    lost = {one["host"] for one in read_summary(folder).get("lost") or ()}
+    return [host for host in hosts if host["name"] not in lost]
+
+
 def judged(folder: Path, verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts of a run's workers; hosts without which an elastic run went on have not failed."""
     return outcome.without_lost(verdicts, len(recorded(folder)["hosts"])) if supervision.is_elastic(folder) else list(verdicts)

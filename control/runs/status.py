@@ -63,6 +63,13 @@ def goes_on(seen: list[dict[str, Any]], launched: list[str], workers: int) -> bo
     return [one["host"] for one in seen] == launched and len(alive) < len(seen) and may_go_on(alive, workers, 1)
 
 
+def has_ended(seen: list[dict[str, Any]], launched: list[str], workers: int, steps: int, elastic: bool) -> bool:
+    """Whether a launch has made all its steps and ended well while no command watched; arguments as of `goes_on`."""
+    done = [rank for rank, one in enumerate(seen) if one["state"] == "done" and (one["steps"] or {}).get("step") == steps]
+    enough = may_go_on(done, workers, 1) if elastic else len(done) == len(seen)
+    return [one["host"] for one in seen] == launched and enough and not any(one["state"] == "running" for one in seen)
+
+
 def far(seen: list[dict[str, Any]], counts: dict[str, Any]) -> str:
     """The progress of the run's most advanced worker, as `epoch 12 of 60`; empty before the first step."""
     steps = [one["steps"] for one in seen if one.get("steps")]

@@ -254,12 +254,20 @@ class ActionModule(Action):
         trial, begun = not project.is_users(self.local), time.monotonic()
         if not last and (trial or begun < self.collect_at):
             return
+        chief = self._is_chief()
         try:
             without = ("checkpoints", "state", "memory") if trial else ()
-            self.worker.collect(self.local, None if self._is_chief() else f"workers/{self.host}", without=without)
+            self.worker.collect(self.local, None if chief else f"workers/{self.host}", without=without)
+            if last and self.elastic and not chief:
+                self._collect_former_chief()
         except (HostUnreachable, OSError) as error:
             if str(error) != self.complaint:
                 self.line.print(f"[WARNING] {self.host}: results could not be collected: {error}")
             self.complaint = str(error)
         ended = time.monotonic()
         self.collect_at = ended + max(COLLECT_S, (ended - begun) / COLLECTING)
+
+    def _collect_former_chief(self) -> None:
+        """Fetch what this worker wrote as the chief for a while, when perhaps no command watched; the chief's own files go first."""
+        self.worker.collect(self.local, "logs")
+        self.worker.collect(self.local, "checkpoints", missing=True)

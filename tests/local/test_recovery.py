@@ -218,6 +218,27 @@ def test_the_command_may_go_away_while_the_others_go_on_without_a_host(project, 
     assert (summary["state"], summary["workers"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 2, 600, 1)
     assert [one["host"] for one in summary["lost"]] == ["worker1"]
     assert [row["epoch"] for row in read_history(project.root / "runs" / run / "history.csv")] == [*range(1, 16)]
+    project.play("evaluate", f"run={run}")
+    assert [(project.node(worker, run) / "evaluate").exists() for worker in (1, 2)] == [False, True], "on a host that was not lost"
+
+
+def test_what_another_chief_wrote_while_nobody_watched_is_collected(project, pictures):
+    """The first host is lost for some epochs, and back before the end; then `train.yml` comes back."""
+    run = "interim"
+    settings = SETTINGS.replace("steps=160", "steps=400")
+    more = f"set={settings},recovery.max_restarts=5,recovery.elastic=true,recovery.elastic_wait=3", "workers=3"
+    project.play("train", f"run={run}", f"dataset={pictures}", CONFIG, *more, "detach=true")
+    await_until(lambda: project.steps(1, run) > 44, 120, "44 steps")
+    _lose(project, 1, run)
+    await_until(lambda: project.steps(2, run) > 130, 120, "the third epoch's end")
+    _bring_back(project, 1, run)
+    await_until(lambda: (project.node(1, run) / "workers" / "worker1" / "exit.json").exists(), 240, "the end")
+    there = {path.name for path in (project.node(1, run) / "checkpoints").glob("*.keras")}
+    assert "epoch-0003.keras" not in there, "another was the chief"
+    project.play("train", f"run={run}")
+    here = sorted(path.name for path in (project.root / "runs" / run / "checkpoints").iterdir())
+    assert here == [f"epoch-{epoch:04d}.keras" for epoch in range(1, 11)]
+    assert project.summary(run)["state"] == "SUCCEEDED"
 
 
 def test_a_lost_host_that_is_back_joins_the_others_again(project, pictures):
@@ -229,10 +250,7 @@ def test_a_lost_host_that_is_back_joins_the_others_again(project, pictures):
     _lose(project, 3, run)
     log = project.node(1, run) / "workers" / "worker1" / "worker.log"
     await_until(lambda: "2 of 3 workers start again" in log.read_text(), 90, "the others")
-    folder = project.node(3, run) / "workers" / "worker3"
-    session = session_name(run, 2, str(project.root / ".lockstep" / "worker3"))
-    argv = ["tmux", "-L", "lockstep", "new-session", "-d", "-s", session, "-c", str(folder), "bash", "run_worker.sh"]
-    subprocess.run(argv, check=True, timeout=20)
+    _bring_back(project, 3, run)
     output, _ = playbook.communicate(timeout=400)
     assert playbook.returncode == 0, output
     assert re.search(rf"{MADE_ROOM}, at step \d+; all workers start again .* \(restart 2 of this launch\)", output), output
@@ -272,6 +290,14 @@ def _lose(project: LocalProject, worker: int, run: str) -> None:
     supervisor = _supervisor(project, worker, run)
     for pid in (_parent(supervisor), supervisor):
         os.kill(pid, signal.SIGKILL)
+
+
+def _bring_back(project: LocalProject, worker: int, run: str) -> None:
+    """Start a lost worker's session, as its host does at boot."""
+    session = session_name(run, worker - 1, str(project.root / ".lockstep" / f"worker{worker}"))
+    folder = project.node(worker, run) / "workers" / f"worker{worker}"
+    argv = ["tmux", "-L", "lockstep", "new-session", "-d", "-s", session, "-c", str(folder), "bash", "run_worker.sh"]
+    subprocess.run(argv, check=True, timeout=20)
 
 
 def _parent(pid: int) -> int:

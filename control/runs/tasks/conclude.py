@@ -53,7 +53,8 @@ class Conclude(Task):
             return {"failed": True, "msg": trouble} if trouble else {}
         if trouble:
             return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
-        return {"run_under_way": None, "show_last": shown, "ansible_facts": {"plan": {**plan, "complete": True}}}
+        facts = {"plan": {**plan, "complete": True}, "cluster": run_results.remaining(folder, recorded(folder)["hosts"])}
+        return {"run_under_way": None, "show_last": shown, "ansible_facts": facts}
 
 
 def _launched_here(folder: Path) -> bool:

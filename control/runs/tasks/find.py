@@ -42,8 +42,8 @@ class Find(Task):
             **{key: cluster[key] for key in ("dataset", "code", "counts")},
             "code_sha256": cluster.get("code_sha256", ""),
         }
-        # A spare may have trained, but what follows training is for workers.
-        hosts = cluster["hosts"] if self.arguments["command"] in ("evaluate", "predict") else posts(cluster)
+        after = self.arguments["command"] in ("evaluate", "predict")
+        hosts = run_results.remaining(folder, cluster["hosts"]) if after else posts(cluster)
         left = {"if_interrupted": f"Only its logs are no longer shown.\n{text.under_way(folder.name)}"} if options.get("follow") else {}
         return {**left, "ansible_facts": {"plan": plan, "cluster": hosts, "run_options": options}}
 

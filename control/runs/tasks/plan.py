@@ -58,12 +58,14 @@ class Plan(Task):
         already = {"show_last": _already(plan)} if plan["complete"] else {}
         # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
         show = {} if waits(plan) else {"show": planning.shown(plan, self.task_vars["hostvars"])}
+        hosts = posts(plan)
         if plan["complete"]:
             plan |= _trained_with(plan)
+            hosts = run_results.remaining(Path(plan["folder"]), plan["hosts"])
         return {
             **already,
             **show,
-            "ansible_facts": {"plan": plan, "cluster": posts(plan), "run_options": options, **self._broken(command)},
+            "ansible_facts": {"plan": plan, "cluster": hosts, "run_options": options, **self._broken(command)},
             **(_before_start(plan) if command in ("train", "doctor") and not plan["complete"] else {}),
         }
 

@@ -12,14 +12,20 @@ from trainer.rundir import recorded
 
 
 class Settle(Task):
-    """Returns the fact `worker_left_alone`: names of hosts; and `worker_goes_on` if the others train without those that are away."""
+    """Returns the fact `worker_left_alone`: names of hosts; and `worker_goes_on` if nothing has to start.
+
+    That is so where the others train without those that are away, and where all is done and only has to be collected.
+    """
 
     def act(self) -> dict[str, Any]:
         """A launch that lost a worker can't go on: workers train together or not at all."""
         plan, seen = self.arguments["plan"], self.arguments["seen"]
         record = recorded(Path(plan["folder"]))
         launched, workers = [host["name"] for host in posts(record)], len(record.get("hosts", []))
-        goes_on = supervision.is_elastic(Path(plan["folder"])) and status.goes_on(seen, launched, workers)
+        elastic = supervision.is_elastic(Path(plan["folder"]))
+        goes_on = elastic and status.goes_on(seen, launched, workers)
+        steps = plan["counts"].get("total_steps")
+        ended = bool(steps) and not plan["changes"] and status.has_ended(seen, launched, workers, steps, elastic)
         lost, alone = ([], []) if goes_on else status.left_alone(seen, launched)
         alive = [one["host"] for one in seen if one["state"] == "running" and one["host"] not in alone]
         launches.refuse_changes(plan, alive, status.far(seen, record.get("counts", {})))
@@ -27,9 +33,17 @@ class Settle(Task):
         if goes_on:
             away = [one["host"] for one in seen if one["state"] != "running"]
             shown.append(f"{plan['run']} goes on without {text.listed(away)}")
-            under_way = {"run_under_way": plan["run"], "before_start": None}
-            return {**under_way, "ansible_facts": {"worker_left_alone": [], "worker_goes_on": True}, "show": "\n".join(shown)}
+            return _only_watched(plan, shown)
+        if ended:
+            shown.append(f"{plan['run']} ended while no command watched: its results are collected")
+            return _only_watched(plan, shown)
         if alone:
             ending, then = ("would end", "; only then hosts can be looked at") if self.check_mode else ("ending", "")
             shown.append(f"{', '.join(lost)} ended before the others: {ending} {', '.join(alone)} of the earlier launch{then}")
         return {"ansible_facts": {"worker_left_alone": alone}, **({"show": "\n".join(shown)} if shown else {})}
+
+
+def _only_watched(plan: dict[str, Any], shown: list[str]) -> dict[str, Any]:
+    """What is returned where nothing has to start."""
+    under_way = {"run_under_way": plan["run"], "before_start": None}
+    return {**under_way, "ansible_facts": {"worker_left_alone": [], "worker_goes_on": True}, "show": "\n".join(shown)}

@@ -92,6 +92,16 @@ def test_states_that_a_worker_replaced_are_dropped_here_and_those_of_a_lost_disk
     assert [path.name for path in (here / "workers/pi1/memory").iterdir()] == ["step-3.npz"]
 
 
+def test_only_what_is_missing_here(worker):
+    """Of a host that was the chief for a while; the later chief's snapshot of the same epoch stays."""
+    made, remote, here = worker
+    (here / "checkpoints").mkdir(parents=True)
+    (here / "checkpoints" / "epoch-0001.keras").write_text("of a later chief")
+    (remote / "checkpoints" / "epoch-0002.keras").write_text("weights")
+    assert made.collect(here, "checkpoints", missing=True) == ["epoch-0002.keras"]
+    assert (here / "checkpoints" / "epoch-0001.keras").read_text() == "of a later chief"
+
+
 def test_a_trials_weights_stay_where_they_are(worker):
     made, _, here = worker
     made.collect(here, without=("checkpoints", "state"))

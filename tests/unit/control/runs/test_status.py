@@ -63,3 +63,26 @@ def test_a_run_goes_on_without_a_host_if_enough_workers_are_alive(alive, expecte
     looks = [seen(host, alive=host in alive) for host in "abc"]
     assert status.goes_on(looks, ["a", "b", "c"], 3) is expected
     assert not status.goes_on(looks, ["a", "b", "d"], 3), "of an older launch"
+
+
+def done(host: str, step: int = 30) -> dict:
+    steps = {"kind": "steps", "step": step, "epoch": 3, "images_per_s": 5.0, "input_wait": 0.0, "seconds": 1.0, "metrics": {}}
+    return {"host": host, **status.worker([steps], {"exit_code": 0}, False, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("last", "elastic", "expected"),
+    [
+        (done("c"), False, True),
+        (done("c", step=20), False, False),
+        (seen("c", ended=0), False, False),
+        (seen("c", ended=1), False, False),
+        (seen("c"), False, False),
+        (seen("c"), True, True),
+        (seen("c", alive=True), True, False),
+        ({"host": "c", "state": "unreachable", "note": ""}, True, True),
+        ({"host": "d", **done("d")}, False, False),
+    ],
+)
+def test_a_run_has_ended_if_its_workers_made_all_their_steps(last, elastic, expected):
+    assert status.has_ended([done("a"), done("b"), last], ["a", "b", "c"], 3, 30, elastic) is expected
