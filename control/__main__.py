@@ -21,6 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     line.add("convert", convert, ("--source", TEXT), ("--path", PATH), ("--out", PATH), ("--digest", {}), ("--check", FLAG))
     line.add("batch", batch, ("--config", PATH), *DATA, ("--out", PATH), *integers(("--images", "--number"), required=True))
     line.add("new-examples", new_examples)
+    line.add("export", export)
+    line.add("serve", serve, ("--folder", PATH), ("--address", TEXT), *integers(("--port",), required=True))
     line.add("index-records", index_records, ("--folder", PATH), ("--out", PATH))
     return line.run(argv)
 
@@ -101,6 +103,28 @@ def new_examples(arguments: argparse.Namespace) -> int:
     from control.runs import predictor
 
     print(json.dumps(predictor.prepare(**json.load(sys.stdin))))
+    return DONE
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Read the arguments of `control.serving.saved_model.export` as JSON from standard input; print its result as JSON."""
+    from trainer import worker
+
+    worker.quiet_tensorflow()
+    from control.serving import saved_model
+
+    print(json.dumps(saved_model.export(**json.load(sys.stdin))))
+    return DONE
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Serve a model until a signal ends it."""
+    from trainer import worker
+
+    worker.quiet_tensorflow()
+    from control.serving import server
+
+    server.serve(arguments.folder, arguments.address, arguments.port)
     return DONE
 
 

@@ -21,6 +21,8 @@ COMMANDS = {
         "doctor": "config model dataset workers set selftest allow_bad_images remeasure",
         "evaluate": "run epoch image",
         "predict": "run epoch input output overwrite workers",
+        "export": "run epoch",
+        "serve": "run state serve_port serve_address",
         "report": "run sweep evaluate",
         "status": "run",
         "logs": "run lines follow",

@@ -5,6 +5,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = ROOT / "runs"
 SWEEPS = ROOT / "sweeps"
+EXPORTS = ROOT / "exports"
 PRIVATE = ROOT / ".lockstep"
 TRIALS = "trials"
 """Folder of a sweep's trials: `trials/<sweep>` below worker_root, which may be this very folder; `sweeps/<sweep>/trials` here."""

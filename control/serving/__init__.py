@@ -1,0 +1,1 @@
+"""Trained models for others: exported, and served over HTTP."""

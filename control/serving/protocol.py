@@ -1,0 +1,275 @@
+"""TensorFlow Serving's REST format: what a request gives as arrays, what an answer is as JSON. NumPy and Pillow only."""
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported
+from trainer.data.images import decode, fit
+from trainer.data.spec import STRING, Leaf
+from trainer.terminal import printable
+
+Arrays = dict[str, np.ndarray]
+TEXTS = {CSV: Leaf("line", STRING, ()), EXAMPLES: Leaf("example", STRING, ()), IMAGES: Leaf("image_bytes", STRING, ())}
+"""The input of each signature that parses."""
+DEEPEST = 32
+"""Lists within lists of a body."""
+SHOWN = 80
+LARGEST = 2**1023
+"""Whole numbers from here are infinite as floats."""
+
+
+class BadRequest(Exception):
+    """A request that can't be answered; its text is for the client."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Rows to predict."""
+
+    signature: str
+    arrays: Arrays
+    """`[n, ...]` by input."""
+    by_row: bool
+    """Whether the answer is a list of rows (`instances`), or an array per output (`inputs`)."""
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return len(next(iter(self.arrays.values())))
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """The object of a body; BadRequest says what it is instead."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is no JSON: {printable(str(error), SHOWN)}") from None
+    if not isinstance(value, dict):
+        raise BadRequest(f"the body must be an object, as {{\"instances\": [...]}}; it is {_kind(value)}")
+    return value
+
+
+def predict_request(body: Mapping[str, Any], model: Exported) -> Request:
+    """The request of a body with `instances` (rows) or `inputs` (an array per input), and perhaps `signature_name`."""
+    asked = _signature(body.get("signature_name", ""), model)
+    given = [name for name in ("instances", "inputs") if name in body]
+    if len(given) != 1:
+        raise BadRequest("the body needs either \"instances\", a list of rows, or \"inputs\", an array per input")
+    if unknown := [name for name in body if name not in ("signature_name", *given)]:
+        raise BadRequest(f"the body has {printable(unknown[0], SHOWN)!r}; known: signature_name, instances, inputs")
+    leaves = (TEXTS[asked],) if asked in TEXTS else model.inputs
+    by_row = given[0] == "instances"
+    columns = _of_rows(body["instances"], leaves, "instances") if by_row else _of_columns(body["inputs"], leaves)
+    if asked == IMAGES or (model.image_size and asked == TENSORS):
+        # Decoded as for training, which TensorFlow's own decoder does not do to the last bit.
+        return Request(TENSORS, {model.inputs[0].name: _images(columns[leaves[0].name], model, leaves[0].name)}, by_row)
+    return Request(asked, {leaf.name: array(leaf, columns[leaf.name]) for leaf in leaves}, by_row)
+
+
+def examples_request(body: Mapping[str, Any], model: Exported) -> Request:
+    """The request of `:classify` and `:regress`: `examples`, each with its features, over those in `context`."""
+    examples, context = body.get("examples"), body.get("context", {})
+    if not isinstance(examples, list) or not isinstance(context, dict) or not all(isinstance(one, dict) for one in examples):
+        raise BadRequest("the body needs \"examples\", a list of objects with a value per feature, and perhaps \"context\", an object")
+    _signature(body.get("signature_name", ""), model)
+    rows = [{**context, **one} for one in examples]
+    if model.image_size:
+        rows = [row[IMAGES] if set(row) == {IMAGES} else row for row in rows]
+    rows = [_scalars(row, model.inputs) if isinstance(row, dict) else row for row in rows]
+    return predict_request({"instances": rows}, model)
+
+
+def _scalars(row: dict[str, Any], inputs: Sequence[Leaf]) -> dict[str, Any]:
+    """A feature of one value may be a list of one."""
+    plain = {leaf.name for leaf in inputs if not leaf.shape}
+    return {name: value[0] if name in plain and isinstance(value, list) and len(value) == 1 else value for name, value in row.items()}
+
+
+def _signature(asked: Any, model: Exported) -> str:
+    name = asked or TENSORS
+    if name not in model.signatures:
+        why = model.left_out.get(str(name), "")
+        raise BadRequest(
+            f"signature_name {printable(str(name), SHOWN)!r}: {why or 'unknown'}; this model has: {', '.join(model.signatures)}"
+        )
+    return str(name)
+
+
+def _of_rows(rows: Any, leaves: Sequence[Leaf], where: str) -> dict[str, list[Any]]:
+    if not isinstance(rows, list) or not rows:
+        raise BadRequest(f"{where} must be a list of at least one row; it is {_kind(rows)}")
+    columns: dict[str, list[Any]] = {leaf.name: [] for leaf in leaves}
+    for number, row in enumerate(rows):
+        if len(leaves) == 1 and not (isinstance(row, dict) and set(row) == {leaves[0].name}):
+            columns[leaves[0].name].append(row)
+            continue
+        if not isinstance(row, dict) or set(row) != set(columns):
+            raise BadRequest(f"{where}[{number}] must be an object with {', '.join(columns)}; {_difference(row, columns)}")
+        for name, value in row.items():
+            columns[name].append(value)
+    return columns
+
+
+def _of_columns(inputs: Any, leaves: Sequence[Leaf]) -> dict[str, list[Any]]:
+    columns = {leaves[0].name: inputs} if len(leaves) == 1 and isinstance(inputs, list) else inputs
+    names = [leaf.name for leaf in leaves]
+    if not isinstance(columns, dict) or set(columns) != set(names):
+        raise BadRequest(f"inputs must be an object with {', '.join(names)}; {_difference(columns, names)}")
+    lengths = {name: len(values) if isinstance(values, list) else 0 for name, values in columns.items()}
+    if len({*lengths.values()}) != 1 or not min(lengths.values()):
+        sizes = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise BadRequest(f"inputs must be lists of as many values, at least one; there are: {sizes}")
+    return columns
+
+
+def _difference(given: Any, names: Any) -> str:
+    if not isinstance(given, dict):
+        return f"it is {_kind(given)}"
+    missing, unknown = [name for name in names if name not in given], [str(name) for name in given if name not in names]
+    parts = [f"{word}: {printable(', '.join(some), SHOWN)}" for word, some in (("missing", missing), ("unknown", unknown)) if some]
+    return "; ".join(parts)
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
+    return "an empty list" if value == [] else names.get(type(value), "null")
+
+
+def array(leaf: Leaf, values: Sequence[Any]) -> np.ndarray:
+    """Values of an input as `[n, *shape]` in its type; sides that vary are padded with 0 or empty texts, as for training.
+
+    Raises:
+        BadRequest: a value of another type or shape, with its place.
+    """
+    sides = [_side(leaf, values, axis) if side is None else side for axis, side in enumerate(leaf.shape)]
+    made = np.full((len(values), *sides), b"" if leaf.dtype == STRING else 0, object if leaf.dtype == STRING else leaf.dtype)
+    for number, value in enumerate(values):
+        _fill(made, (number,), value, leaf, leaf.shape)
+    return made
+
+
+def _side(leaf: Leaf, values: Any, axis: int) -> int:
+    """The longest list at a depth."""
+    level = list(values)
+    for _ in range(axis):
+        level = [one for value in level if isinstance(value, list) for one in value]
+    return max((len(value) for value in level if isinstance(value, list)), default=0)
+
+
+def _fill(made: np.ndarray, place: tuple[int, ...], value: Any, leaf: Leaf, shape: tuple[int | None, ...]) -> None:
+    if not shape:
+        made[place] = _scalar(value, leaf, place)
+        return
+    if not isinstance(value, list) or (shape[0] is not None and len(value) != shape[0]):
+        got = f"a list of {len(value)}" if isinstance(value, list) else _kind(value)
+        raise BadRequest(f"{_at(leaf, place)}: {got}; it must be a list of {'any length' if shape[0] is None else shape[0]} ({leaf})")
+    if len(shape) == 1 and leaf.dtype not in (STRING, "bool") and _fills_at_once(made, place, value, leaf):
+        return
+    for number, one in enumerate(value):
+        _fill(made, (*place, number), one, leaf, shape[1:])
+
+
+def _fills_at_once(made: np.ndarray, place: tuple[int, ...], value: list[Any], leaf: Leaf) -> bool:
+    """Fill a list of whole numbers or floats by NumPy, which is quicker; False if one by one is needed to say what is wrong."""
+    kinds = {type(one) for one in value}
+    if not kinds <= ({int, float} if leaf.dtype.startswith("float") else {int}):
+        return False
+    if int in kinds and not leaf.dtype.startswith("float"):
+        limits = np.iinfo(leaf.dtype)
+        if value and not (limits.min <= min(value) and max(value) <= limits.max):
+            return False
+    try:
+        made[place][: len(value)] = value
+    except (OverflowError, ValueError):
+        return False
+    return True
+
+
+def _scalar(value: Any, leaf: Leaf, place: tuple[int, ...]) -> Any:
+    if leaf.dtype == STRING:
+        return _text(value, leaf, place)
+    if leaf.dtype == "bool":
+        if isinstance(value, bool):
+            return value
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        if leaf.dtype.startswith("float"):
+            return float(value) if abs(value) < LARGEST or isinstance(value, float) else math.inf
+        limits = np.iinfo(leaf.dtype)
+        if math.isfinite(value) and value == int(value) and limits.min <= value <= limits.max:
+            return int(value)
+    raise BadRequest(f"{_at(leaf, place)}: {printable(json.dumps(value), SHOWN)} is no {leaf.dtype}")
+
+
+def _text(value: Any, leaf: Leaf, place: tuple[int, ...]) -> bytes:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise BadRequest(f"{_at(leaf, place)}: b64 is no base64: {error}") from None
+    raise BadRequest(f"{_at(leaf, place)}: {_kind(value)}; it must be a text, or {{\"b64\": \"...\"}}")
+
+
+def _at(leaf: Leaf, place: tuple[int, ...]) -> str:
+    return f"row {place[0]}, {leaf.name}{''.join(f'[{index}]' for index in place[1:])}"
+
+
+def _images(values: Sequence[Any], model: Exported, name: str) -> np.ndarray:
+    """Images `[n, height, width, channels]` of arrays, or of encoded ones as `{"b64": ...}`."""
+    size = model.image_size
+    assert size is not None
+    pixels, encoded = Leaf(name, "uint8", size), Leaf(name, STRING, ())
+    made = np.zeros((len(values), *size), np.uint8)
+    for number, value in enumerate(values):
+        if isinstance(value, list):
+            _fill(made, (number,), value, pixels, size)
+            continue
+        data = _text(value, encoded, (number,))
+        try:
+            made[number] = fit(decode(data), size)
+        except ValueError as error:
+            raise BadRequest(f"row {number}, {name}: {printable(str(error), SHOWN)}") from None
+    return made
+
+
+def predict_answer(outputs: Arrays, by_row: bool) -> dict[str, Any]:
+    """The answer to `:predict`: with one output its values, with several an object."""
+    values = {name: _plain(name, output) for name, output in outputs.items()}
+    (first, *more) = values
+    if not by_row:
+        return {"outputs": values if more else values[first]}
+    if not more:
+        return {"predictions": values[first]}
+    return {"predictions": [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]}
+
+
+def _plain(name: str, output: np.ndarray) -> Any:
+    if output.dtype != object:
+        return output.tolist()
+    encode = (lambda one: {"b64": base64.b64encode(one).decode()}) if name.endswith("_bytes") else lambda one: one.decode("utf-8", "replace")
+    return np.vectorize(encode, otypes=[object])(output).tolist()
+
+
+def classify_answer(outputs: Arrays, model: Exported) -> dict[str, Any]:
+    """The answer to `:classify`: for each row its classes and their scores, the most probable first."""
+    scores = [output for output in outputs.values() if output.ndim == 2 and output.shape[1] == len(model.classes)]  # noqa: PLR2004
+    if not model.classes or len(scores) != 1:
+        raise BadRequest("this model has no classes; use :predict")
+    order = np.argsort(-scores[0], axis=1, kind="stable")
+    return {"result": [[[model.classes[index], float(row[index])] for index in ranks] for row, ranks in zip(scores[0], order, strict=True)]}
+
+
+def regress_answer(outputs: Arrays) -> dict[str, Any]:
+    """The answer to `:regress`: a number per row."""
+    (values, *more) = outputs.values()
+    if more or values.dtype == object or values.size != len(values):
+        raise BadRequest("this model does not give one number per row; use :predict")
+    return {"result": [float(value) for value in values.reshape(-1)]}

@@ -1,0 +1,85 @@
+"""What an exported model takes and gives by name, in a file beside it. Neither TensorFlow nor the user's code is needed to read it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from control import text
+from trainer.data.spec import DTYPES, Leaf, Spec
+from trainer.errors import LockstepError
+from trainer.files import read_json, write_json
+
+FILE = "lockstep.json"
+TENSORS, CSV, EXAMPLES, IMAGES = "serving_default", "csv", "examples", "image_bytes"
+"""Signatures: arrays, CSV lines, serialized tf.Example, encoded images."""
+VERSION = re.compile(r"[1-9]\d{0,8}")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A version of an exported model."""
+
+    run: str
+    epoch: int
+    snapshot_sha256: str
+    created_at: str
+    inputs: tuple[Leaf, ...]
+    """By the names that clients use."""
+    outputs: tuple[Leaf, ...]
+    classes: tuple[str, ...]
+    """Of an image, or of the only output that has as many numbers; else empty."""
+    image_size: tuple[int, int, int] | None
+    """Height, width, channels of what an image becomes; None: the model takes columns."""
+    signatures: tuple[str, ...]
+    left_out: dict[str, str]
+    """Signatures and formats that this model can't have, and why."""
+
+    def write(self, folder: Path) -> None:
+        """Write it beside the model."""
+        write_json(folder / FILE, asdict(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> "Exported":
+        """Of a version's folder; LockstepError if it was not written by `export.yml`."""
+        try:
+            raw: dict[str, Any] = read_json(folder / FILE)
+            leaves = {name: tuple(_leaf(one) for one in raw[name]) for name in ("inputs", "outputs")}
+            lists = {name: tuple(str(one) for one in raw[name]) for name in ("classes", "signatures")}
+            size = None if raw["image_size"] is None else (int(raw["image_size"][0]), int(raw["image_size"][1]), int(raw["image_size"][2]))
+            words = {name: str(raw[name]) for name in ("run", "snapshot_sha256", "created_at")}
+            return cls(epoch=int(raw["epoch"]), image_size=size, left_out=dict(raw["left_out"]), **leaves, **lists, **words)
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise LockstepError(f"{folder}: {FILE} is missing or is none of export.yml's ({error}); export the model again") from None
+
+
+def _leaf(raw: Any) -> Leaf:
+    if raw["dtype"] not in DTYPES:
+        raise ValueError(f"dtype {raw['dtype']!r}")
+    return Leaf(str(raw["name"]), raw["dtype"], tuple(None if side is None else int(side) for side in raw["shape"]))
+
+
+def named(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
+    """Arrays under the names that clients use: `x.age` is `age`, `x[1]` is `x_1`; each once."""
+    short = [re.sub(r"[^A-Za-z0-9_.-]+", "_", leaf.name.removeprefix("x.").replace("]", "")) for leaf in leaves]
+    return tuple(Leaf(name, leaf.dtype, leaf.shape) for name, leaf in zip(text.distinct(short), leaves, strict=True))
+
+
+def inputs_of(spec: Spec) -> tuple[Leaf, ...]:
+    """The arrays of `x`, in the order of the spec, by the names that clients use."""
+    return named(spec.inputs.leaves)
+
+
+def newest_holds(folder: Path, run: str, epoch: int, digest: str) -> int | None:
+    """The newest version, if it holds this snapshot."""
+    every = versions(folder)
+    newest = Exported.read(folder / str(every[-1])) if every else None
+    return every[-1] if newest and (newest.run, newest.epoch, newest.snapshot_sha256) == (run, epoch, digest) else None
+
+
+def versions(folder: Path) -> list[int]:
+    """Complete versions of a model's folder, the oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if VERSION.fullmatch(path.name) and (path / FILE).is_file())

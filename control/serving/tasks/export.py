@@ -1,0 +1,55 @@
+"""Export a snapshot of a run as the next version of a model."""
+
+from pathlib import Path
+from typing import Any
+
+from control import command_line, project, text
+from trainer.errors import ConfigError
+from trainer.files import sha256_file
+from control.remote import trainer_process
+from control.runs import script
+from control.runs.plan import latest_run
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, newest_holds, versions
+from control.task import Task
+from trainer import rundir
+
+WHAT = {TENSORS: "arrays", CSV: "CSV lines", EXAMPLES: "tf.Example", IMAGES: "encoded images"}
+
+
+class Export(Task):
+    """Writes `exports/<run>/<version>/`; with `--check` only says what it would do."""
+
+    def act(self) -> dict[str, Any]:
+        """Choose, export, show."""
+        options = command_line.operator_options("export", self.task_vars)
+        run = latest_run(project.RUNS, None if options.get("run") is None else str(options["run"]))
+        script.refuse(run, "export.yml")
+        epochs = rundir.choose_epochs(str(options.get("epoch", "best")), run)
+        if len(epochs) != 1:
+            raise ConfigError(f"epoch={options['epoch']}: a version holds one snapshot; name one epoch, or first, best or last")
+        folder = project.EXPORTS / run.name
+        same = newest_holds(folder, run.name, epochs[0], sha256_file(rundir.snapshot_path(run, epochs[0])))
+        if same is not None:
+            return {"changed": False, "show_last": _shown(run.name, folder / str(same), False)}
+        if self.check_mode:
+            return {"changed": True, "show_last": f"Would export epoch {epochs[0]} of {run.name} to {project.relative(folder)}/"}
+        request = {"run": str(run), "epoch": epochs[0], "into": str(folder)}
+        made = trainer_process.run(["export"], f"exporting epoch {epochs[0]} of {run.name}", request)
+        return {"changed": True, "show_last": _shown(run.name, Path(made["folder"]), True)}
+
+
+def _shown(run: str, folder: Path, changed: bool) -> str:
+    exported = Exported.read(folder)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    pairs = [
+        ("folder", f"{project.relative(folder)} ({size / 1e6:,.1f} MB)"),
+        ("snapshot", f"epoch {exported.epoch} of {exported.run}"),
+        ("takes", "; ".join(map(str, exported.inputs))),
+        ("gives", "; ".join(map(str, exported.outputs))),
+        ("signatures", ", ".join(f"{name} ({WHAT[name]})" for name in exported.signatures)),
+        *((f"no {name}", why) for name, why in exported.left_out.items()),
+    ]
+    older = [number for number in versions(folder.parent) if number != int(folder.name)]
+    begin = f"{run} is exported as version {folder.name}" if changed else f"{run}: version {folder.name} already holds this snapshot"
+    pairs += [("older", ", ".join(map(str, older)))] if older else []
+    return f"{begin}\n{text.fields(pairs)}\n\n" + text.next_commands([("serve it", f"ansible-playbook serve.yml -e run={run}")])

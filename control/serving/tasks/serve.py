@@ -1,0 +1,104 @@
+"""Serve an exported model over HTTP on the control node, or end that."""
+
+import getpass
+import ipaddress
+import json
+import shlex
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from control import command_line, project, text
+from control.operator_variables import check_state, integer
+from control.serving.signature import Exported, versions
+from control.task import Task
+from control.web_server import WebServer
+from trainer.config import nearest
+from trainer.data.spec import STRING, Leaf
+from trainer.errors import ConfigError, LockstepError
+
+SERVER = WebServer("The server", "serve", 8501, "serve_port", "/healthz")
+"""8501 is TensorFlow Serving's port for REST."""
+
+
+class Serve(Task):
+    """`state=present` (default) starts it unless it runs with the same model; `state=absent` ends it."""
+
+    def act(self) -> dict[str, Any]:
+        """Start it, stop it, or report that there is nothing to do."""
+        options = command_line.operator_options("serve", self.task_vars)
+        up = SERVER.is_up()
+        if check_state(options) == "absent":
+            if not self.check_mode:
+                SERVER.stop()
+            return {"changed": up, "show_last": "The server is stopped" if up else "No server was running"}
+        folder, address = _model(options.get("run")), _address(str(options.get("serve_address", "127.0.0.1")))
+        asked = integer("serve_port", options["serve_port"]) if "serve_port" in options else None
+        wanted = {"folder": str(folder), "address": address}
+        if self.check_mode:
+            before = SERVER.started_with()
+            same = before == {"port": asked or before.get("port"), **wanted}
+            return {"changed": not same, "show_last": f"Would serve {folder.name}" if not same else f"{folder.name} is served already"}
+        argv = [sys.executable, "-m", "control", "serve", "--folder", str(folder), "--address", address, "--port"]
+        port, changed = SERVER.start(wanted, asked, lambda port: [*argv, str(port)])
+        if not ipaddress.ip_address(address).is_loopback:
+            self.warn([f"serve_address={address}: whoever reaches port {port} of this machine may ask the model; nothing asks for a password"])
+        return {"changed": changed, "show_last": _shown(folder, address, port)}
+
+
+def _model(run: Any) -> Path:
+    """The folder of a run's exported versions; the one exported last if none is named."""
+    exported = {path.name: path for path in project.EXPORTS.glob("*/") if versions(path)}
+    if not exported:
+        raise LockstepError("there is no exported model; first: ansible-playbook export.yml -e run=NAME")
+    if run is None:
+        return max(exported.values(), key=lambda path: (path / str(versions(path)[-1])).stat().st_mtime)
+    if str(run) not in exported:
+        raise ConfigError(
+            f"run={run}: no such exported model{nearest(str(run), exported)}; there are: {', '.join(sorted(exported))}. "
+            f"Export it: ansible-playbook export.yml -e run={run}"
+        )
+    return exported[str(run)]
+
+
+def _address(given: str) -> str:
+    try:
+        return str(ipaddress.ip_address(given))
+    except ValueError:
+        raise ConfigError(f"serve_address={given}: expected an IP address of this machine, as 127.0.0.1, or 0.0.0.0 for all") from None
+
+
+def _shown(folder: Path, address: str, port: int) -> str:
+    newest = versions(folder)[-1]
+    exported = Exported.read(folder / str(newest))
+    here = f"{getpass.getuser()}@{socket.gethostname()}"
+    host = "127.0.0.1" if ipaddress.ip_address(address).is_unspecified else f"[{address}]" if ":" in address else address
+    base = f"http://{host}:{port}"
+    body = json.dumps({"instances": [_example(exported)]})
+    pairs = [
+        ("model", f"version {newest}: epoch {exported.epoch} of {exported.run}; a newer export is served within seconds"),
+        ("try it", f"{base}/"),
+        ("ask it", f"curl -d {shlex.quote(body)} {base}/v1/models/{folder.name}:predict"),
+        ("metrics", f"{base}/metrics"),
+        *([("from elsewhere", f"ssh -L {port}:127.0.0.1:{port} {here}")] if ipaddress.ip_address(address).is_loopback else []),
+    ]
+    return f"{folder.name} is served\n{text.fields(pairs)}\n\n" + text.next_commands(
+        [("newer version", f"ansible-playbook export.yml -e run={folder.name} -e epoch=last"), ("stop it", "ansible-playbook serve.yml -e state=absent")]
+    )
+
+
+def _example(exported: Exported) -> Any:
+    """A row of a request, whose values are made up."""
+    if exported.image_size is not None:
+        return {"b64": "..."}
+    row = {leaf.name: _made_up(leaf) for leaf in exported.inputs}
+    return row if len(row) > 1 else next(iter(row.values()))
+
+
+def _made_up(leaf: Leaf, axis: int = 0) -> Any:
+    if axis == len(leaf.shape):
+        return "..." if leaf.dtype == STRING else True if leaf.dtype == "bool" else 0
+    if axis == len(leaf.shape) - 1 and (leaf.shape[axis] or 1) > 4:
+        return ["..."]
+    return [_made_up(leaf, axis + 1)] * min(leaf.shape[axis] or 1, 4)

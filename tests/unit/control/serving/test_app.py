@@ -1,0 +1,226 @@
+"""The server as its clients see it: over HTTP, from a real process' sockets."""
+
+import base64
+import http.client
+import json
+import shutil
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import uvicorn
+
+from control.serving import app
+from control.serving.versions import Model, tensorflow_loader
+from tests.project import await_until
+from tests.unit.control.serving.conftest import SIZE
+from tests.unit.control.serving.test_saved_model import png, snapshot
+from trainer.data.spec import of_images
+
+
+class Served:
+    """A model that is served."""
+
+    def __init__(self, folder):
+        """Start a server on a free port."""
+        self.model = Model(folder, tensorflow_loader)
+        settings = uvicorn.Config(app.application(self.model), log_level="critical", timeout_graceful_shutdown=1)
+        self.server, self.socket = uvicorn.Server(settings), socket.create_server(("127.0.0.1", 0))
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
+        self.thread.start()
+        await_until(lambda: self.model.newest is not None, 60, "the first version")
+
+    def ask(self, path, body=None, method=None, headers=None):
+        """Status and answer: an object, if it is JSON."""
+        connection = http.client.HTTPConnection(*self.socket.getsockname()[:2], timeout=60)
+        text = body if body is None or isinstance(body, bytes) else json.dumps(body)
+        connection.request(method or ("POST" if body is not None else "GET"), path, text, headers or {})
+        response = connection.getresponse()
+        answer = response.read()
+        connection.close()
+        is_json = response.headers.get("Content-Type", "").startswith("application/json")
+        return response.status, json.loads(answer) if is_json else answer.decode()
+
+    def stop(self):
+        """End it."""
+        self.server.should_exit = True
+        self.thread.join(30)
+        self.socket.close()
+
+
+def serving(folder):
+    """A server for a test."""
+    served = Served(folder)
+    yield served
+    served.stop()
+    assert not served.thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def pictures(exports):
+    yield from serving(exports["pictures"])
+
+
+@pytest.fixture(scope="module")
+def rows(exports):
+    yield from serving(exports["rows"])
+
+
+def test_answers_are_the_snapshots_own(pictures, runs):
+    images = np.random.default_rng(0).integers(0, 255, (5, *SIZE), dtype=np.uint8)
+    (expected,) = snapshot(runs["pictures"], of_images(SIZE), 3).call((images,))
+    encoded = [{"b64": base64.b64encode(png(image)).decode()} for image in images]
+    for body in ({"instances": encoded}, {"instances": images.tolist()}, {"instances": encoded, "signature_name": "image_bytes"}):
+        status, answer = pictures.ask("/v1/models/pictures:predict", body)
+        assert status == 200
+        np.testing.assert_array_equal(np.float32(answer["predictions"]), expected)
+    status, answer = pictures.ask("/v1/models/pictures/versions/1:predict", {"inputs": {"image": encoded}})
+    np.testing.assert_array_equal(np.float32(answer["outputs"]), expected)
+    status, answer = pictures.ask("/v1/models/pictures:classify", {"examples": [{"image_bytes": encoded[0]}]})
+    (ranked,) = answer["result"]
+    assert ranked == sorted(ranked, key=lambda pair: -pair[1])
+    assert dict(ranked) == dict(zip(["cat", "dog", "emu"], np.float64(np.float32(expected[0])).tolist(), strict=True))
+
+
+def test_lines_and_examples_of_a_table(rows):
+    row = {"miles": 1.5, "company": "taxi"}
+    (_, one), (_, two), (_, three) = (
+        rows.ask("/v1/models/rows:predict", {"instances": [row]}),
+        rows.ask("/v1/models/rows:predict", {"signature_name": "csv", "instances": ["1.5,taxi"]}),
+        rows.ask("/v1/models/rows:regress", {"examples": [row]}),
+    )
+    assert one == two
+    assert three["result"] == one["predictions"][0]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/v1/models/rows:predict", b"{", 400, "is no JSON"),
+        ("/v1/models/rows:predict", {"instances": [{"miles": 1}]}, 400, "missing: company"),
+        ("/v1/models/rows:predict", {"signature_name": "csv", "instances": ["far,taxi"]}, 400, "Field 0 in record 0 is not a valid float"),
+        ("/v1/models/rows:predict", {"signature_name": "csv", "instances": ["1"]}, 400, "Expect 2 fields but have 1 in record 0"),
+        ("/v1/models/rows:predict", {"signature_name": "examples", "instances": ["rubbish"]}, 400, "Name: <unknown>, Feature: company"),
+        ("/v1/models/rows:classify", {"examples": [{"miles": 1, "company": "a"}]}, 400, "no classes"),
+        ("/v1/models/rows/versions/9:predict", {"instances": [1]}, 404, "Servable not found for request: Specific(rows, 9); versions: 1"),
+        ("/v1/models/rows/versions/x:predict", {"instances": [1]}, 404, "version x is no number"),
+        ("/v1/models/other:predict", {"instances": [1]}, 404, "there is nothing at /v1/models/other:predict"),
+        ("/v1/models/rows:explode", {"instances": [1]}, 404, "there is nothing at"),
+    ],
+)
+def test_what_is_wrong_is_said(path, body, status, words, rows):
+    got, answer = rows.ask(path, body)
+    assert got == status
+    assert words in answer["error"]
+    assert rows.ask("/healthz") == (200, "ok\n")
+
+
+def test_a_body_without_end_is_refused_before_it_is_read(rows):
+    connection = http.client.HTTPConnection(*rows.socket.getsockname()[:2], timeout=60)
+    connection.putrequest("POST", "/v1/models/rows:predict")
+    connection.putheader("Transfer-Encoding", "chunked")
+    connection.endheaders()
+    part = b"[" * 2**20
+    sent = 0
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        for sent in range(2**10):
+            connection.send(b"%x\r\n%s\r\n" % (len(part), part))
+    assert sent < 64, "MiB"
+
+
+def test_a_huge_body_is_told_so(rows):
+    connection = http.client.HTTPConnection(*rows.socket.getsockname()[:2], timeout=60)
+    connection.putrequest("POST", "/v1/models/rows:predict")
+    connection.putheader("Content-Length", str(app.MOST_BYTES + 1))
+    connection.endheaders()
+    response = connection.getresponse()
+    assert (response.status, json.loads(response.read())["error"][:36]) == (413, "the body is larger than 32 MiB; send")
+
+
+def test_status_and_metadata(rows):
+    assert rows.ask("/v1/models/rows")[1] == {
+        "model_version_status": [{"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}]
+    }
+    assert rows.ask("/v1/models/rows/versions/4")[0] == 404
+    (_, answer) = rows.ask("/v1/models/rows/metadata")
+    assert answer["model_spec"] == {"name": "rows", "signature_name": "", "version": "1"}
+    signatures = answer["metadata"]["signature_def"]["signature_def"]
+    assert sorted(signatures) == ["csv", "examples", "serving_default"]
+    tensor = {"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}, "name": "miles"}
+    assert signatures["serving_default"]["inputs"]["miles"] == tensor
+    assert signatures["csv"]["inputs"]["line"]["dtype"] == "DT_STRING"
+
+
+def test_another_name_of_the_host_is_refused(rows):
+    """A web page elsewhere whose name is made to resolve to this machine."""
+    assert rows.ask("/v1/models/rows", headers={"Host": "evil.example"})[0] == 400
+
+
+def test_requests_side_by_side_are_all_answered_and_counted(rows):
+    def ask(number):
+        good = {"instances": [{"miles": number, "company": "cab"}] * (number % 3 + 1)}
+        return rows.ask("/v1/models/rows:predict", {"instances": [number]} if number % 4 == 3 else good)
+
+    (_, before) = rows.ask("/metrics")
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(ask, range(64)))
+    for number, (status, answer) in enumerate(answers):
+        if number % 4 == 3:
+            assert status == 400
+            continue
+        (_, alone) = rows.ask("/v1/models/rows:predict", {"instances": [{"miles": number, "company": "cab"}]})
+        np.testing.assert_allclose(answer["predictions"], alone["predictions"] * (number % 3 + 1), rtol=1e-6)
+    (_, after) = rows.ask("/metrics")
+    name = 'lockstep_requests_total{method="predict",status="400"} '
+    count = [float(next((line.split()[1] for line in text.splitlines() if line.startswith(name)), 0)) for text in (before, after)]
+    assert count[1] - count[0] == 16
+    assert "lockstep_version 1.0" in after
+    assert rows.ask("/monitoring/prometheus/metrics")[0] == 200
+
+
+def test_a_request_at_fault_spoils_none_of_those_that_are_computed_with_it(rows):
+    def ask(number):
+        line = "far,cab" if number % 8 == 5 else f"{number},cab"
+        return rows.ask("/v1/models/rows:predict", {"signature_name": "csv", "instances": [line]})
+
+    with ThreadPoolExecutor(16) as pool:
+        statuses = [status for status, _ in pool.map(ask, range(64))]
+    assert statuses == [400 if number % 8 == 5 else 200 for number in range(64)]
+    sizes = [line for line in rows.ask("/metrics")[1].splitlines() if line.startswith('lockstep_batch_rows_bucket{le="1.0"}')]
+    total = next(line for line in rows.ask("/metrics")[1].splitlines() if line.startswith("lockstep_batch_rows_count"))
+    assert float(sizes[0].split()[-1]) < float(total.split()[-1]), "some were computed together"
+
+
+def test_a_newer_version_is_served_and_a_damaged_one_is_not(exports, tmp_path, monkeypatch):
+    monkeypatch.setattr(app, "LOOK_S", 0.05)
+    folder = tmp_path / "rows"
+    shutil.copytree(exports["rows"], folder)
+    for served in serving(folder):
+        body = {"instances": [{"miles": 1, "company": "a"}]}
+        first = served.ask("/v1/models/rows:predict", body)
+        shutil.copytree(folder / "1", folder / ".part")
+        (folder / ".part" / "saved_model.pb").write_bytes(b"rubbish")
+        (folder / ".part").rename(folder / "2")
+        await_until(lambda: served.model.states()[2], 20, "the look at version 2")
+        assert served.ask("/v1/models/rows:predict", body) == first
+        shutil.copytree(folder / "1", folder / ".part")
+        (folder / ".part").rename(folder / "3")
+        await_until(lambda: served.model.newest.number == 3, 20, "version 3")
+        assert served.ask("/v1/models/rows:predict", body) == first == served.ask("/v1/models/rows/versions/1:predict", body)
+        states = {one["version"]: one["state"] for one in served.ask("/v1/models/rows")[1]["model_version_status"]}
+        assert states == {"1": "AVAILABLE", "2": "END", "3": "AVAILABLE"}
+
+
+def test_a_name_can_not_leave_the_page(exports, tmp_path):
+    """Classes come from the folders of a data set."""
+    folder = tmp_path / "pictures"
+    shutil.copytree(exports["pictures"], folder)
+    path = folder / "1" / "lockstep.json"
+    path.write_text(path.read_text().replace("emu", "</script><img src=x onerror=alert(1)>"))
+    for served in serving(folder):
+        status, page = served.ask("/")
+        assert status == 200
+        assert "<img src=x" not in page
+        assert "\\u003c/script>\\u003cimg" in page

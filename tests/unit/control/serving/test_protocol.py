@@ -1,0 +1,130 @@
+"""What a client may send, and what it is told otherwise."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from control.serving import protocol
+from control.serving.protocol import BadRequest
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported
+from trainer.data.spec import STRING, Leaf
+
+
+def model(*inputs, size=None, signatures=(TENSORS, CSV, EXAMPLES), classes=()):
+    return Exported("one", 3, "d", "t", inputs, (Leaf("y", "float32", (1,)),), classes, size, signatures, {})
+
+
+ROWS = model(Leaf("miles", "float32", ()), Leaf("company", STRING, ()))
+VECTOR = model(Leaf("x", "float32", (2,)))
+WORDS = model(Leaf("x", "int64", (None,)))
+PICTURES = model(Leaf("image", "uint8", (2, 2, 3)), size=(2, 2, 3), signatures=(TENSORS, IMAGES))
+RED = [[[255, 0, 0]] * 2] * 2
+
+
+def arrays(body, of):
+    return {name: array.tolist() for name, array in protocol.predict_request(body, of).arrays.items()}
+
+
+def encoded(side=2):
+    stream = io.BytesIO()
+    Image.new("RGB", (side, side), (255, 0, 0)).save(stream, "PNG")
+    return {"b64": base64.b64encode(stream.getvalue()).decode()}
+
+
+@pytest.mark.parametrize(
+    ("body", "of", "expected"),
+    [
+        ({"instances": [{"miles": 1, "company": "a"}, {"miles": 2.5, "company": {"b64": "Yg=="}}]}, ROWS, {"miles": [1, 2.5], "company": [b"a", b"b"]}),
+        ({"inputs": {"miles": [1, 2], "company": ["a", "b"]}}, ROWS, {"miles": [1, 2], "company": [b"a", b"b"]}),
+        ({"instances": [[1, 2], [3, 4]]}, VECTOR, {"x": [[1, 2], [3, 4]]}),
+        ({"instances": [{"x": [1, 2]}]}, VECTOR, {"x": [[1, 2]]}),
+        ({"inputs": [[1, 2]]}, VECTOR, {"x": [[1, 2]]}),
+        ({"inputs": {"x": [[1, 2]]}}, VECTOR, {"x": [[1, 2]]}),
+        ({"instances": [[1, 2, 3], [4]]}, WORDS, {"x": [[1, 2, 3], [4, 0, 0]]}),
+        ({"instances": [[2.0]]}, WORDS, {"x": [[2]]}),
+        ({"signature_name": "csv", "instances": ["1,a", "2,b"]}, ROWS, {"line": [b"1,a", b"2,b"]}),
+        ({"instances": [RED]}, PICTURES, {"image": [RED]}),
+        ({"instances": [encoded(), RED]}, PICTURES, {"image": [RED, RED]}),
+        ({"instances": [{"image": encoded(9)}]}, PICTURES, {"image": [RED]}),
+        ({"signature_name": "image_bytes", "instances": [{"image_bytes": encoded()}, encoded()]}, PICTURES, {"image": [RED, RED]}),
+    ],
+)
+def test_rows_and_columns(body, of, expected):
+    assert arrays(body, of) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "of", "words"),
+    [
+        ({}, ROWS, 'needs either "instances", a list of rows, or "inputs"'),
+        ({"instances": [], "inputs": []}, ROWS, 'needs either "instances"'),
+        ({"instances": []}, ROWS, "a list of at least one row; it is an empty list"),
+        ({"instances": "a"}, ROWS, "it is a text"),
+        ({"instances": [1], "rows": 2}, VECTOR, "the body has 'rows'; known: signature_name, instances, inputs"),
+        ({"instances": [{"miles": 1}]}, ROWS, r"instances\[0\] must be an object with miles, company; missing: company"),
+        ({"instances": [{"miles": 1, "company": "a", "tip": 2}]}, ROWS, "unknown: tip"),
+        ({"instances": [3]}, ROWS, "it is a number"),
+        ({"inputs": {"miles": [1, 2], "company": ["a"]}}, ROWS, "there are: miles 2, company 1"),
+        ({"inputs": {"miles": [], "company": []}}, ROWS, "at least one"),
+        ({"inputs": 3}, ROWS, "it is a number"),
+        ({"instances": [{"miles": "far", "company": "a"}]}, ROWS, 'row 0, miles: "far" is no float32'),
+        ({"instances": [{"miles": True, "company": "a"}]}, ROWS, "true is no float32"),
+        ({"instances": [{"miles": 1, "company": 7}]}, ROWS, r"row 0, company: a number; it must be a text, or \{\"b64\": \"...\"\}"),
+        ({"instances": [{"miles": 1, "company": {"b64": "??"}}]}, ROWS, "b64 is no base64"),
+        ({"instances": [[1, 2], [1, 2, 3]]}, VECTOR, r"row 1, x: a list of 3; it must be a list of 2 \(x float32 \[2\]\)"),
+        ({"instances": [[[1], 2]]}, VECTOR, r"row 0, x\[0\]: \[1\] is no float32"),
+        ({"instances": [[1.5]]}, WORDS, r"row 0, x\[0\]: 1.5 is no int64"),
+        ({"instances": [[2**63]]}, WORDS, "is no int64"),
+        ({"instances": [[float("nan")]]}, WORDS, "NaN is no int64"),
+        ({"instances": [[[[256, 0, 0]] * 2] * 2]}, PICTURES, r"row 0, image\[0\]\[0\]\[0\]: 256 is no uint8"),
+        ({"instances": [{"b64": "aGVsbG8="}]}, PICTURES, "row 0, image: not a JPEG, PNG, BMP or GIF"),
+        ({"signature_name": "csv", "instances": ["1"]}, PICTURES, "signature_name 'csv': unknown; this model has: serving_default, image_bytes"),
+        ({"signature_name": ["csv"], "instances": ["1"]}, ROWS, "unknown; this model has"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_place(body, of, words):
+    with pytest.raises(BadRequest, match=words):
+        protocol.predict_request(body, of)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"), [(b"[1]", "it is a list"), (b"null", "it is null"), (b"{", "is no JSON"), (b"[" * 100_000, "is no JSON"), (b"\xff", "is no JSON")]
+)
+def test_a_body_is_an_object(body, words):
+    with pytest.raises(BadRequest, match=words):
+        protocol.parse(body)
+
+
+def test_numbers_too_large_for_a_float_are_infinite():
+    assert arrays({"instances": [[10**400, -1]]}, VECTOR)["x"][0][0] == np.inf
+
+
+def test_examples_with_a_context():
+    body = {"context": {"company": "a"}, "examples": [{"miles": 1}, {"miles": [2], "company": ["b"]}]}
+    request = protocol.examples_request(body, ROWS)
+    assert {name: array.tolist() for name, array in request.arrays.items()} == {"miles": [1, 2], "company": [b"a", b"b"]}
+    assert protocol.examples_request({"examples": [{"image_bytes": encoded()}]}, PICTURES).arrays["image"].shape == (1, 2, 2, 3)
+    for body in ({}, {"examples": 3}, {"examples": [1]}, {"examples": [], "context": []}):
+        with pytest.raises(BadRequest, match='needs "examples"'):
+            protocol.examples_request(body, ROWS)
+
+
+def test_answers_by_row_and_by_column():
+    one, two = np.array([[1.0], [2.0]]), np.array([b"a", b"b"], object)
+    assert protocol.predict_answer({"y": one}, True) == {"predictions": [[1.0], [2.0]]}
+    assert protocol.predict_answer({"y": one}, False) == {"outputs": [[1.0], [2.0]]}
+    assert protocol.predict_answer({"y": one, "name": two}, True) == {"predictions": [{"y": [1.0], "name": "a"}, {"y": [2.0], "name": "b"}]}
+    assert protocol.predict_answer({"y": one, "x_bytes": two}, False)["outputs"]["x_bytes"] == [{"b64": "YQ=="}, {"b64": "Yg=="}]
+
+
+def test_classes_and_numbers():
+    pets = model(Leaf("x", "float32", ()), classes=("cat", "dog"))
+    assert protocol.classify_answer({"p": np.array([[0.25, 0.75]])}, pets) == {"result": [[["dog", 0.75], ["cat", 0.25]]]}
+    assert protocol.regress_answer({"y": np.array([[1.5], [2.0]])}) == {"result": [1.5, 2.0]}
+    with pytest.raises(BadRequest, match="no classes"):
+        protocol.classify_answer({"y": np.array([[1.5]])}, VECTOR)
+    with pytest.raises(BadRequest, match="one number per row"):
+        protocol.regress_answer({"y": np.array([[1.5, 2.0]])})

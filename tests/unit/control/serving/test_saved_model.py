@@ -1,0 +1,98 @@
+"""An exported model answers as its snapshot does, in every signature."""
+
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from control.serving import saved_model
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, versions
+from tests.unit.control.serving.conftest import PAIR, ROW, SIZE
+from trainer import config as configs
+from trainer import predict
+from trainer.data.spec import of_images
+from trainer.errors import LockstepError
+from trainer.rundir import snapshot_path
+
+
+def snapshot(run, spec, classes):
+    """The predictor of a run's snapshot."""
+    made = predict.build(configs.build(configs.load(run / "config.yml")), classes, spec)
+    made.model.load_weights(snapshot_path(run, 3))
+    return made
+
+
+def features(**values):
+    """A serialized tf.Example."""
+    kinds = {float: lambda v: tf.train.Feature(float_list=tf.train.FloatList(value=v)), int: lambda v: tf.train.Feature(int64_list=tf.train.Int64List(value=v)), bytes: lambda v: tf.train.Feature(bytes_list=tf.train.BytesList(value=v))}
+    made = {name: kinds[type(value[0])](value) for name, value in values.items()}
+    return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
+
+
+def png(image):
+    stream = io.BytesIO()
+    Image.fromarray(image).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def test_rows_as_arrays_lines_and_examples(runs, exports):
+    loaded = saved_model.load(exports["rows"] / "1")
+    exported = Exported.read(exports["rows"] / "1")
+    assert [str(leaf) for leaf in exported.inputs] == ["miles float32", "company string"]
+    assert (exported.signatures, exported.classes, exported.image_size) == ((TENSORS, CSV, EXAMPLES), (), None)
+    miles, company = np.array([1.5, -2.0], np.float32), np.array([b"taxi", b"bus"], object)
+    (expected,) = snapshot(runs["rows"], ROW, 0).call(({"miles": miles, "company": company},))
+    answers = [
+        loaded[TENSORS](miles=tf.constant(miles), company=tf.constant(company)),
+        loaded[CSV](line=tf.constant(["1.5,taxi", '-2,"bus"'])),
+        loaded[EXAMPLES](example=tf.constant([features(miles=[1.5], company=[b"taxi"]), features(miles=[-2.0], company=[b"bus"])])),
+    ]
+    for answer in answers:
+        assert list(answer) == [exported.outputs[0].name]
+        np.testing.assert_array_equal(answer[exported.outputs[0].name], expected)
+
+
+def test_arrays_of_any_length_are_padded_in_examples_and_no_lines(runs, exports):
+    exported, loaded = Exported.read(exports["pair"] / "1"), saved_model.load(exports["pair"] / "1")
+    assert [str(leaf) for leaf in exported.inputs] == ["x_0 float32 [2]", "x_1 int64 [?]"]
+    assert exported.left_out == {CSV: "a line has one value per input, and x_0 is an array"}
+    a, words = np.array([[1, 2], [3, 4]], np.float32), np.array([[5, 6], [7, 0]])
+    (expected,) = snapshot(runs["pair"], PAIR, 0).call(([a, words],))
+    made = [features(x_0=[1.0, 2.0], x_1=[5, 6]), features(x_0=[3.0, 4.0], x_1=[7])]
+    (answer,) = loaded[EXAMPLES](example=tf.constant(made)).values()
+    np.testing.assert_array_equal(answer, expected)
+
+
+def test_images_as_arrays_and_encoded(runs, exports):
+    exported, loaded = Exported.read(exports["pictures"] / "1"), saved_model.load(exports["pictures"] / "1")
+    assert (exported.classes, exported.image_size) == (("cat", "dog", "emu"), SIZE)
+    image = np.random.default_rng(0).integers(0, 255, SIZE, dtype=np.uint8)
+    (expected,) = snapshot(runs["pictures"], of_images(SIZE), 3).call((image[None],))
+    small = np.zeros((6, 6, 3), np.uint8)
+    (of_small,) = snapshot(runs["pictures"], of_images(SIZE), 3).call((np.pad(small + 9, ((1, 1), (1, 1), (0, 0)))[None],))
+    for signature, texts in ((IMAGES, [png(image), png(small + 9)]), (EXAMPLES, [features(image_bytes=[png(one)]) for one in (image, small + 9)])):
+        (argument,) = loaded[signature].structured_input_signature[1]
+        (answer,) = loaded[signature](**{argument: tf.constant(texts)}).values()
+        np.testing.assert_allclose(answer, np.concatenate([expected, of_small]), rtol=1e-5)
+    large = np.repeat(np.repeat(image, 4, 0), 4, 1)
+    (answer,) = loaded[IMAGES](image_bytes=tf.constant([png(large)])).values()
+    assert answer.shape == (1, 3)
+
+
+def test_the_same_snapshot_is_no_new_version(runs, tmp_path):
+    first = saved_model.export(str(runs["rows"]), 3, str(tmp_path / "rows"))
+    again = saved_model.export(str(runs["rows"]), 3, str(tmp_path / "rows"))
+    assert (first["version"], first["changed"], again["version"], again["changed"]) == (1, True, 1, False)
+    (tmp_path / "rows" / ".part-1").mkdir()
+    (tmp_path / "rows" / "7").mkdir()
+    assert versions(tmp_path / "rows") == [1], "neither what was left half written nor another's folder"
+
+
+def test_a_folder_that_holds_no_model_is_refused(tmp_path):
+    (tmp_path / "lockstep.json").write_text('{"run": "one"}')
+    with pytest.raises(LockstepError, match=r"lockstep.json is missing or is none of export.yml's"):
+        Exported.read(tmp_path)
+    with pytest.raises(LockstepError):
+        saved_model.load(tmp_path)
