@@ -53,7 +53,9 @@ class Meters:
         self.requests = make("lockstep_requests", "Requests, by what was asked and the answer's status.", ["method", "status"])
         self.rows = make("lockstep_rows", "Rows that were predicted.")
         buckets = tuple(0.001 * 2**power for power in range(14))
-        self.seconds = Histogram("lockstep_request_seconds", "From a request to its answer.", ["method"], buckets=buckets, registry=self.registry)
+        self.seconds = Histogram(
+            "lockstep_request_seconds", "From a request to its answer.", ["method"], buckets=buckets, registry=self.registry
+        )
         sizes = tuple(2**power for power in range(9))
         self.batches = Histogram("lockstep_batch_rows", "Rows of a call of the model.", buckets=sizes, registry=self.registry)
         self.version = Gauge("lockstep_version", "The version that is served.", registry=self.registry)
@@ -161,8 +163,8 @@ def application(model: Model, hosts: Sequence[str] = LOOPBACK) -> Starlette:
         *(Route(path, service.metrics) for path in ("/metrics", "/monitoring/prometheus/metrics")),
     ]
     for place in (base, f"{base}/versions/{{number}}"):
-        for method in ("predict", "classify", "regress"):
-            routes.append(Route(f"{place}:{method}", _measured(service, method), methods=["POST"]))
+        methods = ("predict", "classify", "regress")
+        routes += [Route(f"{place}:{method}", _measured(service, method), methods=["POST"]) for method in methods]
         routes += [Route(f"{place}/metadata", _guarded(service.metadata)), Route(place, _guarded(service.status))]
     return Starlette(
         routes=routes,
@@ -257,7 +259,9 @@ async def _not_found(http: Http, _: Exception) -> Response:
 
 
 async def _not_allowed(http: Http, _: Exception) -> Response:
-    return _error(405, f"{printable(http.method, 20)} is not for {printable(http.url.path, 100)}; :predict, :classify and :regress take POST")
+    return _error(
+        405, f"{printable(http.method, 20)} is not for {printable(http.url.path, 100)}; :predict, :classify and :regress take POST"
+    )
 
 
 def _state(number: int, why: str) -> dict[str, Any]:
@@ -270,9 +274,16 @@ def _definition(name: str, version: Version) -> dict[str, Any]:
     """A signature as TensorFlow Serving describes it."""
     inputs = [protocol.TEXTS[name]] if name in protocol.TEXTS else version.exported.inputs
     sides = {"inputs": inputs, "outputs": version.exported.outputs}
-    return {**{side: {leaf.name: _tensor(leaf) for leaf in leaves} for side, leaves in sides.items()}, "method_name": "tensorflow/serving/predict"}
+    return {
+        **{side: {leaf.name: _tensor(leaf) for leaf in leaves} for side, leaves in sides.items()},
+        "method_name": "tensorflow/serving/predict",
+    }
 
 
 def _tensor(leaf: Leaf) -> dict[str, Any]:
     sides = [{"size": str(-1 if side is None else side), "name": ""} for side in (None, *leaf.shape)]
-    return {"dtype": TYPES.get(leaf.dtype, f"DT_{leaf.dtype.upper()}"), "tensor_shape": {"dim": sides, "unknown_rank": False}, "name": leaf.name}
+    return {
+        "dtype": TYPES.get(leaf.dtype, f"DT_{leaf.dtype.upper()}"),
+        "tensor_shape": {"dim": sides, "unknown_rank": False},
+        "name": leaf.name,
+    }

@@ -52,7 +52,7 @@ def parse(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is no JSON: {printable(str(error), SHOWN)}") from None
     if not isinstance(value, dict):
-        raise BadRequest(f"the body must be an object, as {{\"instances\": [...]}}; it is {_kind(value)}")
+        raise BadRequest(f'the body must be an object, as {{"instances": [...]}}; it is {_kind(value)}')
     return value
 
 
@@ -61,7 +61,7 @@ def predict_request(body: Mapping[str, Any], model: Exported) -> Request:
     asked = _signature(body.get("signature_name", ""), model)
     given = [name for name in ("instances", "inputs") if name in body]
     if len(given) != 1:
-        raise BadRequest("the body needs either \"instances\", a list of rows, or \"inputs\", an array per input")
+        raise BadRequest('the body needs either "instances", a list of rows, or "inputs", an array per input')
     if unknown := [name for name in body if name not in ("signature_name", *given)]:
         raise BadRequest(f"the body has {printable(unknown[0], SHOWN)!r}; known: signature_name, instances, inputs")
     leaves = (TEXTS[asked],) if asked in TEXTS else model.inputs
@@ -77,7 +77,7 @@ def examples_request(body: Mapping[str, Any], model: Exported) -> Request:
     """The request of `:classify` and `:regress`: `examples`, each with its features, over those in `context`."""
     examples, context = body.get("examples"), body.get("context", {})
     if not isinstance(examples, list) or not isinstance(context, dict) or not all(isinstance(one, dict) for one in examples):
-        raise BadRequest("the body needs \"examples\", a list of objects with a value per feature, and perhaps \"context\", an object")
+        raise BadRequest('the body needs "examples", a list of objects with a value per feature, and perhaps "context", an object')
     _signature(body.get("signature_name", ""), model)
     rows = [{**context, **one} for one in examples]
     if model.image_size:
@@ -148,14 +148,14 @@ def array(leaf: Leaf, values: Sequence[Any]) -> np.ndarray:
     Raises:
         BadRequest: a value of another type or shape, with its place.
     """
-    sides = [_side(leaf, values, axis) if side is None else side for axis, side in enumerate(leaf.shape)]
+    sides = [_side(values, axis) if side is None else side for axis, side in enumerate(leaf.shape)]
     made = np.full((len(values), *sides), b"" if leaf.dtype == STRING else 0, object if leaf.dtype == STRING else leaf.dtype)
     for number, value in enumerate(values):
         _fill(made, (number,), value, leaf, leaf.shape)
     return made
 
 
-def _side(leaf: Leaf, values: Any, axis: int) -> int:
+def _side(values: Any, axis: int) -> int:
     """The longest list at a depth."""
     level = list(values)
     for _ in range(axis):
@@ -215,7 +215,7 @@ def _text(value: Any, leaf: Leaf, place: tuple[int, ...]) -> bytes:
             return base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, ValueError) as error:
             raise BadRequest(f"{_at(leaf, place)}: b64 is no base64: {error}") from None
-    raise BadRequest(f"{_at(leaf, place)}: {_kind(value)}; it must be a text, or {{\"b64\": \"...\"}}")
+    raise BadRequest(f'{_at(leaf, place)}: {_kind(value)}; it must be a text, or {{"b64": "..."}}')
 
 
 def _at(leaf: Leaf, place: tuple[int, ...]) -> str:
@@ -254,13 +254,15 @@ def predict_answer(outputs: Arrays, by_row: bool) -> dict[str, Any]:
 def _plain(name: str, output: np.ndarray) -> Any:
     if output.dtype != object:
         return output.tolist()
-    encode = (lambda one: {"b64": base64.b64encode(one).decode()}) if name.endswith("_bytes") else lambda one: one.decode("utf-8", "replace")
+    encode = (
+        (lambda one: {"b64": base64.b64encode(one).decode()}) if name.endswith("_bytes") else lambda one: one.decode("utf-8", "replace")
+    )
     return np.vectorize(encode, otypes=[object])(output).tolist()
 
 
 def classify_answer(outputs: Arrays, model: Exported) -> dict[str, Any]:
     """The answer to `:classify`: for each row its classes and their scores, the most probable first."""
-    scores = [output for output in outputs.values() if output.ndim == 2 and output.shape[1] == len(model.classes)]  # noqa: PLR2004
+    scores = [output for output in outputs.values() if output.ndim == 2 and output.shape[1] == len(model.classes)]
     if not model.classes or len(scores) != 1:
         raise BadRequest("this model has no classes; use :predict")
     order = np.argsort(-scores[0], axis=1, kind="stable")

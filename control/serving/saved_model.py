@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from control.serving import onnx_file
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, inputs_of, named, newest_holds, versions
 from trainer import config as configs
 from trainer import predict
@@ -78,6 +79,8 @@ def _write(run: Path, epoch: int, digest: str, folder: Path) -> None:
         archive.add_endpoint(name, _parsed(parse, answer), input_signature=[tf.TensorSpec([None], tf.string, name=line)])
         signatures.append(name)
     archive.write_out(str(folder), verbose=False)
+    if why := onnx_file.write(lambda *values: answer(values), inputs, folder):
+        left_out[onnx_file.NAME] = why
     ours = [output for output in outputs if output.shape == (len(dataset["classes"]),)]
     exported = Exported(
         run=run.name,
@@ -108,7 +111,12 @@ def _others(inputs: Sequence[Leaf], size: tuple[int, ...] | None) -> list[tuple[
     several = [leaf.name for leaf in inputs if leaf.shape]
     deep = [leaf.name for leaf in inputs if leaf.varies and len(leaf.shape) > 1]
     return [
-        (CSV, LINE, f"a line has one value per input, and {several[0]} is an array" if several else "", lambda texts: _of_csv(texts, inputs)),
+        (
+            CSV,
+            LINE,
+            f"a line has one value per input, and {several[0]} is an array" if several else "",
+            lambda texts: _of_csv(texts, inputs),
+        ),
         (
             EXAMPLES,
             EXAMPLE,

@@ -30,7 +30,7 @@ class Exported:
     outputs: tuple[Leaf, ...]
     classes: tuple[str, ...]
     """Of an image, or of the only output that has as many numbers; else empty."""
-    image_size: tuple[int, int, int] | None
+    image_size: tuple[int, ...] | None
     """Height, width, channels of what an image becomes; None: the model takes columns."""
     signatures: tuple[str, ...]
     left_out: dict[str, str]
@@ -45,12 +45,20 @@ class Exported:
         """Of a version's folder; LockstepError if it was not written by `export.yml`."""
         try:
             raw: dict[str, Any] = read_json(folder / FILE)
-            leaves = {name: tuple(_leaf(one) for one in raw[name]) for name in ("inputs", "outputs")}
-            lists = {name: tuple(str(one) for one in raw[name]) for name in ("classes", "signatures")}
-            size = None if raw["image_size"] is None else (int(raw["image_size"][0]), int(raw["image_size"][1]), int(raw["image_size"][2]))
-            words = {name: str(raw[name]) for name in ("run", "snapshot_sha256", "created_at")}
-            return cls(epoch=int(raw["epoch"]), image_size=size, left_out=dict(raw["left_out"]), **leaves, **lists, **words)
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            size = raw["image_size"]
+            return cls(
+                run=str(raw["run"]),
+                epoch=int(raw["epoch"]),
+                snapshot_sha256=str(raw["snapshot_sha256"]),
+                created_at=str(raw["created_at"]),
+                inputs=tuple(map(_leaf, raw["inputs"])),
+                outputs=tuple(map(_leaf, raw["outputs"])),
+                classes=tuple(map(str, raw["classes"])),
+                image_size=None if size is None else tuple(map(int, size)),
+                signatures=tuple(map(str, raw["signatures"])),
+                left_out={str(name): str(why) for name, why in raw["left_out"].items()},
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise LockstepError(f"{folder}: {FILE} is missing or is none of export.yml's ({error}); export the model again") from None
 
 

@@ -232,7 +232,7 @@ def test_what_another_chief_wrote_while_nobody_watched_is_collected(project, pic
     _lose(project, 1, run)
     await_until(lambda: project.steps(2, run) > 130, 120, "the third epoch's end")
     _bring_back(project, 1, run)
-    await_until(lambda: (project.node(1, run) / "workers" / "worker1" / "exit.json").exists(), 240, "the end")
+    await_until((project.node(1, run) / "workers" / "worker1" / "exit.json").exists, 240, "the end")
     there = {path.name for path in (project.node(1, run) / "checkpoints").glob("*.keras")}
     assert "epoch-0003.keras" not in there, "another was the chief"
     project.play("train", f"run={run}")

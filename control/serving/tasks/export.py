@@ -4,15 +4,16 @@ from pathlib import Path
 from typing import Any
 
 from control import command_line, project, text
-from trainer.errors import ConfigError
-from trainer.files import sha256_file
 from control.remote import trainer_process
 from control.runs import script
 from control.runs.plan import latest_run
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, newest_holds, versions
 from control.task import Task
 from trainer import rundir
+from trainer.errors import ConfigError
+from trainer.files import sha256_file
 
+ONNX = "model.onnx"
 WHAT = {TENSORS: "arrays", CSV: "CSV lines", EXAMPLES: "tf.Example", IMAGES: "encoded images"}
 
 
@@ -47,6 +48,7 @@ def _shown(run: str, folder: Path, changed: bool) -> str:
         ("takes", "; ".join(map(str, exported.inputs))),
         ("gives", "; ".join(map(str, exported.outputs))),
         ("signatures", ", ".join(f"{name} ({WHAT[name]})" for name in exported.signatures)),
+        *([("ONNX", project.relative(folder / ONNX))] if (folder / ONNX).is_file() else []),
         *((f"no {name}", why) for name, why in exported.left_out.items()),
     ]
     older = [number for number in versions(folder.parent) if number != int(folder.name)]

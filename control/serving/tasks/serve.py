@@ -43,7 +43,9 @@ class Serve(Task):
         argv = [sys.executable, "-m", "control", "serve", "--folder", str(folder), "--address", address, "--port"]
         port, changed = SERVER.start(wanted, asked, lambda port: [*argv, str(port)])
         if not ipaddress.ip_address(address).is_loopback:
-            self.warn([f"serve_address={address}: whoever reaches port {port} of this machine may ask the model; nothing asks for a password"])
+            self.warn(
+                [f"serve_address={address}: whoever reaches port {port} of this machine may ask the model; nothing asks for a password"]
+            )
         return {"changed": changed, "show_last": _shown(folder, address, port)}
 
 
@@ -84,7 +86,10 @@ def _shown(folder: Path, address: str, port: int) -> str:
         *([("from elsewhere", f"ssh -L {port}:127.0.0.1:{port} {here}")] if ipaddress.ip_address(address).is_loopback else []),
     ]
     return f"{folder.name} is served\n{text.fields(pairs)}\n\n" + text.next_commands(
-        [("newer version", f"ansible-playbook export.yml -e run={folder.name} -e epoch=last"), ("stop it", "ansible-playbook serve.yml -e state=absent")]
+        [
+            ("newer version", f"ansible-playbook export.yml -e run={folder.name} -e epoch=last"),
+            ("stop it", "ansible-playbook serve.yml -e state=absent"),
+        ]
     )
 
 

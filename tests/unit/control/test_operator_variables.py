@@ -43,7 +43,7 @@ def test_a_name_like_no_other_has_no_hint():
 @pytest.mark.parametrize(
     ("command", "name", "where"),
     [
-        ("train", "epoch", " It belongs to: evaluate.yml, predict.yml."),
+        ("train", "epoch", " It belongs to: evaluate.yml, export.yml, predict.yml."),
         ("train", "lines", " It belongs to: logs.yml."),
         ("evaluate", "epochs", " It belongs to: sweep.yml, train.yml."),
         ("status", "tensorboard_port", " It belongs to: tensorboard.yml."),

@@ -13,9 +13,7 @@ from trainer.files import write_text
 from trainer.models import own
 from trainer.rundir import snapshot_path
 
-ROW = Spec(
-    [{"miles": 0, "company": 1}, 2], (Leaf("x.miles", "float32", ()), Leaf("x.company", "string", ()), Leaf("y", "int32", ()))
-)
+ROW = Spec([{"miles": 0, "company": 1}, 2], (Leaf("x.miles", "float32", ()), Leaf("x.company", "string", ()), Leaf("y", "int32", ())))
 PAIR = Spec([[0, 1], 2], (Leaf("x[0]", "float32", (2,)), Leaf("x[1]", "int64", (None,)), Leaf("y", "float32", ())))
 SIZE = (8, 8, 3)
 MODELS = """
@@ -61,7 +59,10 @@ def runs(tmp_path_factory):
     pictures = {"model": {"name": "lecture_cnn"}, "data": {"image_size": list(SIZE)}}
     return {
         "pictures": make_run(root / "pictures", pictures, None, ["cat", "dog", "emu"]),
-        **{name: make_run(root / name, {"model": own.section(f"{root}/mine.py:{name}")}, spec, []) for name, spec in (("rows", ROW), ("pair", PAIR))},
+        **{
+            name: make_run(root / name, {"model": own.section(f"{root}/mine.py:{name}")}, spec, [])
+            for name, spec in (("rows", ROW), ("pair", PAIR))
+        },
     }
 
 

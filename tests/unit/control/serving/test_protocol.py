@@ -37,7 +37,11 @@ def encoded(side=2):
 @pytest.mark.parametrize(
     ("body", "of", "expected"),
     [
-        ({"instances": [{"miles": 1, "company": "a"}, {"miles": 2.5, "company": {"b64": "Yg=="}}]}, ROWS, {"miles": [1, 2.5], "company": [b"a", b"b"]}),
+        (
+            {"instances": [{"miles": 1, "company": "a"}, {"miles": 2.5, "company": {"b64": "Yg=="}}]},
+            ROWS,
+            {"miles": [1, 2.5], "company": [b"a", b"b"]},
+        ),
         ({"inputs": {"miles": [1, 2], "company": ["a", "b"]}}, ROWS, {"miles": [1, 2], "company": [b"a", b"b"]}),
         ({"instances": [[1, 2], [3, 4]]}, VECTOR, {"x": [[1, 2], [3, 4]]}),
         ({"instances": [{"x": [1, 2]}]}, VECTOR, {"x": [[1, 2]]}),
@@ -81,7 +85,11 @@ def test_rows_and_columns(body, of, expected):
         ({"instances": [[float("nan")]]}, WORDS, "NaN is no int64"),
         ({"instances": [[[[256, 0, 0]] * 2] * 2]}, PICTURES, r"row 0, image\[0\]\[0\]\[0\]: 256 is no uint8"),
         ({"instances": [{"b64": "aGVsbG8="}]}, PICTURES, "row 0, image: not a JPEG, PNG, BMP or GIF"),
-        ({"signature_name": "csv", "instances": ["1"]}, PICTURES, "signature_name 'csv': unknown; this model has: serving_default, image_bytes"),
+        (
+            {"signature_name": "csv", "instances": ["1"]},
+            PICTURES,
+            "signature_name 'csv': unknown; this model has: serving_default, image_bytes",
+        ),
         ({"signature_name": ["csv"], "instances": ["1"]}, ROWS, "unknown; this model has"),
     ],
 )
@@ -91,7 +99,8 @@ def test_what_does_not_fit_is_named_with_its_place(body, of, words):
 
 
 @pytest.mark.parametrize(
-    ("body", "words"), [(b"[1]", "it is a list"), (b"null", "it is null"), (b"{", "is no JSON"), (b"[" * 100_000, "is no JSON"), (b"\xff", "is no JSON")]
+    ("body", "words"),
+    [(b"[1]", "it is a list"), (b"null", "it is null"), (b"{", "is no JSON"), (b"[" * 100_000, "is no JSON"), (b"\xff", "is no JSON")],
 )
 def test_a_body_is_an_object(body, words):
     with pytest.raises(BadRequest, match=words):

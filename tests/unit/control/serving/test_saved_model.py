@@ -1,18 +1,19 @@
 """An exported model answers as its snapshot does, in every signature."""
 
 import io
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
 
-from control.serving import saved_model
+from control.serving import onnx_file, saved_model
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, versions
 from tests.unit.control.serving.conftest import PAIR, ROW, SIZE
 from trainer import config as configs
 from trainer import predict
-from trainer.data.spec import of_images
+from trainer.data.spec import Leaf, of_images
 from trainer.errors import LockstepError
 from trainer.rundir import snapshot_path
 
@@ -26,7 +27,11 @@ def snapshot(run, spec, classes):
 
 def features(**values):
     """A serialized tf.Example."""
-    kinds = {float: lambda v: tf.train.Feature(float_list=tf.train.FloatList(value=v)), int: lambda v: tf.train.Feature(int64_list=tf.train.Int64List(value=v)), bytes: lambda v: tf.train.Feature(bytes_list=tf.train.BytesList(value=v))}
+    kinds = {
+        float: lambda v: tf.train.Feature(float_list=tf.train.FloatList(value=v)),
+        int: lambda v: tf.train.Feature(int64_list=tf.train.Int64List(value=v)),
+        bytes: lambda v: tf.train.Feature(bytes_list=tf.train.BytesList(value=v)),
+    }
     made = {name: kinds[type(value[0])](value) for name, value in values.items()}
     return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
 
@@ -57,7 +62,7 @@ def test_rows_as_arrays_lines_and_examples(runs, exports):
 def test_arrays_of_any_length_are_padded_in_examples_and_no_lines(runs, exports):
     exported, loaded = Exported.read(exports["pair"] / "1"), saved_model.load(exports["pair"] / "1")
     assert [str(leaf) for leaf in exported.inputs] == ["x_0 float32 [2]", "x_1 int64 [?]"]
-    assert exported.left_out == {CSV: "a line has one value per input, and x_0 is an array"}
+    assert exported.left_out[CSV] == "a line has one value per input, and x_0 is an array"
     a, words = np.array([[1, 2], [3, 4]], np.float32), np.array([[5, 6], [7, 0]])
     (expected,) = snapshot(runs["pair"], PAIR, 0).call(([a, words],))
     made = [features(x_0=[1.0, 2.0], x_1=[5, 6]), features(x_0=[3.0, 4.0], x_1=[7])]
@@ -72,7 +77,10 @@ def test_images_as_arrays_and_encoded(runs, exports):
     (expected,) = snapshot(runs["pictures"], of_images(SIZE), 3).call((image[None],))
     small = np.zeros((6, 6, 3), np.uint8)
     (of_small,) = snapshot(runs["pictures"], of_images(SIZE), 3).call((np.pad(small + 9, ((1, 1), (1, 1), (0, 0)))[None],))
-    for signature, texts in ((IMAGES, [png(image), png(small + 9)]), (EXAMPLES, [features(image_bytes=[png(one)]) for one in (image, small + 9)])):
+    for signature, texts in (
+        (IMAGES, [png(image), png(small + 9)]),
+        (EXAMPLES, [features(image_bytes=[png(one)]) for one in (image, small + 9)]),
+    ):
         (argument,) = loaded[signature].structured_input_signature[1]
         (answer,) = loaded[signature](**{argument: tf.constant(texts)}).values()
         np.testing.assert_allclose(answer, np.concatenate([expected, of_small]), rtol=1e-5)
@@ -96,3 +104,26 @@ def test_a_folder_that_holds_no_model_is_refused(tmp_path):
         Exported.read(tmp_path)
     with pytest.raises(LockstepError):
         saved_model.load(tmp_path)
+
+
+def test_onnx_says_why_there_is_none(exports, monkeypatch):
+    assert Exported.read(exports["rows"] / "1").left_out["onnx"] == "company is a text, and ONNX has no tables of texts"
+    monkeypatch.setitem(sys.modules, "tf2onnx", None)
+    assert onnx_file.write(None, (), exports["rows"]) == onnx_file.INSTALL
+
+
+def test_onnx_answers_as_the_snapshot_does(runs, tmp_path):
+    pytest.importorskip("tf2onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    saved_model.export(str(runs["pictures"]), 3, str(tmp_path))
+    images = np.random.default_rng(0).integers(0, 255, (4, *SIZE), dtype=np.uint8)
+    (expected,) = snapshot(runs["pictures"], of_images(SIZE), 3).call((images,))
+    (answer,) = runtime.InferenceSession(tmp_path / "1" / onnx_file.FILE).run(["probability"], {"image": images})
+    np.testing.assert_allclose(answer, expected, atol=1e-6)
+
+
+def test_a_model_that_onnx_has_no_operations_for_leaves_no_file(tmp_path):
+    pytest.importorskip("tf2onnx")
+    why = onnx_file.write(lambda x: {"y": tf.raw_ops.Betainc(a=x, b=x, x=x)}, [Leaf("x", "float32", ())], tmp_path)
+    assert why
+    assert not list(tmp_path.iterdir())
