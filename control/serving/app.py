@@ -227,7 +227,7 @@ class TooLarge(BadRequest):
 
 
 async def _parsed(http: Http, convert: Callable[[dict[str, Any], Exported], protocol.Request], version: Version) -> protocol.Request:
-    """The request of a body, which is read no further than its limit; a large one is converted beside other requests."""
+    """The request of a body, which is read no further than its limit; a large one, or images, are converted beside other requests."""
     body, announced = bytearray(), http.headers.get("Content-Length", "")
     if announced.isdecimal() and int(announced[:18]) > MOST_BYTES:
         raise TooLarge
@@ -239,7 +239,8 @@ async def _parsed(http: Http, convert: Callable[[dict[str, Any], Exported], prot
     def convert_body() -> protocol.Request:
         return convert(protocol.parse(bytes(body)), version.exported)
 
-    return await asyncio.to_thread(convert_body) if len(body) > LARGE_BYTES else convert_body()
+    slow = len(body) > LARGE_BYTES or version.exported.image_size
+    return await asyncio.to_thread(convert_body) if slow else convert_body()
 
 
 def _number(http: Http) -> int | None:

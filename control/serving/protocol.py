@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported
-from trainer.data.images import decode, fit
+from trainer.data.images import decode, fit, shape_of
 from trainer.data.spec import STRING, Leaf
 from trainer.terminal import printable
 
@@ -21,6 +22,8 @@ TEXTS = {CSV: Leaf("line", STRING, ()), EXAMPLES: Leaf("example", STRING, ()), I
 DEEPEST = 32
 """Lists within lists of a body."""
 SHOWN = 80
+MOST_PIXELS = 50_000_000
+"""Of an image: a few kilobytes may decode to gigabytes."""
 LARGEST = 2**1023
 """Whole numbers from here are infinite as floats."""
 
@@ -234,10 +237,20 @@ def _images(values: Sequence[Any], model: Exported, name: str) -> np.ndarray:
             continue
         data = _text(value, encoded, (number,))
         try:
-            made[number] = fit(decode(data), size)
+            made[number] = _decoded(data, size)
         except ValueError as error:
             raise BadRequest(f"row {number}, {name}: {printable(str(error), SHOWN)}") from None
     return made
+
+
+def _decoded(data: bytes, size: tuple[int, ...]) -> np.ndarray:
+    height = width = 0
+    # What is no image, `decode` says better.
+    with contextlib.suppress(ValueError):
+        height, width, _ = shape_of(data)
+    if height * width > MOST_PIXELS:
+        raise ValueError(f"{width:,} x {height:,} pixels; at most {MOST_PIXELS:,} are decoded")
+    return fit(decode(data), size)
 
 
 def predict_answer(outputs: Arrays, by_row: bool) -> dict[str, Any]:

@@ -107,6 +107,13 @@ def test_a_body_is_an_object(body, words):
         protocol.parse(body)
 
 
+def test_an_image_of_too_many_pixels_is_not_decoded(monkeypatch):
+    monkeypatch.setattr(protocol, "MOST_PIXELS", 80)
+    monkeypatch.setattr(protocol, "decode", None)
+    with pytest.raises(BadRequest, match="row 0, image: 9 x 9 pixels; at most 80 are decoded"):
+        arrays({"instances": [encoded(9)]}, PICTURES)
+
+
 def test_numbers_too_large_for_a_float_are_infinite():
     assert arrays({"instances": [[10**400, -1]]}, VECTOR)["x"][0][0] == np.inf
 
