@@ -1,0 +1,115 @@
+"""Which requests are computed together, and what becomes of each."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from control.serving.batching import LARGEST, Batcher, Overloaded
+
+
+class Model:
+    """Doubles its input, once it may; notes the rows of each call."""
+
+    def __init__(self, free=True):
+        self.may, self.calls = threading.Event(), []
+        if free:
+            self.may.set()
+
+    def __call__(self, arrays):
+        assert self.may.wait(20)
+        self.calls.append(len(arrays["x"]))
+        if (arrays["x"] < 0).any():
+            raise ValueError("negative")
+        return {"y": 2 * arrays["x"]}
+
+
+def rows(*values, width=1):
+    return {"x": np.array(values, np.float32).reshape(-1, 1).repeat(width, axis=1)}
+
+
+def batched(work, most_rows=4096):
+    """What `work(batcher)` gives while the batcher runs."""
+
+    async def main():
+        batcher = Batcher(most_rows)
+        runner = asyncio.create_task(batcher.run())
+        try:
+            return await work(batcher)
+        finally:
+            runner.cancel()
+            await asyncio.gather(runner, return_exceptions=True)
+
+    return asyncio.run(main())
+
+
+async def while_busy(batcher, model, requests):
+    """The answers to requests that arrive while the model computes another."""
+    first = asyncio.create_task(batcher.submit(model, rows(0)))
+    await asyncio.sleep(0)
+    others = [asyncio.create_task(batcher.submit(model, one)) for one in requests]
+    await asyncio.sleep(0)
+    model.may.set()
+    return (await asyncio.gather(first, *others, return_exceptions=True))[1:]
+
+
+def test_requests_that_arrive_meanwhile_are_one_call_and_each_gets_its_own_rows():
+    model = Model(free=False)
+    answers = batched(lambda batcher: while_busy(batcher, model, [rows(1), rows(2, 3), rows(4)]))
+    assert [answer["y"].ravel().tolist() for answer in answers] == [[2], [4, 6], [8]]
+    assert model.calls == [1, 4]
+
+
+def test_requests_of_other_shapes_are_calls_of_their_own():
+    model = Model(free=False)
+    answers = batched(lambda batcher: while_busy(batcher, model, [rows(1), rows(2, width=2), rows(3)]))
+    assert [answer["y"].tolist() for answer in answers] == [[[2]], [[4, 4]], [[6]]]
+    assert model.calls == [1, 2, 1]
+
+
+def test_one_at_fault_is_alone_with_it():
+    model = Model(free=False)
+    good, bad, other = batched(lambda batcher: while_busy(batcher, model, [rows(1), rows(-1), rows(3)]))
+    assert (good["y"].item(), other["y"].item()) == (2, 6)
+    assert isinstance(bad, ValueError)
+
+
+def test_a_large_request_is_computed_in_blocks():
+    model = Model()
+    answer = batched(lambda batcher: batcher.submit(model, rows(*range(2 * LARGEST + 5))))
+    assert answer["y"].ravel().tolist() == [2.0 * number for number in range(2 * LARGEST + 5)]
+    assert model.calls == [LARGEST, LARGEST, 5]
+
+
+def test_too_many_rows_do_not_wait():
+    model = Model(free=False)
+
+    async def work(batcher):
+        first = asyncio.create_task(batcher.submit(model, rows(0)))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(batcher.submit(model, rows(1, 2)))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="rows wait already"):
+            await batcher.submit(model, rows(1, 2))
+        model.may.set()
+        return await asyncio.gather(first, second)
+
+    assert len(batched(work, most_rows=3)) == 2
+
+
+def test_one_that_went_away_is_not_computed():
+    model = Model(free=False)
+
+    async def work(batcher):
+        first = asyncio.create_task(batcher.submit(model, rows(0)))
+        await asyncio.sleep(0)
+        gone = asyncio.create_task(batcher.submit(model, rows(1)))
+        await asyncio.sleep(0)
+        gone.cancel()
+        model.may.set()
+        await first
+        return await batcher.submit(model, rows(2))
+
+    assert batched(work)["y"].item() == 4
+    assert sum(model.calls) == 2
