@@ -18,6 +18,8 @@ MOST_CLASSES = 1000
 """Of a compiled model; its confusion matrix has the square."""
 MOST_ERRORS = 2**22
 """Kept in memory; of more, every k-th row's."""
+PROBABILITY_BINS = 10
+"""Of equal width, in which predicted probabilities are compared with how often they came true."""
 LONGEST_NAME = 80
 BINS = 40
 TAIL = 0.5
@@ -37,6 +39,13 @@ class Classes:
         if self.threshold is None:
             return outputs.argmax(axis=-1)
         return (outputs.reshape(len(outputs)) > self.threshold).astype(np.int64)
+
+    def probabilities(self, outputs: np.ndarray) -> np.ndarray:
+        """Probabilities `[n]` of the second of two classes, of single numbers `[n]` or `[n, 1]`: logits if the threshold is 0."""
+        values = outputs.reshape(len(outputs)).astype(np.float64)
+        if self.threshold == 0:
+            return 0.5 * (1 + np.tanh(0.5 * values))
+        return np.clip(values, 0, 1)
 
     def of_targets(self, targets: np.ndarray) -> np.ndarray:
         """Classes `[n]` of targets: numbers of classes `[n]` or `[n, 1]`, or one-hot `[n, count]`."""
@@ -122,18 +131,55 @@ class Confusion:
         self._goal = goal
         self._names = list(classes) if len(classes) == goal.count else [str(number) for number in range(goal.count)]
         self.matrix = np.zeros((goal.count, goal.count), np.int64)
+        self._calibration = Calibration() if goal.threshold is not None else None
 
     def see(self, targets: np.ndarray, outputs: np.ndarray) -> None:
         """Take a batch into account; targets that are no class are left out."""
         classes, predicted = self._goal.of_targets(targets), self._goal.of_outputs(outputs)
         known = (classes >= 0) & (classes < self._goal.count)
         np.add.at(self.matrix, (classes[known], predicted[known]), 1)
+        if self._calibration is not None:
+            self._calibration.see(classes[known], self._goal.probabilities(outputs)[known])
 
     def result(self) -> dict[str, Any]:
-        """`classes` and `confusion`."""
+        """`classes` and `confusion`; of a probability, `calibration`."""
         if not self.matrix.any():
             return {"why": f"no target is one of the {self._goal.count} classes"}
-        return {"classes": self._names, "confusion": self.matrix.tolist()}
+        more = {} if self._calibration is None else self._calibration.result()
+        return {"classes": self._names, "confusion": self.matrix.tolist(), **more}
+
+
+class Calibration:
+    """Compares predicted probabilities with how often they come true.
+
+    Expected calibration error: Naeini et al., 2015, "Obtaining well calibrated probabilities using Bayesian binning".
+    """
+
+    def __init__(self) -> None:
+        """Nothing is seen yet."""
+        self._sums = np.zeros((3, PROBABILITY_BINS))
+        """Of each bin: examples, their probabilities, those that are of the second class."""
+        self._squares = 0.0
+
+    def see(self, classes: np.ndarray, probabilities: np.ndarray) -> None:
+        """Take classes 0 or 1 and probabilities `[n]` of class 1 into account; those that are no number are left out."""
+        known = np.isfinite(probabilities)
+        classes, probabilities = classes[known], probabilities[known]
+        bins = np.minimum((probabilities * PROBABILITY_BINS).astype(np.int64), PROBABILITY_BINS - 1)
+        for row, weights in enumerate((np.ones(len(bins)), probabilities, classes)):
+            self._sums[row] += np.bincount(bins, weights, PROBABILITY_BINS)
+        self._squares += float(((probabilities - classes) ** 2).sum())
+
+    def result(self) -> dict[str, Any]:
+        """`calibration`: per bin `counts`, mean `predicted` and `observed` share; expected calibration `error`, `brier` score."""
+        counts, predicted, observed = self._sums
+        total = counts.sum()
+        if not total:
+            return {}
+        means = [np.round(part / np.maximum(counts, 1), 6).tolist() for part in (predicted, observed)]
+        error = float(np.abs(predicted - observed).sum() / total)
+        figures = {"error": round(error, 6), "brier": round(self._squares / float(total), 6)}
+        return {"calibration": {"counts": counts.astype(np.int64).tolist(), "predicted": means[0], "observed": means[1], **figures}}
 
 
 class Errors:

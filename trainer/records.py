@@ -164,6 +164,14 @@ _ERRORS: dict[str, Check] = {
 """Errors of numbers: a histogram from `low` to `high`, what lies beyond, and figures of their sizes."""
 
 
+_CALIBRATION: dict[str, Check] = {
+    **dict.fromkeys(("error", "brier"), number),
+    "counts": lambda value: each(count, 1_000)(value) and sum(value) > 0,
+    **dict.fromkeys(("predicted", "observed"), each(lambda value: number(value) and 0 <= value <= 1, 1_000)),
+}
+"""Probabilities by bin: how many, their mean, and how many of them came true."""
+
+
 def parse(lines: str | bytes) -> Any:
     """Untrusted JSON; ValueError if it is not JSON, contains NaN or infinity, or is nested too deeply."""
     try:
@@ -236,8 +244,8 @@ def summary(written: str) -> dict[str, Any]:
 def evaluation(written: str) -> dict[str, Any]:
     """The contents of an evaluation's `epoch-<n>.json`; LockstepError if it is none.
 
-    Each of `outputs` has a `name`, empty if there is only one output, and what it gets wrong: of classes `classes` and `confusion`, of
-    numbers `errors`; else `why` it has neither.
+    Each of `outputs` has a `name`, empty if there is only one output, and what it gets wrong: of classes `classes` and `confusion`
+    (and `calibration`, where the output is a probability), of numbers `errors`; else `why` it has neither.
     """
     types = {**_WRONG, "metrics": _numbers, "outputs": each(_output, 10_000), **dict.fromkeys(("loss", "accuracy"), number)}
     value = _read(written, "evaluation", _EVALUATION, types)
@@ -259,9 +267,16 @@ def _output(value: Any) -> bool:
     if not holding({"name": text, **{name: check for name, check in _WRONG.items() if name in value}})(value):
         return False
     matrix = value.get("confusion")
+    if "calibration" in value and (matrix is None or len(matrix) != 2):
+        return False
     if matrix is None:
         return True
     return {len(rows) for rows in [matrix, *matrix]} == {len(value.get("classes", ()))} and any(map(sum, matrix))
+
+
+def _calibration(value: Any) -> bool:
+    """Whether a value compares probabilities with what came true, in as many bins each."""
+    return holding(_CALIBRATION)(value) and len({len(value[name]) for name in ("counts", "predicted", "observed")}) == 1
 
 
 def _errors(value: Any) -> bool:
@@ -272,6 +287,7 @@ def _errors(value: Any) -> bool:
 _WRONG: dict[str, Check] = {
     "classes": each(text, 100_000),
     "confusion": each(each(count, 100_000), 100_000),
+    "calibration": _calibration,
     "errors": _errors,
     "why": text,
 }

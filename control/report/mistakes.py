@@ -44,7 +44,9 @@ def _of_output(run: Run, key: str, output: dict[str, Any], files: dict[str, str]
         cells = [[plain(name), f"{tested:,}", percent(accuracy), plain(taken)] for name, tested, accuracy, taken in rows[:MOST_ROWS]]
         more = f"; the first {MOST_ROWS} of {len(rows)}" if len(rows) > MOST_ROWS else ""
         header = ["class", f"{run.noun}s", "accuracy", "most often taken for"]
-        return [*pictures, Table(f"Epoch {epoch} by class{name}, on {where}{more}", header, cells)]
+        table = Table(f"Epoch {epoch} by class{name}, on {where}{more}", header, cells)
+        sentences = [f"Its probabilities{name} are {evaluations.calibration(output)}."] if "calibration" in output else []
+        return [*pictures, table, *([Text(sentences)] if sentences else [])]
     errors = output["errors"]
     sentences = [f"An error{name} is the prediction minus the target; there are {errors['values']:,}."]
     sentences += [f"{count(errors['not_finite'], 'more error')} NaN or infinite."] if errors["not_finite"] else []

@@ -105,6 +105,12 @@ def error_sizes(output: dict[str, Any]) -> list[tuple[str, str]]:
     return [(words, f"{output['errors'][name]:,.4g}") for words, name in named]
 
 
+def calibration(output: dict[str, Any]) -> str:
+    """How far an output's probabilities are from how often they come true."""
+    figures = output["calibration"]
+    return f"{100 * figures['error']:.1f} points off on average (expected calibration error); Brier score {figures['brier']:.4f}"
+
+
 def show(run: str, evaluated: Sequence[dict[str, Any]], pictures: Sequence[Mapping[str, str]], marks: Mapping[int, str], what: str) -> str:
     """The table of epochs, which is first, best or last; what the last one gets wrong, where the pictures are; next commands.
 
@@ -144,7 +150,8 @@ def _wrong(output: dict[str, Any], epoch: int, pictures: Sequence[str], what: st
     if "confusion" in output:
         classes = [[name, images, text.Number(accuracy, 4), taken] for name, images, accuracy, taken in per_class(output)]
         table = text.table(["class", what, "accuracy", "most often taken for"], classes)
-        return [f"Epoch {epoch} by class{of}", table, "", text.fields([("confusion matrix", picture) for picture in pictures])]
+        more = [f"Its probabilities: {calibration(output)}", ""] if "calibration" in output else []
+        return [f"Epoch {epoch} by class{of}", table, "", *more, text.fields([("confusion matrix", picture) for picture in pictures])]
     title = f"Errors of epoch {epoch}{of}, prediction minus target"
     return [title, text.fields(error_sizes(output)), "", text.fields([("histogram", picture) for picture in pictures])]
 
@@ -182,7 +189,9 @@ def _confusion(path: Path, title: str, output: dict[str, Any]) -> None:
     # A class that was not tested stays white.
     shares = confusion / np.maximum(1, confusion.sum(axis=1, keepdims=True))
     side, every = min(LARGEST_IN, max(5.0, 0.55 * len(classes) + 2.5)), -(-len(classes) // MOST_TICKS)
-    figure, axes = plt.subplots(figsize=(side, side), layout="constrained")
+    panels = 2 if "calibration" in output else 1
+    figure, panes = plt.subplots(1, panels, figsize=(panels * side, side), layout="constrained", squeeze=False)
+    axes = panes[0][0]
     axes.imshow(shares, cmap="Greys", vmin=0, vmax=1)
     if len(classes) <= 30:
         _numbers(axes, shares)
@@ -192,9 +201,30 @@ def _confusion(path: Path, title: str, output: dict[str, Any]) -> None:
     axes.set_ylabel("is")
     accuracy = np.trace(confusion) / confusion.sum()
     axes.set_title(f"{title}: test accuracy {accuracy:.2%}\n(percent of each class)")
+    if "calibration" in output:
+        _reliability(panes[0][1], output["calibration"], classes[1])
     with replacing(path) as part:
         figure.savefig(part, dpi=110, metadata={"Software": None})
     plt.close(figure)
+
+
+def _reliability(axes: Any, figures: Mapping[str, Any], name: str) -> None:
+    """Draw how often what was predicted with a probability came true; the diagonal is always right."""
+    shown = [index for index, count in enumerate(figures["counts"]) if count]
+    largest = max(figures["counts"])
+    axes.plot((0, 1), (0, 1), color="#999999", linewidth=1, linestyle="--")
+    predicted, observed = ([figures[key][index] for index in shown] for key in ("predicted", "observed"))
+    axes.plot(predicted, observed, color="black", linewidth=1)
+    sizes = [20 + 180 * figures["counts"][index] / largest for index in shown]
+    axes.scatter(predicted, observed, s=sizes, color="black", alpha=0.6, linewidths=0)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    axes.set_aspect("equal")
+    axes.set_xlabel(f"predicted probability of {name}")
+    axes.set_ylabel("share of the examples that are")
+    axes.set_title(
+        f"calibration error {100 * figures['error']:.1f} points, Brier score {figures['brier']:.3f}\n(a larger dot is more examples)"
+    )
 
 
 def _numbers(axes: Any, shares: np.ndarray) -> None:

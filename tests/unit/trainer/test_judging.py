@@ -90,6 +90,27 @@ def test_one_number_for_two_classes(threshold, outputs):
     assert judge.result()["confusion"] == [[1, 1], [0, 1]]
 
 
+@pytest.mark.parametrize("threshold", [0.0, 0.5])
+def test_probabilities_are_compared_with_what_came_true(threshold):
+    judge = judged(Classes(2, threshold), 200, ["no", "yes"])
+    chances = np.repeat([0.05, 0.85], 100)
+    targets = np.repeat([0, 1, 0, 1], [90, 10, 25, 75])
+    judge.see(targets, np.log(chances / (1 - chances))[:, None] if threshold == 0 else chances)
+    judge.see(np.array([1]), np.array([np.nan]))
+    calibration = judge.result()["calibration"]
+    assert calibration["counts"] == [100, 0, 0, 0, 0, 0, 0, 0, 100, 0]
+    assert (calibration["predicted"][0], calibration["predicted"][8]) == (0.05, 0.85)
+    assert (calibration["observed"][0], calibration["observed"][8]) == (0.1, 0.75)
+    # (|0.05 - 0.1| + |0.85 - 0.75|) / 2, and the mean of the squares of probability minus class.
+    assert (calibration["error"], calibration["brier"]) == (0.075, pytest.approx((0.0925 + 0.1975) / 2, abs=1e-6))
+
+
+def test_classes_with_a_number_each_have_no_calibration():
+    judge = judged(Classes(2), 2, [])
+    judge.see(np.array([0, 1]), np.eye(2))
+    assert "calibration" not in judge.result()
+
+
 def test_errors_are_predictions_minus_targets():
     judge = judged(Numbers(1), 1000, [])
     for start in range(0, 1000, 100):

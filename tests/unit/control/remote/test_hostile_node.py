@@ -402,6 +402,7 @@ def test_a_step_time_that_is_none(change):
         records.step_time(json.dumps(STEP_TIME | change), "pi1")
 
 
+CALIBRATION = {"counts": [1, 3], "predicted": [0.1, 0.7], "observed": [0, 0.7], "error": 0.1, "brier": 0.2}
 KINDS = {"name": "kind", "classes": ["a", "b\x1b[2J"], "confusion": [[1, 1], [0, 2]]}
 SIZES = {"name": "../../size", "errors": ERRORS}
 EVALUATION = {
@@ -435,6 +436,12 @@ def test_no_name_of_an_output_becomes_a_path():
     [
         {"classes": []},
         {"confusion": [[1, 1]]},
+        {"calibration": {}},
+        {"calibration": {**CALIBRATION, "counts": [3]}},
+        {"calibration": {**CALIBRATION, "counts": [0, 0]}},
+        {"calibration": {**CALIBRATION, "predicted": [0.5, 7]}},
+        {"calibration": {**CALIBRATION, "error": "x"}},
+        {"calibration": CALIBRATION, "classes": ["a"], "confusion": [[1]]},
         {"confusion": [[0, 0], [0, 0]]},
         {"confusion": [[1], [2]]},
         {"confusion": []},
