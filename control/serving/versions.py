@@ -54,7 +54,7 @@ class Model:
                 continue
             try:
                 newer = self._load(number)
-            except LockstepError as error:
+            except Exception as error:  # whatever is wrong with it, the version before goes on
                 self._bad[number] = str(error)
                 return f"version {number} can't be loaded: {error}"
             if self.newest:
