@@ -13,6 +13,9 @@ from trainer.rundir import recorded
 from trainer.supervision.policy import may_go_on
 from trainer.supervision.supervisor import STANDING_BY
 
+AWAY = ("gone", "unreachable")
+"""States of a worker that may come back: its host restarts, or its supervisor begins a new session."""
+
 
 def worker(
     records: list[dict[str, Any]], ended: dict[str, Any] | None, alive: bool, heard: float | None, unclear: str = "", script: bool = False
@@ -61,6 +64,12 @@ def goes_on(seen: list[dict[str, Any]], launched: list[str], workers: int) -> bo
     """Whether enough workers of an elastic run are alive without the others; arguments as of `left_alone`, then how many trained."""
     alive = [rank for rank, one in enumerate(seen) if one["state"] == "running"]
     return [one["host"] for one in seen] == launched and len(alive) < len(seen) and may_go_on(alive, workers, 1)
+
+
+def waits(seen: list[dict[str, Any]], launched: list[str]) -> bool:
+    """Whether workers are alive while another is away without an exit code; arguments as of `left_alone`."""
+    states = {one["state"] for one in seen}
+    return [one["host"] for one in seen] == launched and "running" in states and bool(states & {*AWAY}) and states <= {"running", *AWAY}
 
 
 def has_ended(seen: list[dict[str, Any]], launched: list[str], workers: int, steps: int, elastic: bool) -> bool:

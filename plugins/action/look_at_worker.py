@@ -1,5 +1,6 @@
 """One look at a worker: whether it is alive, what it does, when it was last heard."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from control.runs import generations, run_results, status, supervision
 from control.runs.cluster import posts
 from plugins.shared.action import Action
 from trainer import rundir
+
+AGAIN_S = 1.0
+"""Between two looks at a worker that may come back."""
 
 
 def _concluded(folder: Path) -> bool:
@@ -30,12 +34,36 @@ def _is_chief(folder: Path, rank: int, host: str, seen: dict[str, Any]) -> bool:
 
 
 class ActionModule(Action):
-    """Returns `seen`; an unreachable host is a state, not a failure. With `lines`, also the log's end; with `local`, collects results."""
+    """Returns `seen`; an unreachable host is a state, not a failure.
+
+    With `lines`, also the log's end; with `local`, collects results. A worker that is away may come back within `returns` seconds, as after
+    a restart of its host.
+    """
 
     def act(
-        self, host: str, session: str, run_folder: str, folder: str, lines: Any = None, local: str = "", rank: int = 0, script: bool = False
+        self,
+        host: str,
+        session: str,
+        run_folder: str,
+        folder: str,
+        lines: Any = None,
+        local: str = "",
+        rank: int = 0,
+        script: bool = False,
+        returns: float = 0.0,
     ) -> Any:
-        """Look once."""
+        """Look once, or until it is back."""
+        deadline = time.monotonic() + float(returns)
+        given = host, session, run_folder, folder, lines, local, rank, script
+        seen = self._look(*given)
+        while seen["state"] in ("gone", "unreachable") and time.monotonic() < deadline:
+            time.sleep(AGAIN_S)
+            seen = self._look(*given)
+        return {"seen": {"host": host, **seen}}
+
+    def _look(
+        self, host: str, session: str, run_folder: str, folder: str, lines: Any, local: str, rank: int, script: bool
+    ) -> dict[str, Any]:
         count, worker = integer("lines", 1 if lines is None else lines), Worker(self, run_folder, folder, session, script)
         try:
             look = worker.poll(latest=True)
@@ -47,4 +75,4 @@ class ActionModule(Action):
                 seen["log"] = worker.last_lines(count)
         except HostUnreachable as error:
             seen = {"state": "unreachable", "note": str(error)}
-        return {"seen": {"host": host, **seen}}
+        return seen

@@ -14,7 +14,7 @@ from tests.local.conftest import SUPERVISOR, LocalProject
 from tests.project import ROOT, await_until
 from tests.unit.conftest import load_file
 from trainer.records import read_history
-from trainer.supervision.supervisor import DOWN, FILE, MADE_ROOM
+from trainer.supervision.supervisor import DOWN, FILE, MADE_ROOM, REJOINING
 from trainer.telemetry import read_records
 
 SETTINGS = "seed=3,train.global_batch=20,train.steps_per_call=2,train.steps=160,train.steps_per_epoch=40"
@@ -220,6 +220,28 @@ def test_the_command_may_go_away_while_the_others_go_on_without_a_host(project, 
     assert [row["epoch"] for row in read_history(project.root / "runs" / run / "history.csv")] == [*range(1, 16)]
     project.play("evaluate", f"run={run}")
     assert [(project.node(worker, run) / "evaluate").exists() for worker in (1, 2)] == [False, True], "on a host that was not lost"
+
+
+def test_the_command_that_comes_back_while_a_host_restarts_ends_nothing(project, pictures, undisturbed):
+    """The others wait for it, and so does the command."""
+    run = "returning"
+    more = f"set={SETTINGS},recovery.max_restarts=5", "worker_silence=15"
+    project.play("train", f"run={run}", f"dataset={pictures}", CONFIG, *more, "detach=true")
+    await_until(lambda: project.steps(1, run) > 44, 120, "44 steps")
+    _lose(project, 2, run)
+    records = project.node(1, run) / "workers" / "worker1" / "metrics.jsonl"
+    await_until(lambda: REJOINING in records.read_text(), 60, "the other to wait")
+    again = project.start("train", f"run={run}")
+    # The host is back only after the command has looked.
+    shown = b""
+    os.set_blocking(again.stdout.fileno(), True)
+    while b"the others wait for worker2" not in shown and (line := again.stdout.readline()):
+        shown += line if isinstance(line, bytes) else line.encode()
+    _bring_back(project, 2, run)
+    output, _ = again.communicate(timeout=240)
+    assert again.returncode == 0, output
+    summary = project.summary(run)
+    assert (summary["state"], summary["restarts"], summary["weights_sha256"]) == ("SUCCEEDED", 1, undisturbed)
 
 
 def test_what_another_chief_wrote_while_nobody_watched_is_collected(project, pictures):

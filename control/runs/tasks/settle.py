@@ -14,7 +14,9 @@ from trainer.rundir import recorded
 class Settle(Task):
     """Returns the fact `worker_left_alone`: names of hosts; and `worker_goes_on` if nothing has to start.
 
-    That is so where the others train without those that are away, and where all is done and only has to be collected.
+    That is so where the others train without those that are away, where they wait for a host that can't be reached, and where all is done
+    and only has to be collected. `worker_may_return` asks for another look at a worker for which supervisors wait: its host may have
+    just restarted. With `again`, that look has been taken.
     """
 
     def act(self) -> dict[str, Any]:
@@ -26,13 +28,20 @@ class Settle(Task):
         goes_on = elastic and status.goes_on(seen, launched, workers)
         steps = plan["counts"].get("total_steps")
         ended = bool(steps) and not plan["changes"] and status.has_ended(seen, launched, workers, steps, elastic)
+        if not goes_on and supervision.rejoin_wait(Path(plan["folder"])) and status.waits(seen, launched):
+            if not self.arguments.get("again"):
+                away = text.listed([one["host"] for one in seen if one["state"] in status.AWAY])
+                return {"ansible_facts": {"worker_may_return": True}, "show": f"{plan['run']}: the others wait for {away}"}
+            goes_on = all(one["state"] in ("running", "unreachable") for one in seen) and any(one["state"] != "running" for one in seen)
         lost, alone = ([], []) if goes_on else status.left_alone(seen, launched)
         alive = [one["host"] for one in seen if one["state"] == "running" and one["host"] not in alone]
         launches.refuse_changes(plan, alive, status.far(seen, record.get("counts", {})))
         shown = [planning.shown(plan, self.task_vars["hostvars"])] if waits(plan) else []
         if goes_on:
             away = [one["host"] for one in seen if one["state"] != "running"]
-            shown.append(f"{plan['run']} goes on without {text.listed(away)}")
+            shown.append(
+                f"{plan['run']} goes on without {text.listed(away)}" if elastic else f"{plan['run']} waits for {text.listed(away)}"
+            )
             return _only_watched(plan, shown)
         if ended:
             shown.append(f"{plan['run']} ended while no command watched: its results are collected")

@@ -65,6 +65,26 @@ def test_a_run_goes_on_without_a_host_if_enough_workers_are_alive(alive, expecte
     assert not status.goes_on(looks, ["a", "b", "d"], 3), "of an older launch"
 
 
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (["running", "gone"], True),
+        (["running", "unreachable"], True),
+        (["running", "gone", "unreachable"], True),
+        (["running", "running"], False),
+        (["gone", "gone"], False),
+        (["running", "failed"], False),
+        (["running", "gone", "failed"], False),
+        (["running", "not started"], False),
+    ],
+)
+def test_workers_wait_for_one_that_may_come_back(states, expected):
+    looks = [{"host": host, "state": state} for host, state in zip("abc", states, strict=False)]
+    launched = [one["host"] for one in looks]
+    assert status.waits(looks, launched) is expected
+    assert not status.waits(looks, [*launched, "d"]), "of an older launch"
+
+
 def done(host: str, step: int = 30) -> dict:
     steps = {"kind": "steps", "step": step, "epoch": 3, "images_per_s": 5.0, "input_wait": 0.0, "seconds": 1.0, "metrics": {}}
     return {"host": host, **status.worker([steps], {"exit_code": 0}, False, 1.0)}
