@@ -105,8 +105,11 @@ def measure(address: str, name: str, bodies: Sequence[bytes], clients: int, rows
     def ask(number: int) -> None:
         random_ = random.Random(number)
         connection = http.client.HTTPConnection(str(place.hostname), place.port or 80, timeout=120)
-        for _ in range(max(1, WARM_UP // clients)):
-            _post(connection, name, bodies[0])
+        try:
+            for _ in range(max(1, WARM_UP // clients)):
+                _post(connection, name, bodies[0])
+        except OSError:
+            start.abort()
         start.wait()
         mine, wrong, errors = list[float](), 0, 0
         while time.perf_counter() < end[0]:
@@ -128,7 +131,10 @@ def measure(address: str, name: str, bodies: Sequence[bytes], clients: int, rows
     for thread in threads:
         thread.start()
     end[0] = time.perf_counter() + 3600
-    start.wait()
+    try:
+        start.wait()
+    except threading.BrokenBarrierError:
+        sys.exit(f"{address} does not answer: ansible-playbook serve.yml -e run={name}")
     begun = time.perf_counter()
     end[0] = begun + seconds
     for thread in threads:
@@ -159,6 +165,8 @@ def _value(leaf: Leaf, generator: np.random.Generator) -> Any:
     shape = tuple(side or 16 for side in leaf.shape)
     if leaf.dtype == STRING:
         return np.full(shape, "word").tolist()
+    if leaf.dtype == "bool":
+        return generator.integers(0, 2, shape).astype(bool).tolist()
     return generator.uniform(size=shape).tolist() if leaf.dtype.startswith("float") else generator.integers(0, 2, shape).tolist()
 
 

@@ -1,5 +1,9 @@
 """A server for browsers and programs on the control node, in a tmux session of its own: started once, found again, ended by name."""
 
+import contextlib
+import ipaddress
+import os
+import signal
 import socket
 import subprocess
 import time
@@ -59,23 +63,27 @@ class WebServer:
         return dict(read_json(self._record)) if self.is_up() and self._record.is_file() else {}
 
     def stop(self) -> None:
-        """End it, and wait until its port is free: the next one should reuse it, as a browser may have it open."""
-        if not self.is_up():
-            return
-        port = self.started_with().get("port")
-        subprocess.run([*TMUX, "kill-session", "-t", f"={self.session}"], check=True, capture_output=True)
+        """End it: with SIGTERM, so that it may answer what it has begun to; what is left then is killed. Its port is free afterwards."""
+        pane = subprocess.run([*TMUX, "list-panes", "-s", "-t", f"={self.session}", "-F", "#{pane_pid}"], capture_output=True, check=False)
+        for pid in pane.stdout.split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGTERM)
         deadline = time.monotonic() + SILENT_S
-        while port and self._answers(port) and time.monotonic() < deadline:
+        while self.is_up() and time.monotonic() < deadline:
             time.sleep(0.1)
+        subprocess.run([*TMUX, "kill-session", "-t", f"={self.session}"], check=False, capture_output=True)
         self._record.unlink(missing_ok=True)
 
-    def start(self, wanted: dict[str, Any], port: int | None, command: Callable[[int], Sequence[str]]) -> tuple[int, bool]:
+    def start(
+        self, wanted: dict[str, Any], port: int | None, command: Callable[[int], Sequence[str]], address: str = "127.0.0.1"
+    ) -> tuple[int, bool]:
         """Start it unless it runs with the same; its port, and whether anything changed.
 
         Args:
             wanted: with what it runs.
             port: asked for by the user; None: the one that it had, or the first free one.
             command: argv for a port.
+            address: on which it listens.
 
         Raises:
             LockstepError: it does not start, or there is no free port.
@@ -85,34 +93,48 @@ class WebServer:
         if whole == before:
             return int(before["port"]), False
         self.stop()
-        chosen = self._free_port(port, 1) if port else self._free_port(before.get("port", self.port), PORTS)
-        self._launch(chosen, command(chosen))
+        chosen = self._free_port(address, port, 1) if port else self._free_port(address, before.get("port", self.port), PORTS)
+        try:
+            self._launch(address, chosen, command(chosen))
+        except BaseException:
+            self.stop()
+            raise
         write_json(self._record, {**whole, "port": chosen})
         return chosen, True
 
-    def _launch(self, port: int, command: Sequence[str]) -> None:
+    def _launch(self, address: str, port: int, command: Sequence[str]) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         script = 'log=$1; shift; exec "$@" > "$log" 2>&1'
         argv = [*TMUX, "new-session", "-d", "-s", self.session, "bash", "-c", script, "bash", str(self.log), *command]
         subprocess.run(argv, check=True, capture_output=True, cwd=project.ROOT)
         deadline = time.monotonic() + DEADLINE_S
-        while not self._answers(port):
+        while not self._answers(address, port):
             if not self.is_up() or time.monotonic() > deadline:
                 last = "\n  ".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:])
                 raise LockstepError(f"{self.title} did not start on port {port} (choose another with -e {self.variable}=N):\n  {last}")
             time.sleep(0.3)
 
-    def _answers(self, port: int) -> bool:
+    def _answers(self, address: str, port: int) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{self.ready}", timeout=2) as answer:
+            with urllib.request.urlopen(f"http://{at(address, port)}{self.ready}", timeout=2) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
 
-    def _free_port(self, first: int, count: int) -> int:
-        for port in range(first, first + count):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) != 0:
-                    return port
+    def _free_port(self, address: str, first: int, count: int) -> int:
+        for port in range(first, min(first + count, 65536)):
+            with contextlib.suppress(OSError), socket.create_server((address, port), family=_family(address)):
+                return port
         taken = f"port {first} is taken" if count == 1 else f"no free port from {first} to {first + count - 1}"
-        raise LockstepError(f"{taken}; name another with -e {self.variable}=N")
+        raise LockstepError(f"{taken} at {address}; name another with -e {self.variable}=N")
+
+
+def at(address: str, port: int) -> str:
+    """Where a server that listens on an address is reached from this machine, as in a URL."""
+    ip = ipaddress.ip_address(address)
+    host = ("::1" if ip.version == 6 else "127.0.0.1") if ip.is_unspecified else address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -206,7 +206,7 @@ class Worker:
         keep: bool = False,
         without: tuple[str, ...] = (),
         outputs: Sequence[int] = (),
-        missing: bool = False,
+        wanted: Callable[[str], bool] | None = None,
     ) -> list[str]:
         """Fetch new or changed files of the run directory, each whole or not at all.
 
@@ -216,7 +216,7 @@ class Worker:
             keep: leave the local summary.json alone.
             without: folders not to fetch.
             outputs: bytes of each output of a prediction.
-            missing: fetch only files that are not there.
+            wanted: which files to fetch of those that are admitted, by name in the run directory; they are fetched once.
         """
         allowed = admission.kinds(self.host, admission.parameters(into), outputs)
         quoted = shlex.quote(self.run)
@@ -226,12 +226,12 @@ class Worker:
         without += ("output",) if only and script and not script["outputs"] else ()
         begin, fetched = len(f"{only}/") if only else 0, []
         for file in taken:
-            if set(without) & set(file.name.split("/")) or (keep and file.name == "summary.json"):
+            if set(without) & set(file.name.split("/")) or (keep and file.name == "summary.json") or (wanted and not wanted(file.name)):
                 continue
             tried = self._unfit.get((file.name, file.changed), 0)
             try:
                 path = admission.destination(into, file.name)
-                if tried < ATTEMPTS and not (path.exists() if missing else _same(path, file.size, file.changed)):
+                if tried < ATTEMPTS and not (path.exists() if wanted else _same(path, file.size, file.changed)):
                     self._fetch(f"{self.run}/{file.name}", path, file)
                     fetched.append(file.name[begin:])
             except (LockstepError, OSError) as error:
@@ -242,7 +242,7 @@ class Worker:
                     refused.append(admission.Refusal(file.name, printable(error, 300)))
         self._warn("names", admission.summary(refused))
         _forget_old_states(into / (only or "."), {file.name[begin:] for file in taken})
-        if only in (None, "checkpoints") and "checkpoints" not in without:
+        if not only and "checkpoints" not in without:
             _forget_old_snapshots(into)
         return fetched
 

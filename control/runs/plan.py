@@ -229,7 +229,7 @@ def needs(
 def complete(existing: Path | None, sizes: schedule.Counts) -> bool:
     """Whether a run has done everything asked of it, so that nothing is left to do."""
     summary = run_results.read_summary(existing) if existing else {}
-    return bool(summary.get("state") == "SUCCEEDED" and (summary["steps"] >= sizes.total_steps or summary.get("ended_early")))
+    return bool(summary.get("state") == "SUCCEEDED" and (summary.get("steps", 0) >= sizes.total_steps or summary.get("ended_early")))
 
 
 def run_name(request: Request) -> tuple[str, Path | None]:

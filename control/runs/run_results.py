@@ -13,7 +13,7 @@ from trainer import records
 from trainer.data.spec import noun
 from trainer.files import read_json
 from trainer.records import read_history
-from trainer.rundir import recorded
+from trainer.rundir import existing_epochs, kept, recorded, snapshot_path, snapshots_policy
 
 FAIR_STEPS = 100
 
@@ -28,6 +28,14 @@ def remaining(folder: Path, hosts: Sequence[dict[str, Any]]) -> list[dict[str, A
     """Those of a run's workers that do what follows training: not a spare, which may have trained, nor a host that was lost in the end."""
     lost = {one["host"] for one in read_summary(folder).get("lost") or ()}
     return [host for host in hosts if host["name"] not in lost]
+
+
+def missing_snapshots(folder: Path) -> set[str]:
+    """Snapshots that a run keeps, by its history, and that are not here: names in its directory."""
+    policy, monitor = snapshots_policy(folder)
+    rows, existing = read_history(folder / "history.csv"), set(existing_epochs(folder))
+    wanted = kept(policy, sorted(existing | {row["epoch"] for row in rows}), rows, monitor) if rows else set()
+    return {snapshot_path(folder, epoch).relative_to(folder).as_posix() for epoch in wanted - existing}
 
 
 def judged(folder: Path, verdicts: Sequence[Verdict]) -> list[Verdict]:

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as Http
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from control.serving import protocol
 from control.serving.batching import LARGEST, Batcher, Overloaded
-from control.serving.protocol import BadRequest
+from control.serving.protocol import Arrays, BadRequest
 from control.serving.signature import Exported
 from control.serving.versions import Model, Version
 from trainer.data.spec import STRING, Leaf
@@ -30,8 +32,12 @@ from trainer.terminal import printable
 
 MOST_BYTES = 32 * 1024 * 1024
 """Of a request's body."""
-LARGE_BYTES = 64 * 1024
-"""From here, converting takes longer than another thread does to begin."""
+MOST_BYTES_AT_ONCE = 256 * 1024 * 1024
+"""Of all bodies that are being read or converted."""
+READ_S = 60.0
+"""In which a body must have come."""
+LARGE_BYTES, LARGE_VALUES = 64 * 1024, 8192
+"""Of a body, and of an answer: from here, converting takes longer than another thread does to begin."""
 LOOK_S = 2.0
 """Between two looks for a newer version."""
 PAGE = Path(__file__).with_name("page.html")
@@ -40,7 +46,6 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 """Names of a server that only this machine reaches; a web page elsewhere can't give it another."""
 TYPES = {"float16": "DT_HALF", "float32": "DT_FLOAT", "float64": "DT_DOUBLE", "bool": "DT_BOOL", STRING: "DT_STRING"}
 log = logging.getLogger("uvicorn.error")
-Answer = Callable[[Http, Version], Awaitable[dict[str, Any]]]
 
 
 class Meters:
@@ -68,6 +73,11 @@ class Service:
         """Nothing is loaded yet."""
         self.model, self.meters = model, Meters()
         self.batcher = Batcher(note=self._note)
+        self.converting, self.loading = (
+            ThreadPoolExecutor(count, thread_name_prefix=name) for count, name in ((2, "convert"), (1, "load"))
+        )
+        self.bytes = 0
+        """Of bodies that are being read or converted."""
 
     def _note(self, rows: int) -> None:
         self.meters.batches.observe(rows)
@@ -83,40 +93,88 @@ class Service:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            for pool in (self.converting, self.loading):
+                pool.shutdown(wait=False, cancel_futures=True)
 
     async def _renew(self) -> None:
         while True:
-            if news := await asyncio.to_thread(self.model.renew):
+            try:
+                news = await self.on(self.loading, self.model.renew)
+            except OSError as error:
+                news = f"the folder of its versions can't be read: {error}"
+            if news:
                 log.info("%s: %s", self.model.name, news)
             if self.model.newest:
                 self.meters.version.set(self.model.newest.number)
             await asyncio.sleep(LOOK_S)
 
-    async def predict(self, http: Http, version: Version) -> dict[str, Any]:
+    async def on(self, pool: ThreadPoolExecutor, work: Callable[[], Any]) -> Any:
+        """What some work gives, done by another thread."""
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+    async def version(self, http: Http) -> Version:
+        """The version that a request names; LockstepError."""
+        number, newest = _number(http), self.model.newest
+        if newest is not None and number in (None, newest.number):
+            return newest
+        version: Version = await self.on(self.loading, partial(self.model.version, number))
+        return version
+
+    async def predict(self, http: Http) -> Response:
         """`:predict`."""
-        request = await _parsed(http, protocol.predict_request, version)
-        outputs = await self.batcher.submit(version.signatures[request.signature], request.arrays)
-        return protocol.predict_answer(outputs, request.by_row)
+        version = await self.version(http)
+        request = await self._parsed(http, protocol.predict_request, version)
+        return await self._answer(version, request, partial(protocol.predict_answer, by_row=request.by_row))
 
-    async def classify(self, http: Http, version: Version) -> dict[str, Any]:
+    async def classify(self, http: Http) -> Response:
         """`:classify`."""
-        request = await _parsed(http, protocol.examples_request, version)
-        return protocol.classify_answer(await self.batcher.submit(version.signatures[request.signature], request.arrays), version.exported)
+        version = await self.version(http)
+        request = await self._parsed(http, protocol.examples_request, version)
+        return await self._answer(version, request, partial(protocol.classify_answer, model=version.exported))
 
-    async def regress(self, http: Http, version: Version) -> dict[str, Any]:
+    async def regress(self, http: Http) -> Response:
         """`:regress`."""
-        request = await _parsed(http, protocol.examples_request, version)
-        return protocol.regress_answer(await self.batcher.submit(version.signatures[request.signature], request.arrays))
+        version = await self.version(http)
+        request = await self._parsed(http, protocol.examples_request, version)
+        return await self._answer(version, request, protocol.regress_answer)
+
+    async def _answer(self, version: Version, request: protocol.Request, convert: Callable[[Arrays], dict[str, Any]]) -> Response:
+        outputs = await self.batcher.submit(version.signatures[request.signature], request.arrays, request.alone)
+
+        def encode() -> bytes:
+            return json.dumps(convert(outputs)).encode()
+
+        large = sum(output.size for output in outputs.values()) > LARGE_VALUES
+        return Response(await self.on(self.converting, encode) if large else encode(), media_type="application/json")
+
+    async def _parsed(
+        self, http: Http, convert: Callable[[dict[str, Any], Exported], protocol.Request], version: Version
+    ) -> protocol.Request:
+        """The request of a body; a large one, or images, are converted beside other requests."""
+        if self.bytes > MOST_BYTES_AT_ONCE - MOST_BYTES:
+            raise Overloaded("so many bodies are being read that another would not fit into memory; try again later")
+        self.bytes += MOST_BYTES
+        try:
+            body = await _body(http)
+
+            def convert_body() -> protocol.Request:
+                return convert(protocol.parse(body), version.exported)
+
+            slow = len(body) > LARGE_BYTES or version.exported.image_size
+            request: protocol.Request = await self.on(self.converting, convert_body) if slow else convert_body()
+            return request
+        finally:
+            self.bytes -= MOST_BYTES
 
     async def status(self, http: Http) -> Response:
         """Which versions there are, and whether they can be loaded."""
         number = _number(http)
-        shown = [_state(one, why) for one, why in self.model.states().items() if number in (None, one)]
+        shown = [_state(one, good) for one, good in self.model.states().items() if number in (None, one)]
         return JSONResponse({"model_version_status": shown}) if shown else _error(404, f"there is no version of {self.model.name}")
 
     async def metadata(self, http: Http) -> Response:
         """Inputs and outputs of each signature."""
-        version = await asyncio.to_thread(self.model.version, _number(http))
+        version = await self.version(http)
         spec = {"name": self.model.name, "signature_name": "", "version": str(version.number)}
         definitions = {name: _definition(name, version) for name in version.exported.signatures}
         return JSONResponse({"model_spec": spec, "metadata": {"signature_def": {"signature_def": definitions}}})
@@ -129,9 +187,9 @@ class Service:
         """In Prometheus' format."""
         return Response(generate_latest(self.meters.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def page(self, _: Http) -> Response:
+    async def page(self, http: Http) -> Response:
         """A page on which a person tries the model."""
-        version = await asyncio.to_thread(self.model.version, None)
+        version = await self.version(http)
         exported = version.exported
         known = {
             "name": self.model.name,
@@ -176,21 +234,16 @@ def application(model: Model, hosts: Sequence[str] = LOOPBACK) -> Starlette:
 
 def _measured(service: Service, method: str) -> Callable[[Http], Awaitable[Response]]:
     """What answers `:method`: counted and timed."""
-    answer: Answer = getattr(service, method)
+    answer: Callable[[Http], Awaitable[Response]] = getattr(service, method)
 
     async def handle(http: Http) -> Response:
         begun = time.perf_counter()
-        response = await _answered(partial(_of_version, service, answer), http)
+        response = await _answered(answer, http)
         service.meters.seconds.labels(method).observe(time.perf_counter() - begun)
         service.meters.requests.labels(method, str(response.status_code)).inc()
         return response
 
     return handle
-
-
-async def _of_version(service: Service, answer: Answer, http: Http) -> Response:
-    version = await asyncio.to_thread(service.model.version, _number(http))
-    return Response(json.dumps(await answer(http, version)), media_type="application/json")
 
 
 def _guarded(answer: Callable[[Http], Awaitable[Response]]) -> Callable[[Http], Awaitable[Response]]:
@@ -202,17 +255,13 @@ def _guarded(answer: Callable[[Http], Awaitable[Response]]) -> Callable[[Http], 
 
 async def _answered(answer: Callable[[Http], Awaitable[Response]], http: Http) -> Response:
     """The answer, or the error in TensorFlow Serving's form."""
+    if http.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
+        return _error(403, "this server answers no pages of other sites")
     try:
         return await answer(http)
-    except TooLarge as error:
-        # What is left of the body is not read.
-        return _error(413, str(error), {"Connection": "close"})
-    except BadRequest as error:
-        return _error(400, str(error))
-    except LockstepError as error:
-        return _error(404, str(error))
-    except Overloaded as error:
-        return _error(503, str(error), {"Retry-After": "1"})
+    except tuple(STATUS) as error:
+        status, words, headers = next(STATUS[kind] for kind in STATUS if isinstance(error, kind))
+        return _error(status, words or str(error), headers)
     except Exception:
         log.exception("%s %s", http.method, http.url.path)
         return _error(500, "the model failed on this request; the server's log says why")
@@ -226,28 +275,36 @@ class TooLarge(BadRequest):
         return f"the body is larger than {MOST_BYTES // 2**20} MiB; send fewer rows per request (the model takes {LARGEST} at once)"
 
 
-async def _parsed(http: Http, convert: Callable[[dict[str, Any], Exported], protocol.Request], version: Version) -> protocol.Request:
-    """The request of a body, which is read no further than its limit; a large one, or images, are converted beside other requests."""
+STATUS: dict[type[Exception], tuple[int, str, dict[str, str]]] = {
+    # What is left of these bodies is not read.
+    TooLarge: (413, "", {"Connection": "close"}),
+    TimeoutError: (408, "the body did not come in time", {"Connection": "close"}),
+    ClientDisconnect: (400, "the connection ended before the body did", {}),
+    BadRequest: (400, "", {}),
+    LockstepError: (404, "", {}),
+    Overloaded: (503, "", {"Retry-After": "1"}),
+}
+"""Status, words (empty: the error's own) and headers of an error's answer; the first kind that fits."""
+
+
+async def _body(http: Http) -> bytes:
+    """The body, read no further than its limit, and no longer than its deadline."""
     body, announced = bytearray(), http.headers.get("Content-Length", "")
     if announced.isdecimal() and int(announced[:18]) > MOST_BYTES:
         raise TooLarge
-    async for part in http.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            raise TooLarge
-
-    def convert_body() -> protocol.Request:
-        return convert(protocol.parse(bytes(body)), version.exported)
-
-    slow = len(body) > LARGE_BYTES or version.exported.image_size
-    return await asyncio.to_thread(convert_body) if slow else convert_body()
+    async with asyncio.timeout(READ_S):
+        async for part in http.stream():
+            body += part
+            if len(body) > MOST_BYTES:
+                raise TooLarge
+    return bytes(body)
 
 
 def _number(http: Http) -> int | None:
     """The version in the path, if any."""
     text = http.path_params.get("number")
     if text is not None and not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise LockstepError(f"Servable not found: version {printable(text, 40)} is no number")
+        raise LockstepError(f"Servable not found: version {printable(text, 40)} is not a number")
     return None if text is None else int(text)
 
 
@@ -265,10 +322,10 @@ async def _not_allowed(http: Http, _: Exception) -> Response:
     )
 
 
-def _state(number: int, why: str) -> dict[str, Any]:
+def _state(number: int, good: bool) -> dict[str, Any]:
     """A version's state; one that is not in memory is loaded when it is asked for."""
-    error = {"error_code": "UNKNOWN" if why else "OK", "error_message": why}
-    return {"version": str(number), "state": "END" if why else "AVAILABLE", "status": error}
+    error = {"error_code": "OK", "error_message": ""} if good else {"error_code": "UNKNOWN", "error_message": "it can't be loaded"}
+    return {"version": str(number), "state": "AVAILABLE" if good else "END", "status": error}
 
 
 def _definition(name: str, version: Version) -> dict[str, Any]:

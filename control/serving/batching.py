@@ -1,7 +1,7 @@
 """Requests that arrive while a model computes are computed together next: no request waits for others to come."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -22,6 +22,7 @@ class Overloaded(Exception):
 class _Waiting:
     call: Call
     arrays: Arrays
+    alone: bool
     answer: "asyncio.Future[Arrays]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
@@ -31,7 +32,7 @@ class _Waiting:
     @property
     def kind(self) -> tuple[object, ...]:
         """Requests of one kind fit into one call."""
-        return (self.call, *((name, array.dtype.str, array.shape[1:]) for name, array in self.arrays.items()))
+        return (id(self) if self.alone else self.call, *((name, array.dtype.str, array.shape[1:]) for name, array in self.arrays.items()))
 
 
 class Batcher:
@@ -44,12 +45,12 @@ class Batcher:
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
 
-    async def submit(self, call: Call, arrays: Arrays) -> Arrays:
-        """The outputs of some rows; Overloaded, or what the call raises."""
-        request = _Waiting(call, arrays)
+    async def submit(self, call: Call, arrays: Arrays, alone: bool = False) -> Arrays:
+        """The outputs of some rows; Overloaded, or what the call raises. Those that are `alone` are one call, without other rows."""
+        request = _Waiting(call, arrays, alone)
         waiting = sum(one.rows for one in self._waiting)
         if waiting and waiting + request.rows > self._most:
-            raise Overloaded(f"{waiting:,} rows wait already; try again later")
+            raise Overloaded(f"{waiting:,} rows wait already, and at most {self._most:,} may; try again later")
         self._waiting.append(request)
         self._arrived.set()
         return await request.answer
@@ -80,9 +81,8 @@ class Batcher:
         return taken
 
     async def _answer(self, batch: list[_Waiting]) -> None:
-        arrays = {name: np.concatenate([one.arrays[name] for one in batch]) for name in batch[0].arrays}
         try:
-            outputs = await asyncio.get_running_loop().run_in_executor(self._thread, self._in_blocks, batch[0].call, arrays)
+            outputs = await asyncio.get_running_loop().run_in_executor(self._thread, self._compute, batch)
         except Exception as error:  # whatever a model raises is its request's answer
             if len(batch) > 1:
                 # One of them may be at fault.
@@ -91,16 +91,23 @@ class Batcher:
             elif not batch[0].answer.done():
                 batch[0].answer.set_exception(error)
             return
-        start = 0
-        for one in batch:
+        for one, output in zip(batch, outputs, strict=True):
             if not one.answer.done():
-                one.answer.set_result({name: output[start : start + one.rows] for name, output in outputs.items()})
-            start += one.rows
+                one.answer.set_result(output)
 
-    def _in_blocks(self, call: Call, arrays: Mapping[str, np.ndarray]) -> Arrays:
-        total = len(next(iter(arrays.values())))
+    def _compute(self, batch: list[_Waiting]) -> list[Arrays]:
+        """The outputs of each request."""
+        arrays = {name: np.concatenate([one.arrays[name] for one in batch]) for name in batch[0].arrays}
+        total = sum(one.rows for one in batch)
+        step = total if batch[0].alone else LARGEST
         parts = []
-        for start in range(0, total, LARGEST):
-            self._note(min(LARGEST, total - start))
-            parts.append(call({name: array[start : start + LARGEST] for name, array in arrays.items()}))
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        for start in range(0, total, step):
+            rows = min(step, total - start)
+            part = batch[0].call({name: array[start : start + rows] for name, array in arrays.items()})
+            if wrong := [name for name, output in part.items() if output.shape[:1] != (rows,)]:
+                raise ValueError(f"{rows} rows gave the output {wrong[0]} of shape {part[wrong[0]].shape}")
+            self._note(rows)
+            parts.append(part)
+        whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        ends = np.cumsum([one.rows for one in batch])
+        return [{name: output[end - one.rows : end] for name, output in whole.items()} for one, end in zip(batch, ends, strict=True)]

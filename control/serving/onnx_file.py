@@ -1,11 +1,10 @@
-"""A signature as an ONNX file, where tf2onnx is installed and ONNX has the model's operations. Needs TensorFlow."""
+"""A signature as an ONNX file, where tf2onnx is installed and ONNX has the model's operations."""
 
+import importlib.util
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import tensorflow as tf
 
 from trainer.data.spec import STRING, Leaf
 from trainer.terminal import printable
@@ -18,16 +17,22 @@ LONGEST = 200
 """Characters of another library's reason."""
 
 
+def is_installed() -> bool:
+    """Whether a file can be written."""
+    return all(importlib.util.find_spec(name) for name in ("onnx", "tf2onnx"))
+
+
 def write(signature: Any, inputs: Sequence[Leaf], folder: Path) -> str:
     """Write a traced function; empty, or why there is no such file."""
     texts = [leaf.name for leaf in inputs if leaf.dtype == STRING]
     if texts:
         return f"{texts[0]} is a text, and ONNX has no tables of texts"
-    try:
-        import onnx
-        import tf2onnx
-    except ImportError:
+    if not is_installed():
         return INSTALL
+    import onnx
+    import tensorflow as tf
+    import tf2onnx
+
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)
     specs = [tf.TensorSpec([None, *leaf.shape], leaf.dtype, name=leaf.name) for leaf in inputs]
     function = tf.function(signature, input_signature=specs, autograph=False)

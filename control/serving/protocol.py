@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -12,18 +11,20 @@ from typing import Any
 import numpy as np
 
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported
-from trainer.data.images import decode, fit, shape_of
+from trainer.data.images import decode, fit, stated_size
 from trainer.data.spec import STRING, Leaf
 from trainer.terminal import printable
 
 Arrays = dict[str, np.ndarray]
 TEXTS = {CSV: Leaf("line", STRING, ()), EXAMPLES: Leaf("example", STRING, ()), IMAGES: Leaf("image_bytes", STRING, ())}
 """The input of each signature that parses."""
-DEEPEST = 32
-"""Lists within lists of a body."""
 SHOWN = 80
+MOST_ROWS = 4096
+"""Of a request."""
+MOST_BYTES = 256 * 1024 * 1024
+"""Of the arrays of one request: a body of a few kilobytes may describe gigabytes."""
 MOST_PIXELS = 50_000_000
-"""Of an image: a few kilobytes may decode to gigabytes."""
+"""Of an encoded image, likewise."""
 LARGEST = 2**1023
 """Whole numbers from here are infinite as floats."""
 
@@ -41,11 +42,8 @@ class Request:
     """`[n, ...]` by input."""
     by_row: bool
     """Whether the answer is a list of rows (`instances`), or an array per output (`inputs`)."""
-
-    @property
-    def rows(self) -> int:
-        """How many."""
-        return len(next(iter(self.arrays.values())))
+    alone: bool = False
+    """Whether the rows must be computed in one call without others: the model pads them to the longest of the call."""
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -53,27 +51,26 @@ def parse(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise BadRequest(f"the body is no JSON: {printable(str(error), SHOWN)}") from None
+        raise BadRequest(f"the body is not valid JSON: {printable(str(error), SHOWN)}") from None
     if not isinstance(value, dict):
         raise BadRequest(f'the body must be an object, as {{"instances": [...]}}; it is {_kind(value)}')
     return value
 
 
-def predict_request(body: Mapping[str, Any], model: Exported) -> Request:
-    """The request of a body with `instances` (rows) or `inputs` (an array per input), and perhaps `signature_name`."""
+def predict_request(body: Mapping[str, Any], model: Exported, where: str = "instances") -> Request:
+    """The request of a body with `instances` or `inputs`, and perhaps `signature_name`; messages call the rows `where`."""
     asked = _signature(body.get("signature_name", ""), model)
     given = [name for name in ("instances", "inputs") if name in body]
     if len(given) != 1:
         raise BadRequest('the body needs either "instances", a list of rows, or "inputs", an array per input')
-    if unknown := [name for name in body if name not in ("signature_name", *given)]:
-        raise BadRequest(f"the body has {printable(unknown[0], SHOWN)!r}; known: signature_name, instances, inputs")
     leaves = (TEXTS[asked],) if asked in TEXTS else model.inputs
     by_row = given[0] == "instances"
-    columns = _of_rows(body["instances"], leaves, "instances") if by_row else _of_columns(body["inputs"], leaves)
+    columns = _of_rows(body["instances"], leaves, where) if by_row else _of_columns(body["inputs"], leaves)
     if asked == IMAGES or (model.image_size and asked == TENSORS):
         # Decoded as for training, which TensorFlow's own decoder does not do to the last bit.
         return Request(TENSORS, {model.inputs[0].name: _images(columns[leaves[0].name], model, leaves[0].name)}, by_row)
-    return Request(asked, {leaf.name: array(leaf, columns[leaf.name]) for leaf in leaves}, by_row)
+    alone = asked == EXAMPLES and any(leaf.varies for leaf in model.inputs)
+    return Request(asked, {leaf.name: array(leaf, columns[leaf.name]) for leaf in leaves}, by_row, alone)
 
 
 def examples_request(body: Mapping[str, Any], model: Exported) -> Request:
@@ -86,7 +83,7 @@ def examples_request(body: Mapping[str, Any], model: Exported) -> Request:
     if model.image_size:
         rows = [row[IMAGES] if set(row) == {IMAGES} else row for row in rows]
     rows = [_scalars(row, model.inputs) if isinstance(row, dict) else row for row in rows]
-    return predict_request({"instances": rows}, model)
+    return predict_request({"instances": rows}, model, "examples")
 
 
 def _scalars(row: dict[str, Any], inputs: Sequence[Leaf]) -> dict[str, Any]:
@@ -108,6 +105,7 @@ def _signature(asked: Any, model: Exported) -> str:
 def _of_rows(rows: Any, leaves: Sequence[Leaf], where: str) -> dict[str, list[Any]]:
     if not isinstance(rows, list) or not rows:
         raise BadRequest(f"{where} must be a list of at least one row; it is {_kind(rows)}")
+    _check_rows(len(rows))
     columns: dict[str, list[Any]] = {leaf.name: [] for leaf in leaves}
     for number, row in enumerate(rows):
         if len(leaves) == 1 and not (isinstance(row, dict) and set(row) == {leaves[0].name}):
@@ -128,8 +126,20 @@ def _of_columns(inputs: Any, leaves: Sequence[Leaf]) -> dict[str, list[Any]]:
     lengths = {name: len(values) if isinstance(values, list) else 0 for name, values in columns.items()}
     if len({*lengths.values()}) != 1 or not min(lengths.values()):
         sizes = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise BadRequest(f"inputs must be lists of as many values, at least one; there are: {sizes}")
+        raise BadRequest(f"inputs must be lists of equal length, at least 1; got: {sizes}")
+    _check_rows(max(lengths.values()))
     return columns
+
+
+def _check_rows(count: int) -> None:
+    if count > MOST_ROWS:
+        raise BadRequest(f"{count:,} rows; at most {MOST_ROWS:,} per request")
+
+
+def _check_size(rows: int, sides: Sequence[int], dtype: np.dtype[Any], name: str) -> None:
+    size = rows * math.prod(sides) * dtype.itemsize
+    if size > MOST_BYTES:
+        raise BadRequest(f"{name}: {rows:,} rows take {size / 2**20:,.0f} MiB; at most {MOST_BYTES // 2**20}; send fewer rows per request")
 
 
 def _difference(given: Any, names: Any) -> str:
@@ -141,7 +151,7 @@ def _difference(given: Any, names: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
     return "an empty list" if value == [] else names.get(type(value), "null")
 
 
@@ -152,7 +162,9 @@ def array(leaf: Leaf, values: Sequence[Any]) -> np.ndarray:
         BadRequest: a value of another type or shape, with its place.
     """
     sides = [_side(values, axis) if side is None else side for axis, side in enumerate(leaf.shape)]
-    made = np.full((len(values), *sides), b"" if leaf.dtype == STRING else 0, object if leaf.dtype == STRING else leaf.dtype)
+    kept = np.dtype(object if leaf.dtype == STRING else leaf.dtype)
+    _check_size(len(values), sides, kept, leaf.name)
+    made = np.full((len(values), *sides), b"" if leaf.dtype == STRING else 0, kept)
     for number, value in enumerate(values):
         _fill(made, (number,), value, leaf, leaf.shape)
     return made
@@ -207,7 +219,8 @@ def _scalar(value: Any, leaf: Leaf, place: tuple[int, ...]) -> Any:
         limits = np.iinfo(leaf.dtype)
         if math.isfinite(value) and value == int(value) and limits.min <= value <= limits.max:
             return int(value)
-    raise BadRequest(f"{_at(leaf, place)}: {printable(json.dumps(value), SHOWN)} is no {leaf.dtype}")
+    shown = printable(json.dumps(value), SHOWN) if isinstance(value, str | int | float | bool | None) else _kind(value)
+    raise BadRequest(f"{_at(leaf, place)}: {shown} is not of type {leaf.dtype}")
 
 
 def _text(value: Any, leaf: Leaf, place: tuple[int, ...]) -> bytes:
@@ -215,10 +228,12 @@ def _text(value: Any, leaf: Leaf, place: tuple[int, ...]) -> bytes:
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
         try:
-            return base64.b64decode(value["b64"], validate=True)
+            # Line breaks, and no padding, as TensorFlow Serving takes them.
+            encoded = "".join(value["b64"].split())
+            return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
         except (binascii.Error, ValueError) as error:
-            raise BadRequest(f"{_at(leaf, place)}: b64 is no base64: {error}") from None
-    raise BadRequest(f'{_at(leaf, place)}: {_kind(value)}; it must be a text, or {{"b64": "..."}}')
+            raise BadRequest(f"{_at(leaf, place)}: b64 is not valid base64: {error}") from None
+    raise BadRequest(f'{_at(leaf, place)}: {_kind(value)}; it must be a string, or {{"b64": "..."}}')
 
 
 def _at(leaf: Leaf, place: tuple[int, ...]) -> str:
@@ -230,6 +245,7 @@ def _images(values: Sequence[Any], model: Exported, name: str) -> np.ndarray:
     size = model.image_size
     assert size is not None
     pixels, encoded = Leaf(name, "uint8", size), Leaf(name, STRING, ())
+    _check_size(len(values), size, np.dtype(np.uint8), name)
     made = np.zeros((len(values), *size), np.uint8)
     for number, value in enumerate(values):
         if isinstance(value, list):
@@ -244,11 +260,8 @@ def _images(values: Sequence[Any], model: Exported, name: str) -> np.ndarray:
 
 
 def _decoded(data: bytes, size: tuple[int, ...]) -> np.ndarray:
-    height = width = 0
-    # What is no image, `decode` says better.
-    with contextlib.suppress(ValueError):
-        height, width, _ = shape_of(data)
-    if height * width > MOST_PIXELS:
+    width, height = stated_size(data)
+    if width * height > MOST_PIXELS:
         raise ValueError(f"{width:,} x {height:,} pixels; at most {MOST_PIXELS:,} are decoded")
     return fit(decode(data), size)
 
@@ -265,6 +278,9 @@ def predict_answer(outputs: Arrays, by_row: bool) -> dict[str, Any]:
 
 
 def _plain(name: str, output: np.ndarray) -> Any:
+    if output.dtype == np.float32:
+        # The shortest digits that are this number in 32 bits, as TensorFlow Serving writes them.
+        return output.astype(str).astype(np.float64).tolist()
     if output.dtype != object:
         return output.tolist()
     encode = (
@@ -274,12 +290,11 @@ def _plain(name: str, output: np.ndarray) -> Any:
 
 
 def classify_answer(outputs: Arrays, model: Exported) -> dict[str, Any]:
-    """The answer to `:classify`: for each row its classes and their scores, the most probable first."""
+    """The answer to `:classify`: for each row its classes and their scores, in the order of the classes."""
     scores = [output for output in outputs.values() if output.ndim == 2 and output.shape[1] == len(model.classes)]
     if not model.classes or len(scores) != 1:
         raise BadRequest("this model has no classes; use :predict")
-    order = np.argsort(-scores[0], axis=1, kind="stable")
-    return {"result": [[[model.classes[index], float(row[index])] for index in ranks] for row, ranks in zip(scores[0], order, strict=True)]}
+    return {"results": [[list(pair) for pair in zip(model.classes, row, strict=True)] for row in _plain("", scores[0])]}
 
 
 def regress_answer(outputs: Arrays) -> dict[str, Any]:
@@ -287,4 +302,4 @@ def regress_answer(outputs: Arrays) -> dict[str, Any]:
     (values, *more) = outputs.values()
     if more or values.dtype == object or values.size != len(values):
         raise BadRequest("this model does not give one number per row; use :predict")
-    return {"result": [float(value) for value in values.reshape(-1)]}
+    return {"results": _plain("", values.reshape(-1))}

@@ -1,6 +1,7 @@
 """A snapshot as a SavedModel, which TensorFlow Serving and `serve.yml` load without the code that built it. Needs TensorFlow."""
 
 import datetime
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -10,8 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from control.serving import onnx_file
-from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, inputs_of, named, newest_holds, versions
+from control.serving import onnx_file, protocol
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, inputs_of, named, next_version
 from trainer import config as configs
 from trainer import predict
 from trainer.data.spec import STRING, Leaf, Spec, of_images
@@ -19,14 +20,15 @@ from trainer.errors import LockstepError
 from trainer.files import sha256_file
 from trainer.rundir import recorded, snapshot_path
 
-LINE, EXAMPLE, ENCODED = "line", "example", "image_bytes"
-"""Inputs of the signatures for CSV lines, tf.Example and encoded images."""
+PART = ".part-"
+"""Begins the name of a version that is being written."""
+LINE, EXAMPLE, ENCODED = (protocol.TEXTS[name].name for name in (CSV, EXAMPLES, IMAGES))
 Answer = Callable[[Sequence[Any]], dict[str, Any]]
 """From an array per input to an array per output."""
 
 
 def export(run: str, epoch: int, into: str) -> dict[str, Any]:
-    """Write a snapshot as the next version of a model, unless it is what the newest version holds.
+    """Write a snapshot as the next version of a model.
 
     Args:
         run: run directory on the control node.
@@ -34,26 +36,35 @@ def export(run: str, epoch: int, into: str) -> dict[str, Any]:
         into: folder of the model's versions.
 
     Returns:
-        `version`, `changed` and `folder`.
+        `folder` of the version.
 
     Raises:
         LockstepError: the model can't be built, or its signatures can't be traced.
     """
     folder, source = Path(into), Path(run)
-    digest, every = sha256_file(snapshot_path(source, epoch)), versions(folder)
-    if (same := newest_holds(folder, source.name, epoch, digest)) is not None:
-        return {"version": same, "changed": False, "folder": str(folder / str(same))}
-    version = every[-1] + 1 if every else 1
     folder.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder))
+    for left in folder.glob(f"{PART}*"):
+        # Of a command that was killed.
+        shutil.rmtree(left, ignore_errors=True)
+    part = Path(tempfile.mkdtemp(prefix=PART, dir=folder))
     try:
-        _write(source, epoch, digest, part)
+        _write(source, epoch, sha256_file(snapshot_path(source, epoch)), part)
         part.chmod(0o750)
+        _sync(part)
+        version = next_version(folder)
         part.rename(folder / str(version))
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    return {"version": version, "changed": True, "folder": str(folder / str(version))}
+    return {"folder": str(folder / str(version))}
+
+
+def _sync(folder: Path) -> None:
+    """Write a folder's files through to the disk."""
+    for path in (*folder.rglob("*"), folder):
+        handle = os.open(path, os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)
 
 
 def _write(run: Path, epoch: int, digest: str, folder: Path) -> None:

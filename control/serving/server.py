@@ -1,7 +1,7 @@
 """The process that serves a model, until a signal ends it: `python -m control serve`."""
 
+import ipaddress
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
@@ -15,20 +15,19 @@ LINGER_S = 10
 """Seconds in which requests under way may end when the server is told to."""
 
 
-def serve(folder: Path, address: str, port: int, hosts: Sequence[str] = ()) -> None:
+def serve(folder: Path, address: str, port: int) -> None:
     """Serve the newest version of a model.
 
     Args:
         folder: of the model's versions.
         address: to listen on.
         port: likewise.
-        hosts: further names by which clients may address a server on the loopback address.
     """
-    own = address.startswith("127.") or address == "::1"
+    own = ipaddress.ip_address(address).is_loopback
     model = Model(folder, tensorflow_loader)
     print(model.renew() or f"there is no version in {folder}", flush=True)
     uvicorn.run(
-        application(model, [*LOOPBACK, *hosts] if own else ["*"]),
+        application(model, [*LOOPBACK, f"[{address}]" if ":" in address else address] if own else ["*"]),
         host=address,
         port=port,
         backlog=BACKLOG,

@@ -1,5 +1,6 @@
 """What an exported model takes and gives by name, in a file beside it. Neither TensorFlow nor the user's code is needed to read it."""
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -59,7 +60,9 @@ class Exported:
                 left_out={str(name): str(why) for name, why in raw["left_out"].items()},
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise LockstepError(f"{folder}: {FILE} is missing or is none of export.yml's ({error}); export the model again") from None
+            raise LockstepError(
+                f"{folder}: {FILE} is missing, or was not written by export.yml ({error}); export the model again"
+            ) from None
 
 
 def _leaf(raw: Any) -> Leaf:
@@ -79,11 +82,19 @@ def inputs_of(spec: Spec) -> tuple[Leaf, ...]:
     return named(spec.inputs.leaves)
 
 
-def newest_holds(folder: Path, run: str, epoch: int, digest: str) -> int | None:
-    """The newest version, if it holds this snapshot."""
+def newest_holds(folder: Path, run: str, epoch: int, digest: str) -> Exported | None:
+    """The newest version, if it holds this snapshot; not one that can't be read."""
     every = versions(folder)
-    newest = Exported.read(folder / str(every[-1])) if every else None
-    return every[-1] if newest and (newest.run, newest.epoch, newest.snapshot_sha256) == (run, epoch, digest) else None
+    with contextlib.suppress(LockstepError):
+        newest = Exported.read(folder / str(every[-1])) if every else None
+        return newest if newest and (newest.run, newest.epoch, newest.snapshot_sha256) == (run, epoch, digest) else None
+    return None
+
+
+def next_version(folder: Path) -> int:
+    """The number after every entry that is one, complete or not."""
+    taken = [int(path.name) for path in folder.iterdir() if VERSION.fullmatch(path.name)] if folder.is_dir() else []
+    return max(taken, default=0) + 1
 
 
 def versions(folder: Path) -> list[int]:

@@ -135,6 +135,9 @@ class ActionModule(Action):
         return self._ended(seen) or self._under_way() or (self._late(seen) if seen.alive else None) or self._abandoned()
 
     def _ended(self, seen: Seen) -> Verdict | None:
+        if seen.exit is not None and seen.more:
+            # Which generation was the last, and how far it came, is in what has not been read yet.
+            return None
         if seen.exit is not None:
             code = seen.exit["exit_code"]
             state = outcome.of_exit_code(code, self.script)
@@ -254,20 +257,12 @@ class ActionModule(Action):
         trial, begun = not project.is_users(self.local), time.monotonic()
         if not last and (trial or begun < self.collect_at):
             return
-        chief = self._is_chief()
         try:
             without = ("checkpoints", "state", "memory") if trial else ()
-            self.worker.collect(self.local, None if chief else f"workers/{self.host}", without=without)
-            if last and self.elastic and not chief:
-                self._collect_former_chief()
+            self.worker.collect(self.local, None if self._is_chief() else f"workers/{self.host}", without=without)
         except (HostUnreachable, OSError) as error:
             if str(error) != self.complaint:
                 self.line.print(f"[WARNING] {self.host}: results could not be collected: {error}")
             self.complaint = str(error)
         ended = time.monotonic()
         self.collect_at = ended + max(COLLECT_S, (ended - begun) / COLLECTING)
-
-    def _collect_former_chief(self) -> None:
-        """Fetch what this worker wrote as the chief for a while, when perhaps no command watched; the chief's own files go first."""
-        self.worker.collect(self.local, "logs")
-        self.worker.collect(self.local, "checkpoints", missing=True)

@@ -247,7 +247,7 @@ def test_stopped_and_a_port_that_is_taken_is_refused(board):
         server.terminate()
         server.wait(timeout=20)
     assert refused.returncode != 0
-    assert f"port {port} is taken; name another with -e tensorboard_port=N" in refused.stdout
+    assert f"port {port} is taken at 127.0.0.1; name another with -e tensorboard_port=N" in refused.stdout
     assert "TensorBoard was not running" in board.play("state=absent").stdout
 
 

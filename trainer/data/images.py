@@ -30,6 +30,15 @@ def decode(data: bytes) -> np.ndarray:
         raise ValueError(reason) from None
 
 
+def stated_size(data: bytes) -> tuple[int, int]:
+    """Width and height that an image file's header states; (0, 0) if it is none that `decode` reads. Nothing is decoded."""
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            return image.size
+    except Exception:  # `decode` says what is wrong
+        return 0, 0
+
+
 def shape_of(data: bytes) -> tuple[int, int, int]:
     """Height, width and channels that `decode` would return, from the file's header alone; ValueError if it is no image."""
     try:

@@ -12,7 +12,7 @@ from trainer.rundir import recorded
 
 
 class Settle(Task):
-    """Returns the fact `worker_left_alone`: names of hosts; and `worker_goes_on` if nothing has to start.
+    """Returns the fact `worker_left_alone`: names of hosts; and `worker_nothing_to_start` if nothing has to start.
 
     That is so where the others train without those that are away, where they wait for a host that can't be reached, and where all is done
     and only has to be collected. `worker_may_return` asks for another look at a worker for which supervisors wait: its host may have
@@ -30,8 +30,8 @@ class Settle(Task):
         ended = bool(steps) and not plan["changes"] and status.has_ended(seen, launched, workers, steps, elastic)
         if not goes_on and supervision.rejoin_wait(Path(plan["folder"])) and status.waits(seen, launched):
             if not self.arguments.get("again"):
-                away = text.listed([one["host"] for one in seen if one["state"] in status.AWAY])
-                return {"ansible_facts": {"worker_may_return": True}, "show": f"{plan['run']}: the others wait for {away}"}
+                names = text.listed([one["host"] for one in seen if one["state"] in status.AWAY])
+                return {"ansible_facts": {"worker_may_return": True}, "show": f"{plan['run']}: the others wait for {names}"}
             goes_on = all(one["state"] in ("running", "unreachable") for one in seen) and any(one["state"] != "running" for one in seen)
         lost, alone = ([], []) if goes_on else status.left_alone(seen, launched)
         alive = [one["host"] for one in seen if one["state"] == "running" and one["host"] not in alone]
@@ -55,4 +55,4 @@ class Settle(Task):
 def _only_watched(plan: dict[str, Any], shown: list[str]) -> dict[str, Any]:
     """What is returned where nothing has to start."""
     under_way = {"run_under_way": plan["run"], "before_start": None}
-    return {**under_way, "ansible_facts": {"worker_left_alone": [], "worker_goes_on": True}, "show": "\n".join(shown)}
+    return {**under_way, "ansible_facts": {"worker_left_alone": [], "worker_nothing_to_start": True}, "show": "\n".join(shown)}

@@ -7,13 +7,13 @@ from control import command_line, project, text
 from control.remote import trainer_process
 from control.runs import script
 from control.runs.plan import latest_run
+from control.serving import onnx_file
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, newest_holds, versions
 from control.task import Task
 from trainer import rundir
 from trainer.errors import ConfigError
 from trainer.files import sha256_file
 
-ONNX = "model.onnx"
 WHAT = {TENSORS: "arrays", CSV: "CSV lines", EXAMPLES: "tf.Example", IMAGES: "encoded images"}
 
 
@@ -30,8 +30,8 @@ class Export(Task):
             raise ConfigError(f"epoch={options['epoch']}: a version holds one snapshot; name one epoch, or first, best or last")
         folder = project.EXPORTS / run.name
         same = newest_holds(folder, run.name, epochs[0], sha256_file(rundir.snapshot_path(run, epochs[0])))
-        if same is not None:
-            return {"changed": False, "show_last": _shown(run.name, folder / str(same), False)}
+        if same is not None and not (same.left_out.get("onnx") == onnx_file.INSTALL and onnx_file.is_installed()):
+            return {"changed": False, "show_last": _shown(run.name, folder / str(versions(folder)[-1]), False)}
         if self.check_mode:
             return {"changed": True, "show_last": f"Would export epoch {epochs[0]} of {run.name} to {project.relative(folder)}/"}
         request = {"run": str(run), "epoch": epochs[0], "into": str(folder)}
@@ -48,7 +48,7 @@ def _shown(run: str, folder: Path, changed: bool) -> str:
         ("takes", "; ".join(map(str, exported.inputs))),
         ("gives", "; ".join(map(str, exported.outputs))),
         ("signatures", ", ".join(f"{name} ({WHAT[name]})" for name in exported.signatures)),
-        *([("ONNX", project.relative(folder / ONNX))] if (folder / ONNX).is_file() else []),
+        *([("ONNX", project.relative(folder / onnx_file.FILE))] if (folder / onnx_file.FILE).is_file() else []),
         *((f"no {name}", why) for name, why in exported.left_out.items()),
     ]
     older = [number for number in versions(folder.parent) if number != int(folder.name)]

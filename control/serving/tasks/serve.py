@@ -13,13 +13,18 @@ from control import command_line, project, text
 from control.operator_variables import check_state, integer
 from control.serving.signature import Exported, versions
 from control.task import Task
-from control.web_server import WebServer
+from control.web_server import WebServer, at
 from trainer.config import nearest
 from trainer.data.spec import STRING, Leaf
 from trainer.errors import ConfigError, LockstepError
 
 SERVER = WebServer("The server", "serve", 8501, "serve_port", "/healthz")
 """8501 is TensorFlow Serving's port for REST."""
+
+
+LAST_PORT = 65535
+LONGEST = 300
+"""Characters of an example request."""
 
 
 class Serve(Task):
@@ -40,8 +45,10 @@ class Serve(Task):
             before = SERVER.started_with()
             same = before == {"port": asked or before.get("port"), **wanted}
             return {"changed": not same, "show_last": f"Would serve {folder.name}" if not same else f"{folder.name} is served already"}
+        if asked and asked > LAST_PORT:
+            raise ConfigError(f"serve_port={asked}: a port is at most {LAST_PORT}")
         argv = [sys.executable, "-m", "control", "serve", "--folder", str(folder), "--address", address, "--port"]
-        port, changed = SERVER.start(wanted, asked, lambda port: [*argv, str(port)])
+        port, changed = SERVER.start(wanted, asked, lambda port: [*argv, str(port)], address)
         if not ipaddress.ip_address(address).is_loopback:
             self.warn(
                 [f"serve_address={address}: whoever reaches port {port} of this machine may ask the model; nothing asks for a password"]
@@ -75,13 +82,12 @@ def _shown(folder: Path, address: str, port: int) -> str:
     newest = versions(folder)[-1]
     exported = Exported.read(folder / str(newest))
     here = f"{getpass.getuser()}@{socket.gethostname()}"
-    host = "127.0.0.1" if ipaddress.ip_address(address).is_unspecified else f"[{address}]" if ":" in address else address
-    base = f"http://{host}:{port}"
-    body = json.dumps({"instances": [_example(exported)]})
+    base = f"http://{at(address, port)}"
+    asked = f"{base}/v1/models/{folder.name}:predict"
     pairs = [
         ("model", f"version {newest}: epoch {exported.epoch} of {exported.run}; a newer export is served within seconds"),
         ("try it", f"{base}/"),
-        ("ask it", f"curl -d {shlex.quote(body)} {base}/v1/models/{folder.name}:predict"),
+        ("ask it", _request(exported, asked)),
         ("metrics", f"{base}/metrics"),
         *([("from elsewhere", f"ssh -L {port}:127.0.0.1:{port} {here}")] if ipaddress.ip_address(address).is_loopback else []),
     ]
@@ -93,17 +99,18 @@ def _shown(folder: Path, address: str, port: int) -> str:
     )
 
 
-def _example(exported: Exported) -> Any:
-    """A row of a request, whose values are made up."""
+def _request(exported: Exported, address: str) -> str:
+    """A shell command that asks for a picture, or for a row of zeros."""
     if exported.image_size is not None:
-        return {"b64": "..."}
-    row = {leaf.name: _made_up(leaf) for leaf in exported.inputs}
-    return row if len(row) > 1 else next(iter(row.values()))
+        return f'echo \'{{"instances": [{{"b64": "\'$(base64 -w0 PICTURE.png)\'"}}]}}\' | curl -d @- {address}'
+    row = {leaf.name: _zeros(leaf) for leaf in exported.inputs}
+    body = json.dumps({"instances": [row if len(row) > 1 else next(iter(row.values()))]})
+    if len(body) > LONGEST:
+        return f"curl -d '{{\"instances\": [...]}}' {address}"
+    return f"curl -d {shlex.quote(body)} {address}"
 
 
-def _made_up(leaf: Leaf, axis: int = 0) -> Any:
+def _zeros(leaf: Leaf, axis: int = 0) -> Any:
     if axis == len(leaf.shape):
-        return "..." if leaf.dtype == STRING else True if leaf.dtype == "bool" else 0
-    if axis == len(leaf.shape) - 1 and (leaf.shape[axis] or 1) > 4:
-        return ["..."]
-    return [_made_up(leaf, axis + 1)] * min(leaf.shape[axis] or 1, 4)
+        return "" if leaf.dtype == STRING else False if leaf.dtype == "bool" else 0
+    return [_zeros(leaf, axis + 1)] * (1 if leaf.shape[axis] is None else leaf.shape[axis] or 0)

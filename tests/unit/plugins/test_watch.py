@@ -155,17 +155,9 @@ def test_the_chief_of_the_newest_generation_is_shown(tmp_path, monkeypatch):
     assert collected == ["pi0", "pi1"]
 
 
-@pytest.mark.parametrize("elastic_run", [True, False])
-def test_what_a_former_chief_wrote_is_collected_in_the_end(elastic_run, tmp_path, monkeypatch):
-    monkeypatch.setattr("plugins.action.watch_run.project.is_users", lambda _: True)
-    watch, calls = elastic(tmp_path, 1), []
-    watch.elastic, watch.collect_at = elastic_run, 0.0
-    watch.worker = SimpleNamespace(collect=lambda _, only, without=(), missing=False: calls.append((only, missing)))
-    watch._collect()
-    assert calls == [("workers/pi1", False)]
-    watch._collect(last=True)
-    more = [("logs", False), ("checkpoints", True)] if elastic_run else []
-    assert calls[1:] == [("workers/pi1", False), *more]
+def test_a_worker_has_not_ended_before_all_of_its_records_are_read():
+    watch = ActionModule.__new__(ActionModule)
+    assert watch._ended(SimpleNamespace(exit={"exit_code": 0}, more=True)) is None
 
 
 def test_a_generation_says_nothing_in_a_run_that_does_not_go_on_without_a_host(tmp_path):

@@ -92,13 +92,15 @@ def test_states_that_a_worker_replaced_are_dropped_here_and_those_of_a_lost_disk
     assert [path.name for path in (here / "workers/pi1/memory").iterdir()] == ["step-3.npz"]
 
 
-def test_only_what_is_missing_here(worker):
+def test_what_is_wanted_is_fetched_once(worker):
     """Of a host that was the chief for a while; the later chief's snapshot of the same epoch stays."""
     made, remote, here = worker
     (here / "checkpoints").mkdir(parents=True)
     (here / "checkpoints" / "epoch-0001.keras").write_text("of a later chief")
-    (remote / "checkpoints" / "epoch-0002.keras").write_text("weights")
-    assert made.collect(here, "checkpoints", missing=True) == ["epoch-0002.keras"]
+    for epoch in (2, 999_999_999):
+        (remote / "checkpoints" / f"epoch-{epoch:04d}.keras").write_text("weights")
+    wanted = {"checkpoints/epoch-0001.keras", "checkpoints/epoch-0002.keras"}
+    assert made.collect(here, "checkpoints", wanted=wanted.__contains__) == ["epoch-0002.keras"]
     assert (here / "checkpoints" / "epoch-0001.keras").read_text() == "of a later chief"
 
 

@@ -79,9 +79,9 @@ def test_answers_are_the_snapshots_own(pictures, runs):
     status, answer = pictures.ask("/v1/models/pictures/versions/1:predict", {"inputs": {"image": encoded}})
     np.testing.assert_array_equal(np.float32(answer["outputs"]), expected)
     status, answer = pictures.ask("/v1/models/pictures:classify", {"examples": [{"image_bytes": encoded[0]}]})
-    (ranked,) = answer["result"]
-    assert ranked == sorted(ranked, key=lambda pair: -pair[1])
-    assert dict(ranked) == dict(zip(["cat", "dog", "emu"], np.float64(np.float32(expected[0])).tolist(), strict=True))
+    (scores,) = answer["results"]
+    assert [name for name, _ in scores] == ["cat", "dog", "emu"]
+    np.testing.assert_array_equal(np.float32([score for _, score in scores]), expected[0])
 
 
 def test_lines_and_examples_of_a_table(rows):
@@ -92,20 +92,20 @@ def test_lines_and_examples_of_a_table(rows):
         rows.ask("/v1/models/rows:regress", {"examples": [row]}),
     )
     assert one == two
-    assert three["result"] == one["predictions"][0]
+    assert three["results"] == one["predictions"][0]
 
 
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
-        ("/v1/models/rows:predict", b"{", 400, "is no JSON"),
+        ("/v1/models/rows:predict", b"{", 400, "is not valid JSON"),
         ("/v1/models/rows:predict", {"instances": [{"miles": 1}]}, 400, "missing: company"),
         ("/v1/models/rows:predict", {"signature_name": "csv", "instances": ["far,taxi"]}, 400, "Field 0 in record 0 is not a valid float"),
         ("/v1/models/rows:predict", {"signature_name": "csv", "instances": ["1"]}, 400, "Expect 2 fields but have 1 in record 0"),
         ("/v1/models/rows:predict", {"signature_name": "examples", "instances": ["rubbish"]}, 400, "Name: <unknown>, Feature: company"),
         ("/v1/models/rows:classify", {"examples": [{"miles": 1, "company": "a"}]}, 400, "no classes"),
         ("/v1/models/rows/versions/9:predict", {"instances": [1]}, 404, "Servable not found for request: Specific(rows, 9); versions: 1"),
-        ("/v1/models/rows/versions/x:predict", {"instances": [1]}, 404, "version x is no number"),
+        ("/v1/models/rows/versions/x:predict", {"instances": [1]}, 404, "version x is not a number"),
         ("/v1/models/other:predict", {"instances": [1]}, 404, "there is nothing at /v1/models/other:predict"),
         ("/v1/models/rows:explode", {"instances": [1]}, 404, "there is nothing at"),
     ],
@@ -162,6 +162,30 @@ def test_another_name_of_the_host_is_refused(rows):
     assert rows.ask("/v1/models/rows", headers={"Host": "evil.example"})[0] == 400
 
 
+def test_a_page_of_another_site_gets_no_answer(rows):
+    body = {"instances": [{"miles": 1, "company": "a"}]}
+    assert rows.ask("/v1/models/rows:predict", body, headers={"Sec-Fetch-Site": "cross-site"})[0] == 403
+    assert rows.ask("/v1/models/rows:predict", body, headers={"Sec-Fetch-Site": "same-origin"})[0] == 200
+
+
+def test_a_body_that_does_not_come_ends_after_a_while(rows, monkeypatch):
+    monkeypatch.setattr(app, "READ_S", 0.2)
+    connection = http.client.HTTPConnection(*rows.socket.getsockname()[:2], timeout=60)
+    connection.putrequest("POST", "/v1/models/rows:predict")
+    connection.putheader("Content-Length", "100")
+    connection.endheaders()
+    connection.send(b"{")
+    response = connection.getresponse()
+    assert (response.status, json.loads(response.read())["error"]) == (408, "the body did not come in time")
+
+
+def test_bodies_beyond_the_memory_for_them_are_refused(rows, monkeypatch):
+    monkeypatch.setattr(app, "MOST_BYTES_AT_ONCE", app.MOST_BYTES - 1)
+    status, answer = rows.ask("/v1/models/rows:predict", {"instances": [{"miles": 1, "company": "a"}]})
+    assert status == 503
+    assert "so many bodies are being read" in answer["error"]
+
+
 def test_requests_side_by_side_are_all_answered_and_counted(rows):
     def ask(number):
         good = {"instances": [{"miles": number, "company": "cab"}] * (number % 3 + 1)}
@@ -214,7 +238,7 @@ def test_a_newer_version_is_served_and_a_damaged_one_is_not(moving):
     shutil.copytree(folder / "1", folder / ".part")
     (folder / ".part" / "saved_model.pb").write_bytes(b"rubbish")
     (folder / ".part").rename(folder / "2")
-    await_until(lambda: served.model.states()[2], 20, "the look at version 2")
+    await_until(lambda: served.model.why(2), 20, "the look at version 2")
     assert served.ask("/v1/models/rows:predict", body) == first
     shutil.copytree(folder / "1", folder / ".part")
     (folder / ".part").rename(folder / "3")

@@ -75,6 +75,30 @@ def test_one_at_fault_is_alone_with_it():
     assert isinstance(bad, ValueError)
 
 
+def test_rows_that_are_padded_to_the_longest_are_one_call_without_others():
+    model = Model(free=False)
+
+    async def work(batcher):
+        first = asyncio.create_task(batcher.submit(model, rows(0)))
+        await asyncio.sleep(0)
+        others = [asyncio.create_task(batcher.submit(model, rows(*range(300)), True)), asyncio.create_task(batcher.submit(model, rows(1)))]
+        await asyncio.sleep(0)
+        model.may.set()
+        return await asyncio.gather(first, *others)
+
+    batched(work)
+    assert sorted(model.calls) == [1, 1, 300]
+
+
+def test_an_output_of_other_rows_is_an_error_and_the_next_request_is_answered():
+    async def work(batcher):
+        with pytest.raises(ValueError, match=r"2 rows gave the output y of shape \(1, 1\)"):
+            await batcher.submit(lambda arrays: {"y": arrays["x"][:1]}, rows(1, 2))
+        return await batcher.submit(Model(), rows(1))
+
+    assert batched(work)["y"].item() == 2
+
+
 def test_a_large_request_is_computed_in_blocks():
     model = Model()
     answer = batched(lambda batcher: batcher.submit(model, rows(*range(2 * LARGEST + 5))))

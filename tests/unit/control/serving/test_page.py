@@ -54,7 +54,7 @@ def test_what_is_wrong_is_shown_and_goes_with_the_next_answer(exports, browser, 
             assert "Fill in every field" in page.inner_text("#error")
             page.fill("[name=miles]", '"far"')
             page.click("text=Predict")
-            page.wait_for_function("document.getElementById('error').textContent.includes('no float32')")
+            page.wait_for_function("document.getElementById('error').textContent.includes('not of type float32')")
             page.fill("[name=miles]", "2")
             page.click("text=Predict")
             page.wait_for_selector("#answer table")

@@ -66,24 +66,23 @@ def test_rows_and_columns(body, of, expected):
         ({}, ROWS, 'needs either "instances", a list of rows, or "inputs"'),
         ({"instances": [], "inputs": []}, ROWS, 'needs either "instances"'),
         ({"instances": []}, ROWS, "a list of at least one row; it is an empty list"),
-        ({"instances": "a"}, ROWS, "it is a text"),
-        ({"instances": [1], "rows": 2}, VECTOR, "the body has 'rows'; known: signature_name, instances, inputs"),
+        ({"instances": "a"}, ROWS, "it is a string"),
         ({"instances": [{"miles": 1}]}, ROWS, r"instances\[0\] must be an object with miles, company; missing: company"),
         ({"instances": [{"miles": 1, "company": "a", "tip": 2}]}, ROWS, "unknown: tip"),
         ({"instances": [3]}, ROWS, "it is a number"),
-        ({"inputs": {"miles": [1, 2], "company": ["a"]}}, ROWS, "there are: miles 2, company 1"),
-        ({"inputs": {"miles": [], "company": []}}, ROWS, "at least one"),
+        ({"inputs": {"miles": [1, 2], "company": ["a"]}}, ROWS, "equal length, at least 1; got: miles 2, company 1"),
+        ({"inputs": {"miles": [], "company": []}}, ROWS, "at least 1"),
         ({"inputs": 3}, ROWS, "it is a number"),
-        ({"instances": [{"miles": "far", "company": "a"}]}, ROWS, 'row 0, miles: "far" is no float32'),
-        ({"instances": [{"miles": True, "company": "a"}]}, ROWS, "true is no float32"),
-        ({"instances": [{"miles": 1, "company": 7}]}, ROWS, r"row 0, company: a number; it must be a text, or \{\"b64\": \"...\"\}"),
-        ({"instances": [{"miles": 1, "company": {"b64": "??"}}]}, ROWS, "b64 is no base64"),
+        ({"instances": [{"miles": "far", "company": "a"}]}, ROWS, 'row 0, miles: "far" is not of type float32'),
+        ({"instances": [{"miles": True, "company": "a"}]}, ROWS, "true is not of type float32"),
+        ({"instances": [{"miles": 1, "company": 7}]}, ROWS, r"row 0, company: a number; it must be a string, or \{\"b64\": \"...\"\}"),
+        ({"instances": [{"miles": 1, "company": {"b64": "??"}}]}, ROWS, "b64 is not valid base64"),
         ({"instances": [[1, 2], [1, 2, 3]]}, VECTOR, r"row 1, x: a list of 3; it must be a list of 2 \(x float32 \[2\]\)"),
-        ({"instances": [[[1], 2]]}, VECTOR, r"row 0, x\[0\]: \[1\] is no float32"),
-        ({"instances": [[1.5]]}, WORDS, r"row 0, x\[0\]: 1.5 is no int64"),
-        ({"instances": [[2**63]]}, WORDS, "is no int64"),
-        ({"instances": [[float("nan")]]}, WORDS, "NaN is no int64"),
-        ({"instances": [[[[256, 0, 0]] * 2] * 2]}, PICTURES, r"row 0, image\[0\]\[0\]\[0\]: 256 is no uint8"),
+        ({"instances": [[[1], 2]]}, VECTOR, r"row 0, x\[0\]: a list is not of type float32"),
+        ({"instances": [[1.5]]}, WORDS, r"row 0, x\[0\]: 1.5 is not of type int64"),
+        ({"instances": [[2**63]]}, WORDS, "is not of type int64"),
+        ({"instances": [[float("nan")]]}, WORDS, "NaN is not of type int64"),
+        ({"instances": [[[[256, 0, 0]] * 2] * 2]}, PICTURES, r"row 0, image\[0\]\[0\]\[0\]: 256 is not of type uint8"),
         ({"instances": [{"b64": "aGVsbG8="}]}, PICTURES, "row 0, image: not a JPEG, PNG, BMP or GIF"),
         (
             {"signature_name": "csv", "instances": ["1"]},
@@ -100,7 +99,13 @@ def test_what_does_not_fit_is_named_with_its_place(body, of, words):
 
 @pytest.mark.parametrize(
     ("body", "words"),
-    [(b"[1]", "it is a list"), (b"null", "it is null"), (b"{", "is no JSON"), (b"[" * 100_000, "is no JSON"), (b"\xff", "is no JSON")],
+    [
+        (b"[1]", "it is a list"),
+        (b"null", "it is null"),
+        (b"{", "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b"\xff", "is not valid JSON"),
+    ],
 )
 def test_a_body_is_an_object(body, words):
     with pytest.raises(BadRequest, match=words):
@@ -112,6 +117,34 @@ def test_an_image_of_too_many_pixels_is_not_decoded(monkeypatch):
     monkeypatch.setattr(protocol, "decode", None)
     with pytest.raises(BadRequest, match="row 0, image: 9 x 9 pixels; at most 80 are decoded"):
         arrays({"instances": [encoded(9)]}, PICTURES)
+
+
+@pytest.mark.parametrize(
+    ("body", "of", "words"),
+    [
+        ({"instances": [[1]] * 5000}, WORDS, "5,000 rows; at most 4,096 per request"),
+        ({"inputs": {"x": [[1]] * 5000}}, WORDS, "5,000 rows; at most 4,096"),
+        ({"instances": [[]] * 4000 + [[1] * 100_000]}, WORDS, "x: 4,001 rows take 3,053 MiB; at most 256; send fewer rows per request"),
+    ],
+)
+def test_a_small_body_does_not_become_a_large_array(body, of, words):
+    with pytest.raises(BadRequest, match=words):
+        protocol.predict_request(body, of)
+
+
+def test_base64_may_have_line_breaks_and_no_padding():
+    value = {"b64": base64.encodebytes(b"x" * 100).decode().replace("=", "")}
+    assert arrays({"instances": [{"miles": 1, "company": value}]}, ROWS)["company"] == [b"x" * 100]
+
+
+def test_examples_of_any_length_are_computed_alone():
+    words = model(Leaf("x", "int64", (None,)))
+    assert protocol.predict_request({"signature_name": "examples", "instances": ["a"]}, words).alone
+    assert not protocol.predict_request({"signature_name": "examples", "instances": ["a"]}, ROWS).alone
+
+
+def test_numbers_have_as_many_digits_as_32_bits_need():
+    assert protocol.predict_answer({"y": np.array([0.1, np.nan, 1e-30], np.float32)}, True)["predictions"][::2] == [0.1, 1e-30]
 
 
 def test_numbers_too_large_for_a_float_are_infinite():
@@ -138,8 +171,8 @@ def test_answers_by_row_and_by_column():
 
 def test_classes_and_numbers():
     pets = model(Leaf("x", "float32", ()), classes=("cat", "dog"))
-    assert protocol.classify_answer({"p": np.array([[0.25, 0.75]])}, pets) == {"result": [[["dog", 0.75], ["cat", 0.25]]]}
-    assert protocol.regress_answer({"y": np.array([[1.5], [2.0]])}) == {"result": [1.5, 2.0]}
+    assert protocol.classify_answer({"p": np.array([[0.25, 0.75]])}, pets) == {"results": [[["cat", 0.25], ["dog", 0.75]]]}
+    assert protocol.regress_answer({"y": np.array([[1.5], [2.0]])}) == {"results": [1.5, 2.0]}
     with pytest.raises(BadRequest, match="no classes"):
         protocol.classify_answer({"y": np.array([[1.5]])}, VECTOR)
     with pytest.raises(BadRequest, match="one number per row"):

@@ -1,7 +1,6 @@
 """An exported model answers as its snapshot does, in every signature."""
 
 import io
-import sys
 
 import numpy as np
 import pytest
@@ -9,12 +8,13 @@ import tensorflow as tf
 from PIL import Image
 
 from control.serving import onnx_file, saved_model
-from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, versions
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, newest_holds, versions
 from tests.unit.control.serving.conftest import PAIR, ROW, SIZE
 from trainer import config as configs
 from trainer import predict
 from trainer.data.spec import Leaf, of_images
 from trainer.errors import LockstepError
+from trainer.files import sha256_file
 from trainer.rundir import snapshot_path
 
 
@@ -89,18 +89,24 @@ def test_images_as_arrays_and_encoded(runs, exports):
     assert answer.shape == (1, 3)
 
 
-def test_the_same_snapshot_is_no_new_version(runs, tmp_path):
-    first = saved_model.export(str(runs["rows"]), 3, str(tmp_path / "rows"))
-    again = saved_model.export(str(runs["rows"]), 3, str(tmp_path / "rows"))
-    assert (first["version"], first["changed"], again["version"], again["changed"]) == (1, True, 1, False)
-    (tmp_path / "rows" / ".part-1").mkdir()
-    (tmp_path / "rows" / "7").mkdir()
-    assert versions(tmp_path / "rows") == [1], "neither what was left half written nor another's folder"
+def test_versions_count_up_and_what_a_killed_command_left_goes(runs, tmp_path):
+    folder = tmp_path / "rows"
+    digest = sha256_file(snapshot_path(runs["rows"], 3))
+    assert newest_holds(folder, "rows", 3, digest) is None
+    (folder / ".part-1").mkdir(parents=True)
+    (folder / "7").mkdir()
+    assert versions(folder) == [], "neither what was left half written nor another's folder"
+    assert saved_model.export(str(runs["rows"]), 3, str(folder)) == {"folder": str(folder / "8")}
+    assert sorted(path.name for path in folder.iterdir()) == ["7", "8"]
+    assert newest_holds(folder, "rows", 3, digest).epoch == 3
+    assert newest_holds(folder, "rows", 3, "another") is newest_holds(folder, "rows", 2, digest) is None
+    (folder / "8" / "lockstep.json").write_text("{")
+    assert newest_holds(folder, "rows", 3, digest) is None, "it is exported again"
 
 
 def test_a_folder_that_holds_no_model_is_refused(tmp_path):
     (tmp_path / "lockstep.json").write_text('{"run": "one"}')
-    with pytest.raises(LockstepError, match=r"lockstep.json is missing or is none of export.yml's"):
+    with pytest.raises(LockstepError, match=r"lockstep.json is missing, or was not written by export.yml"):
         Exported.read(tmp_path)
     with pytest.raises(LockstepError):
         saved_model.load(tmp_path)
@@ -108,7 +114,7 @@ def test_a_folder_that_holds_no_model_is_refused(tmp_path):
 
 def test_onnx_says_why_there_is_none(exports, monkeypatch):
     assert Exported.read(exports["rows"] / "1").left_out["onnx"] == "company is a text, and ONNX has no tables of texts"
-    monkeypatch.setitem(sys.modules, "tf2onnx", None)
+    monkeypatch.setattr(onnx_file, "is_installed", lambda: False)
     assert onnx_file.write(None, (), exports["rows"]) == onnx_file.INSTALL
 
 
