@@ -1,6 +1,7 @@
 """Doors and visits over real sockets, each a thread."""
 
 import secrets
+import contextlib
 import socket
 import threading
 
@@ -67,7 +68,15 @@ def test_who_waits_is_told_that_the_run_has_ended(addresses):
 def test_neither_a_stranger_nor_a_host_that_is_not_absent_is_let_in(rank, secret, addresses):
     asked = Asked()
     door = Door(0, addresses, SECRET, {1}, asked)
-    with Visit(rank, addresses, secret) as visit, socket.create_connection(addresses[0], 10) as other:
+    callers = []
+
+    def connects():
+        with contextlib.suppress(ConnectionRefusedError):
+            callers.append(socket.create_connection(addresses[0], 10))
+        return bool(callers)
+
+    await_until(connects, 60, "the door")
+    with Visit(rank, addresses, secret) as visit, callers[0] as other:
         assert other.recv(1), "the door listens"
         with pytest.raises(AssertionError):
             await_until(lambda: door.newcomers, 0.5, "nobody")
