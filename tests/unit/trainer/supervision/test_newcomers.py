@@ -1,7 +1,7 @@
 """Doors and visits over real sockets, each a thread."""
 
-import secrets
 import contextlib
+import secrets
 import socket
 import threading
 
