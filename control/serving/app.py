@@ -151,9 +151,12 @@ class Service:
         self, http: Http, convert: Callable[[dict[str, Any], Exported], protocol.Request], version: Version
     ) -> protocol.Request:
         """The request of a body; a large one, or images, are converted beside other requests."""
-        if self.bytes > MOST_BYTES_AT_ONCE - MOST_BYTES:
+        size = _announced(http)
+        if size > MOST_BYTES:
+            raise TooLarge
+        if self.bytes + size > MOST_BYTES_AT_ONCE:
             raise Overloaded("so many bodies are being read that another would not fit into memory; try again later")
-        self.bytes += MOST_BYTES
+        self.bytes += size
         try:
             body = await _body(http)
 
@@ -164,7 +167,7 @@ class Service:
             request: protocol.Request = await self.on(self.converting, convert_body) if slow else convert_body()
             return request
         finally:
-            self.bytes -= MOST_BYTES
+            self.bytes -= size
 
     async def status(self, http: Http) -> Response:
         """Which versions there are, and whether they can be loaded."""
@@ -287,11 +290,15 @@ STATUS: dict[type[Exception], tuple[int, str, dict[str, str]]] = {
 """Status, words (empty: the error's own) and headers of an error's answer; the first kind that fits."""
 
 
+def _announced(http: Http) -> int:
+    """Bytes that a body will have; as many as it may have, if it does not say."""
+    announced = http.headers.get("Content-Length", "")
+    return int(announced[:18]) if announced.isascii() and announced.isdecimal() else MOST_BYTES
+
+
 async def _body(http: Http) -> bytes:
     """The body, read no further than its limit, and no longer than its deadline."""
-    body, announced = bytearray(), http.headers.get("Content-Length", "")
-    if announced.isdecimal() and int(announced[:18]) > MOST_BYTES:
-        raise TooLarge
+    body = bytearray()
     async with asyncio.timeout(READ_S):
         async for part in http.stream():
             body += part

@@ -180,7 +180,7 @@ def test_a_body_that_does_not_come_ends_after_a_while(rows, monkeypatch):
 
 
 def test_bodies_beyond_the_memory_for_them_are_refused(rows, monkeypatch):
-    monkeypatch.setattr(app, "MOST_BYTES_AT_ONCE", app.MOST_BYTES - 1)
+    monkeypatch.setattr(app, "MOST_BYTES_AT_ONCE", 10)
     status, answer = rows.ask("/v1/models/rows:predict", {"instances": [{"miles": 1, "company": "a"}]})
     assert status == 503
     assert "so many bodies are being read" in answer["error"]
@@ -206,6 +206,14 @@ def test_requests_side_by_side_are_all_answered_and_counted(rows):
     assert count[1] - count[0] == 16
     assert "lockstep_version 1.0" in after
     assert rows.ask("/monitoring/prometheus/metrics")[0] == 200
+
+
+def test_many_requests_at_once_are_all_answered(pictures):
+    """Images are converted beside each other, so many bodies are there at once."""
+    body = {"instances": [{"b64": base64.b64encode(png(np.full(SIZE, 7, np.uint8))).decode()}] * 20}
+    with ThreadPoolExecutor(64) as pool:
+        statuses = list(pool.map(lambda _: pictures.ask("/v1/models/pictures:predict", body)[0], range(192)))
+    assert statuses == [200] * 192
 
 
 def test_a_request_at_fault_spoils_none_of_those_that_are_computed_with_it(rows):
