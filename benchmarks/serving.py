@@ -27,9 +27,9 @@ from PIL import Image
 from benchmarks import script
 from control import project, text
 from control.serving import protocol
-from control.serving.batching import LARGEST
 from control.serving.signature import Exported, versions
 from trainer.data.spec import STRING, Leaf
+from trainer.predict import BLOCK
 
 BAD: tuple[bytes, ...] = (
     b"{",
@@ -97,7 +97,7 @@ def _row(cell: Cell) -> list[Any]:
 
 
 def measure(address: str, name: str, bodies: Sequence[bytes], clients: int, rows: int, seconds: float, bad: float) -> Cell:
-    """Ask for some seconds from so many clients at once."""
+    """Send requests from all clients at once, for `seconds`."""
     lock, latencies, counts = threading.Lock(), list[float](), {"bad": 0, "errors": 0}
     start, place = threading.Barrier(clients + 1), urllib.parse.urlsplit(address)
     end = [0.0]
@@ -177,24 +177,18 @@ def _png(generator: np.random.Generator, size: Sequence[int]) -> str:
 
 
 def _alone(exported: Exported) -> Callable[[int], float]:
-    """What gives the median seconds of Keras' own `predict` of the snapshot, on arrays of so many rows."""
-    from trainer import config as configs
-    from trainer import predict
-    from trainer.data.spec import Spec, of_images
-    from trainer.rundir import recorded, snapshot_path
+    """A function from a number of rows to the median seconds that Keras' own `predict` of the snapshot takes for them."""
+    import keras
 
-    run = project.RUNS / exported.run
-    config, dataset = configs.build(configs.load(run / "config.yml")), recorded(run)["dataset"]
-    spec = Spec.from_json(dataset["spec"]) if "spec" in dataset else of_images(config.data.image_size)
-    model = predict.build(config, len(dataset["classes"]), spec).model
-    model.load_weights(snapshot_path(run, exported.epoch))
+    from trainer.predict import Trained
+
+    trained = Trained.of(project.RUNS / exported.run)
+    model, spec = trained.snapshot(exported.epoch).model, trained.spec
 
     def seconds(rows: int) -> float:
         arrays = protocol.predict_request(protocol.parse(_body(exported, rows, 0)), exported).arrays
         (x,) = spec.inputs.pack([keras.ops.convert_to_tensor(arrays[leaf.name]) for leaf in exported.inputs])
-        return statistics.median(script.in_turn({"predict": lambda: model.predict(x, verbose=0, batch_size=LARGEST)}, CALLS)["predict"])
-
-    import keras
+        return statistics.median(script.in_turn({"predict": lambda: model.predict(x, verbose=0, batch_size=BLOCK)}, CALLS)["predict"])
 
     return seconds
 

@@ -7,13 +7,11 @@ from typing import Any
 
 from control.datasets import new_examples
 from control.datasets.new_examples import Parts
-from trainer import config as configs
 from trainer import predict
-from trainer.data.spec import DTYPES, STRING, Spec, of_images
+from trainer.data.spec import DTYPES, STRING
 from trainer.errors import ConfigError
 from trainer.judging import Classes
 from trainer.models import own
-from trainer.rundir import recorded
 
 MOST_COLUMNS = 10_000
 """Of all outputs together."""
@@ -38,10 +36,8 @@ def prepare(run: str, given: str, called: str, hosts: int, into: str) -> dict[st
     Raises:
         LockstepError: the model can't be built, or its outputs can't be written; there is an example that it does not take.
     """
-    folder = Path(run)
-    config, dataset = configs.build(configs.load(folder / "config.yml")), recorded(folder)["dataset"]
-    images = None if "spec" in dataset else config.data.image_size
-    spec = of_images(config.data.image_size) if images else Spec.from_json(dataset["spec"])
+    trained = predict.Trained.of(Path(run))
+    spec, model = trained.spec, trained.config.model
     parts = Parts(Path(into), spec.inputs, hosts)
     noted = [0]
 
@@ -51,21 +47,21 @@ def prepare(run: str, given: str, called: str, hosts: int, into: str) -> dict[st
             print(f"{count:,} examples", flush=True)
 
     try:
-        warnings = new_examples.write(given, called, spec, images, parts, progress)
+        warnings = new_examples.write(given, called, spec, trained.image_size, parts, progress)
     finally:
         rows = parts.close()
     # TensorFlow takes longer than most mistakes in the input.
-    with own.explaining("prediction", config.model) if config.model["name"] == own.NAME else contextlib.nullcontext():
-        predictor = predict.build(config, len(dataset["classes"]), spec)
+    with own.explaining("prediction", model) if model["name"] == own.NAME else contextlib.nullcontext():
+        predictor = trained.predictor()
     _check_outputs(predictor)
-    new_examples.write_jobs(parts, rows, spec, len(dataset["classes"]))
+    new_examples.write_jobs(parts, rows, spec, len(trained.classes))
     return {
         "rows": rows,
         "outputs": [
             {**dataclasses.asdict(leaf), "goal": dataclasses.asdict(goal) if isinstance(goal, Classes) else None}
             for leaf, goal in zip(predictor.outputs, predictor.goals, strict=True)
         ],
-        "images": images is not None,
+        "images": trained.image_size is not None,
         "warnings": warnings,
     }
 

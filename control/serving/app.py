@@ -22,12 +22,13 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from control.serving import protocol
-from control.serving.batching import LARGEST, Batcher, Overloaded
+from control.serving.batching import Batcher, Overloaded
 from control.serving.protocol import Arrays, BadRequest
 from control.serving.signature import Exported
 from control.serving.versions import Model, Version
 from trainer.data.spec import STRING, Leaf
 from trainer.errors import LockstepError
+from trainer.predict import BLOCK
 from trainer.terminal import printable
 
 MOST_BYTES = 32 * 1024 * 1024
@@ -155,7 +156,9 @@ class Service:
         if size > MOST_BYTES:
             raise TooLarge
         if self.bytes + size > MOST_BYTES_AT_ONCE:
-            raise Overloaded("so many bodies are being read that another would not fit into memory; try again later")
+            raise Overloaded(
+                f"bodies of {self.bytes / 2**20:,.0f} MiB are being read, and at most {MOST_BYTES_AT_ONCE // 2**20} may; try again later"
+            )
         self.bytes += size
         try:
             body = await _body(http)
@@ -191,7 +194,7 @@ class Service:
         return Response(generate_latest(self.meters.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def page(self, http: Http) -> Response:
-        """A page on which a person tries the model."""
+        """A page to try the model."""
         version = await self.version(http)
         exported = version.exported
         known = {
@@ -275,7 +278,7 @@ class TooLarge(BadRequest):
 
     def __str__(self) -> str:
         """For the client."""
-        return f"the body is larger than {MOST_BYTES // 2**20} MiB; send fewer rows per request (the model takes {LARGEST} at once)"
+        return f"the body is larger than {MOST_BYTES // 2**20} MiB; send fewer rows per request (the model takes {BLOCK} at once)"
 
 
 STATUS: dict[type[Exception], tuple[int, str, dict[str, str]]] = {

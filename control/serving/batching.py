@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from control.serving.protocol import Arrays
-
-LARGEST = 256
-"""Rows of one call of the model, as in prediction."""
-Call = Callable[[Arrays], Arrays]
+from control.serving.protocol import Arrays, Call
+from trainer.predict import BLOCK
 
 
 class Overloaded(Exception):
@@ -39,7 +36,7 @@ class Batcher:
     """Calls models in one thread; TensorFlow itself uses all cores."""
 
     def __init__(self, most_rows: int = 4096, note: Callable[[int], None] = lambda _: None):
-        """`most_rows`: that may wait. `note` is told the rows of each call."""
+        """At most `most_rows` wait; `note` is called with the rows of each call."""
         self._waiting: list[_Waiting] = []
         self._most, self._note = most_rows, note
         self._arrived = asyncio.Event()
@@ -74,7 +71,7 @@ class Batcher:
         taken: list[_Waiting] = []
         rows = 0
         for one in self._waiting:
-            if not taken or (one.kind == taken[0].kind and rows + one.rows <= LARGEST):
+            if not taken or (one.kind == taken[0].kind and rows + one.rows <= BLOCK):
                 taken.append(one)
                 rows += one.rows
         self._waiting = [one for one in self._waiting if one not in taken]
@@ -99,7 +96,7 @@ class Batcher:
         """The outputs of each request."""
         arrays = {name: np.concatenate([one.arrays[name] for one in batch]) for name in batch[0].arrays}
         total = sum(one.rows for one in batch)
-        step = total if batch[0].alone else LARGEST
+        step = total if batch[0].alone else BLOCK
         parts = []
         for start in range(0, total, step):
             rows = min(step, total - start)

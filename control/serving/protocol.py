@@ -4,7 +4,7 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +16,18 @@ from trainer.data.spec import STRING, Leaf
 from trainer.terminal import printable
 
 Arrays = dict[str, np.ndarray]
+Call = Callable[[Arrays], Arrays]
+"""A signature of a loaded model."""
 TEXTS = {CSV: Leaf("line", STRING, ()), EXAMPLES: Leaf("example", STRING, ()), IMAGES: Leaf("image_bytes", STRING, ())}
 """The input of each signature that parses."""
 SHOWN = 80
 MOST_ROWS = 4096
 """Of a request."""
-MOST_BYTES = 256 * 1024 * 1024
+MOST_ARRAY_BYTES = 256 * 1024 * 1024
 """Of the arrays of one request: a body of a few kilobytes may describe gigabytes."""
 MOST_PIXELS = 50_000_000
 """Of an encoded image, likewise."""
-LARGEST = 2**1023
+INFINITE = 2**1023
 """Whole numbers from here are infinite as floats."""
 
 
@@ -137,9 +139,9 @@ def _check_rows(count: int) -> None:
 
 
 def _check_size(rows: int, sides: Sequence[int], dtype: np.dtype[Any], name: str) -> None:
-    size = rows * math.prod(sides) * dtype.itemsize
-    if size > MOST_BYTES:
-        raise BadRequest(f"{name}: {rows:,} rows take {size / 2**20:,.0f} MiB; at most {MOST_BYTES // 2**20}; send fewer rows per request")
+    size, most = rows * math.prod(sides) * dtype.itemsize, MOST_ARRAY_BYTES
+    if size > most:
+        raise BadRequest(f"{name}: {rows:,} rows take {size / 2**20:,.0f} MiB; at most {most // 2**20}; send fewer rows per request")
 
 
 def _difference(given: Any, names: Any) -> str:
@@ -215,7 +217,7 @@ def _scalar(value: Any, leaf: Leaf, place: tuple[int, ...]) -> Any:
             return value
     elif isinstance(value, int | float) and not isinstance(value, bool):
         if leaf.dtype.startswith("float"):
-            return float(value) if abs(value) < LARGEST or isinstance(value, float) else math.inf
+            return float(value) if abs(value) < INFINITE or isinstance(value, float) else math.inf
         limits = np.iinfo(leaf.dtype)
         if math.isfinite(value) and value == int(value) and limits.min <= value <= limits.max:
             return int(value)

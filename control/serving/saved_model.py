@@ -12,13 +12,12 @@ import keras
 import tensorflow as tf
 
 from control.serving import onnx_file, protocol
-from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, inputs_of, named, next_version
-from trainer import config as configs
-from trainer import predict
-from trainer.data.spec import STRING, Leaf, Spec, of_images
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, named, next_version
+from trainer.data.spec import STRING, Leaf
 from trainer.errors import LockstepError
 from trainer.files import sha256_file
-from trainer.rundir import recorded, snapshot_path
+from trainer.predict import Trained
+from trainer.rundir import snapshot_path
 
 PART = ".part-"
 """Begins the name of a version that is being written."""
@@ -68,31 +67,31 @@ def _sync(folder: Path) -> None:
 
 
 def _write(run: Path, epoch: int, digest: str, folder: Path) -> None:
-    config, dataset = configs.build(configs.load(run / "config.yml")), recorded(run)["dataset"]
-    size = None if "spec" in dataset else tuple(config.data.image_size)
-    spec = of_images(size) if size else Spec.from_json(dataset["spec"])
-    predictor = predict.build(config, len(dataset["classes"]), spec)
-    predictor.model.load_weights(snapshot_path(run, epoch))
-    inputs, outputs = inputs_of(spec), named(predictor.outputs)
+    trained = Trained.of(run)
+    predictor, spec = trained.snapshot(epoch), trained.spec
+    inputs, outputs = named(spec.inputs.leaves), named(predictor.outputs)
 
     def answer(values: Sequence[Any]) -> dict[str, Any]:
         return dict(zip((leaf.name for leaf in outputs), predictor.call(spec.inputs.pack(values)), strict=True))
 
+    def tensors(*values: Any) -> dict[str, Any]:
+        return answer(values)
+
     archive, left_out = keras.export.ExportArchive(), dict[str, str]()
     archive.track(predictor.model)
     specs = [tf.TensorSpec([None, *leaf.shape], leaf.dtype, name=leaf.name) for leaf in inputs]
-    archive.add_endpoint(TENSORS, lambda *values: answer(values), input_signature=specs)
+    archive.add_endpoint(TENSORS, tensors, input_signature=specs)
     signatures = [TENSORS]
-    for name, line, why, parse in _others(inputs, size):
+    for name, line, why, parse in _others(inputs, trained.image_size):
         if why:
             left_out[name] = why
             continue
         archive.add_endpoint(name, _parsed(parse, answer), input_signature=[tf.TensorSpec([None], tf.string, name=line)])
         signatures.append(name)
     archive.write_out(str(folder), verbose=False)
-    if why := onnx_file.write(lambda *values: answer(values), inputs, folder):
+    if why := onnx_file.write(tensors, inputs, folder):
         left_out[onnx_file.NAME] = why
-    ours = [output for output in outputs if output.shape == (len(dataset["classes"]),)]
+    ours = [output for output in outputs if output.shape == (len(trained.classes),)]
     exported = Exported(
         run=run.name,
         epoch=epoch,
@@ -100,8 +99,8 @@ def _write(run: Path, epoch: int, digest: str, folder: Path) -> None:
         created_at=datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
         inputs=inputs,
         outputs=outputs,
-        classes=tuple(dataset["classes"]) if len(ours) == 1 else (),
-        image_size=size,
+        classes=trained.classes if len(ours) == 1 else (),
+        image_size=trained.image_size,
         signatures=tuple(signatures),
         left_out=left_out,
     )

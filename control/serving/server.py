@@ -12,7 +12,7 @@ from control.serving.versions import Model, tensorflow_loader
 BACKLOG, IDLE_S, AT_ONCE = 128, 15, 256
 """Connections that wait to be taken; seconds until an idle one is closed; requests that are answered at once."""
 LINGER_S = 10
-"""Seconds in which requests under way may end when the server is told to."""
+"""Seconds that requests under way have when the server stops."""
 
 
 def serve(folder: Path, address: str, port: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from control import text
-from trainer.data.spec import DTYPES, Leaf, Spec
+from trainer.data.spec import DTYPES, Leaf
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json
 
@@ -75,11 +75,6 @@ def named(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
     """Arrays under the names that clients use: `x.age` is `age`, `x[1]` is `x_1`; each once."""
     short = [re.sub(r"[^A-Za-z0-9_.-]+", "_", leaf.name.removeprefix("x.").replace("]", "")) for leaf in leaves]
     return tuple(Leaf(name, leaf.dtype, leaf.shape) for name, leaf in zip(text.distinct(short), leaves, strict=True))
-
-
-def inputs_of(spec: Spec) -> tuple[Leaf, ...]:
-    """The arrays of `x`, in the order of the spec, by the names that clients use."""
-    return named(spec.inputs.leaves)
 
 
 def newest_holds(folder: Path, run: str, epoch: int, digest: str) -> Exported | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control.serving.protocol import Arrays, BadRequest
+from control.serving.protocol import Arrays, BadRequest, Call
 from control.serving.signature import FILE, Exported, versions
 from trainer.errors import LockstepError
 from trainer.terminal import printable
@@ -19,7 +19,7 @@ LONGEST = 300
 """Characters of TensorFlow's words on a request."""
 OLDER = 2
 """Older versions that stay in memory."""
-Loader = Callable[[Path], dict[str, Callable[[Arrays], Arrays]]]
+Loader = Callable[[Path], dict[str, Call]]
 """Signatures of a version's folder, by name."""
 
 
@@ -29,7 +29,7 @@ class Version:
 
     number: int
     exported: Exported
-    signatures: dict[str, Callable[[Arrays], Arrays]]
+    signatures: dict[str, Call]
 
 
 class Model:
@@ -117,13 +117,13 @@ def _changed(folder: Path) -> float:
     return max(times)
 
 
-def tensorflow_loader(folder: Path) -> dict[str, Callable[[Arrays], Arrays]]:
+def tensorflow_loader(folder: Path) -> dict[str, Call]:
     """A SavedModel's signatures, from arrays to arrays. Imports TensorFlow."""
     import tensorflow as tf
 
     from control.serving import saved_model
 
-    def calling(signature: Any) -> Callable[[Arrays], Arrays]:
+    def calling(signature: Any) -> Call:
         def call(arrays: Arrays) -> Arrays:
             try:
                 outputs = signature(**{name: tf.constant(value) for name, value in arrays.items()})

@@ -183,7 +183,7 @@ def test_bodies_beyond_the_memory_for_them_are_refused(rows, monkeypatch):
     monkeypatch.setattr(app, "MOST_BYTES_AT_ONCE", 10)
     status, answer = rows.ask("/v1/models/rows:predict", {"instances": [{"miles": 1, "company": "a"}]})
     assert status == 503
-    assert "so many bodies are being read" in answer["error"]
+    assert "bodies of 0 MiB are being read, and at most 0 may" in answer["error"]
 
 
 def test_requests_side_by_side_are_all_answered_and_counted(rows):
@@ -209,7 +209,7 @@ def test_requests_side_by_side_are_all_answered_and_counted(rows):
 
 
 def test_many_requests_at_once_are_all_answered(pictures):
-    """Images are converted beside each other, so many bodies are there at once."""
+    """Images are converted in several threads, so the server holds several bodies."""
     body = {"instances": [{"b64": base64.b64encode(png(np.full(SIZE, 7, np.uint8))).decode()}] * 20}
     with ThreadPoolExecutor(64) as pool:
         statuses = list(pool.map(lambda _: pictures.ask("/v1/models/pictures:predict", body)[0], range(192)))

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from control.serving.batching import LARGEST, Batcher, Overloaded
+from control.serving.batching import BLOCK, Batcher, Overloaded
 
 
 class Model:
@@ -101,9 +101,9 @@ def test_an_output_of_other_rows_is_an_error_and_the_next_request_is_answered():
 
 def test_a_large_request_is_computed_in_blocks():
     model = Model()
-    answer = batched(lambda batcher: batcher.submit(model, rows(*range(2 * LARGEST + 5))))
-    assert answer["y"].ravel().tolist() == [2.0 * number for number in range(2 * LARGEST + 5)]
-    assert model.calls == [LARGEST, LARGEST, 5]
+    answer = batched(lambda batcher: batcher.submit(model, rows(*range(2 * BLOCK + 5))))
+    assert answer["y"].ravel().tolist() == [2.0 * number for number in range(2 * BLOCK + 5)]
+    assert model.calls == [BLOCK, BLOCK, 5]
 
 
 def test_too_many_rows_do_not_wait():

@@ -1,4 +1,4 @@
-"""The page on which a person tries a model, in Chromium."""
+"""The page to try a model, in Chromium."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a client may send, and what it is told otherwise."""
+"""What a client may send, and the error for anything else."""
 
 import base64
 import io
