@@ -1,6 +1,8 @@
 """A server for browsers and programs on the control node, in a tmux session of its own: started once, found again, ended by name."""
 
 import contextlib
+import errno
+import getpass
 import ipaddress
 import os
 import signal
@@ -9,19 +11,24 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from control import project
+from control.operator_variables import integer
 from control.remote.tmux import SOCKET
 from control.runs.cluster import path_digest
-from trainer.errors import LockstepError
+from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json, write_json
+from trainer.member import endpoint, family
 
 TMUX = ["tmux", "-L", SOCKET]
 DEADLINE_S, SILENT_S = 60, 15
+LOOPBACK = {4: "127.0.0.1", 6: "::1"}
+"""By version of IP."""
+LAST_PORT = 65535
 PORTS = 50
 """That are tried from the first one, if the user names none."""
 
@@ -122,19 +129,30 @@ class WebServer:
             return False
 
     def _free_port(self, address: str, first: int, count: int) -> int:
-        for port in range(first, min(first + count, 65536)):
-            with contextlib.suppress(OSError), socket.create_server((address, port), family=_family(address)):
-                return port
+        for port in range(first, min(first + count, LAST_PORT + 1)):
+            try:
+                with socket.create_server((address, port), family=family(address)):
+                    return port
+            except OSError as error:
+                if error.errno == errno.EADDRNOTAVAIL:
+                    raise LockstepError(f"{address} is not an address of this machine; 127.0.0.1 always is") from None
         taken = f"port {first} is taken" if count == 1 else f"no free port from {first} to {first + count - 1}"
         raise LockstepError(f"{taken} at {address}; name another with -e {self.variable}=N")
+
+    def port_of(self, options: Mapping[str, Any]) -> int | None:
+        """The port that the user names, if any; ConfigError if it is none."""
+        port = integer(self.variable, options[self.variable]) if self.variable in options else None
+        if port and port > LAST_PORT:
+            raise ConfigError(f"{self.variable}={port}: expected a port, at most {LAST_PORT}")
+        return port
 
 
 def at(address: str, port: int) -> str:
     """Where a server that listens on an address is reached from this machine, as in a URL."""
     ip = ipaddress.ip_address(address)
-    host = ("::1" if ip.version == 6 else "127.0.0.1") if ip.is_unspecified else address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return endpoint(LOOPBACK[ip.version] if ip.is_unspecified else address, port)
 
 
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
+def tunnel(address: str, port: int) -> str:
+    """The command by which another machine reaches a server on a loopback address of this one."""
+    return f"ssh -L {port}:{at(address, port)} {getpass.getuser()}@{socket.gethostname()}"

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from trainer.errors import ClusterError
+from trainer.member import family
 from trainer.peerwatch import ANSWER_S
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ Listening = tuple[str, int, bytes]
 def _listen(rank: int, host: str, port: int) -> socket.socket:
     try:
         # It sets SO_REUSEADDR, so connections of an earlier launch that are still closing do not block the port.
-        server = socket.create_server((host, port), family=_family(host), backlog=BACKLOG)
+        server = socket.create_server((host, port), family=family(host), backlog=BACKLOG)
     except OSError as error:
         raise ClusterError(
             f"rank {rank} can't listen on {host} port {port} for the other workers ({os.strerror(error.errno) if error.errno else error}); "
@@ -194,10 +195,6 @@ def _listen(rank: int, host: str, port: int) -> socket.socket:
         ) from None
     server.setblocking(False)
     return server
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 async def _meet(
@@ -247,7 +244,7 @@ async def _call(rank: int, peer: int, listening: Listening, connected: Sockets, 
     """Connect to a listener that proves to be `peer`; if it closes the connection before that, or if `patient` refuses it, try again."""
     host, port, secret = listening
     while peer not in connected:
-        connection = socket.socket(_family(host))
+        connection = socket.socket(family(host))
         connection.setblocking(False)
         try:
             try:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,11 @@ class Member:
 def endpoint(address: str, port: object) -> str:
     """`address:port`; IPv6 addresses in brackets."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def family(address: str) -> socket.AddressFamily:
+    """Of sockets for an address."""
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def address(endpoint: str) -> tuple[str, int]:

@@ -1,17 +1,15 @@
 """Start or stop TensorBoard on the control node, in a tmux session, bound to the loopback address."""
 
-import getpass
-import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 from control import command_line, project, text
-from control.operator_variables import check_state, integer
+from control.operator_variables import check_state
 from control.runs import hparams
 from control.runs.plan import latest_run
 from control.task import Task
-from control.web_server import WebServer
+from control.web_server import WebServer, tunnel
 
 SERVER = WebServer("TensorBoard", "tensorboard", 6006, "tensorboard_port", "/")
 
@@ -30,7 +28,7 @@ class Tensorboard(Task):
         return {"changed": not up} if self.check_mode else self._start(options)
 
     def _start(self, options: dict[str, Any]) -> dict[str, Any]:
-        asked = integer("tensorboard_port", options["tensorboard_port"]) if "tensorboard_port" in options else None
+        asked = SERVER.port_of(options)
         one = latest_run(project.RUNS, str(options["run"])) if "run" in options else None
         written, complaints = hparams.write_all([one] if one else _everything())
         folder = str(one or _view())
@@ -57,11 +55,10 @@ def _view() -> Path:
 
 
 def _where(port: int) -> str:
-    here = f"{getpass.getuser()}@{socket.gethostname()}"
     pairs = [
         ("here", f"http://127.0.0.1:{port}/"),
         ("table of runs", f"http://127.0.0.1:{port}/#hparams"),
-        ("from elsewhere", f"ssh -L {port}:127.0.0.1:{port} {here}   and then open http://127.0.0.1:{port}/"),
+        ("from elsewhere", f"{tunnel('127.0.0.1', port)}   and then open http://127.0.0.1:{port}/"),
     ]
     return f"TensorBoard is up\n{text.fields(pairs)}\n\n" + text.next_commands(
         [("stop it", "ansible-playbook tensorboard.yml -e state=absent")]

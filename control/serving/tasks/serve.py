@@ -1,28 +1,23 @@
 """Serve an exported model over HTTP on the control node, or end that."""
 
-import getpass
 import ipaddress
 import json
 import shlex
-import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 from control import command_line, project, text
-from control.operator_variables import check_state, integer
+from control.operator_variables import check_state
 from control.serving.signature import Exported, versions
 from control.task import Task
-from control.web_server import WebServer, at
+from control.web_server import WebServer, at, tunnel
 from trainer.config import nearest
 from trainer.data.spec import STRING, Leaf
 from trainer.errors import ConfigError, LockstepError
 
 SERVER = WebServer("The server", "serve", 8501, "serve_port", "/healthz")
 """8501 is TensorFlow Serving's port for REST."""
-
-
-LAST_PORT = 65535
 LONGEST = 300
 """Characters of an example request."""
 
@@ -39,14 +34,12 @@ class Serve(Task):
                 SERVER.stop()
             return {"changed": up, "show_last": "The server is stopped" if up else "No server was running"}
         folder, address = _model(options.get("run")), _address(str(options.get("serve_address", "127.0.0.1")))
-        asked = integer("serve_port", options["serve_port"]) if "serve_port" in options else None
+        asked = SERVER.port_of(options)
         wanted = {"folder": str(folder), "address": address}
         if self.check_mode:
             before = SERVER.started_with()
             same = before == {"port": asked or before.get("port"), **wanted}
             return {"changed": not same, "show_last": f"Would serve {folder.name}" if not same else f"{folder.name} is served already"}
-        if asked and asked > LAST_PORT:
-            raise ConfigError(f"serve_port={asked}: a port is at most {LAST_PORT}")
         argv = [sys.executable, "-m", "control", "serve", "--folder", str(folder), "--address", address, "--port"]
         port, changed = SERVER.start(wanted, asked, lambda port: [*argv, str(port)], address)
         if not ipaddress.ip_address(address).is_loopback:
@@ -81,7 +74,6 @@ def _address(given: str) -> str:
 def _shown(folder: Path, address: str, port: int) -> str:
     newest = versions(folder)[-1]
     exported = Exported.read(folder / str(newest))
-    here = f"{getpass.getuser()}@{socket.gethostname()}"
     base = f"http://{at(address, port)}"
     asked = f"{base}/v1/models/{folder.name}:predict"
     pairs = [
@@ -89,7 +81,7 @@ def _shown(folder: Path, address: str, port: int) -> str:
         ("try it", f"{base}/"),
         ("ask it", _request(exported, asked)),
         ("metrics", f"{base}/metrics"),
-        *([("from elsewhere", f"ssh -L {port}:127.0.0.1:{port} {here}")] if ipaddress.ip_address(address).is_loopback else []),
+        *([("from elsewhere", tunnel(address, port))] if ipaddress.ip_address(address).is_loopback else []),
     ]
     return f"{folder.name} is served\n{text.fields(pairs)}\n\n" + text.next_commands(
         [
