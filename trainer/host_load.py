@@ -98,6 +98,18 @@ class Load:
         return [max(0, min(MOST, getattr(self, field.name))) for field in fields(self)]
 
 
+def links(connections: Sequence[socket.socket]) -> list[socket.socket]:
+    """The connections that leave this host: the rate of others is that of its memory, and varies with what else runs."""
+
+    def leaves(connection: socket.socket) -> bool:
+        try:
+            return bool(connection.getsockname()[0] != connection.getpeername()[0])
+        except OSError:  # the peer has gone
+            return False
+
+    return list(filter(leaves, connections))
+
+
 def sample(connections: Sequence[socket.socket] = (), proc: Path = Path("/proc"), system: Path = Path("/sys")) -> Sample:
     """The counters now; `connections` are this worker's to the others."""
     counters = [tcp(connection) for connection in connections]

@@ -80,7 +80,7 @@ class Recorder:
     def compare(self, epoch: int, cluster: Cluster) -> None:
         """Compare the workers' own work and what their hosts did since the last call; all call it, and the chief records a straggler."""
         direct, now = cluster.direct, self._progress.step
-        connections = direct.connections if direct else []
+        connections = host_load.links(direct.connections if direct else [])
         sampled = host_load.sample(connections)
         load = host_load.between(self._sampled, sampled, self._splits.recent(), connections)
         self._sampled = sampled

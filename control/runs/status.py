@@ -66,10 +66,11 @@ def goes_on(seen: list[dict[str, Any]], launched: list[str], workers: int) -> bo
     return [one["host"] for one in seen] == launched and len(alive) < len(seen) and may_go_on(alive, workers, 1)
 
 
-def waits(seen: list[dict[str, Any]], launched: list[str]) -> bool:
-    """Whether workers are alive while another is away without an exit code; arguments as of `left_alone`."""
-    states = {one["state"] for one in seen}
-    return [one["host"] for one in seen] == launched and "running" in states and bool(states & {*AWAY}) and states <= {"running", *AWAY}
+def waits(seen: list[dict[str, Any]], launched: list[str]) -> list[str]:
+    """Hosts whose worker is away without an exit code while all others are alive; arguments as of `left_alone`."""
+    away = [one["host"] for one in seen if one["state"] in AWAY]
+    others = {one["state"] for one in seen if one["state"] not in AWAY}
+    return away if [one["host"] for one in seen] == launched and others == {"running"} else []
 
 
 def has_ended(seen: list[dict[str, Any]], launched: list[str], workers: int, steps: int, elastic: bool) -> bool:

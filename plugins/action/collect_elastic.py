@@ -22,7 +22,7 @@ class ActionModule(Action):
         into = Path(local)
         if not (supervision.is_elastic(into) and project.is_users(into)):
             return {}
-        # All watchers have told by now what they saw.
+        # Every watcher has noted its worker's last generation by now.
         is_chief = generations.chief(project.PRIVATE / "watch" / run, hosts, int(workers)) == host
         if is_chief == bool(former):
             return {}

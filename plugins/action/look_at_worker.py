@@ -53,26 +53,22 @@ class ActionModule(Action):
         returns: float = 0.0,
     ) -> Any:
         """Look once, or until it is back."""
-        deadline = time.monotonic() + float(returns)
-        given = host, session, run_folder, folder, lines, local, rank, script
-        seen = self._look(*given)
-        while seen["state"] in ("gone", "unreachable") and time.monotonic() < deadline:
-            time.sleep(AGAIN_S)
-            seen = self._look(*given)
-        return {"seen": {"host": host, **seen}}
+        worker, deadline = Worker(self, run_folder, folder, session, script), time.monotonic() + float(returns)
+        count = integer("lines", 1 if lines is None else lines)
 
-    def _look(
-        self, host: str, session: str, run_folder: str, folder: str, lines: Any, local: str, rank: int, script: bool
-    ) -> dict[str, Any]:
-        count, worker = integer("lines", 1 if lines is None else lines), Worker(self, run_folder, folder, session, script)
-        try:
-            look = worker.poll(latest=True)
-            seen = status.worker(look.records, look.exit, look.alive, look.heard, look.unclear, script)
-            if local and not self._task.check_mode:
-                only = None if _is_chief(Path(local), int(rank), host, seen) else f"workers/{host}"
-                worker.collect(Path(local), only, keep=_concluded(Path(local)) and not look.alive)
-            if lines is not None:
-                seen["log"] = worker.last_lines(count)
-        except HostUnreachable as error:
-            seen = {"state": "unreachable", "note": str(error)}
-        return seen
+        def look() -> dict[str, Any]:
+            try:
+                now = worker.poll(latest=True)
+                seen = status.worker(now.records, now.exit, now.alive, now.heard, now.unclear, script)
+                if local and not self._task.check_mode:
+                    only = None if _is_chief(Path(local), int(rank), host, seen) else f"workers/{host}"
+                    worker.collect(Path(local), only, keep=_concluded(Path(local)) and not now.alive)
+                return seen if lines is None else {**seen, "log": worker.last_lines(count)}
+            except HostUnreachable as error:
+                return {"state": "unreachable", "note": str(error)}
+
+        seen = look()
+        while seen["state"] in status.AWAY and time.monotonic() < deadline:
+            time.sleep(AGAIN_S)
+            seen = look()
+        return {"seen": {"host": host, **seen}}

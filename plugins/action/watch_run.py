@@ -135,10 +135,10 @@ class ActionModule(Action):
         return self._ended(seen) or self._under_way() or (self._late(seen) if seen.alive else None) or self._abandoned()
 
     def _ended(self, seen: Seen) -> Verdict | None:
-        if seen.exit is not None and seen.more:
-            # Which generation was the last, and how far it came, is in what has not been read yet.
-            return None
         if seen.exit is not None:
+            if seen.more:
+                # Which generation was the last, and how far it came, is in what has not been read yet.
+                return None
             code = seen.exit["exit_code"]
             state = outcome.of_exit_code(code, self.script)
             return self._verdict(state, exit_code=code, at=seen.exit["ended_at"] - seen.ahead, lines=code != DONE)

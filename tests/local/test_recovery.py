@@ -201,11 +201,7 @@ def test_a_worker_whose_host_restarts_goes_on(project, pictures, undisturbed):
 def test_the_command_may_go_away_while_the_others_go_on_without_a_host(project, pictures):
     """`train.yml` comes back to what goes on, and touches nothing; `status.yml` names the lost host."""
     run = "back"
-    settings = SETTINGS.replace("steps=160", "steps=600")
-    more = f"set={settings},recovery.max_restarts=5,recovery.elastic=true,recovery.elastic_wait=3", "workers=3"
-    project.play("train", f"run={run}", f"dataset={pictures}", CONFIG, *more, "detach=true")
-    await_until(lambda: project.steps(2, run) > 44, 120, "44 steps")
-    _lose(project, 1, run)
+    _lose_the_first_unwatched(project, pictures, run, 600)
     log = project.node(2, run) / "workers" / "worker2" / "worker.log"
     await_until(lambda: "2 of 3 workers start again" in log.read_text(), 90, "the others")
     came_back = project.start("train", f"run={run}")
@@ -233,10 +229,7 @@ def test_the_command_that_comes_back_while_a_host_restarts_ends_nothing(project,
     await_until(lambda: REJOINING in records.read_text(), 60, "the other to wait")
     again = project.start("train", f"run={run}")
     # The host is back only after the command has looked.
-    shown = b""
-    os.set_blocking(again.stdout.fileno(), True)
-    while b"the others wait for worker2" not in shown and (line := again.stdout.readline()):
-        shown += line if isinstance(line, bytes) else line.encode()
+    assert any("the others wait for worker2" in line for line in again.stdout)
     _bring_back(project, 2, run)
     output, _ = again.communicate(timeout=240)
     assert again.returncode == 0, output
@@ -247,11 +240,7 @@ def test_the_command_that_comes_back_while_a_host_restarts_ends_nothing(project,
 def test_what_another_chief_wrote_while_nobody_watched_is_collected(project, pictures):
     """The first host is lost for some epochs, and back before the end; then `train.yml` comes back."""
     run = "interim"
-    settings = SETTINGS.replace("steps=160", "steps=400")
-    more = f"set={settings},recovery.max_restarts=5,recovery.elastic=true,recovery.elastic_wait=3", "workers=3"
-    project.play("train", f"run={run}", f"dataset={pictures}", CONFIG, *more, "detach=true")
-    await_until(lambda: project.steps(1, run) > 44, 120, "44 steps")
-    _lose(project, 1, run)
+    _lose_the_first_unwatched(project, pictures, run, 400)
     await_until(lambda: project.steps(2, run) > 130, 120, "the third epoch's end")
     _bring_back(project, 1, run)
     await_until((project.node(1, run) / "workers" / "worker1" / "exit.json").exists, 240, "the end")
@@ -305,6 +294,15 @@ def test_a_spare_takes_the_place_of_a_lost_host(project, pictures):
     assert (summary["state"], summary["workers"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 2, 160, 1)
     assert ([one["host"] for one in summary["lost"]], summary["took_places"]) == (["worker2"], ["worker3"])
     assert len({*summary["weights_sha256_by_rank"]}) == 1
+
+
+def _lose_the_first_unwatched(project: LocalProject, pictures: Path, run: str, steps: int) -> None:
+    """Start an elastic run of three workers that no command watches, and kill the first for good in the second epoch."""
+    settings = SETTINGS.replace("steps=160", f"steps={steps}")
+    more = f"set={settings},recovery.max_restarts=5,recovery.elastic=true,recovery.elastic_wait=3", "workers=3"
+    project.play("train", f"run={run}", f"dataset={pictures}", CONFIG, *more, "detach=true")
+    await_until(lambda: project.steps(1, run) > 44, 120, "44 steps")
+    _lose(project, 1, run)
 
 
 def _lose(project: LocalProject, worker: int, run: str) -> None:

@@ -21,35 +21,37 @@ class Settle(Task):
 
     def act(self) -> dict[str, Any]:
         """A launch that lost a worker can't go on: workers train together or not at all."""
-        plan, seen = self.arguments["plan"], self.arguments["seen"]
-        record = recorded(Path(plan["folder"]))
+        plan, seen, folder = self.arguments["plan"], self.arguments["seen"], Path(self.arguments["plan"]["folder"])
+        record = recorded(folder)
         launched, workers = [host["name"] for host in posts(record)], len(record.get("hosts", []))
-        elastic = supervision.is_elastic(Path(plan["folder"]))
+        elastic = supervision.is_elastic(folder)
         goes_on = elastic and status.goes_on(seen, launched, workers)
-        steps = plan["counts"].get("total_steps")
-        ended = bool(steps) and not plan["changes"] and status.has_ended(seen, launched, workers, steps, elastic)
-        if not goes_on and supervision.rejoin_wait(Path(plan["folder"])) and status.waits(seen, launched):
-            if not self.arguments.get("again"):
-                names = text.listed([one["host"] for one in seen if one["state"] in status.AWAY])
-                return {"ansible_facts": {"worker_may_return": True}, "show": f"{plan['run']}: the others wait for {names}"}
-            goes_on = all(one["state"] in ("running", "unreachable") for one in seen) and any(one["state"] != "running" for one in seen)
-        lost, alone = ([], []) if goes_on else status.left_alone(seen, launched)
+        waits_for = [] if goes_on or not supervision.rejoin_wait(folder) else status.waits(seen, launched)
+        if waits_for and not self.arguments.get("again"):
+            return {"ansible_facts": {"worker_may_return": True}, "show": f"{plan['run']}: the others wait for {text.listed(waits_for)}"}
+        # A host that is there, and its worker is not, will not bring it back.
+        waiting = bool(waits_for) and "gone" not in {one["state"] for one in seen}
+        lost, alone = ([], []) if goes_on or waiting else status.left_alone(seen, launched)
         alive = [one["host"] for one in seen if one["state"] == "running" and one["host"] not in alone]
         launches.refuse_changes(plan, alive, status.far(seen, record.get("counts", {})))
         shown = [planning.shown(plan, self.task_vars["hostvars"])] if waits(plan) else []
         if goes_on:
             away = [one["host"] for one in seen if one["state"] != "running"]
-            shown.append(
-                f"{plan['run']} goes on without {text.listed(away)}" if elastic else f"{plan['run']} waits for {text.listed(away)}"
-            )
-            return _only_watched(plan, shown)
-        if ended:
-            shown.append(f"{plan['run']} ended while no command watched: its results are collected")
-            return _only_watched(plan, shown)
+            return _only_watched(plan, [*shown, f"{plan['run']} goes on without {text.listed(away)}"])
+        if waiting:
+            return _only_watched(plan, [*shown, f"{plan['run']} waits for {text.listed(waits_for)}"])
+        if self._has_ended(launched, workers, elastic):
+            return _only_watched(plan, [*shown, f"{plan['run']} ended while no command watched: its results are collected"])
         if alone:
             ending, then = ("would end", "; only then hosts can be looked at") if self.check_mode else ("ending", "")
             shown.append(f"{', '.join(lost)} ended before the others: {ending} {', '.join(alone)} of the earlier launch{then}")
         return {"ansible_facts": {"worker_left_alone": alone}, **({"show": "\n".join(shown)} if shown else {})}
+
+    def _has_ended(self, launched: list[str], workers: int, elastic: bool) -> bool:
+        """Whether all that is asked for was done while no command watched; a script's run counts no steps."""
+        plan = self.arguments["plan"]
+        steps = plan["counts"].get("total_steps")
+        return bool(steps) and not plan["changes"] and status.has_ended(self.arguments["seen"], launched, workers, steps, elastic)
 
 
 def _only_watched(plan: dict[str, Any], shown: list[str]) -> dict[str, Any]:

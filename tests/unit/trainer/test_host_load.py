@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -159,3 +160,14 @@ def test_a_closed_connection_counts_as_unknown(pair):
     pair[0].close()
     assert host_load.tcp(pair[0]) is None
     assert host_load.sample([pair[0]]).segments == 0
+
+
+def test_a_connection_within_this_host_is_no_link():
+    """Workers of one machine: its loopback interface has no cable to look at."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as caller:
+        called, _ = server.accept()
+        with called:
+            assert host_load.links([caller, called]) == []
+    assert host_load.links([caller]) == [], "closed"
+    away = SimpleNamespace(getsockname=lambda: ("10.0.0.1", 1), getpeername=lambda: ("10.0.0.2", 2))
+    assert host_load.links([away]) == [away]
