@@ -125,6 +125,7 @@ def _training_pairs(plan: dict[str, Any], runs: str) -> list[tuple[str, str]]:
             f"{plan.get('divided') or _sizes(config.get('train', {}).get('batch_sizes'))}",
         ),
         *([("gradients", plan["gradients"])] if plan.get("gradients") else []),
+        *([("strategy", plan["roles"])] if plan.get("roles") else []),
         ("steps", f"{counts['steps_per_epoch']:,} per epoch x {count(counts['epochs'], 'epoch')} = {counts['total_steps']:,}"),
         *([("recovery", goes_on)] if (goes_on := supervision.shown(config, plan["hosts"], plan.get("spares", []))) else []),
         ("results", f"{runs}/{plan['run']}"),
@@ -290,7 +291,7 @@ def result(
     if summary.get("took_places"):
         pairs.append(("spares", f"{listed(summary['took_places'])} took the place of a lost host"))
     if digests := summary.get("weights_sha256_by_rank"):
-        pairs.append(("weights", weights(digests)))
+        pairs.append(("weights", weights(digests, summary["workers"])))
     if summary.get("inexact_because"):
         pairs.append(("not exact", "; ".join(summary["inexact_because"]) + "; the weights differ a little from those without interruption"))
     if summary.get("unsaved"):
@@ -323,11 +324,11 @@ def lost(hosts: Sequence[dict[str, Any]], left: int) -> str:
     return f"{listed(shown)}; the run went on with {count(left, 'worker')}"
 
 
-def weights(digests: Sequence[str]) -> str:
-    """A sentence on the digests of the weights, one per worker."""
+def weights(digests: Sequence[str], workers: int) -> str:
+    """A sentence on the digests of the weights, one for each of the workers, or one for those that servers keep."""
     if len(set(digests)) > 1:
         return f"DIFFERENT on {len(digests)} workers, which must not happen: sha256 {', '.join(digest[:16] for digest in digests)}"
-    where = f"equal on all {len(digests)} workers" if len(digests) > 1 else "of the only worker"
+    where = f"equal on all {len(digests)} workers" if len(digests) > 1 else "of the only worker" if workers == 1 else "kept by the servers"
     return f"{where} (sha256 {digests[0][:16]})"
 
 

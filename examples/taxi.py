@@ -25,7 +25,40 @@ SPREAD = {"fare": (2.4, 0.32), "trip_miles": (1.13, 0.62), "trip_seconds": (6.44
 """Mean and variance of log(1 + x). Every host builds the model, and not every host has the table, so nothing is adapted to it."""
 
 
-def build(width=128, shrink=0.5, depth=3, learning_rate=2e-3):
+@keras.saving.register_keras_serializable("examples")
+class WideAndDeep(keras.optimizers.Adam):
+    """Adam for the deep part, FTRL for the wide one, whose weights are named so (Cheng et al. 2016, arXiv:1606.07792)."""
+
+    def __init__(self, learning_rate=0.002, wide_rate=0.1, **options):
+        super().__init__(learning_rate, **options)
+        self.wide_rate, self.wide = wide_rate, keras.optimizers.Ftrl(wide_rate)
+
+    def build(self, variables):
+        """Give each variable to one of the two."""
+        if not self.built:
+            own = [variable for variable in variables if "wide" in variable.path]
+            self.wide.build(own)
+            self.wide_keys = {self._var_key(variable) for variable in own}
+        super().build(variables)
+
+    @property
+    def variables(self):
+        """What a training state holds: those of both."""
+        return [*super().variables, *self.wide.variables]
+
+    def update_step(self, gradient, variable, learning_rate):
+        """Update one variable."""
+        if self._var_key(variable) in self.wide_keys:
+            self.wide.update_step(gradient, variable, self.wide.learning_rate)
+        else:
+            super().update_step(gradient, variable, learning_rate)
+
+    def get_config(self):
+        """What a snapshot is opened with."""
+        return {**super().get_config(), "wide_rate": self.wide_rate}
+
+
+def build(width=128, shrink=0.5, depth=3, learning_rate=2e-3, wide_rate=0.1):
     """A linear part on bins and their cross, a deep part on numbers and embeddings; their sum is the logit of the probability."""
     inputs = {name: keras.Input((), name=name) for name in MOST}
     inputs |= {name: keras.Input((), dtype="string", name=name) for name in ("payment_type", "company")}
@@ -33,7 +66,8 @@ def build(width=128, shrink=0.5, depth=3, learning_rate=2e-3):
     seconds = layers.Discretization([900, 1800, 2700, 3600])(inputs["trip_seconds"])
     crossed = layers.HashedCrossing(10_000)((miles, seconds))
     # One weight for each bin: linear in their one-hot vectors, which are never made.
-    wide = [layers.Embedding(bins, 1, "zeros")(column) for bins, column in ((11, miles), (5, seconds), (10_000, crossed))]
+    bins = {"wide_miles": (11, miles), "wide_seconds": (5, seconds), "wide_crossed": (10_000, crossed)}
+    wide = [layers.Embedding(count, 1, "zeros", name=name)(column) for name, (count, column) in bins.items()]
     scaled = [layers.Normalization(None, *SPREAD[name])(keras.ops.log1p(inputs[name])) for name in MOST]
     payment = layers.StringLookup(vocabulary=PAYMENTS)(inputs["payment_type"])
     company = layers.Hashing(100, mask_value="")(inputs["company"])
@@ -44,7 +78,7 @@ def build(width=128, shrink=0.5, depth=3, learning_rate=2e-3):
     probability = layers.Activation("sigmoid")(layers.Add()([*wide, layers.Dense(1)(deep)]))
     model = keras.Model(inputs, probability)
     model.compile(
-        optimizer=keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(learning_rate, 100, 0.9)),
+        optimizer=WideAndDeep(keras.optimizers.schedules.ExponentialDecay(learning_rate, 100, 0.9), wide_rate),
         loss="binary_crossentropy",
         metrics=[
             keras.metrics.AUC(name="auc"),

@@ -26,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command."""
     line = CommandLine("trainer", __doc__)
     numbers = integers(("--gpus", "--direct-port", "--generation", "--parent"), default=0)
-    line.add("train", train, *NODE, *numbers, DEADLINE, ELAPSED, WEIGHTS)
+    line.add("train", train, *NODE, *numbers, DEADLINE, ELAPSED, WEIGHTS, ("--server", {"type": int}))
+    line.add("ps", parameter_server, *integers(("--threads", "--parent"), required=True))
     paths = (("--job", PATH), ("--root", PATH), *DATA, ("--config-sha256", TEXT), ("--caches", PATH))
     line.add("slurm", slurm, *paths, *integers(["--port"], required=True), *integers(("--threads", "--gpus"), default=0), DEADLINE)
     counts = integers(("--classes", "--batch", "--workers", "--threads"), required=True)
@@ -48,11 +49,26 @@ def train(arguments: argparse.Namespace) -> int:
     worker.quiet_tensorflow()
     where = (arguments.run, arguments.host, published(arguments), arguments.caches)
     share = (arguments.threads, arguments.gpus, arguments.start_deadline, arguments.direct_port)
-    code = worker.main(*where, *share, arguments.weights, arguments.generation, arguments.elapsed)
+    code = worker.main(*where, *share, arguments.weights, arguments.generation, arguments.elapsed, arguments.server)
     if code not in (DONE, PREEMPTED):
         # TensorFlow's shutdown waits for workers that may be gone.
         os._exit(code)
     return code
+
+
+def parameter_server(arguments: argparse.Namespace) -> int:
+    """Keep weights for the cluster in TF_CONFIG, until the parent ends."""
+    from trainer import worker
+    from trainer.asynchronous import server
+    from trainer.asynchronous.roles import Task
+    from trainer.errors import ClusterError
+
+    die_with_parent(arguments.parent)
+    worker.quiet_tensorflow()
+    task = Task.from_environment()
+    if task is None:
+        raise ClusterError("TF_CONFIG has no parameter servers")
+    server.serve(task, arguments.threads)
 
 
 def slurm(arguments: argparse.Namespace) -> int:

@@ -22,6 +22,8 @@ RENAMED = {"telemetry.split_every": "telemetry.profile_every"}
 """Keys of older versions that configurations and `set` may still use."""
 BALANCED = "balanced"
 """`train.class_weight` that follows from how many examples each class has."""
+PARAMETER_SERVER = "parameter_server"
+"""`strategy.name` of an asynchronous run."""
 CONFIGS = Path(__file__).parent / "configs"
 SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
@@ -207,6 +209,23 @@ class Reduction:
 
 
 @dataclass(frozen=True)
+class Strategy:
+    """How the hosts of a run work together."""
+
+    name: str = "synchronous"
+    """`synchronous`: all workers compute each step together, and have the same weights; `parameter_server`: each worker computes steps of
+    its own, and updates weights that servers keep, while the others do the same."""
+    staleness: int | None = None
+    """`parameter_server`: rounds of one call per worker that the fastest worker may be ahead of the slowest; 0: all end a round before the
+    next begins; `null`: any number."""
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether workers compute steps of their own."""
+        return self.name == PARAMETER_SERVER
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """When training state is saved."""
 
@@ -276,6 +295,7 @@ class Config:
     train: Train = field(default_factory=Train)
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
+    strategy: Strategy = Strategy()
     reduction: Reduction = Reduction()
     checkpoint: Checkpoint = Checkpoint()
     recovery: Recovery = Recovery()
@@ -509,6 +529,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "train.epochs train.batch_size reduction.min_elements checkpoint.keep telemetry.sample_every data.bucket train.validate_every "
         "recovery.max_restarts_per_hour recovery.min_workers",
     ),
+    "null or at least 0": (lambda value: value is None or value >= 0, "strategy.staleness"),
     "null or at least 1": (lambda value: value is None or value >= 1, "data.loaders checkpoint.every_steps"),
     "null or above 0": (
         lambda value: value is None or value > 0,
@@ -538,6 +559,7 @@ CHOICES = {
     "optimizer.name": list(OPTIMIZERS),
     "schedule.scaling": ["none", "linear", "sqrt"],
     "schedule.shape": ["constant", "linear", "cosine"],
+    "strategy.name": ["synchronous", PARAMETER_SERVER],
     "reduction.name": ["auto", "packed", "half", "powersgd"],
     "reduction.transport": ["auto", "direct", "tensorflow"],
     "checkpoint.copy": ["peer", "all", "none"],

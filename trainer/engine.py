@@ -4,7 +4,7 @@ import abc
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -70,17 +70,22 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> Rows:
-        """Run the steps of a call, the first of which is `number` of the run."""
+        """Run the steps of a call, the first of which is `number` of the run; return the rows of those that have ended since."""
+
+    def settle(self) -> np.ndarray:
+        """Wait for all steps that `train` has begun; the rows of those that it did not return."""
+        return np.zeros((0, len(step.SUMS) + keras_metrics.size(self.model)), np.float32)
+
+    def record(self, epoch: int) -> None:  # noqa: B027 - nothing, where all workers take the same steps
+        """Record what is to be known of the steps of an epoch."""
+
+    def validate(self, batches: Iterable[tuple[Any, ...]]) -> np.ndarray:
+        """The sums of the metrics' states over batches."""
+        return sum(map(self.test, batches), np.zeros(keras_metrics.size(self.model)))
 
     @abc.abstractmethod
-    def validate(self, data: tuple[Any, ...]) -> np.ndarray:
+    def test(self, data: tuple[Any, ...]) -> np.ndarray:
         """The sums of the metrics' states over a batch."""
-
-
-def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
-    """The engine of a run's model on a connected cluster; `before` is the progress of an earlier launch, `kept` what was measured then."""
-    built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec)
-    return OwnSteps(job, cluster, built) if isinstance(built, Program) else Gradients(job, cluster, built, before, kept)
 
 
 class Gradients(Engine):
@@ -172,7 +177,7 @@ class Gradients(Engine):
         train = self._warmup_call if number < self.warmup else self._train_call
         return train(batch, rates).numpy(), None
 
-    def validate(self, data: tuple[Any, ...]) -> np.ndarray:
+    def test(self, data: tuple[Any, ...]) -> np.ndarray:
         """See `Engine`."""
         return self._test_call(data)
 
@@ -216,6 +221,6 @@ class OwnSteps(Engine):
         """See `Engine`."""
         return self._call(batch, rates).numpy(), None
 
-    def validate(self, data: tuple[Any, ...]) -> np.ndarray:
+    def test(self, data: tuple[Any, ...]) -> np.ndarray:
         """See `Engine`."""
         return self._test_call(data).numpy()

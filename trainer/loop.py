@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer import balance, engine, initial, kept, keras_metrics, schedule
+from trainer import balance, engines, initial, kept, keras_metrics, schedule
 from trainer.agreement import digest
 from trainer.callbacks import Callbacks
 from trainer.checkpoint import Memories, States, save_snapshot
@@ -17,6 +17,7 @@ from trainer.cluster import Cluster
 from trainer.data.feeding import Feeding
 from trainer.data.partition import EpochPlan, share
 from trainer.data.pipeline import Batch, Call, Feeder, calls
+from trainer.engine import Rows
 from trainer.errors import DONE, PREEMPTED, RESTART, ClusterError, Diverged, LockstepError
 from trainer.job import Job
 from trainer.recording import Recorder
@@ -43,12 +44,14 @@ class Trainer:
         job.metrics.phase("building")
         self.states = States(job.run / "state", config.checkpoint.keep, job.metrics.warning)
         self.resuming = Resuming(cluster, self.states, job.metrics.warning)
-        self.engine = engine.make(job, cluster, self.resuming.newest, kept.read(job.run))
+        self.engine = engines.make(job, cluster, self.resuming.newest, kept.read(job.run))
         self.model = self.engine.model
         self.memories = Memories(job.own / "memory", cluster.member, config.checkpoint.keep, self.engine.memory, job.metrics.warning)
         self.saver = Saver(job.metrics.warning, self._make_room)
         self._last: tuple[str, int, dict[str, Any]] | None = None
         """Name, epoch and row of the snapshot of the current weights; None inside an epoch."""
+        self._unrecorded = 0.0
+        """Seconds of calls since a step has ended."""
         self._prepare_data()
 
     def _prepare_data(self) -> None:
@@ -144,7 +147,9 @@ class Trainer:
         return stop
 
     def _epoch_is_over(self) -> bool:
-        step = self.progress.step
+        return self._ends_epoch(self.progress.step)
+
+    def _ends_epoch(self, step: int) -> bool:
         return step % self.job.counts.steps_per_epoch == 0 or step >= self.job.counts.total_steps
 
     def _calls(self, epoch: int) -> Any:
@@ -169,25 +174,33 @@ class Trainer:
         rates = self._rates(epoch, call)
         begun = time.monotonic()
         rows, parts = self._train(call, batch, rates)
+        (stop, save), every = requests(rows), self.job.config.checkpoint.every_steps
+        before = (epoch - 1) * self.job.counts.steps_per_epoch
+        begun_steps = before + call.first + call.steps
+        saves = stop or save or bool(every and begun_steps % every == 0)
+        if saves or self._ends_epoch(begun_steps):
+            rows = np.concatenate([rows, self.engine.settle()])
         seconds = time.monotonic() - begun
         self._check_finite(rows, rates)
-        sums = rows.astype(np.float64).sum(axis=0)
-        self._add(call.steps, sums, seconds + waited)
-        self.recorder.call(epoch, call.steps, sums, seconds + waited, waited, float(rates[-1]))
+        self._unrecorded += seconds + waited
+        if len(rows):
+            sums = rows.astype(np.float64).sum(axis=0)
+            self._add(len(rows), sums, self._unrecorded)
+            self.recorder.call(epoch, len(rows), sums, self._unrecorded, waited, float(rates[-1]))
+            self._unrecorded = 0.0
         self.recorder.split(epoch, call, batch, parts, seconds, waited)
         self.saving.check()
-        if self.callbacks.any:
-            self.callbacks.call_ends(call.first + call.steps, self.engine.results(self.progress.metrics))
-        (stop, save), every = requests(rows), self.job.config.checkpoint.every_steps
+        if self.callbacks.any and len(rows):
+            self.callbacks.call_ends(self.progress.step - before, self.engine.results(self.progress.metrics))
         # At the end of an epoch its record comes first: a resume from a state saved here would skip it.
-        if (stop or save or (every and self.progress.step % every == 0)) and not self._epoch_is_over():
+        if saves and not self._epoch_is_over():
             self._check_weights()
             self.job.metrics.phase("saving", f"step {self.progress.step}")
             self._save_state()
             self.job.metrics.phase("training", f"epoch {epoch}")
         return stop
 
-    def _train(self, call: Call, batch: Batch, rates: np.ndarray) -> engine.Rows:
+    def _train(self, call: Call, batch: Batch, rates: np.ndarray) -> Rows:
         stop = self.job.stop_asked() or self._out_of_time()
         asks = np.float32(STOP * stop + SAVE * self._save_is_due())
         return self.engine.train(call, batch._replace(asks=asks), rates, self.progress.step)
@@ -227,7 +240,7 @@ class Trainer:
         bad = np.argwhere(~np.isfinite(rows[:, len(SUMS) :]))
         if len(bad):
             (index, column), names = bad[0], self.engine.results.columns
-            number, rate = self.progress.step + int(index) + 1, float(rates[index])
+            number, rate = self.progress.step + int(index) + 1, float(rates[min(index, len(rates) - 1)])
             what = "loss" if names[column] == "loss" else f"sum of the metric {names[column]}"
             raise Diverged(f"the {what} became {rows[index, len(SUMS) + column]} at step {number} with {self._fix(rate)}")
 
@@ -249,6 +262,7 @@ class Trainer:
         validation = self._validate() if epoch % self.job.config.train.validate_every == 0 or self._is_over() else {}
         if self.cluster.member.workers > 1 and self.engine.profile_every:
             self.recorder.compare(epoch, self.cluster)
+        self.engine.record(epoch)
         self._check_update(validation.get("loss", 0.0), "the validation loss")
         self._check_weights()
         row = self.recorder.row(epoch, validation, self._rate(epoch))
@@ -283,9 +297,7 @@ class Trainer:
         if not keras_metrics.validates(self.model):
             return {}
         self.job.metrics.phase("validating")
-        sums = np.zeros(keras_metrics.size(self.model))
-        for part in self._validation:
-            sums += self.engine.validate(self.job.examples.gather(part))
+        sums = self.engine.validate(map(self.job.examples.gather, self._validation))
         return self.engine.results(self.cluster.sum(sums.astype(np.float32)))
 
     def _trained(self) -> None:

@@ -221,7 +221,9 @@ class HostWeight:
 
 
 def _slot(weight: Any) -> tf.Variable:
-    return tf.Variable(tf.zeros(weight.shape), trainable=False, name="velocity")
+    # A fused update needs it on the weight's device.
+    with tf.distribute.get_strategy().extended.colocate_vars_with(weight):
+        return tf.Variable(tf.zeros(weight.shape), trainable=False, name="velocity")
 
 
 def make(config: Optimizer, variables: Sequence[keras.Variable], low_rank: Collection[int] = (), threads: int = 1) -> Rule:

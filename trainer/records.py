@@ -107,6 +107,7 @@ KINDS: dict[str, dict[str, Check]] = {
     "warning": {"text": text},
     "straggler": {"cause": lambda value: value in ("", *CAUSES), **dict.fromkeys(("epoch", "rank", *STRAGGLER), count)},
     "split": {"epoch": count, "step": count, **_SECONDS, "images": count},
+    "staleness": {"epoch": count, **dict.fromkeys(("staleness", "calls"), each(count, 10_000)), "by_worker": each(count, 1_000)},
     "generation": {"number": lambda value: count(value) and value < 10**9, "rank": count, "hosts": each(text, 1_000)},
 }
 """Records of metrics.jsonl by kind, with the fields that their readers rely on."""

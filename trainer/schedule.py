@@ -43,7 +43,7 @@ def counts(config: Config, workers: int, train_files: int, held_out: int | None 
 
 
 def check_sizes(sizes: Counts, workers: int) -> None:
-    """Refuse sizes that would leave a worker without images."""
+    """Refuse sizes that would leave one of the workers that share a step without images."""
     if sizes.global_batch < workers:
         raise ConfigError(f"train.global_batch: {sizes.global_batch} is below the {workers} workers; each needs an image per step")
     if sizes.train_images < workers:
@@ -51,10 +51,15 @@ def check_sizes(sizes: Counts, workers: int) -> None:
 
 
 def global_batch(config: Config, workers: int) -> int:
-    """Images per step over all workers."""
-    train = config.train
+    """Images per step over all workers that share it; in an asynchronous run, each step is one worker's."""
+    train, workers = config.train, sharing(config, workers)
     listed = sum(train.batch_sizes) if isinstance(train.batch_sizes, tuple) else 0
     return train.global_batch or listed or train.batch_size * workers
+
+
+def sharing(config: Config, workers: int) -> int:
+    """How many of the workers share a step."""
+    return 1 if config.strategy.asynchronous else workers
 
 
 def validation_count(files: int, fraction: float) -> int:

@@ -60,8 +60,8 @@ def blank(spec: Spec, examples: int = 1) -> Batch:
 
 
 def requests(rows: np.ndarray) -> tuple[bool, bool]:
-    """Whether a worker asks all to stop, and whether the chief asks them to save, from a call's rows: the same on all workers."""
-    total = float(rows[-1, 0])
+    """Whether a worker asks all to stop, and whether the chief asks them to save, from rows of steps: the same on all workers."""
+    total = float(rows[-1, 0]) if len(rows) else 0.0
     return total % SAVE > 0, total >= SAVE
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from trainer import config as configs
 from trainer import schedule
+from trainer.asynchronous.roles import CHIEF, Task
+from trainer.asynchronous.server import LOG, SERVING, serve, start_server
 from trainer.data.examples import open_examples
 from trainer.data.manifest import Published, await_published
 from trainer.errors import DIVERGED, FAILED, RESTART, Diverged, LockstepError, PeerLost
@@ -39,11 +41,13 @@ def main(
     weights: Path | None = None,
     generation: int = 1,
     elapsed: float = 0.0,
+    server: int | None = None,
 ) -> int:
     """Train as one worker, `host` of the inventory, of the cluster that TF_CONFIG describes.
 
     The others may take `start_deadline` seconds to start. For `threads`, `gpus` and `direct_port` see `trainer.cluster.Cluster`.
     `generation` counts the starts of all workers in one launch: one of another generation is kept out. `elapsed`: seconds since the launch.
+    `server`: index of the parameter server that runs beside this process; None: none does.
     """
     faulthandler.register(STACKS, all_threads=True)
     # Importing and tracing create only long-lived objects; scanning them repeatedly would take a sixth of the import time.
@@ -55,6 +59,12 @@ def main(
     watchdog = Watchdog(metrics, start_deadline, FAILED if generation <= 1 else RESTART)
     watchdog.start()
     try:
+        task = Task.from_environment()
+        if task is not None and server is not None:
+            start_server(task, server, threads, run / "workers" / host / LOG)
+        if task is not None and task.role != CHIEF:
+            metrics.phase("joining")
+            serve(task, threads, lambda: metrics.phase(SERVING))
         if generation > 1:
             metrics.phase("waiting for the shared folder")
             await_published(published, start_deadline)
@@ -114,12 +124,20 @@ def _train(
     from trainer.cluster import Cluster, ask
     from trainer.loop import Trainer
 
-    member = Member.from_environment()
-    print(
-        f"rank {member.rank} of {member.workers}: {json.dumps(member.addresses)}, {threads} threads{f', GPUs: {gpus}' if gpus else ''}",
-        flush=True,
-    )
-    cluster = Cluster(member, threads, gpus=gpus, direct_port=direct_port)
+    task = Task.from_environment()
+    if task is None:
+        member = Member.from_environment()
+        print(
+            f"rank {member.rank} of {member.workers}: {json.dumps(member.addresses)}, {threads} threads{f', GPUs: {gpus}' if gpus else ''}",
+            flush=True,
+        )
+        cluster = Cluster(member, threads, gpus=gpus, direct_port=direct_port)
+    else:
+        from trainer.asynchronous.cluster import Coordinator
+
+        print(f"chief of {json.dumps(task.cluster)}, {threads} threads", flush=True)
+        cluster = Coordinator(task, threads)
+        member = cluster.member
     cluster.check_generation(generation)
     watchdog.catch_signals()
 
@@ -130,7 +148,8 @@ def _train(
     watch = PeerWatch([rank for rank in range(member.workers) if rank != member.rank], ask, lost)
     watch.start()
     launched = recorded(run).get("counts", {}).get("workers")
-    counts = schedule.counts(config, member.workers, manifest.count("train"), manifest.held_out, launched)
+    workers = member.workers if task is None else launched or member.workers
+    counts = schedule.counts(config, workers, manifest.count("train"), manifest.held_out, launched)
     own, stop_asked = run / "workers" / host, watchdog.stop_asked.is_set
     job = Job(
         config, counts, run, manifest, examples["train"], metrics, stop_asked, own, started, elapsed, weights, watchdog.room_asked.is_set

@@ -126,7 +126,7 @@ SCHEMAS: dict[str, dict[str, Check]] = {
         "holder": none_or(
             _either(
                 _only({**_SESSION, "kind": lambda value: value == "port"}),
-                _only({"number": count, "kind": lambda value: value in ("port", "direct_port"), "process": text}),
+                _only({"number": count, "kind": lambda value: value in ("port", "direct_port", "server_port"), "process": text}),
             )
         ),
         # They become part of the host's record in cluster.json, and may change nothing else of it.

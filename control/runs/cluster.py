@@ -10,16 +10,19 @@ from ansible.errors import AnsibleFilterError
 
 from control.runs.admission import ANY_HOST
 from trainer import environment, member
+from trainer.asynchronous import roles
 from trainer.terminal import printable
 
 NAME = re.compile(ANY_HOST)
 ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:%-]{0,252}")
 AUTO = "auto"
 CHOSEN = "port_chosen"
-PORTS = ("port", "direct_port")
-"""TensorFlow's port, and the port to which other workers connect to send gradients."""
+PORTS = ("port", "direct_port", "server_port")
+"""TensorFlow's port, the port to which other workers connect to send gradients, and that of a parameter server, if the host has one."""
 DIRECT = 1000
 """Offset of a worker's direct port from its `worker_port`, unless the inventory sets it."""
+SERVER = 500
+"""Offset of the port of a host's parameter server."""
 
 
 def endpoint(host: dict[str, Any]) -> str:
@@ -58,6 +61,22 @@ def _check_host(host: dict[str, Any]) -> None:
         if (kind == "port" or kind in host) and (not str(port).isdecimal() or not 0 < int(port) < 65536):
             words = kind.replace("_", " ")
             raise AnsibleFilterError(f"TF_CONFIG: {host['name']}: {words} {port!r} is not a number from 1 to 65535; set worker_{kind}")
+
+
+def with_server(host: dict[str, Any]) -> dict[str, Any]:
+    """A host that also has a parameter server."""
+    return host | {"server_port": int(host["port"]) + SERVER}
+
+
+def server_endpoints(hosts: Sequence[dict[str, Any]]) -> dict[int, str]:
+    """Where the parameter servers of an asynchronous run listen, by the rank of their host."""
+    return {rank: endpoint({**host, "port": host["server_port"]}) for rank, host in enumerate(hosts) if "server_port" in host}
+
+
+def tf_config(hosts: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:
+    """TF_CONFIG of a host: that of its worker or, where a run has parameter servers, of its first process."""
+    endpoints, servers = [endpoint(host) for host in hosts], server_endpoints(hosts)
+    return roles.of_host(endpoints, list(servers.values()), rank) if servers else member.tf_config(endpoints, rank)
 
 
 def check_absolute(variables: dict[str, str]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from control.datasets import class_counts, columns, fashion_mnist, idx, publish, trial
 from control.datasets.sources import Listing, Source, detect, open_source
 from control.operator_variables import boolean, integer
-from control.runs import mlflow_log, package, preset, run_results
+from control.runs import asynchronous, mlflow_log, package, preset, run_results
 from trainer import config as configs
 from trainer import initial, models, rundir, schedule
 from trainer import own as user_file
@@ -92,6 +92,8 @@ class Request:
     """False with `--check`: nothing is written except the image index of the user's own or a TFRecord dataset."""
     spares: Sequence[dict[str, Any]] = ()
     """Workers of the inventory that train only in the place of another."""
+    servers: Sequence[str] = ()
+    """Names of those that keep the weights of an asynchronous run."""
 
     @classmethod
     def parsed(cls, request: dict[str, Any]) -> "Request":
@@ -122,8 +124,11 @@ def make(request: Request) -> dict[str, Any]:
     published = publish.published(listing, request.packs, config.data.allow_bad_images) or expected(listing)
     check_scaling(config, len(hosts), started)
     check_elastic(config, len(hosts))
+    if config.strategy.asynchronous:
+        asynchronous.check(config, hosts)
+        hosts = asynchronous.with_servers(hosts, request.servers)
     sizes = schedule.counts(config, len(hosts), published["train"], published["held_out"])
-    schedule.check_sizes(sizes, len(hosts))
+    schedule.check_sizes(sizes, schedule.sharing(config, len(hosts)))
     config = with_class_counts(config, listing, published, sizes, request.packs) if started is None else config
     trial.check(config.data, source, listing)
     dataset = describe(listing, published)
@@ -131,6 +136,8 @@ def make(request: Request) -> dict[str, Any]:
     size, code = parameters(config, len(listing.classes), request, dataset.get("spec"), weights), package.TRAINER.sha256()
     compiled, left, warnings = size.pop("compiled", None), size.pop("left", []), size.pop("warnings", [])
     check_compiled(compiled, request.options, config)
+    if config.strategy.asynchronous:
+        asynchronous.check_model(compiled)
     check_classes(listing, size.pop("takes", None), config)
     if config.train.callbacks and not compiled:
         raise ConfigError("callbacks: they act on a compiled model's optimizer; this model is not compiled. Fix: call model.compile(...)")

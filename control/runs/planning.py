@@ -12,9 +12,10 @@ from ansible.errors import AnsibleFilterError
 
 from control import project, text
 from control.remote import trainer_process
-from control.runs import choices, ports, script
+from control.runs import asynchronous, choices, ports, script
 from control.runs.cluster import check_absolute, check_hosts, cluster_hosts, posts
 from control.runs.plan import Request
+from trainer.config import PARAMETER_SERVER
 from trainer.rundir import recorded
 
 
@@ -32,13 +33,28 @@ def spares(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
     return _hosts(task_vars, spare=True)
 
 
-def _hosts(task_vars: dict[str, Any], spare: bool) -> list[dict[str, Any]]:
-    members, apart = (task_vars["groups"].get(group, []) for group in ("workers", "spares"))
-    if strangers := [name for name in apart if name not in members]:
+def servers(task_vars: dict[str, Any]) -> list[str]:
+    """Names of the inventory's hosts that keep the weights of an asynchronous run."""
+    return _group(task_vars, "parameter_servers")
+
+
+def _group(task_vars: dict[str, Any], group: str) -> list[str]:
+    """The workers that are also in another group.
+
+    Raises:
+        AnsibleFilterError: a host of that group is no worker.
+    """
+    members, names = (task_vars["groups"].get(one, []) for one in ("workers", group))
+    if strangers := [name for name in names if name not in members]:
         raise AnsibleFilterError(
-            f"{', '.join(strangers)}: in the inventory's group spares, but not in workers. Fix: put it into both groups; a spare is "
+            f"{', '.join(strangers)}: in the inventory's group {group}, but not in workers. Fix: put it into both groups; it is "
             "prepared as any worker is"
         )
+    return list(names)
+
+
+def _hosts(task_vars: dict[str, Any], spare: bool) -> list[dict[str, Any]]:
+    members, apart = task_vars["groups"].get("workers", []), _group(task_vars, "spares")
     names = [name for name in members if (name in apart) == spare]
     workers = cluster_hosts(task_vars["hostvars"], names)
     for host in workers:
@@ -55,6 +71,7 @@ def make(
     packs: str,
     write: bool,
     spares: Sequence[dict[str, Any]] = (),
+    servers: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The plan from `control plan`, with the run's location.
 
@@ -66,6 +83,7 @@ def make(
         packs: folder of published datasets on the control node.
         write: whether caches may be written.
         spares: those of the inventory, in order, for a run that may go on without a host.
+        servers: names of the hosts that keep the weights of an asynchronous run.
 
     Raises:
         LockstepError: what the plan refuses.
@@ -75,6 +93,7 @@ def make(
         "options": options,
         "hosts": workers,
         "spares": list(spares),
+        "servers": list(servers),
         "default_workers": min(default_workers, len(workers)),
         "runs": str(folder),
         "packs": packs,
@@ -92,6 +111,9 @@ def make(
     if scripted:
         return {**plan, "kept": {}}
     plan["kept"] = choices.of(plan, options)
+    strategy = plan["config"]["strategy"]
+    if strategy["name"] == PARAMETER_SERVER:
+        return {**plan, "roles": asynchronous.shown(plan["hosts"], strategy["staleness"])}
     return {**plan, "gradients": choices.shown(plan), "divided": choices.divided(plan)}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from control import project
 from control.remote.tmux import SOCKET
-from control.runs.cluster import CHOSEN, DIRECT, session_name
+from control.runs.cluster import CHOSEN, DIRECT, SERVER, session_name
 from control.runs.cluster import ports as ports_of
 from trainer.files import read_json, write_json
 from trainer.ports import taken
@@ -45,6 +45,7 @@ def choose(hosts: Hosts, run: str = "", before: Hosts | None = None, reserve: bo
             if host.get(CHOSEN):
                 port = _kept(previous.get(host["name"]), others, session_name(run, rank)) or _free(others | used)
                 chosen = {"port": port, "direct_port": port + DIRECT}
+                chosen |= {"server_port": port + SERVER} if "server_port" in host else {}
                 used |= set(chosen.values())
             chosen_hosts.append(host | chosen)
         if reserve:
@@ -61,14 +62,20 @@ def _kept(port: int | None, others: set[int], session: str) -> int | None:
 
 def _free(not_these: set[int]) -> int:
     low, high = _ephemeral()
-    # Pairs do not overlap: the first port is in an even thousand, the second in the odd one above.
-    firsts = [port for port in RANGE if port // DIRECT % 2 == 0 and not any(low <= one <= high for one in (port, port + DIRECT))]
+    # Groups do not overlap: the first port is in the lower half of an even thousand, the others are in the upper and in the odd one above.
+    lower = [port for port in RANGE if port // DIRECT % 2 == 0 and port % DIRECT < SERVER]
+    firsts = [port for port in lower if not any(low <= one <= high for one in _group(port))]
     secrets.SystemRandom().shuffle(firsts)
-    return next(port for port in firsts if port not in not_these and port + DIRECT not in not_these and _is_free(port))
+    return next(port for port in firsts if not not_these & _group(port) and _is_free(port))
+
+
+def _group(port: int) -> set[int]:
+    """The ports of a worker, with that of a parameter server beside it."""
+    return {port, port + SERVER, port + DIRECT}
 
 
 def _is_free(port: int) -> bool:
-    return taken(port) is None and taken(port + DIRECT) is None
+    return all(taken(one) is None for one in _group(port))
 
 
 def _ephemeral() -> tuple[int, int]:

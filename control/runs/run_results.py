@@ -7,7 +7,7 @@ from typing import Any
 from control import text
 from control.doctor import prediction
 from control.project import relative
-from control.runs import mlflow_log, outcome, stragglers, supervision
+from control.runs import asynchronous, mlflow_log, outcome, stragglers, supervision
 from control.runs.outcome import Verdict
 from trainer import records
 from trainer.data.spec import noun
@@ -83,5 +83,5 @@ def shown_result(folder: Path, summary: dict[str, Any]) -> str:
     predicted = prediction.sentence(expected, rows[-1]["images_per_s"], called) if expected is not None and fair else ""
     if "script" in summary:
         return text.script_result(folder.name, relative(folder), summary, output(folder))
-    more = [("straggler", stragglers.of_run(folder)), ("MLflow", mlflow_log.place(folder))]
+    more = [("straggler", stragglers.of_run(folder)), *asynchronous.result(folder), ("MLflow", mlflow_log.place(folder))]
     return text.result(folder.name, relative(folder), summary, rows, [("predicted", predicted), *more], called)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from control.runs.cluster import endpoint
+from control.runs.cluster import endpoint, server_endpoints
 from trainer import config as configs
 from trainer.errors import ConfigError
 
@@ -79,5 +79,7 @@ def command(
         "--silence": silence,
         **{f"--{name.replace('_', '-')}": limits[name] for name in numbers},
     }
+    servers = ",".join(f"{rank}={where}" for rank, where in server_endpoints(hosts).items())
+    named |= {"--servers": servers} if servers else {}
     standby = ["--standby"] if limits["standby"] else []
     return ["-m", "trainer.supervision", *(f"{name}={value}" for name, value in named.items()), *standby, "--", *worker]

@@ -20,6 +20,7 @@ from control.runs import choices, generations, launches, outcome
 from control.runs.outcome import Verdict
 from plugins.shared.action import Action
 from trainer import records, rundir
+from trainer.asynchronous.server import SERVING
 from trainer.data.spec import noun
 from trainer.errors import DONE
 from trainer.supervision.policy import FINAL
@@ -162,7 +163,7 @@ class ActionModule(Action):
         return 0.0 if self.elastic and generations.is_over(self.marks) else self.rejoin_wait + LATER_S
 
     def _under_way(self) -> Verdict | None:
-        established = self.trained or self.phase == STANDING_BY
+        established = self.trained or self.phase in (STANDING_BY, SERVING)
         return self._verdict("running") if self.arguments["detach"] and established else None
 
     def _late(self, seen: Seen) -> Verdict | None:

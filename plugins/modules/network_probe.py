@@ -22,7 +22,7 @@ description: >-
   measurements, one per host at a time. It ends in time even if hosts are missing, and measures in check mode too.
 options:
   rank: {type: int, required: true, description: "This host's place in O(hosts), from 0."}
-  hosts: {type: list, elements: dict, required: true, description: "All hosts that SSH reaches: name, address, port, direct_port."}
+  hosts: {type: list, elements: dict, required: true, description: "All hosts that SSH reaches: name, address, and their ports."}
   nonce: {type: str, required: true, description: "Random text, the same on all hosts, new each time; callers without it are rejected."}
   seconds: {type: float, default: 10, description: How long to wait for hosts that do not answer.}
   bandwidth: {type: bool, default: false, description: Whether to measure throughput as well.}
@@ -158,7 +158,7 @@ def push(sock, limit, seconds):
 
 def ports(host):
     """A host's worker ports: TensorFlow's, and the one for direct connections."""
-    return [int(host[name]) for name in ("port", "direct_port") if host.get(name)]
+    return [int(host[name]) for name in ("port", "direct_port", "server_port") if host.get(name)]
 
 
 class Probe:

@@ -46,6 +46,7 @@ options:
   host: {type: str, description: Inventory name of the worker; needed for C(query) and C(present).}
   port: {type: int, description: The worker's TCP port; needed for C(query) and C(present).}
   direct_port: {type: int, description: TCP port to which other workers connect.}
+  server_port: {type: int, description: TCP port of a parameter server beside the worker.}
   files:
     type: list
     elements: dict
@@ -75,8 +76,8 @@ holder:
   type: dict
   returned: state=query
   description: >-
-    Who else holds a port, or null: C(kind) (port or direct_port) and C(number), with C(run) and C(session) of another run, or C(process) of
-    another program (empty if it is hidden).
+    Who else holds a port, or null: C(kind) (port, direct_port, server_port), C(number), with C(run) and C(session) of another run, or
+    C(process) of another program (empty if it is hidden).
 facts: {type: dict, returned: state=query, description: "Versions, CPU model, CPUs (of a quota, too) and cores."}
 newest_state: {type: str, returned: state=query, description: Name of the newest intact training state on this host; may be empty.}
 newest_memory: {type: str, returned: state=query, description: Name of the newest intact memory of this worker's reduction; may be empty.}
@@ -107,6 +108,7 @@ def main():
             "host": {"type": "str"},
             "port": {"type": "int"},
             "direct_port": {"type": "int"},
+            "server_port": {"type": "int"},
             "files": {"type": "list", "elements": "dict", "default": []},
             "python": {"type": "path", "default": sys.executable},
             "needs": {"type": "list", "elements": "path", "default": []},
@@ -136,7 +138,7 @@ def holder(module):
     held = files.claim(claim_path(module))
     if held is not None and held["run"] != module.params["run"] and tmux.exists(module, held["session"]):
         return {"kind": "port", "number": module.params["port"], "run": held["run"], "session": held["session"]}
-    for kind in ("port", "direct_port"):
+    for kind in ("port", "direct_port", "server_port"):
         number = module.params.get(kind)
         if number and ports.taken(number):
             return {"kind": kind, "number": number, "process": ports.holder(number)}

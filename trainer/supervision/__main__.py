@@ -4,11 +4,13 @@ import argparse
 import sys
 from pathlib import Path
 
+from trainer.errors import FAILED, LockstepError
 from trainer.files import keep_others_out
 from trainer.member import address
+from trainer.supervision import asynchronous
 from trainer.supervision.child import Patience
 from trainer.supervision.policy import Elasticity, Limits
-from trainer.supervision.supervisor import Post, supervise
+from trainer.supervision.supervisor import Post, Supervisor, say
 
 
 def main() -> int:
@@ -29,6 +31,7 @@ def main() -> int:
     line.add_argument("--standby", action="store_true", help="keep a process beside the worker that becomes the next one")
     line.add_argument("--elastic-wait", type=float, help="seconds after which the others go on without a host; default: they do not")
     line.add_argument("--min-workers", type=int, default=1, help="fewest workers that go on without a host")
+    line.add_argument("--servers", help="RANK=address:port of the parameter servers of an asynchronous run, with commas")
     line.add_argument("worker", nargs="+")
     given = line.parse_args()
     keep_others_out()
@@ -50,8 +53,23 @@ def main() -> int:
             Patience(given.silence, given.hang),
             given.rejoin_wait,
             None if given.elastic_wait is None else Elasticity(given.elastic_wait, given.min_workers),
+            _servers(given.servers),
         )
     )
+
+
+def _servers(listed: str | None) -> dict[int, str] | None:
+    pairs = [one.partition("=") for one in listed.split(",")] if listed else []
+    return {int(rank): endpoint for rank, _, endpoint in pairs} or None
+
+
+def supervise(post: Post) -> int:
+    """Supervise a worker to the end of the run."""
+    try:
+        return (Supervisor(post) if post.servers is None else asynchronous.of(post)).run()
+    except LockstepError as error:
+        say(f"error: {error}")
+        return FAILED
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ class Admitted(Exception):
     """A door has opened."""
 
 
-def _secret(launch: bytes) -> bytes:
+def door_secret(launch: bytes) -> bytes:
+    """What whoever knocks at a door proves to know, from the launch's secret."""
     return hashlib.sha256(b"newcomers" + launch).digest()
 
 
@@ -44,7 +45,7 @@ class Door(threading.Thread):
     def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, absent: Collection[int], asked: Callable[[], None]):
         """Open it; this thread calls `asked` when the first has come."""
         super().__init__(daemon=True)
-        self._place, self._absent, self._asked = (rank, addresses, _secret(secret)), absent, asked
+        self._place, self._absent, self._asked = (rank, addresses, door_secret(secret)), absent, asked
         self._closed, self._said = threading.Event(), b""
         self.newcomers: set[int] = set()
         """Ranks of the hosts that have come."""
@@ -68,9 +69,9 @@ class Door(threading.Thread):
             self._asked()
         return self._closed.is_set()
 
-    def close(self, finished: bool) -> None:
-        """Close it, and tell those who have come whether the run has ended."""
-        self._said = FINISHED if finished else b""
+    def close(self, word: bytes = b"") -> None:
+        """Close it, and tell those who have come a word, such as that the run has ended."""
+        self._said = word
         self._closed.set()
         self.join()
 
@@ -81,7 +82,7 @@ class Visit(threading.Thread):
     def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes):
         """Take who knocks, and where all listen."""
         super().__init__(daemon=True)
-        self._place = rank, addresses, _secret(secret)
+        self._place = rank, addresses, door_secret(secret)
         self._others = [peer for peer in range(len(addresses)) if peer != rank]
         self._over, self._sockets = threading.Event(), dict[int, socket.socket]()
 

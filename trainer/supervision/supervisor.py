@@ -11,18 +11,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import DONE, FAILED, PREEMPTED, RESTART, ClusterError, LockstepError
+from trainer.asynchronous.server import SERVING
+from trainer.errors import DONE, PREEMPTED, RESTART, ClusterError
 from trainer.files import read_json, write_json
 from trainer.member import tf_config
 from trainer.metrics import Metrics
 from trainer.supervision import policy, rendezvous
 from trainer.supervision.child import LET_IN, MARK, ROOM, Child, Patience, Pulse
-from trainer.supervision.newcomers import Admitted, Door, Finished, Visit
+from trainer.supervision.newcomers import FINISHED, Admitted, Door, Finished, Visit
 from trainer.supervision.policy import FINAL, LONG_AGO, LOST, Decision, Elasticity, Limits, Report, may_go_on
 from trainer.supervision.standby import Standby
 
@@ -46,8 +47,8 @@ MADE_ROOM = "ended its epoch to take a lost host in again"
 """Why a worker ended that did so for a newcomer."""
 NOT_ALL = "another worker ended before all trained"
 """Why a worker was ended that waited for one in vain: it lost a peer."""
-TRAINING = ("training", "validating", "saving")
-"""Phases of a worker that has been together with all others."""
+TRAINING = ("training", "validating", "saving", SERVING)
+"""Phases of a worker that has been together with all others, or need not be."""
 SPARE_WAITS = 3
 """A spare waits so many times `rejoin_wait` for training to begin, or to go on: all may be lost, and nobody could tell it."""
 GRACE_S = 3.0
@@ -89,6 +90,8 @@ class Post:
     """Seconds within which all supervisors must come together after a fault."""
     elastic: Elasticity | None = None
     """When the others go on without a host; None: never."""
+    servers: Mapping[int, str] | None = None
+    """`address:port` of the parameter servers of an asynchronous run, by the rank of their host; None: a synchronous run."""
 
 
 @dataclass
@@ -173,12 +176,13 @@ class Supervisor:
         post, generation = self._post, max(1, self._history.generation)
         self._history.generation = generation
         if generation > 1:
-            _say(f"=== generation {generation}, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%dT%H:%M:%SZ}, rank {post.rank}")
+            say(f"=== generation {generation}, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%dT%H:%M:%SZ}, rank {post.rank}")
         members = self._history.members
         self._metrics.record("generation", number=generation, rank=members.index(post.rank), hosts=[post.hosts[one] for one in members])
         # A clock may be wrong after a restart of the host.
         elapsed = max(0.0, time.time() - self._history.began)
-        arguments = [*post.worker, "--generation", str(generation), "--parent", str(os.getpid()), "--elapsed", f"{elapsed:.1f}"]
+        given = ["--generation", str(generation), "--parent", str(os.getpid()), "--elapsed", f"{elapsed:.1f}"]
+        arguments = [*post.worker, *given, *self._more_arguments()]
         self._record()
         standby, self._standby = self._standby, None
         self._child = Child(post.program, arguments, self._environment(), post.folder / "metrics.jsonl", standby)
@@ -220,7 +224,7 @@ class Supervisor:
     def _close_door(self, finished: bool) -> None:
         self._newcomers = set()
         if self._door:
-            self._door.close(finished)
+            self._door.close(FINISHED if finished else b"")
             self._newcomers, self._door = self._door.newcomers, None
 
     def _leave_start(self, trains: bool) -> None:
@@ -229,10 +233,17 @@ class Supervisor:
         self._start = None
 
     def _environment(self) -> dict[str, str]:
-        """That of a worker: the cluster is this generation's."""
+        """That of a worker."""
+        return {**os.environ, "TF_CONFIG": json.dumps(self._cluster())}
+
+    def _cluster(self) -> dict[str, Any]:
+        """TF_CONFIG of this generation."""
         post, members = self._post, self._history.members
-        cluster = tf_config([post.endpoints[rank] for rank in members], members.index(post.rank))
-        return {**os.environ, "TF_CONFIG": json.dumps(cluster)}
+        return tf_config([post.endpoints[rank] for rank in members], members.index(post.rank))
+
+    def _more_arguments(self) -> list[str]:
+        """Of the worker, beside those that all have."""
+        return []
 
     def _record(self, **pids: int) -> None:
         """Write what a later supervisor of this launch, or one after a restart of the host, must know."""
@@ -240,7 +251,7 @@ class Supervisor:
         try:
             write_json(self._file, {**known, "pids": {"supervisor": os.getpid(), **pids}})
         except OSError as error:
-            _say(f"warning: {self._file}: {error.strerror}; if this supervisor is killed, its worker starts as if nothing had been")
+            say(f"warning: {self._file}: {error.strerror}; if this supervisor is killed, its worker starts as if nothing had been")
 
     def _report(self, code: int, ago: float, message: str) -> Report:
         history, pulse = self._history, self._child.pulse if self._child else None
@@ -276,7 +287,7 @@ class Supervisor:
             return self._give_up(error, own)
         if not decision.generation:
             if report.code not in FINAL:
-                _say(f"error: {decision.why}")
+                say(f"error: {decision.why}")
             return own
         self._adopt(decision)
         return None
@@ -286,9 +297,9 @@ class Supervisor:
         if isinstance(error, Finished) and (self._stands_by() or self._post.rank >= self._post.workers):
             return DONE
         if isinstance(error, Finished):
-            _say(f"error: {error}")
+            say(f"error: {error}")
         elif own not in FINAL:
-            _say(f"error: not {self._wanted()} came back within {self._rejoin_wait():.0f} s (recovery.rejoin_wait): {error}")
+            say(f"error: not {self._wanted()} came back within {self._rejoin_wait():.0f} s (recovery.rejoin_wait): {error}")
         return own
 
     def _adopt(self, decision: Decision) -> None:
@@ -370,7 +381,7 @@ class Supervisor:
         members, workers = decision.members, self._post.workers
         who = "all workers start" if len(members) == workers else f"{len(members)} of {workers} workers start"
         words = f"{decision.why}; {who} again from the last saved state (restart {decision.restart} of this launch)"
-        _say(words)
+        say(words)
         if self._post.rank == members[0]:
             self._metrics.record("warning", text=words)
 
@@ -408,8 +419,13 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 (self._post.folder / MARK).touch()
         if self._child is not None and not self._waiting:
-            self._child.signal(number)
+            self._pass_on(number)
         self._break_off()
+
+    def _pass_on(self, number: int) -> None:
+        """Ask the worker to end."""
+        if self._child is not None:
+            self._child.signal(number)
 
     def _hang_up(self, *_: Any) -> None:
         """The tmux server is gone: the worker ends soon, and this supervisor returns in a new session."""
@@ -451,14 +467,6 @@ class Supervisor:
         return code
 
 
-def supervise(post: Post) -> int:
-    """Supervise a worker to the end of the run."""
-    try:
-        return Supervisor(post).run()
-    except LockstepError as error:
-        _say(f"error: {error}")
-        return FAILED
-
-
-def _say(words: str) -> None:
+def say(words: str) -> None:
+    """Tell the user, in worker.log."""
     print(words, file=sys.stderr, flush=True)

@@ -39,6 +39,7 @@ class Plan(Task):
             self.arguments["packs"],
             not self.check_mode,
             planning.spares(self.task_vars) if command == "train" else (),
+            planning.servers(self.task_vars),
         )
         if "script" in plan and command != "train":
             script.refuse(Path(plan["folder"]), f"{command}.yml")

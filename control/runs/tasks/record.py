@@ -7,9 +7,8 @@ from control import project
 from control.remote.remote import clear_marks
 from control.remote.tmux import by_hand
 from control.runs import launches, resumption
-from control.runs.cluster import endpoint, posts, thread_share
+from control.runs.cluster import posts, tf_config, thread_share
 from control.task import Task
-from trainer import member
 from trainer.errors import LockstepError
 from trainer.rundir import recorded
 
@@ -71,7 +70,8 @@ def check_claims(plan: dict[str, Any], claims: dict[str, dict[str, Any]]) -> Non
 
 def _occupied(name: str, holder: dict[str, Any]) -> str:
     """Who holds a worker's port, and how to free it."""
-    port, other = holder["number"], f"or set another worker_{holder['kind']} in the inventory"
+    kind = "port, which its parameter server's follows," if holder["kind"] == "server_port" else holder["kind"]
+    port, other = holder["number"], f"or set another worker_{kind} in the inventory"
     if "run" in holder:
         stop = f"ansible-playbook stop.yml -e run={holder['run']}"
         if not (project.RUNS / holder["run"] / "cluster.json").is_file():
@@ -85,10 +85,10 @@ def _hosts(cluster: list[dict[str, Any]], workers: int, facts: dict[str, Any], b
 
     A spare, which follows the `workers`, gets its cluster from its supervisor when it takes a place.
     """
-    hosts, endpoints = [], [endpoint(host) for host in cluster[:workers]]
+    hosts = []
     for rank, host in enumerate(cluster):
         name = host["name"]
         threads = before.get(name) or thread_share(cluster, name, facts[name]["cores"])
         hosts.append({"rank": rank, **host, "threads": threads, **facts[name]})
-        hosts[-1] |= {"tf_config": member.tf_config(endpoints, rank)} if rank < workers else {"tf_config": {}}
+        hosts[-1] |= {"tf_config": tf_config(cluster[:workers], rank)} if rank < workers else {"tf_config": {}}
     return hosts

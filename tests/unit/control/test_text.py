@@ -428,9 +428,10 @@ def test_failure_by_a_signal_names_it():
 
 
 def test_weights_are_called_equal_only_of_several_workers_and_only_when_they_are():
-    assert text.weights(["a" * 64, "a" * 64]) == f"equal on all 2 workers (sha256 {'a' * 16})"
-    assert text.weights(["a" * 64]) == f"of the only worker (sha256 {'a' * 16})"
-    assert text.weights(["a" * 64, "b" * 64]) == f"DIFFERENT on 2 workers, which must not happen: sha256 {'a' * 16}, {'b' * 16}"
+    assert text.weights(["a" * 64, "a" * 64], 2) == f"equal on all 2 workers (sha256 {'a' * 16})"
+    assert text.weights(["a" * 64], 1) == f"of the only worker (sha256 {'a' * 16})"
+    assert text.weights(["a" * 64], 3) == f"kept by the servers (sha256 {'a' * 16})"
+    assert text.weights(["a" * 64, "b" * 64], 2) == f"DIFFERENT on 2 workers, which must not happen: sha256 {'a' * 16}, {'b' * 16}"
 
 
 def test_a_model_of_ones_own_is_named_by_its_function():

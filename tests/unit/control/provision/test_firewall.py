@@ -17,14 +17,17 @@ def rules(addresses=("10.0.0.1", "10.0.0.2", "fe80::1"), kind="glusterfs", **opt
 
 
 def test_every_worker_port_of_the_inventory_and_those_of_glusterfs():
-    assert provision.firewall_ports(HOSTS, "mounted") == ["12345", "12346"]
-    assert provision.firewall_ports(HOSTS, "glusterfs") == ["12345", "12346", "24007-24008", "49152-49251"]
+    ports = ["12345", "12346", "12845", "12846"]
+    assert provision.firewall_ports(HOSTS, "mounted") == ports, "also those of parameter servers, which any of them may get"
+    assert provision.firewall_ports(HOSTS, "glusterfs") == [*ports, "24007-24008", "49152-49251"]
 
 
 def test_direct_ports_are_closed_to_strangers_too():
     hosts = [{**host, "direct_port": host["port"] + 1000} for host in HOSTS]
-    assert provision.firewall_ports(hosts, "mounted") == ["12345", "12346", "13345", "13346"]
-    assert "dport { 12345, 12346, 13345, 13346 } jump" in provision.firewall_rules(["10.0.0.1"], provision.firewall_ports(hosts, "mounted"))
+    ports = provision.firewall_ports(hosts, "mounted")
+    assert ports == ["12345", "12346", "12845", "12846", "13345", "13346"]
+    text = provision.firewall_rules(["10.0.0.1"], ports)
+    assert "dport { 12345, 12346, 12845, 12846, 13345, 13346 } jump" in text
 
 
 def test_only_our_table_is_replaced_and_members_pass():
@@ -34,12 +37,12 @@ def test_only_our_table_is_replaced_and_members_pass():
     assert "flush ruleset" not in text
     assert "elements = { 10.0.0.1, 10.0.0.2 }" in text
     assert "elements = { fe80::1 }" in text
-    assert "tcp dport { 12345, 12346, 24007-24008, 49152-49251 } jump strangers" in text
+    assert "tcp dport { 12345, 12346, 12845, 12846, 24007-24008, 49152-49251 } jump strangers" in text
 
 
 def test_local_users_are_judged_by_their_number_wherever_they_connect_in_the_cluster():
     text = rules(users=["1000", 1007])
-    assert "tcp dport { 12345, 12346, 24007-24008, 49152-49251 } jump other_users" in text
+    assert "tcp dport { 12345, 12346, 12845, 12846, 24007-24008, 49152-49251 } jump other_users" in text
     users = text.partition("chain other_users")[2].splitlines()[1:5]
     assert [line.strip() for line in users] == [
         "meta skuid { 0, 1000, 1007 } return",

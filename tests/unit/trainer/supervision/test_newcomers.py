@@ -10,7 +10,7 @@ import pytest
 from tests.local.conftest import free_ports
 from tests.project import await_until
 from trainer.supervision import newcomers
-from trainer.supervision.newcomers import Admitted, Door, Finished, Visit
+from trainer.supervision.newcomers import FINISHED, Admitted, Door, Finished, Visit
 
 SECRET = secrets.token_bytes(32)
 
@@ -48,7 +48,7 @@ def test_a_lost_host_of_any_rank_waits_behind_the_door_until_the_generation_ends
         waiting = threading.Thread(target=visit.wait, daemon=True)
         waiting.start()
         assert waiting.is_alive()
-        door.close(finished=False)
+        door.close()
         waiting.join(10)
         assert not waiting.is_alive()
     assert asked.times == 1
@@ -59,7 +59,7 @@ def test_who_waits_is_told_that_the_run_has_ended(addresses):
         door = Door(0, addresses, SECRET, {1}, Asked())
         await_until(lambda: door.newcomers, 60, "the newcomer")
         await_until(lambda: is_admitted(visit), 60, "the door")
-        door.close(finished=True)
+        door.close(FINISHED)
         with pytest.raises(Finished):
             visit.wait()
 
@@ -82,7 +82,7 @@ def test_neither_a_stranger_nor_a_host_that_is_not_absent_is_let_in(rank, secret
             await_until(lambda: door.newcomers, 0.5, "nobody")
         if secret != SECRET:
             visit.check()
-    door.close(finished=False)
+    door.close()
     assert asked.times == 0
 
 
@@ -91,7 +91,7 @@ def test_a_door_opens_as_soon_as_its_port_is_free(addresses):
         door = Door(0, addresses, SECRET, {1}, Asked())
     with Visit(1, addresses, SECRET):
         await_until(lambda: door.newcomers == {1}, 60, "the newcomer")
-    door.close(finished=False)
+    door.close()
 
 
 def test_a_visit_to_nobody_ends_with_its_context(addresses):

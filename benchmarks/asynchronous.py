@@ -1,0 +1,145 @@
+"""Synchronous against asynchronous training on the lab: images/s, and seconds to a given validation loss, on even and on uneven nodes.
+
+    .venv/bin/python benchmarks/asynchronous.py -i inventory/lab --loss 1.3 [--rounds 1] [--cases even,half,slow-link] [--cpus 0.3]
+        [--set KEY=VALUE,...] [ansible-playbook arguments: configuration, dataset, -e epochs=N]
+
+In each round every case trains both ways, in an order that changes from round to round. `half`: the last node has half of its CPUs;
+`slow-link`: each node sends at 100 Mbit/s. Needs root, and a lab of equal nodes (`lab.yml -e cpus=0.3`). The seconds are those of training
+steps, until the first epoch whose validation loss is at most the given one. Rows and pictures: `.lockstep/asynchronous/`.
+"""
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks import script
+from benchmarks.lab_nodes import Lab, nodes
+from benchmarks.launch_time import delete, play
+from benchmarks.script import ROOT
+from control import plots, text
+from control.runs.asynchronous import staleness
+from trainer.errors import LockstepError
+from trainer.files import write_rows
+from trainer.records import read_history
+from trainer.telemetry import chief_records
+
+FOLDER = ROOT / ".lockstep" / "asynchronous"
+WAYS = {"synchronous": "strategy.name=synchronous", "asynchronous": "strategy.name=parameter_server"}
+History = Sequence[dict[str, Any]]
+Case = Callable[[Lab], "contextlib.AbstractContextManager[None]"]
+
+
+class Row(NamedTuple):
+    """One training."""
+
+    case: str
+    way: str
+    per_s: text.Number
+    """Images or examples per second of training steps."""
+    seconds: text.Number | str
+    """Of training steps to the loss; `-` if it was not reached."""
+    epochs: int | str
+    loss: text.Number
+    """The lowest validation loss."""
+    staleness: str
+
+
+@contextlib.contextmanager
+def half(lab: Lab) -> Iterator[None]:
+    """The last node has half of its CPUs."""
+    last = max(lab.containers)
+    lab.limit_cpus(last, lab.cpus / 2)
+    try:
+        yield
+    finally:
+        lab.limit_cpus(last, lab.cpus)
+
+
+@contextlib.contextmanager
+def slow_link(lab: Lab) -> Iterator[None]:
+    """Each node sends at 100 Mbit/s."""
+    with contextlib.ExitStack() as stack:
+        for host in lab.containers:
+            stack.enter_context(lab.link(host, "100mbit"))
+        yield
+
+
+CASES: dict[str, Case] = {"even": lambda _: contextlib.nullcontext(), "half": half, "slow-link": slow_link}
+
+
+def main() -> None:
+    """Measure, print and draw."""
+    line = script.parser(__doc__, rounds=1)
+    line.add_argument("--loss", type=float, required=True, help="the validation loss that counts as reached")
+    line.add_argument("--cases", default=",".join(CASES))
+    line.add_argument("--cpus", type=float, default=0.3, help="of each node, as lab.yml made them")
+    line.add_argument("--set", default="", help="further settings of the configuration, as -e set= takes them")
+    given, more = line.parse_known_args()
+    cases = given.cases.split(",")
+    if unknown := [case for case in cases if case not in CASES]:
+        sys.exit(f"--cases={given.cases}: {', '.join(unknown)} is unknown; there are {', '.join(CASES)}")
+    try:
+        lab = nodes(given.cpus)
+    except LockstepError as error:
+        sys.exit(str(error))
+    rows: list[Row] = []
+    for number in range(given.rounds):
+        for case in cases:
+            curves: dict[str, History] = {}
+            for way in list(WAYS)[:: 1 if number % 2 == 0 else -1]:
+                with CASES[case](lab):
+                    folder = train(f"{case}-{way}", ",".join(filter(None, [WAYS[way], given.set])), more)
+                curves[way] = read_history(folder / "history.csv")
+                rows.append(row(case, way, curves[way], given.loss, folder))
+                delete(ROOT, folder.name, more)
+                print(f"round {number + 1}, {case}, {way}: {rows[-1].per_s} per second", flush=True)
+            draw(curves, case, FOLDER / f"{case}-{number}.png")
+    write_rows(FOLDER / "rows.csv", Row._fields, [one._asdict() for one in rows])
+    header = ["case", "", "per second", f"s to loss {given.loss:g}", "epochs", "lowest loss", "staleness"]
+    print(text.table(header, rows))
+
+
+def train(run: str, settings: str, more: list[str]) -> Path:
+    """Train once; the run's folder."""
+    folder = ROOT / "runs" / run
+    if folder.exists():
+        delete(ROOT, run, more)
+    play(ROOT, "train.yml", run, [*more, "-e", f"set={settings}"])
+    return folder
+
+
+def row(case: str, way: str, history: History, loss: float, folder: Path) -> Row:
+    """What a training reached, and when."""
+    seconds = [sum(one["seconds"] for one in history[: number + 1]) for number in range(len(history))]
+    reached = next((number for number, one in enumerate(history) if one["val_loss"] <= loss), None)
+    stale = Counter[int]()
+    for record in chief_records(folder):
+        if record["kind"] == "staleness":
+            stale.update(dict(zip(record["staleness"], record["calls"], strict=False)))
+    return Row(
+        case,
+        way,
+        text.Number(sum(one["seconds"] * one["images_per_s"] for one in history) / seconds[-1], 0),
+        "-" if reached is None else text.Number(seconds[reached], 1),
+        "-" if reached is None else reached + 1,
+        text.Number(min(one["val_loss"] for one in history), 4),
+        staleness(stale) if stale else "",
+    )
+
+
+def draw(curves: Mapping[str, History], case: str, path: Path) -> None:
+    """Validation loss over the seconds of training steps."""
+    with plots.picture(path) as figure:
+        axes = plots.one_panel(figure, "Synchronous and asynchronous training", f"five nodes, {case}", "validation loss")
+        for number, (way, history) in enumerate(curves.items()):
+            seconds = [sum(one["seconds"] for one in history[: last + 1]) for last in range(len(history))]
+            axes.plot(seconds, [one["val_loss"] for one in history], label=way, **plots.line_style(number))
+        axes.set_xlabel("seconds of training steps")
+        axes.legend()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The taxi model of a run beside what is simpler: the majority class, and logistic regression; all trips, and cash and card apart.
+
+    .venv/bin/python benchmarks/taxi.py --run NAME [--epoch N]
+
+NAME is a run of `examples/taxi.py` on this control node, its best epoch by default. TAXI_TRIPS=FILE.csv as when it was trained. AUC and
+accuracy are those of the test trips, one in five, which no training sees. Whether a tip is recorded depends on how it is paid, so a model
+that only knows the payment is already good on all trips together.
+"""
+
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from sklearn.compose import make_column_transformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+
+from benchmarks import script
+from benchmarks.script import ROOT
+from control import text
+from trainer.records import read_history
+from trainer.rundir import snapshot_path
+
+GROUPS = {"all": None, "cash": "Cash", "card": "Credit Card"}
+"""Kinds of trips, by what `payment_type` says of them."""
+
+
+def main() -> None:
+    """Train what is simpler, and print a table."""
+    line = script.parser(__doc__)
+    line.add_argument("--run", required=True)
+    line.add_argument("--epoch", type=int, help="default: the one with the highest validation AUC")
+    given = line.parse_args()
+    folder = ROOT / "runs" / given.run
+    history = read_history(folder / "history.csv")
+    if not history:
+        sys.exit(f"--run={given.run}: {folder} has no finished epoch")
+    epoch = given.epoch or max(history, key=lambda row: row["val_auc"])["epoch"]
+    taxi = example()
+    (x, y), (test_x, test_y) = taxi.data("train"), taxi.data("test")
+    model = keras.models.load_model(snapshot_path(folder, epoch), compile=False)
+    probabilities = {
+        "majority class": np.full(len(test_y), y.mean()),
+        "logistic regression": regression().fit(table(x), y.ravel()).predict_proba(table(test_x))[:, 1],
+        f"{given.run}, epoch {epoch}": np.ravel(model.predict(as_tensors(test_x), batch_size=1024, verbose=0)),
+    }
+    rows = []
+    for group, payment in GROUPS.items():
+        chosen = np.ones(len(test_y), bool) if payment is None else np.asarray(test_x["payment_type"]) == payment
+        rows += [[group, name, int(chosen.sum()), *scores(test_y.ravel()[chosen], one[chosen])] for name, one in probabilities.items()]
+    print(text.table(["trips", "model", "number", "tip of a fifth", "AUC", "accuracy"], rows))
+
+
+def example() -> ModuleType:
+    """`examples/taxi.py`, which is no package."""
+    found = importlib.util.spec_from_file_location("taxi", ROOT / "examples" / "taxi.py")
+    if found is None or found.loader is None:
+        sys.exit("examples/taxi.py is not there")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def regression() -> Any:
+    """Linear in the logarithms of the numbers, and in the one-hot payment and company."""
+    numbers = make_pipeline(FunctionTransformer(lambda column: np.log1p(column.astype(float))), StandardScaler())
+    return make_pipeline(
+        make_column_transformer((numbers, [0, 1, 2]), (OneHotEncoder(handle_unknown="ignore"), [3, 4])), LogisticRegression(max_iter=1000)
+    )
+
+
+def table(x: dict[str, np.ndarray]) -> np.ndarray:
+    """The columns of trips, numbers first."""
+    return np.stack([np.asarray(x[name], object) for name in ("fare", "trip_miles", "trip_seconds", "payment_type", "company")], axis=1)
+
+
+def as_tensors(x: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
+    """The columns as Keras takes them."""
+    return {name: tf.constant(column.tolist()) if column.dtype.kind == "U" else tf.constant(column) for name, column in x.items()}
+
+
+def scores(y: np.ndarray, probability: np.ndarray) -> list[text.Number | str]:
+    """The share of positive trips, AUC and accuracy; `-` for the AUC where all trips are of one kind."""
+    auc: text.Number | str = text.Number(roc_auc_score(y, probability), 4) if 0 < y.mean() < 1 else "-"
+    return [text.Number(float(y.mean()), 3), auc, text.Number(accuracy_score(y, probability >= 0.5), 4)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Asynchronous runs of three hosts: the first hands out steps and keeps the weights, the others compute."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from tests.local.conftest import LocalProject
+from tests.local.test_recovery import await_steps
+from tests.project import ROOT, await_until
+from trainer.asynchronous.server import LOG, SERVING
+from trainer.records import read_history
+from trainer.supervision.supervisor import FILE
+from trainer.telemetry import chief_records, read_records
+
+ROLES = "strategy.name=parameter_server"
+SETTINGS = f"seed=3,train.batch_size=10,train.steps_per_call=2,train.steps_per_epoch=100,{ROLES}"
+
+
+def arguments(run: str, pictures, settings: str = "", epochs: int = 3) -> list[str]:
+    more = f"set={SETTINGS}{f',{settings}' if settings else ''}", "worker_silence=15", "workers=3", "preflight=false", f"epochs={epochs}"
+    return [f"run={run}", f"dataset={pictures}", "config=task_cnn", *more]
+
+
+def pid_of(project: LocalProject, worker: int, run: str) -> int:
+    return json.loads((project.node(worker, run) / "workers" / f"worker{worker}" / FILE).read_text())["pids"]["worker"]
+
+
+def log(project: LocalProject, worker: int, run: str, name: str = "worker.log") -> str:
+    return (project.node(worker, run) / "workers" / f"worker{worker}" / name).read_text()
+
+
+def test_it_learns_and_all_end_by_themselves(project, pictures):
+    """Every example is trained on once per epoch, and the snapshot is what was trained."""
+    shown = project.play("train", *arguments("apart", pictures), "evaluate=true")
+    assert "asynchronous, any staleness: worker1 hands out steps, worker2, worker3 compute, worker1 keeps the weights" in shown.stdout
+    summary = project.summary("apart")
+    assert (summary["state"], summary["steps"], summary["workers"]) == ("SUCCEEDED", 300, 3)
+    rows = read_history(project.run("apart") / "history.csv")
+    assert rows[-1]["val_accuracy"] == 1.0, "the classes are told apart by their colour"
+    records = [record for record in chief_records(project.run("apart")) if record["kind"] == "staleness"]
+    # Of each epoch of 100 steps, two in each call, the short last step is a call of its own.
+    assert [sum(record["calls"]) for record in records] == [51, 51, 51] == [sum(record["by_worker"]) for record in records]
+    assert all(min(record["by_worker"]) > 0 for record in records), "both compute"
+    assert max(max(record["staleness"]) for record in records) > 0, "neither waits for the other"
+    for worker in (1, 2, 3):
+        assert json.loads((project.run("apart") / "workers" / f"worker{worker}" / "exit.json").read_text())["exit_code"] == 0
+    assert "ps 0 of 1 listens" in log(project, 1, "apart", LOG)
+    assert "worker 1 of 2 listens" in log(project, 3, "apart")
+    assert "apart on its test images" in shown.stdout
+
+
+def test_a_compiled_model_trains_with_its_own_optimizer(project):
+    """The taxi model, whose two parts have an optimizer each; no step of it is counted twice or lost."""
+    example = ROOT / "examples" / "taxi.py"
+    given = [f"model={example}:build", f"dataset={example}:data", "workers=3", "preflight=false", "epochs=3"]
+    settings = f"set={ROLES},train.batch_size=64,train.steps_per_call=2,train.monitor=val_auc,model.learning_rate=0.005"
+    project.play("train", "run=rides", *given, settings)
+    summary = project.summary("rides")
+    assert summary["best"]["val_auc"] > 0.9
+    state = np.load(max((project.node(1, "rides") / "state").glob("step-*.npz")))
+    counts = [int(state[name]) for name in state.files if state[name].shape == () and state[name].dtype.kind == "i"]
+    assert summary["steps"] in counts, "the optimizer has counted every step"
+
+
+def test_a_bound_of_staleness_holds(project, pictures):
+    """With 0, all end a round before the next begins: a call is at most the one other of its round behind."""
+    project.play("train", *arguments("bounded", pictures, "strategy.staleness=0", epochs=1))
+    (record,) = [record for record in chief_records(project.run("bounded")) if record["kind"] == "staleness"]
+    assert max(record["staleness"]) <= 2, "two steps of the other worker's call"
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_others_go_on_without_a_worker_until_it_is_back(project, pictures, frozen):
+    run = f"worker-{'frozen' if frozen else 'killed'}"
+    playbook = project.start("train", *arguments(run, pictures, epochs=8))
+    await_steps(project, playbook, run, 60)
+    before = pid_of(project, 3, run)
+    os.kill(before, signal.SIGSTOP if frozen else signal.SIGKILL)
+    steps = project.steps(1, run)
+    await_steps(project, playbook, run, steps + 20)
+    await_until(lambda: pid_of(project, 3, run) != before or playbook.poll() is not None, 60, "the next worker")
+    output, _ = playbook.communicate(timeout=240)
+    assert playbook.returncode == 0, output
+    summary = project.summary(run)
+    assert (summary["state"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 800, 0)
+    why = "gave no sign of life" if frozen else "was killed by SIGKILL"
+    assert f"this worker {why}" in log(project, 3, run)
+    assert "it starts again, and the others go on (restart 1 of this host)" in log(project, 3, run)
+
+
+@pytest.mark.parametrize("lost", ["chief", "server", "supervisor"])
+def test_all_start_again_without_the_chief_or_a_server(project, pictures, lost):
+    run = f"without-{lost}"
+    playbook = project.start("train", *arguments(run, pictures, "checkpoint.every_steps=20"))
+    await_steps(project, playbook, run, 130)
+    pids = json.loads((project.node(1, run) / "workers" / "worker1" / FILE).read_text())["pids"]
+    (server,) = (int(child) for child in _children(pids["worker"]))
+    os.kill({"chief": pids["worker"], "server": server, "supervisor": pids["supervisor"]}[lost], signal.SIGKILL)
+    output, _ = playbook.communicate(timeout=240)
+    assert playbook.returncode == 0, output
+    summary = project.summary(run)
+    assert (summary["state"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 300, 1)
+    for worker in (1, 2, 3):
+        records = read_records(project.run(run) / "workers" / f"worker{worker}" / "metrics.jsonl")
+        assert max(record["number"] for record in records if record["kind"] == "generation") == 2
+
+
+def _children(pid: int) -> list[str]:
+    with open(f"/proc/{pid}/task/{pid}/children") as stream:
+        return stream.read().split()
+
+
+def test_it_is_stopped_with_its_state_saved_and_goes_on(project, pictures):
+    run = "stopped-apart"
+    project.play("train", *arguments(run, pictures, epochs=500), "detach=true")
+    await_until(lambda: project.steps(1, run) > 40, 120, "40 steps")
+    shown = project.play("status", f"run={run}").stdout
+    assert shown.count(SERVING) == 2
+    project.play("stop", f"run={run}")
+    summary = project.summary(run)
+    assert summary["state"] == "CANCELLED"
+    steps = summary["steps"]
+    assert 40 < steps < 50_000
+    for worker in (1, 2, 3):
+        assert json.loads((project.run(run) / "workers" / f"worker{worker}" / "exit.json").read_text())["exit_code"] == 42
+    epochs = steps // 100 + 2
+    again = project.play("train", f"run={run}", f"epochs={epochs}")
+    assert f"{run}: SUCCEEDED" in again.stdout
+    assert project.summary(run)["steps"] == 100 * epochs
+
+
+REFUSED = {
+    "workers=1": (f"set={ROLES}", "the first host hands out steps and computes none"),
+    "set=recovery.elastic=true": ("", "its workers come and go anyway"),
+    "set=train.batch_sizes=auto": ("", "a fast one more of them"),
+    "set=reduction.name=powersgd": ("", "no gradients are summed"),
+    "set=recovery.max_restarts=0": ("", "supervisors end the workers with the chief"),
+}
+
+
+@pytest.mark.parametrize("asked", REFUSED)
+def test_what_an_asynchronous_run_can_not_follow_is_refused_before_a_host_is_touched(project, pictures, asked):
+    more, why = REFUSED[asked]
+    given = [asked, more] if more else ["workers=3", f"{asked},{ROLES}"]
+    refused = project.play("train", "run=refused-apart", f"dataset={pictures}", "config=task_cnn", *given, check=False)
+    assert refused.returncode != 0
+    assert why in refused.stdout
+    assert not project.run("refused-apart").exists()

@@ -1,0 +1,112 @@
+"""Asynchronous runs on the control node: who keeps weights, ports, what is shown."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from control.runs import asynchronous
+from control.runs.cluster import ports, server_endpoints, tf_config
+from trainer import config as configs
+from trainer.errors import ConfigError
+from trainer.files import write_json
+
+HOSTS = [{"name": f"node{number}", "address": f"10.0.0.{number}", "port": 12345, "direct_port": 13345} for number in (1, 2, 3)]
+
+
+def config(**sections):
+    return configs.build({"strategy": {"name": "parameter_server"}, **sections})
+
+
+def test_the_first_host_keeps_the_weights_unless_the_inventory_names_others():
+    assert server_endpoints(asynchronous.with_servers(HOSTS, [])) == {0: "10.0.0.1:12845"}
+    assert server_endpoints(asynchronous.with_servers(HOSTS, ["node3", "node2"])) == {1: "10.0.0.2:12845", 2: "10.0.0.3:12845"}
+    assert server_endpoints(asynchronous.with_servers(HOSTS, ["node9"])) == {0: "10.0.0.1:12845"}, "one that does not train is none"
+
+
+def test_a_server_has_a_port_of_its_own():
+    assert ports(asynchronous.with_servers(HOSTS, [])[0]) == [12345, 13345, 12845]
+    assert server_endpoints(HOSTS) == {}
+
+
+def test_tf_config_follows_from_the_servers():
+    assert tf_config(HOSTS, 1) == {
+        "cluster": {"worker": ["10.0.0.1:12345", "10.0.0.2:12345", "10.0.0.3:12345"]},
+        "task": {"type": "worker", "index": 1},
+    }
+    assert tf_config(asynchronous.with_servers(HOSTS, []), 1)["task"] == {"type": "worker", "index": 0}
+
+
+@pytest.mark.parametrize(
+    ("sections", "hosts", "why"),
+    [
+        ({}, HOSTS[:1], "workers=1: the first host hands out steps"),
+        ({}, [HOSTS[0], HOSTS[1] | {"gpus": 1}], "node2 has GPUs"),
+        ({"recovery": {"elastic": True}}, HOSTS, "recovery.elastic=True"),
+        ({"recovery": {"standby": True}}, HOSTS, "recovery.standby=True"),
+        ({"recovery": {"max_restarts": 0}}, HOSTS, "recovery.max_restarts=0"),
+        ({"train": {"batch_sizes": "auto"}}, HOSTS, "train.batch_sizes=auto"),
+        ({"reduction": {"name": "half"}}, HOSTS, "reduction.name=half"),
+        ({"schedule": {"scaling": "linear"}}, HOSTS, "schedule.scaling=linear"),
+    ],
+)
+def test_what_it_can_not_follow_is_refused_with_the_fix(sections, hosts, why):
+    with pytest.raises(ConfigError, match=r"Fix: ") as refused:
+        asynchronous.check(config(**sections), hosts)
+    assert why in str(refused.value)
+
+
+def test_a_model_with_a_step_of_its_own_is_refused():
+    asynchronous.check_model(None)
+    asynchronous.check_model({"own": []})
+    with pytest.raises(ConfigError, match=r"a train_step of its own"):
+        asynchronous.check_model({"own": ["train_step"]})
+
+
+def test_the_plan_names_who_does_what():
+    shown = asynchronous.shown(asynchronous.with_servers(HOSTS, ["node2", "node3"]), 2)
+    assert shown == "asynchronous, staleness 2: node1 hands out steps, node2, node3 compute, node2, node3 keep the weights"
+
+
+def collected(folder: Path, *lines: dict[str, object]) -> Path:
+    hosts = asynchronous.with_servers(HOSTS, [])
+    write_json(folder / "cluster.json", {"hosts": hosts})
+    path = folder / "workers" / "node1" / "metrics.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(json.dumps({"t": 1.0, "kind": "staleness", **line}) + "\n" for line in lines))
+    return folder
+
+
+def test_what_the_chief_recorded_is_shown_at_the_end(tmp_path):
+    epochs = [{"epoch": epoch, "staleness": [0, 4], "calls": [6, 2], "by_worker": [6, 2]} for epoch in (1, 2)]
+    assert asynchronous.result(collected(tmp_path, *epochs)) == [
+        ("staleness", asynchronous.staleness({0: 12, 4: 4})),
+        ("computed by", "node2 75%, node3 25%"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [{"calls": [10**17]}, {"staleness": "\x1b[2J"}, {"by_worker": [-1]}, {"epoch": "1"}, {"staleness": [0.5]}, {"calls": [1] * 20_000}],
+)
+def test_a_record_that_is_none_is_left_out(tmp_path, line):
+    sound = {"epoch": 1, "staleness": [0], "calls": [1], "by_worker": [1, 0]}
+    assert asynchronous.result(collected(tmp_path, sound | line)) == []
+
+
+def test_lists_of_other_lengths_than_there_are_workers_break_nothing(tmp_path):
+    odd = {"epoch": 1, "staleness": [0, 1, 2], "calls": [1], "by_worker": [1, 2, 3, 4, 5]}
+    assert ("computed by", "node2 7%, node3 13%") in asynchronous.result(collected(tmp_path, odd))
+
+
+def test_a_synchronous_run_and_one_without_records_have_none(tmp_path):
+    assert asynchronous.result(tmp_path) == []
+    write_json(tmp_path / "cluster.json", {"hosts": HOSTS})
+    assert asynchronous.result(tmp_path) == []
+
+
+def test_staleness_in_words():
+    assert asynchronous.staleness({}) == "no call has ended"
+    assert asynchronous.staleness({0: 50, 4: 49, 100: 1}) == (
+        "median 0, 99% at most 4, largest 100 steps of others between reading and updating the weights"
+    )

@@ -1,0 +1,97 @@
+"""Asynchronous runs without processes: roles, the bound of staleness, sizes."""
+
+import json
+
+import pytest
+
+from trainer import config as configs
+from trainer import schedule
+from trainer.asynchronous.roles import CHIEF, SERVER, WORKER, Task, of_host
+from trainer.asynchronous.window import QUEUED, may_begin
+from trainer.errors import ClusterError
+
+HOSTS = ["node1:12345", "node2:12345", "node3:12345"]
+
+
+def environment(cluster):
+    return {"TF_CONFIG": json.dumps(cluster)}
+
+
+def test_the_first_host_is_the_chief_and_the_others_are_workers():
+    assert of_host(HOSTS, ["node1:12845"], 0) == {
+        "cluster": {"chief": ["node1:12345"], "worker": ["node2:12345", "node3:12345"], "ps": ["node1:12845"]},
+        "task": {"type": "chief", "index": 0},
+    }
+    assert of_host(HOSTS, ["node1:12845"], 2)["task"] == {"type": "worker", "index": 1}
+
+
+def test_a_task_knows_its_address():
+    task = Task.from_environment(environment(of_host(HOSTS, ["node1:12845"], 1)))
+    assert task is not None
+    assert (task.role, task.index, task.address) == (WORKER, 0, "node2:12345")
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [{"cluster": {"worker": HOSTS}, "task": {"type": "worker", "index": 0}}, {}, {"cluster": [], "task": {}}, {"cluster": {"worker": 3}}],
+)
+def test_what_describes_no_such_cluster_is_left_to_the_reader_of_a_synchronous_one(cluster):
+    assert Task.from_environment(environment(cluster)) is None
+    assert Task.from_environment({}) is None
+
+
+@pytest.mark.parametrize(("role", "index"), [(CHIEF, 1), (WORKER, 2), (SERVER, -1), ("evaluator", 0)])
+def test_a_task_that_is_none_of_the_cluster_is_refused(role, index):
+    cluster = of_host(HOSTS, ["node1:12845"], 0) | {"task": {"type": role, "index": index}}
+    with pytest.raises(ClusterError, match=f"{role} {index} is none of"):
+        Task.from_environment(environment(cluster))
+
+
+def test_a_cluster_without_servers_is_refused():
+    cluster = of_host(HOSTS, [], 0)
+    with pytest.raises(ClusterError, match="one each of chief, worker, ps is needed"):
+        Task.from_environment(environment(cluster))
+
+
+def furthest(workers: int, staleness: int | None, ended: set[int]) -> int:
+    """How many calls are handed out in all, given those that end; the others never do."""
+    number = 0
+    while True:
+        under_way = [one for one in range(number) if one not in ended]
+        if not may_begin(number, min(under_way, default=number), len(under_way), workers, staleness):
+            return number
+        number += 1
+
+
+def test_without_a_bound_the_others_go_on_beside_a_frozen_worker():
+    """Its calls, and those that wait for a worker, are all that is under way."""
+    assert furthest(4, None, set(range(1, 1000))) > 1000
+    assert furthest(4, None, set()) == QUEUED * 4
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("staleness", [0, 1, 5])
+def test_nobody_is_further_ahead_of_the_slowest_than_the_bound(workers, staleness):
+    """The first call never ends: the others end the rounds up to the bound, and no call of the next one begins."""
+    assert furthest(workers, staleness, set(range(1, 1000))) == workers * (1 + staleness)
+
+
+def test_with_the_bound_0_a_round_begins_when_the_one_before_has_ended():
+    assert not may_begin(4, 3, 1, 4, 0)
+    assert may_begin(4, 4, 0, 4, 0)
+    assert may_begin(5, 4, 1, 4, 0)
+
+
+def test_a_step_is_of_one_workers_batch():
+    config = configs.build({"strategy": {"name": "parameter_server"}, "train": {"batch_size": 16}})
+    assert schedule.global_batch(config, 5) == 16
+    sizes = schedule.counts(config, 5, 1000)
+    assert (sizes.workers, sizes.global_batch, sizes.steps_per_epoch) == (5, 16, 50)
+
+
+@pytest.mark.parametrize("setting", ["strategy.name=ps", "strategy.staleness=-1"])
+def test_settings_are_checked(setting):
+    key, _, value = setting.partition("=")
+    values = {key.partition(".")[2]: int(value) if value.startswith("-") else value}
+    with pytest.raises(configs.ConfigError, match=key.replace(".", "[.]")):
+        configs.build({"strategy": values})

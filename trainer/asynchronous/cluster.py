@@ -1,0 +1,66 @@
+"""The cluster as its chief sees it: a run of one member, whose steps are computed by others."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.asynchronous.roles import SERVER, WORKER, Task
+from trainer.cluster import Cluster
+from trainer.member import Member
+
+
+class Coordinator(Cluster):
+    """The chief of a parameter-server cluster. What other workers would tell it outside a step, nobody does: its sums are its own."""
+
+    def __init__(self, task: Task, threads: int):
+        """Connect to all workers and servers; returns when they are there. Call it before any op.
+
+        Args:
+            task: the chief's.
+            threads: of operations on this host.
+        """
+        self.member, self.threads, self.direct = Member(0, [task.address]), threads, None
+        self.computing = task.cluster[WORKER]
+        """`address:port` of those that compute steps."""
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        self.strategy = tf.distribute.ParameterServerStrategy(resolver)
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
+        self._servers = [0] * len(task.cluster[SERVER])
+        """Bytes of the variables on each server."""
+        self.devices, self.on_host, self.all_reduce = 1, True, list
+
+    def connect(self, transport: str) -> None:
+        """Nothing: workers send to servers, not to each other."""
+
+    def check_generation(self, generation: int) -> None:
+        """Nothing: the supervisors of all hosts start their processes together."""
+
+    def device(self) -> Any:
+        """The only one of whoever computes a step."""
+        return 0
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """The array itself."""
+        return values
+
+    @contextlib.contextmanager
+    def placing(self) -> Iterator[None]:
+        """The strategy's scope, in which each variable goes, whole, to the server that has the fewest bytes so far.
+
+        TensorFlow's own partitioners would split a variable, which Keras 3 can't differentiate: a `ShardedVariable` has no handle.
+        """
+
+        def create(next_creator: Any, **arguments: Any) -> Any:
+            # TensorFlow places by this count, modulo the servers.
+            emptiest = self.strategy.extended._variable_count = int(np.argmin(self._servers))
+            variable = next_creator(**arguments)
+            self._servers[emptiest] += int(np.prod(variable.shape)) * int(variable.dtype.size)
+            return variable
+
+        with self.strategy.scope(), tf.variable_creator_scope(create):
+            yield

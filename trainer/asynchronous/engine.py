@@ -1,0 +1,161 @@
+"""The calls of an asynchronous run: handed to workers, several at a time, and collected as they end."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer import assembly, keras_metrics, step
+from trainer.asynchronous.cluster import Coordinator
+from trainer.asynchronous.window import may_begin
+from trainer.checkpoint import Progress
+from trainer.config import Reduction
+from trainer.data.pipeline import Batch, Call
+from trainer.engine import Gradients, Rows
+from trainer.job import Job
+from trainer.kept import Kept
+from trainer.reduction.cost_model import Choice
+
+POLL_S = 0.001
+PATIENCE, SHORTEST_S = 20, 30.0
+"""A call is late after so many times the longest one before, but at least that many seconds."""
+
+
+class HandedOut(NamedTuple):
+    """A call that a worker computes, or will."""
+
+    number: int
+    """Of the call, from 0."""
+    result: Any
+    """TensorFlow's `RemoteValue`: rows, staleness, index of the worker."""
+    at: float
+    """When, on the monotonic clock."""
+
+
+class Asynchronous(Gradients):
+    """A worker reads the weights, computes the gradient of its own batch, and updates the weights, while others do the same."""
+
+    def __init__(self, job: Job, cluster: Coordinator, before: Progress, kept: Kept):
+        """Build the model on the servers, and what counts updates beside it."""
+        with cluster.placing():
+            local = assembly.build_local(cluster, job.config, len(job.manifest.classes), job.examples.spec)
+            super().__init__(job, cluster, local, before, kept)
+        self._coordinator, self._addresses, self._staleness = cluster.coordinator, cluster.computing, job.config.strategy.staleness
+        self.profile_every, self.warmup = 0, 0
+        for optimizer in self.optimizers():
+            _count_at_once(optimizer)
+        with cluster.strategy.scope():
+            self._updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
+        self._call, self._test = self._counted(), self._make_test()
+        self._under_way: list[HandedOut] = []
+        self._handed_out, self._longest, self._late = 0, 0.0, False
+        self._stale, self._calls = Counter[int](), Counter[int]()
+        """Calls of this epoch by their staleness, and by the index of the worker that computed them."""
+
+    def _choose(self) -> Reduction:
+        why = "by each worker to the servers that keep the weights, and applied there at once"
+        self.choice = Choice("asynchronous", why, 4 * sum(int(np.prod(shape)) for shape in step.shapes(self.model)))
+        self._job.metrics.record("reduction", name=self.choice.name, why=why, measured=False)
+        return self._job.config.reduction
+
+    def _counted(self) -> Callable[..., Any]:
+        signature = [step.signature(self._local.spec, 1), tf.TensorSpec([None], tf.float32)]
+
+        @tf.function(input_signature=signature, autograph=False)
+        def call(batches: Batch, rates: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            """The rows of the call's steps, how many steps of other workers updated the weights meanwhile, and who computed it."""
+            before, steps = self._updates.read_value(), tf.cast(tf.shape(rates)[0], tf.int64)
+            with tf.control_dependencies([before]):
+                rows = self._train_call(batches, rates)
+            with tf.control_dependencies([rows]):
+                after = self._updates.assign_add(steps, read_value=True)
+            index = tf.distribute.coordinator.experimental_get_current_worker_index()
+            return rows, tf.identity(after) - steps - before, index
+
+        return call
+
+    def _make_test(self) -> Callable[..., Any]:
+        def test(data: tuple[Any, ...]) -> tf.Tensor:
+            return step.test_sums(self.model, not self._local.l2_in_update, self._local.as_validated(data))
+
+        spec = self._local.validated or self._local.spec
+        return tf.function(test, input_signature=[step.rows(spec)], autograph=False)
+
+    def trace(self) -> None:
+        """Nothing: tracing on this host is part of the first call, while the workers begin."""
+
+    def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> Rows:  # noqa: ARG002 - a batch has the numbers of its steps
+        """Hand out a call as soon as the bound of staleness allows; return the rows of those that have ended meanwhile."""
+        rows = list(self._until(self._may_begin))
+        arguments = tf.nest.map_structure(tf.constant, (batch, rates))
+        result = self._coordinator.schedule(self._call, args=arguments)
+        self._under_way.append(HandedOut(self._handed_out, result, time.monotonic()))
+        self._handed_out += 1
+        return self._stacked(rows), None
+
+    def settle(self) -> np.ndarray:
+        """See `Engine`; from then on all workers are level."""
+        rows = list(self._until(lambda: not self._under_way))
+        self._handed_out = 0
+        return self._stacked(rows)
+
+    def validate(self, batches: Iterable[tuple[Any, ...]]) -> np.ndarray:
+        """See `Engine`; the workers share the batches."""
+        results = [self._coordinator.schedule(self._test, args=(tf.nest.map_structure(tf.constant, data),)) for data in batches]
+        return sum((np.array(result.fetch()) for result in results), np.zeros(keras_metrics.size(self.model)))
+
+    def record(self, epoch: int) -> None:
+        """Record how stale the epoch's calls were, and how many each worker computed."""
+        calls = [self._calls[index] for index in range(len(self._addresses))]
+        stale = sorted(self._stale.items())
+        self._job.metrics.record(
+            "staleness", epoch=epoch, staleness=[one for one, _ in stale], calls=[count for _, count in stale], by_worker=calls
+        )
+        self._stale.clear()
+        self._calls.clear()
+
+    def _may_begin(self) -> bool:
+        oldest = min((one.number for one in self._under_way), default=self._handed_out)
+        return may_begin(self._handed_out, oldest, len(self._under_way), len(self._addresses), self._staleness)
+
+    def _until(self, ready: Callable[[], bool]) -> Iterator[np.ndarray]:
+        """The rows of calls that end until something holds."""
+        while True:
+            ended = [one for one in self._under_way if one.result._status_available_event.is_set()]
+            self._under_way = [one for one in self._under_way if one not in ended]
+            yield from map(self._rows, ended)
+            if ready():
+                return
+            self._check_late()
+            time.sleep(POLL_S)
+
+    def _rows(self, ended: HandedOut) -> np.ndarray:
+        # Raises what the call raised, such as that a server is lost.
+        rows, stale, index = ended.result.fetch()
+        self._longest, self._late = max(self._longest, time.monotonic() - ended.at), False
+        self._stale[int(stale)] += 1
+        self._calls[int(index)] += 1
+        return np.array(rows)
+
+    def _check_late(self) -> None:
+        """Warn once of a worker that does not end its call: `recovery.hang` ends all."""
+        limit = max(SHORTEST_S, PATIENCE * self._longest)
+        if self._late or not self._longest or not self._under_way or time.monotonic() - self._under_way[0].at < limit:
+            return
+        self._late = True
+        busy = [address for index, address in enumerate(self._addresses) if not self._calls[index]]
+        who = f"; no call of this epoch came from {', '.join(busy)}" if busy else ""
+        self._job.metrics.warning(f"a worker has not ended its call for {limit:.0f} s: it is frozen, or its host or network is gone{who}")
+
+    def _stacked(self, rows: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate([super().settle(), *rows])
+
+
+def _count_at_once(optimizer: keras.optimizers.Optimizer) -> None:
+    """Let an optimizer count its steps in one operation: Keras reads, adds and writes, which loses what others count meanwhile."""
+    iterations = optimizer._iterations
+    iterations.assign_add = lambda value: iterations.value.assign_add(tf.cast(value, iterations.dtype))

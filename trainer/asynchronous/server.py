@@ -1,0 +1,45 @@
+"""The processes that only answer the chief: a worker, which computes what it is handed, and a parameter server, which keeps weights."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from trainer.asynchronous.roles import SERVER, Task, environment
+from trainer.errors import ClusterError
+
+SERVING = "serving the chief"
+"""The phase of a worker of an asynchronous run."""
+LOG = "ps.log"
+"""In the host's part of the run directory: what its parameter server writes."""
+
+
+def serve(task: Task, threads: int, ready: Callable[[], None] = lambda: None) -> NoReturn:
+    """Answer the chief, `ready` from the call of that function on, until this process is ended from outside.
+
+    Raises:
+        ClusterError: its port is taken.
+    """
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    try:
+        server = tf.distribute.Server(resolver.cluster_spec(), job_name=task.role, task_index=task.index, protocol="grpc")
+    except tf.errors.OpError as error:
+        raise ClusterError(f"{task.role} {task.index} can't listen on {task.address}: {error.message}") from None
+    print(f"{task.role} {task.index} of {len(task.cluster[task.role])} listens on {server.target}", flush=True)
+    ready()
+    while True:
+        threading.Event().wait()
+
+
+def start_server(task: Task, index: int, threads: int, log: Path) -> None:
+    """Start the parameter server of this host, which does not outlive this process."""
+    argv = [sys.executable, "-m", "trainer", "ps", "--threads", str(threads), "--parent", str(os.getpid())]
+    with log.open("ab") as stream:
+        subprocess.Popen(argv, env=environment(task.cluster, SERVER, index), stdout=stream, stderr=stream, stdin=subprocess.DEVNULL)

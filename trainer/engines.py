@@ -1,0 +1,19 @@
+"""Which engine trains a run."""
+
+from trainer import assembly
+from trainer.asynchronous.cluster import Coordinator
+from trainer.asynchronous.engine import Asynchronous
+from trainer.checkpoint import Progress
+from trainer.cluster import Cluster
+from trainer.engine import Engine, Gradients, OwnSteps
+from trainer.job import Job
+from trainer.kept import Kept
+from trainer.program import Program
+
+
+def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
+    """The engine of a run's model on a connected cluster; `before` is the progress of an earlier launch, `kept` what was measured then."""
+    if isinstance(cluster, Coordinator):
+        return Asynchronous(job, cluster, before, kept)
+    built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec)
+    return OwnSteps(job, cluster, built) if isinstance(built, Program) else Gradients(job, cluster, built, before, kept)

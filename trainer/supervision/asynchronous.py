@@ -1,0 +1,181 @@
+"""Supervisors of an asynchronous run: while the chief trains, another host's worker starts again by itself, and nobody waits for it.
+
+The chief's supervisor listens at its direct port, which its worker does not use; all others keep a connection to it. When its worker
+ends well, it says so, and they end theirs. When the connection ends without a word, the chief or its host is lost: the others end their
+workers, too, and all meet as those of a synchronous run do. A parameter server that is lost ends the chief, so this covers it as well.
+"""
+
+import contextlib
+import dataclasses
+import select
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from trainer import handshake
+from trainer.asynchronous.roles import of_host
+from trainer.errors import DONE, FAILED, PREEMPTED, RESTART
+from trainer.supervision import policy, rendezvous
+from trainer.supervision.child import Pulse
+from trainer.supervision.newcomers import Address, Admitted, Door, Visit, door_secret
+from trainer.supervision.policy import Decision, Report
+from trainer.supervision.supervisor import HOUR_S, Post, Supervisor, say
+
+ENDED = {DONE: b"F", PREEMPTED: b"P"}
+"""What the chief's supervisor says when its worker has ended for good, by its exit code."""
+PAUSE_S = 1.0
+"""Between two calls to a chief's supervisor that does not listen yet."""
+SETTLED_S = 60.0
+"""A worker that ran so long did not fail because of how it starts."""
+LEFT = "the chief is lost, or its host"
+
+
+def of(post: Post) -> Supervisor:
+    """The supervisor of a host of an asynchronous run."""
+    return ChiefSupervisor(post) if post.rank == 0 else WorkerSupervisor(post)
+
+
+class AsynchronousSupervisor(Supervisor):
+    """What those of all roles have in common."""
+
+    def _cluster(self) -> dict[str, Any]:
+        return of_host(self._post.endpoints, list((self._post.servers or {}).values()), self._post.rank)
+
+    def _more_arguments(self) -> list[str]:
+        servers = list(self._post.servers or {})
+        return ["--server", str(servers.index(self._post.rank))] if self._post.rank in servers else []
+
+
+class ChiefSupervisor(AsynchronousSupervisor):
+    """Tells the others how the chief's worker ended."""
+
+    def _train(self) -> Report:
+        post = self._post
+        door = Door(post.rank, post.peers, post.secret, set(range(1, post.workers)), lambda: None)
+        report = None
+        try:
+            report = super()._train()
+        finally:
+            for_good = report is not None and (report.code == DONE or self._is_cancelled(report))
+            door.close(ENDED[report.code] if report is not None and for_good else b"")
+        return report
+
+
+class WorkerSupervisor(AsynchronousSupervisor):
+    """Starts its worker again while the chief trains."""
+
+    _attendance: "Attendance"
+    _failures = 0
+    """Ends of the worker in a row, soon after its start."""
+
+    def _train(self) -> Report:
+        with Attendance(self._post.rank, self._post.peers, self._post.secret) as self._attendance:
+            while True:
+                begun = time.monotonic()
+                report = self._as_the_chief(super()._train())
+                self._failures = 1 if time.monotonic() - begun >= SETTLED_S else self._failures + 1
+                if self._stop_asked or self._hung_up or report.code in (DONE, PREEMPTED, FAILED) or self._attendance.over:
+                    return report
+                if refused := self._limit():
+                    say(f"error: this worker {policy.describe(report)}; {refused}")
+                    return dataclasses.replace(report, code=FAILED)
+                self._history.restarts.append(time.time())
+                restart = len(self._history.restarts)
+                say(f"this worker {policy.describe(report)}; it starts again, and the others go on (restart {restart} of this host)")
+                time.sleep(policy.backoff(self._failures - 1))
+
+    def _as_the_chief(self, report: Report) -> Report:
+        """The report of a worker that was ended because the chief's has ended."""
+        if not self._attendance.over:
+            return report
+        codes = {word: code for code, word in ENDED.items()}
+        return dataclasses.replace(report, code=codes.get(self._attendance.word, RESTART), message="")
+
+    def _limit(self) -> str:
+        """Why this worker does not start again; empty if it does."""
+        limits, times = self._post.limits, self._history.restarts
+        if len(times) >= limits.restarts:
+            return f"recovery.max_restarts={limits.restarts} is reached"
+        recent = sum(time.time() - HOUR_S < at for at in times)
+        return f"recovery.max_restarts_per_hour={limits.per_hour} is reached" if recent >= limits.per_hour else ""
+
+    def _look(self, pulse: Pulse) -> str:
+        why = super()._look(pulse)
+        attendance = self._attendance
+        if attendance.over:
+            return why or LEFT
+        if self._stop_asked and not (self._is_asked() and attendance.present):
+            return why or "was asked to end"
+        if not attendance.present and time.monotonic() - attendance.since > self._post.rejoin_wait:
+            return why or f"the chief was not there for {self._post.rejoin_wait:.0f} s"
+        return why
+
+    def _is_cancelled(self, report: Report) -> bool:
+        return report.code == PREEMPTED and self._attendance.word == ENDED[PREEMPTED]
+
+    def _pass_on(self, number: int) -> None:
+        """Nothing: the chief needs its workers until its state is saved. `_look` ends this one."""
+
+    def _agree(self, report: Report, wait: float) -> tuple[Decision, rendezvous.Start]:
+        """As that of a synchronous run; Present if the chief trains, so that this host need not wait for the others."""
+        post = self._post
+        with Visit(post.rank, post.peers, post.secret) as visit:
+
+            def enough(_: object) -> bool:
+                visit.check()
+                return False
+
+            try:
+                return rendezvous.agree(post.rank, post.peers, post.secret, report, self._decide, wait, enough)
+            except Admitted:
+                raise Present from None
+
+    def _meet(self, report: Report) -> int | None:
+        try:
+            return super()._meet(report)
+        except Present:
+            say("the chief trains: this worker joins it")
+            return None
+
+
+class Present(Exception):
+    """The chief trains."""
+
+
+class Attendance(threading.Thread):
+    """A connection to the chief's supervisor, for as long as the context lasts."""
+
+    def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes):
+        super().__init__(daemon=True)
+        self._place, self._left = (rank, addresses, door_secret(secret)), threading.Event()
+        self.present = self.over = False
+        """Whether the chief's supervisor is there; whether it has gone."""
+        self.word, self.since = b"", time.monotonic()
+        """What it said when it went; since when this one waits for it, on the monotonic clock."""
+
+    def run(self) -> None:
+        """Connect, and wait for the word."""
+        sockets = handshake.connect_some(*self._place, (), [0], lambda there: bool(there) or self._left.is_set(), PAUSE_S)
+        for connection in sockets.values():
+            self.present = True
+            with connection:
+                while not self._left.is_set() and not self.over:
+                    self._listen(connection)
+
+    def _listen(self, connection: socket.socket) -> None:
+        if select.select([connection], [], [], PAUSE_S)[0]:
+            with contextlib.suppress(OSError):
+                self.word = connection.recv(1)
+            self.over = True
+
+    def __enter__(self) -> "Attendance":
+        """Begin to call."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave."""
+        self._left.set()
+        self.join()
