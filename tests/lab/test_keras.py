@@ -118,3 +118,25 @@ def test_a_script_whose_host_is_unplugged_ends_on_all_others_within_25_s_and_the
     assert max(end["ended_at"] for end in ends) - since < 25
     assert f"rank 2 ({cluster.address(3)}) stopped answering: it is frozen, or its host or network is gone" in logs
     cluster.play("stop", "run=cut-script")
+
+
+def test_five_ssh_hosts_train_asynchronously_and_go_on_without_a_worker(cluster: Lab):
+    """The first hands out steps and keeps the weights; a worker that is killed starts again alone."""
+    example, run = f"{cluster.root}/examples/taxi.py", "ssh-rides"
+    more = "workers=5", "epochs=12", "set=strategy.name=parameter_server,train.batch_size=64,train.steps_per_call=2,train.monitor=val_auc"
+    playbook = cluster.start("train", f"run={run}", f"model={example}:build", f"dataset={example}:data", *more)
+    supervisor = f"/home/lockstep/lockstep/runs/{run}/workers/node5/supervisor.json"
+    metrics = f"/home/lockstep/lockstep/runs/{run}/workers/node1/metrics.jsonl"
+
+    def trains() -> bool:
+        return '"kind": "steps"' in cluster.on(1, f"cat {metrics}", check=False) or playbook.poll() is not None
+
+    await_until(trains, 180, "the first step")
+    before = json.loads(cluster.on(5, f"cat {supervisor}"))["pids"]["worker"]
+    cluster.on(5, f"kill -9 {before}")
+    output, _ = playbook.communicate(timeout=300)
+    assert playbook.returncode == 0, output
+    summary = json.loads((cluster.run(run) / "summary.json").read_text())
+    assert (summary["state"], summary["restarts"], summary["workers"]) == ("SUCCEEDED", 0, 5)
+    assert summary["best"]["val_auc"] > 0.9
+    assert "the others go on (restart 1 of this host)" in (cluster.run(run) / "workers" / "node5" / "worker.log").read_text()
