@@ -171,8 +171,8 @@ class Trainer:
             yield fed, time.monotonic() - begun
 
     def _call(self, epoch: int, call: Call, batch: Batch, waited: float) -> bool:
-        rates = self._rates(epoch, call)
         begun = time.monotonic()
+        rates = self._rates(epoch, call)
         rows, parts = self._train(call, batch, rates)
         (stop, save), every = requests(rows), self.job.config.checkpoint.every_steps
         before = (epoch - 1) * self.job.counts.steps_per_epoch

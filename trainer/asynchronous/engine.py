@@ -1,5 +1,6 @@
 """The calls of an asynchronous run: handed to workers, several at a time, and collected as they end."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ from trainer.kept import Kept
 from trainer.reduction.cost_model import Choice
 
 POLL_S = 0.001
+RATE_S = 1.0
 PATIENCE, SHORTEST_S = 20, 30.0
 """A call is late after so many times the longest one before, but at least that many seconds."""
 
@@ -52,6 +54,8 @@ class Asynchronous(Gradients):
             self._updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
         self._call, self._test = self._counted(), self._make_test()
         self._under_way: list[HandedOut] = []
+        self._rate: float | None = None
+        self._rate_at = -math.inf
         self._handed_out, self._longest, self._late = 0, 0.0, False
         self._stale, self._calls = Counter[int](), Counter[int]()
         """Calls of this epoch by their staleness, and by the index of the worker that computed them."""
@@ -84,6 +88,13 @@ class Asynchronous(Gradients):
 
         spec = self._local.validated or self._local.spec
         return tf.function(test, input_signature=[step.rows(spec)], autograph=False)
+
+    @property
+    def rate(self) -> float | None:
+        """See `Engine`; a server keeps it, so it is only asked once a second."""
+        if time.monotonic() - self._rate_at > RATE_S:
+            self._rate, self._rate_at = super().rate, time.monotonic()
+        return self._rate
 
     def trace(self) -> None:
         """Nothing: tracing on this host is part of the first call, while the workers begin."""
