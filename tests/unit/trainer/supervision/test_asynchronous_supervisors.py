@@ -1,0 +1,103 @@
+"""What keeps the supervisors of an asynchronous run together, over real sockets."""
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+from tests.local.conftest import free_ports
+from tests.project import await_until
+from trainer.errors import DONE, PREEMPTED, RESTART
+from trainer.supervision import asynchronous
+from trainer.supervision.asynchronous import ENDED, Attendance, ChiefSupervisor, WorkerSupervisor
+from trainer.supervision.child import Patience
+from trainer.supervision.newcomers import Door
+from trainer.supervision.policy import Limits, Report
+from trainer.supervision.supervisor import Post
+
+SECRET = secrets.token_bytes(32)
+ENDPOINTS = ["10.0.0.1:12345", "10.0.0.2:12345", "10.0.0.3:12345"]
+
+
+@pytest.fixture
+def addresses(monkeypatch):
+    monkeypatch.setattr(asynchronous, "PAUSE_S", 0.05)
+    return [("127.0.0.1", port) for port in free_ports(3)]
+
+
+def door(addresses):
+    return Door(0, addresses, SECRET, {1, 2}, lambda: None)
+
+
+@pytest.mark.parametrize("word", [*ENDED.values(), b""])
+def test_all_others_hear_how_the_chief_has_ended(addresses, word):
+    """Without a word it was lost."""
+    chief = door(addresses)
+    with Attendance(1, addresses, SECRET) as first, Attendance(2, addresses, SECRET) as second:
+        await_until(lambda: first.present and second.present, 60, "both")
+        assert not first.over
+        chief.close(word)
+        await_until(lambda: first.over and second.over, 60, "the word")
+        assert (first.word, second.word) == (word, word)
+
+
+def test_one_that_comes_back_takes_its_own_place(addresses):
+    chief = door(addresses)
+    for _ in range(2):
+        with Attendance(1, addresses, SECRET) as attendance:
+            await_until(lambda here=attendance: here.present, 60, "the chief")
+    with Attendance(1, addresses, SECRET) as attendance:
+        await_until(lambda: attendance.present, 60, "the chief")
+        chief.close(ENDED[DONE])
+        await_until(lambda: attendance.over, 60, "the word")
+        assert attendance.word == ENDED[DONE]
+
+
+def test_a_stranger_hears_nothing(addresses):
+    chief = door(addresses)
+    with Attendance(1, addresses, bytes(32)) as stranger, Attendance(2, addresses, SECRET) as attendance:
+        await_until(lambda: attendance.present, 60, "the chief")
+        chief.close(ENDED[DONE])
+        await_until(lambda: attendance.over, 60, "the word")
+        assert not stranger.present
+
+
+def test_without_a_chief_it_ends_with_its_context(addresses):
+    with Attendance(1, addresses, SECRET) as attendance:
+        assert not attendance.present
+    assert not attendance.is_alive()
+
+
+def post(folder: Path, rank: int, servers=None) -> Post:
+    given = [["node1", "node2", "node3"], 3, ENDPOINTS, [("127.0.0.1", 1)] * 3, SECRET, "launch", ["python"], [], [], []]
+    return Post(folder, rank, *given, Limits(2, 2), Patience(1.0, 1.0), 1.0, None, servers or {0: "10.0.0.1:12845", 2: "10.0.0.3:12845"})
+
+
+def test_each_host_has_its_role_and_its_server(tmp_path):
+    chief, worker, both = (asynchronous.of(post(tmp_path, rank)) for rank in range(3))
+    assert (type(chief), type(worker)) == (ChiefSupervisor, WorkerSupervisor)
+    assert [one._cluster()["task"] for one in (chief, worker, both)] == [
+        {"type": "chief", "index": 0},
+        {"type": "worker", "index": 0},
+        {"type": "worker", "index": 1},
+    ]
+    assert chief._cluster()["cluster"]["ps"] == ["10.0.0.1:12845", "10.0.0.3:12845"]
+    assert [one._more_arguments() for one in (chief, worker, both)] == [["--server", "0"], [], ["--server", "1"]]
+
+
+def test_a_worker_ends_as_its_chief_did(tmp_path):
+    supervisor = WorkerSupervisor(post(tmp_path, 1))
+    supervisor._attendance = attendance = Attendance(1, [("127.0.0.1", 1)], SECRET)
+    killed = Report(1, 137, 0, "training", "ended", 0.0, 0, 0, 0, -1, [0, 1, 2])
+    assert supervisor._as_the_chief(killed) is killed, "the chief is still there"
+    attendance.over = True
+    for word, code in {ENDED[DONE]: DONE, ENDED[PREEMPTED]: PREEMPTED, b"": RESTART, b"\x00": RESTART}.items():
+        attendance.word = word
+        assert supervisor._as_the_chief(killed).code == code
+
+
+def test_a_worker_that_is_killed_again_and_again_is_given_up(tmp_path):
+    supervisor = WorkerSupervisor(post(tmp_path, 1))
+    assert supervisor._limit() == ""
+    supervisor._history.restarts = [0.0, 1.0]
+    assert supervisor._limit() == "recovery.max_restarts=2 is reached"
