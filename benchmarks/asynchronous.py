@@ -1,6 +1,6 @@
 """Synchronous against asynchronous training on the lab: images/s, and seconds to a given validation loss, on even and on uneven nodes.
 
-    .venv/bin/python benchmarks/asynchronous.py -i inventory/lab --loss 1.3 [--rounds 1] [--cases even,half,slow-link] [--cpus 0.3]
+    .venv/bin/python benchmarks/asynchronous.py -i inventory/lab --loss 1.3 [--rounds 1] [--cases even,half,slow-link] [--ways NAME,NAME] [--cpus 0.3]
         [--set KEY=VALUE,...] [ansible-playbook arguments: configuration, dataset, -e epochs=N]
 
 In each round every case trains both ways, in an order that changes from round to round. `half`: the last node has half of its CPUs;
@@ -11,7 +11,7 @@ steps, until the first epoch whose validation loss is at most the given one. Row
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,12 +75,11 @@ def main() -> None:
     line = script.parser(__doc__, rounds=1)
     line.add_argument("--loss", type=float, required=True, help="the validation loss that counts as reached")
     line.add_argument("--cases", default=",".join(CASES))
+    line.add_argument("--ways", default=",".join(WAYS))
     line.add_argument("--cpus", type=float, default=0.3, help="of each node, as lab.yml made them")
     line.add_argument("--set", default="", help="further settings of the configuration, as -e set= takes them")
     given, more = line.parse_known_args()
-    cases = given.cases.split(",")
-    if unknown := [case for case in cases if case not in CASES]:
-        sys.exit(f"--cases={given.cases}: {', '.join(unknown)} is unknown; there are {', '.join(CASES)}")
+    cases, ways = _listed("cases", given.cases, CASES), _listed("ways", given.ways, WAYS)
     try:
         lab = nodes(given.cpus)
     except LockstepError as error:
@@ -89,7 +88,7 @@ def main() -> None:
     for number in range(given.rounds):
         for case in cases:
             curves: dict[str, History] = {}
-            for way in list(WAYS)[:: 1 if number % 2 == 0 else -1]:
+            for way in ways[:: 1 if number % 2 == 0 else -1]:
                 with CASES[case](lab):
                     folder = train(f"{case}-{way}", ",".join(filter(None, [WAYS[way], given.set])), more)
                 curves[way] = read_history(folder / "history.csv")
@@ -100,6 +99,13 @@ def main() -> None:
     write_rows(FOLDER / "rows.csv", Row._fields, [one._asdict() for one in rows])
     header = ["case", "", "per second", f"s to loss {given.loss:g}", "epochs", "lowest loss", "staleness"]
     print(text.table(header, rows))
+
+
+def _listed(option: str, given: str, known: Iterable[str]) -> list[str]:
+    names = given.split(",")
+    if unknown := [name for name in names if name not in known]:
+        sys.exit(f"--{option}={given}: {', '.join(unknown)} is unknown; there are {', '.join(known)}")
+    return names
 
 
 def train(run: str, settings: str, more: list[str]) -> Path:

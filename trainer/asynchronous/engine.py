@@ -50,6 +50,7 @@ class Asynchronous(Gradients):
         self.profile_every, self.warmup = 0, 0
         for optimizer in self.optimizers():
             _count_at_once(optimizer)
+            _update_at_the_server(optimizer)
         with cluster.strategy.scope():
             self._updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
         self._call, self._test = self._counted(), self._make_test()
@@ -170,3 +171,15 @@ def _count_at_once(optimizer: keras.optimizers.Optimizer) -> None:
     """Let an optimizer count its steps in one operation: Keras reads, adds and writes, which loses what others count meanwhile."""
     iterations = optimizer._iterations
     iterations.assign_add = lambda value: iterations.value.assign_add(tf.cast(value, iterations.dtype))
+
+
+def _update_at_the_server(optimizer: keras.optimizers.Optimizer) -> None:
+    """Let an optimizer compute where the variable is: otherwise a worker would fetch all of its slots, and send them back."""
+    update = optimizer.update_step
+
+    def there(gradient: Any, variable: Any, rate: Any) -> None:
+        place = variable.value if isinstance(variable, keras.Variable) else variable
+        with tf.device(place.device):
+            update(gradient, variable, rate)
+
+    optimizer.update_step = there
