@@ -1,7 +1,7 @@
 """Synchronous against asynchronous training on the lab: images/s, and seconds to a given validation loss, on even and on uneven nodes.
 
-    .venv/bin/python benchmarks/asynchronous.py -i inventory/lab --loss 1.3 [--rounds 1] [--cases even,half,slow-link] [--ways NAME,NAME] [--cpus 0.3]
-        [--set KEY=VALUE,...] [ansible-playbook arguments: configuration, dataset, -e epochs=N]
+    .venv/bin/python benchmarks/asynchronous.py -i inventory/lab --loss 1.3 [--rounds 1] [--cases even,half,slow-link]
+        [--ways NAME,NAME] [--cpus 0.3] [--set KEY=VALUE,...] [ansible-playbook arguments: configuration, dataset, -e epochs=N]
 
 In each round every case trains both ways, in an order that changes from round to round. `half`: the last node has half of its CPUs;
 `slow-link`: each node sends at 100 Mbit/s. Needs root, and a lab of equal nodes (`lab.yml -e cpus=0.3`). The seconds are those of training
