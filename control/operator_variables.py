@@ -25,7 +25,7 @@ COMMANDS = {
         "serve": "run state serve_port serve_address",
         "report": "run sweep evaluate",
         "status": "run",
-        "logs": "run lines follow",
+        "logs": "run lines follow role",
         "stop": "run",
         "tensorboard": "run state tensorboard_port",
         "provision": "state firewall requirements",

@@ -70,6 +70,8 @@ class Worker:
     session: str
     script: bool = False
     """Whether it runs a script of the user's: then its log is what is followed."""
+    log: str = "worker.log"
+    """Name of its log."""
     say: Callable[[str], None] | None = None
     """Shows urgent messages; by default on their own line."""
     _last: float | None = field(default=None)
@@ -92,7 +94,7 @@ class Worker:
 
     @functools.cached_property
     def _log(self) -> Feed:
-        feed = Feed(self.action, self.folder, self.session, "worker.log", TAIL)
+        feed = Feed(self.action, self.folder, self.session, self.log, TAIL)
         feed.skip()
         return feed
 

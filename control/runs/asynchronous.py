@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from control.runs.cluster import server_endpoints, with_server
-from trainer.config import Config
+from trainer.asynchronous.roles import CHIEF, ROLES, SERVER, WORKER
+from trainer.asynchronous.server import LOG
+from trainer.config import Config, nearest
 from trainer.errors import ConfigError
 from trainer.rundir import recorded
 from trainer.telemetry import chief_records
 
+WORKER_LOG = "worker.log"
 FEWEST = 2
 """Hosts of an asynchronous run: the chief, and one that computes."""
 
@@ -69,6 +72,23 @@ def shown(hosts: Sequence[dict[str, Any]], staleness: int | None) -> str:
     keep = "keeps" if len(keeping) == 1 else "keep"
     bound = "any staleness" if staleness is None else f"staleness {staleness}"
     return f"asynchronous, {bound}: {chief} hands out steps, {', '.join(workers)} compute, {', '.join(keeping)} {keep} the weights"
+
+
+def logs(hosts: Sequence[dict[str, Any]], role: str | None) -> dict[str, Any]:
+    """The `file` of the logs that are asked for, and the `hosts` that have one, by name.
+
+    Raises:
+        ConfigError: there is no such role.
+    """
+    names = [host["name"] for host in hosts]
+    if role is None:
+        return {"file": WORKER_LOG, "hosts": names}
+    if role not in ROLES:
+        raise ConfigError(f"role={role}: unknown{nearest(role, ROLES)}; it must be one of: {', '.join(ROLES)}")
+    if not server_endpoints(hosts):
+        raise ConfigError(f"role={role}: the run is synchronous, and all its hosts are workers. Fix: leave it out")
+    of_role = {CHIEF: names[:1], WORKER: names[1:], SERVER: [names[rank] for rank in server_endpoints(hosts)]}
+    return {"file": LOG if role == SERVER else WORKER_LOG, "hosts": of_role[role]}
 
 
 def result(folder: Path) -> list[tuple[str, str]]:

@@ -18,10 +18,10 @@ WAIT_S = 1.0
 class ActionModule(Action):
     """Reads only: training goes on if this command ends. An unreachable host is reported and given up after `silence` seconds."""
 
-    def act(self, host: str, session: str, run_folder: str, folder: str, lines: Any, silence: Any) -> dict[str, Any]:
+    def act(self, host: str, session: str, run_folder: str, folder: str, lines: Any, silence: Any, log: str) -> dict[str, Any]:
         """Follow."""
         parent, count = os.getppid(), integer("lines", lines)
-        worker = Worker(self, run_folder, folder, session)
+        worker = Worker(self, run_folder, folder, session, log=log)
         heard, lost, alive = time.monotonic(), False, True
         with contextlib.closing(worker):
             # Without its parent the command was killed, and nobody reads.

@@ -51,9 +51,10 @@ class ActionModule(Action):
         rank: int = 0,
         script: bool = False,
         returns: float = 0.0,
+        log: str = "worker.log",
     ) -> Any:
         """Look once, or until it is back."""
-        worker, deadline = Worker(self, run_folder, folder, session, script), time.monotonic() + float(returns)
+        worker, deadline = Worker(self, run_folder, folder, session, script, log), time.monotonic() + float(returns)
         count = integer("lines", 1 if lines is None else lines)
 
         def look() -> dict[str, Any]:

@@ -119,6 +119,10 @@ def test_it_is_stopped_with_its_state_saved_and_goes_on(project, pictures):
     await_until(lambda: project.steps(1, run) > 40, 120, "40 steps")
     shown = project.play("status", f"run={run}").stdout
     assert shown.count(SERVING) == 2
+    logs = project.play("logs", f"run={run}", "role=ps").stdout
+    assert "lines of ps.log" in logs
+    assert "ps 0 of 1 listens" in logs
+    assert "worker2:" not in logs
     project.play("stop", f"run={run}")
     summary = project.summary(run)
     assert summary["state"] == "CANCELLED"

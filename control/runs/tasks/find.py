@@ -5,7 +5,7 @@ from typing import Any
 
 from control import command_line, project, text
 from control.operator_variables import boolean
-from control.runs import launches, run_results, script, status
+from control.runs import asynchronous, launches, run_results, script, status
 from control.runs.cluster import posts
 from control.runs.plan import latest_run
 from control.task import Task
@@ -45,6 +45,8 @@ class Find(Task):
         after = self.arguments["command"] in ("evaluate", "predict")
         hosts = run_results.remaining(folder, cluster["hosts"]) if after else posts(cluster)
         left = {"if_interrupted": f"Only its logs are no longer shown.\n{text.under_way(folder.name)}"} if options.get("follow") else {}
+        if self.arguments["command"] == "logs":
+            plan["logs"] = asynchronous.logs(hosts, options.get("role"))
         return {**left, "ansible_facts": {"plan": plan, "cluster": hosts, "run_options": options}}
 
 

@@ -16,10 +16,13 @@ class ShowStatus(Task):
     def act(self) -> dict[str, Any]:
         """Build the text."""
         name, seen = self.arguments["run"], self.arguments["seen"]
-        if self.arguments.get("logs"):
+        if file := self.arguments.get("logs"):
             again = text.next_commands([("new lines as they come", f"ansible-playbook logs.yml -e run={name} -e follow=true")])
             commands = again if any(look.get("state") == "running" for look in seen) else ""
-            return {"if_interrupted": None, "show_last": "\n\n".join([*map(_log, seen), *([commands] if commands else [])])}
+            return {
+                "if_interrupted": None,
+                "show_last": "\n\n".join([*(_log(look, file) for look in seen), *([commands] if commands else [])]),
+            }
         summary = run_results.read_summary(project.RUNS / name)
         called = noun(recorded(project.RUNS / name).get("dataset", {}).get("spec"))
         shown = status.table(name, summary["state"], self.arguments["hosts"], seen, self.arguments["counts"], called)
@@ -37,6 +40,6 @@ def _known(summary: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in summary.items() if value is not None}
 
 
-def _log(look: dict[str, Any]) -> str:
+def _log(look: dict[str, Any], file: str) -> str:
     lines = look.get("log") or [look.get("note") or "(no log)"]
-    return "\n".join([f"{look['host']}: last {len(lines)} lines of worker.log", *(f"  {line}" for line in lines)])
+    return "\n".join([f"{look['host']}: last {len(lines)} lines of {file}", *(f"  {line}" for line in lines)])

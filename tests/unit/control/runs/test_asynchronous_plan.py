@@ -68,6 +68,18 @@ def test_the_plan_names_who_does_what():
     assert shown == "asynchronous, staleness 2: node1 hands out steps, node2, node3 compute, node2, node3 keep the weights"
 
 
+def test_logs_of_a_role():
+    hosts = asynchronous.with_servers(HOSTS, ["node1", "node3"])
+    assert asynchronous.logs(HOSTS, None) == {"file": "worker.log", "hosts": ["node1", "node2", "node3"]}
+    assert asynchronous.logs(hosts, "chief") == {"file": "worker.log", "hosts": ["node1"]}
+    assert asynchronous.logs(hosts, "worker") == {"file": "worker.log", "hosts": ["node2", "node3"]}
+    assert asynchronous.logs(hosts, "ps") == {"file": "ps.log", "hosts": ["node1", "node3"]}
+    with pytest.raises(ConfigError, match=r"role=pss: unknown \(did you mean ps\?\)"):
+        asynchronous.logs(hosts, "pss")
+    with pytest.raises(ConfigError, match=r"role=ps: the run is synchronous"):
+        asynchronous.logs(HOSTS, "ps")
+
+
 def collected(folder: Path, *lines: dict[str, object]) -> Path:
     hosts = asynchronous.with_servers(HOSTS, [])
     write_json(folder / "cluster.json", {"hosts": hosts})
