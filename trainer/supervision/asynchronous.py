@@ -20,7 +20,7 @@ from trainer.errors import DONE, FAILED, PREEMPTED, RESTART
 from trainer.supervision import policy, rendezvous
 from trainer.supervision.child import Pulse
 from trainer.supervision.newcomers import Address, Admitted, Door, Visit, door_secret
-from trainer.supervision.policy import Decision, Report
+from trainer.supervision.policy import FINAL, Decision, Report
 from trainer.supervision.supervisor import HOUR_S, Post, Supervisor, say
 
 ENDED = {DONE: b"F", PREEMPTED: b"P"}
@@ -136,6 +136,9 @@ class WorkerSupervisor(AsynchronousSupervisor):
         try:
             return super()._meet(report)
         except Present:
+            if report.code in FINAL:
+                # It would fail again. Whoever watches ends the run; the others go on.
+                return report.code
             say("the chief trains: this worker joins it")
             return None
 

@@ -1,5 +1,6 @@
 """What keeps the supervisors of an asynchronous run together, over real sockets."""
 
+import dataclasses
 import secrets
 from pathlib import Path
 
@@ -7,12 +8,12 @@ import pytest
 
 from tests.local.conftest import free_ports
 from tests.project import await_until
-from trainer.errors import DONE, PREEMPTED, RESTART
-from trainer.supervision import asynchronous
+from trainer.errors import DONE, FAILED, PREEMPTED, RESTART
+from trainer.supervision import asynchronous, newcomers
 from trainer.supervision.asynchronous import ENDED, Attendance, ChiefSupervisor, WorkerSupervisor
 from trainer.supervision.child import Patience
 from trainer.supervision.newcomers import Door
-from trainer.supervision.policy import Limits, Report
+from trainer.supervision.policy import LOST, Limits, Report
 from trainer.supervision.supervisor import Post
 
 SECRET = secrets.token_bytes(32)
@@ -94,6 +95,20 @@ def test_a_worker_ends_as_its_chief_did(tmp_path):
     for word, code in {ENDED[DONE]: DONE, ENDED[PREEMPTED]: PREEMPTED, b"": RESTART, b"\x00": RESTART}.items():
         attendance.word = word
         assert supervisor._as_the_chief(killed).code == code
+
+
+@pytest.mark.parametrize(("code", "expected"), [(LOST, None), (RESTART, None), (137, None), (FAILED, FAILED)])
+def test_a_worker_joins_a_chief_that_trains_unless_it_would_fail_again(
+    tmp_path, addresses, monkeypatch, code, expected
+):
+    monkeypatch.setattr(newcomers, "KNOCK_AFTER_S", 0.0)
+    monkeypatch.setattr(newcomers, "PAUSE_S", 0.05)
+    supervisor = WorkerSupervisor(dataclasses.replace(post(tmp_path, 1), peers=addresses, rejoin_wait=60.0))
+    chief = door(addresses)
+    try:
+        assert supervisor._meet(Report(1, code, 0, "starting", "", 0.0, 0, 0, 0, -1, [0, 1, 2])) == expected
+    finally:
+        chief.close()
 
 
 def test_a_worker_that_is_killed_again_and_again_is_given_up(tmp_path):
