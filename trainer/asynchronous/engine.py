@@ -17,11 +17,14 @@ from trainer.checkpoint import Progress
 from trainer.config import Reduction
 from trainer.data.pipeline import Batch, Call
 from trainer.engine import Gradients, Rows
+from trainer.errors import PeerLost
 from trainer.job import Job
 from trainer.kept import Kept
 from trainer.reduction.cost_model import Choice
 
 POLL_S = 0.001
+NOBODY = -1
+"""Rank of a worker that is lost, and nobody knows which."""
 RATE_S = 1.0
 PATIENCE, SHORTEST_S = 20, 30.0
 """A call is late after so many times the longest one before, but at least that many seconds."""
@@ -118,7 +121,14 @@ class Asynchronous(Gradients):
     def validate(self, batches: Iterable[tuple[Any, ...]]) -> np.ndarray:
         """See `Engine`; the workers share the batches."""
         results = [self._coordinator.schedule(self._test, args=(tf.nest.map_structure(tf.constant, data),)) for data in batches]
-        return sum((np.array(result.fetch()) for result in results), np.zeros(keras_metrics.size(self.model)))
+        return sum(map(self._validated, results), np.zeros(keras_metrics.size(self.model)))
+
+    def _validated(self, result: Any) -> np.ndarray:
+        hang = self._job.config.recovery.hang
+        # Only in training does the supervisor know that a worker is late.
+        if not result._status_available_event.wait(hang):
+            raise PeerLost(f"a worker has not validated a batch for {hang:.0f} s (recovery.hang): its host or network is gone", NOBODY)
+        return np.array(result.fetch())
 
     def record(self, epoch: int) -> None:
         """Record how stale the epoch's calls were, and how many each worker computed."""

@@ -98,9 +98,7 @@ def test_a_worker_ends_as_its_chief_did(tmp_path):
 
 
 @pytest.mark.parametrize(("code", "expected"), [(LOST, None), (RESTART, None), (137, None), (FAILED, FAILED)])
-def test_a_worker_joins_a_chief_that_trains_unless_it_would_fail_again(
-    tmp_path, addresses, monkeypatch, code, expected
-):
+def test_a_worker_joins_a_chief_that_trains_unless_it_would_fail_again(tmp_path, addresses, monkeypatch, code, expected):
     monkeypatch.setattr(newcomers, "KNOCK_AFTER_S", 0.0)
     monkeypatch.setattr(newcomers, "PAUSE_S", 0.05)
     supervisor = WorkerSupervisor(dataclasses.replace(post(tmp_path, 1), peers=addresses, rejoin_wait=60.0))
