@@ -72,9 +72,9 @@ class Engine(abc.ABC):
     def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> Rows:
         """Run the steps of a call, the first of which is `number` of the run; return the rows of those that have ended since."""
 
-    def settle(self) -> np.ndarray:
-        """Wait for all steps that `train` has begun; the rows of those that it did not return."""
-        return np.zeros((0, len(step.SUMS) + keras_metrics.size(self.model)), np.float32)
+    def settle(self) -> list[np.ndarray]:
+        """Wait for all steps that `train` has begun; the rows of those that it did not return, in any number of arrays."""
+        return []
 
     def record(self, epoch: int) -> None:  # noqa: B027 - nothing, where all workers take the same steps
         """Record what is to be known of the steps of an epoch."""

@@ -179,7 +179,7 @@ class Trainer:
         begun_steps = before + call.first + call.steps
         saves = stop or save or bool(every and begun_steps % every == 0)
         if saves or self._ends_epoch(begun_steps):
-            rows = np.concatenate([rows, self.engine.settle()])
+            rows = np.concatenate([rows, *self.engine.settle()])
         seconds = time.monotonic() - begun
         self._check_finite(rows, rates)
         self._unrecorded += seconds + waited

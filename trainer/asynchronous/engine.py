@@ -110,13 +110,14 @@ class Asynchronous(Gradients):
         result = self._coordinator.schedule(self._call, args=arguments)
         self._under_way.append(HandedOut(self._handed_out, result, time.monotonic()))
         self._handed_out += 1
-        return self._stacked(rows), None
+        none = np.zeros((0, len(step.SUMS) + keras_metrics.size(self.model)), np.float32)
+        return np.concatenate([none, *rows]), None
 
-    def settle(self) -> np.ndarray:
+    def settle(self) -> list[np.ndarray]:
         """See `Engine`; from then on all workers are level."""
         rows = list(self._until(lambda: not self._under_way))
         self._handed_out = 0
-        return self._stacked(rows)
+        return rows
 
     def validate(self, batches: Iterable[tuple[Any, ...]]) -> np.ndarray:
         """See `Engine`; the workers share the batches."""
@@ -172,9 +173,6 @@ class Asynchronous(Gradients):
         busy = [address for index, address in enumerate(self._addresses) if not self._calls[index]]
         who = f"; no call of this epoch came from {', '.join(busy)}" if busy else ""
         self._job.metrics.warning(f"a worker has not ended its call for {limit:.0f} s: it is frozen, or its host or network is gone{who}")
-
-    def _stacked(self, rows: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate([super().settle(), *rows])
 
 
 def _count_at_once(optimizer: keras.optimizers.Optimizer) -> None:
