@@ -39,9 +39,11 @@ def main() -> None:
     given = line.parse_args()
     folder = ROOT / "runs" / given.run
     history = read_history(folder / "history.csv")
-    if not history:
-        sys.exit(f"--run={given.run}: {folder} has no finished epoch")
+    if not history or "val_auc" not in history[0]:
+        sys.exit(f"--run={given.run}: {folder} has no finished epoch of examples/taxi.py. Fix: the name of such a run")
     epoch = given.epoch or max(history, key=lambda row: row["val_auc"])["epoch"]
+    if not snapshot_path(folder, epoch).is_file():
+        sys.exit(f"--epoch={epoch}: {folder / 'checkpoints'} has no snapshot of it. Fix: one of those there, or leave it out for the best")
     taxi = example()
     (x, y), (test_x, test_y) = taxi.data("train"), taxi.data("test")
     model = keras.models.load_model(snapshot_path(folder, epoch), compile=False)

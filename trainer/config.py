@@ -511,6 +511,8 @@ def check(config: Config) -> None:
     _rule(fits, "augment.scale", list(scale), "empty, or [least, most] above 0")
     fits = not config.augment.saturation or size[2] == 3
     _rule(fits, "augment.saturation", config.augment.saturation, "0 for images of one channel (data.image_size)")
+    fits = config.strategy.staleness is None or config.strategy.asynchronous
+    _rule(fits, "strategy.staleness", config.strategy.staleness, f"null without strategy.name={PARAMETER_SERVER}")
     fits = not config.recovery.elastic or config.recovery.elastic_wait < config.recovery.rejoin_wait
     rule = f"below recovery.rejoin_wait ({config.recovery.rejoin_wait:g}), after which all hosts must be back"
     _rule(fits, "recovery.elastic_wait", config.recovery.elastic_wait, rule)

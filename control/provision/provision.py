@@ -94,7 +94,8 @@ def _own_certificate(host: str, text: str) -> str:
 
 def firewall_ports(hosts: list[dict[str, Any]], kind: str) -> list[str]:
     """TCP ports that only members may reach: those of every worker, with a parameter server beside it, and those of GlusterFS."""
-    ports = [str(port) for port in sorted({port for host in hosts for port in cluster.ports(cluster.with_server(host))})]
+    numbers = {port for host in hosts for port in cluster.ports(cluster.with_server(host))}
+    ports = [str(port) for port in sorted(numbers) if port <= cluster.LAST]
     return [*ports, GLUSTER_PORTS, f"{BRICK_PORTS[0]}-{BRICK_PORTS[1]}"] if kind == "glusterfs" else ports
 
 

@@ -19,6 +19,8 @@ AUTO = "auto"
 CHOSEN = "port_chosen"
 PORTS = ("port", "direct_port", "server_port")
 """TensorFlow's port, the port to which other workers connect to send gradients, and that of a parameter server, if the host has one."""
+LAST = 65535
+"""The highest port."""
 DIRECT = 1000
 """Offset of a worker's direct port from its `worker_port`, unless the inventory sets it."""
 SERVER = 500
@@ -59,8 +61,8 @@ def _check_host(host: dict[str, Any]) -> None:
     for kind in PORTS:
         port: Any = host.get(kind)
         if (kind == "port" or kind in host) and (not str(port).isdecimal() or not 0 < int(port) < 65536):
-            words = kind.replace("_", " ")
-            raise AnsibleFilterError(f"TF_CONFIG: {host['name']}: {words} {port!r} is not a number from 1 to 65535; set worker_{kind}")
+            words, setting = kind.replace("_", " "), "worker_port at most 65035" if kind == "server_port" else f"worker_{kind}"
+            raise AnsibleFilterError(f"TF_CONFIG: {host['name']}: {words} {port!r} is not a number from 1 to 65535; set {setting}")
 
 
 def with_server(host: dict[str, Any]) -> dict[str, Any]:

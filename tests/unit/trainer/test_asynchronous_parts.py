@@ -89,6 +89,12 @@ def test_a_step_is_of_one_workers_batch():
     assert (sizes.workers, sizes.global_batch, sizes.steps_per_epoch) == (5, 16, 50)
 
 
+def test_a_bound_of_staleness_that_would_change_nothing_is_refused():
+    with pytest.raises(configs.ConfigError, match=r"strategy.staleness: 2 is not allowed; it must be null without strategy.name="):
+        configs.build({"strategy": {"staleness": 2}})
+    assert configs.build({"strategy": {"staleness": 2, "name": "parameter_server"}}).strategy.staleness == 2
+
+
 @pytest.mark.parametrize("setting", ["strategy.name=ps", "strategy.staleness=-1"])
 def test_settings_are_checked(setting):
     key, _, value = setting.partition("=")

@@ -30,6 +30,10 @@ def test_direct_ports_are_closed_to_strangers_too():
     assert "dport { 12345, 12346, 12845, 12846, 13345, 13346 } jump" in text
 
 
+def test_a_port_that_leaves_no_room_for_a_server_is_closed_alone():
+    assert provision.firewall_ports([{"name": "pi1", "address": "10.0.0.1", "port": 65300}], "mounted") == ["65300"]
+
+
 def test_only_our_table_is_replaced_and_members_pass():
     text = rules()
     assert text.count("table inet") == 3

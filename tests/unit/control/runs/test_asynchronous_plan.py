@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from ansible.errors import AnsibleFilterError
 
 from control.runs import asynchronous
-from control.runs.cluster import ports, server_endpoints, tf_config
+from control.runs.cluster import check_hosts, ports, server_endpoints, tf_config
 from trainer import config as configs
 from trainer.errors import ConfigError
 from trainer.files import write_json
@@ -27,6 +28,13 @@ def test_the_first_host_keeps_the_weights_unless_the_inventory_names_others():
 def test_a_server_has_a_port_of_its_own():
     assert ports(asynchronous.with_servers(HOSTS, [])[0]) == [12345, 13345, 12845]
     assert server_endpoints(HOSTS) == {}
+
+
+def test_a_port_that_leaves_no_room_for_a_server_is_refused_with_the_fix():
+    with pytest.raises(
+        AnsibleFilterError, match=r"node1: server port 65800 is not a number from 1 to 65535; set worker_port at most 65035"
+    ):
+        check_hosts(asynchronous.with_servers([HOSTS[0] | {"port": 65300, "direct_port": 65400}], []))
 
 
 def test_tf_config_follows_from_the_servers():
