@@ -9,8 +9,8 @@ steps, until the first epoch whose validation loss is at most the given one. Row
 """
 
 import contextlib
+import itertools
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from benchmarks.lab_nodes import Lab, nodes
 from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
 from control import plots, text
-from control.runs.asynchronous import staleness
+from control.runs.asynchronous import calls_by_staleness, staleness
 from trainer.errors import LockstepError
 from trainer.files import write_rows
 from trainer.records import read_history
@@ -47,15 +47,9 @@ class Row(NamedTuple):
     staleness: str
 
 
-@contextlib.contextmanager
-def half(lab: Lab) -> Iterator[None]:
+def half(lab: Lab) -> contextlib.AbstractContextManager[None]:
     """The last node has half of its CPUs."""
-    last = max(lab.containers)
-    lab.limit_cpus(last, lab.cpus / 2)
-    try:
-        yield
-    finally:
-        lab.limit_cpus(last, lab.cpus)
+    return lab.half_the_cpus(max(lab.containers))
 
 
 @contextlib.contextmanager
@@ -119,12 +113,9 @@ def train(run: str, settings: str, more: list[str]) -> Path:
 
 def row(case: str, way: str, history: History, loss: float, folder: Path) -> Row:
     """What a training reached, and when."""
-    seconds = [sum(one["seconds"] for one in history[: number + 1]) for number in range(len(history))]
+    seconds = elapsed(history)
     reached = next((number for number, one in enumerate(history) if one["val_loss"] <= loss), None)
-    stale = Counter[int]()
-    for record in chief_records(folder):
-        if record["kind"] == "staleness":
-            stale.update(dict(zip(record["staleness"], record["calls"], strict=False)))
+    stale = calls_by_staleness(chief_records(folder))
     return Row(
         case,
         way,
@@ -136,13 +127,17 @@ def row(case: str, way: str, history: History, loss: float, folder: Path) -> Row
     )
 
 
+def elapsed(history: History) -> list[float]:
+    """Seconds of training steps up to the end of each epoch."""
+    return list(itertools.accumulate(one["seconds"] for one in history))
+
+
 def draw(curves: Mapping[str, History], case: str, path: Path) -> None:
     """Validation loss over the seconds of training steps."""
     with plots.picture(path) as figure:
         axes = plots.one_panel(figure, "Synchronous and asynchronous training", f"five nodes, {case}", "validation loss")
         for number, (way, history) in enumerate(curves.items()):
-            seconds = [sum(one["seconds"] for one in history[: last + 1]) for last in range(len(history))]
-            axes.plot(seconds, [one["val_loss"] for one in history], label=way, **plots.line_style(number))
+            axes.plot(elapsed(history), [one["val_loss"] for one in history], label=way, **plots.line_style(number))
         axes.set_xlabel("seconds of training steps")
         axes.legend()
 

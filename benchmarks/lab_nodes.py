@@ -31,6 +31,15 @@ class Lab:
         self.limit(host, f"--cpu-period={CPU_PERIOD_US}", f"--cpu-quota={round(cpus * CPU_PERIOD_US)}")
 
     @contextlib.contextmanager
+    def half_the_cpus(self, host: str) -> Iterator[None]:
+        """The node may use half of its CPUs."""
+        self.limit_cpus(host, self.cpus / 2)
+        try:
+            yield
+        finally:
+            self.limit_cpus(host, self.cpus)
+
+    @contextlib.contextmanager
     def link(self, host: str, rate: str) -> Iterator[None]:
         """The node sends at that rate, as `tc` writes it."""
         self.on(host, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "16kb", "latency", "100ms")

@@ -54,16 +54,6 @@ Slowed = Callable[[Lab, str], "contextlib.AbstractContextManager[None]"]
 
 
 @contextlib.contextmanager
-def half_the_quota(lab: Lab, host: str) -> Iterator[None]:
-    """The node may use half of its CPUs."""
-    lab.limit_cpus(host, lab.cpus / 2)
-    try:
-        yield
-    finally:
-        lab.limit_cpus(host, lab.cpus)
-
-
-@contextlib.contextmanager
 def busy_process(lab: Lab, host: str) -> Iterator[None]:
     """Another process computes on the node."""
     process = int(lab.on(host, "sh", "-c", "python3 -c 'while True: pass' >/dev/null 2>&1 & echo $!"))
@@ -135,7 +125,7 @@ class Case:
 
 CASES = {
     EVEN: Case(lambda *_: contextlib.nullcontext()),
-    "quota": Case(half_the_quota),
+    "quota": Case(Lab.half_the_cpus),
     "load": Case(busy_process),
     # Compressed gradients hardly notice the link; uncompressed, a step takes 4 s.
     "link": Case(slow_link, steps=12, profile_every=2, more=",reduction.name=packed"),

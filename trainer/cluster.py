@@ -32,8 +32,7 @@ class Cluster(Agreement):
         """
         self.member, self.threads, self._direct_port = member, threads, direct_port
         gpus_taken = take_gpus(gpus)
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+        set_threads(threads)
         tf.config.experimental.enable_op_determinism()
         if member.workers > 1:
             _watch_peers(member.workers)
@@ -108,6 +107,12 @@ class Cluster(Agreement):
             return self.local(self.strategy.run(in_replica, args=(values,)))
 
         return call
+
+
+def set_threads(threads: int) -> None:
+    """How many threads TensorFlow computes an operation with; call before its first."""
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
 
 
 def take_gpus(wanted: int | None = None) -> int:

@@ -184,10 +184,7 @@ class Trainer:
         self._check_finite(rows, rates)
         self._unrecorded += seconds + waited
         if len(rows):
-            sums = rows.astype(np.float64).sum(axis=0)
-            self._add(len(rows), sums, self._unrecorded)
-            self.recorder.call(epoch, len(rows), sums, self._unrecorded, waited, float(rates[-1]))
-            self._unrecorded = 0.0
+            self._record(epoch, rows, waited, float(rates[-1]))
         self.recorder.split(epoch, call, batch, parts, seconds, waited)
         self.saving.check()
         if self.callbacks.any and len(rows):
@@ -199,6 +196,13 @@ class Trainer:
             self._save_state()
             self.job.metrics.phase("training", f"epoch {epoch}")
         return stop
+
+    def _record(self, epoch: int, rows: np.ndarray, waited: float, rate: float) -> None:
+        """Count steps that have ended, with the seconds since others did."""
+        sums, seconds = rows.astype(np.float64).sum(axis=0), self._unrecorded
+        self._unrecorded = 0.0
+        self._add(len(rows), sums, seconds)
+        self.recorder.call(epoch, len(rows), sums, seconds, waited, rate)
 
     def _train(self, call: Call, batch: Batch, rates: np.ndarray) -> Rows:
         stop = self.job.stop_asked() or self._out_of_time()

@@ -145,6 +145,15 @@ class Local:
         sums = tf.concat([tf.stack([batch.asks, count]), *(tf.reshape(one, [-1]) for one in counted)], axis=0)
         return [sums, *whole, *kept]
 
+    def test(self, data: tuple[Any, ...]) -> tf.Tensor:
+        """The `test_sums` of a batch of validation."""
+        return test_sums(self.model, not self.l2_in_update, self.as_validated(data))
+
+    @property
+    def test_signature(self) -> list[Any]:
+        """What `test` takes, for tracing."""
+        return [rows(self.validated or self.spec)]
+
     def _seeds(self, batch: Batch) -> list[tuple[keras.Variable, tf.Tensor]]:
         """The state of each of the model's random generators: its initial state, offset per step and device."""
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -338,12 +347,8 @@ def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[Any] | N
 
 def make_test_call(local: Local) -> Callable[[tuple[Any, ...]], np.ndarray]:
     """A function of a batch's data without collectives: the sums by which validation changes the states of the model's metrics."""
-
-    def test(data: tuple[Any, ...]) -> tf.Tensor:
-        return test_sums(local.model, not local.l2_in_update, local.as_validated(data))
-
     # In replica context, a metric's state is this worker's; elsewhere TensorFlow would sum it over all.
-    call = _traced(local.cluster, test, [rows(local.validated or local.spec)])
+    call = _traced(local.cluster, local.test, local.test_signature)
     return lambda data: local.cluster.local(call(data)).numpy()
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainer import config as configs
 from trainer import schedule
@@ -25,6 +26,9 @@ from trainer.rundir import recorded
 from trainer.saving import FIX, Log, Reserve
 from trainer.supervision.child import STACKS
 from trainer.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from trainer.cluster import Cluster
 
 PEER_ERRORS = ("UnavailableError", "DeadlineExceededError", "AbortedError", "CancelledError")
 
@@ -68,7 +72,7 @@ def main(
         if generation > 1:
             metrics.phase("waiting for the shared folder")
             await_published(published, start_deadline)
-        return _train(run, host, published, caches, (threads, gpus, direct_port), metrics, watchdog, weights, generation, elapsed)
+        return _train(run, host, published, caches, (threads, gpus, direct_port), metrics, watchdog, weights, generation, elapsed, task)
     except Diverged as error:
         print(f"error: {error}", file=sys.stderr)
         return DIVERGED
@@ -111,9 +115,9 @@ def _train(
     weights: Path | None = None,
     generation: int = 1,
     elapsed: float = 0.0,
+    task: Task | None = None,
 ) -> int:
     started = time.monotonic()
-    threads, gpus, direct_port = share
     config = configs.build(configs.load(run / "config.yml"))
     metrics.phase("caching")
     manifest, examples = open_examples(published, caches, config.data, metrics.caching)
@@ -121,23 +125,11 @@ def _train(
     # TensorFlow runs from here on; anything that forks or does not need it comes before.
     import tensorflow as tf
 
-    from trainer.cluster import Cluster, ask
+    from trainer.cluster import ask
     from trainer.loop import Trainer
 
-    task = Task.from_environment()
-    if task is None:
-        member = Member.from_environment()
-        print(
-            f"rank {member.rank} of {member.workers}: {json.dumps(member.addresses)}, {threads} threads{f', GPUs: {gpus}' if gpus else ''}",
-            flush=True,
-        )
-        cluster = Cluster(member, threads, gpus=gpus, direct_port=direct_port)
-    else:
-        from trainer.asynchronous.cluster import Coordinator
-
-        print(f"chief of {json.dumps(task.cluster)}, {threads} threads", flush=True)
-        cluster = Coordinator(task, threads)
-        member = cluster.member
+    cluster = _join(task, *share)
+    member = cluster.member
     cluster.check_generation(generation)
     watchdog.catch_signals()
 
@@ -164,6 +156,20 @@ def _train(
     watchdog.ignore_signals()
     watch.stop()
     return code
+
+
+def _join(task: Task | None, threads: int, gpus: int, direct_port: int) -> "Cluster":
+    """The cluster in TF_CONFIG, once all are there; `task`: the chief's of an asynchronous one."""
+    from trainer.asynchronous.cluster import Coordinator
+    from trainer.cluster import Cluster
+
+    if task is not None:
+        print(f"chief of {json.dumps(task.cluster)}, {threads} threads", flush=True)
+        return Coordinator(task, threads)
+    member = Member.from_environment()
+    described = f"rank {member.rank} of {member.workers}: {json.dumps(member.addresses)}, {threads} threads"
+    print(f"{described}{f', GPUs: {gpus}' if gpus else ''}", flush=True)
+    return Cluster(member, threads, gpus=gpus, direct_port=direct_port)
 
 
 def quiet_tensorflow() -> None:

@@ -33,6 +33,7 @@ FOLLOW_S = 0.5
 """Between two checks while a worker is followed."""
 TAIL = 256 * 1024
 """Bytes at the end of worker.log that are searched for its last lines."""
+WORKER_LOG = "worker.log"
 SNAPSHOT = re.compile(r"(.*/)?checkpoints/epoch-\d+\.keras")
 ATTEMPTS = 2
 """How often an invalid file is fetched: a file broken in transfer is intact the second time."""
@@ -70,7 +71,7 @@ class Worker:
     session: str
     script: bool = False
     """Whether it runs a script of the user's: then its log is what is followed."""
-    log: str = "worker.log"
+    log: str = WORKER_LOG
     """Name of its log."""
     say: Callable[[str], None] | None = None
     """Shows urgent messages; by default on their own line."""

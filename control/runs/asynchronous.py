@@ -1,10 +1,11 @@
 """Asynchronous runs: which of the hosts keep weights, and what such a run can't do."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from control.remote.remote import WORKER_LOG
 from control.runs.cluster import server_endpoints, with_server
 from trainer.asynchronous.roles import CHIEF, ROLES, SERVER, WORKER
 from trainer.asynchronous.server import LOG
@@ -13,7 +14,8 @@ from trainer.errors import ConfigError
 from trainer.rundir import recorded
 from trainer.telemetry import chief_records
 
-WORKER_LOG = "worker.log"
+KIND = "staleness"
+"""Of the records that the chief writes after each epoch."""
 FEWEST = 2
 """Hosts of an asynchronous run: the chief, and one that computes."""
 
@@ -94,18 +96,24 @@ def logs(hosts: Sequence[dict[str, Any]], role: str | None) -> dict[str, Any]:
 def result(folder: Path) -> list[tuple[str, str]]:
     """How stale the steps of a run were, and who computed them, as names and values; nothing of a synchronous run."""
     hosts = recorded(folder).get("hosts", [])
-    if not server_endpoints(hosts) or not (folder / "workers" / hosts[0]["name"] / "metrics.jsonl").is_file():
-        return []
-    records = [one for one in chief_records(folder) if one["kind"] == "staleness"]
+    records = [one for one in chief_records(folder) if one["kind"] == KIND] if server_endpoints(hosts) else []
     if not records:
         return []
-    calls, stale = Counter[int](), Counter[int]()
+    calls = Counter[int]()
     for record in records:
-        stale.update(dict(zip(record["staleness"], record["calls"], strict=False)))
         calls.update(dict(enumerate(record["by_worker"])))
     names = [host["name"] for host in hosts[1:]]
     shares = ", ".join(f"{name} {calls[number] / max(1, calls.total()):.0%}" for number, name in enumerate(names))
-    return [("staleness", staleness(stale)), ("computed by", shares)]
+    return [("staleness", staleness(calls_by_staleness(records))), ("computed by", shares)]
+
+
+def calls_by_staleness(records: Iterable[Mapping[str, Any]]) -> Counter[int]:
+    """How many calls had which staleness, over all epochs among a chief's records."""
+    stale = Counter[int]()
+    for record in records:
+        if record["kind"] == KIND:
+            stale.update(dict(zip(record["staleness"], record["calls"], strict=False)))
+    return stale
 
 
 def staleness(calls: Mapping[int, int]) -> str:

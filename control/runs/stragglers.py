@@ -48,9 +48,7 @@ def sentence(record: dict[str, Any], hosts: Sequence[str]) -> str:
 def of_run(folder: Path) -> str:
     """The straggler of a run's last epochs, as a sentence; empty if there is none."""
     hosts = [host["name"] for host in recorded(folder).get("hosts", [])]
-    if not hosts or not (folder / "workers" / hosts[0] / "metrics.jsonl").is_file():
-        return ""
-    record = last(chief_records(folder))
+    record = last(chief_records(folder)) if hosts else None
     return sentence(record, hosts) if record else ""
 
 

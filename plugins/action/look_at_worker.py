@@ -7,7 +7,7 @@ from typing import Any
 from control import project
 from control.operator_variables import integer
 from control.remote.feed import HostUnreachable
-from control.remote.remote import Worker
+from control.remote.remote import WORKER_LOG, Worker
 from control.runs import generations, run_results, status, supervision
 from control.runs.cluster import posts
 from plugins.shared.action import Action
@@ -51,7 +51,7 @@ class ActionModule(Action):
         rank: int = 0,
         script: bool = False,
         returns: float = 0.0,
-        log: str = "worker.log",
+        log: str = WORKER_LOG,
     ) -> Any:
         """Look once, or until it is back."""
         worker, deadline = Worker(self, run_folder, folder, session, script, log), time.monotonic() + float(returns)

@@ -39,7 +39,7 @@ def test_it_learns_and_all_end_by_themselves(project, pictures):
     summary = project.summary("apart")
     assert (summary["state"], summary["steps"], summary["workers"]) == ("SUCCEEDED", 300, 3)
     rows = read_history(project.run("apart") / "history.csv")
-    assert rows[-1]["val_accuracy"] == 1.0, "the classes are told apart by their colour"
+    assert rows[-1]["val_accuracy"] == 1.0, "a network can tell these classes by their colour"
     records = [record for record in chief_records(project.run("apart")) if record["kind"] == "staleness"]
     # Of each epoch of 100 steps, two in each call, the short last step is a call of its own.
     assert [sum(record["calls"]) for record in records] == [51, 51, 51] == [sum(record["by_worker"]) for record in records]

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.asynchronous.roles import SERVER, WORKER, Task
-from trainer.cluster import Cluster
+from trainer.cluster import Cluster, set_threads
 from trainer.member import Member
 
 
@@ -25,8 +25,7 @@ class Coordinator(Cluster):
         self.member, self.threads, self.direct = Member(0, [task.address]), threads, None
         self.computing = task.cluster[WORKER]
         """`address:port` of those that compute steps."""
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+        set_threads(threads)
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         self.strategy = tf.distribute.ParameterServerStrategy(resolver)
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)

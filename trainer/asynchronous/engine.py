@@ -27,7 +27,7 @@ NOBODY = -1
 """Rank of a worker that is lost, and nobody knows which."""
 RATE_S = 1.0
 PATIENCE, SHORTEST_S = 20, 30.0
-"""A call is late after so many times the longest one before, but at least that many seconds."""
+"""A call is late when it takes PATIENCE times as long as the longest before it, and at least SHORTEST_S seconds."""
 
 
 class HandedOut(NamedTuple):
@@ -56,7 +56,8 @@ class Asynchronous(Gradients):
             _update_at_the_server(optimizer)
         with cluster.strategy.scope():
             self._updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
-        self._call, self._test = self._counted(), self._make_test()
+        self._call = self._counted()
+        self._test = tf.function(local.test, input_signature=local.test_signature, autograph=False)
         self._under_way: list[HandedOut] = []
         self._rate: float | None = None
         self._rate_at = -math.inf
@@ -85,13 +86,6 @@ class Asynchronous(Gradients):
             return rows, tf.identity(after) - steps - before, index
 
         return call
-
-    def _make_test(self) -> Callable[..., Any]:
-        def test(data: tuple[Any, ...]) -> tf.Tensor:
-            return step.test_sums(self.model, not self._local.l2_in_update, self._local.as_validated(data))
-
-        spec = self._local.validated or self._local.spec
-        return tf.function(test, input_signature=[step.rows(spec)], autograph=False)
 
     @property
     def rate(self) -> float | None:

@@ -25,8 +25,9 @@ def serve(task: Task, threads: int, ready: Callable[[], None] = lambda: None) ->
     """
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+    from trainer.cluster import set_threads
+
+    set_threads(threads)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     try:
         server = tf.distribute.Server(resolver.cluster_spec(), job_name=task.role, task_index=task.index, protocol="grpc")
