@@ -108,6 +108,7 @@ def _training_pairs(plan: dict[str, Any], runs: str) -> list[tuple[str, str]]:
     digest = dataset["digest"][:16] if dataset["digest"] else "to be published now"
     columns, called = "spec" in dataset, f"{noun(dataset.get('spec'))}s"
     examples = f"{counts['train_images']:,} training, {counts['validation_images']:,} validation, {dataset['test']:,} test {called}"
+    shared = ", each of one worker" if plan.get("roles") else f" on {count(counts['workers'], 'worker')}"
     classes = "" if columns and not dataset["classes"] else f"{len(dataset['classes'])} classes, "
     pairs = [
         ("run", f"{plan['run']} ({'continues' if plan['resume'] else 'new'}, configuration {plan['config_name']})"),
@@ -121,7 +122,7 @@ def _training_pairs(plan: dict[str, Any], runs: str) -> list[tuple[str, str]]:
         *([("class weights", printable(plan["class_weights"], 200))] if plan.get("class_weights") else []),
         (
             "global batch",
-            f"{counts['global_batch']} {called} per step on {count(counts['workers'], 'worker')}"
+            f"{counts['global_batch']} {called} per step{shared}"
             f"{plan.get('divided') or _sizes(config.get('train', {}).get('batch_sizes'))}",
         ),
         *([("gradients", plan["gradients"])] if plan.get("gradients") else []),

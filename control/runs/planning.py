@@ -160,7 +160,7 @@ def _open_ports(chosen: list[dict[str, Any]]) -> list[str]:
     up = [name for name in interfaces if _is_up(name)]
     if not loopback or not up:
         return []
-    numbers = ", ".join(str(host["port"]) for host in chosen)
+    numbers = ", ".join(str(host[kind]) for host in chosen for kind in ("port", "server_port") if kind in host)
     shown = ", ".join(up if len(up) <= 3 else [*up[:2], f"{len(up) - 2} more"])
     return [f"TensorFlow listens on ports {numbers} of every interface ({shown}) without a password: use a trusted network or a firewall"]
 

@@ -36,6 +36,7 @@ def test_it_learns_and_all_end_by_themselves(project, pictures):
     """Every example is trained on once per epoch, and the snapshot is what was trained."""
     shown = project.play("train", *arguments("apart", pictures), "evaluate=true")
     assert "asynchronous, any staleness: worker1 hands out steps, worker2, worker3 compute, worker1 keeps the weights" in shown.stdout
+    assert "10 images per step, each of one worker" in shown.stdout
     summary = project.summary("apart")
     assert (summary["state"], summary["steps"], summary["workers"]) == ("SUCCEEDED", 300, 3)
     rows = read_history(project.run("apart") / "history.csv")
