@@ -13,7 +13,7 @@ STATES = ("present", "absent")
 COMMANDS = {
     command: names.split()
     for command, names in {
-        "train": "run config model weights callbacks dataset workers epochs set quick detach allow_bad_images preflight evaluate "
+        "train": "run config model weights callbacks dataset workers epochs set quick detach queue allow_bad_images preflight evaluate "
         "show_config remeasure script args outputs",
         "sweep": "sweep vary trials config model weights callbacks dataset workers repeats epochs scaling checkpoint_every set seed "
         "measure watts_per_node meter allow_bad_images preflight remeasure",

@@ -80,7 +80,12 @@ def meet(rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, deadlin
 
 
 def assemble(
-    rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, deadline: float, enough: Callable[[Collection[int]], bool]
+    rank: int,
+    addresses: Sequence[tuple[str, int]],
+    secret: bytes,
+    deadline: float,
+    enough: Callable[[Collection[int]], bool],
+    pause: float = AGAIN_S,
 ) -> Sockets:
     """As `meet`, but some workers may be missing: the lowest rank that is there leads, and decides when to go on.
 
@@ -90,6 +95,7 @@ def assemble(
         secret: what only the workers know.
         deadline: seconds within which the leader must go on.
         enough: called often with the ranks that are there: whether they go on without the others.
+        pause: seconds between two such calls, and between two calls of a worker that does not answer.
 
     Returns:
         Of the leader the sockets of all who are there, of another the one to the leader, who has begun to send.
@@ -112,11 +118,11 @@ def assemble(
                     return
             elif _has_news(connected[min(there)]):
                 return
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(pause)
 
     with _listen(rank, *addresses[rank]) as server:
         listening = [(host, port, secret) for host, port in addresses]
-        connected = asyncio.run(_meet(rank, server, listening, deadline, patient=AGAIN_S, over=gone_on))
+        connected = asyncio.run(_meet(rank, server, listening, deadline, patient=pause, over=gone_on))
     leader = min([rank, *connected])
     for peer in [] if leader == rank else [peer for peer in connected if peer != leader]:
         connected.pop(peer).close()

@@ -201,6 +201,11 @@ def doing(read: Iterable[dict[str, Any]], phase: str, step: int) -> tuple[str, i
     return phase, step
 
 
+def note(read: Iterable[dict[str, Any]], before: str = "") -> str:
+    """The note of a worker's phase, updated by these records."""
+    return str(([before] + [record["note"] for record in read if record["kind"] == "phase"])[-1])
+
+
 def metrics(lines: Iterable[str]) -> tuple[list[dict[str, Any]], int]:
     """Records of metrics.jsonl, and the number of invalid lines."""
     read = [_record(line) for line in lines if line.strip()]

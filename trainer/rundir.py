@@ -11,8 +11,6 @@ from trainer.files import read_json
 from trainer.monitor import best_row
 from trainer.records import read_history
 
-RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-"""A name that can neither leave its folder nor reach a shell."""
 NUMBERS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 WORDS = ("first", "best", "last", "all")
 

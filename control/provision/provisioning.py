@@ -28,7 +28,7 @@ FORMS = {
     "machine": re.compile(r"\w{1,20}"),
 }
 """Values that others are computed from, or that a command to type contains."""
-OWN = ("venv", "runs", "caches", "locks", "doctor", "trials", ".lock", ".lockstep-env.lock")
+OWN = ("venv", "runs", "caches", "locks", "queue", "doctor", "trials", ".lock", ".lockstep-env.lock")
 """What Lockstep makes in worker_root: only this is ever given to the user who trains."""
 
 

@@ -13,9 +13,9 @@ import yaml
 
 from control.project import ROOT
 from trainer import records, sealed
+from trainer.claims import RUN_NAME, TICKET
 from trainer.errors import LockstepError
 from trainer.records import Check, count, each, holding, none_or, number, text
-from trainer.rundir import RUN_NAME
 from trainer.terminal import printable
 
 MODULES = ROOT / "plugins" / "modules"
@@ -116,6 +116,18 @@ def _pair(value: Any) -> bool:
 
 
 SCHEMAS: dict[str, dict[str, Check]] = {
+    "worker_jobs": {
+        "jobs": each(
+            _only(
+                {
+                    "run": _run_name,
+                    "state": lambda value: value in ("queued", "running"),
+                    "ticket": lambda value: value == "" or (isinstance(value, str) and TICKET.fullmatch(value) is not None),
+                }
+            ),
+            FEW,
+        )
+    },
     "host_probe": {"facts": _only(_HOST)},
     "network_probe": {
         "pairs": _by_text(_pair),

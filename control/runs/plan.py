@@ -23,6 +23,7 @@ from control.runs import asynchronous, mlflow_log, package, preset, run_results
 from trainer import config as configs
 from trainer import initial, models, rundir, schedule
 from trainer import own as user_file
+from trainer.claims import RUN_NAME
 from trainer.config import Config, nearest
 from trainer.data import classes, feeding, manifest, rows
 from trainer.data.manifest import SPLITS
@@ -30,7 +31,7 @@ from trainer.data.spec import Spec, of_images
 from trainer.errors import ConfigError, LockstepError, refusal
 from trainer.files import read_json, sha256_file, write_json
 from trainer.models import own
-from trainer.rundir import RUN_NAME, recorded
+from trainer.rundir import recorded
 from trainer.terminal import printable
 
 NUMBER = re.compile(r"-?[\d.]+")
@@ -107,7 +108,9 @@ def make(request: Request) -> dict[str, Any]:
     Raises:
         LockstepError: anything that can be refused before a host is touched.
     """
-    switches = {name: boolean(name, request.options.get(name, False)) for name in ("detach", "quick", "evaluate", "show_config")}
+    switches = {name: boolean(name, request.options.get(name, False)) for name in ("detach", "queue", "quick", "evaluate", "show_config")}
+    if switches["queue"] and switches["evaluate"] and "detach" not in request.options:
+        raise ConfigError("evaluate=true, queue=true: the command returns once the run is queued. Fix: -e detach=false, and it waits")
     if switches["detach"] and switches["evaluate"]:
         raise ConfigError("evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out")
     name, existing = run_name(request)

@@ -11,8 +11,9 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 from control import project, text
+from control.operator_variables import boolean
 from control.remote import trainer_process
-from control.runs import asynchronous, choices, ports, script
+from control.runs import asynchronous, choices, ports, queue, script
 from control.runs.cluster import check_absolute, check_hosts, cluster_hosts, posts
 from control.runs.plan import Request
 from trainer.config import PARAMETER_SERVER
@@ -108,6 +109,8 @@ def make(
     check_hosts(chosen)
     plan["hosts"], plan["spares"] = chosen[: len(plan["hosts"])], chosen[len(plan["hosts"]) :]
     plan |= {"nonce": secrets.token_hex(16), "run_kind": run_kind, "folder": str(folder / plan["run"])}
+    if boolean("queue", options.get("queue", False)):
+        plan["ticket"] = queue.ticket(plan["nonce"])
     if scripted:
         return {**plan, "kept": {}}
     plan["kept"] = choices.of(plan, options)

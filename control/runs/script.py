@@ -17,7 +17,7 @@ from trainer.errors import ConfigError
 from trainer.rundir import recorded
 from trainer.user_script import LARGEST_MB
 
-OPTIONS = ("run", "script", "args", "outputs", "workers", "detach", "preflight")
+OPTIONS = ("run", "script", "args", "outputs", "workers", "detach", "queue", "preflight")
 """Operator variables of `train.yml` that a script's run takes."""
 MEMORY_MB = 100
 FILES = 5_000

@@ -7,12 +7,16 @@ from typing import Any
 from control import project, text
 from control.progress import Estimate
 from control.runs import launches, outcome, run_results, step_profile, stragglers
+from control.runs.cluster import posts
+from control.runs.queue import Jobs
 from trainer.data.spec import noun
-from trainer.records import newest_generation
+from trainer.records import newest_generation, note
 from trainer.rundir import recorded
 from trainer.supervision.policy import may_go_on
 from trainer.supervision.supervisor import STANDING_BY
+from trainer.supervision.turn import QUEUED
 
+NOTHING_KNOWN = Jobs()
 AWAY = ("gone", "unreachable")
 """States of a worker that may come back: its host restarts, or its supervisor begins a new session."""
 
@@ -33,7 +37,7 @@ def worker(
         "state": state,
         "phase": phases[-1] if phases else "-",
         "heard": heard,
-        "note": "" if alive else unclear,
+        "note": (note(records) if phases and phases[-1] == QUEUED else "") if alive else unclear,
         "exit_code": ended["exit_code"] if ended else None,
         "steps": steps[-1] if steps else None,
         "epoch": epochs[-1] if epochs else None,
@@ -107,23 +111,32 @@ def run_row(name: str, summary: dict[str, Any], launched: float | None) -> list[
     ]
 
 
-def all_runs() -> str:
-    """Every run that was launched or refused, the latest first, with its last known state; empty if there is none."""
+def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
+    """Every run that was launched or refused, the latest first, with its last known state; empty if there is none.
+
+    `jobs`: what hosts say of their runs.
+    """
     folders = {path.parent for name in ("cluster.json", "summary.json") for path in project.RUNS.glob(f"*/{name}")}
     records = {folder: recorded(folder) for folder in folders}
     begun = {folder: record.get("launched_at") for folder, record in records.items()}
     when = {folder: begun[folder] or (folder / "summary.json").stat().st_mtime for folder in folders}
     latest_first = sorted(folders, key=lambda folder: (when[folder], folder.name), reverse=True)
-    rows = [run_row(folder.name, _last_known(folder), begun[folder]) for folder in latest_first]
+    elsewhere = [run for run in jobs.states if project.RUNS / run not in begun]
+    rows = [run_row(f"{run} (from elsewhere)", {"state": jobs.states[run]}, None) for run in elsewhere]
+    rows += [run_row(folder.name, _last_known(folder, jobs), begun[folder]) for folder in latest_first]
     called = noun(*(record.get("dataset", {}).get("spec") for record in records.values()))
     return "Runs, the latest first\n" + text.table(run_columns(called), rows) if rows else ""
 
 
-def _last_known(folder: Path) -> dict[str, object]:
+def _last_known(folder: Path, jobs: Jobs) -> dict[str, object]:
     """The summary of a run. An unwatched run goes on, or ends, without reporting to this machine."""
-    summary = run_results.read_summary(folder)
-    if job := launches.uncollected_job(recorded(folder)):
+    summary, record = run_results.read_summary(folder), recorded(folder)
+    if folder.name in jobs.states:
+        return summary | {"state": jobs.states[folder.name]}
+    if job := launches.uncollected_job(record):
         return summary | {"state": f"job {job} of Slurm, not collected"}
+    if summary["state"] in (None, "RUNNING") and record and jobs.has_ended(folder.name, [host["name"] for host in posts(record)]):
+        return summary | {"state": "ended, not collected"}
     if summary["state"] is None:
         return {"state": "not collected"}
     if summary["state"] == "RUNNING":
@@ -137,11 +150,17 @@ def _share(parts: list[float], wholes: list[float]) -> float | None:
 
 
 def table(
-    run: str, state: str | None, hosts: list[dict[str, Any]], seen: list[dict[str, Any]], counts: dict[str, Any], called: str = "image"
+    run: str,
+    state: str | None,
+    hosts: list[dict[str, Any]],
+    seen: list[dict[str, Any]],
+    counts: dict[str, Any],
+    called: str = "image",
+    jobs: Jobs = NOTHING_KNOWN,
 ) -> str:
     """A run's status: its progress, one line per worker, and the phases of a step if known; a script's run has no `counts`.
 
-    `called`: what an example is called.
+    `called`: what an example is called; `jobs`: what the hosts say of their runs.
     """
     by_host, row = {look["host"]: look for look in seen if look}, _row if counts else _script_row
     members = _members(seen) or [host["name"] for host in hosts]
@@ -154,7 +173,7 @@ def table(
             cells.insert(len(cells) - 1, number)
     again = f"; workers started again {text.count(max(restarts), 'time')} in this launch" if any(restarts) else ""
     lines = [
-        f"{run}: {overall(state, list(by_host.values()))}{again}",
+        f"{run}: {overall(state, list(by_host.values()), jobs.states.get(run, 'RUNNING'))}{again}",
         *_progress(chief, counts, called),
         "",
         text.table(columns, rows),
@@ -186,10 +205,10 @@ COLUMNS = ("rank", "host", "state", "phase", "step", "waits for input", "heard",
 SCRIPT_COLUMNS = ("rank", "host", "state", "last output", "note")
 
 
-def overall(recorded: str | None, seen: list[dict[str, Any]]) -> str:
-    """The run's state: from the workers while one is alive, otherwise as recorded at the end."""
+def overall(recorded: str | None, seen: list[dict[str, Any]], alive: str = "RUNNING") -> str:
+    """The run's state: `alive` while one of its workers is, otherwise as recorded at the end."""
     if any(look["state"] == "running" for look in seen):
-        return "RUNNING"
+        return alive
     if recorded not in (None, "RUNNING"):
         return str(recorded)
     if seen and all(look["state"] == "done" for look in seen):

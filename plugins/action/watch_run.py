@@ -25,6 +25,7 @@ from trainer.data.spec import noun
 from trainer.errors import DONE
 from trainer.supervision.policy import FINAL
 from trainer.supervision.supervisor import DOWN, STANDING_BY
+from trainer.supervision.turn import QUEUED
 from trainer.watchdog import WAITING
 
 EVERY_S, OTHERS_EVERY_S = 1.0, 5.0
@@ -80,7 +81,7 @@ class ActionModule(Action):
         self.began = self.heard_at = self.answered_at = time.monotonic()
         self.parent = os.getppid()
         self.phase, self.step, self.trained, self.collect_at = "running" if self.script else "starting", 0, False, 0.0
-        self.complaint = ""
+        self.complaint = self.note = ""
         self.gone_at: float | None = None
         recovery = arguments.get("recovery") or {}
         if recovery.get("max_restarts") and not self.script:
@@ -163,8 +164,8 @@ class ActionModule(Action):
         return 0.0 if self.elastic and generations.is_over(self.marks) else self.rejoin_wait + LATER_S
 
     def _under_way(self) -> Verdict | None:
-        established = self.trained or self.phase in (STANDING_BY, SERVING)
-        return self._verdict("running") if self.arguments["detach"] and established else None
+        established = self.trained or self.phase in (STANDING_BY, SERVING, QUEUED)
+        return self._verdict("running", message=self.note) if self.arguments["detach"] and established else None
 
     def _late(self, seen: Seen) -> Verdict | None:
         # A script sends no heartbeats, and may be silent for as long as it likes.
@@ -222,6 +223,7 @@ class ActionModule(Action):
 
     def _follow(self, news: list[dict[str, Any]]) -> None:
         self.phase, self.step = records.doing(news, self.phase, self.step)
+        self.note = records.note(news, self.note)
         self.trained = self.trained or any(record["kind"] == "steps" for record in news)
         if self.elastic and (generation := records.newest_generation(news)):
             generations.note(self.marks, self.host, generation)

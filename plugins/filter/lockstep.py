@@ -6,7 +6,7 @@ from control import project
 from control.lab import lab
 from control.provision import provision
 from control.remote import checked_code
-from control.runs import cluster, launches, script, supervision
+from control.runs import cluster, launches, queue, script, supervision
 from trainer import environment
 
 
@@ -26,6 +26,7 @@ class FilterModule:
             "environment_exports": environment.exports,
             "script_command": script.command,
             "supervised_command": supervision.command,
+            "queued_command": queue.command,
             "checked_code": checked_code.command,
             "launched_at": launches.launched_at,
             "dfs_trusted": provision.dfs_trusted,

@@ -2,16 +2,10 @@
 
 import json
 import os
-import re
-import stat
 import tempfile
 
 # Other users of a host must not access a run.
 OTHERS = 0o027
-# The same rule as in trainer/rundir.py, and what control/runs/cluster.py makes of it.
-RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-SESSION = re.compile(r"[a-z0-9][a-z0-9+_-]{0,127}")
-LARGEST_CLAIM = 4096
 
 
 def read(path):
@@ -45,37 +39,6 @@ def parsed(path):
         return json.loads(read(path))
     except ValueError:
         return None
-
-
-def claim(path):
-    """The claim of a run's worker on a port, or None.
-
-    Its session is ended together with its run, and its run is named to other users, so what another user put there, or what no module
-    writes, is no claim.
-    """
-    try:
-        held = json.loads(_own(path, LARGEST_CLAIM) or "")
-    except ValueError:
-        return None
-    if not isinstance(held, dict) or not all(isinstance(held.get(name, ""), str) for name in ("run", "session", "launch")):
-        return None
-    run, session = held.get("run", ""), held.get("session", "")
-    ours = RUN_NAME.fullmatch(run) and SESSION.fullmatch(session) and session.startswith(f"{run.replace('.', '+')}-w")
-    return held if ours else None
-
-
-def _own(path, limit):
-    """The text of a small regular file that this user wrote; empty for any other. Never waits for a pipe, follows no link."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return ""
-    try:
-        status = os.fstat(handle)
-        mine = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_size <= limit
-        return os.read(handle, limit).decode("utf-8", "replace") if mine else ""
-    finally:
-        os.close(handle)
 
 
 def record(path):

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 
-from ansible.module_utils import lockstep_files as files
+from ansible.module_utils import lockstep_claims as claims
 from ansible.module_utils import lockstep_host as kernel
 from ansible.module_utils import lockstep_ports as ports
 from ansible.module_utils import lockstep_tmux
@@ -219,7 +219,7 @@ def python(module, path):
 def port(module, number, root):
     """Whether a port of the worker is free, held by one of our runs, or busy."""
     try:
-        claim = files.claim(os.path.join(root, "locks", f"{number}.json"))
+        claim = claims.read(os.path.join(root, "locks", f"{number}.json"))
     except OSError:
         # Closed to this user: then the port itself says whether it is taken.
         claim = None

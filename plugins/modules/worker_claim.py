@@ -13,6 +13,7 @@ import stat
 import sys
 import time
 
+from ansible.module_utils import lockstep_claims as claims
 from ansible.module_utils import lockstep_files as files
 from ansible.module_utils import lockstep_host as kernel
 from ansible.module_utils import lockstep_ports as ports
@@ -26,6 +27,7 @@ short_description: Claim a worker's port on a host for one run, and start the wo
 description:
   - A claim records which run's worker holds a port. It is valid exactly as long as the worker's tmux session exists.
   - So a claim is written together with the worker's start, under a lock that excludes other launches on this host.
+  - A worker with a ticket claims a place in the host's queue instead, and the port itself when its turn comes.
   - Before that, damaged files of the run's training state are put aside, so that it resumes from an intact one.
 options:
   state:
@@ -41,6 +43,7 @@ options:
   root: {type: path, required: true, description: The worker's own directory.}
   run: {type: str, required: true, description: Name of the run.}
   launch: {type: str, default: "", description: Identifies one launch of a run.}
+  ticket: {type: str, default: "", description: "With C(present): the worker waits for its turn; older tickets sort before it."}
   session: {type: str, description: tmux session of the run's worker; not needed to remove a launch's claims.}
   folder: {type: path, description: The run directory on this host; needed for C(query) and C(present).}
   host: {type: str, description: Inventory name of the worker; needed for C(query) and C(present).}
@@ -103,6 +106,7 @@ def main():
             "root": {"type": "path", "required": True},
             "run": {"type": "str", "required": True},
             "launch": {"type": "str", "default": ""},
+            "ticket": {"type": "str", "default": ""},
             "session": {"type": "str"},
             "folder": {"type": "path"},
             "host": {"type": "str"},
@@ -135,7 +139,7 @@ def query(module):
 
 def holder(module):
     """Who has a port of this run's worker, or None."""
-    held = files.claim(claim_path(module))
+    held = claims.read(claim_path(module))
     if held is not None and held["run"] != module.params["run"] and tmux.exists(module, held["session"]):
         return {"kind": "port", "number": module.params["port"], "run": held["run"], "session": held["session"]}
     for kind in ("port", "direct_port", "server_port"):
@@ -155,9 +159,13 @@ def start(module):
         prepare(module)
         for file in module.params["files"]:
             files.write(module, file)
+        for path, held in own_claims(module):
+            # An earlier launch's would be valid again with the session.
+            if held["session"] == module.params["session"]:
+                os.unlink(path)
         # A claim without a session is void: if killed here, this leaves nothing that holds the port.
-        claim = {name: module.params[name] for name in ("run", "launch", "session")}
-        files.replace(claim_path(module), json.dumps(claim), 0o640)
+        claim = {**{name: module.params[name] for name in ("run", "launch", "session")}, "folder": worker_folder(module)}
+        files.replace(own_path(module), json.dumps(claim), 0o640)
         tmux.start(module, module.params["session"], ["bash", "run_worker.sh"], worker_folder(module))
     module.exit_json(changed=True)
 
@@ -172,7 +180,7 @@ def refuse(module):
             msg=f"{params['host']}: another command has just launched run {params['run']}. "
             f"Fix: watch that one: ansible-playbook train.yml -e run={params['run']}"
         )
-    other = holder(module)
+    other = None if params["ticket"] else holder(module)
     if other is not None:
         who = f"run {other['run']}" if "run" in other else other["process"] or "another program"
         module.fail_json(
@@ -182,7 +190,7 @@ def refuse(module):
 
 def prepare(module):
     """Make the worker's folders, without the markers of an earlier launch."""
-    for folder in (os.path.dirname(claim_path(module)), worker_folder(module)):
+    for folder in (os.path.dirname(claim_path(module)), os.path.dirname(own_path(module)), worker_folder(module)):
         os.makedirs(folder, exist_ok=True)
     # A run of an earlier version gave everyone access.
     for folder in (module.params["folder"], worker_folder(module)):
@@ -199,16 +207,16 @@ def prepare(module):
 
 def report(module):
     """Whether the launch's worker is alive."""
-    module.exit_json(changed=False, held=any(tmux.exists(module, held["session"]) for _, held in claims(module)))
+    module.exit_json(changed=False, held=any(tmux.exists(module, held["session"]) for _, held in own_claims(module)))
 
 
 def give_back(module):
     """End the run's worker and remove its claims; for a launch, also revoke its permission to start here."""
     if module.check_mode:
-        module.exit_json(changed=bool(claims(module)))
+        module.exit_json(changed=bool(own_claims(module)))
     os.umask(files.OTHERS)
     with locked(module):
-        mine = claims(module)
+        mine = own_claims(module)
         if module.params["launch"]:
             os.makedirs(os.path.dirname(revoked_path(module)), exist_ok=True)
             files.replace(revoked_path(module), "", 0o640)
@@ -220,14 +228,19 @@ def give_back(module):
     module.exit_json(changed=bool(mine) or ended != "absent", ended=ended)
 
 
-def claims(module):
-    """Paths and contents of this run's claims, or this launch's."""
+def own_claims(module):
+    """Paths and contents of this run's claims, or this launch's, on a port or in the queue."""
     params, mine = module.params, []
-    for path in sorted(glob.glob(os.path.join(glob.escape(params["root"]), "locks", "*.json"))):
-        held = files.claim(path)
-        if held is not None and held["run"] == params["run"] and params["launch"] in ("", held.get("launch")):
+    for path, held in claims.listed(params["root"], claims.CLAIMS) + claims.listed(params["root"], claims.QUEUE):
+        if held["run"] == params["run"] and params["launch"] in ("", held.get("launch")):
             mine.append((path, held))
     return mine
+
+
+def own_path(module):
+    """What a worker that is started claims: the port, or a place in the queue."""
+    ticket = module.params["ticket"]
+    return claims.place(module.params["root"], ticket, module.params["port"]) if ticket else claim_path(module)
 
 
 def claim_path(module):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import lockstep_cgroup
+import lockstep_claims
 import lockstep_ports
 import lockstep_sealed
 import lockstep_tmux
@@ -17,6 +18,7 @@ from tests.unit.samples import idx_bytes, image_bytes
 ROOT = Path(__file__).resolve().parents[2]
 # Where Ansible would put the project's module_utils; others import this one.
 sys.modules.setdefault("ansible.module_utils.lockstep_cgroup", lockstep_cgroup)
+sys.modules.setdefault("ansible.module_utils.lockstep_claims", lockstep_claims)
 import lockstep_files  # noqa: E402
 import lockstep_host  # noqa: E402
 

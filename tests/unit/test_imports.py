@@ -48,7 +48,8 @@ def test_an_import_back_is_noticed(file, line, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "target"), [("ports", "trainer/ports.py"), ("sealed", "trainer/sealed.py"), ("tmux", "control/remote/tmux.py")]
+    ("name", "target"),
+    [("claims", "trainer/claims.py"), ("ports", "trainer/ports.py"), ("sealed", "trainer/sealed.py"), ("tmux", "control/remote/tmux.py")],
 )
 def test_what_both_sides_run_is_one_file(name, target):
     path = ROOT / f"plugins/module_utils/lockstep_{name}.py"

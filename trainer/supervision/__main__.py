@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from trainer.claims import session_command
 from trainer.errors import FAILED, LockstepError
 from trainer.files import keep_others_out
 from trainer.member import address
@@ -48,7 +49,7 @@ def main() -> int:
             [sys.executable, "-m", "trainer"],
             given.worker,
             [sys.executable, "-m", "trainer.standby"] if given.standby else [],
-            ["tmux", "-L", "lockstep", "new-session", "-d", "-s", given.session, "-c", str(given.folder), "bash", "run_worker.sh"],
+            session_command(given.session, str(given.folder)),
             Limits(given.max_restarts, given.max_restarts_per_hour),
             Patience(given.silence, given.hang),
             given.rejoin_wait,

@@ -72,9 +72,10 @@ def disk(subject: Subject) -> Iterator[Check]:
 
 def memory(subject: Subject) -> Iterator[Check]:
     """Memory still available to a worker."""
-    facts, needed = subject.facts["memory"], subject.need.memory_mb
-    free = facts["available_mb"]
-    value, limit = f"{free:,} of {facts['total_mb']:,} MB available", f"at least {needed:,} MB"
+    facts, need, needed = subject.facts["memory"], subject.need, subject.need.memory_mb
+    # What others use now is free when the turn of a queued run comes.
+    free = facts["total_mb"] if need.queued else facts["available_mb"]
+    value, limit = f"{facts['available_mb']:,} of {facts['total_mb']:,} MB available", f"at least {needed:,} MB"
     fix = "end other programs on it, or -e set=train.batch_size=N with a smaller N"
     yield subject.check(grade(free, needed, needed * 5 // 4), "memory", value, limit, fix)
 
@@ -125,10 +126,12 @@ def port(subject: Subject) -> Iterator[Check]:
     number, state = facts["number"], facts["state"]
     if state == "free" or (state == "held" and facts["run"] == subject.need.run):
         yield subject.check(OK, "port", f"{number} is {'free' if state == 'free' else 'held by this run'}")
+    elif state == "held" and subject.need.queued:
+        yield subject.check(OK, "port", f"{number} is run {facts['run']}'s, and this run waits for its turn")
     elif state == "held":
         end = subject.on(by_hand(facts["session"]))
         fix = (
-            f"wait for it; or stop it where it was started: ansible-playbook stop.yml -e run={facts['run']}; or end it: {end}; "
+            f"wait for it (-e queue=true does); or stop it where it was started: ansible-playbook stop.yml -e run={facts['run']}; or end it: {end}; "
             "or set another worker_port"
         )
         yield subject.check(FAIL, "port", f"run {facts['run']} is training on {number}", "free", fix)
@@ -270,11 +273,12 @@ def governor(subject: Subject) -> Iterator[Check]:
 
 
 def load(subject: Subject) -> Iterator[Check]:
-    """Other programs that use the processor; in a container, the load is the whole machine's."""
+    """Other programs that use the processor; in a container, the load is the whole machine's, and a queued run waits for others."""
     average, cores = subject.facts.get("load"), subject.facts["cores"]
     if average is not None and subject.facts.get("cpu_quota") is None:
         value, limit = f"load {average:.1f} on {cores} cores", f"at most {cores / 2:g}"
-        yield subject.check(WARN if average > cores / 2 else OK, "load", value, limit, "end what else runs there (top shows it)")
+        level = WARN if average > cores / 2 and not subject.need.queued else OK
+        yield subject.check(level, "load", value, limit, "end what else runs there (top shows it)")
 
 
 def of_host(subject: Subject) -> Iterator[Check]:

@@ -43,6 +43,8 @@ class Requirement:
     """Files that every host must read (dataset, code): path to SHA-256, or None if readable is enough."""
     run: str = ""
     """A run that may already hold the port, because it is resumed."""
+    queued: bool = False
+    """Whether the run waits until those that have the hosts now have ended."""
     inventory: str = "INVENTORY"
     """Used in the commands of fixes."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from control import command_line, project, text
 from control.doctor import prediction
-from control.runs import choices, hparams, launches, mlflow_log, outcome, run_results
+from control.runs import choices, hparams, launches, mlflow_log, outcome, queue, run_results
 from control.runs.outcome import Verdict
 from control.task import Task
 from trainer import config as configs
@@ -34,7 +34,7 @@ class Conclude(Task):
             choices.keep_all(folder)
         if summary["state"] == "RUNNING":
             # The commands are shown here, and not again when the command ends.
-            return {"run_under_way": None, "show_last": f"{name} is under way\n{text.under_way(name)}"}
+            return {"run_under_way": None, "show_last": f"{name} {queue.progress(verdicts)}\n{text.under_way(name)}"}
         if not scripted:
             summary |= _end_to_end(folder, verdicts) if project.is_trial(folder) else _forecast(folder, summary)
         summary["launch"] = outcome.launch_times(

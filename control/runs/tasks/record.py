@@ -51,7 +51,9 @@ def check_claims(plan: dict[str, Any], claims: dict[str, dict[str, Any]]) -> Non
     Raises:
         LockstepError: what was found where, and what to do.
     """
-    if lines := [_occupied(name, claim["holder"]) for name, claim in claims.items() if claim["holder"]]:
+    holders = {name: claim["holder"] for name, claim in claims.items() if claim["holder"]}
+    # A queued run waits for those that run.
+    if lines := [_occupied(name, holder) for name, holder in holders.items() if not ("ticket" in plan and "run" in holder)]:
         raise LockstepError("\n".join(lines))
     run, running = plan["run"], [name for name, claim in claims.items() if claim["running"]]
     if running and len(running) < len(claims):
@@ -76,7 +78,8 @@ def _occupied(name: str, holder: dict[str, Any]) -> str:
         stop = f"ansible-playbook stop.yml -e run={holder['run']}"
         if not (project.RUNS / holder["run"] / "cluster.json").is_file():
             stop = f"`{stop}` where it was started, or on {name}: {by_hand(holder['session'])}"
-        return f"run {holder['run']} is training on {name} (port {port}). Fix: wait for it, stop it ({stop}), {other}"
+        later = "wait for it (-e queue=true does)"
+        return f"run {holder['run']} is training on {name} (port {port}). Fix: {later}, stop it ({stop}), {other}"
     return f"port {port} on {name} is held by {holder['process'] or 'another program'}. Fix: end that program, {other}"
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from control import project, text
-from control.runs import run_results, status
+from control.runs import queue, run_results, status
 from control.task import Task
 from trainer.data.spec import noun
 from trainer.records import read_history
@@ -25,7 +25,8 @@ class ShowStatus(Task):
             }
         summary = run_results.read_summary(project.RUNS / name)
         called = noun(recorded(project.RUNS / name).get("dataset", {}).get("spec"))
-        shown = status.table(name, summary["state"], self.arguments["hosts"], seen, self.arguments["counts"], called)
+        jobs = queue.Jobs.of({host: one["jobs"] for host, one in self.arguments["jobs"].items() if "jobs" in one})
+        shown = status.table(name, summary["state"], self.arguments["hosts"], seen, self.arguments["counts"], called, jobs)
         rows = read_history(project.RUNS / name / "history.csv")
         running = any(look.get("state") == "running" for look in seen)
         commands = (
@@ -33,7 +34,7 @@ class ShowStatus(Task):
             if running
             else text.next_commands(text.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}, rows))
         )
-        return {"show_last": "\n\n".join((shown, status.all_runs(), commands))}
+        return {"show_last": "\n\n".join((shown, status.all_runs(jobs), commands))}
 
 
 def _known(summary: dict[str, Any]) -> dict[str, Any]:

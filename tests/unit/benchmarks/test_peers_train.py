@@ -12,7 +12,7 @@ from control.runs.plan import overrides
 from tests.unit.samples import HISTORY
 from trainer import config as configs
 from trainer import schedule
-from trainer.rundir import RUN_NAME
+from trainer.claims import RUN_NAME
 
 
 def cell(workers):

@@ -16,12 +16,12 @@ from control.datasets.sources import Listing
 from control.runs import plan, preset
 from trainer import config as configs
 from trainer import schedule
+from trainer.claims import RUN_NAME
 from trainer.data.images import decode, shape_of
 from trainer.data.manifest import Table
 from trainer.data.spec import Leaf, Spec
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import write_json
-from trainer.rundir import RUN_NAME
 
 HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345} for number in (1, 2, 3)]
 

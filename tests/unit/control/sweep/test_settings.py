@@ -7,8 +7,8 @@ import pytest
 from control.sweep import settings, settings_plan
 from control.sweep.settings import MOST, Range
 from trainer import config as configs
+from trainer.claims import RUN_NAME
 from trainer.errors import ConfigError
-from trainer.rundir import RUN_NAME
 
 BASE = configs.to_dict(configs.build(configs.load(configs.find("task_cnn"))))
 

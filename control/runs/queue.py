@@ -1,0 +1,75 @@
+"""Runs that wait for their turn: their tickets, the command that waits on a host, and what hosts say of their queues."""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from control.runs.cluster import endpoint
+from control.runs.outcome import Verdict
+from trainer.supervision.turn import QUEUED
+
+
+def ticket(nonce: str) -> str:
+    """A ticket that is drawn now; `nonce` identifies the launch."""
+    return f"{time.time_ns() // 1_000_000:013d}-{nonce}"
+
+
+def command(
+    arguments: list[str], plan: dict[str, Any], root: str, folder: str, rank: int, session: str, hosts: Sequence[dict[str, Any]]
+) -> list[str]:
+    """Arguments of a host's Python: those given, after the wait for the run's turn if it is queued.
+
+    Args:
+        arguments: those that start its worker.
+        plan: the run's plan.
+        root: `worker_root` of the host.
+        folder: the worker's part of the run directory on the host.
+        rank: its rank.
+        session: its tmux session.
+        hosts: all workers, by rank, then the spares.
+    """
+    if not plan.get("ticket"):
+        return arguments
+    named = {
+        "--root": root,
+        "--folder": folder,
+        "--run": plan["run"],
+        "--launch": plan["nonce"],
+        "--session": session,
+        "--ticket": plan["ticket"],
+        "--rank": rank,
+        "--hosts": ",".join(host["name"] for host in hosts),
+        "--peers": ",".join(endpoint({**host, "port": host["direct_port"]}) for host in hosts),
+        "--port": hosts[int(rank)]["port"],
+    }
+    return ["-m", "trainer.supervision.turn", *(f"{name}={value}" for name, value in named.items()), "--", *arguments]
+
+
+def progress(verdicts: Sequence[Verdict]) -> str:
+    """What a run that has not ended does, in words."""
+    notes = [verdict.message for verdict in verdicts if verdict.phase == QUEUED]
+    return f"is queued: {notes[0]}" if notes else "is under way"
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """What hosts say of the runs that have them, or wait for them."""
+
+    hosts: Collection[str] = ()
+    """Those that answered."""
+    states: Mapping[str, str] = field(default_factory=dict)
+    """By run; those that wait follow in the order of their turns."""
+
+    @classmethod
+    def of(cls, answers: Mapping[str, Sequence[dict[str, Any]]]) -> "Jobs":
+        """From what `worker_jobs` returns, by host."""
+        jobs = [job for listed in answers.values() for job in listed]
+        tickets = {job["run"]: job["ticket"] for job in jobs if job["state"] == QUEUED}
+        waiting = sorted(tickets, key=lambda run: tickets[run])
+        states = {job["run"]: "RUNNING" for job in jobs if job["state"] != QUEUED}
+        return cls(list(answers), states | {run: f"QUEUED ({number})" for number, run in enumerate(waiting, 1)})
+
+    def has_ended(self, run: str, hosts: Collection[str]) -> bool:
+        """Whether a run is on none of its hosts any more."""
+        return run not in self.states and set(hosts) <= set(self.hosts)

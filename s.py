@@ -1,0 +1,2 @@
+import os, time, sys
+print("hello", os.environ["RANK"]); time.sleep(float(sys.argv[1]))

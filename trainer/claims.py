@@ -1,0 +1,96 @@
+"""Which run's worker has a host, and which wait for it: small files below the host's `worker_root`.
+
+`locks/PORT.json` is the claim of a worker that was started, `queue/TICKET.json` that of one that waits for its turn. A claim is valid while
+its tmux session exists. Tickets sort by the time at which they were drawn.
+
+Standard library only, and Python 3.9: Ansible modules run this file in a host's own Python (`plugins/module_utils/lockstep_claims.py`
+is a link to it).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+from typing import Any
+
+TMUX = ("tmux", "-L", "lockstep")
+"""The command of our own tmux server."""
+CLAIMS, QUEUE = "locks", "queue"
+"""Folders below `worker_root`."""
+RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+"""A name that can neither leave its folder nor reach a shell."""
+SESSION = re.compile(r"[a-z0-9][a-z0-9+_-]{0,127}")
+TICKET = re.compile(r"[0-9]{13}-[0-9a-f]{8,64}")
+"""Milliseconds since 1970, and what tells two of the same moment apart."""
+NAME = re.compile(r"([0-9]{1,5}|[0-9]{13}-[0-9a-f]{8,64}-[0-9]{1,5})\.json")
+"""Of a claim's file: a port, or a ticket and a port."""
+LARGEST = 4096
+"""Bytes of a claim."""
+
+
+def place(root: str, ticket: str, port: int) -> str:
+    """Path of the claim of a worker that waits for its turn."""
+    return os.path.join(root, QUEUE, f"{ticket}-{port}.json")
+
+
+def ticket_of(path: str) -> str:
+    """The ticket of a worker that waits."""
+    return os.path.basename(path).rpartition("-")[0]
+
+
+def read(path: str) -> dict[str, Any] | None:
+    """A claim, or None.
+
+    Its session is ended together with its run, and its run is named to other users, so what another user put there, or what no module
+    writes, is no claim.
+    """
+    try:
+        claim = json.loads(_own(path) or "")
+    except ValueError:
+        return None
+    if not isinstance(claim, dict) or not all(isinstance(claim.get(name, ""), str) for name in ("run", "session", "launch", "folder")):
+        return None
+    run, session = claim.get("run", ""), claim.get("session", "")
+    ours = RUN_NAME.fullmatch(run) and SESSION.fullmatch(session) and session.startswith(f"{run.replace('.', '+')}-w")
+    return claim if ours else None
+
+
+def listed(root: str, folder: str) -> list[tuple[str, dict[str, Any]]]:
+    """Paths and contents of the claims in a folder below `root`, by name: those of the queue by age."""
+    try:
+        names = sorted(name for name in os.listdir(os.path.join(root, folder)) if NAME.fullmatch(name))
+    except OSError:
+        return []
+    read_all = [(path, read(path)) for path in (os.path.join(root, folder, name) for name in names)]
+    return [(path, claim) for path, claim in read_all if claim is not None]
+
+
+def sessions() -> set[str]:
+    """Names of the tmux sessions that exist."""
+    try:
+        done = subprocess.run([*TMUX, "list-sessions", "-F", "#{session_name}"], capture_output=True, text=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return set()
+    return set(done.stdout.split())
+
+
+def session_command(name: str, folder: str) -> list[str]:
+    """The command that starts a worker's session, also once more."""
+    return [*TMUX, "new-session", "-d", "-s", name, "-c", folder, "bash", "run_worker.sh"]
+
+
+def _own(path: str) -> str:
+    """The text of a small regular file that this user wrote; empty for any other. Never waits for a pipe, follows no link."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        status = os.fstat(handle)
+        mine = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_size <= LARGEST
+        return os.read(handle, LARGEST).decode("utf-8", "replace") if mine else ""
+    finally:
+        os.close(handle)

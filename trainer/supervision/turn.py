@@ -1,0 +1,263 @@
+"""`python -m trainer.supervision.turn OPTIONS -- ARGUMENTS`: wait for the turn of a queued run, then become `python ARGUMENTS`.
+
+There is no daemon: each queued worker waits in its run's tmux session, in a queue that its host keeps (`trainer.claims`). The tickets of a
+run's workers have the same time, so that all hosts agree on the order. A worker whose turn has come claims its port, and meets the others
+of its run there. If a run with an older ticket arrives only then, as two control nodes may queue at the same moment, the worker gives way:
+no two runs wait for each other. Once all have met, the place in the queue is given up, and the claim is kept.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer import claims, handshake, ports
+from trainer.errors import PREEMPTED, RESTART, ClusterError
+from trainer.files import keep_others_out, write_json
+from trainer.member import address
+from trainer.metrics import Metrics
+from trainer.supervision import rendezvous
+from trainer.supervision.child import MARK
+from trainer.supervision.supervisor import DOWN, FILE, HANGUP_S, say
+
+QUEUED = "queued"
+"""The phase of a worker that waits for its turn; its note says for what."""
+SUPERVISOR = "trainer.supervision"
+LOOK_S = 3.0
+"""Between two looks at the queue."""
+MEET_S = 1.0
+"""Between two calls of a worker of the same run, whose host another run may still have."""
+RETURN_S = 660.0
+"""Seconds within which a run that a restart of its host has ended may return: its shared folder may take ten minutes to be mounted."""
+SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+
+
+class Called(Exception):
+    """A signal came; its number is the argument."""
+
+
+class Passed(Exception):
+    """A run with an older ticket has come, and goes first."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A worker's place in the queue of its host."""
+
+    root: Path
+    """Its `worker_root`."""
+    folder: Path
+    """The worker's part of the run directory."""
+    run: str
+    launch: str
+    """Identifies the launch."""
+    session: str
+    ticket: str
+    rank: int
+    hosts: Sequence[str]
+    """Names of all workers of the run, by rank."""
+    peers: Sequence[tuple[str, int]]
+    """Where they listen for each other, by rank."""
+    port: int
+
+    @property
+    def entry(self) -> Path:
+        """The worker's claim in the queue."""
+        return Path(claims.place(str(self.root), self.ticket, self.port))
+
+    @property
+    def claim(self) -> Path:
+        """Its claim on the port."""
+        return self.root / claims.CLAIMS / f"{self.port}.json"
+
+    def content(self) -> dict[str, str]:
+        """Of both."""
+        return {"run": self.run, "launch": self.launch, "session": self.session, "folder": str(self.folder)}
+
+
+class Turn:
+    """Waits until all workers of a run have their turn; SIGNALS must be blocked."""
+
+    def __init__(self, place: Place):
+        """Take the worker's place."""
+        self._place, self._metrics = place, Metrics(place.folder / "metrics.jsonl")
+        self._secret = bytes.fromhex((place.folder / "secret").read_text(encoding="ascii").strip())
+        self._looked_at, self._note = 0.0, ""
+        self._gone: dict[str, float] = {}
+        """Sessions of claims that may return, and since when they are gone, on this process' clock."""
+
+    def wait(self) -> None:
+        """Return once all workers of the run may start; Called if a signal comes first."""
+        place = self._place
+        # What kills this process, or restarts its host, does not end the wait.
+        write_json(place.folder / FILE, {"session": claims.session_command(place.session, str(place.folder))})
+        while True:
+            self._claim()
+            # The worker of a run that has just ended may still hold the port, and another one may come and give way at the same moment.
+            with contextlib.suppress(ClusterError, Passed):
+                self._meet()
+                place.entry.unlink()
+                return
+            self._release()
+            _pause(LOOK_S)
+
+    def _claim(self) -> None:
+        """Claim the port once no other run has this host, or comes before."""
+        while True:
+            with _locked(self._place.root):
+                ahead = self._ahead()
+                if not ahead:
+                    write_json(self._place.claim, self._place.content())
+                    return
+            self._tell(f"behind {ahead}")
+            _pause(LOOK_S)
+
+    def _release(self) -> None:
+        """Give up the claim, if it is this worker's."""
+        if claims.read(str(self._place.claim)) == self._place.content():
+            self._place.claim.unlink()
+
+    def _ahead(self) -> str:
+        """What comes first on this host, in words; empty if nothing does."""
+        place, there = self._place, claims.sessions()
+        if older := self._older(there):
+            return f"run {older}, which was queued before"
+        held = [claim["run"] for _, claim in claims.listed(str(place.root), claims.CLAIMS) if self._holds(claim, there)]
+        if held:
+            return f"run {held[0]}"
+        taken = next((port for port in (place.port, place.peers[place.rank][1]) if ports.taken(port)), None)
+        return "" if taken is None else f"{ports.holder(taken) or 'another program'}, which holds port {taken}"
+
+    def _older(self, there: Collection[str]) -> str:
+        """The first run before this one in the queue; empty if there is none."""
+        entries = claims.listed(str(self._place.root), claims.QUEUE)
+        return next((one["run"] for path, one in entries if claims.ticket_of(path) < self._place.ticket and one["session"] in there), "")
+
+    def _holds(self, claim: Mapping[str, Any], there: Collection[str]) -> bool:
+        """Whether another run has this host: its worker lives, or will return after a restart of the host."""
+        session = claim["session"]
+        if claim["run"] == self._place.run:
+            return False
+        if session in there:
+            self._gone.pop(session, None)
+            return True
+        now = time.monotonic()
+        return returns(Path(claim.get("folder", ""))) and now - self._gone.setdefault(session, now) < RETURN_S
+
+    def _meet(self) -> None:
+        """Wait until all workers of the run are there."""
+        secret = hashlib.sha256(b"turn" + self._secret).digest()
+        # On free hosts all come within a moment, and nothing was queued.
+        self._looked_at = time.monotonic()
+        sockets = handshake.assemble(self._place.rank, self._place.peers, secret, math.inf, self._look, pause=MEET_S)
+        try:
+            # After the second exchange each knows that all have made the first.
+            for _ in range(2):
+                rendezvous.exchange(sockets, b"")
+        finally:
+            for connection in sockets.values():
+                connection.close()
+
+    def _look(self, there: Collection[int]) -> bool:
+        """Called often while the others are awaited."""
+        _pause(0.0)
+        now = time.monotonic()
+        if now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            if self._older(claims.sessions()):
+                raise Passed
+            absent = [host for rank, host in enumerate(self._place.hosts) if rank not in there]
+            self._tell(f"next; waits for {', '.join(absent)}")
+        return False
+
+    def _tell(self, note: str) -> None:
+        """Record what is awaited, and that this process is there."""
+        if note == self._note:
+            os.utime(self._place.folder / "metrics.jsonl")
+            return
+        self._note = note
+        self._metrics.phase(QUEUED, note)
+        say(f"queued: {note}")
+
+    def leave(self, number: int) -> int:
+        """End after a signal; return the exit code."""
+        place = self._place
+        if number == signal.SIGINT:
+            # Somebody at the session's terminal.
+            (place.folder / MARK).touch()
+        if (place.folder / MARK).exists():
+            self._release()
+            for path in (place.entry, place.folder / FILE):
+                path.unlink(missing_ok=True)
+            self._metrics.phase("ended")
+            return PREEMPTED
+        if number == signal.SIGHUP and signal.sigtimedwait({signal.SIGTERM}, HANGUP_S) is None:
+            # Only the tmux server is gone. A server started with blocked signals would pass that on.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            subprocess.run(claims.session_command(place.session, str(place.folder)), check=False, stdin=subprocess.DEVNULL)
+            return RESTART
+        # The host goes down, and what is started at its boot finds the file.
+        self._metrics.phase(DOWN)
+        return PREEMPTED
+
+
+def returns(folder: Path) -> bool:
+    """Whether the worker of a folder is started again after a restart of its host."""
+    there = {name for name in (FILE, MARK, "exit.json") if os.path.lexists(folder / name)}
+    return there == {FILE}
+
+
+def _pause(seconds: float) -> None:
+    """Wait; Called if a signal comes."""
+    if came := signal.sigtimedwait(SIGNALS, seconds):
+        raise Called(came.si_signo)
+
+
+@contextlib.contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """Keep launches and other waiting workers on this host from changing claims."""
+    with (root / ".lock").open("a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def main() -> int:
+    """Read the command line, wait, and become the worker."""
+    line = argparse.ArgumentParser(prog="python -m trainer.supervision.turn", description=__doc__)
+    for name in ("root", "folder"):
+        line.add_argument(f"--{name}", type=Path, required=True)
+    for name in ("run", "launch", "session", "ticket", "hosts", "peers"):
+        line.add_argument(f"--{name}", required=True)
+    for name in ("rank", "port"):
+        line.add_argument(f"--{name}", type=int, required=True)
+    line.add_argument("arguments", nargs="+")
+    given = vars(line.parse_args())
+    arguments = given.pop("arguments")
+    given |= {"hosts": given["hosts"].split(","), "peers": [address(peer) for peer in given["peers"].split(",")]}
+    place = Place(**given)
+    keep_others_out()
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    if place.entry.exists():
+        turn = Turn(place)
+        try:
+            turn.wait()
+        except Called as called:
+            return turn.leave(called.args[0])
+        if SUPERVISOR not in arguments:
+            (place.folder / FILE).unlink(missing_ok=True)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    return os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - nothing here is for a shell
+
+
+if __name__ == "__main__":
+    sys.exit(main())
