@@ -6,12 +6,14 @@
 Expected after 10 epochs on two workers, on the test examples: AUC 0.941, accuracy 0.88 (always no: 0.80); 49 s.
 
 The trips are made up. TAXI_TRIPS=FILE.csv before that command takes real ones: City of Chicago's open data with the columns of `sample`,
-as in TFX's repository, `examples/chicago_taxi_pipeline/data/simple/data.csv` (15,002 trips).
+as in TFX's repository, `examples/chicago_taxi_pipeline/data/simple/data.csv` (15,002 trips). `taxi.yml` says which of them are used;
+TAXI_SCHEMA=FILE.yml takes another such file.
 """
 
 import csv
 import os
 import warnings
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -19,8 +21,8 @@ from keras import layers
 
 PAYMENTS = ("Cash", "Credit Card", "No Charge", "Unknown", "Dispute", "Pcard", "Prcard")
 COMPANIES = ("Lakeside Taxi", "Prairie Cab Association", "Loop & River Cabs, Inc.", "Windy City Dispatch", "0118 - A Driver of His Own")
-MOST = {"fare": np.inf, "trip_miles": 50, "trip_seconds": 3600}
-"""Above 0, and at most this: a trip with other numbers is left out."""
+KEYS = ("numbers", "texts", "unusable_at_most", "above", "at_most")
+"""Of a schema."""
 SPREAD = {"fare": (2.4, 0.32), "trip_miles": (1.13, 0.62), "trip_seconds": (6.44, 0.52)}
 """Mean and variance of log(1 + x). Every host builds the model, and not every host has the table, so nothing is adapted to it."""
 
@@ -60,7 +62,7 @@ class WideAndDeep(keras.optimizers.Adam):
 
 def build(width=128, shrink=0.5, depth=3, learning_rate=2e-3, wide_rate=0.1):
     """A linear part on bins and their cross, a deep part on numbers and embeddings; their sum is the logit of the probability."""
-    inputs = {name: keras.Input((), name=name) for name in MOST}
+    inputs = {name: keras.Input((), name=name) for name in SPREAD}
     inputs |= {name: keras.Input((), dtype="string", name=name) for name in ("payment_type", "company")}
     miles = layers.Discretization(list(range(5, 55, 5)))(inputs["trip_miles"])
     seconds = layers.Discretization([900, 1800, 2700, 3600])(inputs["trip_seconds"])
@@ -68,7 +70,7 @@ def build(width=128, shrink=0.5, depth=3, learning_rate=2e-3, wide_rate=0.1):
     # One weight for each bin: linear in their one-hot vectors, which are never made.
     bins = {"wide_miles": (11, miles), "wide_seconds": (5, seconds), "wide_crossed": (10_000, crossed)}
     wide = [layers.Embedding(count, 1, "zeros", name=name)(column) for name, (count, column) in bins.items()]
-    scaled = [layers.Normalization(None, *SPREAD[name])(keras.ops.log1p(inputs[name])) for name in MOST]
+    scaled = [layers.Normalization(None, *SPREAD[name])(keras.ops.log1p(inputs[name])) for name in SPREAD]
     payment = layers.StringLookup(vocabulary=PAYMENTS)(inputs["payment_type"])
     company = layers.Hashing(100, mask_value="")(inputs["company"])
     embedded = [layers.Embedding(len(PAYMENTS) + 1, 3)(payment), layers.Embedding(100, 10)(company)]
@@ -94,25 +96,46 @@ def data(split):
     """Columns of the usable trips, and whether the tip is a fifth of the fare or more; one trip in five is for the test."""
     if split == "validation":
         return None
+    rules = schema(os.environ.get("TAXI_SCHEMA") or Path(__file__).with_name("taxi.yml"))
     path = os.environ.get("TAXI_TRIPS")
-    table = read(path) if path else sample()
-    numbers = {name: np.array([number(cell) for cell in table[name]]) for name in ("tips", *MOST)}
-    kept, left_out = usable(numbers)
+    table = checked(read(path) if path else sample(), rules, path or "the sample")
+    numbers = {name: np.array([number(cell) for cell in table[name]]) for name in rules["numbers"]}
+    kept, left_out = usable(numbers, rules["numbers"])
+    said = f"{len(kept) - kept.sum():,} of {len(kept):,} trips are left out: {', '.join(left_out)}"
+    if len(kept) - kept.sum() > rules["unusable_at_most"] * len(kept):
+        raise ValueError(f"{said}; more than unusable_at_most={rules['unusable_at_most']} of the schema. Fix the table, or the schema")
     if left_out and split == "train":
-        warnings.warn(f"{len(kept) - kept.sum():,} of {len(kept):,} trips are left out: {', '.join(left_out)}", stacklevel=2)
+        warnings.warn(said, stacklevel=2)
     kept &= (np.random.default_rng(0).random(len(kept)) < 0.2) == (split == "test")
-    x = {name: numbers[name][kept] for name in MOST} | {name: table[name][kept] for name in ("payment_type", "company")}
+    x = {name: numbers[name][kept] for name in SPREAD} | {name: table[name][kept] for name in ("payment_type", "company")}
     # In whole cents: 1.17 / 5.85 is a little less than 0.2.
     cents = {name: np.round(100 * numbers[name][kept]) for name in ("tips", "fare")}
     return x, (5 * cents["tips"] >= cents["fare"]).astype("float32")[:, np.newaxis]
 
 
-def usable(numbers):
+def schema(path):
+    """The rules of a schema file such as `taxi.yml`; ValueError for a key that it does not have, or a column that the model needs."""
+    import yaml
+
+    with open(path, encoding="utf-8") as stream:
+        rules = yaml.safe_load(stream)
+    numbers, texts = rules["numbers"], rules["texts"]
+    unknown = [key for limits in (*numbers.values(), dict.fromkeys(rules)) for key in limits if key not in KEYS]
+    missing = {"tips", *SPREAD} - set(numbers) | {"payment_type", "company"} - set(texts)
+    if unknown:
+        raise ValueError(f"{path} has {unknown[0]}, and may have {', '.join(KEYS)}")
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}, which the model needs")
+    return rules
+
+
+def usable(numbers, rules):
     """Which trips are usable, and how many are not, by the first reason of each."""
-    reasons = {"tips missing": np.isnan(numbers["tips"])}
-    for name, most in MOST.items():
-        reasons |= {f"{name} missing": np.isnan(numbers[name]), f"{name} not above 0": numbers[name] <= 0}
-        reasons |= {f"{name} above {most:,}": numbers[name] > most}
+    reasons = {}
+    for name, limits in rules.items():
+        above, at_most = limits.get("above", -np.inf), limits.get("at_most", np.inf)
+        reasons |= {f"{name} missing": np.isnan(numbers[name]), f"{name} not above {above:,}": numbers[name] <= above}
+        reasons |= {f"{name} above {at_most:,}": numbers[name] > at_most}
     kept, counted = np.ones(len(numbers["tips"]), bool), []
     for reason, unusable in reasons.items():
         if count := (kept & unusable).sum():
@@ -134,11 +157,18 @@ def read(path):
     """The columns of a CSV file, as text."""
     with open(path, encoding="utf-8", errors="replace", newline="") as stream:
         reader = csv.DictReader(stream, restval="")
-        rows, names = list(reader), reader.fieldnames or []
-    needed = ("tips", *MOST, "payment_type", "company")
-    if missing := [name for name in needed if name not in names]:
-        raise ValueError(f"{path} has no column {missing[0]}; it needs {', '.join(needed)}")
-    return {name: np.array([row[name] for row in rows], str) for name in needed}
+        rows = list(reader)
+    return {name: np.array([row[name] for row in rows], str) for name in reader.fieldnames or []}
+
+
+def checked(table, rules, called):
+    """A table that has the columns of a schema, and a row."""
+    needed = (*rules["numbers"], *rules["texts"])
+    if missing := [name for name in needed if name not in table]:
+        raise ValueError(f"{called} has no column {', '.join(missing)}; it needs {', '.join(needed)}")
+    if not len(table["tips"]):
+        raise ValueError(f"{called} has no rows")
+    return table
 
 
 def sample(count=10_000):

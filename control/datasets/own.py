@@ -3,7 +3,7 @@
 `FILE.py:FUNCTION` is called with `"train"`, then `"test"`, and returns pairs of an image and its class. An image is the path of a
 file, its bytes, or a uint8 array `[height, width]` or `[height, width, 1 or 3]`; a class is a name or a whole number. If its first
 result is no such pair, it gives columns: what Keras' `fit` takes, also for `"validation"`. The result is kept until the file changes,
-or an environment variable that it names.
+an environment variable that it names, or a file of settings beside it that it names.
 """
 
 import ast
@@ -11,6 +11,7 @@ import hashlib
 import io
 import itertools
 import os
+import re
 import shutil
 import tempfile
 import warnings
@@ -35,6 +36,8 @@ KEPT = Path(".lockstep/sources/own")
 HOW = "a function gives pairs (image, class): a path, bytes, or a uint8 array [height, width, channels]; and a class's name or number"
 HOW_EMPTY = "Fix: see whether the function finds its files, and yields or returns what it makes of them"
 END = object()
+SETTINGS = re.compile(r"[\w-][\w .-]{0,99}\.(ya?ml|toml|json|ini)")
+"""Name of a file that a function reads, and does not write."""
 
 
 @source("own", "FILE.py:FUNCTION", columns=True)
@@ -46,7 +49,8 @@ class Own:
         self._target, self._features = target, features
         # A copy of the file beside other images is another dataset.
         given = (self._function.path, self._function.name, self._function.source, *sum(self._function.modules.items(), ()))
-        given += tuple(_environment({self._function.file: self._function.source, **self._function.modules}))
+        texts = {self._function.file: self._function.source, **self._function.modules}
+        given += (*_environment(texts), *_beside(texts, Path(self._function.path or self._function.file).parent))
         self._digest = hashlib.sha256("\0".join(map(str, given)).encode()).hexdigest()
         self._kept = KEPT.resolve() / self._digest[:16]
         self._columns = columns.kept_at("own", self._digest, target, features)
@@ -174,6 +178,14 @@ def _environment(texts: Mapping[str, str]) -> Iterator[str]:
             for name in sorted(set(os.environ).intersection(constants)):
                 value = os.environ[name]
                 yield f"{name}={value}={fingerprint([Path(value)]) if os.path.isfile(value) else ''}"
+
+
+def _beside(texts: Mapping[str, str], folder: Path) -> Iterator[str]:
+    """The files of settings in the folder of a user's file that it names (`"rules.yml"`), with their sizes and times."""
+    for file, text in texts.items():
+        words = {node.value for node in ast.walk(neighbours.tree(file, text)) if isinstance(node, ast.Constant)}
+        names = sorted(word for word in words if isinstance(word, str) and SETTINGS.fullmatch(word))
+        yield from (f"{name}={fingerprint([folder / name])}" for name in names if (folder / name).is_file())
 
 
 def _first(result: Any, take: Callable[[Iterator[Any]], Any]) -> tuple[Any, Any]:

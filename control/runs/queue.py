@@ -72,4 +72,4 @@ class Jobs:
 
     def has_ended(self, run: str, hosts: Collection[str]) -> bool:
         """Whether a run is on none of its hosts any more."""
-        return run not in self.states and set(hosts) <= set(self.hosts)
+        return bool(hosts) and run not in self.states and set(hosts) <= set(self.hosts)

@@ -63,6 +63,8 @@ class ActionModule(Action):
     """Whether the others go on without a host that is lost."""
     was_away = False
     """Whether the host did not answer once: it may restart."""
+    note = ""
+    """Of the phase that its worker is in."""
     lost_at = -math.inf
     """When it last did not answer, or had no session."""
 
@@ -81,7 +83,7 @@ class ActionModule(Action):
         self.began = self.heard_at = self.answered_at = time.monotonic()
         self.parent = os.getppid()
         self.phase, self.step, self.trained, self.collect_at = "running" if self.script else "starting", 0, False, 0.0
-        self.complaint = self.note = ""
+        self.complaint = ""
         self.gone_at: float | None = None
         recovery = arguments.get("recovery") or {}
         if recovery.get("max_restarts") and not self.script:

@@ -159,7 +159,7 @@ def start(module):
         prepare(module)
         for file in module.params["files"]:
             files.write(module, file)
-        for path, held in own_claims(module):
+        for path, held in all_claims(module):
             # An earlier launch's would be valid again with the session.
             if held["session"] == module.params["session"]:
                 os.unlink(path)
@@ -230,11 +230,15 @@ def give_back(module):
 
 def own_claims(module):
     """Paths and contents of this run's claims, or this launch's, on a port or in the queue."""
-    params, mine = module.params, []
-    for path, held in claims.listed(params["root"], claims.CLAIMS) + claims.listed(params["root"], claims.QUEUE):
-        if held["run"] == params["run"] and params["launch"] in ("", held.get("launch")):
-            mine.append((path, held))
-    return mine
+    params = module.params
+    mine = [(path, held) for path, held in all_claims(module) if held["run"] == params["run"]]
+    return [(path, held) for path, held in mine if params["launch"] in ("", held.get("launch"))]
+
+
+def all_claims(module):
+    """Paths and contents of all runs' claims."""
+    root = module.params["root"]
+    return claims.listed(root, claims.CLAIMS) + claims.listed(root, claims.QUEUE)
 
 
 def own_path(module):

@@ -117,8 +117,27 @@ def test_trips_are_read_from_the_file_that_a_variable_names_and_unusable_ones_ar
     assert (len(y) + len(more), y.sum() + more.sum()) == (55, 28)
     assert set(x["company"]) | set(others["company"]) == {'Loop, "Inc."\n\x1b[2J', "14"}
     assert taxi.data("validation") is None
+    rules = tmp_path / "rules.yml"
+    monkeypatch.setenv("TAXI_SCHEMA", str(rules))
+    own = (ROOT / "examples/taxi.yml").read_text()
+    rules.write_text(own.replace("at_most: 0.5", "at_most: 0.1"))
+    with pytest.raises(ValueError, match=r"^7 of 62 trips .*; more than unusable_at_most=0\.1 of the schema"):
+        taxi.data("train")
+    rules.write_text(own.replace("fare: {above: 0}", "fare: {above: 5.85}"))
+    with pytest.raises(ValueError, match=r"62 of 62 trips are left out: 2 tips missing, 60 fare not above 5\.85"):
+        taxi.data("train")
+    rules.write_text(own.replace("above: 0}", "least: 0}"))
+    with pytest.raises(ValueError, match=r"rules.yml has least, and may have numbers, texts, unusable_at_most, above, at_most"):
+        taxi.data("train")
+    rules.write_text(own.replace("  trip_miles: {above: 0, at_most: 50}\n", ""))
+    with pytest.raises(ValueError, match=r"rules.yml lacks trip_miles, which the model needs"):
+        taxi.data("train")
+    monkeypatch.delenv("TAXI_SCHEMA")
     file.write_text("fare,tips\n1,2\n")
-    with pytest.raises(ValueError, match=r"trips.csv has no column trip_miles; it needs tips, fare, trip_miles"):
+    with pytest.raises(ValueError, match=r"trips.csv has no column trip_miles, trip_seconds, payment_type, company; it needs tips, fare"):
+        taxi.data("train")
+    file.write_text(",".join(table) + "\n")
+    with pytest.raises(ValueError, match=r"trips.csv has no rows"):
         taxi.data("train")
 
 

@@ -131,8 +131,8 @@ def port(subject: Subject) -> Iterator[Check]:
     elif state == "held":
         end = subject.on(by_hand(facts["session"]))
         fix = (
-            f"wait for it (-e queue=true does); or stop it where it was started: ansible-playbook stop.yml -e run={facts['run']}; or end it: {end}; "
-            "or set another worker_port"
+            f"wait for it (-e queue=true does); or stop it where it was started: ansible-playbook stop.yml -e run={facts['run']}; "
+            f"or end it: {end}; or set another worker_port"
         )
         yield subject.check(FAIL, "port", f"run {facts['run']} is training on {number}", "free", fix)
     else:

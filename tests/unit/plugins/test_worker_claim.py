@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from control.remote import lean
+from tests.unit.conftest import ROOT, load_file
 from tests.unit.samples import flip_a_bit, write_state
 
 
@@ -30,7 +31,16 @@ class Module:
     """As much of an AnsibleModule as is used; tmux knows the sessions given, and those that were started."""
 
     def __init__(self, sessions=(), check_mode=False, **params):
-        usual = {"python": sys.executable, "needs": [], "need_mb": 512, "files": [], "launch": "one", "grace": 0, "session": None}
+        usual = {
+            "python": sys.executable,
+            "needs": [],
+            "need_mb": 512,
+            "files": [],
+            "launch": "one",
+            "ticket": "",
+            "grace": 0,
+            "session": None,
+        }
         self.params, self.sessions, self.check_mode = {**usual, **params}, sessions, check_mode
 
     def get_bin_path(self, name):
@@ -110,7 +120,7 @@ def test_a_free_place_is_looked_at_and_nothing_is_taken(place):
 def test_a_start_leaves_the_claim_the_files_and_the_session(place):
     script = place.root / "runs" / "new" / "workers" / "pi1" / "run_worker.sh"
     assert place.asked("start", files=[{"path": str(script), "content": "true", "mode": "0755"}]) == {"changed": True}
-    assert json.loads(place.path.read_text()) == {"run": "new", "launch": "one", "session": "new-w0"}
+    assert json.loads(place.path.read_text()) == {"run": "new", "launch": "one", "session": "new-w0", "folder": str(script.parent)}
     assert place.sessions == ["new-w0"]
     assert (script.read_text(), script.stat().st_mode & 0o777) == ("true", 0o755)
     assert place.asked("query")["running"] is True
@@ -238,6 +248,7 @@ MARK = {"run": "old", "session": "old-w0", "launch": "zero"}
         {**MARK, "session": "other-w0"},
         {**MARK, "session": {"a": 1}},
         {**MARK, "launch": 7},
+        {**MARK, "folder": ["/tmp"]},
         {**MARK, "more": "x" * 5000},
     ],
 )
@@ -434,3 +445,62 @@ def test_what_another_user_published_is_told_apart_from_what_is_not_shared(place
     assert worker_claim.denied(str(tmp_path / "manifest.json"))
     monkeypatch.undo()
     assert not worker_claim.denied(str(tmp_path / "manifest.json"))
+
+
+TICKET = "1800000000000-00ff00ff"
+
+
+def test_a_worker_with_a_ticket_takes_a_place_in_the_queue_and_not_the_port(place):
+    place.held("old")
+    place.sessions.append("old-w0")
+    assert place.asked("query", ticket=TICKET)["holder"]["run"] == "old"
+    assert place.asked("start", ticket=TICKET) == {"changed": True}
+    (entry,) = (place.root / "queue").iterdir()
+    assert entry.name == f"{TICKET}-{place.port}.json"
+    assert json.loads(entry.read_text())["session"] == "new-w0"
+    assert json.loads(place.path.read_text())["run"] == "old"
+    assert place.asked("report")["held"] is True
+    assert place.asked("query")["running"] is True
+    assert place.asked("give_back", launch="") == {"changed": True, "ended": "killed"}
+    assert not entry.exists()
+    assert place.sessions == ["old-w0"]
+    assert json.loads(place.path.read_text())["run"] == "old"
+
+
+def test_a_claim_of_an_earlier_launch_is_not_revived_by_the_session_that_waits(place):
+    """Others would wait for a run that waits for them."""
+    place.held("new")
+    place.asked("start", ticket=TICKET)
+    assert not place.path.exists()
+
+
+def test_a_launch_that_was_taken_back_is_not_queued(place):
+    place.asked("give_back", launch="one")
+    assert place.refused("start", ticket=TICKET) == "pi1: this launch of run new was taken back meanwhile"
+    assert not (place.root / "queue").exists()
+
+
+def test_jobs_are_those_whose_sessions_exist(tmp_path, monkeypatch):
+    module = load_file(ROOT / "plugins" / "modules" / "worker_jobs.py", "worker_jobs")
+    for folder, name, run in (
+        ("locks", "12345.json", "runs"),
+        ("locks", "12346.json", "over"),
+        ("locks", "12347.json", "next"),
+        ("queue", f"{TICKET}-12347.json", "next"),
+        ("queue", f"0{TICKET[1:]}-12345.json", "gone"),
+        ("queue", f"2{TICKET[1:]}-12345.json", "last"),
+    ):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / name).write_text(json.dumps({"run": run, "session": f"{run}-w0"}))
+    monkeypatch.setattr(module.claims, "sessions", lambda: {"runs-w0", "next-w0", "last-w0"})
+    returned = {}
+    monkeypatch.setattr(module, "AnsibleModule", lambda **_: SimpleNamespace(params={"root": str(tmp_path)}, exit_json=returned.update))
+    module.main()
+    assert returned == {
+        "changed": False,
+        "jobs": [
+            {"run": "runs", "state": "running", "ticket": ""},
+            {"run": "next", "state": "queued", "ticket": TICKET},
+            {"run": "last", "state": "queued", "ticket": f"2{TICKET[1:]}"},
+        ],
+    }

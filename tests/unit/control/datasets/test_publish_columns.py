@@ -152,6 +152,17 @@ def test_the_function_runs_once_until_the_file_changes(file):
     assert (file.parent / "ran").read_text() == "tttt"
 
 
+def test_a_file_of_settings_beside_it_that_it_names_makes_the_function_run_again(file):
+    source(file, NO_VALIDATION + "open('ran.txt', 'a').write(split[0])\nopen('rules.yml').close()\nreturn np.arange(n), np.arange(n)")
+    (file.parent / "rules.yml").write_text("most: 1")
+    first = own.Own("mine.py:data").scan()
+    assert own.Own("mine.py:data").scan() == first
+    assert (file.parent / "ran.txt").read_text() == "tt"
+    (file.parent / "rules.yml").write_text("most: 10")
+    assert own.Own("mine.py:data").scan().fingerprint != first.fingerprint
+    assert (file.parent / "ran.txt").read_text() == "tttt"
+
+
 def test_an_environment_variable_that_the_file_names_makes_the_function_run_again(file, monkeypatch):
     body = NO_VALIDATION + "name = 'TRIPS'\nreturn np.arange(n), np.full(n, int(open(os.environ.get(name, 'one')).read()))"
     (file.parent / "one").write_text("1")

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 
 import pytest
 
 from control import project
 from control.runs import status
+from control.runs.queue import Jobs
 
 
 @pytest.fixture
@@ -44,3 +46,16 @@ def test_every_run_that_was_launched_or_refused_has_a_line_the_latest_first(runs
 def test_of_no_run_nothing_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(project, "RUNS", tmp_path)
     assert status.all_runs() == ""
+
+
+def test_what_hosts_say_of_their_runs_goes_before_what_was_recorded(runs):
+    for name in ("seen", "away"):
+        path = runs / name / "cluster.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "hosts": [{"name": "pi1"}, {"name": "pi2"}]}))
+    waiting = [{"run": "seen", "state": "queued", "ticket": "2"}, {"run": "theirs", "state": "queued", "ticket": "1"}]
+    jobs = Jobs.of({"pi1": [{"run": "done", "state": "running", "ticket": ""}, *waiting], "pi2": []})
+    states = dict(re.findall(r"^  (\S+)(?: \(from elsewhere\))? {2,}(\S+(?: \S+)*)", status.all_runs(jobs), re.MULTILINE))
+    expected = {"done": "RUNNING", "theirs": "QUEUED (1)", "seen": "QUEUED (2)", "away": "ended, not collected"}
+    assert {name: states[name] for name in expected} == expected
+    # One of its hosts did not answer.
+    assert re.search(r"^  away +not collected ", status.all_runs(Jobs.of({"pi1": []})), re.MULTILINE)

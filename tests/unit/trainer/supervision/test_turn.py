@@ -248,7 +248,9 @@ def test_what_others_put_into_the_folders_is_no_claim(hosts):
     (hosts.folder / "target").write_text(good)
     (queue / f"{ticket}-1.json").symlink_to(hosts.folder / "target")
     os.mkfifo(queue / f"{ticket}-2.json")
-    for number, text in enumerate(("{", "[1]", '{"run": "evil"}', json.dumps({**hosts.content("evil", 0), "folder": 1}), good + " " * 5000)):
+    for number, text in enumerate(
+        ("{", "[1]", '{"run": "evil"}', json.dumps({**hosts.content("evil", 0), "folder": 1}), good + " " * 5000)
+    ):
         (queue / f"{ticket}-{number + 3}.json").write_text(text)
     for name in ("0-1.json", "evil.json", f"{ticket}.json", f"..{ticket}-1.json", f"{ticket}-1.json\n"):
         (queue / name).write_text(good)

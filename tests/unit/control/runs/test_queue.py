@@ -1,0 +1,53 @@
+"""Queued runs on the control node: tickets, the command on a host, what is said of them."""
+
+import json
+
+import pytest
+
+from control.remote.answers import believed
+from control.runs import queue
+from control.runs.outcome import Verdict
+from trainer.claims import TICKET
+from trainer.errors import LockstepError
+from trainer.supervision.turn import QUEUED
+
+HOSTS = [{"name": "pi1", "address": "10.0.0.1", "port": 12345, "direct_port": 13345}]
+HOSTS += [{"name": "pi2", "address": "fd00::2", "port": 12346, "direct_port": 13346}]
+
+
+def test_tickets_sort_by_time():
+    drawn = [queue.ticket(nonce) for nonce in ("ff" * 16, "00" * 16)]
+    assert all(TICKET.fullmatch(one) for one in drawn)
+    assert drawn[0][:13] <= drawn[1][:13]
+
+
+def test_only_a_queued_run_waits_and_then_it_starts_as_any_other():
+    worker = ["-m", "trainer.supervision", "--rank=1", "--", "train"]
+    plan = {"run": "cnn", "nonce": "ab" * 16}
+    assert queue.command(worker, plan, "/srv/root", "/srv/root/runs/cnn/workers/pi2", 1, "cnn-w1", HOSTS) == worker
+    waits = queue.command(worker, {**plan, "ticket": "1-ab"}, "/srv/root", "/srv/root/runs/cnn/workers/pi2", 1, "cnn-w1", HOSTS)
+    end = waits.index("--")
+    assert waits[end + 1 :] == worker
+    assert waits[:2] == ["-m", "trainer.supervision.turn"]
+    assert {"--port=12346", "--peers=10.0.0.1:13345,[fd00::2]:13346", "--hosts=pi1,pi2", "--ticket=1-ab"} <= set(waits[:end])
+
+
+def test_a_run_that_waits_says_for_what():
+    waiting = Verdict("pi1", 0, "running", phase=QUEUED, message="behind run old")
+    assert queue.progress([waiting, Verdict("pi2", 1, "running", phase="training")]) == "is queued: behind run old"
+    assert queue.progress([Verdict("pi2", 1, "running", phase="training")]) == "is under way"
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"run": "../x", "state": "queued", "ticket": "1800000000000-00ff00ff"},
+        {"run": "x", "state": "\u001b[2J", "ticket": ""},
+        {"run": "x", "state": "queued", "ticket": "1; id"},
+        {"run": "x", "state": "queued"},
+        "x",
+    ],
+)
+def test_what_no_host_says_of_its_jobs_is_refused(job):
+    with pytest.raises(LockstepError, match="worker_jobs: the host answers"):
+        believed("worker_jobs", json.dumps({"changed": False, "jobs": [job]}), {})
