@@ -91,7 +91,7 @@ _HOST = {
     **dict.fromkeys(("tmux", "boot"), none_or(text)),
     "python": _either(holding({"path": text, "version": _version, "packages": _PACKAGES}), holding({"path": text, "error": text})),
     "port": _PORT,
-    "direct_port": none_or(_PORT),
+    **dict.fromkeys(("direct_port", "server_port"), none_or(_PORT)),
     **dict.fromkeys(("governors", "gpus"), each(text, FEW)),
     "throttled": none_or(holding(dict.fromkeys(("now", "since_boot"), each(text, 10)))),
     "dfs": none_or(_either(_ERROR, holding({**_FOLDER, "kind": text}))),

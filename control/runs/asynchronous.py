@@ -67,6 +67,13 @@ def check_model(compiled: dict[str, Any] | None) -> None:
         )
 
 
+def roles(hosts: Sequence[dict[str, Any]]) -> list[str]:
+    """What each host does in an asynchronous run, by rank, as `chief, ps`; empty for a synchronous one."""
+    servers = server_endpoints(hosts)
+    first = [CHIEF, *[WORKER] * (len(hosts) - 1)]
+    return [f"{role}, {SERVER}" if rank in servers else role for rank, role in enumerate(first)] if servers else []
+
+
 def shown(hosts: Sequence[dict[str, Any]], staleness: int | None) -> str:
     """Who does what in an asynchronous run, and how far its workers may be apart."""
     chief, *workers = (host["name"] for host in hosts)

@@ -211,7 +211,7 @@ def batch_warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any])
 def needs(
     config: Config, images: int, epochs: int, size: dict[str, int], resumes: bool = False, columns_bytes: int | None = None
 ) -> dict[str, float]:
-    """What a run takes on a host, MB: memory; disk for the cache of decoded images, training states and the first, or all, snapshots.
+    """What a run takes on a host, MB: memory of a worker, and of a parameter server; disk for the cache of decoded images, training states and the first, or all, snapshots.
 
     `free_mb` must be free at the start: a resumed run already has most of its files. `snapshots` is a count, of `snapshot_mb` each.
     Columns (`columns_bytes`, None for images) are copied whatever their size.
@@ -227,6 +227,8 @@ def needs(
     # Weights, optimizer arrays, gradients, the packed copy to send and the received one; the copy of a state that is being written.
     return {
         "memory_mb": math.ceil(RUNTIME_MB + (5 + 2 * slots) * snapshot),
+        # Weights and optimizer arrays, and gradients that are on their way.
+        "server_mb": math.ceil(RUNTIME_MB + (3 + slots) * snapshot),
         "disk_mb": first,
         "disk_whole_mb": math.ceil(start + snapshot * kept),
         "free_mb": LOGS_MB if resumes else first,

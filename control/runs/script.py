@@ -95,7 +95,7 @@ def make(request: Request) -> dict[str, Any]:
         "hosts": hosts,
         "counts": {},
         "parameters": {},
-        "needs": {"memory_mb": MEMORY_MB, "states_mb": 0, "snapshots": 0, "snapshot_mb": 0}
+        "needs": {"memory_mb": MEMORY_MB, "server_mb": 0, "states_mb": 0, "snapshots": 0, "snapshot_mb": 0}
         | dict.fromkeys(("disk_mb", "disk_whole_mb", "free_mb"), LOGS_MB),
         "dataset": {"digest": None, "manifest": ""},
         "code": code[:16],

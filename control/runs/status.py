@@ -6,7 +6,7 @@ from typing import Any
 
 from control import project, text
 from control.progress import Estimate
-from control.runs import launches, outcome, run_results, step_profile, stragglers
+from control.runs import asynchronous, launches, outcome, run_results, step_profile, stragglers
 from control.runs.cluster import posts
 from control.runs.queue import Jobs
 from trainer.data.spec import noun
@@ -171,6 +171,9 @@ def table(
     if any(restarts):
         for cells, number in zip([columns, *rows], ["restarts", *restarts], strict=True):
             cells.insert(len(cells) - 1, number)
+    if roles := asynchronous.roles(hosts):
+        for cells, role in zip([columns, *rows], ["role", *roles], strict=True):
+            cells.insert(2, role)
     again = f"; workers started again {text.count(max(restarts), 'time')} in this launch" if any(restarts) else ""
     lines = [
         f"{run}: {overall(state, list(by_host.values()), jobs.states.get(run, 'RUNNING'))}{again}",

@@ -27,6 +27,7 @@ options:
   python: {type: path, required: true, description: The worker's Python.}
   port: {type: int, required: true, description: The worker's TCP port.}
   direct_port: {type: int, description: TCP port to which other workers connect.}
+  server_port: {type: int, description: TCP port of a parameter server beside the worker.}
   address: {type: str, required: true, description: Address at which other workers reach this one.}
   dfs: {type: path, description: Folder that all workers read.}
   dfs_kind: {type: str, default: mounted, description: What the folder is (passed on).}
@@ -44,8 +45,8 @@ RETURN = """
 facts:
   description: >-
     hostname, user, machine, os, model, cores, cpu_quota (CPUs or null), cpus (usable under both), speed (MB/s of SHA-256 on one core),
-    load, memory, disk, dfs, tmux, python, port, direct_port, name, address, boot, governors, gpus, temperature (degrees C), throttled,
-    tokens, seconds (duration of the probe), time (seconds since 1970, taken last).
+    load, memory, disk, dfs, tmux, python, port, direct_port, server_port, name, address, boot, governors, gpus, temperature (degrees C),
+    throttled, tokens, seconds (duration of the probe), time (seconds since 1970, taken last).
   returned: always
   type: dict
 """
@@ -65,6 +66,7 @@ def main():
             "python": {"type": "path", "required": True},
             "port": {"type": "int", "required": True},
             "direct_port": {"type": "int"},
+            "server_port": {"type": "int"},
             "address": {"type": "str", "required": True},
             "dfs": {"type": "path"},
             "dfs_kind": {"type": "str", "default": "mounted"},
@@ -105,7 +107,7 @@ def look(module):
         "tmux": tmux(module),
         "python": python(module, params["python"]),
         "port": port(module, params["port"], params["root"]),
-        "direct_port": port(module, params["direct_port"], params["root"]) if params.get("direct_port") else None,
+        **{name: port(module, params[name], params["root"]) if params.get(name) else None for name in ("direct_port", "server_port")},
         "boot": kernel.text("/proc/sys/kernel/random/boot_id"),
         "governors": sorted({kernel.text(path) for path in glob.glob("/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")}),
         "gpus": gpus(),

@@ -71,8 +71,9 @@ def disk(subject: Subject) -> Iterator[Check]:
 
 
 def memory(subject: Subject) -> Iterator[Check]:
-    """Memory still available to a worker."""
-    facts, need, needed = subject.facts["memory"], subject.need, subject.need.memory_mb
+    """Memory still available to a worker, and to a parameter server beside it."""
+    facts, need = subject.facts["memory"], subject.need
+    needed = need.memory_mb + (need.server_mb if "server_port" in subject.host else 0)
     # What others use now is free when the turn of a queued run comes.
     free = facts["total_mb"] if need.queued else facts["available_mb"]
     value, limit = f"{facts['available_mb']:,} of {facts['total_mb']:,} MB available", f"at least {needed:,} MB"
@@ -139,11 +140,12 @@ def port(subject: Subject) -> Iterator[Check]:
         yield _busy_port(subject, "port", "worker_port")
 
 
-def direct_port(subject: Subject) -> Iterator[Check]:
-    """Also the direct port, to which other workers connect; the run that holds the worker's port holds both."""
-    facts = subject.facts.get("direct_port")
-    if facts and facts["state"] != "free" and subject.facts["port"]["state"] != "held":
-        yield _busy_port(subject, "direct_port", "worker_direct_port")
+def other_ports(subject: Subject) -> Iterator[Check]:
+    """Also the port to which other workers connect, and a parameter server's; the run that holds the worker's port holds all."""
+    for name, variable in (("direct_port", "worker_direct_port"), ("server_port", "worker_port, which the parameter server's follows")):
+        facts = subject.facts.get(name)
+        if facts and facts["state"] != "free" and subject.facts["port"]["state"] != "held":
+            yield _busy_port(subject, name, variable)
 
 
 def _busy_port(subject: Subject, fact: str, variable: str) -> Check:
@@ -283,7 +285,7 @@ def load(subject: Subject) -> Iterator[Check]:
 
 def of_host(subject: Subject) -> Iterator[Check]:
     """All checks of one host's own facts, in the order shown; each yields its findings, none if there is nothing to check."""
-    for check in (python, machine, disk, memory, gpus, clock, tmux, port, direct_port, own_name):
+    for check in (python, machine, disk, memory, gpus, clock, tmux, port, other_ports, own_name):
         yield from check(subject)
     for check in (dfs, files, throttling, temperature, governor, load):
         yield from check(subject)

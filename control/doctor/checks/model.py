@@ -34,6 +34,8 @@ class Requirement:
     """A run's requirements for every host."""
 
     memory_mb: int = 900
+    server_mb: int = 0
+    """Memory of a parameter server."""
     disk_mb: int = 512
     disk_whole_mb: int = 0
     """Including the snapshots of all epochs."""

@@ -81,7 +81,7 @@ def published(facts: Facts, files: dict[str, str]) -> dict[str, str | None]:
 
 def _requirement(plan: dict[str, Any], token: str, files: dict[str, str | None]) -> Requirement:
     digest = hashlib.sha256(plan["run"].encode()).hexdigest()
-    needs = {key: plan["needs"][key] for key in ("memory_mb", "disk_mb", "disk_whole_mb")}
+    needs = {key: plan["needs"][key] for key in ("memory_mb", "server_mb", "disk_mb", "disk_whole_mb")}
     inventory = project.relative(command_line.inventory())
     of_run = {"run": plan["run"], "queued": "ticket" in plan, "inventory": inventory}
     return Requirement(**needs, token=(token, digest) if token else None, files=files, **of_run)

@@ -10,9 +10,13 @@ from control.doctor import prediction
 from control.doctor.step_model import Hosts, Prediction, Trial, curve
 from control.runs import run_results
 from control.task import Task
+from trainer.config import PARAMETER_SERVER
 from trainer.data.spec import noun
 from trainer.files import read_json, write_json
 from trainer.telemetry import read_records
+
+FILE = project.PRIVATE / "doctor.json"
+UNPREDICTED = "No speed is predicted for an asynchronous run: its workers do not wait for each other, and all send to the servers."
 
 
 class Predict(Task):
@@ -22,20 +26,25 @@ class Predict(Task):
         """Predict; one host needs no network."""
         plan, timed = self.arguments["plan"], self.arguments["timed"]
         folder, trained = Path(plan["folder"]), bool(self.arguments["trained"])
+        asynchronous = plan["config"]["strategy"]["name"] == PARAMETER_SERVER
+        speed = UNPREDICTED if asynchronous else self._predicted(plan, timed, folder, trained)
+        training = _trained(folder, plan, asynchronous) if trained else ""
+        if trained:
+            shutil.rmtree(folder)
+        commands = text.next_commands([("train", "ansible-playbook train.yml")])
+        findings = f"all findings: {project.relative(FILE)}"
+        return {"show_last": "\n\n".join(part for part in (speed, training, findings, commands) if part)}
+
+    def _predicted(self, plan: dict[str, Any], timed: dict[str, Any], folder: Path, trained: bool) -> str:
+        """The tables; the prediction is kept."""
         hosts = Hosts([host["name"] for host in plan["hosts"]], timed, self.arguments["diagnosis"]["network"] or {})
         trial = _trial(folder, plan) if trained else None
         predictions = curve(hosts, prediction.local_batch(plan["counts"]), trial)
         threads = {name: one["threads"] for name, one in timed.items()}
         prediction.save(plan, predictions, self.arguments["diagnosis"]["facts"], threads)
-        file = project.PRIVATE / "doctor.json"
-        write_json(file, {**read_json(file), "prediction": [asdict(one) for one in predictions], "steps": timed})
-        training = _trained(folder, plan) if trained else ""
+        write_json(FILE, {**read_json(FILE), "prediction": [asdict(one) for one in predictions], "steps": timed})
         why = run_results.read_summary(folder)["reduction"]["why"] if trained else ""
-        if trained:
-            shutil.rmtree(folder)
-        commands = text.next_commands([("train", "ansible-playbook train.yml")])
-        findings = f"all findings: {project.relative(file)}"
-        return {"show_last": "\n\n".join(part for part in (_shown(plan, why, timed, predictions), training, findings, commands) if part)}
+        return _shown(plan, why, timed, predictions)
 
 
 def _trial(folder: Path, plan: dict[str, Any]) -> Trial | None:
@@ -49,10 +58,10 @@ def _trial(folder: Path, plan: dict[str, Any]) -> Trial | None:
     return Trial(run_results.read_summary(folder)["reduction"]["name"], float(seconds))
 
 
-def _trained(folder: Path, plan: dict[str, Any]) -> str:
+def _trained(folder: Path, plan: dict[str, Any], asynchronous: bool) -> str:
     summary = run_results.read_summary(folder)
-    where = f"{len(plan['hosts'])} workers in {summary['seconds_total']:.0f} s"
-    return f"[OK] training: {summary['steps']} steps on {where}, equal weights on all"
+    where = f"{len(plan['hosts'])} {'hosts' if asynchronous else 'workers'} in {summary['seconds_total']:.0f} s"
+    return f"[OK] training: {summary['steps']} steps on {where}{'' if asynchronous else ', equal weights on all'}"
 
 
 def _shown(plan: dict[str, Any], why: str, timed: dict[str, Any], predictions: list[Prediction]) -> str:

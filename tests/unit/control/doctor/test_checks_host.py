@@ -219,6 +219,25 @@ def test_one_home_for_several_hosts():
     assert not [check for check in across.examine(inventory(), facts, None, NEED) if check.name == "disk" and check.level != OK]
 
 
+def test_a_servers_port_that_is_taken_is_named_with_what_it_follows():
+    taken = setting("node02", "server_port", {"number": 12845, "state": "busy", "process": "nginx (812)"})
+    assert doctor(taken) == [
+        "[FAIL] node02  port  12845 is held by nginx (812) (limit: free). Fix: end that program, or set another worker_port, which the "
+        "parameter server's follows"
+    ]
+
+
+def test_a_host_with_a_parameter_server_needs_memory_for_both():
+    need = {"memory_mb": 1000, "server_mb": 800}
+    facts = {"available_mb": 1500, "total_mb": 4000}
+    for more, level in (({}, OK), ({"server_port": 12845}, FAIL)):
+        (check,) = host.memory(model.Subject({"name": "pi1", **more}, {"memory": facts}, Requirement(**need)))
+        assert check.level == level
+    queued = model.Subject({"name": "pi1", "server_port": 12845}, {"memory": facts}, Requirement(**need, queued=True))
+    (check,) = host.memory(queued)
+    assert check.level == OK
+
+
 def test_a_direct_port_that_is_taken_is_named_unless_a_run_holds_both():
     taken = setting("node02", "direct_port", {"number": 13345, "state": "busy", "process": "nginx (812)"})
     assert doctor(taken) == [
@@ -226,6 +245,11 @@ def test_a_direct_port_that_is_taken_is_named_unless_a_run_holds_both():
     ]
     held = setting("node02", "port", {"number": 12345, "state": "held", "run": "cnn-1"})
     assert doctor(lambda facts: (taken(facts), held(facts)), need=Requirement(run="cnn-1")) == []
+
+
+def test_a_port_of_the_run_that_a_queued_one_waits_for_is_fine():
+    change = setting("node02", "port", {"number": 12345, "state": "held", "run": "cnn-1", "session": "cnn-1-w0"})
+    assert doctor(change, need=Requirement(run="cnn-2", queued=True)) == []
 
 
 def test_port_held_by_the_run_that_is_continued():

@@ -139,3 +139,10 @@ def test_staleness_in_words():
     assert asynchronous.staleness({0: 50, 4: 49, 100: 1}) == (
         "median 0, 99% at most 4, largest 100 steps of others between reading and updating the weights"
     )
+
+
+def test_each_host_has_its_roles():
+    hosts = [{"name": name, "address": name, "port": 12345} for name in ("pi1", "pi2", "pi3")]
+    assert asynchronous.roles(hosts) == []
+    assert asynchronous.roles(asynchronous.with_servers(hosts, [])) == ["chief, ps", "worker", "worker"]
+    assert asynchronous.roles(asynchronous.with_servers(hosts, ["pi3"])) == ["chief", "worker", "worker, ps"]
