@@ -45,6 +45,10 @@ COMMANDS = {
 """What each command takes, in the order of its messages; docs/variables.md has their meanings."""
 
 
+INSTEAD = {"hosts": "workers"}
+"""Names that Ansible reserves, and warns of, and what they are called here."""
+
+
 def check(command: str, given: Mapping[str, Any], inventory: Iterable[str]) -> dict[str, Any]:
     """The operator variables among those given with `-e`.
 
@@ -67,9 +71,8 @@ def check(command: str, given: Mapping[str, Any], inventory: Iterable[str]) -> d
             continue
         others = _owners(name)
         where = f" It belongs to: {', '.join(f'{other}.yml' for other in others)}." if others else ""
-        raise ConfigError(
-            f"-e {name}={given[name]}: {command}.yml takes no such variable{nearest(name, taken)}; it takes: {', '.join(taken)}.{where}"
-        )
+        meant = nearest(INSTEAD.get(name, name), taken)
+        raise ConfigError(f"-e {name}={given[name]}: {command}.yml takes no such variable{meant}; it takes: {', '.join(taken)}.{where}")
     return {name: value for name, value in given.items() if name in taken}
 
 

@@ -211,8 +211,9 @@ def batch_warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any])
 def needs(
     config: Config, images: int, epochs: int, size: dict[str, int], resumes: bool = False, columns_bytes: int | None = None
 ) -> dict[str, float]:
-    """What a run takes on a host, MB: memory of a worker, and of a parameter server; disk for the cache of decoded images, training states and the first, or all, snapshots.
+    """What a run takes on a host, MB: memory of a worker, and of a parameter server beside it; disk.
 
+    Disk is for the cache of decoded images, training states and the first, or all, snapshots.
     `free_mb` must be free at the start: a resumed run already has most of its files. `snapshots` is a count, of `snapshot_mb` each.
     Columns (`columns_bytes`, None for images) are copied whatever their size.
     """

@@ -17,6 +17,10 @@ def refusal(command, given):
     return str(caught.value)
 
 
+def test_hosts_which_ansible_reserves_is_workers_here():
+    assert "train.yml takes no such variable (did you mean workers?)" in refusal("train", {"hosts": "node1,node2"})
+
+
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_variable_of_a_command_is_taken(command):
     given = dict.fromkeys(COMMANDS[command], "x")
@@ -31,8 +35,8 @@ def test_names_of_the_inventory_pass_but_are_no_options(name):
 def test_misspelt_name_shows_value_nearest_and_all_names():
     assert refusal("train", {"epoch_s": 5}) == (
         "-e epoch_s=5: train.yml takes no such variable (did you mean epochs?); "
-        "it takes: run, config, model, weights, callbacks, dataset, workers, epochs, set, quick, detach, allow_bad_images, preflight, "
-        "evaluate, show_config, remeasure, script, args, outputs."
+        "it takes: run, config, model, weights, callbacks, dataset, workers, epochs, set, quick, detach, queue, allow_bad_images, "
+        "preflight, evaluate, show_config, remeasure, script, args, outputs."
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from control.runs.cluster import session_name
 from tests.unit.conftest import ROOT, load_file
 from tests.unit.fake_module import Module, ended, failed, load
+from trainer.claims import session_command
 from trainer.supervision.child import MARK
 from trainer.supervision.supervisor import FILE
 
@@ -75,9 +76,8 @@ def test_a_supervisor_that_was_there_is_started_once(host, capsys):
 
 
 def test_the_command_is_the_one_that_supervisors_write():
-    """Word for word, as `trainer.supervision.__main__` makes it."""
-    text = (ROOT / "trainer" / "supervision" / "__main__.py").read_text()
-    assert '["tmux", "-L", "lockstep", "new-session", "-d", "-s", given.session, "-c", str(given.folder), "bash", "run_worker.sh"]' in text
+    """And those that wait for their turn."""
+    assert resume.session("a-w0", "/srv/a") == session_command("a-w0", "/srv/a")
     assert resume.FILE == FILE
     assert resume.ENDED[0] == MARK
 

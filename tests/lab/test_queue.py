@@ -1,0 +1,48 @@
+"""Queued runs on five SSH hosts: they end by themselves, whatever becomes of the command and of a host."""
+
+import re
+import signal
+
+from tests.lab.conftest import PREFIX, Lab
+from tests.project import await_until
+
+TRAINING = ("config=task_cnn", "epochs=3")
+SETTINGS = "train.steps_per_epoch=8,train.steps_per_call=2,telemetry.profile_every=0,recovery.rejoin_wait=300"
+RUNS = ("first", "second", "third")
+
+
+def own(run: str, node: int) -> str:
+    return f"/home/lockstep/lockstep/runs/{run}/workers/node{node}"
+
+
+def has_ended(cluster: Lab, run: str) -> bool:
+    return all(cluster.on(node, f"cat {own(run, node)}/exit.json", check=False) for node in range(1, 6))
+
+
+def test_three_queued_runs_end_though_the_command_is_killed_and_a_host_restarts(cluster: Lab):
+    more = f"set={SETTINGS}"
+    assert "first is" in cluster.play("train", "run=first", "queue=true", *TRAINING, more).stdout
+    watching = cluster.start("train", "run=second", "queue=true", "detach=false", *TRAINING, more)
+    await_until(lambda: "behind run first" in cluster.on(1, f"cat {own('second', 1)}/worker.log", check=False), 120, "it waits", every=1)
+    watching.send_signal(signal.SIGKILL)
+    watching.communicate(timeout=60)
+    assert (
+        "third is queued: behind run second, which was queued before"
+        in cluster.play("train", "run=third", "queue=true", *TRAINING, more).stdout
+    )
+    cluster.container("restart", "-t", "10", f"{PREFIX}-node4")
+    listed = cluster.play("status").stdout
+    states = dict(re.findall(r"^  (first|second|third) +(\S+(?: \(\d\))?)", listed, re.MULTILINE))
+    assert states["third"] == "QUEUED (2)", listed
+    for run in RUNS:
+        await_until(lambda run=run: has_ended(cluster, run), 400, f"{run} ends", every=2)
+    listed = cluster.play("status").stdout
+    assert len(re.findall(r"^  (?:first|second|third) +ended, not collected", listed, re.MULTILINE)) >= 2, listed
+    for run in RUNS:
+        cluster.play("train", f"run={run}")
+        summary = cluster.summary(run)
+        assert (summary["state"], summary["steps"]) == ("SUCCEEDED", 24)
+    digests = {cluster.summary(run)["weights_sha256"] for run in RUNS}
+    assert len(digests) == 1, "one seed, the same hosts: the same weights, restarted or not"
+    for node in range(1, 6):
+        assert not cluster.on(node, "ls /home/lockstep/lockstep/queue")
