@@ -11,6 +11,7 @@ steps, until the first epoch whose validation loss is at most the given one. Row
 import contextlib
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,6 +80,7 @@ def main() -> None:
     except LockstepError as error:
         sys.exit(str(error))
     rows: list[Row] = []
+    stale: dict[str, Counter[int]] = {case: Counter() for case in cases}
     for number in range(given.rounds):
         for case in cases:
             curves: dict[str, History] = {}
@@ -86,10 +88,14 @@ def main() -> None:
                 with CASES[case](lab):
                     folder = train(f"{case}-{way}", ",".join(filter(None, [WAYS[way], given.set])), more)
                 curves[way] = read_history(folder / "history.csv")
-                rows.append(row(case, way, curves[way], given.loss, folder))
+                calls = calls_by_staleness(chief_records(folder))
+                stale[case] += calls
+                rows.append(row(case, way, curves[way], given.loss, calls))
                 delete(ROOT, folder.name, more)
                 print(f"round {number + 1}, {case}, {way}: {rows[-1].per_s} per second", flush=True)
             draw(curves, case, FOLDER / f"{case}-{number}.png")
+    if any(stale.values()):
+        draw_staleness(stale, FOLDER / "staleness.png")
     write_rows(FOLDER / "rows.csv", Row._fields, [one._asdict() for one in rows])
     header = ["case", "", "per second", f"s to loss {given.loss:g}", "epochs", "lowest loss", "staleness"]
     print(text.table(header, rows))
@@ -111,11 +117,10 @@ def train(run: str, settings: str, more: list[str]) -> Path:
     return folder
 
 
-def row(case: str, way: str, history: History, loss: float, folder: Path) -> Row:
-    """What a training reached, and when."""
+def row(case: str, way: str, history: History, loss: float, calls: Mapping[int, int]) -> Row:
+    """What a training reached, and when; `calls` by their staleness."""
     seconds = elapsed(history)
     reached = next((number for number, one in enumerate(history) if one["val_loss"] <= loss), None)
-    stale = calls_by_staleness(chief_records(folder))
     return Row(
         case,
         way,
@@ -123,7 +128,7 @@ def row(case: str, way: str, history: History, loss: float, folder: Path) -> Row
         "-" if reached is None else text.Number(seconds[reached], 1),
         "-" if reached is None else reached + 1,
         text.Number(min(one["val_loss"] for one in history), 4),
-        staleness(stale) if stale else "",
+        staleness(calls) if calls else "",
     )
 
 
@@ -139,6 +144,19 @@ def draw(curves: Mapping[str, History], case: str, path: Path) -> None:
         for number, (way, history) in enumerate(curves.items()):
             axes.plot(elapsed(history), [one["val_loss"] for one in history], label=way, **plots.line_style(number))
         axes.set_xlabel("seconds of training steps")
+        axes.legend()
+
+
+def draw_staleness(calls: Mapping[str, Mapping[int, int]], path: Path) -> None:
+    """How many calls had which staleness, by case."""
+    with plots.picture(path) as figure:
+        axes = plots.one_panel(figure, "How stale the gradients are", "asynchronous training", "share of all calls")
+        width = 0.8 / len(calls)
+        for number, (case, counted) in enumerate(calls.items()):
+            values = sorted(counted)
+            heights = [counted[value] / max(1, sum(counted.values())) for value in values]
+            axes.bar([value + (number - (len(calls) - 1) / 2) * width for value in values], heights, width, label=case)
+        axes.set_xlabel("steps of others between reading the weights and updating them")
         axes.legend()
 
 
