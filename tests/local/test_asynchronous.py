@@ -73,7 +73,7 @@ def test_a_bound_of_staleness_holds(project, pictures):
     assert max(record["staleness"]) <= 2, "two steps of the other worker's call"
 
 
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("frozen", [pytest.param(False, marks=EXHAUSTIVE), True])
 def test_the_others_go_on_without_a_worker_until_it_is_back(project, pictures, frozen):
     run = f"worker-{'frozen' if frozen else 'killed'}"
     playbook = project.start("train", *arguments(run, pictures, epochs=8))
@@ -92,7 +92,7 @@ def test_the_others_go_on_without_a_worker_until_it_is_back(project, pictures, f
     assert "it starts again, and the others go on (restart 1 of this host)" in log(project, 3, run)
 
 
-@pytest.mark.parametrize("lost", ["chief", "server", pytest.param("supervisor", marks=EXHAUSTIVE)])
+@pytest.mark.parametrize("lost", ["server", *(pytest.param(role, marks=EXHAUSTIVE) for role in ("chief", "supervisor"))])
 def test_all_start_again_without_the_chief_or_a_server(project, pictures, lost):
     run = f"without-{lost}"
     playbook = project.start("train", *arguments(run, pictures, "checkpoint.every_steps=20"))
@@ -114,6 +114,7 @@ def _children(pid: int) -> list[str]:
         return stream.read().split()
 
 
+@EXHAUSTIVE
 def test_it_is_stopped_with_its_state_saved_and_goes_on(project, pictures):
     run = "stopped-apart"
     project.play("train", *arguments(run, pictures, epochs=500), "detach=true")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.conftest import LocalProject
-from tests.project import ROOT, await_until
+from tests.project import EXHAUSTIVE, ROOT, await_until
 
 FILE = Path(__file__).with_name("compiled.py")
 UNEVEN = "set=train.batch_sizes=[20,12],train.steps_per_call=2,telemetry.profile_every=0"
@@ -147,7 +147,7 @@ def active(project: LocalProject) -> list[str]:
             command, folder = (entry / "cmdline").read_text(errors="replace"), str((entry / "cwd").readlink())
             reads = folder == str(project.root) and "new-examples" in command
             # The server of all sessions keeps the words of the first.
-            if reads or (f"{project.root}/.lockstep/worker" in command and not command.startswith("tmux")):
+            if reads or (f"{project.root}/.lockstep/worker" in command and Path(command.partition("\0")[0]).name != "tmux"):
                 names.append(command)
     return names
 
@@ -209,7 +209,7 @@ def test_status_and_report_of_a_model_that_classifies_nothing(project, two_epoch
     assert "accuracy" not in page.replace("accuracy.yml", "")
 
 
-@pytest.mark.parametrize(("model", "data"), [("build", "data"), ("variational", "rows")])
+@pytest.mark.parametrize(("model", "data"), [("build", "data"), pytest.param("variational", "rows", marks=EXHAUSTIVE)])
 def test_a_run_that_is_continued_ends_with_the_weights_of_one_that_was_not_interrupted(model, data, project):
     for name, steps in (("whole", [20]), ("parts", [7, 20])):
         for count in steps:
@@ -218,6 +218,7 @@ def test_a_run_that_is_continued_ends_with_the_weights_of_one_that_was_not_inter
     assert project.summary(f"parts-{model}")["restarts"] == 1
 
 
+@EXHAUSTIVE
 def test_a_killed_worker_of_a_model_with_its_own_step_changes_nothing(project):
     uneven = f"{UNEVEN},train.steps=400,checkpoint.every_steps=8"
     train(project, "quiet", uneven, model="variational", data="rows")

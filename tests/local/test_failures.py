@@ -86,6 +86,7 @@ def test_frozen_worker_ends_the_run(project, pictures):
     await_until(lambda: not os.path.exists(f"/proc/{pid}"), 10, "the frozen process to be ended")
 
 
+@EXHAUSTIVE
 def test_a_run_goes_on_at_once_although_one_worker_still_waits_for_another_that_ended(project, pictures):
     project.play("train", "run=widowed", f"dataset={pictures}", *ONCE, "detach=true")
     waits, ends = project.trainer_pid(1, "widowed"), project.trainer_pid(2, "widowed")
@@ -288,6 +289,7 @@ def build(size, classes):
 """
 
 
+@EXHAUSTIVE
 def test_a_worker_that_crashes_twice_is_not_continued_as_it_was(project, pictures):
     """A model whose native code dies by SIGSEGV, as oneDNN does with some layers; the command that is offered in the end works."""
     (project.root / "crashing.py").write_text(CRASHING)
@@ -431,6 +433,7 @@ def test_a_damaged_state_gives_way_to_the_newest_whole_one_and_the_run_ends_as_i
     assert project.summary("bitten")["exact"] is True
 
 
+@EXHAUSTIVE
 def test_a_state_of_an_older_version_is_continued(project, pictures):
     project.play("train", "run=older", f"dataset={pictures}", *SHORT, "epochs=2")
     for folder in (project.node(1, "older"), project.run("older")):

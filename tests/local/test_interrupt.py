@@ -211,6 +211,7 @@ def test_a_launch_that_was_killed_half_way_is_put_right_by_the_next_command(proj
     assert f"{name}-w" not in sessions()
 
 
+@EXHAUSTIVE
 def test_stop_ends_a_launch_that_was_killed_half_way(project, pictures, tmp_path):
     scene = launched_half(project, pictures, tmp_path, "half-stopped")
     kill_hard(scene)

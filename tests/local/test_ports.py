@@ -42,6 +42,7 @@ def test_two_runs_at_once_on_the_default_inventory_both_succeed(default, picture
     assert all(20000 <= port < 30000 for port in set.union(*used))
 
 
+@EXHAUSTIVE
 def test_a_run_that_is_under_way_is_found_again_on_its_ports_and_goes_on_with_others(default, pictures):
     default.play("train", "run=steady", f"dataset={pictures}", *LONG, "detach=true")
     before = ports(default, "steady")

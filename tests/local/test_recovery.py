@@ -11,7 +11,7 @@ import pytest
 
 from control.runs.cluster import session_name
 from tests.local.conftest import SUPERVISOR, LocalProject
-from tests.project import ROOT, await_until
+from tests.project import EXHAUSTIVE, ROOT, await_until
 from tests.unit.conftest import load_file
 from trainer.records import read_history
 from trainer.supervision.supervisor import DOWN, FILE, MADE_ROOM, REJOINING
@@ -87,6 +87,7 @@ def data(split):
 """
 
 
+@EXHAUSTIVE
 def test_the_next_workers_stand_by(project, tmp_path):
     """They have imported TensorFlow before they are needed; the weights are those of a run without a fault."""
     run, hold, own = "stand-by", tmp_path / "hold", tmp_path / "own.py"
@@ -149,7 +150,7 @@ def test_a_frozen_worker_and_a_killed_supervisor(project, pictures, undisturbed)
     assert not list((project.node(1, run) / "workers").glob("*/supervisor.json"))
 
 
-@pytest.mark.parametrize(("workers", "lost", "chief"), [(3, 1, 2), (2, 2, 1)])
+@pytest.mark.parametrize(("workers", "lost", "chief"), [(3, 1, 2), pytest.param(2, 2, 1, marks=EXHAUSTIVE)])
 def test_the_others_go_on_without_a_host_that_is_lost(workers, lost, chief, project, pictures):
     """Its session, supervisor and worker are killed for good; steps, history and result are whole, without the first chief, too."""
     run = f"lost{lost}"
@@ -198,6 +199,7 @@ def test_a_worker_whose_host_restarts_goes_on(project, pictures, undisturbed):
     assert not (folder / FILE).exists()
 
 
+@EXHAUSTIVE
 def test_the_command_may_go_away_while_the_others_go_on_without_a_host(project, pictures):
     """`train.yml` comes back to what goes on, and touches nothing; `status.yml` names the lost host."""
     run = "back"
@@ -218,6 +220,7 @@ def test_the_command_may_go_away_while_the_others_go_on_without_a_host(project, 
     assert [(project.node(worker, run) / "evaluate").exists() for worker in (1, 2)] == [False, True], "on a host that was not lost"
 
 
+@EXHAUSTIVE
 def test_the_command_that_comes_back_while_a_host_restarts_ends_nothing(project, pictures, undisturbed):
     """The others wait for it, and so does the command."""
     run = "returning"
@@ -237,6 +240,7 @@ def test_the_command_that_comes_back_while_a_host_restarts_ends_nothing(project,
     assert (summary["state"], summary["restarts"], summary["weights_sha256"]) == ("SUCCEEDED", 1, undisturbed)
 
 
+@EXHAUSTIVE
 def test_what_another_chief_wrote_while_nobody_watched_is_collected(project, pictures):
     """The first host is lost for some epochs, and back before the end; then `train.yml` comes back."""
     run = "interim"

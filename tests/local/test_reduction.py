@@ -64,6 +64,7 @@ def test_one_step_is_taken_apart_with_its_compression(project, straight):
     assert all('"compression": 0.0,' not in line and '"all_reduce": 0.0,' not in line for line in samples)
 
 
+@EXHAUSTIVE
 def test_killed_then_stopped_and_every_disk_lost_it_ends_with_the_same_weights(project, pictures, straight):
     train(project, pictures, "broken", "epochs=25", "workers=3", "detach=true")
     await_until(lambda: project.steps(1, "broken") >= 30, 90, "thirty steps")
@@ -81,6 +82,7 @@ def test_killed_then_stopped_and_every_disk_lost_it_ends_with_the_same_weights(p
     assert project.summary("broken")["weights_sha256"] == project.summary("squeezed")["weights_sha256"]
 
 
+@EXHAUSTIVE
 def test_on_another_number_of_workers_the_memory_starts_anew_and_the_run_goes_on(project, pictures, straight):
     train(project, pictures, "fewer", "epochs=2", "workers=3")
     project.play("train", "run=fewer", "epochs=3", "workers=2")

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.local.conftest import LocalProject
-from tests.project import await_until
+from tests.project import EXHAUSTIVE, await_until
 
 SMALL = "set=train.global_batch=20,train.steps_per_call=1,optimizer.learning_rate=0.005,reduction.name=packed"
 
@@ -81,6 +81,7 @@ def seconds(shown: str) -> int:
     return int(minutes) * 60 + int(rest)
 
 
+@EXHAUSTIVE
 def test_the_time_that_is_told_is_the_shells(project, pictures):
     options = ("run=timed", "config=task_cnn", f"dataset={pictures}", SMALL)
     begun = time.monotonic()

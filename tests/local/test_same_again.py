@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.project import EXHAUSTIVE
+
 SAME = ("config=task_cnn", "set=train.global_batch=20,train.steps=16,train.steps_per_call=2,seed=3")
 
 
@@ -52,6 +54,7 @@ def own_address() -> str:
         return str(probe.getsockname()[0])
 
 
+@EXHAUSTIVE
 def test_with_a_network_between_them_the_first_measurement_holds_for_later_runs(project, pictures, busy):
     network = f"worker_address={own_address()}"
     settings = (*SAME[:1], SAME[1] + ",train.batch_sizes=auto")

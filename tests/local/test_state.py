@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.conftest import LocalProject
-from tests.project import await_until
+from tests.project import EXHAUSTIVE, await_until
 from tests.unit.samples import flip_a_bit
 from trainer import sealed
 from trainer.records import read_history
@@ -88,6 +88,7 @@ def test_workers_that_start_again_by_themselves_use_the_copy_of_a_state_that_is_
     assert project.summary(run)["weights_sha256"] == undisturbed
 
 
+@EXHAUSTIVE
 def test_what_the_lost_chief_had_not_sent_starts_anew_and_the_result_says_so(project, pictures):
     run, compressed = "unsent", "reduction.name=powersgd,reduction.min_elements=1000,"
     project.play("train", f"run={run}", f"dataset={pictures}", *TRAIN, f"set={compressed}{SETTINGS}40")

@@ -63,7 +63,8 @@ def test_a_sweep_measures_each_trial_once_and_is_continued(project, pictures):
     assert not (project.root / "runs").exists() or not [path for path in (project.root / "runs").iterdir() if path.name.startswith("pi.")]
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=EXHAUSTIVE, id="Ctrl-C"), pytest.param(signal.SIGKILL, id="kill -9")])
+@EXHAUSTIVE
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, id="Ctrl-C"), pytest.param(signal.SIGKILL, id="kill -9")])
 def test_a_sweep_that_is_ended_half_way_leaves_nothing_and_continues(project, pictures, number):
     name = f"cut-{number.value}"
     arguments = asked(pictures, name, "workers=1,2", "repeats=2", "seed=5")

@@ -130,6 +130,7 @@ def test_more_epochs_continue_to_the_same_weights(project, pictures, whole):
     assert [row["loss"] for row in rows(project, "grown")] == [row["loss"] for row in rows(project, "whole")]
 
 
+@EXHAUSTIVE
 def test_an_optimizer_of_keras_continues_to_the_same_weights(project, pictures):
     """Its state, such as the number of its steps, is part of the training state."""
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.local.conftest import LocalProject
 from tests.local.test_train import rows
-from tests.project import ROOT
+from tests.project import EXHAUSTIVE, ROOT
 from trainer.telemetry import chief_records
 
 RESNET = (
@@ -95,6 +95,7 @@ def test_the_whole_configuration_is_shown_and_nothing_is_done(project):
     assert not project.run("shown").exists()
 
 
+@EXHAUSTIVE
 def test_draws_follow_from_the_step(project, pictures):
     """Dropout and Adam: a run of two workers that is continued ends like one that was not."""
     asked = ("config=fashion_cnn", f"dataset={pictures}", "preflight=false")
