@@ -13,8 +13,8 @@ STATES = ("present", "absent")
 COMMANDS = {
     command: names.split()
     for command, names in {
-        "train": "run config model weights callbacks dataset workers epochs set quick detach queue allow_bad_images preflight evaluate "
-        "show_config remeasure script args outputs",
+        "train": "run config model weights callbacks dataset workers epochs set quick detach queue time_limit allow_bad_images "
+        "preflight evaluate show_config remeasure script args outputs",
         "sweep": "sweep vary trials config model weights callbacks dataset workers repeats epochs scaling checkpoint_every set seed "
         "measure watts_per_node meter allow_bad_images preflight remeasure",
         "trial": "run sweep config workers epochs set remeasure",

@@ -18,6 +18,7 @@ DEADLINE = ("--start-deadline", {"type": float, "default": 300.0})
 SCRIPT = (
     *((name, TEXT) for name in ("--sha256", "--main", "--outputs", "--peers")),
     ("--restarts", {"type": int, "default": 0}),
+    ("--time-limit", {"type": float, "default": 0.0}),
     ("arguments", {"nargs": "*"}),
 )
 
@@ -86,7 +87,7 @@ def script(arguments: argparse.Namespace) -> int:
 
     lists = (arguments.arguments, [name for name in arguments.outputs.split(",") if name], arguments.peers.split(","))
     where = (arguments.run, arguments.host, arguments.archive, arguments.sha256, arguments.main)
-    return user_script.main(user_script.Script(*where, *lists, arguments.restarts))
+    return user_script.main(user_script.Script(*where, *lists, arguments.restarts, arguments.time_limit))
 
 
 def steptime(arguments: argparse.Namespace) -> int:

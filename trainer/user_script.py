@@ -1,7 +1,8 @@
 """Start a user's own script as one worker: its files, its environment, its end.
 
 The environment is that of torchrun (`torch.distributed.run`), and TF_CONFIG. The script is a child process: it has this process' standard
-streams and its terminal's signals, and its exit code becomes this one's. One that stays stopped while others wait for it is ended.
+streams and its terminal's signals, and its exit code becomes this one's. One that stays stopped while others wait for it is ended, and one
+whose time is over.
 """
 
 import contextlib
@@ -12,8 +13,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +28,8 @@ LARGEST_MB = 200
 """Most that a script's folder may hold."""
 KEY_FILE = "secret"
 """File in the worker's folder, for this user only: workers of one launch know each other by its content."""
+GRACE_S = 30.0
+"""Seconds between SIGTERM and SIGKILL for a script whose time is over."""
 HELD_BACK = ("PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS")
 """Variables of Lockstep's own Python: a script finds its neighbours, and calls NumPy from one thread."""
 
@@ -50,6 +54,8 @@ class Script:
     peers: Sequence[str]
     """`address:port` of all workers, by rank, for the exchange of `lockstep.distribute`."""
     restarts: int
+    time_limit: float = 0.0
+    """Seconds after which it is ended; 0: never."""
 
     @property
     def own(self) -> Path:
@@ -77,7 +83,8 @@ def main(script: Script) -> int:
     output = script.output(member.rank)
     output.mkdir(parents=True, exist_ok=True)
     patience = ANSWER_S if member.workers > 1 else 0.0
-    code = _run([sys.executable, script.main, *script.arguments], script.folder, environment(script, member, os.environ), patience)
+    variables = environment(script, member, os.environ)
+    code = _run([sys.executable, script.main, *script.arguments], script.folder, variables, patience, script.time_limit)
     keep(script.folder, output, script.outputs)
     return code
 
@@ -120,8 +127,11 @@ def environment(script: Script, member: Member, given: Mapping[str, str]) -> dic
     }
 
 
-def _run(argv: Sequence[str], folder: Path, variables: Mapping[str, str], patience: float) -> int:
-    """Exit code of a process, as a shell's; one that stays stopped for `patience` seconds is ended (0: never)."""
+def _run(argv: Sequence[str], folder: Path, variables: Mapping[str, str], patience: float, limit: float) -> int:
+    """Exit code of a process, as a shell's.
+
+    One that stays stopped for `patience` seconds, or has run for `limit` seconds, is ended (0: never).
+    """
     # The script gets the same signals; this process outlives it. A handler, unlike SIG_IGN, is not inherited.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
@@ -131,8 +141,31 @@ def _run(argv: Sequence[str], folder: Path, variables: Mapping[str, str], patien
     )
     with subprocess.Popen(argv, cwd=folder, env=dict(variables)) as child:
         signal.signal(signal.SIGALRM, lambda *_: _end(child.pid, stopped))
-        _outlive(child.pid, patience)
+        with _limited(child.pid, limit, f"the script of rank {variables['RANK']} has run for {limit:.0f} s (time_limit): it is ended"):
+            _outlive(child.pid, patience)
     return code_of(child.returncode)
+
+
+@contextlib.contextmanager
+def _limited(child: int, seconds: float, words: str) -> Iterator[None]:
+    """Ask a child to end (SIGTERM) after so many seconds, and end it and what it has started if it does not."""
+    over = threading.Event()
+
+    def end() -> None:
+        if over.wait(seconds):
+            return
+        print(f"lockstep: {words}", file=sys.stderr, flush=True)
+        os.kill(child, signal.SIGTERM)
+        if not over.wait(GRACE_S):
+            _end(child, f"lockstep: it goes on {GRACE_S:.0f} s after SIGTERM: it is killed")
+
+    thread = threading.Thread(target=end, daemon=True)
+    if seconds:
+        thread.start()
+    yield
+    over.set()
+    if seconds:
+        thread.join()
 
 
 def _outlive(child: int, patience: float) -> None:

@@ -61,6 +61,8 @@ MAY_CHANGE = (
 GUARDED_BY_DIGEST = ("data.path", "data.source")
 FIXED = ("global_batch", "class_counts")
 """Keys of `train` that a plan computes when a run starts."""
+NUMBERS = {"epochs": "train.epochs", "time_limit": "train.time_limit"}
+"""Keys that have a variable of their own."""
 QUICK = {"train.epochs": 1, "train.steps": 10, "train.steps_per_epoch": 10, "data.limit_train": 2000}
 """Ten steps in total, whatever epochs a configuration has."""
 SELFTEST = {
@@ -329,8 +331,7 @@ def overrides(options: dict[str, Any]) -> dict[str, Any]:
         result |= {"data.source": detected["source"], "data.path": detected["path"]}
         if detected["source"] == "own":
             result["data.augment"] = rows.found(user_file.find("dataset", str(detected["path"])))[0]
-    if "epochs" in options:
-        result["train.epochs"] = integer("epochs", options["epochs"])
+    result |= {key: integer(name, options[name]) for name, key in NUMBERS.items() if name in options}
     if "allow_bad_images" in options:
         result["data.allow_bad_images"] = boolean("allow_bad_images", options["allow_bad_images"])
     result |= configs.parse_set(str(options.get("set", "")))

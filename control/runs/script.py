@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from control.operator_variables import integer
 from control.runs import admission, package, run_results
 from control.runs.cluster import endpoint
 from control.runs.plan import LOGS_MB, Request, check_run_name, choose_hosts, run_name
@@ -17,7 +18,7 @@ from trainer.errors import ConfigError
 from trainer.rundir import recorded
 from trainer.user_script import LARGEST_MB
 
-OPTIONS = ("run", "script", "args", "outputs", "workers", "detach", "queue", "preflight")
+OPTIONS = ("run", "script", "args", "outputs", "workers", "detach", "queue", "time_limit", "preflight")
 """Operator variables of `train.yml` that a script's run takes."""
 MEMORY_MB = 100
 FILES = 5_000
@@ -83,7 +84,8 @@ def make(request: Request) -> dict[str, Any]:
     hosts, code = choose_hosts(request, started), package.TRAINER.sha256()
     before = recorded(started)
     section["restarts"] = before["script"]["restarts"] + 1 if before else 0
-    written = yaml.safe_dump({"script": {key: section[key] for key in ("file", "main", "sha256", "args", "outputs")}}, sort_keys=False)
+    kept = ("file", "main", "sha256", "args", "outputs", "time_limit")
+    written = yaml.safe_dump({"script": {key: section[key] for key in kept if key in section}}, sort_keys=False)
     workers = len(before["hosts"]) if before else len(hosts)
     return {
         "run": name,
@@ -130,6 +132,8 @@ def _section(request: Request, existing: Path | None) -> dict[str, Any]:
     section = {"args": [], "outputs": [], **(before or {}), **given}
     if "outputs" in options:
         section["outputs"] = outputs(str(options["outputs"]))
+    if "time_limit" in options:
+        section["time_limit"] = integer("time_limit", options["time_limit"])
     archive = package.file_name("script", section["sha256"])
     if "script" not in options and not (request.packs.parent / "code" / archive).is_file():
         raise ConfigError(f"run: this machine no longer has the script's archive {archive}; name it again: -e script={section['file']}")
@@ -256,5 +260,6 @@ def command(script: dict[str, Any], run_folder: str, host: str, shared: str, hos
         "--restarts": str(script["restarts"]),
         "--outputs": ",".join(script["outputs"]),
         "--peers": peers,
+        **({"--time-limit": str(script["time_limit"])} if "time_limit" in script else {}),
     }
     return ["-m", "trainer", "script", *(f"{name}={value}" for name, value in named.items()), "--", *script["args"]]

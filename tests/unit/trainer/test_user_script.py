@@ -122,6 +122,26 @@ def test_a_script_that_stays_stopped_is_ended_with_what_it_started(script, as_wo
     await_until(lambda: gone(helper), 60, "the end of its helper")
 
 
+@pytest.mark.parametrize(
+    ("source", "code", "more"),
+    [
+        ("import time; time.sleep(300)", 143, ""),
+        ("import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(7)); time.sleep(300)", 7, ""),
+        (
+            "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)",
+            137,
+            "lockstep: it goes on 0 s after SIGTERM: it is killed\n",
+        ),
+    ],
+)
+def test_a_script_whose_time_is_over_is_asked_to_end_and_then_killed(script, as_worker, monkeypatch, capfd, source, code, more):
+    monkeypatch.setattr(user_script, "GRACE_S", 0.3 if more else 60.0)
+    # Long enough for Python to begin, and to read its handlers.
+    seconds = 5 if "signal" in source else 1
+    assert main(script(source, time_limit=float(seconds))) == code
+    assert capfd.readouterr().err == f"lockstep: the script of rank 0 has run for {seconds} s (time_limit): it is ended\n{more}"
+
+
 PAUSES = """
 import os, signal, time
 open("pid", "w").write(str(os.getpid()))
