@@ -200,6 +200,10 @@ def prepare(module):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(worker_folder(module), stale))
     keep_metrics(module)
+    for path, held in claims.listed(module.params["root"], claims.QUEUE):
+        # Nothing starts it again after a restart of the host.
+        if not tmux.exists(module, held["session"]) and not os.path.lexists(os.path.join(held.get("folder", ""), "supervisor.json")):
+            os.unlink(path)
     for path in glob.glob(os.path.join(glob.escape(module.params["root"]), "locks", "*.revoked")):
         if time.time() - os.path.getmtime(path) > REVOKED_S:
             os.unlink(path)

@@ -130,6 +130,9 @@ class Turn:
     def _ahead(self) -> str:
         """What comes first on this host, in words; empty if nothing does."""
         place, there = self._place, claims.sessions()
+        if place.session not in there:
+            # Then nor is it known which runs are alive.
+            return "tmux, which does not list this session"
         if older := self._older(there):
             return f"run {older}, which was queued before"
         held = [claim["run"] for _, claim in claims.listed(str(place.root), claims.CLAIMS) if self._holds(claim, there)]

@@ -474,6 +474,20 @@ def test_a_claim_of_an_earlier_launch_is_not_revived_by_the_session_that_waits(p
     assert not place.path.exists()
 
 
+def test_a_place_that_nobody_takes_any_more_is_removed(place):
+    queue = place.root / "queue"
+    queue.mkdir(parents=True)
+    for number, run in enumerate(("gone", "returns", "waits")):
+        folder = place.root / "runs" / run
+        folder.mkdir(parents=True)
+        claim = {"run": run, "session": f"{run}-w0", "launch": "zero", "folder": str(folder)}
+        (queue / f"{TICKET}-{number}.json").write_text(json.dumps(claim))
+    (place.root / "runs" / "returns" / "supervisor.json").touch()
+    place.sessions.append("waits-w0")
+    place.asked("start", ticket=TICKET)
+    assert sorted(json.loads(path.read_text())["run"] for path in queue.iterdir()) == ["new", "returns", "waits"]
+
+
 def test_a_launch_that_was_taken_back_is_not_queued(place):
     place.asked("give_back", launch="one")
     assert place.refused("start", ticket=TICKET) == "pi1: this launch of run new was taken back meanwhile"

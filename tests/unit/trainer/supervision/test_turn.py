@@ -226,6 +226,24 @@ def test_which_workers_return(tmp_path):
     assert not returns(tmp_path)
 
 
+def test_without_an_answer_of_tmux_no_run_counts_as_ended(hosts):
+    for rank in range(2):
+        hosts.claim(rank).write_text(json.dumps(hosts.content("now", rank)))
+        hosts.add_session("now", rank)
+        hosts.queue("a", rank, 1)
+        hosts.is_told("a", rank, "behind run now")
+    kept = (hosts.folder / "sessions").read_text()
+    (hosts.folder / "sessions").write_text("")
+    for rank in range(2):
+        hosts.is_told("a", rank, "behind tmux, which does not list this session")
+        assert hosts.content("now", rank) == claims.read(str(hosts.claim(rank)))
+    (hosts.folder / "sessions").write_text(kept)
+    for rank in range(2):
+        hosts.is_told("a", rank, "behind run now")
+        hosts.end_session("now", rank)
+    hosts.have_started("a")
+
+
 def test_another_program_on_a_port_is_named_and_awaited(hosts):
     with socket.socket() as stranger:
         stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
