@@ -68,6 +68,10 @@ class Engine(abc.ABC):
             optimizer.finalize_variable_values(self.model.trainable_variables)
         return bool(averaging)
 
+    def read(self, variables: Sequence[Any]) -> list[np.ndarray]:
+        """The values of variables, TensorFlow's."""
+        return [variable.numpy() for variable in variables]
+
     @abc.abstractmethod
     def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> Rows:
         """Run the steps of a call, the first of which is `number` of the run; return the rows of those that have ended since."""

@@ -321,7 +321,7 @@ class Trainer:
         if self.callbacks.anywhere:
             # Those that write are the chief's alone.
             self.progress.callbacks = json.loads(self.cluster.text_from_chief(json.dumps(self.progress.callbacks)))
-        self.saving.save(self.variables, self.progress)
+        self.saving.save(lambda: self.engine.read(self.variables), self.progress)
         self._saved_at = time.monotonic()
 
     def _any(self, mine: bool) -> bool:
@@ -349,7 +349,7 @@ class Trainer:
         return self._seconds_before + time.monotonic() - self.job.started
 
     def _weights(self) -> list[np.ndarray]:
-        return [variable.value.numpy() for variable in self.model.weights]
+        return self.engine.read([variable.value for variable in self.model.weights])
 
     def _same_weights(self, when: str) -> list[str]:
         digests = self.cluster.digests(digest(self._weights()))

@@ -7,10 +7,9 @@ meanwhile resumes from the one before.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -45,10 +44,10 @@ class StateSaving:
         """Whether this worker is still writing."""
         return self._under_way is not None and not self._under_way[1].done()
 
-    def save(self, variables: Sequence[Any], progress: Progress) -> None:
-        """Copy the state and begin to write it, as soon as the save before is settled."""
+    def save(self, read: Callable[[], list[np.ndarray]], progress: Progress) -> None:
+        """Begin to write a copy of the state, whose arrays `read` returns, as soon as the save before is settled."""
         self.settle()
-        arrays = [variable.numpy() for variable in variables] if self._holds else []
+        arrays = read() if self._holds else []
         memory = [array.numpy() for array in self._memories.memory]
         # Training replaces what is in its progress, and changes none of it.
         self._under_way = progress.step, self._thread.submit(self._write, arrays, memory, replace(progress))

@@ -3,7 +3,8 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import keras
@@ -26,6 +27,8 @@ POLL_S = 0.001
 NOBODY = -1
 """Rank of a worker that is lost, and nobody knows which."""
 RATE_S = 1.0
+READERS = 16
+"""Variables that are read at the same time."""
 PATIENCE, SHORTEST_S = 20, 30.0
 """A call is late when it takes PATIENCE times as long as the longest before it, and at least SHORTEST_S seconds."""
 
@@ -106,6 +109,11 @@ class Asynchronous(Gradients):
         self._handed_out += 1
         none = np.zeros((0, len(step.SUMS) + keras_metrics.size(self.model)), np.float32)
         return np.concatenate([none, *rows]), None
+
+    def read(self, variables: Sequence[Any]) -> list[np.ndarray]:
+        """See `Engine`; several at a time, as each is a question to a server."""
+        with ThreadPoolExecutor(READERS) as pool:
+            return list(pool.map(lambda variable: variable.numpy(), variables))
 
     def settle(self) -> list[np.ndarray]:
         """See `Engine`; from then on all workers are level."""

@@ -35,7 +35,7 @@ class Place:
 
     def save(self, step):
         self.train(step)
-        self.saving.save(self.variables, self.progress)
+        self.saving.save(lambda: [one.numpy() for one in self.variables], self.progress)
 
     def saved(self, step):
         self.save(step)
