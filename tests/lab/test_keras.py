@@ -132,6 +132,7 @@ def test_five_ssh_hosts_train_asynchronously_and_go_on_without_a_worker(cluster:
         return '"kind": "steps"' in cluster.on(1, f"cat {metrics}", check=False) or playbook.poll() is not None
 
     await_until(trains, 180, "the first step")
+    assert playbook.poll() is None, playbook.communicate()[0]
     before = json.loads(cluster.on(5, f"cat {supervisor}"))["pids"]["worker"]
     cluster.on(5, f"kill -9 {before}")
     output, _ = playbook.communicate(timeout=300)

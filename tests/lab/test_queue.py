@@ -8,7 +8,7 @@ from tests.project import await_until
 
 TRAINING = ("config=task_cnn", "epochs=3")
 SETTINGS = "train.steps_per_epoch=8,train.steps_per_call=2,telemetry.profile_every=0,recovery.rejoin_wait=300"
-RUNS = ("first", "second", "third")
+RUNS = ("queued-1", "queued-2", "queued-3")
 
 
 def own(run: str, node: int) -> str:
@@ -21,23 +21,23 @@ def has_ended(cluster: Lab, run: str) -> bool:
 
 def test_three_queued_runs_end_though_the_command_is_killed_and_a_host_restarts(cluster: Lab):
     more = f"set={SETTINGS}"
-    assert "first is" in cluster.play("train", "run=first", "queue=true", *TRAINING, more).stdout
-    watching = cluster.start("train", "run=second", "queue=true", "detach=false", *TRAINING, more)
-    await_until(lambda: "behind run first" in cluster.on(1, f"cat {own('second', 1)}/worker.log", check=False), 120, "it waits", every=1)
+    assert "queued-1 is" in cluster.play("train", "run=queued-1", "queue=true", *TRAINING, more).stdout
+    watching = cluster.start("train", "run=queued-2", "queue=true", "detach=false", *TRAINING, more)
+    await_until(lambda: "behind run queued-1" in cluster.on(1, f"cat {own(RUNS[1], 1)}/worker.log", check=False), 120, "it waits", every=1)
     watching.send_signal(signal.SIGKILL)
     watching.communicate(timeout=60)
     assert (
-        "third is queued: behind run second, which was queued before"
-        in cluster.play("train", "run=third", "queue=true", *TRAINING, more).stdout
+        "queued-3 is queued: behind run queued-2, which was queued before"
+        in cluster.play("train", "run=queued-3", "queue=true", *TRAINING, more).stdout
     )
     cluster.container("restart", "-t", "10", f"{PREFIX}-node4")
     listed = cluster.play("status").stdout
-    states = dict(re.findall(r"^  (first|second|third) +(\S+(?: \(\d\))?)", listed, re.MULTILINE))
-    assert states["third"] == "QUEUED (2)", listed
+    states = dict(re.findall(r"^  (queued-[123]) +(\S+(?: \(\d\))?)", listed, re.MULTILINE))
+    assert states["queued-3"] == "QUEUED (2)", listed
     for run in RUNS:
         await_until(lambda run=run: has_ended(cluster, run), 400, f"{run} ends", every=2)
     listed = cluster.play("status").stdout
-    assert len(re.findall(r"^  (?:first|second|third) +ended, not collected", listed, re.MULTILINE)) >= 2, listed
+    assert len(re.findall(r"^  queued-[123] +ended, not collected", listed, re.MULTILINE)) >= 2, listed
     for run in RUNS:
         cluster.play("train", f"run={run}")
         summary = cluster.summary(run)
