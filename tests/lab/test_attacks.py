@@ -40,7 +40,8 @@ chown -hR lockstep: {folder}
 """
 
 
-@pytest.mark.parametrize("node", [1, pytest.param(2, marks=EXHAUSTIVE)])
+@EXHAUSTIVE
+@pytest.mark.parametrize("node", [1, 2])
 def test_hostile_node_writes_nothing_on_the_control_node(cluster: Lab, node: int, tmp_path: Path):
     """By name of a file: `find` listed one a line, so what follows a newline was an absolute path, fetched as whoever typed the command."""
     run, target = f"hostile-{node}", tmp_path / "outside" / "written"

@@ -114,6 +114,7 @@ def left_of_trials(lab: Lab) -> str:
     return "".join(lab.on(node, command, check=False) for node in range(1, NODES + 1))
 
 
+@EXHAUSTIVE
 def test_two_settings_are_tried_side_by_side_on_disjoint_ssh_hosts(cluster):
     given = ("vary=optimizer.learning_rate=0.01,0.02", "workers=2", "epochs=1", "set=data.limit_train=6400", "sweep=rates")
     shown = cluster.play("sweep", *given, timeout=400).stdout
@@ -213,6 +214,7 @@ def test_a_host_that_is_down_before_the_launch_is_named(cluster, node):
     assert cluster.summary(f"down{node}")["state"] == "FAILED_PREFLIGHT"
 
 
+@EXHAUSTIVE
 def test_the_doctor_judges_the_others_when_the_first_host_is_down(cluster):
     said = down(cluster, 1, "doctor")
     assert all(re.search(rf"\[OK\] +{name} +ssh +reachable", said) for name in NAMES[1:]), said
@@ -268,6 +270,7 @@ def test_the_others_of_an_unplugged_host_end_within_30_s(cluster, node, transpor
     cluster.play("stop", f"run={run}")
 
 
+@EXHAUSTIVE
 def test_a_host_unplugged_while_it_is_provisioned_is_named_and_the_same_command_finishes(cluster):
     cluster.on(2, "rm -rf /home/lockstep/lockstep/venv")
     playbook = cluster.start("provision")
