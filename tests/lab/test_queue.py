@@ -7,6 +7,7 @@ from tests.lab.conftest import PREFIX, Lab
 from tests.project import await_until
 
 TRAINING = ("config=task_cnn", "epochs=3")
+LONG = ("config=task_cnn", "epochs=60")
 SETTINGS = "train.steps_per_epoch=8,train.steps_per_call=2,telemetry.profile_every=0,recovery.rejoin_wait=300"
 RUNS = ("queued-1", "queued-2", "queued-3")
 
@@ -21,7 +22,7 @@ def has_ended(cluster: Lab, run: str) -> bool:
 
 def test_three_queued_runs_end_though_the_command_is_killed_and_a_host_restarts(cluster: Lab):
     more = f"set={SETTINGS}"
-    assert "queued-1 is" in cluster.play("train", "run=queued-1", "queue=true", *TRAINING, more).stdout
+    assert "queued-1 is" in cluster.play("train", "run=queued-1", "queue=true", *LONG, more).stdout
     watching = cluster.start("train", "run=queued-2", "queue=true", "detach=false", *TRAINING, more)
     await_until(lambda: "behind run queued-1" in cluster.on(1, f"cat {own(RUNS[1], 1)}/worker.log", check=False), 120, "it waits", every=1)
     watching.send_signal(signal.SIGKILL)
@@ -41,8 +42,7 @@ def test_three_queued_runs_end_though_the_command_is_killed_and_a_host_restarts(
     for run in RUNS:
         cluster.play("train", f"run={run}")
         summary = cluster.summary(run)
-        assert (summary["state"], summary["steps"]) == ("SUCCEEDED", 24)
-    digests = {cluster.summary(run)["weights_sha256"] for run in RUNS}
-    assert len(digests) == 1, "one seed, the same hosts: the same weights, restarted or not"
+        assert (summary["state"], summary["steps"]) == ("SUCCEEDED", 480 if run == RUNS[0] else 24)
+    assert cluster.summary(RUNS[1])["weights_sha256"] == cluster.summary(RUNS[2])["weights_sha256"]
     for node in range(1, 6):
         assert not cluster.on(node, "ls /home/lockstep/lockstep/queue")
