@@ -7,8 +7,8 @@ from tests.lab.conftest import PREFIX, Lab
 from tests.project import await_until
 
 TRAINING = ("config=task_cnn", "epochs=3")
-LONG = ("config=task_cnn", "epochs=60")
-SETTINGS = "train.steps_per_epoch=8,train.steps_per_call=2,telemetry.profile_every=0,recovery.rejoin_wait=300"
+LONG = ("config=task_cnn", "epochs=40")
+SETTINGS = "train.steps_per_epoch=8,train.steps_per_call=2,telemetry.profile_every=0,checkpoint.snapshots=best"
 RUNS = ("queued-1", "queued-2", "queued-3")
 
 
@@ -42,7 +42,7 @@ def test_three_queued_runs_end_though_the_command_is_killed_and_a_host_restarts(
     for run in RUNS:
         cluster.play("train", f"run={run}")
         summary = cluster.summary(run)
-        assert (summary["state"], summary["steps"]) == ("SUCCEEDED", 480 if run == RUNS[0] else 24)
+        assert (summary["state"], summary["steps"]) == ("SUCCEEDED", 320 if run == RUNS[0] else 24)
     assert cluster.summary(RUNS[1])["weights_sha256"] == cluster.summary(RUNS[2])["weights_sha256"]
     for node in range(1, 6):
         assert not cluster.on(node, "ls /home/lockstep/lockstep/queue")
