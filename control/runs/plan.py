@@ -74,6 +74,8 @@ SELFTEST = {
 }
 RUNTIME_MB = 900
 """Memory of a worker besides its model: Python, TensorFlow, its threads (resident size with the small models, x86_64)."""
+SERVER_MB = 400
+"""The same of a parameter server, without the libraries that it shares with the worker beside it (670 MB resident, 345 of them shared)."""
 LOGS_MB = 512
 FIRST_EPOCHS = 10
 """A run may start when this many snapshots fit; it may end before its last epoch."""
@@ -231,7 +233,7 @@ def needs(
     return {
         "memory_mb": math.ceil(RUNTIME_MB + (5 + 2 * slots) * snapshot),
         # Weights and optimizer arrays, and gradients that are on their way.
-        "server_mb": math.ceil(RUNTIME_MB + (3 + slots) * snapshot),
+        "server_mb": math.ceil(SERVER_MB + (3 + slots) * snapshot),
         "disk_mb": first,
         "disk_whole_mb": math.ceil(start + snapshot * kept),
         "free_mb": LOGS_MB if resumes else first,
