@@ -71,7 +71,7 @@ class Training:
 
     def _save(self) -> None:
         self._progress.step += 1
-        self._saving.save(self._variables, self._progress)
+        self._saving.save(lambda: [one.numpy() for one in self._variables], self._progress)
 
 
 def main() -> None:

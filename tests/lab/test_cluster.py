@@ -99,6 +99,7 @@ def test_a_report_makes_the_test_results_that_it_lacks(cluster):
     assert (cluster.run("second") / "evaluations.csv").is_file()
 
 
+@EXHAUSTIVE
 def test_a_sweep_over_ssh_leaves_nothing_on_the_hosts(cluster):
     shown = cluster.play("sweep", "workers=2,5", "repeats=1", "epochs=1", "set=data.limit_train=6400", "sweep=pi", timeout=400).stdout
     rows = timings.read(cluster.root / "sweeps" / "pi" / "timings.csv")

@@ -30,7 +30,7 @@ FOLLOW_FIT = {
 }
 DRAW = {"classification", "gan", "vae", "text"}
 """They draw random numbers while they train, or normalise by a worker's part of the batch, so `fit` on one worker differs."""
-FIRST = {"regression", "text", "gan"}
+FIRST = {"regression", "gan"}
 """The others are exhaustive."""
 
 

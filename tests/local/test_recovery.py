@@ -256,6 +256,7 @@ def test_what_another_chief_wrote_while_nobody_watched_is_collected(project, pic
     assert project.summary(run)["state"] == "SUCCEEDED"
 
 
+@EXHAUSTIVE
 def test_a_lost_host_that_is_back_joins_the_others_again(project, pictures):
     run = "joined"
     settings = SETTINGS.replace("steps=160", "steps=400")

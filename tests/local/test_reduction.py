@@ -136,6 +136,7 @@ def test_what_a_worker_lost_is_told_at_once_and_stays_in_the_result(project, pic
     assert project.summary("forgetful")["inexact_because"] == [reason]
 
 
+@EXHAUSTIVE
 def test_a_damaged_part_of_a_worker_is_taken_from_the_copy_here(project, pictures, straight):
     train(project, pictures, "gnawed", "epochs=24", "workers=3")
     flip_a_bit(sorted((project.node(2, "gnawed") / "workers/worker2/memory").glob("*.npz"))[-1])

@@ -46,6 +46,7 @@ def test_by_time_all_workers_save_after_the_same_steps_and_the_weights_stay_the_
     assert project.summary("timed")["weights_sha256"] == undisturbed
 
 
+@EXHAUSTIVE
 def test_with_the_chiefs_state_damaged_then_its_disk_lost_the_run_ends_as_if_nothing_had_been(project, pictures, undisturbed):
     """No other copy is left on this machine either."""
     run = "lost"

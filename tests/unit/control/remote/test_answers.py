@@ -61,7 +61,8 @@ def probe(name):
     healthy = samples.healthy(name)
     own = {key: value for key, value in healthy.items() if key not in ("before", "after")}
     tokens = [{"path": samples.TOKEN, "bytes": 1, "sha256": DIGEST}, {"path": samples.MANIFEST, "error": "missing"}]
-    return {"changed": False, "facts": {**own, "gpus": ["a"], "direct_port": {"number": 13345, "state": "free"}, "tokens": tokens}}
+    ports = {name: {"number": number, "state": "free"} for name, number in (("direct_port", 13345), ("server_port", 12845))}
+    return {"changed": False, "facts": {**own, "gpus": ["a"], **ports, "tokens": tokens}}
 
 
 def network(name):
