@@ -94,15 +94,15 @@ def check_state(options: Mapping[str, Any], name: str = "state") -> str:
     return state
 
 
-def integer(name: str, value: Any) -> int:
-    """An operator variable as a whole number from 1.
+def integer(name: str, value: Any, least: int = 1) -> int:
+    """An operator variable as a whole number from `least`.
 
     Raises:
         ConfigError: it is not one.
     """
     text = str(value)
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"{name}={text}: expected a whole number from 1")
+    if not text.isdecimal() or int(text) < least:
+        raise ConfigError(f"{name}={text}: expected a whole number from {least}")
     return int(text)
 
 

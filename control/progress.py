@@ -94,6 +94,8 @@ class Progress:
             self._estimate.epoch(record["t"], record["epoch"])
             left = self._estimate.left(record["epoch"] * self._counts["steps_per_epoch"], record["images_per_s"])
             self._line.print(text.epoch_line(record, self._counts, left, self._called))
+        elif kind == "evaluation" and not self._quiet:
+            self._line.print(f"{host}: {text.evaluation(record)}")
         elif kind == "straggler" and not self._quiet:
             self._straggler(record)
         elif kind == "reduction" and not self._quiet:

@@ -230,6 +230,12 @@ def epoch_line(row: dict[str, Any], counts: dict[str, Any], eta: float | None, c
     return progress({**row, "step": step, "metrics": training}, counts, row, eta, called)
 
 
+def evaluation(evaluated: dict[str, Any]) -> str:
+    """One line for a snapshot's metrics on the test examples."""
+    metrics = "".join(f"  {metric_name(name)} {value:.4f}" for name, value in list(evaluated["metrics"].items())[:MOST_METRICS])
+    return f"epoch {evaluated['epoch']} on the test examples:{metrics}"
+
+
 def history(rows: Sequence[dict[str, Any]], called: str = "image") -> str:
     """The table of epochs; a long one keeps its first, best and last rows."""
     shown, names = list(rows), list(metric_values(max(reversed(rows), key=len)))[:MOST_COLUMNS]

@@ -29,6 +29,8 @@ NAME = re.compile(r"([0-9]{1,5}|[0-9]{13}-[0-9a-f]{8,64}-[0-9]{1,5})\.json")
 """Of a claim's file: a port, or a ticket and a port."""
 LARGEST = 4096
 """Bytes of a claim."""
+SUPERVISED, MARK, EXIT = "supervisor.json", "stop", "exit.json"
+"""In a worker's folder: while it is started again after a fault; once somebody has asked for its end; once it has ended."""
 
 
 def place(root: str, ticket: str, port: int) -> str:
@@ -66,6 +68,13 @@ def listed(root: str, folder: str) -> list[tuple[str, dict[str, Any]]]:
         return []
     read_all = [(path, read(path)) for path in (os.path.join(root, folder, name) for name in names)]
     return [(path, claim) for path, claim in read_all if claim is not None]
+
+
+def returns(claim: dict[str, Any]) -> bool:
+    """Whether a claim's worker, whose session has ended, is started again after a restart of its host."""
+    folder = claim.get("folder", "")
+    there = [name for name in (SUPERVISED, MARK, EXIT) if os.path.lexists(os.path.join(folder, name))]
+    return os.path.isabs(folder) and there == [SUPERVISED]
 
 
 def sessions() -> set[str]:

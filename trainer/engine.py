@@ -4,7 +4,7 @@ import abc
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -82,6 +82,13 @@ class Engine(abc.ABC):
 
     def record(self, epoch: int) -> None:  # noqa: B027 - nothing, where all workers take the same steps
         """Record what is to be known of the steps of an epoch."""
+
+    def offer(self, epoch: int) -> None:  # noqa: B027 - nothing, where no host only evaluates
+        """Let the hosts that only evaluate have the snapshot of an epoch."""
+
+    def evaluated(self, over: Callable[[], bool]) -> list[int]:  # noqa: ARG002
+        """Wait for those hosts, until it is `over`; the epochs that they have not evaluated then."""
+        return []
 
     def validate(self, batches: Iterable[tuple[Any, ...]]) -> np.ndarray:
         """The sums of the metrics' states over batches."""

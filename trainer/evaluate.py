@@ -2,7 +2,7 @@
 
 import datetime
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from trainer import config as configs
 from trainer import judging, outputs
+from trainer.config import Config
 from trainer.data.examples import open_examples
 from trainer.data.manifest import Manifest, Published
 from trainer.data.pipeline import Examples
@@ -19,35 +20,76 @@ from trainer.metrics import Metrics
 from trainer.rundir import snapshot_path
 
 BATCH = 250
+TELL_EVERY = 20
+"""Batches between two reports of how far an evaluation is."""
 
 
 def evaluate(run: Path, epochs: list[int], published: Published, caches: Path, out: Path, metrics: Metrics) -> None:
     """Evaluate snapshots and write `out/epoch-<n>.json` for each: the model's metrics, and what its outputs get wrong."""
-    config = configs.build(configs.load(run / "config.yml"))
-    metrics.phase("caching")
-    manifest, splits = open_examples(published, caches, config.data, metrics.caching)
-    examples = splits["test"]
-    from trainer import assembly
-
-    model, compiled = assembly.build_model(config, len(manifest.classes), examples.spec)
+    test = Test.of_run(run, published, caches, metrics)
     for number, epoch in enumerate(epochs):
         metrics.phase("evaluating", f"epoch {epoch}: {number} of {len(epochs)} done")
-        model.load_weights(snapshot_path(run, epoch))
 
-        def batches(epoch: int = epoch) -> Iterator[Any]:
-            for start in range(0, len(examples), BATCH):
-                yield examples.gather(np.arange(start, min(start + BATCH, len(examples))))
-                if start // BATCH % 20 == 19:
-                    metrics.phase("evaluating", f"epoch {epoch}: {start}/{len(examples)} examples")
+        def tell(done: int, of: int, epoch: int = epoch) -> None:
+            metrics.phase("evaluating", f"epoch {epoch}: {done}/{of} examples")
 
+        write_json(record_path(out, epoch), test.record(epoch, snapshot_path(run, epoch), tell))
+
+
+def record_path(folder: Path, epoch: int) -> Path:
+    """Path of an epoch's evaluation."""
+    return folder / f"epoch-{epoch:04d}.json"
+
+
+class Test:
+    """The test examples of a run and its model, for one snapshot after the other."""
+
+    def __init__(self, config: Config, manifest: Manifest, examples: Examples):
+        """Build the model.
+
+        Raises:
+            LockstepError: it has no loss, so there is nothing to evaluate.
+        """
+        from trainer import assembly
+
+        self._examples = examples
+        self.model, compiled = assembly.build_model(config, len(manifest.classes), examples.spec)
+        self._measure = _metrics(self.model, manifest, examples) if compiled else _classes(self.model, manifest, len(examples))
+
+    @property
+    def examples(self) -> int:
+        """How many there are."""
+        return len(self._examples)
+
+    @classmethod
+    def of_run(cls, run: Path, published: Published, caches: Path, metrics: Metrics) -> "Test":
+        """That of a run directory on this host."""
+        config = configs.build(configs.load(run / "config.yml"))
+        metrics.phase("caching")
+        manifest, splits = open_examples(published, caches, config.data, metrics.caching)
+        return cls(config, manifest, splits["test"])
+
+    def record(self, epoch: int, snapshot: Path, tell: Callable[[int, int], None] = lambda *_: None) -> dict[str, Any]:
+        """The evaluation of an epoch's snapshot; `tell` is called with how many examples of how many are done."""
+        self.model.load_weights(snapshot)
         begun = time.monotonic()
-        results = _measured(model, manifest, examples, batches()) if compiled else _classified(model, manifest, batches(), len(examples))
-        record = {"epoch": epoch, "split": "test", **results, "images": len(examples), "seconds": round(time.monotonic() - begun, 3)}
-        at = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")
-        write_json(out / f"epoch-{epoch:04d}.json", {**record, "evaluated_at": at})
+        results = self._measure(self._batches(tell))
+        record = {"epoch": epoch, "split": "test", **results, "images": len(self._examples), "seconds": round(time.monotonic() - begun, 3)}
+        return {**record, "evaluated_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")}
+
+    def _batches(self, tell: Callable[[int, int], None]) -> Iterator[Any]:
+        total = len(self._examples)
+        for number, start in enumerate(range(0, total, BATCH), 1):
+            yield self._examples.gather(np.arange(start, min(start + BATCH, total)))
+            if number % TELL_EVERY == 0:
+                tell(start, total)
 
 
-def _measured(model: Any, manifest: Manifest, examples: Examples, batches: Iterator[Any]) -> dict[str, Any]:
+Measure = Callable[[Iterator[Any]], dict[str, Any]]
+"""From batches of examples to the entries of an evaluation."""
+
+
+def _metrics(model: Any, manifest: Manifest, examples: Examples) -> Measure:
     """The metrics of a compiled model, as Keras' `evaluate` gives them, and for each output what it gets wrong, or why that is unknown."""
     import tensorflow as tf
 
@@ -66,8 +108,16 @@ def _measured(model: Any, manifest: Manifest, examples: Examples, batches: Itera
         return [sums, *(tf.cast(one.tensor, tf.float32) for one in every if one.goal)]
 
     test.get_concrete_function()
+    return lambda batches: _measured(model, test, every, manifest.classes, examples, batches)
+
+
+def _measured(
+    model: Any, test: Any, every: Sequence[outputs.Output], classes: Sequence[str], examples: Examples, batches: Iterator[Any]
+) -> dict[str, Any]:
+    from trainer import keras_metrics
+
     targets = [one.target for one in every if one.goal]
-    judges = judging.judges([one.goal for one in every if one.goal], len(examples), manifest.classes)
+    judges = judging.judges([one.goal for one in every if one.goal], len(examples), classes)
     sums = np.zeros(keras_metrics.size(model))
     for data in batches:
         moved, *predicted = test(data)
@@ -81,15 +131,19 @@ def _measured(model: Any, manifest: Manifest, examples: Examples, batches: Itera
     return {"metrics": metrics, "outputs": wrong}
 
 
-def _classified(model: Any, manifest: Manifest, batches: Iterator[Any], total: int) -> dict[str, Any]:
+def _classes(model: Any, manifest: Manifest, total: int) -> Measure:
     """Loss, accuracy and confusion matrix of a classifier of images."""
     from trainer.step import make_classify_call
 
     call, classes = make_classify_call(model), len(manifest.classes)
-    judge, loss = judging.Confusion(judging.Classes(classes), manifest.classes), 0.0
-    for images, labels in batches:
-        logits, losses = (value.numpy() for value in call(images, labels))
-        judge.see(labels, logits)
-        loss += float(losses.sum(dtype=np.float64))
-    metrics = {"loss": round(loss / total, 6), "accuracy": round(float(np.trace(judge.matrix)) / total, 6)}
-    return {"metrics": metrics, "outputs": [{"name": "", **judge.result()}]}
+
+    def measure(batches: Iterator[Any]) -> dict[str, Any]:
+        judge, loss = judging.Confusion(judging.Classes(classes), manifest.classes), 0.0
+        for images, labels in batches:
+            logits, losses = (value.numpy() for value in call(images, labels))
+            judge.see(labels, logits)
+            loss += float(losses.sum(dtype=np.float64))
+        metrics = {"loss": round(loss / total, 6), "accuracy": round(float(np.trace(judge.matrix)) / total, 6)}
+        return {"metrics": metrics, "outputs": [{"name": "", **judge.result()}]}
+
+    return measure

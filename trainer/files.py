@@ -107,6 +107,11 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def read_secret(folder: Path) -> bytes:
+    """What only the processes of a launch know, in a host's part of the run directory."""
+    return bytes.fromhex((folder / "secret").read_text(encoding="ascii").strip())
+
+
 def sha256_file(path: Path) -> str:
     """Hex SHA-256 of a file's bytes."""
     with path.open("rb") as stream:

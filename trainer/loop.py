@@ -23,7 +23,7 @@ from trainer.job import Job
 from trainer.recording import Recorder
 from trainer.records import metric_values
 from trainer.resuming import Resuming
-from trainer.rundir import prune, snapshot_name, snapshot_path, wanted
+from trainer.rundir import existing_epochs, prune, snapshot_name, snapshot_path, wanted
 from trainer.saving import Saver
 from trainer.state_saving import PART, STATE, StateSaving
 from trainer.step import SAVE, STOP, SUMS, requests
@@ -90,6 +90,8 @@ class Trainer:
         self._summary("RUNNING")
         stopped, self._training_since, self._saved_at = False, time.monotonic(), time.monotonic()
         self.callbacks.begin(self.progress.callbacks)
+        if self.cluster.member.is_chief:
+            self._offer_existing()
         if self.progress.finished and not self._is_over():
             why = "the moving average of the weights had taken their place at the end of the epochs asked for before"
             self.progress.inexact, self.progress.finished = [*self.progress.inexact, why], False
@@ -98,6 +100,13 @@ class Trainer:
             if not stopped and not self._is_over() and self._makes_room():
                 return RESTART
         return self._end(stopped)
+
+    def _offer_existing(self) -> None:
+        """Offer snapshots to evaluators again, of which they may have lost some; they know those that they have evaluated."""
+        done = self.progress.step // self.job.counts.steps_per_epoch
+        for epoch in existing_epochs(self.job.run):
+            if epoch <= done:
+                self.engine.offer(epoch)
 
     def _makes_room(self) -> bool:
         """Whether all workers end with this epoch, whose state is saved, and start again with a host that was lost."""
@@ -294,7 +303,8 @@ class Trainer:
         if wanted(policy, self.recorder.history.rows, row, self.job.config.train.monitor):
             self._last = snapshot_name(policy, epoch), epoch, row
             path, size = snapshot_path(self.job.run, epoch), _size([weight.value for weight in self.model.weights])
-            self.saver.save(self._last[0], path, size, lambda: save_snapshot(self.model, self.job.run, epoch))
+            if self.saver.save(self._last[0], path, size, lambda: save_snapshot(self.model, self.job.run, epoch)):
+                self.engine.offer(epoch)
 
     def _validate(self) -> dict[str, float]:
         """The model's metrics over all validation examples: some batches per worker, one all-reduce; empty if it has none."""
@@ -345,6 +355,12 @@ class Trainer:
         if "history.csv" in self.saver.missing:
             self.recorder.add(self.recorder.history.rows[-1])
 
+    def _wait_for_evaluators(self) -> None:
+        if left := self.engine.evaluated(lambda: self.job.stop_asked() or self._out_of_time()):
+            epochs = ",".join(map(str, left))
+            fix = f"Fix: ansible-playbook evaluate.yml -e run={self.job.run.name} -e epoch={epochs}"
+            self.job.metrics.warning(f"epochs {epochs} are not evaluated: no evaluator has answered, or the run was stopped. {fix}")
+
     def _seconds_total(self) -> float:
         return self._seconds_before + time.monotonic() - self.job.started
 
@@ -367,6 +383,8 @@ class Trainer:
         asked = self._any((self.job.own / MARK).exists() or self._out_of_time())
         state = "SUCCEEDED" if not stopped else "CANCELLED" if asked else "PREEMPTED"
         self._save_again()
+        if not stopped:
+            self._wait_for_evaluators()
         needed = [PART, STATE, "history.csv", "summary.json", *([self._last[0]] if self._last is not None else [])]
         self._summary(state if not set(needed) & set(self.saver.missing) else "FAILED", by_rank)
         self.cluster.sum(np.zeros(1, np.float32))

@@ -108,6 +108,7 @@ KINDS: dict[str, dict[str, Check]] = {
     "straggler": {"cause": lambda value: value in ("", *CAUSES), **dict.fromkeys(("epoch", "rank", *STRAGGLER), count)},
     "split": {"epoch": count, "step": count, **_SECONDS, "images": count},
     "staleness": {"epoch": count, **dict.fromkeys(("staleness", "calls"), each(count, 10_000)), "by_worker": each(count, 1_000)},
+    "evaluation": {"epoch": count, "metrics": _numbers},
     "generation": {"number": lambda value: count(value) and value < 10**9, "rank": count, "hosts": each(text, 1_000)},
 }
 """Records of metrics.jsonl by kind, with the fields that their readers rely on."""

@@ -12,6 +12,8 @@ from trainer.monitor import best_row
 from trainer.records import read_history
 
 NUMBERS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+EVALUATIONS = "evaluations"
+"""In the part of a host that evaluates snapshots while others train."""
 WORDS = ("first", "best", "last", "all")
 
 

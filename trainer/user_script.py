@@ -27,6 +27,8 @@ from trainer.peerwatch import ANSWER_S
 LARGEST_MB = 200
 """Most that a script's folder may hold."""
 KEY_FILE = "secret"
+OUT_OF_TIME = 124
+"""Exit code of a script whose time is over, as of coreutils' `timeout`."""
 """File in the worker's folder, for this user only: workers of one launch know each other by its content."""
 GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL for a script whose time is over."""
@@ -141,19 +143,22 @@ def _run(argv: Sequence[str], folder: Path, variables: Mapping[str, str], patien
     )
     with subprocess.Popen(argv, cwd=folder, env=dict(variables)) as child:
         signal.signal(signal.SIGALRM, lambda *_: _end(child.pid, stopped))
-        with _limited(child.pid, limit, f"the script of rank {variables['RANK']} has run for {limit:.0f} s (time_limit): it is ended"):
+        words = f"the script of rank {variables['RANK']} has run for {limit:.0f} s (time_limit): it is ended"
+        with _limited(child.pid, limit, words) as late:
             _outlive(child.pid, patience)
-    return code_of(child.returncode)
+    # A script may save its state and end well, but it is not done.
+    return (code_of(child.returncode) or OUT_OF_TIME) if late.is_set() else code_of(child.returncode)
 
 
 @contextlib.contextmanager
-def _limited(child: int, seconds: float, words: str) -> Iterator[None]:
-    """Ask a child to end (SIGTERM) after so many seconds, and end it and what it has started if it does not."""
-    over = threading.Event()
+def _limited(child: int, seconds: float, words: str) -> Iterator[threading.Event]:
+    """Ask a child to end (SIGTERM) after so many seconds, and end it and what it has started if it does not; set once it is asked."""
+    over, late = threading.Event(), threading.Event()
 
     def end() -> None:
         if over.wait(seconds):
             return
+        late.set()
         print(f"lockstep: {words}", file=sys.stderr, flush=True)
         os.kill(child, signal.SIGTERM)
         if not over.wait(GRACE_S):
@@ -162,7 +167,7 @@ def _limited(child: int, seconds: float, words: str) -> Iterator[None]:
     thread = threading.Thread(target=end, daemon=True)
     if seconds:
         thread.start()
-    yield
+    yield late
     over.set()
     if seconds:
         thread.join()

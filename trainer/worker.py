@@ -8,16 +8,16 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from trainer import config as configs
 from trainer import schedule
-from trainer.asynchronous.roles import CHIEF, Task
+from trainer.asynchronous.roles import EVALUATOR, SERVER, WORKER, Task
 from trainer.asynchronous.server import LOG, SERVING, serve, start_server
 from trainer.data.examples import open_examples
 from trainer.data.manifest import Published, await_published
 from trainer.errors import DIVERGED, FAILED, RESTART, Diverged, LockstepError, PeerLost
-from trainer.files import full, shortage
+from trainer.files import full, read_secret, shortage
 from trainer.job import Job
 from trainer.member import Member
 from trainer.metrics import Metrics
@@ -66,12 +66,14 @@ def main(
         task = Task.from_environment()
         if task is not None and server is not None:
             start_server(task, server, threads, run / "workers" / host / LOG)
-        if task is not None and task.role != CHIEF:
+        if task is not None and task.role in (WORKER, SERVER):
             metrics.phase("joining")
             serve(task, threads, lambda: metrics.phase(SERVING))
         if generation > 1:
             metrics.phase("waiting for the shared folder")
             await_published(published, start_deadline)
+        if task is not None and task.role == EVALUATOR:
+            _evaluate(run, host, published, caches, threads, metrics, task)
         return _train(run, host, published, caches, (threads, gpus, direct_port), metrics, watchdog, weights, generation, elapsed, task)
     except Diverged as error:
         print(f"error: {error}", file=sys.stderr)
@@ -90,6 +92,17 @@ def main(
         reserve.release()
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _evaluate(run: Path, host: str, published: Published, caches: Path, threads: int, metrics: Metrics, task: Task) -> NoReturn:
+    """Evaluate the chief's snapshots until this process is ended from outside."""
+    from trainer.asynchronous.evaluator import follow
+    from trainer.cluster import set_threads
+    from trainer.evaluate import Test
+
+    set_threads(threads)
+    own = run / "workers" / host
+    follow(task, Test.of_run(run, published, caches, metrics), own, read_secret(own), metrics)
 
 
 def _unforeseen(error: Exception, run: Path) -> int:

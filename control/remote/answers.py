@@ -13,7 +13,7 @@ import yaml
 
 from control.project import ROOT
 from trainer import records, sealed
-from trainer.claims import RUN_NAME, TICKET
+from trainer.claims import RUN_NAME, SESSION, TICKET
 from trainer.errors import LockstepError
 from trainer.records import Check, count, each, holding, none_or, number, text
 from trainer.terminal import printable
@@ -122,6 +122,7 @@ SCHEMAS: dict[str, dict[str, Check]] = {
                 {
                     "run": _run_name,
                     "state": lambda value: value in ("queued", "running"),
+                    "session": lambda value: isinstance(value, str) and SESSION.fullmatch(value) is not None,
                     "ticket": lambda value: value == "" or (isinstance(value, str) and TICKET.fullmatch(value) is not None),
                 }
             ),

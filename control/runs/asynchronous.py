@@ -5,25 +5,35 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from control import text
 from control.remote.remote import WORKER_LOG
-from control.runs.cluster import server_endpoints, with_server
-from trainer.asynchronous.roles import CHIEF, ROLES, SERVER, WORKER
+from control.runs import evaluations
+from control.runs.cluster import server_endpoints, trains, with_server
+from trainer.asynchronous.roles import CHIEF, EVALUATOR, ROLES, SERVER, WORKER
 from trainer.asynchronous.server import LOG
 from trainer.config import Config, nearest
 from trainer.errors import ConfigError
-from trainer.rundir import recorded
+from trainer.rundir import marks, recorded
 from trainer.telemetry import chief_records
 
 KIND = "staleness"
 """Of the records that the chief writes after each epoch."""
+GROUPS = {SERVER: "parameter_servers", EVALUATOR: "evaluators"}
+"""Of the inventory, by role."""
 FEWEST = 2
 """Hosts of an asynchronous run: the chief, and one that computes."""
 
 
-def with_servers(hosts: Sequence[dict[str, Any]], servers: Collection[str]) -> list[dict[str, Any]]:
-    """The hosts, of which some also have a parameter server: those of the inventory's group, or the first."""
-    names = {host["name"] for host in hosts} & set(servers) or {hosts[0]["name"]}
-    return [with_server(host) if host["name"] in names else host for host in hosts]
+def with_roles(hosts: Sequence[dict[str, Any]], servers: Collection[str], apart: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All hosts of a run, given those that train: some of these also have a parameter server, and those that are `apart` follow.
+
+    Servers are those of the inventory's group. Without any, the first host has one.
+    """
+    names = {host["name"] for host in hosts} & set(servers)
+    if not names and all(host["role"] != SERVER for host in apart):
+        names = {hosts[0]["name"]}
+    keeping = [with_server(host) if host["name"] in names else host for host in hosts]
+    return [*keeping, *(with_server(host) if host["role"] == SERVER else host for host in apart)]
 
 
 def check(config: Config, hosts: Sequence[dict[str, Any]]) -> None:
@@ -54,6 +64,16 @@ def check(config: Config, hosts: Sequence[dict[str, Any]]) -> None:
         raise ConfigError(f"recovery.max_restarts=0: with {asked}, supervisors end the workers with the chief. Fix: leave it out")
 
 
+def useful(apart: Sequence[dict[str, Any]], test_examples: int, compiled: dict[str, Any] | None) -> tuple[list[dict[str, Any]], list[str]]:
+    """The hosts that a run can use of those that train nothing, and a warning if it can't use its evaluators."""
+    evaluators = [host for host in apart if host["role"] == EVALUATOR]
+    if not evaluators or (test_examples and (not compiled or compiled["validates"])):
+        return list(apart), []
+    why = "the model has neither a loss nor a test_step of its own" if test_examples else "the dataset has no test examples"
+    names = ", ".join(host["name"] for host in evaluators)
+    return [host for host in apart if host not in evaluators], [f"{why}, so {names} (evaluators) take no part in this run"]
+
+
 def check_model(compiled: dict[str, Any] | None) -> None:
     """Refuse a model whose own step would update shared variables in between.
 
@@ -70,34 +90,51 @@ def check_model(compiled: dict[str, Any] | None) -> None:
 def roles(hosts: Sequence[dict[str, Any]]) -> list[str]:
     """What each host does in an asynchronous run, by rank, as `chief, ps`; empty for a synchronous one."""
     servers = server_endpoints(hosts)
-    first = [CHIEF, *[WORKER] * (len(hosts) - 1)]
-    return [f"{role}, {SERVER}" if rank in servers else role for rank, role in enumerate(first)] if servers else []
+    first = [host.get("role", WORKER if rank else CHIEF) for rank, host in enumerate(hosts)]
+    return [f"{role}, {SERVER}" if rank in servers and role != SERVER else role for rank, role in enumerate(first)] if servers else []
 
 
 def shown(hosts: Sequence[dict[str, Any]], staleness: int | None) -> str:
     """Who does what in an asynchronous run, and how far its workers may be apart."""
-    chief, *workers = (host["name"] for host in hosts)
+    chief, *workers = (host["name"] for host in trains(hosts))
     keeping = [host["name"] for host in hosts if "server_port" in host]
     keep = "keeps" if len(keeping) == 1 else "keep"
     bound = "any staleness" if staleness is None else f"staleness {staleness}"
-    return f"asynchronous, {bound}: {chief} hands out steps, {', '.join(workers)} compute, {', '.join(keeping)} {keep} the weights"
+    evaluators = _of_role(hosts, EVALUATOR)
+    evaluate = f", {', '.join(evaluators)} {'evaluates' if len(evaluators) == 1 else 'evaluate'} snapshots" if evaluators else ""
+    return (
+        f"asynchronous, {bound}: {chief} hands out steps, {', '.join(workers)} compute, {', '.join(keeping)} {keep} the weights{evaluate}"
+    )
+
+
+def evaluators(launch: Mapping[str, Any]) -> list[str]:
+    """Names of the hosts that evaluate snapshots, given a plan or a record."""
+    return _of_role(launch.get("hosts", []), EVALUATOR)
+
+
+def _of_role(hosts: Sequence[dict[str, Any]], role: str) -> list[str]:
+    """Names of the hosts that have a role, among others or alone."""
+    return [host["name"] for host, those in zip(hosts, roles(hosts), strict=True) if role in those.split(", ")]
 
 
 def logs(hosts: Sequence[dict[str, Any]], role: str | None) -> dict[str, Any]:
-    """The `file` of the logs that are asked for, and the `hosts` that have one, by name.
+    """The `hosts` that have a log of those that are asked for, by name, and the `files` of these.
 
     Raises:
         ConfigError: there is no such role.
     """
     names = [host["name"] for host in hosts]
     if role is None:
-        return {"file": WORKER_LOG, "hosts": names}
+        return {"files": dict.fromkeys(names, WORKER_LOG), "hosts": names}
     if role not in ROLES:
         raise ConfigError(f"role={role}: unknown{nearest(role, ROLES)}; it must be one of: {', '.join(ROLES)}")
     if not server_endpoints(hosts):
         raise ConfigError(f"role={role}: the run is synchronous, and all its hosts are workers. Fix: leave it out")
-    of_role = {CHIEF: names[:1], WORKER: names[1:], SERVER: [names[rank] for rank in server_endpoints(hosts)]}
-    return {"file": LOG if role == SERVER else WORKER_LOG, "hosts": of_role[role]}
+    if not (of_role := _of_role(hosts, role)):
+        raise ConfigError(f"role={role}: the run has no {role}. Fix: put hosts into the inventory's group {GROUPS[role]}, or leave it out")
+    beside = {host["name"] for host in trains(hosts)}
+    files = {name: LOG if role == SERVER and name in beside else WORKER_LOG for name in of_role}
+    return {"files": files, "hosts": of_role}
 
 
 def result(folder: Path) -> list[tuple[str, str]]:
@@ -109,9 +146,18 @@ def result(folder: Path) -> list[tuple[str, str]]:
     calls = Counter[int]()
     for record in records:
         calls.update(dict(enumerate(record["by_worker"])))
-    names = [host["name"] for host in hosts[1:]]
+    names = [host["name"] for host in trains(hosts)[1:]]
     shares = ", ".join(f"{name} {calls[number] / max(1, calls.total()):.0%}" for number, name in enumerate(names))
-    return [("staleness", staleness(calls_by_staleness(records))), ("computed by", shares)]
+    return [("staleness", staleness(calls_by_staleness(records))), ("computed by", shares), ("evaluated", _evaluated(folder, hosts))]
+
+
+def _evaluated(folder: Path, hosts: Sequence[dict[str, Any]]) -> str:
+    """How many epochs the evaluators have evaluated, and the best of them by the validation; empty if there are none."""
+    rows = evaluations.rows(folder / "evaluations.csv") if _of_role(hosts, EVALUATOR) else {}
+    if not rows:
+        return ""
+    best = next((epoch for epoch, words in marks(folder).items() if "best" in words and epoch in rows), max(rows))
+    return f"{text.count(len(rows), 'epoch')} in evaluations.csv; {text.evaluation({'epoch': best, 'metrics': rows[best]})}"
 
 
 def calls_by_staleness(records: Iterable[Mapping[str, Any]]) -> Counter[int]:

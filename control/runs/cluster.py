@@ -75,10 +75,20 @@ def server_endpoints(hosts: Sequence[dict[str, Any]]) -> dict[int, str]:
     return {rank: endpoint({**host, "port": host["server_port"]}) for rank, host in enumerate(hosts) if "server_port" in host}
 
 
+def apart(hosts: Sequence[dict[str, Any]]) -> dict[int, str]:
+    """The roles of hosts of an asynchronous run that neither hand out steps nor compute any, by rank."""
+    return {rank: host["role"] for rank, host in enumerate(hosts) if "role" in host}
+
+
+def trains(hosts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The hosts without those: the chief, and all that compute steps."""
+    return [host for host in hosts if "role" not in host]
+
+
 def tf_config(hosts: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:
     """TF_CONFIG of a host: that of its worker or, where a run has parameter servers, of its first process."""
     endpoints, servers = [endpoint(host) for host in hosts], server_endpoints(hosts)
-    return roles.of_host(endpoints, list(servers.values()), rank) if servers else member.tf_config(endpoints, rank)
+    return roles.of_host(endpoints, servers, apart(hosts), rank) if servers else member.tf_config(endpoints, rank)
 
 
 def check_absolute(variables: dict[str, str]) -> None:
@@ -131,7 +141,7 @@ def _host(variables: Any, name: str) -> dict[str, Any]:
     host = {"name": name, "address": address, **_ports(variables, name)}
     if variables.get("worker_batch_size") is not None:
         host["batch_size"] = variables["worker_batch_size"]
-    if variables.get("worker_role"):
+    if variables.get("worker_role", roles.WORKER) != roles.WORKER:
         host["role"] = variables["worker_role"]
     if variables.get("worker_environment"):
         host["environment"] = environment.of_host(variables["worker_environment"], name)

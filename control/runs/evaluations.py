@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from control import text
+from trainer import rundir
+from trainer.errors import LockstepError
 from trainer.files import replacing, write_text
+from trainer.records import evaluation, read_history
 from trainer.terminal import printable
 
 FIRST, LAST = ("epoch", "split"), ("images", "seconds", "evaluated_at")
@@ -19,6 +23,8 @@ LARGEST_IN = 20.0
 """Of the side of a confusion matrix's picture."""
 MOST_TICKS = 50
 """Of more classes, not every one is named."""
+MOST_BYTES = 2**24
+"""Of an evaluation that an evaluator wrote."""
 KINDS = ("confusion", "errors")
 """Of what an output gets wrong, and of its picture."""
 SPECIAL, LONGEST_KEY = re.compile(r"[^A-Za-z0-9.]+"), 60
@@ -37,6 +43,57 @@ def append(path: Path, evaluations: Sequence[dict[str, Any]]) -> None:
     write_text(path, (path.read_text(encoding="utf-8") if path.is_file() else "") + stream.getvalue())
 
 
+def take(run: Path, hosts: Sequence[str]) -> list[str]:
+    """Record what the evaluators of a run have evaluated that is not recorded yet; warnings about what can't be.
+
+    Args:
+        run: a run directory, with what was collected from these hosts.
+        hosts: names of the evaluators.
+    """
+    last = max((row["epoch"] for row in read_history(run / "history.csv")), default=0)
+    table, warnings, new = run / "evaluations.csv", [], []
+    columns, recorded = _columns(table)
+    for host in hosts:
+        for path in sorted((run / "workers" / host / rundir.EVALUATIONS).glob("epoch-*.json")):
+            try:
+                one = evaluation(_small(path))
+            except (OSError, LockstepError) as error:
+                warnings.append(f"{host}: {path.name} is not recorded in {table.name}: {printable(error, 200)}")
+                continue
+            names = [*FIRST, *one["metrics"], *LAST]
+            # An epoch after the last belongs to an attempt that was not continued.
+            if one["epoch"] > last or (one["epoch"], one["evaluated_at"]) in recorded:
+                continue
+            if names != (columns := columns or names):
+                warnings.append(f"{host}: {path.name} is not recorded in {table.name}: it has other metrics than the rows there")
+                continue
+            new.append(one)
+    if new:
+        append(table, sorted(new, key=lambda one: int(one["epoch"])))
+        for one in new:
+            if one["epoch"] in rundir.marks(run):
+                draw(run, one)
+    return warnings
+
+
+def _columns(table: Path) -> tuple[list[str], set[tuple[int, str]]]:
+    """Columns of evaluations.csv, and the epochs and times in it."""
+    if not table.is_file():
+        return [], set()
+    with table.open(encoding="utf-8", newline="") as stream:
+        rows = csv.DictReader(stream)
+        return list(rows.fieldnames or ()), {(int(row["epoch"]), row["evaluated_at"]) for row in rows}
+
+
+def _small(path: Path) -> str:
+    """The text of a file that a host wrote; LockstepError if it is larger than an evaluation."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+        data = stream.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise LockstepError(f"it has more than {MOST_BYTES:,} bytes")
+    return data.decode("utf-8", "replace")
+
+
 def forget(path: Path, after: int) -> None:
     """Drop evaluations of epochs after `after`: those epochs are trained again, and their snapshots written again."""
     if path.is_file():
@@ -46,12 +103,18 @@ def forget(path: Path, after: int) -> None:
             write_text(path, "".join([header, *kept]))
 
 
-def accuracy_by_epoch(path: Path) -> dict[int, float]:
-    """Test accuracy by epoch, from the latest evaluation of each; empty if there is no file, or the model has no accuracy."""
+def rows(path: Path) -> dict[int, dict[str, float]]:
+    """Metrics on the test examples by epoch, from the latest evaluation of each; empty if there is no file."""
     if not path.is_file():
         return {}
     with path.open(encoding="utf-8", newline="") as stream:
-        return {int(row["epoch"]): float(row["accuracy"]) for row in csv.DictReader(stream) if row["split"] == "test" and "accuracy" in row}
+        tests = [row for row in csv.DictReader(stream) if row["split"] == "test"]
+    return {int(row["epoch"]): {name: float(row[name]) for name in row if name not in (*FIRST, *LAST)} for row in tests}
+
+
+def accuracy_by_epoch(path: Path) -> dict[int, float]:
+    """Test accuracy by epoch, from the latest evaluation of each; empty if there is no file, or the model has no accuracy."""
+    return {epoch: metrics["accuracy"] for epoch, metrics in rows(path).items() if "accuracy" in metrics}
 
 
 def keyed(evaluation: dict[str, Any]) -> dict[str, dict[str, Any]]:

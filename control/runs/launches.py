@@ -99,6 +99,11 @@ def end_all(folder: Path) -> None:
             end(launch)
 
 
+def is_begun(folder: Path) -> bool:
+    """Whether a command is about to start the run of a folder."""
+    return any(launch["folder"] == str(folder) for launch in _begun())
+
+
 def is_noted(launch: dict[str, Any]) -> bool:
     """Whether a launch may have left something."""
     return _note(launch["id"]).is_file()
@@ -210,7 +215,7 @@ def refuse_changes(plan: dict[str, Any], where: Sequence[str], doing: str = "") 
     again = f"ansible-playbook {start} {plan['typed']}"
     stop = f"ansible-playbook stop.yml -e run={run}" if start == "train.yml" else "scancel --signal=TERM JOB (squeue shows its number)"
     raise LockstepError(
-        f"{'; '.join(plan['changes'])}: run={run} is training on {', '.join(where)}{far}, and a run that trains keeps the options it was "
+        f"{'; '.join(plan['changes'])}: run={run} is under way on {', '.join(where)}{far}, and such a run keeps the options it was "
         f"started with; nothing was changed.\n"
         f"Fix: stop it ({stop}), then continue it with the change: {again}\n"
         f"or wait for its end, then: {again}\n"

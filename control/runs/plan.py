@@ -20,6 +20,7 @@ from control.datasets import class_counts, columns, fashion_mnist, idx, publish,
 from control.datasets.sources import Listing, Source, detect, open_source
 from control.operator_variables import boolean, integer
 from control.runs import asynchronous, mlflow_log, package, preset, run_results
+from control.runs.cluster import trains
 from trainer import config as configs
 from trainer import initial, models, rundir, schedule
 from trainer import own as user_file
@@ -99,6 +100,8 @@ class Request:
     """Workers of the inventory that train only in the place of another."""
     servers: Sequence[str] = ()
     """Names of those that keep the weights of an asynchronous run."""
+    apart: Sequence[dict[str, Any]] = ()
+    """Workers of the inventory that only do that, or only evaluate, with their `role`."""
 
     @classmethod
     def parsed(cls, request: dict[str, Any]) -> "Request":
@@ -133,7 +136,6 @@ def make(request: Request) -> dict[str, Any]:
     check_elastic(config, len(hosts))
     if config.strategy.asynchronous:
         asynchronous.check(config, hosts)
-        hosts = asynchronous.with_servers(hosts, request.servers)
     sizes = schedule.counts(config, len(hosts), published["train"], published["held_out"])
     schedule.check_sizes(sizes, schedule.sharing(config, len(hosts)))
     config = with_class_counts(config, listing, published, sizes, request.packs) if started is None else config
@@ -145,6 +147,8 @@ def make(request: Request) -> dict[str, Any]:
     check_compiled(compiled, request.options, config)
     if config.strategy.asynchronous:
         asynchronous.check_model(compiled)
+        useful, idle = asynchronous.useful(request.apart, published["test"], compiled)
+        hosts, warnings = asynchronous.with_roles(hosts, request.servers, useful), [*warnings, *idle]
     check_classes(listing, size.pop("takes", None), config)
     if config.train.callbacks and not compiled:
         raise ConfigError("callbacks: they act on a compiled model's optimizer; this model is not compiled. Fix: call model.compile(...)")
@@ -169,7 +173,7 @@ def make(request: Request) -> dict[str, Any]:
         "code_sha256": code,
         "expected_digest": recorded(started).get("dataset", {}).get("digest"),
         "complete": complete(started, sizes),
-        "changes": changes(started, asked, config, len(hosts)),
+        "changes": changes(started, asked, config, sizes.workers),
         "warnings": []
         if started
         else [*batch_warnings(asked, sizes, overrides(request.options)), *listing.warnings, *augment_warnings(config.data), *warnings],
@@ -409,7 +413,7 @@ def changes(existing: Path | None, asked: Config, config: Config, workers: int) 
     by_inventory = set(configs.differences(configs.to_dict(asked), configs.to_dict(config)))
     new = configs.to_dict(config)
     keys = [key for key in configs.differences(old, new) if key not in GUARDED_BY_DIGEST and key not in by_inventory]
-    before = len(recorded(existing)["hosts"])
+    before = len(trains(recorded(existing)["hosts"]))
     return [
         *(f"{key}={configs.value_at(new, key)} (it has {configs.value_at(old, key)})" for key in keys),
         *([f"workers={workers} (it has {before})"] if workers != before else []),
@@ -477,9 +481,9 @@ def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]
         ConfigError: there are no such hosts, or not that many, or a run that may be training would train elsewhere, too.
     """
     by_name, asked = {host["name"]: host for host in [*request.hosts, *request.spares]}, request.options.get("workers")
-    before = [host["name"] for host in recorded(existing).get("hosts", [])]
+    before = [host["name"] for host in trains(recorded(existing).get("hosts", []))]
     if asked is not None and not NUMBER.fullmatch(str(asked)):
-        names = named_hosts(str(asked), list(by_name))
+        names = named_hosts(str(asked), list(by_name), request.apart)
         _refuse_elsewhere(str(asked), existing, before, names)
     else:
         number = integer("workers", asked) if asked is not None else len(before) or request.default_workers
@@ -511,14 +515,21 @@ def choose_spares(request: Request, config: Config, hosts: list[dict[str, Any]])
     return spares
 
 
-def named_hosts(asked: str, known: list[str]) -> list[str]:
+def named_hosts(asked: str, known: list[str], apart: Sequence[dict[str, Any]] = ()) -> list[str]:
     """The hosts in a list such as `node2,node3`, by rank.
 
     Raises:
-        ConfigError: one is not in the inventory, with the nearest, or appears twice.
+        ConfigError: one is not in the inventory, with the nearest, or appears twice, or is one that trains nothing.
     """
     names = [name.strip() for name in asked.split(",")]
+    roles = {host["name"]: host["role"] for host in apart}
     for name in names:
+        if name in roles:
+            group = asynchronous.GROUPS[roles[name]]
+            raise ConfigError(
+                f"workers={asked}: {name} is {roles[name]} in the inventory (group {group}), and takes no steps. Fix: name others; it is "
+                "added by itself where a run needs it"
+            )
         if name not in known:
             raise ConfigError(
                 f"workers={asked}: {name!r} is no host of the inventory{nearest(name, known)}; expected how many train, or which of "
@@ -540,16 +551,17 @@ def _refuse_elsewhere(asked: str, existing: Path | None, before: list[str], name
 
 
 def check_roles(hosts: list[dict[str, Any]]) -> None:
-    """Refuse hosts with a role other than worker: all hosts of a run train and keep all weights.
+    """Refuse hosts with a role that none of those that train can have.
 
     Raises:
         ConfigError: which host, and its role.
     """
     for host in hosts:
-        if host.get("role", "worker") != "worker":
+        if "role" in host:
             raise ConfigError(
-                f"worker_role={host['role']} of {host['name']}: all hosts of a run are workers, and the first is their chief; "
-                "take worker_role out of the inventory, or leave the host out (-e workers=N takes the first N)"
+                f"worker_role={host['role']} of {host['name']}: it may be ps, for a host of the group parameter_servers that trains "
+                "nothing. The first of those that train is their chief, and hosts of the group evaluators evaluate. Fix: take worker_role "
+                "out of the inventory"
             )
 
 

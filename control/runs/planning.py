@@ -14,29 +14,58 @@ from control import project, text
 from control.operator_variables import boolean
 from control.remote import trainer_process
 from control.runs import asynchronous, choices, ports, queue, script
+from control.runs.asynchronous import GROUPS
 from control.runs.cluster import check_absolute, check_hosts, cluster_hosts, posts
 from control.runs.plan import Request
+from trainer.asynchronous.roles import ROLES, SERVER
 from trainer.config import PARAMETER_SERVER
 from trainer.rundir import recorded
 
 
 def hosts(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
-    """The inventory's workers without its spares; their folders mean the same for every user and tool.
+    """The inventory's workers without its spares, and without hosts that do something else in asynchronous runs.
+
+    Their folders mean the same for every user and tool.
 
     Raises:
-        AnsibleFilterError: a relative folder, or a spare that is no worker.
+        AnsibleFilterError: a relative folder, or a host of another group that is no worker.
     """
-    return _hosts(task_vars, spare=False)
+    return _hosts(task_vars, _members(task_vars, spare=False))
 
 
 def spares(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
     """The inventory's spares: workers that are also in the group `spares`, and train only in the place of another."""
-    return _hosts(task_vars, spare=True)
+    return _hosts(task_vars, _members(task_vars, spare=True))
 
 
 def servers(task_vars: dict[str, Any]) -> list[str]:
     """Names of the inventory's hosts that keep the weights of an asynchronous run."""
-    return _group(task_vars, "parameter_servers")
+    return _group(task_vars, GROUPS[SERVER])
+
+
+def apart(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
+    """The inventory's hosts that only keep weights, or only evaluate, in asynchronous runs, with their `role`."""
+    return [{**host, "role": role} for role in ROLES for host in _hosts(task_vars, _apart(task_vars, role))]
+
+
+def _apart(task_vars: dict[str, Any], role: str) -> list[str]:
+    """Names of those of one role.
+
+    Raises:
+        AnsibleFilterError: a host has another role, too.
+    """
+    if role not in GROUPS:
+        return []
+    names = _group(task_vars, GROUPS[role])
+    if role == SERVER:
+        return [name for name in names if task_vars["hostvars"][name].get("worker_role") == SERVER]
+    for other in ("spares", GROUPS[SERVER]):
+        if both := [name for name in names if name in _group(task_vars, other)]:
+            raise AnsibleFilterError(
+                f"{', '.join(both)}: in the inventory's groups {GROUPS[role]} and {other}, but an evaluator does nothing else. "
+                "Fix: take it out of one of them"
+            )
+    return names
 
 
 def _group(task_vars: dict[str, Any], group: str) -> list[str]:
@@ -54,9 +83,13 @@ def _group(task_vars: dict[str, Any], group: str) -> list[str]:
     return list(names)
 
 
-def _hosts(task_vars: dict[str, Any], spare: bool) -> list[dict[str, Any]]:
-    members, apart = task_vars["groups"].get("workers", []), _group(task_vars, "spares")
-    names = [name for name in members if (name in apart) == spare]
+def _members(task_vars: dict[str, Any], spare: bool) -> list[str]:
+    spares = _group(task_vars, "spares")
+    others = [name for role in ROLES for name in _apart(task_vars, role)]
+    return [name for name in task_vars["groups"].get("workers", []) if (name in spares) == spare and name not in others]
+
+
+def _hosts(task_vars: dict[str, Any], names: list[str]) -> list[dict[str, Any]]:
     workers = cluster_hosts(task_vars["hostvars"], names)
     for host in workers:
         variables = task_vars["hostvars"][host["name"]]
@@ -73,6 +106,7 @@ def make(
     write: bool,
     spares: Sequence[dict[str, Any]] = (),
     servers: Sequence[str] = (),
+    apart: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """The plan from `control plan`, with the run's location.
 
@@ -85,6 +119,7 @@ def make(
         write: whether caches may be written.
         spares: those of the inventory, in order, for a run that may go on without a host.
         servers: names of the hosts that keep the weights of an asynchronous run.
+        apart: hosts that only do that, or only evaluate.
 
     Raises:
         LockstepError: what the plan refuses.
@@ -95,6 +130,7 @@ def make(
         "hosts": workers,
         "spares": list(spares),
         "servers": list(servers),
+        "apart": list(apart),
         "default_workers": min(default_workers, len(workers)),
         "runs": str(folder),
         "packs": packs,

@@ -1,11 +1,12 @@
 """Runs that wait for their turn: their tickets, the command that waits on a host, and what hosts say of their queues."""
 
+import itertools
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from control.runs.cluster import endpoint
+from control.runs.cluster import endpoint, ports
 from control.runs.outcome import Verdict
 from trainer.supervision.turn import QUEUED
 
@@ -42,6 +43,7 @@ def command(
         "--hosts": ",".join(host["name"] for host in hosts),
         "--peers": ",".join(endpoint({**host, "port": host["direct_port"]}) for host in hosts),
         "--port": hosts[int(rank)]["port"],
+        "--ports": ",".join(map(str, ports(hosts[int(rank)]))),
     }
     return ["-m", "trainer.supervision.turn", *(f"{name}={value}" for name, value in named.items()), "--", *arguments]
 
@@ -60,6 +62,8 @@ class Jobs:
     """Those that answered."""
     states: Mapping[str, str] = field(default_factory=dict)
     """By run; those that wait follow in the order of their turns."""
+    by_host: Mapping[str, Sequence[Mapping[str, str]]] = field(default_factory=dict)
+    """The jobs of each, those that run first, then in the order of their turns."""
 
     @classmethod
     def of(cls, answers: Mapping[str, Sequence[dict[str, Any]]]) -> "Jobs":
@@ -68,7 +72,19 @@ class Jobs:
         tickets = {job["run"]: job["ticket"] for job in jobs if job["state"] == QUEUED}
         waiting = sorted(tickets, key=lambda run: tickets[run])
         states = {job["run"]: "RUNNING" for job in jobs if job["state"] != QUEUED}
-        return cls(list(answers), states | {run: f"QUEUED ({number})" for number, run in enumerate(waiting, 1)})
+        return cls(list(answers), states | {run: f"QUEUED ({number})" for number, run in enumerate(waiting, 1)}, answers)
+
+    def note(self, run: str, host: str) -> str:
+        """What a run waits for on a host; empty if it does not wait there."""
+        jobs = self.by_host.get(host, ())
+        if not any(job["run"] == run and job["state"] == QUEUED for job in jobs):
+            return ""
+        before = list(itertools.takewhile(lambda name: name != run, (job["run"] for job in jobs)))
+        return f"behind run {', '.join(before)}" if before else "next"
+
+    def session(self, run: str) -> tuple[str, str]:
+        """A host of a run, and its tmux session there."""
+        return next((host, job["session"]) for host, jobs in self.by_host.items() for job in jobs if job["run"] == run)
 
     def has_ended(self, run: str, hosts: Collection[str]) -> bool:
         """Whether a run is on none of its hosts any more."""

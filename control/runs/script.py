@@ -86,7 +86,8 @@ def make(request: Request) -> dict[str, Any]:
     section["restarts"] = before["script"]["restarts"] + 1 if before else 0
     kept = ("file", "main", "sha256", "args", "outputs", "time_limit")
     written = yaml.safe_dump({"script": {key: section[key] for key in kept if key in section}}, sort_keys=False)
-    workers = len(before["hosts"]) if before else len(hosts)
+    workers, launched = len(before["hosts"]) if before else len(hosts), before.get("script", section)
+    asked = [("workers", len(hosts), workers), ("time_limit", *(one.get("time_limit", 0) for one in (section, launched)))]
     return {
         "run": name,
         "resume": started is not None,
@@ -104,7 +105,7 @@ def make(request: Request) -> dict[str, Any]:
         "code_sha256": code,
         "expected_digest": None,
         "complete": bool(started and run_results.read_summary(started)["state"] == "SUCCEEDED"),
-        "changes": [f"workers={len(hosts)} (it has {workers})"] if workers != len(hosts) else [],
+        "changes": [f"{name}={now} (it has {then})" for name, now, then in asked if now != then],
         "warnings": [],
     }
 
@@ -133,7 +134,7 @@ def _section(request: Request, existing: Path | None) -> dict[str, Any]:
     if "outputs" in options:
         section["outputs"] = outputs(str(options["outputs"]))
     if "time_limit" in options:
-        section["time_limit"] = integer("time_limit", options["time_limit"])
+        section["time_limit"] = integer("time_limit", options["time_limit"], least=0)
     archive = package.file_name("script", section["sha256"])
     if "script" not in options and not (request.packs.parent / "code" / archive).is_file():
         raise ConfigError(f"run: this machine no longer has the script's archive {archive}; name it again: -e script={section['file']}")

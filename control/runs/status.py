@@ -6,6 +6,7 @@ from typing import Any
 
 from control import project, text
 from control.progress import Estimate
+from control.remote.tmux import by_hand
 from control.runs import asynchronous, launches, outcome, run_results, step_profile, stragglers
 from control.runs.cluster import posts
 from control.runs.queue import Jobs
@@ -121,11 +122,18 @@ def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
     begun = {folder: record.get("launched_at") for folder, record in records.items()}
     when = {folder: begun[folder] or (folder / "summary.json").stat().st_mtime for folder in folders}
     latest_first = sorted(folders, key=lambda folder: (when[folder], folder.name), reverse=True)
-    elsewhere = [run for run in jobs.states if project.RUNS / run not in begun]
+    elsewhere = [run for run in jobs.states if project.RUNS / run not in begun and not _is_ours(run)]
     rows = [run_row(f"{run} (from elsewhere)", {"state": jobs.states[run]}, None) for run in elsewhere]
     rows += [run_row(folder.name, _last_known(folder, jobs), begun[folder]) for folder in latest_first]
     called = noun(*(record.get("dataset", {}).get("spec") for record in records.values()))
-    return "Runs, the latest first\n" + text.table(run_columns(called), rows) if rows else ""
+    foreign = [f"{run}: to end it on {host}, there: {by_hand(session)}" for run in elsewhere for host, session in [jobs.session(run)]]
+    return "\n".join(["Runs, the latest first", text.table(run_columns(called), rows), *foreign]) if rows else ""
+
+
+def _is_ours(run: str) -> bool:
+    """Whether a run that hosts tell of is a trial of a sweep here, or a short run of another command's."""
+    places = [*project.SWEEPS.glob(f"*/{project.TRIALS}"), *project.PRIVATE.glob("*")]
+    return any((place / run).is_dir() for place in places)
 
 
 def _last_known(folder: Path, jobs: Jobs) -> dict[str, object]:
@@ -135,7 +143,8 @@ def _last_known(folder: Path, jobs: Jobs) -> dict[str, object]:
         return summary | {"state": jobs.states[folder.name]}
     if job := launches.uncollected_job(record):
         return summary | {"state": f"job {job} of Slurm, not collected"}
-    if summary["state"] in (None, "RUNNING") and record and jobs.has_ended(folder.name, [host["name"] for host in posts(record)]):
+    ended = record and not launches.is_begun(folder) and jobs.has_ended(folder.name, [host["name"] for host in posts(record)])
+    if summary["state"] in (None, "RUNNING") and ended:
         return summary | {"state": "ended, not collected"}
     if summary["state"] is None:
         return {"state": "not collected"}
@@ -165,6 +174,9 @@ def table(
     by_host, row = {look["host"]: look for look in seen if look}, _row if counts else _script_row
     members = _members(seen) or [host["name"] for host in hosts]
     looks = {host["name"]: by_host.get(host["name"], {"state": "unreachable"}) for host in hosts}
+    if not counts:
+        # A script has no records that say it.
+        looks = {name: {**look, "note": jobs.note(run, name) or look.get("note", "")} for name, look in looks.items()}
     rows = [row(host, looks[host["name"]] if host["name"] in members else _lost(looks[host["name"]])) for host in hosts]
     chief = by_host.get(members[0], {})
     restarts, columns = [_restarts(look) for look in looks.values()], list(COLUMNS if counts else SCRIPT_COLUMNS)

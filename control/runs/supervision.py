@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from control.runs.cluster import endpoint, server_endpoints
+from control.runs.cluster import apart, endpoint, server_endpoints
 from trainer import config as configs
 from trainer.errors import ConfigError
 
@@ -81,5 +81,7 @@ def command(
     }
     servers = ",".join(f"{rank}={where}" for rank, where in server_endpoints(hosts).items())
     named |= {"--servers": servers} if servers else {}
+    roles = ",".join(f"{rank}={role}" for rank, role in apart(hosts).items())
+    named |= {"--apart": roles} if roles else {}
     standby = ["--standby"] if limits["standby"] else []
     return ["-m", "trainer.supervision", *(f"{name}={value}" for name, value in named.items()), *standby, "--", *worker]

@@ -18,6 +18,7 @@ from control.remote.remote import Seen, Worker, mark_failed, since_failure
 from control.remote.worker_feed import BEAT_S
 from control.runs import choices, generations, launches, outcome
 from control.runs.outcome import Verdict
+from control.runs.queue import Jobs
 from plugins.shared.action import Action
 from trainer import records, rundir
 from trainer.asynchronous.server import SERVING
@@ -30,6 +31,8 @@ from trainer.watchdog import WAITING
 
 EVERY_S, OTHERS_EVERY_S = 1.0, 5.0
 """Between two messages from the chief's host, and from each other host, while they train."""
+FROM_ALL = ("warning", "evaluation")
+"""Kinds of records that are shown whoever wrote them."""
 ANSWERS_S = 3 * BEAT_S
 """A host that has said nothing for this long does not answer."""
 MOMENT_S = 0.5
@@ -167,7 +170,20 @@ class ActionModule(Action):
 
     def _under_way(self) -> Verdict | None:
         established = self.trained or self.phase in (STANDING_BY, SERVING, QUEUED)
-        return self._verdict("running", message=self.note) if self.arguments["detach"] and established else None
+        if not (self.arguments["detach"] and established):
+            return None
+        if self.script and self.arguments.get("root"):
+            self._ask_queue()
+        return self._verdict("running", message=self.note)
+
+    def _ask_queue(self) -> None:
+        """Note what a script waits for, which has no records."""
+        try:
+            jobs = lean.execute(self, "worker_jobs", {"root": self.arguments["root"]})["jobs"]
+        except AnsibleConnectionFailure:
+            return
+        if note := Jobs.of({self.host: jobs}).note(self.arguments["run"], self.host):
+            self.phase, self.note = QUEUED, note
 
     def _late(self, seen: Seen) -> Verdict | None:
         # A script sends no heartbeats, and may be silent for as long as it likes.
@@ -231,7 +247,7 @@ class ActionModule(Action):
             generations.note(self.marks, self.host, generation)
         chief = self._is_chief()
         for record in news:
-            if chief or record["kind"] == "warning":
+            if chief or record["kind"] in FROM_ALL:
                 self.progress.show(self.host, record)
             if chief:
                 choices.keep_of(self.local, record)

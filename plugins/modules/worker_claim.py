@@ -196,13 +196,13 @@ def prepare(module):
     for folder in (module.params["folder"], worker_folder(module)):
         with contextlib.suppress(PermissionError):
             os.chmod(folder, os.stat(folder).st_mode & 0o777 & ~files.OTHERS)
-    for stale in ("exit.json", "stop", "supervisor.json"):
+    for stale in (claims.EXIT, claims.MARK, claims.SUPERVISED):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(worker_folder(module), stale))
     keep_metrics(module)
     for path, held in claims.listed(module.params["root"], claims.QUEUE):
         # Nothing starts it again after a restart of the host.
-        if not tmux.exists(module, held["session"]) and not os.path.lexists(os.path.join(held.get("folder", ""), "supervisor.json")):
+        if not tmux.exists(module, held["session"]) and not claims.returns(held):
             os.unlink(path)
     for path in glob.glob(os.path.join(glob.escape(module.params["root"]), "locks", "*.revoked")):
         if time.time() - os.path.getmtime(path) > REVOKED_S:

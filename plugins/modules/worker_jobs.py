@@ -6,7 +6,8 @@ from ansible.module_utils.basic import AnsibleModule
 DOCUMENTATION = """
 module: worker_jobs
 short_description: Runs whose workers have this host, or wait for their turn on it
-description: Reads the claims below the worker's directory whose tmux sessions exist. Changes nothing.
+description: >-
+  Reads the claims below the worker's directory whose tmux sessions exist, or will exist again after a restart of the host. Changes nothing.
 options:
   root: {type: path, required: true, description: The worker's own directory.}
 """
@@ -21,26 +22,27 @@ jobs:
   type: list
   returned: always
   description: >-
-    Runs by age of their tickets, each with C(run), C(state) (C(queued) or C(running)) and C(ticket), which is empty for one that runs.
+    Runs by age of their tickets, each with C(run), C(state) (C(queued) or C(running)), its tmux C(session) and C(ticket), which is
+    empty for one that runs.
 """
 
 
 def main():
     module = AnsibleModule(argument_spec={"root": {"type": "path", "required": True}}, supports_check_mode=True)
     root, there = module.params["root"], claims.sessions()
-    waiting = [_job(held["run"], "queued", claims.ticket_of(path)) for path, held in _alive(root, claims.QUEUE, there)]
+    waiting = [_job(held, "queued", claims.ticket_of(path)) for path, held in _alive(root, claims.QUEUE, there)]
     # A worker that waits for the others of its run has a claim, too.
     queued = {job["run"] for job in waiting}
-    running = [_job(held["run"], "running", "") for _, held in _alive(root, claims.CLAIMS, there) if held["run"] not in queued]
+    running = [_job(held, "running", "") for _, held in _alive(root, claims.CLAIMS, there) if held["run"] not in queued]
     module.exit_json(changed=False, jobs=running + waiting)
 
 
 def _alive(root, folder, there):
-    return [(path, held) for path, held in claims.listed(root, folder) if held["session"] in there]
+    return [(path, held) for path, held in claims.listed(root, folder) if held["session"] in there or claims.returns(held)]
 
 
-def _job(run, state, ticket):
-    return {"run": run, "state": state, "ticket": ticket}
+def _job(held, state, ticket):
+    return {"run": held["run"], "state": state, "session": held["session"], "ticket": ticket}
 
 
 if __name__ == "__main__":

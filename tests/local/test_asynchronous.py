@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 
 import numpy as np
 import pytest
 
+from control.runs import evaluations
 from tests.local.conftest import LocalProject
 from tests.local.test_recovery import await_steps
 from tests.project import EXHAUSTIVE, ROOT, await_until
@@ -30,6 +32,49 @@ def pid_of(project: LocalProject, worker: int, run: str) -> int:
 
 def log(project: LocalProject, worker: int, run: str, name: str = "worker.log") -> str:
     return (project.node(worker, run) / "workers" / f"worker{worker}" / name).read_text()
+
+
+@pytest.fixture
+def roles(project):
+    """worker4 only keeps weights, worker5 only evaluates."""
+    groups = project.root / "inventory" / "local" / "roles.yml"
+    groups.write_text("parameter_servers:\n  hosts:\n    worker4:\n      worker_role: ps\nevaluators:\n  hosts:\n    worker5:\n")
+    yield
+    groups.unlink()
+
+
+@pytest.mark.usefixtures("roles")
+def test_each_host_has_its_role_and_all_end_by_themselves(project, pictures):
+    """Each snapshot is evaluated while the others train, as `evaluate.yml` would."""
+    shown = project.play("train", *arguments("roles", pictures)).stdout
+    assert "worker1 hands out steps, worker2, worker3 compute, worker4 keeps the weights, worker5 evaluates snapshots" in shown
+    assert project.summary("roles")["workers"] == 3
+    for worker in range(1, 6):
+        assert json.loads((project.run("roles") / "workers" / f"worker{worker}" / "exit.json").read_text())["exit_code"] == 0
+    assert "ps 0 of 1 listens" in log(project, 4, "roles")
+    for epoch in (1, 2, 3):
+        assert f"worker5: epoch {epoch} on the test examples:" in shown
+    rows = evaluations.rows(project.run("roles") / "evaluations.csv")
+    assert sorted(rows) == [1, 2, 3]
+    assert f"3 epochs in evaluations.csv; epoch {project.summary('roles')['best']['epoch']} on the test examples" in shown
+    project.play("evaluate", "run=roles", "epoch=1")
+    assert evaluations.rows(project.run("roles") / "evaluations.csv")[1] == rows[1], "the same snapshot, the same numbers"
+    columns = re.findall(r"(?m)^ +\d +worker\d +(\S+(?:, \S+)?) ", project.play("status", "run=roles").stdout)
+    assert columns == ["chief", "worker", "worker", "ps", "evaluator"]
+
+
+@pytest.mark.usefixtures("roles")
+@pytest.mark.parametrize("lost", ["evaluator", pytest.param("server", marks=EXHAUSTIVE)])
+def test_a_host_that_trains_nothing_is_started_again(project, pictures, lost):
+    run, number = f"lost-{lost}", {"server": 4, "evaluator": 5}[lost]
+    playbook = project.start("train", *arguments(run, pictures, "checkpoint.every_steps=20", epochs=6))
+    await_steps(project, playbook, run, 130)
+    os.kill(pid_of(project, number, run), signal.SIGKILL)
+    output, _ = playbook.communicate(timeout=240)
+    assert playbook.returncode == 0, output
+    summary = project.summary(run)
+    assert (summary["state"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 600, 1 if lost == "server" else 0)
+    assert sorted(evaluations.rows(project.run(run) / "evaluations.csv")) == [1, 2, 3, 4, 5, 6]
 
 
 def test_it_learns_and_all_end_by_themselves(project, pictures):

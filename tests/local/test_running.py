@@ -33,7 +33,7 @@ def test_other_options_for_a_run_that_trains_are_refused_and_change_nothing(proj
         assert done.returncode != 0, done.stdout
         refused[typed] = done.stdout
     for typed, shown in refused.items():
-        assert "run=endless is training on worker1" in shown, shown
+        assert "run=endless is under way on worker1" in shown, shown
         assert "(epoch " in shown
         assert "stop it (ansible-playbook stop.yml -e run=endless), then continue it with the change: " in shown
         assert f"change: ansible-playbook train.yml -e run=endless -e {typed}\n" in shown

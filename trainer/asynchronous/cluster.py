@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.asynchronous.roles import SERVER, WORKER, Task
+from trainer.asynchronous.roles import EVALUATOR, SERVER, WORKER, Task
+from trainer.asynchronous.server import resolver
+from trainer.asynchronous.snapshots import Offers, Place
 from trainer.cluster import Cluster, set_threads
+from trainer.files import read_secret
+from trainer.job import Job
 from trainer.member import Member
 
 
@@ -22,16 +26,21 @@ class Coordinator(Cluster):
             task: the chief's.
             threads: of operations on this host.
         """
+        self._task = task
         self.member, self.threads, self.direct = Member(0, [task.address]), threads, None
         self.computing = task.cluster[WORKER]
         """`address:port` of those that compute steps."""
         set_threads(threads)
-        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-        self.strategy = tf.distribute.ParameterServerStrategy(resolver)
+        self.strategy = tf.distribute.ParameterServerStrategy(resolver(task))
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
         self._servers = [0] * len(task.cluster[SERVER])
         """Bytes of the variables on each server."""
         self.devices, self.on_host, self.all_reduce = 1, True, list
+
+    def offers(self, job: Job) -> Offers | None:
+        """What gives the run's snapshots to evaluators; None without any."""
+        place = Place(self._task, read_secret(job.own)) if EVALUATOR in self._task.cluster else None
+        return Offers(place, job.run, job.metrics, job.config.recovery.hang) if place else None
 
     def connect(self, transport: str) -> None:
         """Nothing: workers send to servers, not to each other."""

@@ -65,6 +65,7 @@ class Asynchronous(Gradients):
         self._rate: float | None = None
         self._rate_at = -math.inf
         self._handed_out, self._longest, self._late = 0, 0.0, False
+        self._offers = cluster.offers(job)
         self._stale, self._calls = Counter[int](), Counter[int]()
         """Calls of this epoch by their staleness, and by the index of the worker that computed them."""
 
@@ -142,6 +143,15 @@ class Asynchronous(Gradients):
         )
         self._stale.clear()
         self._calls.clear()
+
+    def offer(self, epoch: int) -> None:
+        """See `Engine`."""
+        if self._offers:
+            self._offers.offer(epoch)
+
+    def evaluated(self, over: Callable[[], bool]) -> list[int]:
+        """See `Engine`."""
+        return self._offers.wait(over) if self._offers else []
 
     def _may_begin(self) -> bool:
         oldest = min((one.number for one in self._under_way), default=self._handed_out)

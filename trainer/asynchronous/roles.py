@@ -1,4 +1,4 @@
-"""Which process of an asynchronous run does what: TF_CONFIG with the jobs `chief`, `worker` and `ps`. Standard library only."""
+"""Which process of an asynchronous run does what: TF_CONFIG with its jobs. Standard library only."""
 
 import json
 import os
@@ -8,9 +8,11 @@ from typing import Any
 
 from trainer.errors import ClusterError
 
-CHIEF, WORKER, SERVER = "chief", "worker", "ps"
-"""TensorFlow's names of the jobs: the coordinator, who computes gradients, who keeps the weights."""
-ROLES = (CHIEF, WORKER, SERVER)
+CHIEF, WORKER, SERVER, EVALUATOR = "chief", "worker", "ps", "evaluator"
+"""TensorFlow's names of the jobs: the coordinator, who computes gradients, who keeps the weights, who evaluates snapshots."""
+TRAINING = (CHIEF, WORKER, SERVER)
+"""The jobs of TensorFlow's cluster: an evaluator is none of its members."""
+ROLES = (*TRAINING, EVALUATOR)
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,15 @@ class Task:
         except (ValueError, KeyError, TypeError, AttributeError):
             # Whoever reads it for a synchronous cluster says what is wrong.
             return None
-        if task.role not in cluster or not 0 <= task.index < len(cluster[task.role]) or any(not cluster.get(role) for role in ROLES):
-            needed = ", ".join(ROLES)
+        if task.role not in cluster or not 0 <= task.index < len(cluster[task.role]) or any(not cluster.get(role) for role in TRAINING):
+            needed = ", ".join(TRAINING)
             raise ClusterError(f"TF_CONFIG: {task.role} {task.index} is none of {json.dumps(cluster)}; one each of {needed} is needed")
         return task
+
+    @property
+    def training(self) -> dict[str, list[str]]:
+        """TensorFlow's cluster."""
+        return {role: self.cluster[role] for role in TRAINING}
 
     @property
     def address(self) -> str:
@@ -55,16 +62,19 @@ def tf_config(cluster: Mapping[str, Sequence[str]], role: str, index: int) -> di
     return {"cluster": {name: list(addresses) for name, addresses in cluster.items()}, "task": {"type": role, "index": index}}
 
 
-def of_host(endpoints: Sequence[str], servers: Sequence[str], rank: int) -> dict[str, Any]:
-    """TF_CONFIG of a host's first process: the chief's on the first host, else a worker's.
+def of_host(endpoints: Sequence[str], servers: Mapping[int, str], apart: Mapping[int, str], rank: int) -> dict[str, Any]:
+    """TF_CONFIG of a host's first process: the chief's on the first host, else a worker's, unless the host is apart.
 
     Args:
         endpoints: `address:port` of all hosts, by rank.
-        servers: those of the parameter servers.
+        servers: those of the parameter servers, by the rank of their host.
+        apart: the roles of hosts that neither hand out steps nor compute any, by rank.
         rank: of the host.
     """
-    cluster = {CHIEF: endpoints[:1], WORKER: endpoints[1:], SERVER: servers}
-    return tf_config(cluster, WORKER if rank else CHIEF, max(0, rank - 1))
+    first = {number: apart.get(number, WORKER if number else CHIEF) for number in range(len(endpoints))}
+    ranks = {role: [number for number, one in first.items() if one == role] for role in ROLES} | {SERVER: list(servers)}
+    where = {role: [servers[one] if role == SERVER else endpoints[one] for one in those] for role, those in ranks.items() if those}
+    return tf_config(where, first[rank], ranks[first[rank]].index(rank))
 
 
 def environment(cluster: Mapping[str, Sequence[str]], role: str, index: int) -> dict[str, str]:

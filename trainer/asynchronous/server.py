@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from trainer.asynchronous.roles import SERVER, Task, environment
 from trainer.errors import ClusterError
@@ -28,15 +28,22 @@ def serve(task: Task, threads: int, ready: Callable[[], None] = lambda: None) ->
     from trainer.cluster import set_threads
 
     set_threads(threads)
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     try:
-        server = tf.distribute.Server(resolver.cluster_spec(), job_name=task.role, task_index=task.index, protocol="grpc")
+        server = tf.distribute.Server(task.training, job_name=task.role, task_index=task.index, protocol="grpc")
     except tf.errors.OpError as error:
         raise ClusterError(f"{task.role} {task.index} can't listen on {task.address}: {error.message}") from None
     print(f"{task.role} {task.index} of {len(task.cluster[task.role])} listens on {server.target}", flush=True)
     ready()
     while True:
         threading.Event().wait()
+
+
+def resolver(task: Task) -> Any:
+    """TensorFlow's view of the cluster: TF_CONFIG without evaluators, which it would wait for."""
+    import tensorflow as tf
+
+    spec = tf.train.ClusterSpec(task.training)
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type=task.role, task_id=task.index, rpc_layer="grpc")
 
 
 def start_server(task: Task, index: int, threads: int, log: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainer.claims import session_command
 from trainer.errors import FAILED, LockstepError
-from trainer.files import keep_others_out
+from trainer.files import keep_others_out, read_secret
 from trainer.member import address
 from trainer.supervision import asynchronous
 from trainer.supervision.child import Patience
@@ -33,6 +33,7 @@ def main() -> int:
     line.add_argument("--elastic-wait", type=float, help="seconds after which the others go on without a host; default: they do not")
     line.add_argument("--min-workers", type=int, default=1, help="fewest workers that go on without a host")
     line.add_argument("--servers", help="RANK=address:port of the parameter servers of an asynchronous run, with commas")
+    line.add_argument("--apart", help="RANK=ps or RANK=evaluator of its hosts that compute no steps, with commas")
     line.add_argument("worker", nargs="+")
     given = line.parse_args()
     keep_others_out()
@@ -44,7 +45,7 @@ def main() -> int:
             given.workers,
             given.endpoints.split(","),
             [address(peer) for peer in given.peers.split(",")],
-            bytes.fromhex((given.folder / "secret").read_text(encoding="ascii").strip()),
+            read_secret(given.folder),
             given.launch,
             [sys.executable, "-m", "trainer"],
             given.worker,
@@ -54,14 +55,15 @@ def main() -> int:
             Patience(given.silence, given.hang),
             given.rejoin_wait,
             None if given.elastic_wait is None else Elasticity(given.elastic_wait, given.min_workers),
-            _servers(given.servers),
+            _by_rank(given.servers) or None,
+            _by_rank(given.apart),
         )
     )
 
 
-def _servers(listed: str | None) -> dict[int, str] | None:
+def _by_rank(listed: str | None) -> dict[int, str]:
     pairs = [one.partition("=") for one in listed.split(",")] if listed else []
-    return {int(rank): endpoint for rank, _, endpoint in pairs} or None
+    return {int(rank): value for rank, _, value in pairs}
 
 
 def supervise(post: Post) -> int:

@@ -41,11 +41,11 @@ class AsynchronousSupervisor(Supervisor):
     """What those of all roles have in common."""
 
     def _cluster(self) -> dict[str, Any]:
-        return of_host(self._post.endpoints, list((self._post.servers or {}).values()), self._post.rank)
+        return of_host(self._post.endpoints, self._post.servers or {}, self._post.apart, self._post.rank)
 
     def _more_arguments(self) -> list[str]:
-        servers = list(self._post.servers or {})
-        return ["--server", str(servers.index(self._post.rank))] if self._post.rank in servers else []
+        servers, rank = list(self._post.servers or {}), self._post.rank
+        return ["--server", str(servers.index(rank))] if rank in servers and rank not in self._post.apart else []
 
 
 class ChiefSupervisor(AsynchronousSupervisor):

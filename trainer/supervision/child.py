@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer import claims
 from trainer.exits import code_of
 from trainer.supervision.standby import Standby
 
@@ -25,7 +26,7 @@ HANG, SHORTEST_HANG_S = 20, 60.0
 STACKS_S = 2.0
 """Seconds in which a worker writes the stacks of its threads before it is ended."""
 PR_SET_PDEATHSIG = 1
-MARK = "stop"
+MARK = claims.MARK
 """In a worker's folder: somebody asked for its end. A signal without this mark comes from elsewhere, such as a host that goes down."""
 LET_IN = signal.SIGUSR2
 """Asks a worker to end with its epoch, together with all others, so that a host that was lost can join."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer import claims
 from trainer.asynchronous.server import SERVING
 from trainer.errors import DONE, PREEMPTED, RESTART, ClusterError
 from trainer.files import read_json, write_json
@@ -27,7 +28,7 @@ from trainer.supervision.newcomers import FINISHED, Admitted, Door, Finished, Vi
 from trainer.supervision.policy import FINAL, LONG_AGO, LOST, Decision, Elasticity, Limits, Report, may_go_on
 from trainer.supervision.standby import Standby
 
-FILE = "supervisor.json"
+FILE = claims.SUPERVISED
 """In the worker's folder while a supervisor is responsible: a later one of the same launch returns to a run that others go on with."""
 HOUR_S = 3600.0
 AGAIN_S = 0.2
@@ -92,6 +93,8 @@ class Post:
     """When the others go on without a host; None: never."""
     servers: Mapping[int, str] | None = None
     """`address:port` of the parameter servers of an asynchronous run, by the rank of their host; None: a synchronous run."""
+    apart: Mapping[int, str] = field(default_factory=dict)
+    """The roles of its hosts that neither hand out steps nor compute any, by rank."""
 
 
 @dataclass

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer import claims, handshake, ports
-from trainer.errors import PREEMPTED, RESTART, ClusterError
-from trainer.files import keep_others_out, write_json
+from trainer.errors import FAILED, PREEMPTED, RESTART, ClusterError
+from trainer.files import keep_others_out, read_secret, sync, write_json
 from trainer.member import address
 from trainer.metrics import Metrics
 from trainer.supervision import rendezvous
@@ -37,6 +37,11 @@ LOOK_S = 3.0
 """Between two looks at the queue."""
 MEET_S = 1.0
 """Between two calls of a worker of the same run, whose host another run may still have."""
+DOWN_S = 10.0
+"""Seconds after SIGTERM in which a host that goes down ends this process."""
+MOMENT_S = 0.2
+KILLED = 128 + signal.SIGTERM
+"""The exit code with which this process is started again in its session."""
 RETURN_S = 660.0
 """Seconds within which a run that a restart of its host has ended may return: its shared folder may take ten minutes to be mounted."""
 SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
@@ -69,6 +74,9 @@ class Place:
     peers: Sequence[tuple[str, int]]
     """Where they listen for each other, by rank."""
     port: int
+    """Under which its claim is."""
+    ports: Sequence[int]
+    """All on which it listens."""
 
     @property
     def entry(self) -> Path:
@@ -91,25 +99,37 @@ class Turn:
     def __init__(self, place: Place):
         """Take the worker's place."""
         self._place, self._metrics = place, Metrics(place.folder / "metrics.jsonl")
-        self._secret = bytes.fromhex((place.folder / "secret").read_text(encoding="ascii").strip())
+        self._secret = read_secret(place.folder)
         self._looked_at, self._note = 0.0, ""
         self._gone: dict[str, float] = {}
         """Sessions of claims that may return, and since when they are gone, on this process' clock."""
 
     def wait(self) -> None:
         """Return once all workers of the run may start; Called if a signal comes first."""
+        while True:
+            try:
+                if self._has_turn():
+                    return
+            except OSError as error:
+                self._tell(f"tries again: {error}")
+            _pause(LOOK_S)
+
+    def _has_turn(self) -> bool:
+        """Wait for this worker's turn, and then for the others; whether all may start, or else begin again."""
         place = self._place
         # What kills this process, or restarts its host, does not end the wait.
         write_json(place.folder / FILE, {"session": claims.session_command(place.session, str(place.folder))})
-        while True:
-            self._claim()
+        self._claim()
+        try:
+            self._meet()
+        except (ClusterError, Passed):
             # The worker of a run that has just ended may still hold the port, and another one may come and give way at the same moment.
-            with contextlib.suppress(ClusterError, Passed):
-                self._meet()
-                place.entry.unlink()
-                return
             self._release()
-            _pause(LOOK_S)
+            return False
+        place.entry.unlink()
+        # After a cut of the power it must not wait again for those that train.
+        sync(place.entry.parent)
+        return True
 
     def _claim(self) -> None:
         """Claim the port once no other run has this host, or comes before."""
@@ -119,6 +139,8 @@ class Turn:
                 if not ahead:
                     write_json(self._place.claim, self._place.content())
                     return
+                # One of an earlier process of this worker, for which an older run would wait.
+                self._release()
             self._tell(f"behind {ahead}")
             _pause(LOOK_S)
 
@@ -138,7 +160,7 @@ class Turn:
         held = [claim["run"] for _, claim in claims.listed(str(place.root), claims.CLAIMS) if self._holds(claim, there)]
         if held:
             return f"run {held[0]}"
-        taken = next((port for port in (place.port, place.peers[place.rank][1]) if ports.taken(port)), None)
+        taken = next((port for port in place.ports if ports.taken(port)), None)
         return "" if taken is None else f"{ports.holder(taken) or 'another program'}, which holds port {taken}"
 
     def _older(self, there: Collection[str]) -> str:
@@ -155,7 +177,7 @@ class Turn:
             self._gone.pop(session, None)
             return True
         now = time.monotonic()
-        return returns(Path(claim.get("folder", ""))) and now - self._gone.setdefault(session, now) < RETURN_S
+        return claims.returns(dict(claim)) and now - self._gone.setdefault(session, now) < RETURN_S
 
     def _meet(self) -> None:
         """Wait until all workers of the run are there."""
@@ -164,12 +186,16 @@ class Turn:
         self._looked_at = time.monotonic()
         sockets = handshake.assemble(self._place.rank, self._place.peers, secret, math.inf, self._look, pause=MEET_S)
         try:
-            # After the second exchange each knows that all have made the first.
-            for _ in range(2):
+            rendezvous.exchange(sockets, b"")
+            # After the second exchange each knows that all have made the first. Of those who miss it, another may have begun.
+            with contextlib.suppress(*([rendezvous.Torn] if self._leads(sockets) else [])):
                 rendezvous.exchange(sockets, b"")
         finally:
             for connection in sockets.values():
                 connection.close()
+
+    def _leads(self, sockets: Collection[int]) -> bool:
+        return all(peer > self._place.rank for peer in sockets)
 
     def _look(self, there: Collection[int]) -> bool:
         """Called often while the others are awaited."""
@@ -186,7 +212,8 @@ class Turn:
     def _tell(self, note: str) -> None:
         """Record what is awaited, and that this process is there."""
         if note == self._note:
-            os.utime(self._place.folder / "metrics.jsonl")
+            with contextlib.suppress(OSError):
+                os.utime(self._place.folder / "metrics.jsonl")
             return
         self._note = note
         self._metrics.phase(QUEUED, note)
@@ -198,26 +225,41 @@ class Turn:
         if number == signal.SIGINT:
             # Somebody at the session's terminal.
             (place.folder / MARK).touch()
-        if (place.folder / MARK).exists():
-            self._release()
-            for path in (place.entry, place.folder / FILE):
-                path.unlink(missing_ok=True)
-            self._metrics.phase("ended")
-            return PREEMPTED
+        if self.is_cancelled():
+            return self.give_up()
         if number == signal.SIGHUP and signal.sigtimedwait({signal.SIGTERM}, HANGUP_S) is None:
+            if self.is_cancelled():
+                return self.give_up()
             # Only the tmux server is gone. A server started with blocked signals would pass that on.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             subprocess.run(claims.session_command(place.session, str(place.folder)), check=False, stdin=subprocess.DEVNULL)
             return RESTART
         # The host goes down, and what is started at its boot finds the file.
         self._metrics.phase(DOWN)
+        alone = number == signal.SIGTERM and self._is_alone()
+        if self.is_cancelled():
+            return self.give_up()
+        return KILLED if alone else PREEMPTED
+
+    def _is_alone(self) -> bool:
+        """Whether SIGTERM came to this process only, for which the others would wait: its session goes on, and no other signal follows."""
+        parent, deadline = os.getppid(), time.monotonic() + DOWN_S
+        while time.monotonic() < deadline and os.getppid() == parent:
+            if signal.sigtimedwait(SIGNALS, MOMENT_S) is not None:
+                return False
+        return os.getppid() == parent
+
+    def is_cancelled(self) -> bool:
+        """Whether somebody has asked for the end of the run."""
+        return (self._place.folder / MARK).exists()
+
+    def give_up(self) -> int:
+        """Leave the queue for good; return the exit code."""
+        self._release()
+        for path in (self._place.entry, self._place.folder / FILE):
+            path.unlink(missing_ok=True)
+        self._metrics.phase("ended")
         return PREEMPTED
-
-
-def returns(folder: Path) -> bool:
-    """Whether the worker of a folder is started again after a restart of its host."""
-    there = {name for name in (FILE, MARK, "exit.json") if os.path.lexists(folder / name)}
-    return there == {FILE}
 
 
 def _pause(seconds: float) -> None:
@@ -243,21 +285,30 @@ def main() -> int:
         line.add_argument(f"--{name}", required=True)
     for name in ("rank", "port"):
         line.add_argument(f"--{name}", type=int, required=True)
+    line.add_argument("--ports", required=True)
     line.add_argument("arguments", nargs="+")
     given = vars(line.parse_args())
     arguments = given.pop("arguments")
     given |= {"hosts": given["hosts"].split(","), "peers": [address(peer) for peer in given["peers"].split(",")]}
+    given["ports"] = [int(port) for port in given["ports"].split(",")]
     place = Place(**given)
     keep_others_out()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    turn = Turn(place)
+    if turn.is_cancelled():
+        return turn.give_up()
     if place.entry.exists():
-        turn = Turn(place)
         try:
             turn.wait()
         except Called as called:
             return turn.leave(called.args[0])
-        if SUPERVISOR not in arguments:
-            (place.folder / FILE).unlink(missing_ok=True)
+    elif claims.read(str(place.claim)) != place.content():
+        fix = f"Fix: ansible-playbook train.yml -e run={place.run}"
+        say(f"error: {place.run} has neither a place in the queue nor port {place.port} any more. {fix}")
+        (place.folder / FILE).unlink(missing_ok=True)
+        return FAILED
+    if SUPERVISOR not in arguments:
+        (place.folder / FILE).unlink(missing_ok=True)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     return os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - nothing here is for a shell
 

@@ -9,6 +9,7 @@ from control.datasets import class_counts
 from control.datasets.publish import place_of
 from control.remote import trainer_process
 from control.runs import package
+from control.runs.cluster import trains
 from control.task import Task
 from trainer import config as configs
 from trainer import schedule
@@ -91,7 +92,8 @@ def recounted(plan: dict[str, Any], record: dict[str, Any], packs: Path) -> dict
 
 def without(plan: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
     """The plan, adjusted to the readable images if others turned out to be unreadable; LockstepError if too few are left."""
-    sizes = schedule.counts(configs.build(plan["config"]), len(plan["hosts"]), record["train"], record["held_out"])
-    schedule.check_sizes(sizes, len(plan["hosts"]))
+    config, workers = configs.build(plan["config"]), len(trains(plan["hosts"]))
+    sizes = schedule.counts(config, workers, record["train"], record["held_out"])
+    schedule.check_sizes(sizes, schedule.sharing(config, workers))
     kept = {"train": record["train"], "test": record["test"], "left_out": len(record["excluded"])}
     return {**plan, "counts": vars(sizes), "dataset": {**plan["dataset"], **kept}}

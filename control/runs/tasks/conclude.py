@@ -7,7 +7,7 @@ from typing import Any
 
 from control import command_line, project, text
 from control.doctor import prediction
-from control.runs import choices, hparams, launches, mlflow_log, outcome, queue, run_results
+from control.runs import asynchronous, choices, evaluations, hparams, launches, mlflow_log, outcome, queue, run_results
 from control.runs.outcome import Verdict
 from control.task import Task
 from trainer import config as configs
@@ -43,6 +43,7 @@ class Conclude(Task):
         write_json(folder / "summary.json", summary)
         if not scripted and project.is_users(folder):
             self.warn([mlflow_log.log(folder, configs.value_at(configs.load(folder / "config.yml"), "telemetry.mlflow"))])
+            self.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
         shown = run_results.shown_result(folder, summary)
         if plan["run_kind"] == "doctor":
             over = {"launch_begun": None}

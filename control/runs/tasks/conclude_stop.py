@@ -48,7 +48,10 @@ def _away(run: str, folder: Path, hosts: list[str]) -> str:
     """What is to be known of hosts that could not be reached, and done."""
     one = len(hosts) == 1
     whose, them, wait = "its" if one else "their", "it" if one else "them", supervision.rejoin_wait(folder)
-    alone = f"{whose} supervisor{'' if one else 's'} wait{'s' if one else ''} for the others, {wait:g} s at most (recovery.rejoin_wait)"
+    alone = (
+        f"{whose} supervisor{'' if one else 's'} wait{'s' if one else ''} for the others, {wait:g} s at most (recovery.rejoin_wait); a "
+        "queued run keeps its place there until it is stopped there, too"
+    )
     return (
         f"{text.listed(hosts)} can't be reached: {whose} worker{'' if one else 's'} could not be stopped. Without the others "
         f"{alone if wait else 'no worker goes on'}. Fix: once {'it is' if one else 'they are'} back, look at {them}: "

@@ -16,12 +16,12 @@ class ShowStatus(Task):
     def act(self) -> dict[str, Any]:
         """Build the text."""
         name, seen = self.arguments["run"], self.arguments["seen"]
-        if file := self.arguments.get("logs"):
+        if files := self.arguments.get("logs"):
             again = text.next_commands([("new lines as they come", f"ansible-playbook logs.yml -e run={name} -e follow=true")])
             commands = again if any(look.get("state") == "running" for look in seen) else ""
             return {
                 "if_interrupted": None,
-                "show_last": "\n\n".join([*(_log(look, file) for look in seen), *([commands] if commands else [])]),
+                "show_last": "\n\n".join([*(_log(look, files[look["host"]]) for look in seen), *([commands] if commands else [])]),
             }
         summary = run_results.read_summary(project.RUNS / name)
         called = noun(recorded(project.RUNS / name).get("dataset", {}).get("spec"))

@@ -499,13 +499,17 @@ def test_jobs_are_those_whose_sessions_exist(tmp_path, monkeypatch):
     for folder, name, run in (
         ("locks", "12345.json", "runs"),
         ("locks", "12346.json", "over"),
+        ("locks", "12348.json", "back"),
         ("locks", "12347.json", "next"),
         ("queue", f"{TICKET}-12347.json", "next"),
         ("queue", f"0{TICKET[1:]}-12345.json", "gone"),
         ("queue", f"2{TICKET[1:]}-12345.json", "last"),
     ):
         (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / name).write_text(json.dumps({"run": run, "session": f"{run}-w0"}))
+        (tmp_path / folder / name).write_text(json.dumps({"run": run, "session": f"{run}-w0", "folder": str(tmp_path / run)}))
+    # Its host has restarted, and its supervisor comes back.
+    (tmp_path / "back").mkdir()
+    (tmp_path / "back" / "supervisor.json").touch()
     monkeypatch.setattr(module.claims, "sessions", lambda: {"runs-w0", "next-w0", "last-w0"})
     returned = {}
     monkeypatch.setattr(module, "AnsibleModule", lambda **_: SimpleNamespace(params={"root": str(tmp_path)}, exit_json=returned.update))
@@ -513,8 +517,9 @@ def test_jobs_are_those_whose_sessions_exist(tmp_path, monkeypatch):
     assert returned == {
         "changed": False,
         "jobs": [
-            {"run": "runs", "state": "running", "ticket": ""},
-            {"run": "next", "state": "queued", "ticket": TICKET},
-            {"run": "last", "state": "queued", "ticket": f"2{TICKET[1:]}"},
+            {"run": "runs", "state": "running", "session": "runs-w0", "ticket": ""},
+            {"run": "back", "state": "running", "session": "back-w0", "ticket": ""},
+            {"run": "next", "state": "queued", "session": "next-w0", "ticket": TICKET},
+            {"run": "last", "state": "queued", "session": "last-w0", "ticket": f"2{TICKET[1:]}"},
         ],
     }

@@ -18,15 +18,15 @@ def environment(cluster):
 
 
 def test_the_first_host_is_the_chief_and_the_others_are_workers():
-    assert of_host(HOSTS, ["node1:12845"], 0) == {
+    assert of_host(HOSTS, {0: "node1:12845"}, {}, 0) == {
         "cluster": {"chief": ["node1:12345"], "worker": ["node2:12345", "node3:12345"], "ps": ["node1:12845"]},
         "task": {"type": "chief", "index": 0},
     }
-    assert of_host(HOSTS, ["node1:12845"], 2)["task"] == {"type": "worker", "index": 1}
+    assert of_host(HOSTS, {0: "node1:12845"}, {}, 2)["task"] == {"type": "worker", "index": 1}
 
 
 def test_a_task_knows_its_address():
-    task = Task.from_environment(environment(of_host(HOSTS, ["node1:12845"], 1)))
+    task = Task.from_environment(environment(of_host(HOSTS, {0: "node1:12845"}, {}, 1)))
     assert task is not None
     assert (task.role, task.index, task.address) == (WORKER, 0, "node2:12345")
 
@@ -42,13 +42,13 @@ def test_what_describes_no_such_cluster_is_left_to_the_reader_of_a_synchronous_o
 
 @pytest.mark.parametrize(("role", "index"), [(CHIEF, 1), (WORKER, 2), (SERVER, -1), ("evaluator", 0)])
 def test_a_task_that_is_none_of_the_cluster_is_refused(role, index):
-    cluster = of_host(HOSTS, ["node1:12845"], 0) | {"task": {"type": role, "index": index}}
+    cluster = of_host(HOSTS, {0: "node1:12845"}, {}, 0) | {"task": {"type": role, "index": index}}
     with pytest.raises(ClusterError, match=f"{role} {index} is none of"):
         Task.from_environment(environment(cluster))
 
 
 def test_a_cluster_without_servers_is_refused():
-    cluster = of_host(HOSTS, [], 0)
+    cluster = of_host(HOSTS, {}, {}, 0)
     with pytest.raises(ClusterError, match="one each of chief, worker, ps is needed"):
         Task.from_environment(environment(cluster))
 

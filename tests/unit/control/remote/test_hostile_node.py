@@ -349,6 +349,7 @@ def test_every_record_that_a_worker_writes_is_known(tmp_path):
     metrics.record("split", epoch=1, step=5, **dict.fromkeys(records.PHASES, 0.1), step_seconds=0.5, images=3)
     metrics.record("epoch", **row)
     metrics.record("staleness", epoch=1, staleness=[0, 3], calls=[7, 2], by_worker=[5, 4])
+    metrics.record("evaluation", epoch=1, metrics={"loss": 0.5})
     metrics.record("generation", number=2, rank=0, hosts=["node1", "node3"])
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     kinds = {json.loads(line)["kind"] for line in lines}

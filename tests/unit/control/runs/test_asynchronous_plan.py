@@ -20,13 +20,13 @@ def config(**sections):
 
 
 def test_the_first_host_keeps_the_weights_unless_the_inventory_names_others():
-    assert server_endpoints(asynchronous.with_servers(HOSTS, [])) == {0: "10.0.0.1:12845"}
-    assert server_endpoints(asynchronous.with_servers(HOSTS, ["node3", "node2"])) == {1: "10.0.0.2:12845", 2: "10.0.0.3:12845"}
-    assert server_endpoints(asynchronous.with_servers(HOSTS, ["node9"])) == {0: "10.0.0.1:12845"}, "one that does not train is none"
+    assert server_endpoints(asynchronous.with_roles(HOSTS, [], [])) == {0: "10.0.0.1:12845"}
+    assert server_endpoints(asynchronous.with_roles(HOSTS, ["node3", "node2"], [])) == {1: "10.0.0.2:12845", 2: "10.0.0.3:12845"}
+    assert server_endpoints(asynchronous.with_roles(HOSTS, ["node9"], [])) == {0: "10.0.0.1:12845"}, "one that does not train is none"
 
 
 def test_a_server_has_a_port_of_its_own():
-    assert ports(asynchronous.with_servers(HOSTS, [])[0]) == [12345, 13345, 12845]
+    assert ports(asynchronous.with_roles(HOSTS, [], [])[0]) == [12345, 13345, 12845]
     assert server_endpoints(HOSTS) == {}
 
 
@@ -34,7 +34,7 @@ def test_a_port_that_leaves_no_room_for_a_server_is_refused_with_the_fix():
     with pytest.raises(
         AnsibleFilterError, match=r"node1: server port 65800 is not a number from 1 to 65535; set worker_port at most 65035"
     ):
-        check_hosts(asynchronous.with_servers([HOSTS[0] | {"port": 65300, "direct_port": 65400}], []))
+        check_hosts(asynchronous.with_roles([HOSTS[0] | {"port": 65300, "direct_port": 65400}], [], []))
 
 
 def test_tf_config_follows_from_the_servers():
@@ -42,7 +42,7 @@ def test_tf_config_follows_from_the_servers():
         "cluster": {"worker": ["10.0.0.1:12345", "10.0.0.2:12345", "10.0.0.3:12345"]},
         "task": {"type": "worker", "index": 1},
     }
-    assert tf_config(asynchronous.with_servers(HOSTS, []), 1)["task"] == {"type": "worker", "index": 0}
+    assert tf_config(asynchronous.with_roles(HOSTS, [], []), 1)["task"] == {"type": "worker", "index": 0}
 
 
 @pytest.mark.parametrize(
@@ -72,16 +72,95 @@ def test_a_model_with_a_step_of_its_own_is_refused():
 
 
 def test_the_plan_names_who_does_what():
-    shown = asynchronous.shown(asynchronous.with_servers(HOSTS, ["node2", "node3"]), 2)
+    shown = asynchronous.shown(asynchronous.with_roles(HOSTS, ["node2", "node3"], []), 2)
     assert shown == "asynchronous, staleness 2: node1 hands out steps, node2, node3 compute, node2, node3 keep the weights"
 
 
+APART = [
+    {"name": f"node{number}", "address": f"10.0.0.{number}", "port": 12345, "direct_port": 13345, "role": role}
+    for number, role in ((4, "ps"), (5, "evaluator"))
+]
+
+
+def test_hosts_that_are_apart_only_keep_weights_or_evaluate():
+    hosts = asynchronous.with_roles(HOSTS, ["node4"], APART)
+    assert asynchronous.roles(hosts) == ["chief", "worker", "worker", "ps", "evaluator"]
+    assert server_endpoints(hosts) == {3: "10.0.0.4:12845"}, "the first host need not have a server, too"
+    assert asynchronous.shown(hosts, None) == (
+        "asynchronous, any staleness: node1 hands out steps, node2, node3 compute, node4 keeps the weights, node5 evaluates snapshots"
+    )
+    assert tf_config(hosts, 4) == {
+        "cluster": {
+            "chief": ["10.0.0.1:12345"],
+            "worker": ["10.0.0.2:12345", "10.0.0.3:12345"],
+            "ps": ["10.0.0.4:12845"],
+            "evaluator": ["10.0.0.5:12345"],
+        },
+        "task": {"type": "evaluator", "index": 0},
+    }
+    assert tf_config(hosts, 3)["task"] == {"type": "ps", "index": 0}
+    both = asynchronous.with_roles(HOSTS, ["node2", "node4"], APART)
+    assert server_endpoints(both) == {1: "10.0.0.2:12845", 3: "10.0.0.4:12845"}
+    assert tf_config(both, 3)["task"] == {"type": "ps", "index": 1}
+    assert asynchronous.logs(both, "ps") == {"files": {"node2": "ps.log", "node4": "worker.log"}, "hosts": ["node2", "node4"]}
+    assert asynchronous.logs(both, "evaluator") == {"files": {"node5": "worker.log"}, "hosts": ["node5"]}
+    check_hosts(both)
+
+
+@pytest.mark.parametrize(
+    ("test_examples", "compiled", "why"),
+    [
+        (0, None, "the dataset has no test examples"),
+        (9, {"validates": False}, "the model has neither a loss nor a test_step of its own"),
+    ],
+)
+def test_a_run_without_anything_to_evaluate_leaves_evaluators_out(test_examples, compiled, why):
+    assert asynchronous.useful(APART, test_examples, compiled) == (
+        APART[:1],
+        [f"{why}, so node5 (evaluators) take no part in this run"],
+    )
+    assert asynchronous.useful(APART, 9, {"validates": True}) == (APART, [])
+    assert asynchronous.useful(APART[:1], 0, None) == (APART[:1], [])
+
+
+def inventory(**groups):
+    names = ["node1", "node2", "node3", "node4", "node5"]
+    variables = {name: {"ansible_host": f"10.0.0.{number}", "worker_port": 12345} for number, name in enumerate(names, 1)}
+    variables["node4"]["worker_role"] = "ps"
+    return {"groups": {"workers": names, **groups}, "hostvars": variables}
+
+
+def test_the_inventorys_groups_say_who_trains_nothing():
+    given = inventory(parameter_servers=["node2", "node4"], evaluators=["node5"])
+    assert [host["name"] for host in planning.hosts(given)] == ["node1", "node2", "node3"]
+    assert planning.servers(given) == ["node2", "node4"]
+    assert [(host["name"], host["role"]) for host in planning.apart(given)] == [("node4", "ps"), ("node5", "evaluator")]
+
+
+@pytest.mark.parametrize("other", ["spares", "parameter_servers"])
+def test_an_evaluator_does_nothing_else(other):
+    with pytest.raises(AnsibleFilterError, match=rf"node5: in the inventory's groups evaluators and {other}, .* Fix: take it out"):
+        planning.apart(inventory(evaluators=["node5"], **{other: ["node5"]}))
+
+
+def test_an_evaluator_is_prepared_as_a_worker_is():
+    with pytest.raises(AnsibleFilterError, match=r"node9: in the inventory's group evaluators, but not in workers. Fix: "):
+        planning.apart(inventory(evaluators=["node9"]))
+
+
 def test_logs_of_a_role():
-    hosts = asynchronous.with_servers(HOSTS, ["node1", "node3"])
-    assert asynchronous.logs(HOSTS, None) == {"file": "worker.log", "hosts": ["node1", "node2", "node3"]}
-    assert asynchronous.logs(hosts, "chief") == {"file": "worker.log", "hosts": ["node1"]}
-    assert asynchronous.logs(hosts, "worker") == {"file": "worker.log", "hosts": ["node2", "node3"]}
-    assert asynchronous.logs(hosts, "ps") == {"file": "ps.log", "hosts": ["node1", "node3"]}
+    hosts = asynchronous.with_roles(HOSTS, ["node1", "node3"], [])
+    assert asynchronous.logs(HOSTS, None) == {
+        "files": dict.fromkeys(["node1", "node2", "node3"], "worker.log"),
+        "hosts": ["node1", "node2", "node3"],
+    }
+    assert asynchronous.logs(hosts, "chief") == {"files": {"node1": "worker.log"}, "hosts": ["node1"]}
+    assert asynchronous.logs(hosts, "worker") == {"files": dict.fromkeys(["node2", "node3"], "worker.log"), "hosts": ["node2", "node3"]}
+    assert asynchronous.logs(hosts, "ps") == {"files": dict.fromkeys(["node1", "node3"], "ps.log"), "hosts": ["node1", "node3"]}
+    with pytest.raises(
+        ConfigError, match=r"role=evaluator: the run has no evaluator. Fix: put hosts into the inventory's group evaluators"
+    ):
+        asynchronous.logs(hosts, "evaluator")
     with pytest.raises(ConfigError, match=r"role=pss: unknown \(did you mean ps\?\)"):
         asynchronous.logs(hosts, "pss")
     with pytest.raises(ConfigError, match=r"role=ps: the run is synchronous"):
@@ -89,7 +168,7 @@ def test_logs_of_a_role():
 
 
 def collected(folder: Path, *lines: dict[str, object]) -> Path:
-    hosts = asynchronous.with_servers(HOSTS, [])
+    hosts = asynchronous.with_roles(HOSTS, [], [])
     write_json(folder / "cluster.json", {"hosts": hosts})
     path = folder / "workers" / "node1" / "metrics.jsonl"
     path.parent.mkdir(parents=True)
@@ -102,6 +181,7 @@ def test_what_the_chief_recorded_is_shown_at_the_end(tmp_path):
     assert asynchronous.result(collected(tmp_path, *epochs)) == [
         ("staleness", asynchronous.staleness({0: 12, 4: 4})),
         ("computed by", "node2 75%, node3 25%"),
+        ("evaluated", ""),
     ]
 
 
@@ -131,7 +211,7 @@ def test_every_open_port_is_named(monkeypatch):
     monkeypatch.setattr(planning.socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0")])
     local = [host | {"address": "127.0.0.1"} for host in HOSTS[:2]]
     assert "listens on ports 12345, 12345 of" in planning._open_ports(local)[0]
-    assert "listens on ports 12345, 12845, 12345 of" in planning._open_ports(asynchronous.with_servers(local, []))[0]
+    assert "listens on ports 12345, 12845, 12345 of" in planning._open_ports(asynchronous.with_roles(local, [], []))[0]
 
 
 def test_staleness_in_words():
@@ -144,5 +224,5 @@ def test_staleness_in_words():
 def test_each_host_has_its_roles():
     hosts = [{"name": name, "address": name, "port": 12345} for name in ("pi1", "pi2", "pi3")]
     assert asynchronous.roles(hosts) == []
-    assert asynchronous.roles(asynchronous.with_servers(hosts, [])) == ["chief, ps", "worker", "worker"]
-    assert asynchronous.roles(asynchronous.with_servers(hosts, ["pi3"])) == ["chief", "worker", "worker, ps"]
+    assert asynchronous.roles(asynchronous.with_roles(hosts, [], [])) == ["chief, ps", "worker", "worker"]
+    assert asynchronous.roles(asynchronous.with_roles(hosts, ["pi3"], [])) == ["chief", "worker", "worker, ps"]

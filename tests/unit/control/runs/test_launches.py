@@ -22,7 +22,7 @@ def test_other_options_for_a_run_that_trains_are_refused_with_where_how_far_and_
     with pytest.raises(LockstepError) as caught:
         refuse_changes(PLAN, ["pi1", "pi2"], "epoch 12 of 60")
     assert str(caught.value) == (
-        "train.epochs=90 (it has 60): run=old is training on pi1, pi2 (epoch 12 of 60), and a run that trains keeps the options it was "
+        "train.epochs=90 (it has 60): run=old is under way on pi1, pi2 (epoch 12 of 60), and such a run keeps the options it was "
         "started with; nothing was changed.\n"
         "Fix: stop it (ansible-playbook stop.yml -e run=old), then continue it with the change: "
         "ansible-playbook train.yml -e run=old -e epochs=90\n"

@@ -48,14 +48,27 @@ def test_of_no_run_nothing_is_said(tmp_path, monkeypatch):
     assert status.all_runs() == ""
 
 
-def test_what_hosts_say_of_their_runs_goes_before_what_was_recorded(runs):
+def test_what_hosts_say_of_their_runs_goes_before_what_was_recorded(runs, tmp_path, monkeypatch):
     for name in ("seen", "away"):
         path = runs / name / "cluster.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "hosts": [{"name": "pi1"}, {"name": "pi2"}]}))
-    waiting = [{"run": "seen", "state": "queued", "ticket": "2"}, {"run": "theirs", "state": "queued", "ticket": "1"}]
-    jobs = Jobs.of({"pi1": [{"run": "done", "state": "running", "ticket": ""}, *waiting], "pi2": []})
+    waiting = [
+        {"run": run, "state": "queued", "session": f"{run}-w0", "ticket": ticket} for run, ticket in (("theirs", "1"), ("seen", "2"))
+    ]
+    running = [{"run": run, "state": "running", "session": f"{run}-w0", "ticket": ""} for run in ("done", "trial")]
+    (tmp_path / "sweeps" / "wide" / "trials" / "trial").mkdir(parents=True)
+    monkeypatch.setattr(project, "SWEEPS", tmp_path / "sweeps")
+    jobs = Jobs.of({"pi1": [*running, *waiting], "pi2": []})
     states = dict(re.findall(r"^  (\S+)(?: \(from elsewhere\))? {2,}(\S+(?: \S+)*)", status.all_runs(jobs), re.MULTILINE))
     expected = {"done": "RUNNING", "theirs": "QUEUED (1)", "seen": "QUEUED (2)", "away": "ended, not collected"}
     assert {name: states[name] for name in expected} == expected
     # One of its hosts did not answer.
     assert re.search(r"^  away +not collected ", status.all_runs(Jobs.of({"pi1": []})), re.MULTILINE)
+    assert "trial" not in status.all_runs(jobs), "a sweep's trial is nobody else's run"
+    assert re.search(r"^theirs: to end it on pi1, there: .*kill-session -t =theirs-w0$", status.all_runs(jobs), re.MULTILINE)
+    assert [jobs.note(run, host) for run, host in (("theirs", "pi1"), ("seen", "pi1"), ("done", "pi1"), ("seen", "pi2"))] == [
+        "behind run done, trial",
+        "behind run done, trial, theirs",
+        "",
+        "",
+    ]

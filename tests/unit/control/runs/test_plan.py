@@ -274,11 +274,19 @@ def test_all_workers_take_as_many_gpus():
     )
 
 
-def test_all_hosts_of_a_run_are_workers():
-    plan.check_roles([{"name": "a"}, {"name": "b", "role": "worker"}])
-    assert refusal(plan.check_roles, [{"name": "a"}, {"name": "b", "role": "ps"}]) == (
-        "worker_role=ps of b: all hosts of a run are workers, and the first is their chief; take worker_role out of the inventory, "
-        "or leave the host out (-e workers=N takes the first N)"
+def test_a_host_that_trains_has_no_other_role():
+    plan.check_roles([{"name": "a"}])
+    assert refusal(plan.check_roles, [{"name": "a"}, {"name": "b", "role": "master"}]) == (
+        "worker_role=master of b: it may be ps, for a host of the group parameter_servers that trains nothing. The first of those that "
+        "train is their chief, and hosts of the group evaluators evaluate. Fix: take worker_role out of the inventory"
+    )
+
+
+def test_a_host_that_trains_nothing_can_not_be_named(ask):
+    request = dataclasses.replace(ask(workers="pi1,pi3"), hosts=HOSTS[:2], apart=[HOSTS[2] | {"role": "evaluator"}])
+    assert refusal(plan.choose_hosts, request, None) == (
+        "workers=pi1,pi3: pi3 is evaluator in the inventory (group evaluators), and takes no steps. Fix: name others; it is added by "
+        "itself where a run needs it"
     )
 
 

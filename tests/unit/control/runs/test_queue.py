@@ -29,7 +29,9 @@ def test_only_a_queued_run_waits_and_then_it_starts_as_any_other():
     end = waits.index("--")
     assert waits[end + 1 :] == worker
     assert waits[:2] == ["-m", "trainer.supervision.turn"]
-    assert {"--port=12346", "--peers=10.0.0.1:13345,[fd00::2]:13346", "--hosts=pi1,pi2", "--ticket=1-ab"} <= set(waits[:end])
+    assert {"--port=12346", "--peers=10.0.0.1:13345,[fd00::2]:13346", "--hosts=pi1,pi2", "--ticket=1-ab", "--ports=12346,13346"} <= set(
+        waits[:end]
+    )
 
 
 def test_a_run_that_waits_says_for_what():
@@ -41,10 +43,11 @@ def test_a_run_that_waits_says_for_what():
 @pytest.mark.parametrize(
     "job",
     [
-        {"run": "../x", "state": "queued", "ticket": "1800000000000-00ff00ff"},
-        {"run": "x", "state": "\u001b[2J", "ticket": ""},
-        {"run": "x", "state": "queued", "ticket": "1; id"},
-        {"run": "x", "state": "queued"},
+        {"run": "../x", "state": "queued", "session": "x-w0", "ticket": "1800000000000-00ff00ff"},
+        {"run": "x", "state": "\u001b[2J", "session": "x-w0", "ticket": ""},
+        {"run": "x", "state": "queued", "session": "x-w0", "ticket": "1; id"},
+        {"run": "x", "state": "queued", "session": "x-w0"},
+        {"run": "x", "state": "queued", "session": "x; id", "ticket": ""},
         "x",
     ],
 )

@@ -14,10 +14,10 @@ import pytest
 from tests.local.conftest import free_ports
 from tests.project import await_until
 from trainer import claims
-from trainer.errors import PREEMPTED, RESTART
+from trainer.errors import FAILED, PREEMPTED, RESTART
 from trainer.supervision.child import MARK
 from trainer.supervision.supervisor import DOWN, FILE
-from trainer.supervision.turn import QUEUED, returns
+from trainer.supervision.turn import QUEUED
 
 ROOT = Path(__file__).parents[4]
 TMUX = """#!/bin/sh
@@ -29,7 +29,7 @@ esac
 PROGRAM = """
 import sys
 from trainer.supervision import turn
-turn.LOOK_S, turn.MEET_S, turn.HANGUP_S, turn.RETURN_S = 0.05, 0.05, 0.2, {returns}
+turn.LOOK_S, turn.MEET_S, turn.HANGUP_S, turn.RETURN_S, turn.DOWN_S = 0.05, 0.05, 0.2, {returns}, {down}
 sys.exit(turn.main())
 """
 WORKER = """
@@ -42,14 +42,14 @@ os.rename("started.part", "started")
 class Hosts:
     """Two hosts, each with a queue; runs have a worker on each of them."""
 
-    def __init__(self, folder, returns=60.0):
-        self.folder, self.returns, self.processes = folder, returns, []
+    def __init__(self, folder, returns=60.0, down=60.0):
+        self.folder, self.returns, self.down, self.processes = folder, returns, down, []
         (folder / "bin").mkdir()
         (folder / "bin/tmux").write_text(TMUX.format(folder=folder))
         (folder / "bin/tmux").chmod(0o755)
         (folder / "sessions").touch()
         self.roots = [folder / "one", folder / "two"]
-        self.ports, self.direct = free_ports(2), free_ports(2)
+        self.ports, self.direct, self.servers = free_ports(2), free_ports(2), free_ports(2)
         for root in self.roots:
             for part in (claims.CLAIMS, claims.QUEUE):
                 (root / part).mkdir(parents=True)
@@ -99,10 +99,11 @@ class Hosts:
             "hosts": "host0,host1",
             "peers": ",".join(f"127.0.0.1:{port}" for port in self.direct),
             "port": self.ports[rank],
+            "ports": f"{self.ports[rank]},{self.direct[rank]},{self.servers[rank]}",
         }
         words = [*(f"--{name}={value}" for name, value in named.items()), "--", *arguments]
         environment = {**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-        program = PROGRAM.format(returns=self.returns)
+        program = PROGRAM.format(returns=self.returns, down=self.down)
         process = subprocess.Popen([sys.executable, "-c", program, *words], cwd=self.path(run, rank), env=environment)
         self.processes.append(process)
         return process
@@ -218,12 +219,24 @@ def test_not_for_ever(tmp_path):
         process.wait(10)
 
 
-def test_which_workers_return(tmp_path):
-    assert not returns(tmp_path)
+def test_which_workers_return(tmp_path, monkeypatch):
+    claim = {"folder": str(tmp_path)}
+    assert not claims.returns(claim)
     (tmp_path / FILE).touch()
-    assert returns(tmp_path)
+    assert claims.returns(claim)
+    monkeypatch.chdir(tmp_path)
+    assert not claims.returns({}), "versions before wrote no folder"
+    assert not claims.returns({"folder": "."})
     (tmp_path / MARK).touch()
-    assert not returns(tmp_path)
+    assert not claims.returns(claim)
+
+
+def test_a_claim_of_an_earlier_version_does_not_keep_a_free_host(hosts):
+    for rank in range(2):
+        claim = {name: value for name, value in hosts.content("old", rank).items() if name != "folder"}
+        hosts.claim(rank).write_text(json.dumps(claim))
+        hosts.queue("a", rank, 1)
+    hosts.have_started("a")
 
 
 def test_without_an_answer_of_tmux_no_run_counts_as_ended(hosts):
@@ -278,6 +291,78 @@ def test_what_others_put_into_the_folders_is_no_claim(hosts):
     hosts.have_started("a")
 
 
+def test_a_claim_of_a_worker_that_waits_again_does_not_stop_an_older_run(hosts):
+    """It was next when it was killed, and an older run came before it was back: neither may wait for the other."""
+    process = hosts.queue("young", 0, 2)
+    hosts.is_told("young", 0, "next; waits for host1")
+    process.kill()
+    process.wait()
+    for rank in range(2):
+        hosts.queue("old", rank, 1)
+    hosts.is_told("old", 0, "behind run young")
+    hosts.begin("young", 0, 2)
+    hosts.have_started("old")
+
+
+def test_what_cannot_be_written_is_tried_again(hosts):
+    hosts.claim(1).mkdir()
+    for rank in range(2):
+        hosts.queue("a", rank, 1)
+    await_until(lambda: "Is a directory" in "".join(hosts.notes("a", 1)), 20, "it says why it waits")
+    hosts.claim(1).rmdir()
+    hosts.have_started("a")
+
+
+def test_the_port_of_a_parameter_server_is_awaited_as_well(hosts):
+    with socket.create_server(("", hosts.servers[0])):
+        for rank in range(2):
+            hosts.queue("a", rank, 1)
+        await_until(lambda: f"which holds port {hosts.servers[0]}" in "".join(hosts.notes("a", 0)), 20, "it names the port")
+    hosts.have_started("a")
+
+
+def test_a_worker_that_somebody_ends_alone_is_started_again(tmp_path):
+    """Its session starts it again after such an exit code; the others would wait for it for ever."""
+    hosts = Hosts(tmp_path, down=0.2)
+    process = hosts.queue("a", 0, 1)
+    hosts.is_told("a", 0, "next; waits for host1")
+    process.terminate()
+    assert process.wait(10) == 128 + signal.SIGTERM
+    assert hosts.entry("a", 0, 1).exists()
+    hosts.begin("a", 0, 1)
+    hosts.queue("a", 1, 1)
+    hosts.have_started("a")
+
+
+def test_a_cancelled_run_that_is_started_again_gives_up_its_place(hosts):
+    for rank in range(2):
+        hosts.queue("a", rank, 1, begin=False)
+        (hosts.path("a", rank) / FILE).write_text("{}")
+        (hosts.path("a", rank) / MARK).touch()
+        assert hosts.begin("a", rank, 1).wait(10) == PREEMPTED
+        assert not hosts.started("a", rank)
+        assert not hosts.entry("a", rank, 1).exists()
+        assert not (hosts.path("a", rank) / FILE).exists()
+
+
+def test_a_run_that_was_taken_back_does_not_start(hosts):
+    hosts.queue("a", 0, 1, begin=False)
+    hosts.entry("a", 0, 1).unlink()
+    (hosts.path("a", 0) / FILE).write_text("{}")
+    assert hosts.begin("a", 0, 1).wait(10) == FAILED
+    assert not hosts.started("a", 0)
+    assert not (hosts.path("a", 0) / FILE).exists()
+
+
+def test_a_script_that_is_started_again_after_its_turn_is_not_started_for_ever(hosts):
+    hosts.queue("a", 0, 1, begin=False)
+    hosts.entry("a", 0, 1).unlink()
+    hosts.claim(0).write_text(json.dumps(hosts.content("a", 0)))
+    (hosts.path("a", 0) / FILE).write_text("{}")
+    assert hosts.begin("a", 0, 1).wait(10) == 0
+    assert not (hosts.path("a", 0) / FILE).exists()
+
+
 @pytest.mark.parametrize("where", ["in the queue", "while it waits for the others"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_is_cancelled(hosts, where, number):
@@ -300,10 +385,12 @@ def test_when_its_host_goes_down_it_keeps_its_place(hosts):
     process = hosts.queue("a", 0, 1)
     hosts.is_told("a", 0, "next; waits for host1")
     process.terminate()
+    last = hosts.path("a", 0) / "metrics.jsonl"
+    await_until(lambda: json.loads(last.read_text().splitlines()[-1])["phase"] == DOWN, 20, "it says so")
+    process.terminate()
     assert process.wait(10) == PREEMPTED
     assert hosts.entry("a", 0, 1).exists()
     assert (hosts.path("a", 0) / FILE).exists()
-    assert json.loads((hosts.path("a", 0) / "metrics.jsonl").read_text().splitlines()[-1])["phase"] == DOWN
     # The host is back.
     hosts.begin("a", 0, 1)
     hosts.queue("a", 1, 1)
@@ -341,6 +428,7 @@ def test_one_that_is_killed_takes_its_place_again(hosts):
 def test_after_its_turn_a_supervisor_that_is_started_again_has_its_history(hosts):
     hosts.queue("a", 0, 1, begin=False)
     hosts.entry("a", 0, 1).unlink()
+    hosts.claim(0).write_text(json.dumps(hosts.content("a", 0)))
     kept = hosts.path("a", 0) / FILE
     kept.write_text('{"history": 1}')
     assert hosts.begin("a", 0, 1, arguments=["-m", "trainer.supervision", "--help"]).wait(10) == 0

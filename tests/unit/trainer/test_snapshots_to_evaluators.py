@@ -1,0 +1,235 @@
+"""Snapshots from the chief to evaluators: real connections, a test that only counts."""
+
+import hashlib
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from trainer.asynchronous.evaluator import Evaluator, follow
+from trainer.asynchronous.roles import Task
+from trainer.asynchronous.snapshots import HEADER, REFUSED, SEND, Offers, Place
+from trainer.errors import LockstepError
+from trainer.metrics import Metrics
+from trainer.rundir import EVALUATIONS, snapshot_path
+
+SECRET = b"s" * 32
+WAIT_S = 20
+
+
+class Weight:
+    """What an evaluator asks of a weight."""
+
+    class value:  # noqa: N801
+        class shape:  # noqa: N801
+            @staticmethod
+            def num_elements() -> int:
+                return 1000
+
+        class dtype:  # noqa: N801
+            size = 4
+
+
+class Counting:
+    """A run's test examples: an evaluation is the digest of the snapshot."""
+
+    examples = 3
+
+    class model:  # noqa: N801
+        weights = (Weight,)
+
+    def __init__(self):
+        self.epochs = []
+
+    def record(self, epoch, path, tell):
+        """Write down what was asked."""
+        content = path.read_bytes()
+        if content.startswith(b"bad"):
+            raise LockstepError("it is no snapshot")
+        tell(1, 3)
+        self.epochs.append(epoch)
+        return {"epoch": epoch, "metrics": {"loss": 0.5}, "sha256": hashlib.sha256(content).hexdigest()}
+
+
+@pytest.fixture
+def chief(tmp_path, free_port):
+    """A run directory on the chief, and the cluster with one evaluator."""
+    cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"], "evaluator": [f"127.0.0.1:{free_port}"]}
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    return tmp_path / "run", cluster
+
+
+@pytest.fixture
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def write(run, epoch, content=None):
+    snapshot_path(run, epoch).write_bytes(content or bytes(f"epoch {epoch}", "ascii") * 300_000)
+
+
+def evaluate(cluster, folder, test, secret=SECRET):
+    """Start an evaluator, as a thread that nothing ends."""
+    metrics = Metrics(folder / "metrics.jsonl")
+    thread = threading.Thread(target=follow, args=[Task("evaluator", 0, cluster), test, folder, secret, metrics], daemon=True)
+    thread.start()
+    return metrics
+
+
+def offers(run, cluster, patience=WAIT_S, secret=SECRET):
+    return Offers(Place(Task("chief", 0, cluster), secret), run, Metrics(run / "chief.jsonl"), patience)
+
+
+def record(folder, epoch):
+    return json.loads((folder / EVALUATIONS / f"epoch-{epoch:04d}.json").read_text())
+
+
+def test_each_snapshot_is_evaluated_and_the_run_waits_for_it(chief, tmp_path):
+    run, cluster = chief
+    test, given = Counting(), offers(run, cluster)
+    for epoch in (1, 2, 3):
+        write(run, epoch)
+        given.offer(epoch)
+    evaluate(cluster, tmp_path, test)
+    assert given.wait(lambda: False) == []
+    assert test.epochs == [3, 2, 1], "the newest first"
+    assert record(tmp_path, 2)["sha256"] == hashlib.sha256(b"epoch 2" * 300_000).hexdigest()
+    kinds = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [one["epoch"] for one in kinds if one["kind"] == "evaluation"] == [3, 2, 1]
+    assert not (tmp_path / EVALUATIONS / "snapshot.keras").exists()
+
+
+def test_what_was_evaluated_before_is_not_evaluated_again_unless_it_is_another(chief, tmp_path):
+    run, cluster = chief
+    test = Counting()
+    evaluate(cluster, tmp_path, test)
+    for content in (None, None, b"other"):
+        write(run, 1, content)
+        given = offers(run, cluster)
+        given.offer(1)
+        assert given.wait(lambda: False) == []
+        for thread in given._threads:
+            thread.join(WAIT_S)
+    assert test.epochs == [1, 1]
+    assert record(tmp_path, 1)["sha256"] == hashlib.sha256(b"other").hexdigest()
+
+
+def test_a_snapshot_that_is_not_kept_any_more_is_not_waited_for(chief, tmp_path):
+    run, cluster = chief
+    test, given = Counting(), offers(run, cluster)
+    given.offer(1)
+    evaluate(cluster, tmp_path, test)
+    assert given.wait(lambda: False) == []
+    assert test.epochs == []
+
+
+def test_what_can_not_be_read_is_reported_and_the_next_one_evaluated(chief, tmp_path, capfd):
+    run, cluster = chief
+    test, given = Counting(), offers(run, cluster)
+    write(run, 1)
+    write(run, 2, b"bad")
+    evaluate(cluster, tmp_path, test)
+    given.offer(1)
+    given.offer(2)
+    assert given.wait(lambda: False) == []
+    assert test.epochs == [1]
+    output = capfd.readouterr().out
+    assert "error: the snapshot of epoch 2: it is no snapshot" in output
+    assert "warning: the snapshot of epoch 2 is not evaluated" in output
+
+
+def test_without_an_evaluator_the_run_ends_after_its_patience(chief):
+    run, cluster = chief
+    given = offers(run, cluster, patience=0.5)
+    write(run, 4)
+    given.offer(4)
+    assert given.wait(lambda: False) == [4]
+
+
+def test_a_stopped_run_does_not_wait(chief):
+    run, cluster = chief
+    given = offers(run, cluster)
+    write(run, 4)
+    given.offer(4)
+    begun = time.monotonic()
+    assert given.wait(lambda: True) == [4]
+    assert time.monotonic() - begun < WAIT_S / 2
+
+
+def test_an_evaluator_of_another_launch_gets_nothing(chief, tmp_path):
+    run, cluster = chief
+    test, given = Counting(), offers(run, cluster, patience=3)
+    write(run, 1)
+    given.offer(1)
+    evaluate(cluster, tmp_path, test, secret=b"x" * 32)
+    assert given.wait(lambda: False) == [1]
+    assert test.epochs == []
+
+
+def test_a_lost_evaluator_is_called_again_and_gets_what_it_lacks(chief, tmp_path):
+    run, cluster = chief
+    write(run, 1)
+    place = Place(Task("evaluator", 0, cluster), SECRET)
+    given = offers(run, cluster)
+    given.offer(1)
+    with place.chief(0) as connection:
+        assert HEADER.unpack(connection.recv(HEADER.size))[0] == 1
+        connection.sendall(SEND)
+    test = Counting()
+    evaluate(cluster, tmp_path, test)
+    assert given.wait(lambda: False) == []
+    assert test.epochs == [1]
+
+
+# --- a hostile chief, or someone between
+
+
+def serve(folder, place, sent):
+    """What an evaluator answers to bytes."""
+    ours, its = socket.socketpair()
+    evaluator = Evaluator(Counting(), folder, place, Metrics(folder / "metrics.jsonl"))
+
+    def run() -> None:
+        with its:
+            try:
+                evaluator.serve(its)
+            except OSError:
+                return
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    with ours:
+        ours.sendall(sent)
+        ours.shutdown(socket.SHUT_WR)
+        thread.join(WAIT_S)
+        return ours.recv(100)
+
+
+def test_changed_bytes_are_refused(chief, tmp_path, capfd):
+    place = Place(Task("chief", 0, chief[1]), SECRET)
+    seal = place.seal(1, 5)
+    seal.update(b"right")
+    assert serve(tmp_path, place, HEADER.pack(1, 5, seal.digest()) + b"wrong") == SEND + REFUSED
+    assert "its bytes are not those that the chief sealed" in capfd.readouterr().out
+    assert list((tmp_path / EVALUATIONS).iterdir()) == [] if (tmp_path / EVALUATIONS).exists() else True
+
+
+def test_more_bytes_than_a_snapshot_can_have_are_not_taken(chief, tmp_path, capfd):
+    place = Place(Task("chief", 0, chief[1]), SECRET)
+    assert serve(tmp_path, place, HEADER.pack(1, 2**50, bytes(32))) == REFUSED
+    assert "has 1,125,899,906,842,624 bytes, and the model's at most 67,140,864" in capfd.readouterr().out
+
+
+def test_a_damaged_record_is_evaluated_again(chief, tmp_path):
+    run, cluster = chief
+    (tmp_path / EVALUATIONS).mkdir()
+    (tmp_path / EVALUATIONS / "epoch-0001.json").write_text("[1, 2")
+    write(run, 1)
+    given, test = offers(run, cluster), Counting()
+    given.offer(1)
+    evaluate(cluster, tmp_path, test)
+    assert given.wait(lambda: False) == []
+    assert test.epochs == [1]

@@ -1,0 +1,162 @@
+"""How snapshots come from the chief to evaluators: over a connection to each, one after the other.
+
+An evaluator listens at its address in TF_CONFIG. Both prove that they know the launch's secret (`trainer.handshake`). The chief sends a
+header: the epoch, the size, and an HMAC of both and of the snapshot. The evaluator asks for the snapshot unless it has evaluated just
+that one, says now and then that it is alive, and at last whether it has evaluated it.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import BinaryIO
+
+from trainer import handshake
+from trainer.asynchronous.roles import CHIEF, EVALUATOR, Task
+from trainer.member import address
+from trainer.metrics import Metrics
+from trainer.rundir import snapshot_path
+
+HEADER = struct.Struct("!IQ32s")
+"""Epoch, bytes, HMAC."""
+SEND, ALIVE, DONE, REFUSED = b"S", b".", b"D", b"R"
+"""What an evaluator answers: it wants the snapshot, works on it, has evaluated it, could not."""
+CHUNK = 2**20
+PAUSE_S = 1.0
+"""Between two calls to an evaluator that is not there, and two looks at whether a wait is over."""
+
+
+class Place:
+    """Where the chief and the evaluators of a launch meet."""
+
+    def __init__(self, task: Task, secret: bytes):
+        """`secret`: what only this launch knows."""
+        self.evaluators = len(task.cluster.get(EVALUATOR, ()))
+        self._addresses = [address(one) for one in (*task.cluster[CHIEF], *task.cluster.get(EVALUATOR, ()))]
+        self.secret = hashlib.sha256(b"snapshots" + secret).digest()
+
+    def chief(self, index: int) -> socket.socket:
+        """The connection of the chief to the evaluator of this index, once it has come."""
+        return next(iter(self._meet(index + 1, [0], (), bool).values()))
+
+    def evaluator(self, index: int, over: Callable[[], bool]) -> socket.socket | None:
+        """The chief's connection to an evaluator, once it is there; None if a wait for it is over before."""
+        return next(iter(self._meet(0, (), [index + 1], lambda there: bool(there) or over()).values()), None)
+
+    def _meet(
+        self, rank: int, callers: Collection[int], called: Collection[int], over: Callable[[Collection[int]], bool]
+    ) -> dict[int, socket.socket]:
+        sockets = handshake.connect_some(rank, self._addresses, self.secret, callers, called, over, PAUSE_S)
+        for connection in sockets.values():
+            connection.setblocking(True)
+        return sockets
+
+    def seal(self, epoch: int, size: int) -> "hmac.HMAC":
+        """What a snapshot's bytes are added to for its HMAC."""
+        return hmac.new(self.secret, HEADER.pack(epoch, size, bytes(32)), "sha256")
+
+
+class Offers:
+    """The chief's snapshots, for evaluators: the newest first, each to one of them."""
+
+    def __init__(self, place: Place, run: Path, metrics: Metrics, patience: float):
+        """Begin to call the evaluators; one that says nothing for `patience` seconds is called again."""
+        self._place, self._run, self._metrics, self._patience = place, run, metrics, patience
+        self._waiting: set[int] = set()
+        self._given: set[int] = set()
+        """Epochs whose snapshots nobody has yet, and those that an evaluator has."""
+        self._change, self._closed, self._heard_at = threading.Condition(), threading.Event(), time.monotonic()
+        self._threads = [threading.Thread(target=self._serve, args=[index], daemon=True) for index in range(place.evaluators)]
+        for thread in self._threads:
+            thread.start()
+
+    def offer(self, epoch: int) -> None:
+        """Let an epoch's snapshot be evaluated, again if it has been written again."""
+        with self._change:
+            self._waiting.add(epoch)
+            self._change.notify()
+
+    def wait(self, over: Callable[[], bool]) -> list[int]:
+        """Wait for the evaluators as long as one of them is heard of, or until it is `over`; the epochs that are not evaluated then."""
+        self._heard_at = time.monotonic()
+        with self._change:
+            while (left := self._waiting | self._given) and not over() and time.monotonic() - self._heard_at < self._patience:
+                self._metrics.phase("evaluating", f"{len(left)} of the snapshots are not evaluated yet")
+                self._change.wait(PAUSE_S)
+        self._closed.set()
+        return sorted(left)
+
+    def _serve(self, index: int) -> None:
+        while not self._closed.is_set():
+            connection = self._place.evaluator(index, self._closed.is_set)
+            with contextlib.suppress(OSError), connection or contextlib.nullcontext():
+                while connection and not self._closed.is_set():
+                    self._hand_out(connection)
+
+    def _hand_out(self, connection: socket.socket) -> None:
+        """Give a snapshot to an evaluator, if there is one; OSError if it is lost, and another gets the snapshot."""
+        epoch = self._take()
+        if epoch is None:
+            return
+        answer = b""
+        try:
+            answer = self._give(connection, epoch)
+        finally:
+            with self._change:
+                self._given.discard(epoch)
+                self._waiting |= set() if answer else {epoch}
+                self._change.notify_all()
+        if answer == REFUSED:
+            self._metrics.warning(f"the snapshot of epoch {epoch} is not evaluated: the evaluator could not read it, and its log says why")
+
+    def _take(self) -> int | None:
+        with self._change:
+            if not self._waiting:
+                self._change.wait(PAUSE_S)
+            epoch = max(self._waiting, default=None)
+            if epoch is not None:
+                self._waiting.discard(epoch)
+                self._given.add(epoch)
+        return epoch
+
+    def _give(self, connection: socket.socket, epoch: int) -> bytes:
+        """Send a snapshot; DONE or REFUSED. One that is not kept any more counts as done."""
+        try:
+            stream = snapshot_path(self._run, epoch).open("rb")
+        except FileNotFoundError:
+            return DONE
+        with stream:
+            connection.sendall(self._header(stream, epoch))
+            answer = self._answer(connection)
+            if answer == SEND:
+                stream.seek(0)
+                connection.sendfile(stream)
+        while answer not in (DONE, REFUSED):
+            answer = self._answer(connection)
+        return answer
+
+    def _header(self, stream: BinaryIO, epoch: int) -> bytes:
+        size = stream.seek(0, 2)
+        stream.seek(0)
+        seal = self._place.seal(epoch, size)
+        while part := stream.read(CHUNK):
+            seal.update(part)
+        return HEADER.pack(epoch, size, seal.digest())
+
+    def _answer(self, connection: socket.socket) -> bytes:
+        """The next byte of an evaluator; OSError if none comes."""
+        deadline = time.monotonic() + self._patience
+        while not select.select([connection], [], [], PAUSE_S)[0]:
+            if self._closed.is_set() or time.monotonic() > deadline:
+                raise TimeoutError
+        answer = connection.recv(1)
+        if not answer:
+            raise ConnectionResetError
+        self._heard_at = time.monotonic()
+        return answer
