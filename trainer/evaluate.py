@@ -17,7 +17,7 @@ from trainer.data.pipeline import Examples
 from trainer.errors import LockstepError
 from trainer.files import write_json
 from trainer.metrics import Metrics
-from trainer.rundir import snapshot_path
+from trainer.rundir import record_path, snapshot_path
 
 BATCH = 250
 TELL_EVERY = 20
@@ -34,11 +34,6 @@ def evaluate(run: Path, epochs: list[int], published: Published, caches: Path, o
             metrics.phase("evaluating", f"epoch {epoch}: {done}/{of} examples")
 
         write_json(record_path(out, epoch), test.record(epoch, snapshot_path(run, epoch), tell))
-
-
-def record_path(folder: Path, epoch: int) -> Path:
-    """Path of an epoch's evaluation."""
-    return folder / f"epoch-{epoch:04d}.json"
 
 
 class Test:

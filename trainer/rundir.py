@@ -28,6 +28,11 @@ def snapshot_path(run: Path, epoch: int) -> Path:
     return run / "checkpoints" / f"epoch-{epoch:04d}.keras"
 
 
+def record_path(folder: Path, epoch: int) -> Path:
+    """Path of an epoch's evaluation."""
+    return folder / f"epoch-{epoch:04d}.json"
+
+
 def existing_epochs(run: Path) -> list[int]:
     """Epochs that have a snapshot in a run directory."""
     names = (re.fullmatch(r"epoch-(\d+)\.keras", path.name) for path in (run / "checkpoints").glob("*.keras"))

@@ -15,7 +15,7 @@ from trainer.errors import LockstepError
 from trainer.files import read_json
 from trainer.monitor import Monitor, judged, monitor
 from trainer.records import read_history
-from trainer.rundir import existing_epochs
+from trainer.rundir import existing_epochs, record_path
 
 MARKS = ("first", "best", "last")
 
@@ -105,7 +105,7 @@ class Run:
     def evaluation(self) -> dict[str, Any]:
         """Everything about the best epoch's test; empty unless it is the evaluation in `tests`."""
         epoch = self.best["epoch"]
-        path = self.folder / "evaluate" / f"epoch-{epoch:04d}.json"
+        path = record_path(self.folder / "evaluate", epoch)
         if epoch not in self.tests or not path.is_file():
             return {}
         evaluation = records.evaluation(path.read_text(encoding="utf-8"))

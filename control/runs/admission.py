@@ -97,6 +97,7 @@ def kinds(host: str | None, parameters: int | None, outputs: Sequence[int] = ())
         Kind(f"{job}/(tf_config[.]json|run_worker[.]sh|stop|job)", MB),
         Kind(f"{own}/ps[.]log", 4 * GB),
         Kind("evaluate/epoch-[0-9]{4,9}[.]json", 256 * MB, _reading(records.evaluation)),
+        Kind(f"{own}/evaluations/epoch-[0-9]{{4,9}}[.]json", 16 * MB, _reading(records.evaluation)),
         *(Kind(f"predict/output-{number:04d}[.]npy", size + HEADER) for number, size in enumerate(outputs)),
         Kind(f"({own}/)?output/{OUTPUT_PATTERN}", 64 * GB),
         Kind("slurm-[0-9]{1,18}[.]log|train[.]sbatch|run[.]json", GB),

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,8 +11,7 @@ import numpy as np
 
 from control import text
 from trainer import rundir
-from trainer.errors import LockstepError
-from trainer.files import replacing, write_text
+from trainer.files import replacing, write_json, write_text
 from trainer.records import evaluation, read_history
 from trainer.terminal import printable
 
@@ -23,8 +21,6 @@ LARGEST_IN = 20.0
 """Of the side of a confusion matrix's picture."""
 MOST_TICKS = 50
 """Of more classes, not every one is named."""
-MOST_BYTES = 2**24
-"""Of an evaluation that an evaluator wrote."""
 KINDS = ("confusion", "errors")
 """Of what an output gets wrong, and of its picture."""
 SPECIAL, LONGEST_KEY = re.compile(r"[^A-Za-z0-9.]+"), 60
@@ -55,11 +51,7 @@ def take(run: Path, hosts: Sequence[str]) -> list[str]:
     columns, recorded = _columns(table)
     for host in hosts:
         for path in sorted((run / "workers" / host / rundir.EVALUATIONS).glob("epoch-*.json")):
-            try:
-                one = evaluation(_small(path))
-            except (OSError, LockstepError) as error:
-                warnings.append(f"{host}: {path.name} is not recorded in {table.name}: {printable(error, 200)}")
-                continue
+            one = evaluation(path.read_text(encoding="utf-8"))
             names = [*FIRST, *one["metrics"], *LAST]
             # An epoch after the last belongs to an attempt that was not continued.
             if one["epoch"] > last or (one["epoch"], one["evaluated_at"]) in recorded:
@@ -71,6 +63,7 @@ def take(run: Path, hosts: Sequence[str]) -> list[str]:
     if new:
         append(table, sorted(new, key=lambda one: int(one["epoch"])))
         for one in new:
+            write_json(rundir.record_path(run / "evaluate", one["epoch"]), one)
             if one["epoch"] in rundir.marks(run):
                 draw(run, one)
     return warnings
@@ -83,15 +76,6 @@ def _columns(table: Path) -> tuple[list[str], set[tuple[int, str]]]:
     with table.open(encoding="utf-8", newline="") as stream:
         rows = csv.DictReader(stream)
         return list(rows.fieldnames or ()), {(int(row["epoch"]), row["evaluated_at"]) for row in rows}
-
-
-def _small(path: Path) -> str:
-    """The text of a file that a host wrote; LockstepError if it is larger than an evaluation."""
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
-        data = stream.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise LockstepError(f"it has more than {MOST_BYTES:,} bytes")
-    return data.decode("utf-8", "replace")
 
 
 def forget(path: Path, after: int) -> None:

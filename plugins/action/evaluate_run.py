@@ -35,7 +35,7 @@ class ActionModule(Action):
             finally:
                 if ended():
                     self._end(worker)
-        evaluated = [_read(into / "evaluate" / f"epoch-{epoch:04d}.json") for epoch in epochs]
+        evaluated = [_read(rundir.record_path(into / "evaluate", epoch)) for epoch in epochs]
         pictures = [{key: project.relative(path) for key, path in evaluations.draw(into, row).items()} for row in evaluated]
         evaluations.append(into / "evaluations.csv", evaluated)
         what = f"{noun(rundir.recorded(into)['dataset'].get('spec'))}s"

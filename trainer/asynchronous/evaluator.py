@@ -11,10 +11,10 @@ from trainer.asynchronous.roles import Task
 from trainer.asynchronous.server import SERVING
 from trainer.asynchronous.snapshots import ALIVE, CHUNK, DONE, HEADER, REFUSED, SEND, Place
 from trainer.errors import LockstepError
-from trainer.evaluate import Test, record_path
+from trainer.evaluate import Test
 from trainer.files import read_json, write_json
 from trainer.metrics import Metrics
-from trainer.rundir import EVALUATIONS
+from trainer.rundir import EVALUATIONS, record_path
 
 TELL_S = 2.0
 """Between two signs of life during an evaluation."""
@@ -47,7 +47,7 @@ class Evaluator:
             # What follows would be its content.
             raise ConnectionAbortedError
         connection.sendall(SEND)
-        snapshot = self._folder / "snapshot.keras"
+        snapshot = self._folder / ".part-snapshot.keras"
         try:
             self._receive(connection, snapshot, epoch, size, seal)
             write_json(path, self._evaluated(connection, epoch, snapshot) | {"seal": seal.hex()})
