@@ -228,6 +228,7 @@ def test_an_ordinary_user_of_a_member_reaches_no_port_of_the_cluster(members):
     assert re.search(r"counter packets [1-9]\d* .* reject", members.on(SERVER, "nft list chain inet lockstep other_users"))
 
 
+@EXHAUSTIVE
 def test_the_user_who_trains_still_trains(members):
     done = members.play("train", "quick=true", "run=guarded")
     assert "guarded: SUCCEEDED" in done.stdout, done.stdout
@@ -330,13 +331,10 @@ def test_code_and_data_that_were_changed_between_two_commands_are_sent_anew(clus
     assert shared_code_unharmed(cluster)
 
 
+@EXHAUSTIVE
 @pytest.mark.parametrize(
     ("what", "file"),
-    [
-        ("zip", ".zip has SHA-256"),
-        pytest.param("labels", "manifest.json has SHA-256", marks=EXHAUSTIVE),
-        pytest.param("pack", "data-00000.pack: ", marks=EXHAUSTIVE),
-    ],
+    [("zip", ".zip has SHA-256"), ("labels", "manifest.json has SHA-256"), ("pack", "data-00000.pack: ")],
 )
 def test_code_and_data_that_were_changed_before_the_start_are_not_used(what, file, cluster, undisturbed):
     forget_published_copies(cluster)

@@ -80,6 +80,7 @@ def test_a_second_run_sends_less_than_a_megabyte(cluster):
     assert 10_000 < sent < 1_000_000, sent
 
 
+@EXHAUSTIVE
 def test_data_and_code_are_sent_once_for_all_hosts(cluster):
     """The dataset is removed from the shared folder; sending it anew costs its size, not five times that."""
     folder = cluster.on(1, "ls -d /mnt/lockstep/datasets/*").strip()
@@ -91,6 +92,7 @@ def test_data_and_code_are_sent_once_for_all_hosts(cluster):
     assert cluster.on(5, f"ls {folder}/manifest.json").strip()
 
 
+@EXHAUSTIVE
 def test_a_report_makes_the_test_results_that_it_lacks(cluster):
     shown = cluster.play("report", "run=second").stdout
     folder = cluster.run("second") / "report"
@@ -242,13 +244,9 @@ def test_a_host_unplugged_while_it_trains_ends_the_run_and_the_same_command_cont
     assert "unplugged: SUCCEEDED" in done.stdout, done.stdout
 
 
-@pytest.mark.parametrize(
-    ("node", "transport"),
-    [
-        (3, "direct"),
-        *(pytest.param(node, transport, marks=EXHAUSTIVE) for node, transport in ((1, "direct"), (3, "tensorflow"), (1, "tensorflow"))),
-    ],
-)
+@EXHAUSTIVE
+@pytest.mark.parametrize("transport", ["direct", "tensorflow"])
+@pytest.mark.parametrize("node", [1, 3])
 def test_the_others_of_an_unplugged_host_end_within_30_s(cluster, node, transport):
     run = f"cut{node}-{transport}"
     others = [number for number in range(1, NODES + 1) if number != node]

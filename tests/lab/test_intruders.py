@@ -8,7 +8,7 @@ import pytest
 
 from tests.lab.conftest import Lab
 from tests.lab.test_attacks import ROOT, USER, python
-from tests.project import await_until
+from tests.project import EXHAUSTIVE, await_until
 
 PORTS = (12345, 13345, 24007)
 IDLE = 1000
@@ -112,6 +112,7 @@ def test_a_machine_that_is_no_member_delays_no_start(cluster):
     cluster.play("playbooks/delete_run", "run=strangers")
 
 
+@EXHAUSTIVE
 def test_an_ordinary_user_of_a_member_delays_no_start(cluster, user):
     before = counted(cluster, user, "reject")
     begin = shlex.join(["python3", "-c", BESIEGE, str(IDLE), "127.0.0.1:12345", "127.0.0.1:13345", *places(cluster)])

@@ -31,7 +31,8 @@ def train(project: Project, run: str, name: str) -> None:
     project.play("train", f"run={run}", f"model=examples/{name}.py:build", f"dataset=examples/{name}.py:data", "workers=3", SETTINGS)
 
 
-@pytest.mark.parametrize("name", ["regression", pytest.param("addition", marks=EXHAUSTIVE), pytest.param("gan", marks=EXHAUSTIVE)])
+@EXHAUSTIVE
+@pytest.mark.parametrize("name", ["regression", "addition", "gan"])
 def test_three_ssh_hosts_train_an_example_as_three_local_workers_do(cluster: Lab, name):
     """`tests/local/test_examples.py` compares local workers with `fit`. `text.py` adapts to the text of a host's own Python."""
     local = Project(cluster.root)
@@ -40,6 +41,7 @@ def test_three_ssh_hosts_train_an_example_as_three_local_workers_do(cluster: Lab
     assert metrics(cluster, f"ssh-{name}") == pytest.approx(metrics(local, f"local-{name}"), rel=1e-4)
 
 
+@EXHAUSTIVE
 def test_three_ssh_hosts_predict_what_one_does_in_the_inputs_order(cluster: Lab, tmp_path):
     """1,500 rows: two blocks of 256 for each of three hosts, the last one smaller."""
     train(cluster, "ssh-regression", "regression")
@@ -97,6 +99,7 @@ lockstep.distribute(model).fit(x, x[:, :1], epochs=1_000_000, verbose=2)
 """
 
 
+@EXHAUSTIVE
 def test_a_script_whose_host_is_unplugged_ends_on_all_others_within_25_s_and_the_host_is_named(cluster: Lab, tmp_path):
     (tmp_path / "main.py").write_text(ENDLESS)
     others = [number for number in range(1, NODES + 1) if number != 3]

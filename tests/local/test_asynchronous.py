@@ -64,7 +64,8 @@ def test_each_host_has_its_role_and_all_end_by_themselves(project, pictures):
 
 
 @pytest.mark.usefixtures("roles")
-@pytest.mark.parametrize("lost", ["evaluator", pytest.param("server", marks=EXHAUSTIVE)])
+@EXHAUSTIVE
+@pytest.mark.parametrize("lost", ["evaluator", "server"])
 def test_a_host_that_trains_nothing_is_started_again(project, pictures, lost):
     run, number = f"lost-{lost}", {"server": 4, "evaluator": 5}[lost]
     playbook = project.start("train", *arguments(run, pictures, "checkpoint.every_steps=20", epochs=6))
@@ -98,6 +99,7 @@ def test_it_learns_and_all_end_by_themselves(project, pictures):
     assert "apart on its test images" in shown.stdout
 
 
+@EXHAUSTIVE
 def test_a_compiled_model_trains_with_its_own_optimizer(project):
     """The taxi model, whose two parts have an optimizer each; no step of it is counted twice or lost."""
     example = ROOT / "examples" / "taxi.py"

@@ -68,6 +68,7 @@ def test_what_was_changed_after_it_was_published_is_not_used_and_the_same_comman
     assert project.summary(name)["weights_sha256"] == weights
 
 
+@EXHAUSTIVE
 def test_a_run_goes_on_and_is_evaluated_with_what_was_published_whatever_became_of_it(project, pictures, weights):
     whole = project.play("train", "run=whole2", f"dataset={pictures}", *SMALL, "epochs=2")
     assert "SUCCEEDED" in whole.stdout

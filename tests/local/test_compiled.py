@@ -251,6 +251,7 @@ def test_callbacks_change_the_rate_and_end_the_training_also_when_it_is_continue
     assert project.summary("halved")["weights_sha256"] == project.summary("called")["weights_sha256"]
 
 
+@EXHAUSTIVE
 def test_a_run_starts_from_the_weights_of_another_and_continues_as_if_it_had_not_stopped(project, two_epochs):
     given = f"weights={project.run('table')}/checkpoints/epoch-0002.keras"
     train(project, "tuned", given, "epochs=2")

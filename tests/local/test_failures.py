@@ -407,6 +407,7 @@ def newest(folder):
     return sorted((folder / "state").glob("step-*.npz"))[-1]
 
 
+@EXHAUSTIVE
 def test_a_damaged_state_gives_way_to_the_newest_whole_one_and_the_run_ends_as_if_nothing_had_been(project, pictures):
     """The copy here is intact first, then damaged as well: nobody types anything but the command itself."""
     without_copy = SHORT[0], f"{SHORT[1]},checkpoint.copy=none"

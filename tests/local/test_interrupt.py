@@ -221,6 +221,7 @@ def test_stop_ends_a_launch_that_was_killed_half_way(project, pictures, tmp_path
     assert "interrupted" not in project.play("train", "--check", "run=any", f"dataset={pictures}", *SHORT).stdout
 
 
+@EXHAUSTIVE
 def test_ctrl_c_while_one_of_two_workers_is_started_takes_it_back(project, pictures, tmp_path):
     scene = launched_half(project, pictures, tmp_path, "half-cut")
     output = scene.interrupt()

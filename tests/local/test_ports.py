@@ -75,7 +75,8 @@ def test_a_program_that_has_the_port_is_named_and_ending_it_helps(project, pictu
     assert "squatted: SUCCEEDED" in project.play("train", "run=squatted", f"dataset={pictures}", *QUICK).stdout
 
 
-@pytest.mark.parametrize("fix", ["stop", pytest.param("another port", marks=EXHAUSTIVE), pytest.param("kill-session", marks=EXHAUSTIVE)])
+@EXHAUSTIVE
+@pytest.mark.parametrize("fix", ["stop", "another port", "kill-session"])
 def test_a_run_that_has_the_port_is_named_and_each_fix_works(project, pictures, fix):
     project.play("train", "run=first", f"dataset={pictures}", *LONG, "detach=true")
     done = project.play("train", "run=later", f"dataset={pictures}", *QUICK, check=False)

@@ -173,6 +173,7 @@ def test_the_others_go_on_without_a_host_that_is_lost(workers, lost, chief, proj
     assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
 
 
+@EXHAUSTIVE
 def test_a_worker_whose_host_restarts_goes_on(project, pictures, undisturbed):
     """A host that goes down sends SIGTERM to all; at its boot the session is started by what provisioning puts there."""
     run, resume = "rebooted", load_file(ROOT / "roles" / "recovery" / "files" / "resume.py", "resume")

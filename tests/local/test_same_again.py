@@ -33,6 +33,7 @@ def decision(project, name, kind="reduction"):
     return found
 
 
+@EXHAUSTIVE
 def test_equal_commands_give_one_digest_however_busy_the_machine_is(project, pictures, busy):
     digests = []
     for number, load in enumerate((0, 4)):

@@ -126,6 +126,7 @@ def test_saved_states_are_a_column_of_their_own(project, pictures):
     assert (project.root / "sweeps" / "saved" / "analysis.md").read_text().startswith("# What do saved states cost?\n")
 
 
+@EXHAUSTIVE
 def test_the_command_that_is_told_next_measures_more_of_the_same(project, pictures):
     folder = project.root / "sweeps" / "pi"
     shown = project.play("sweep", "sweep=pi", "measure=false").stdout
