@@ -130,6 +130,12 @@ def inventory(**groups):
     return {"groups": {"workers": names, **groups}, "hostvars": variables}
 
 
+def test_a_synchronous_run_has_no_evaluators():
+    assert asynchronous.evaluators({"hosts": HOSTS}) == []
+    assert asynchronous.evaluators({}) == []
+    assert asynchronous.evaluators({"hosts": asynchronous.with_roles(HOSTS, [], APART)}) == ["node5"]
+
+
 def test_the_inventorys_groups_say_who_trains_nothing():
     given = inventory(parameter_servers=["node2", "node4"], evaluators=["node5"])
     assert [host["name"] for host in planning.hosts(given)] == ["node1", "node2", "node3"]
