@@ -29,6 +29,8 @@ NAME = re.compile(r"([0-9]{1,5}|[0-9]{13}-[0-9a-f]{8,64}-[0-9]{1,5})\.json")
 """Of a claim's file: a port, or a ticket and a port."""
 LARGEST = 4096
 """Bytes of a claim."""
+RETURN_S = 660.0
+"""Seconds within which a worker that a restart of its host has ended may return: its shared folder may take ten minutes to be mounted."""
 SUPERVISED, MARK, EXIT = "supervisor.json", "stop", "exit.json"
 """In a worker's folder: while it is started again after a fault; once somebody has asked for its end; once it has ended."""
 
@@ -75,6 +77,15 @@ def returns(claim: dict[str, Any]) -> bool:
     folder = claim.get("folder", "")
     there = [name for name in (SUPERVISED, MARK, EXIT) if os.path.lexists(os.path.join(folder, name))]
     return os.path.isabs(folder) and there == [SUPERVISED]
+
+
+def returns_soon(claim: dict[str, Any]) -> bool:
+    """The same, of a host that has restarted just now: later, nothing will start it."""
+    with open("/proc/uptime", encoding="ascii") as uptime, open("/proc/1/stat", encoding="ascii", errors="replace") as stat:
+        # A container's own first process is younger than the machine.
+        begun = int(stat.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        since = float(uptime.read().split()[0]) - begun
+    return since < RETURN_S and returns(claim)
 
 
 def sessions() -> set[str]:

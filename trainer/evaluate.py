@@ -51,11 +51,6 @@ class Test:
         self.model, compiled = assembly.build_model(config, len(manifest.classes), examples.spec)
         self._measure = _metrics(self.model, manifest, examples) if compiled else _classes(self.model, manifest, len(examples))
 
-    @property
-    def examples(self) -> int:
-        """How many there are."""
-        return len(self._examples)
-
     @classmethod
     def of_run(cls, run: Path, published: Published, caches: Path, metrics: Metrics) -> "Test":
         """That of a run directory on this host."""

@@ -70,7 +70,7 @@ class Watchdog(threading.Thread):
         if self._metrics.phase_name == "ended":
             return
         name = signal.Signals(number).name
-        if self._metrics.phase_name not in ("training", "validating", "saving"):
+        if self._metrics.phase_name not in ("training", "validating", "saving", "evaluating"):
             self.end(PREEMPTED, f"{name} while {self._metrics.phase_name}: ending at once")
         self.stop_asked.set()
         print(f"{name}: saving the state after this call, then ending", flush=True)

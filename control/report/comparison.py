@@ -6,6 +6,7 @@ from control.report import settings
 from control.report.accuracy import margin
 from control.report.blocks import Picture, Section, Table, Text, code, percent, points, spent
 from control.report.facts import Run
+from control.runs.cluster import trains
 from control.text import listed
 from trainer.data.spec import noun
 
@@ -90,7 +91,7 @@ def _row(run: Run) -> list[str]:
         code(run.name),
         code(run.model),
         f"{run.cluster['parameters']['total']:,}",
-        str(len(run.cluster["hosts"])),
+        str(len(trains(run.cluster["hosts"]))),
         str(run.last["epoch"]),
         f"{percent(run.best['val_accuracy'])} (epoch {run.best['epoch']})",
         percent(test["accuracy"]) if test else "-",

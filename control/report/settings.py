@@ -8,6 +8,7 @@ from typing import Any
 
 from control.report.blocks import code, plain
 from control.report.facts import Run
+from control.runs.cluster import trains
 from control.text import count, listed
 from trainer import config as configs
 
@@ -69,7 +70,7 @@ def beside(run: Run) -> dict[str, str]:
         "training images": f"{counts['train_images']:,}",
         "validation images": f"{counts['validation_images']:,}",
         "finished epochs": str(run.last["epoch"]),
-        "workers": str(len(cluster["hosts"])),
+        "workers": str(len(trains(cluster["hosts"]))),
         "trainer's code": str(cluster["code"]),
     }
 

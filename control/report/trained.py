@@ -124,7 +124,8 @@ def _repeat(run: Run) -> list[Block]:
 
 def place(run: Run) -> str:
     """Where it trained: `5 hosts`, or `2 workers of one machine`."""
-    return f"{len(run.cluster['hosts'])} workers of one machine" if _here(run) else count(len(run.cluster["hosts"]), "host")
+    hosts = run.cluster["hosts"]
+    return f"{len(cluster.trains(hosts))} workers of one machine" if _here(run) else count(len(hosts), "host")
 
 
 def _here(run: Run) -> bool:

@@ -18,6 +18,8 @@ from trainer.telemetry import chief_records
 
 KIND = "staleness"
 """Of the records that the chief writes after each epoch."""
+KEYS = ("name", "address", "port", "direct_port", "port_chosen", "environment", "role")
+"""Of a host in the inventory, for one that takes no steps."""
 GROUPS = {SERVER: "parameter_servers", EVALUATOR: "evaluators"}
 """Of the inventory, by role."""
 FEWEST = 2
@@ -72,6 +74,11 @@ def useful(apart: Sequence[dict[str, Any]], test_examples: int, compiled: dict[s
     why = "the model has neither a loss nor a test_step of its own" if test_examples else "the dataset has no test examples"
     names = ", ".join(host["name"] for host in evaluators)
     return [host for host in apart if host not in evaluators], [f"{why}, so {names} (evaluators) take no part in this run"]
+
+
+def of_launch(run: Path | None) -> list[dict[str, Any]]:
+    """The hosts of a run that train nothing, as the inventory would give them."""
+    return [{key: host[key] for key in KEYS if key in host} for host in recorded(run).get("hosts", []) if "role" in host]
 
 
 def check_model(compiled: dict[str, Any] | None) -> None:

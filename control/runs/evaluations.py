@@ -11,7 +11,7 @@ import numpy as np
 
 from control import text
 from trainer import rundir
-from trainer.files import replacing, write_json, write_text
+from trainer.files import replacing, sha256_file, write_json, write_text
 from trainer.records import evaluation, read_history
 from trainer.terminal import printable
 
@@ -54,7 +54,7 @@ def take(run: Path, hosts: Sequence[str]) -> list[str]:
             one = evaluation(path.read_text(encoding="utf-8"))
             names = [*FIRST, *one["metrics"], *LAST]
             # An epoch after the last belongs to an attempt that was not continued.
-            if one["epoch"] > last or (one["epoch"], one["evaluated_at"]) in recorded:
+            if one["epoch"] > last or (one["epoch"], one["evaluated_at"]) in recorded or not _is_of(run, one):
                 continue
             if names != (columns := columns or names):
                 warnings.append(f"{host}: {path.name} is not recorded in {table.name}: it has other metrics than the rows there")
@@ -67,6 +67,12 @@ def take(run: Path, hosts: Sequence[str]) -> list[str]:
             if one["epoch"] in rundir.marks(run):
                 draw(run, one)
     return warnings
+
+
+def _is_of(run: Path, evaluated: dict[str, Any]) -> bool:
+    """Whether an evaluation is of the snapshot that the run has of its epoch, if it still has one."""
+    snapshot = rundir.snapshot_path(run, evaluated["epoch"])
+    return not snapshot.is_file() or sha256_file(snapshot) == evaluated.get("snapshot_sha256")
 
 
 def _columns(table: Path) -> tuple[list[str], set[tuple[int, str]]]:

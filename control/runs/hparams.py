@@ -36,6 +36,7 @@ from tensorboard.plugins.hparams.api_pb2 import (
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from control.runs.cluster import trains
 from control.runs.evaluations import accuracy_by_epoch
 from trainer import config as configs
 from trainer.config import Config
@@ -119,7 +120,7 @@ def _row(run: Path) -> list[Event]:
     cluster = read_json(run / "cluster.json")
     summary = read_json(run / "summary.json") if (run / "summary.json").is_file() else {}
     at = datetime.datetime.fromisoformat(cluster["created_at"]).timestamp()
-    values = hyperparameters(config, len(cluster["hosts"]))
+    values = hyperparameters(config, len(trains(cluster["hosts"])))
     if "reduction" in summary:
         values["reduction.name"] = summary["reduction"]["name"]
     parts = [_part(metadata.EXPERIMENT_TAG, experiment=experiment(values))]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from control.runs.cluster import trains
 from control.runs.hparams import hyperparameters
 from trainer import config as configs
 from trainer.errors import ConfigError
@@ -99,9 +100,9 @@ def _begun(client: Any, run: Path, config: dict[str, Any]) -> str:
 
     experiment = client.get_experiment_by_name(EXPERIMENT)
     number = experiment.experiment_id if experiment else client.create_experiment(EXPERIMENT)
-    hosts = [host["name"] for host in read_json(run / "cluster.json")["hosts"]]
-    created = client.create_run(number, run_name=run.name, tags={"lockstep.hosts": ", ".join(hosts)})
-    values = [Param(name, str(value)[:LONGEST]) for name, value in hyperparameters(config, len(hosts)).items()]
+    hosts = read_json(run / "cluster.json")["hosts"]
+    created = client.create_run(number, run_name=run.name, tags={"lockstep.hosts": ", ".join(host["name"] for host in hosts)})
+    values = [Param(name, str(value)[:LONGEST]) for name, value in hyperparameters(config, len(trains(hosts))).items()]
     for begin in range(0, len(values), AT_ONCE):
         client.log_batch(created.info.run_id, params=values[begin : begin + AT_ONCE])
     return str(created.info.run_id)

@@ -1,7 +1,7 @@
 """The outcome of a run, from what was seen of each worker. Pure functions."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,14 @@ def without_lost(verdicts: Sequence[Verdict], workers: int) -> list[Verdict]:
         return list(verdicts)
     return [
         dataclasses.replace(verdict, state=LOST) if verdict.state in AWAY or verdict.exit_code == RESTART else verdict
+        for verdict in verdicts
+    ]
+
+
+def without(verdicts: Sequence[Verdict], dispensable: Collection[str]) -> list[Verdict]:
+    """The verdicts; `lost` are those of hosts that a run can do without, if they have not ended well."""
+    return [
+        dataclasses.replace(verdict, state=LOST) if verdict.host in dispensable and verdict.state not in ENDED_WELL else verdict
         for verdict in verdicts
     ]
 

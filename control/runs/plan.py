@@ -147,7 +147,10 @@ def make(request: Request) -> dict[str, Any]:
     check_compiled(compiled, request.options, config)
     if config.strategy.asynchronous:
         asynchronous.check_model(compiled)
-        useful, idle = asynchronous.useful(request.apart, published["test"], compiled)
+        # A run that may be under way keeps its hosts, whatever the inventory says now.
+        under_way = started is not None and run_results.read_summary(started)["state"] in (None, "RUNNING")
+        apart = asynchronous.of_launch(started) if under_way else request.apart
+        useful, idle = asynchronous.useful(apart, published["test"], compiled)
         hosts, warnings = asynchronous.with_roles(hosts, request.servers, useful), [*warnings, *idle]
     check_classes(listing, size.pop("takes", None), config)
     if config.train.callbacks and not compiled:
@@ -493,7 +496,8 @@ def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]
         names = [*own, *others][:number]
         if number > len(names):
             spares = f", and as spares {', '.join(host['name'] for host in request.spares)}" if request.spares else ""
-            there = f"{len(names)} ({', '.join(names)}){spares}"
+            apart = f", and {', '.join(host['name'] for host in request.apart)}, which train nothing" if request.apart else ""
+            there = f"{len(names)} ({', '.join(names)}){spares}{apart}"
             raise ConfigError(f"workers={number}: the inventory has {there}; add hosts or ask for fewer")
     hosts = [by_name[name] for name in names]
     check_roles(hosts)
@@ -528,7 +532,7 @@ def named_hosts(asked: str, known: list[str], apart: Sequence[dict[str, Any]] = 
             group = asynchronous.GROUPS[roles[name]]
             raise ConfigError(
                 f"workers={asked}: {name} is {roles[name]} in the inventory (group {group}), and takes no steps. Fix: name others; it is "
-                "added by itself where a run needs it"
+                "added by itself to asynchronous runs"
             )
         if name not in known:
             raise ConfigError(

@@ -39,8 +39,10 @@ def missing_snapshots(folder: Path) -> set[str]:
 
 
 def judged(folder: Path, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts of a run's workers; hosts without which an elastic run went on have not failed."""
-    return outcome.without_lost(verdicts, len(recorded(folder)["hosts"])) if supervision.is_elastic(folder) else list(verdicts)
+    """The verdicts of a run's workers; evaluators, and hosts without which an elastic run went on, have not failed."""
+    launch = recorded(folder)
+    needed = outcome.without(verdicts, asynchronous.evaluators(launch))
+    return outcome.without_lost(needed, len(launch["hosts"])) if supervision.is_elastic(folder) else needed
 
 
 def concluded(folder: Path, verdicts: Sequence[Verdict], cancelled: bool = False) -> dict[str, Any]:

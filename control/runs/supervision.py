@@ -14,7 +14,11 @@ def is_supervised(plan: dict[str, Any]) -> bool:
 
 
 def check_job(config: dict[str, Any]) -> None:
-    """Refuse a job of Slurm that should go on without a host (ConfigError): Slurm ends a job with its first lost node."""
+    """Refuse a job of Slurm that should train asynchronously, or go on without a host, whose loss ends a job (ConfigError)."""
+    if config.get("strategy", {}).get("name") == configs.PARAMETER_SERVER:
+        raise ConfigError(
+            "strategy.name=parameter_server: the tasks of a job of Slurm are all workers. Fix: leave it out, or use train.yml"
+        )
     if config["recovery"]["elastic"]:
         raise ConfigError("recovery.elastic=true: Slurm ends a job that loses a node. Fix: leave it out, and continue the run afterwards")
 

@@ -21,6 +21,7 @@ from control.runs.outcome import Verdict
 from control.runs.queue import Jobs
 from plugins.shared.action import Action
 from trainer import records, rundir
+from trainer.asynchronous.roles import EVALUATOR
 from trainer.asynchronous.server import SERVING
 from trainer.data.spec import noun
 from trainer.errors import DONE
@@ -109,6 +110,9 @@ class ActionModule(Action):
         return verdict
 
     def _mark_failure(self, verdict: Verdict) -> None:
+        if self.arguments.get("role") == EVALUATOR:
+            # The others go on without it.
+            return
         # Without a mark the others only take longer to notice.
         with contextlib.suppress(OSError):
             if self.elastic:
@@ -179,7 +183,7 @@ class ActionModule(Action):
     def _ask_queue(self) -> None:
         """Note what a script waits for, which has no records."""
         try:
-            jobs = lean.execute(self, "worker_jobs", {"root": self.arguments["root"]})["jobs"]
+            jobs = lean.execute(self, "worker_jobs", {"root": self.arguments["root"]}).get("jobs", ())
         except AnsibleConnectionFailure:
             return
         if note := Jobs.of({self.host: jobs}).note(self.arguments["run"], self.host):

@@ -38,7 +38,7 @@ def main():
 
 
 def _alive(root, folder, there):
-    return [(path, held) for path, held in claims.listed(root, folder) if held["session"] in there or claims.returns(held)]
+    return [(path, held) for path, held in claims.listed(root, folder) if held["session"] in there or claims.returns_soon(held)]
 
 
 def _job(held, state, ticket):

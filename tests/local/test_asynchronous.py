@@ -78,6 +78,25 @@ def test_a_host_that_trains_nothing_is_started_again(project, pictures, lost):
     assert sorted(evaluations.rows(project.run(run) / "evaluations.csv")) == [1, 2, 3, 4, 5, 6]
 
 
+@EXHAUSTIVE
+@pytest.mark.usefixtures("roles")
+def test_a_run_ends_well_without_its_evaluator(project, pictures):
+    """What is watched, and what is not evaluated, say so; a command that comes back watches those that train."""
+    run = "left-alone"
+    settings = "recovery.hang=20,recovery.rejoin_wait=15"
+    project.play("train", *arguments(run, pictures, settings, epochs=30), "detach=true")
+    await_until(lambda: project.steps(1, run) > 130, 120, "training")
+    supervisor = json.loads((project.node(5, run) / "workers" / "worker5" / FILE).read_text())["pids"]["supervisor"]
+    (project.node(5, run) / "workers" / "worker5" / FILE).unlink()
+    os.kill(supervisor, signal.SIGKILL)
+    shown = project.play("train", f"run={run}").stdout
+    assert f"{run} goes on without worker5 (evaluators)" in shown
+    assert f"{run}: SUCCEEDED" in shown
+    assert re.search(r"epochs [0-9,]+ are not evaluated: .* Fix: ansible-playbook evaluate.yml", shown)
+    assert project.summary(run)["steps"] == 3000
+    assert [one["host"] for one in project.summary(run)["lost"]] == ["worker5"]
+
+
 def test_it_learns_and_all_end_by_themselves(project, pictures):
     """Every example is trained on once per epoch, and the snapshot is what was trained."""
     shown = project.play("train", *arguments("apart", pictures), "evaluate=true")

@@ -1,11 +1,14 @@
 """The evaluator: a host that evaluates each snapshot on the test examples while the others train."""
 
 import contextlib
+import hashlib
 import hmac
 import socket
-import time
+import threading
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from trainer.asynchronous.roles import Task
 from trainer.asynchronous.server import SERVING
@@ -22,6 +25,10 @@ TIMES, MORE = 8, 2**26
 """A snapshot has at most so many times the bytes of its weights, and so many more: it may hold the optimizer's."""
 
 
+class Left(Exception):
+    """The chief is gone."""
+
+
 class Evaluator:
     """Evaluates what the chief hands out."""
 
@@ -32,64 +39,51 @@ class Evaluator:
         self._most = TIMES * weights + MORE
 
     def serve(self, connection: socket.socket) -> None:
-        """Evaluate snapshots until the connection ends (OSError)."""
+        """Evaluate snapshots until the chief is gone (Left)."""
         while True:
             self._one(connection)
 
     def _one(self, connection: socket.socket) -> None:
-        epoch, size, seal = HEADER.unpack(_read(connection, HEADER.size))
-        path, before = record_path(self._folder, epoch), _read_record(record_path(self._folder, epoch))
-        if before.get("seal") == seal.hex():
-            connection.sendall(DONE)
+        said = self._place.read(_read(connection, HEADER))
+        if said is None:
+            _say(connection, REFUSED)
+            raise Left
+        epoch, size, sha256 = said
+        path = record_path(self._folder, epoch)
+        if _read_record(path).get("snapshot_sha256") == sha256.hex():
+            _say(connection, DONE)
             return
         if size > self._most:
-            self._refuse(connection, f"the snapshot of epoch {epoch} has {size:,} bytes, and the model's at most {self._most:,}")
+            print(f"error: the snapshot of epoch {epoch} has {size:,} bytes, and the model's at most {self._most:,}", flush=True)
+            _say(connection, REFUSED)
             # What follows would be its content.
-            raise ConnectionAbortedError
-        connection.sendall(SEND)
-        snapshot = self._folder / ".part-snapshot.keras"
+            raise Left
+        _say(connection, SEND)
         try:
-            self._receive(connection, snapshot, epoch, size, seal)
-            write_json(path, self._evaluated(connection, epoch, snapshot) | {"seal": seal.hex()})
-        except (LockstepError, ValueError, KeyError) as error:
-            self._refuse(connection, f"the snapshot of epoch {epoch}: {error}")
+            record = self._evaluated(connection, epoch, size, sha256)
+            write_json(path, record)
+        except Left:
+            raise
+        except Exception as error:
+            # Whatever a snapshot or this host's disk does: the others train, and the next snapshot may do.
+            traceback.print_exception(error)
+            print(f"error: the snapshot of epoch {epoch}: {error}", flush=True)
+            _say(connection, REFUSED)
             return
-        finally:
-            snapshot.unlink(missing_ok=True)
-        connection.sendall(DONE)
-
-    def _receive(self, connection: socket.socket, path: Path, epoch: int, size: int, seal: bytes) -> None:
-        """Write a snapshot to a file; LockstepError if it is not what its header says."""
-        made, left = self._place.seal(epoch, size), size
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as stream:
-            while left:
-                part = _read(connection, min(CHUNK, left))
-                made.update(part)
-                stream.write(part)
-                left -= len(part)
-        if not hmac.compare_digest(made.digest(), seal):
-            raise LockstepError("its bytes are not those that the chief sealed")
-
-    def _evaluated(self, connection: socket.socket, epoch: int, snapshot: Path) -> dict[str, object]:
-        told_at = 0.0
-
-        def tell(done: int, of: int) -> None:
-            nonlocal told_at
-            if time.monotonic() - told_at >= TELL_S:
-                told_at = time.monotonic()
-                self._metrics.phase(SERVING, f"evaluates epoch {epoch}: {done}/{of} examples")
-                connection.sendall(ALIVE)
-
-        tell(0, self._test.examples)
-        record = self._test.record(epoch, snapshot, tell)
         self._metrics.record("evaluation", epoch=epoch, metrics=record["metrics"])
         self._metrics.phase(SERVING, f"has evaluated epoch {epoch}")
-        return record
+        _say(connection, DONE)
 
-    def _refuse(self, connection: socket.socket, why: str) -> None:
-        print(f"error: {why}", flush=True)
-        connection.sendall(REFUSED)
+    def _evaluated(self, connection: socket.socket, epoch: int, size: int, sha256: bytes) -> dict[str, Any]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        snapshot = self._folder / ".part-snapshot.keras"
+        try:
+            _receive(connection, snapshot, size, sha256)
+            self._metrics.phase(SERVING, f"evaluates epoch {epoch}")
+            with _alive(connection):
+                return self._test.record(epoch, snapshot) | {"snapshot_sha256": sha256.hex()}
+        finally:
+            snapshot.unlink(missing_ok=True)
 
 
 def follow(task: Task, test: Test, own: Path, secret: bytes, metrics: Metrics) -> NoReturn:
@@ -106,16 +100,64 @@ def follow(task: Task, test: Test, own: Path, secret: bytes, metrics: Metrics) -
     evaluator = Evaluator(test, own / EVALUATIONS, place, metrics)
     metrics.phase(SERVING)
     while True:
-        with contextlib.suppress(OSError), place.chief(task.index) as connection:
+        with contextlib.suppress(Left), place.chief(task.index) as connection:
             evaluator.serve(connection)
+
+
+def _receive(connection: socket.socket, path: Path, size: int, sha256: bytes) -> None:
+    """Write a snapshot to a file, if it fits; LockstepError if it is not the one that the chief meant."""
+    made, left, failed = hashlib.sha256(), size, None
+    with path.open("wb") as stream:
+        while left:
+            part = _read(connection, min(CHUNK, left))
+            made.update(part)
+            left -= len(part)
+            try:
+                _ = failed or stream.write(part)
+            except OSError as error:
+                # What is not read would be taken for the next header.
+                failed = error
+    if failed:
+        raise failed
+    if not hmac.compare_digest(made.digest(), sha256):
+        raise LockstepError("its bytes are not those that the chief meant")
+
+
+@contextlib.contextmanager
+def _alive(connection: socket.socket) -> Iterator[None]:
+    """Signs of life for the chief, however long the work takes."""
+    over = threading.Event()
+
+    def beat() -> None:
+        with contextlib.suppress(Left):
+            while not over.wait(TELL_S):
+                _say(connection, ALIVE)
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _say(connection: socket.socket, word: bytes) -> None:
+    try:
+        connection.sendall(word)
+    except OSError:
+        raise Left from None
 
 
 def _read(connection: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
-        part = connection.recv(count - len(data))
+        try:
+            part = connection.recv(count - len(data))
+        except OSError:
+            raise Left from None
         if not part:
-            raise ConnectionResetError
+            raise Left
         data += part
     return data
 

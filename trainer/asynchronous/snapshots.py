@@ -1,8 +1,8 @@
 """How snapshots come from the chief to evaluators: over a connection to each, one after the other.
 
 An evaluator listens at its address in TF_CONFIG. Both prove that they know the launch's secret (`trainer.handshake`). The chief sends a
-header: the epoch, the size, and an HMAC of both and of the snapshot. The evaluator asks for the snapshot unless it has evaluated just
-that one, says now and then that it is alive, and at last whether it has evaluated it.
+header: the epoch, the size and the SHA-256 of the snapshot, and an HMAC of these. The evaluator asks for the snapshot unless it has
+evaluated just that one, says now and then that it is alive, and at last whether it has evaluated it.
 """
 
 import contextlib
@@ -13,9 +13,9 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import BinaryIO
 
 from trainer import handshake
 from trainer.asynchronous.roles import CHIEF, EVALUATOR, Task
@@ -23,13 +23,17 @@ from trainer.member import address
 from trainer.metrics import Metrics
 from trainer.rundir import snapshot_path
 
-HEADER = struct.Struct("!IQ32s")
-"""Epoch, bytes, HMAC."""
+FIELDS = struct.Struct("!IQ32s")
+"""Epoch, bytes, SHA-256."""
+HEADER = FIELDS.size + hashlib.sha256().digest_size
+"""Bytes of these and of their HMAC."""
 SEND, ALIVE, DONE, REFUSED = b"S", b".", b"D", b"R"
 """What an evaluator answers: it wants the snapshot, works on it, has evaluated it, could not."""
 CHUNK = 2**20
 PAUSE_S = 1.0
 """Between two calls to an evaluator that is not there, and two looks at whether a wait is over."""
+LOSSES = 3
+"""A snapshot with which so many evaluators were lost is given to no other."""
 
 
 class Place:
@@ -39,7 +43,7 @@ class Place:
         """`secret`: what only this launch knows."""
         self.evaluators = len(task.cluster.get(EVALUATOR, ()))
         self._addresses = [address(one) for one in (*task.cluster[CHIEF], *task.cluster.get(EVALUATOR, ()))]
-        self.secret = hashlib.sha256(b"snapshots" + secret).digest()
+        self._secret = hashlib.sha256(b"snapshots" + secret).digest()
 
     def chief(self, index: int) -> socket.socket:
         """The connection of the chief to the evaluator of this index, once it has come."""
@@ -52,14 +56,23 @@ class Place:
     def _meet(
         self, rank: int, callers: Collection[int], called: Collection[int], over: Callable[[Collection[int]], bool]
     ) -> dict[int, socket.socket]:
-        sockets = handshake.connect_some(rank, self._addresses, self.secret, callers, called, over, PAUSE_S)
+        sockets = handshake.connect_some(rank, self._addresses, self._secret, callers, called, over, PAUSE_S)
         for connection in sockets.values():
             connection.setblocking(True)
         return sockets
 
-    def seal(self, epoch: int, size: int) -> "hmac.HMAC":
-        """What a snapshot's bytes are added to for its HMAC."""
-        return hmac.new(self.secret, HEADER.pack(epoch, size, bytes(32)), "sha256")
+    def header(self, epoch: int, size: int, sha256: bytes) -> bytes:
+        """What the chief says of a snapshot."""
+        fields = FIELDS.pack(epoch, size, sha256)
+        return fields + self._proof(fields)
+
+    def read(self, header: bytes) -> tuple[int, int, bytes] | None:
+        """Epoch, bytes and SHA-256 of a snapshot; None if the chief did not say that."""
+        fields, proof = header[: FIELDS.size], header[FIELDS.size :]
+        return FIELDS.unpack(fields) if hmac.compare_digest(proof, self._proof(fields)) else None
+
+    def _proof(self, fields: bytes) -> bytes:
+        return hmac.digest(self._secret, fields, "sha256")
 
 
 class Offers:
@@ -71,6 +84,8 @@ class Offers:
         self._waiting: set[int] = set()
         self._given: set[int] = set()
         """Epochs whose snapshots nobody has yet, and those that an evaluator has."""
+        self._losses = Counter[int]()
+        """How many evaluators were lost with the snapshot of an epoch."""
         self._change, self._closed, self._heard_at = threading.Condition(), threading.Event(), time.monotonic()
         self._threads = [threading.Thread(target=self._serve, args=[index], daemon=True) for index in range(place.evaluators)]
         for thread in self._threads:
@@ -108,12 +123,14 @@ class Offers:
         try:
             answer = self._give(connection, epoch)
         finally:
+            self._losses[epoch] += not answer
+            given_up = self._losses[epoch] >= LOSSES
+            if answer == REFUSED or given_up:
+                self._metrics.warning(f"epoch {epoch} is not evaluated: the evaluator could not, and its log says why (logs.yml)")
             with self._change:
                 self._given.discard(epoch)
-                self._waiting |= set() if answer else {epoch}
+                self._waiting |= set() if answer or given_up else {epoch}
                 self._change.notify_all()
-        if answer == REFUSED:
-            self._metrics.warning(f"the snapshot of epoch {epoch} is not evaluated: the evaluator could not read it, and its log says why")
 
     def _take(self) -> int | None:
         with self._change:
@@ -126,13 +143,14 @@ class Offers:
         return epoch
 
     def _give(self, connection: socket.socket, epoch: int) -> bytes:
-        """Send a snapshot; DONE or REFUSED. One that is not kept any more counts as done."""
+        """Send a snapshot; DONE or REFUSED, or OSError if the evaluator is lost. One that is not kept any more counts as done."""
         try:
             stream = snapshot_path(self._run, epoch).open("rb")
         except FileNotFoundError:
             return DONE
         with stream:
-            connection.sendall(self._header(stream, epoch))
+            sha256 = hashlib.file_digest(stream, "sha256").digest()
+            connection.sendall(self._place.header(epoch, stream.tell(), sha256))
             answer = self._answer(connection)
             if answer == SEND:
                 stream.seek(0)
@@ -140,14 +158,6 @@ class Offers:
         while answer not in (DONE, REFUSED):
             answer = self._answer(connection)
         return answer
-
-    def _header(self, stream: BinaryIO, epoch: int) -> bytes:
-        size = stream.seek(0, 2)
-        stream.seek(0)
-        seal = self._place.seal(epoch, size)
-        while part := stream.read(CHUNK):
-            seal.update(part)
-        return HEADER.pack(epoch, size, seal.digest())
 
     def _answer(self, connection: socket.socket) -> bytes:
         """The next byte of an evaluator; OSError if none comes."""
@@ -158,5 +168,7 @@ class Offers:
         answer = connection.recv(1)
         if not answer:
             raise ConnectionResetError
-        self._heard_at = time.monotonic()
+        if answer != SEND:
+            # Who only asks again and again does nothing.
+            self._heard_at = time.monotonic()
         return answer

@@ -7,15 +7,16 @@ workers, too, and all meet as those of a synchronous run do. A parameter server 
 
 import contextlib
 import dataclasses
+import math
 import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from trainer import handshake
-from trainer.asynchronous.roles import of_host
+from trainer.asynchronous.roles import EVALUATOR, of_host
 from trainer.errors import DONE, FAILED, PREEMPTED, RESTART
 from trainer.supervision import policy, rendezvous
 from trainer.supervision.child import Pulse
@@ -29,6 +30,8 @@ PAUSE_S = 1.0
 """Between two calls to a chief's supervisor that does not listen yet."""
 SETTLED_S = 60.0
 """A worker that ran so long did not fail because of how it starts."""
+EVALUATOR_S = 10.0
+"""Seconds in which an evaluator that starts again with all others comes."""
 LEFT = "the chief is lost, or its host"
 
 
@@ -46,6 +49,16 @@ class AsynchronousSupervisor(Supervisor):
     def _more_arguments(self) -> list[str]:
         servers, rank = list(self._post.servers or {}), self._post.rank
         return ["--server", str(servers.index(rank))] if rank in servers and rank not in self._post.apart else []
+
+    def _enough(self, there: Collection[int]) -> bool:
+        """Whether all are there without whom nothing trains, and an evaluator does not come."""
+        ranks = set(range(self._post.workers))
+        if not {rank for rank in ranks if self._post.apart.get(rank) != EVALUATOR} <= set(there):
+            self._enough_at = math.inf
+            return False
+        now = time.monotonic()
+        self._enough_at = min(self._enough_at, now)
+        return ranks <= set(there) or now - self._enough_at >= EVALUATOR_S
 
 
 class ChiefSupervisor(AsynchronousSupervisor):
@@ -122,10 +135,11 @@ class WorkerSupervisor(AsynchronousSupervisor):
         """As that of a synchronous run; Present if the chief trains, so that this host need not wait for the others."""
         post = self._post
         with Visit(post.rank, post.peers, post.secret) as visit:
+            self._enough_at = math.inf
 
-            def enough(_: object) -> bool:
+            def enough(there: Collection[int]) -> bool:
                 visit.check()
-                return False
+                return self._enough(there)
 
             try:
                 return rendezvous.agree(post.rank, post.peers, post.secret, report, self._decide, wait, enough)

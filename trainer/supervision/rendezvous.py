@@ -132,11 +132,17 @@ def _reports(rank: int, workers: int, sockets: Mapping[int, socket.socket], own:
 
 
 def exchange(sockets: Mapping[int, socket.socket], data: bytes) -> dict[int, bytes]:
-    """Send the same bytes to all peers, and return what each sent."""
+    """Send the same bytes to all peers, also if one is gone, and return what each sent."""
+    gone: Torn | None = None
     for peer, connection in sockets.items():
         connection.settimeout(ANSWER_S)
-        with _talking_to(peer):
-            connection.sendall(LENGTH.pack(len(data)) + data)
+        try:
+            with _talking_to(peer):
+                connection.sendall(LENGTH.pack(len(data)) + data)
+        except Torn as error:
+            gone = gone or error
+    if gone:
+        raise gone
     return {peer: _receive(peer, connection) for peer, connection in sockets.items()}
 
 

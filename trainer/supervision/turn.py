@@ -42,8 +42,7 @@ DOWN_S = 10.0
 MOMENT_S = 0.2
 KILLED = 128 + signal.SIGTERM
 """The exit code with which this process is started again in its session."""
-RETURN_S = 660.0
-"""Seconds within which a run that a restart of its host has ended may return: its shared folder may take ten minutes to be mounted."""
+RETURN_S = claims.RETURN_S
 SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 

@@ -42,8 +42,8 @@ class Conclude(Task):
         )
         write_json(folder / "summary.json", summary)
         if not scripted and project.is_users(folder):
-            self.warn([mlflow_log.log(folder, configs.value_at(configs.load(folder / "config.yml"), "telemetry.mlflow"))])
             self.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
+            self.warn([mlflow_log.log(folder, configs.value_at(configs.load(folder / "config.yml"), "telemetry.mlflow"))])
         shown = run_results.shown_result(folder, summary)
         if plan["run_kind"] == "doctor":
             over = {"launch_begun": None}

@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from control import project, text
-from control.runs import launches, run_results, supervision
+from control.runs import asynchronous, evaluations, launches, run_results, supervision
 from control.runs.outcome import Verdict
 from control.task import Task
 from trainer.files import write_json
+from trainer.rundir import recorded
 
 
 class ConcludeStop(Task):
@@ -28,6 +29,7 @@ class ConcludeStop(Task):
         if stopped or summary["state"] in (None, "RUNNING"):
             summary = run_results.concluded(folder, verdicts, cancelled=stopped > 0)
             write_json(folder / "summary.json", summary)
+        self.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
         shown = run_results.shown_result(folder, summary)
         if away:
             return {"failed": True, "msg": f"{_away(name, folder, away)}\n\n{shown}"}

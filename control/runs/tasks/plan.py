@@ -40,7 +40,7 @@ class Plan(Task):
             not self.check_mode,
             planning.spares(self.task_vars) if command == "train" else (),
             planning.servers(self.task_vars),
-            planning.apart(self.task_vars),
+            planning.apart(self.task_vars) if command in ("train", "doctor") else (),
         )
         if "script" in plan and command != "train":
             script.refuse(Path(plan["folder"]), f"{command}.yml")

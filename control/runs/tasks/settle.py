@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from control import text
-from control.runs import launches, planning, status, supervision
+from control.runs import asynchronous, launches, planning, status, supervision
 from control.runs.cluster import posts
 from control.runs.tasks.plan import waits
 from control.task import Task
@@ -23,7 +23,10 @@ class Settle(Task):
         """A launch that lost a worker can't go on: workers train together or not at all."""
         plan, seen, folder = self.arguments["plan"], self.arguments["seen"], Path(self.arguments["plan"]["folder"])
         record = recorded(folder)
-        launched, workers = [host["name"] for host in posts(record)], len(record.get("hosts", []))
+        evaluators = asynchronous.evaluators(record)
+        without = [one["host"] for one in seen if one["host"] in evaluators and one["state"] != "running"]
+        seen = [one for one in seen if one["host"] not in evaluators]
+        launched, workers = [host["name"] for host in posts(record) if host["name"] not in evaluators], len(record.get("hosts", []))
         elastic = supervision.is_elastic(folder)
         goes_on = elastic and status.goes_on(seen, launched, workers)
         waits_for = [] if goes_on or not supervision.rejoin_wait(folder) else status.waits(seen, launched)
@@ -40,18 +43,23 @@ class Settle(Task):
             return _only_watched(plan, [*shown, f"{plan['run']} goes on without {text.listed(away)}"])
         if waiting:
             return _only_watched(plan, [*shown, f"{plan['run']} waits for {text.listed(waits_for)}"])
-        if self._has_ended(launched, workers, elastic):
+        if without and seen and all(one["state"] == "running" for one in seen):
+            return _only_watched(plan, [*shown, f"{plan['run']} goes on without {text.listed(without)} (evaluators)"])
+        if self._has_ended(seen, launched, workers, elastic):
             return _only_watched(plan, [*shown, f"{plan['run']} ended while no command watched: its results are collected"])
         if alone:
             ending, then = ("would end", "; only then hosts can be looked at") if self.check_mode else ("ending", "")
             shown.append(f"{', '.join(lost)} ended before the others: {ending} {', '.join(alone)} of the earlier launch{then}")
         return {"ansible_facts": {"worker_left_alone": alone}, **({"show": "\n".join(shown)} if shown else {})}
 
-    def _has_ended(self, launched: list[str], workers: int, elastic: bool) -> bool:
+    def _has_ended(self, seen: list[dict[str, Any]], launched: list[str], workers: int, elastic: bool) -> bool:
         """Whether all that is asked for was done while no command watched; a script's run counts no steps."""
         plan = self.arguments["plan"]
         steps = plan["counts"].get("total_steps")
-        return bool(steps) and not plan["changes"] and status.has_ended(self.arguments["seen"], launched, workers, steps, elastic)
+        if plan.get("roles"):
+            # Only the chief of an asynchronous run counts its steps.
+            workers, seen = 1, [seen[0], *(one | {"steps": seen[0]["steps"]} for one in seen[1:])] if seen else []
+        return bool(steps) and not plan["changes"] and status.has_ended(seen, launched, workers, steps, elastic)
 
 
 def _only_watched(plan: dict[str, Any], shown: list[str]) -> dict[str, Any]:

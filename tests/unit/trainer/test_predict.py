@@ -143,7 +143,7 @@ def evaluated(model, x, y, classes=()):
     examples, empty = Rows(x.astype(np.float32), y), Records([], [], [])
     manifest = Manifest("", list(classes), None, [], {}, empty, empty, 0, [])
     step.build(model, examples.spec)
-    return evaluate._measured(model, manifest, examples, iter(examples.halves()))
+    return evaluate._metrics(model, manifest, examples)(iter(examples.halves()))
 
 
 def measured(loss, outputs, y, classes=()):

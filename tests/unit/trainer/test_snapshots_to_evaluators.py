@@ -1,5 +1,6 @@
 """Snapshots from the chief to evaluators: real connections, a test that only counts."""
 
+import contextlib
 import hashlib
 import json
 import socket
@@ -8,10 +9,10 @@ import time
 
 import pytest
 
-from trainer.asynchronous.evaluator import Evaluator, follow
+from trainer import files
+from trainer.asynchronous.evaluator import Evaluator, Left, follow
 from trainer.asynchronous.roles import Task
-from trainer.asynchronous.snapshots import HEADER, REFUSED, SEND, Offers, Place
-from trainer.errors import LockstepError
+from trainer.asynchronous.snapshots import HEADER, LOSSES, REFUSED, SEND, Offers, Place
 from trainer.metrics import Metrics
 from trainer.rundir import EVALUATIONS, snapshot_path
 
@@ -35,20 +36,17 @@ class Weight:
 class Counting:
     """A run's test examples: an evaluation is the digest of the snapshot."""
 
-    examples = 3
-
     class model:  # noqa: N801
         weights = (Weight,)
 
     def __init__(self):
         self.epochs = []
 
-    def record(self, epoch, path, tell):
+    def record(self, epoch, path):
         """Write down what was asked."""
         content = path.read_bytes()
         if content.startswith(b"bad"):
-            raise LockstepError("it is no snapshot")
-        tell(1, 3)
+            raise OSError("it is no snapshot")
         self.epochs.append(epoch)
         return {"epoch": epoch, "metrics": {"loss": 0.5}, "sha256": hashlib.sha256(content).hexdigest()}
 
@@ -138,7 +136,7 @@ def test_what_can_not_be_read_is_reported_and_the_next_one_evaluated(chief, tmp_
     assert test.epochs == [1]
     output = capfd.readouterr().out
     assert "error: the snapshot of epoch 2: it is no snapshot" in output
-    assert "warning: the snapshot of epoch 2 is not evaluated" in output
+    assert "warning: epoch 2 is not evaluated" in output
 
 
 def test_without_an_evaluator_the_run_ends_after_its_patience(chief):
@@ -176,12 +174,74 @@ def test_a_lost_evaluator_is_called_again_and_gets_what_it_lacks(chief, tmp_path
     given = offers(run, cluster)
     given.offer(1)
     with place.chief(0) as connection:
-        assert HEADER.unpack(connection.recv(HEADER.size))[0] == 1
+        assert place.read(connection.recv(HEADER))[0] == 1
         connection.sendall(SEND)
     test = Counting()
     evaluate(cluster, tmp_path, test)
     assert given.wait(lambda: False) == []
     assert test.epochs == [1]
+
+
+def test_a_snapshot_that_every_evaluator_is_lost_with_is_given_up(chief, capfd):
+    run, cluster = chief
+    write(run, 1)
+    place, given = Place(Task("evaluator", 0, cluster), SECRET), offers(run, cluster)
+    given.offer(1)
+    for _ in range(LOSSES):
+        with place.chief(0) as connection:
+            connection.recv(HEADER)
+            connection.sendall(SEND)
+    assert given.wait(lambda: False) == []
+    assert "warning: epoch 1 is not evaluated" in capfd.readouterr().out
+
+
+def test_a_full_disk_refuses_a_snapshot_and_takes_the_next(chief, tmp_path, monkeypatch, capfd):
+    run, cluster = chief
+    write(run, 1)
+    write(run, 2)
+    refused = []
+
+    def write_json(path, record):
+        if not refused:
+            refused.append(record["epoch"])
+            raise OSError(28, "No space left on device")
+        files.write_json(path, record)
+
+    monkeypatch.setattr("trainer.asynchronous.evaluator.write_json", write_json)
+    test, given = Counting(), offers(run, cluster)
+    given.offer(1)
+    given.offer(2)
+    evaluate(cluster, tmp_path, test)
+    assert given.wait(lambda: False) == []
+    (left,) = {1, 2} - set(refused)
+    assert record(tmp_path, left)["epoch"] == left
+    assert f"the snapshot of epoch {refused[0]}: [Errno 28] No space left on device" in capfd.readouterr().out
+
+
+def test_a_long_evaluation_gives_signs_of_life(chief, tmp_path, monkeypatch):
+    run, cluster = chief
+    monkeypatch.setattr("trainer.asynchronous.evaluator.TELL_S", 0.2)
+    slow = Counting()
+    begun, slow.record = slow.record, lambda epoch, path: time.sleep(7) or begun(epoch, path)
+    write(run, 1)
+    given = offers(run, cluster, patience=5)
+    evaluate(cluster, tmp_path, slow)
+    given.offer(1)
+    assert given.wait(lambda: False) == []
+    assert slow.epochs == [1]
+
+
+def test_in_the_next_launch_what_was_evaluated_is_known(chief, tmp_path):
+    run, cluster = chief
+    write(run, 1)
+    (tmp_path / EVALUATIONS).mkdir()
+    sha256 = hashlib.sha256(snapshot_path(run, 1).read_bytes()).hexdigest()
+    (tmp_path / EVALUATIONS / "epoch-0001.json").write_text(json.dumps({"epoch": 1, "snapshot_sha256": sha256}))
+    test, given = Counting(), offers(run, cluster, secret=b"n" * 32)
+    given.offer(1)
+    evaluate(cluster, tmp_path, test, secret=b"n" * 32)
+    assert given.wait(lambda: False) == []
+    assert test.epochs == []
 
 
 # --- a hostile chief, or someone between
@@ -193,11 +253,8 @@ def serve(folder, place, sent):
     evaluator = Evaluator(Counting(), folder, place, Metrics(folder / "metrics.jsonl"))
 
     def run() -> None:
-        with its:
-            try:
-                evaluator.serve(its)
-            except OSError:
-                return
+        with its, contextlib.suppress(Left):
+            evaluator.serve(its)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -210,16 +267,21 @@ def serve(folder, place, sent):
 
 def test_changed_bytes_are_refused(chief, tmp_path, capfd):
     place = Place(Task("chief", 0, chief[1]), SECRET)
-    seal = place.seal(1, 5)
-    seal.update(b"right")
-    assert serve(tmp_path, place, HEADER.pack(1, 5, seal.digest()) + b"wrong") == SEND + REFUSED
-    assert "its bytes are not those that the chief sealed" in capfd.readouterr().out
-    assert list((tmp_path / EVALUATIONS).iterdir()) == [] if (tmp_path / EVALUATIONS).exists() else True
+    assert serve(tmp_path, place, place.header(1, 5, hashlib.sha256(b"right").digest()) + b"wrong") == SEND + REFUSED
+    assert "its bytes are not those that the chief meant" in capfd.readouterr().out
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["metrics.jsonl"]
+
+
+def test_a_changed_header_is_refused(chief, tmp_path):
+    place = Place(Task("chief", 0, chief[1]), SECRET)
+    header = place.header(1, 5, hashlib.sha256(b"right").digest())
+    assert serve(tmp_path, place, b"\0\0\0\2" + header[4:] + b"right") == REFUSED
+    assert not (tmp_path / EVALUATIONS).exists()
 
 
 def test_more_bytes_than_a_snapshot_can_have_are_not_taken(chief, tmp_path, capfd):
     place = Place(Task("chief", 0, chief[1]), SECRET)
-    assert serve(tmp_path, place, HEADER.pack(1, 2**50, bytes(32))) == REFUSED
+    assert serve(tmp_path, place, place.header(1, 2**50, bytes(32))) == REFUSED
     assert "has 1,125,899,906,842,624 bytes, and the model's at most 67,140,864" in capfd.readouterr().out
 
 

@@ -2,12 +2,14 @@
 
 import contextlib
 import csv
+import hashlib
 import json
 import re
 
 import pytest
 
-from control.runs import admission, evaluations
+from control.runs import admission, evaluations, outcome
+from control.runs.outcome import Verdict
 from trainer.errors import LockstepError
 from trainer.records import evaluation
 
@@ -54,6 +56,17 @@ def test_an_epoch_of_an_attempt_that_was_not_continued_is_none(run):
     assert not (run / "evaluations.csv").exists()
 
 
+def test_what_was_trained_again_since_is_not_the_epochs_evaluation(run):
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "epoch-0001.keras").write_bytes(b"new")
+    write(run, 1, snapshot_sha256=hashlib.sha256(b"old").hexdigest())
+    evaluations.take(run, ["node5"])
+    assert not (run / "evaluations.csv").exists()
+    write(run, 1, snapshot_sha256=hashlib.sha256(b"new").hexdigest())
+    evaluations.take(run, ["node5"])
+    assert [epoch for epoch, _ in epochs(run)] == [1]
+
+
 def test_what_another_host_wrote_is_not_read(run):
     write(run, 1, host="node3")
     assert evaluations.take(run, ["node5"]) == []
@@ -81,3 +94,11 @@ def test_only_an_evaluation_is_fetched_from_its_own_evaluator(run, more, fits):
     assert not any(re.fullmatch(one.pattern, name) for one in admission.kinds("node3", 10))
     with contextlib.nullcontext() if fits else pytest.raises(LockstepError):
         kind.read(run / name)
+
+
+def test_a_run_does_not_fail_with_its_evaluator():
+    ended = [Verdict("node1", 0, "done"), Verdict("node5", 1, "unreachable"), Verdict("node6", 2, "failed", exit_code=1)]
+    kept = outcome.without(ended, ["node5", "node6"])
+    assert [one.state for one in kept] == ["done", "lost", "lost"]
+    assert outcome.state(kept, "SUCCEEDED", cancelled=False) == "SUCCEEDED"
+    assert outcome.state(outcome.without(ended, ["node5"]), "SUCCEEDED", cancelled=False) == "FAILED"

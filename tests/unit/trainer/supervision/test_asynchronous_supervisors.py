@@ -2,6 +2,7 @@
 
 import dataclasses
 import secrets
+import threading
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,48 @@ def test_each_host_has_its_role_and_its_server(tmp_path):
     ]
     assert chief._cluster()["cluster"]["ps"] == ["10.0.0.1:12845", "10.0.0.3:12845"]
     assert [one._more_arguments() for one in (chief, worker, both)] == [["--server", "0"], [], ["--server", "1"]]
+
+
+def test_hosts_that_are_apart_have_no_server_beside_them(tmp_path):
+    given = dataclasses.replace(post(tmp_path, 2, {2: "10.0.0.3:12845"}), apart={2: "ps"})
+    server = asynchronous.of(given)
+    assert server._cluster()["task"] == {"type": "ps", "index": 0}
+    assert server._more_arguments() == []
+    evaluator = asynchronous.of(dataclasses.replace(post(tmp_path, 2, {0: "10.0.0.1:12845"}), apart={2: "evaluator"}))
+    assert evaluator._cluster() == {
+        "cluster": {"chief": ENDPOINTS[:1], "worker": ENDPOINTS[1:2], "ps": ["10.0.0.1:12845"], "evaluator": ENDPOINTS[2:]},
+        "task": {"type": "evaluator", "index": 0},
+    }
+
+
+def test_all_start_again_without_an_evaluator_that_does_not_come(tmp_path, addresses, monkeypatch):
+    monkeypatch.setattr(asynchronous, "EVALUATOR_S", 0.5)
+    monkeypatch.setattr(newcomers, "KNOCK_AFTER_S", 0.0)
+    lost = Report(1, RESTART, 7, "training", "", 0.0, 0, 0, 0, -1, [0, 1, 2])
+    decided = {}
+
+    def meet(rank: int, folder: Path) -> None:
+        folder.mkdir()
+        given = dataclasses.replace(post(folder, rank, {0: "10.0.0.1:12845"}), peers=addresses, apart={2: "evaluator"})
+        decision, start = asynchronous.of(given)._agree(lost, 60.0)
+        decided[rank] = decision
+        start.close(trains=True)
+
+    threads = [threading.Thread(target=meet, args=[rank, tmp_path / str(rank)]) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert decided[0] == decided[1]
+    assert (decided[0].generation, decided[0].members) == (2, [0, 1])
+
+
+def test_not_without_a_worker(tmp_path):
+    given = dataclasses.replace(post(tmp_path, 0, {0: "10.0.0.1:12845"}), apart={2: "evaluator"})
+    supervisor = asynchronous.of(given)
+    supervisor._enough_at = 0.0
+    assert not supervisor._enough({0, 2})
+    assert supervisor._enough({0, 1, 2})
 
 
 def test_a_worker_ends_as_its_chief_did(tmp_path):
