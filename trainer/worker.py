@@ -111,10 +111,19 @@ def _unforeseen(error: Exception, run: Path) -> int:
         print(f"error: {shortage(Path(getattr(error, 'filename', None) or run), error)}. {FIX}", file=sys.stderr)
         return FAILED
     traceback.print_exception(error)
-    if type(error).__name__ in PEER_ERRORS:
+    if _is_a_peers(error):
         print("error: another worker was lost; this one ends so that all can start again", file=sys.stderr)
         return RESTART
     return FAILED
+
+
+def _is_a_peers(error: Exception) -> bool:
+    """Whether an error of TensorFlow's comes from the loss of another process, or of what was sent to it.
+
+    On five hosts, a parameter server's chief once got `INTERNAL: Unable to parse request` of an intact request.
+    """
+    sent = type(error).__name__ == "InternalError" and "Additional GRPC error information" in str(error)
+    return sent or type(error).__name__ in PEER_ERRORS
 
 
 def _train(
