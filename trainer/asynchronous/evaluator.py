@@ -4,9 +4,7 @@ import contextlib
 import hashlib
 import hmac
 import socket
-import threading
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +15,7 @@ from trainer.errors import LockstepError
 from trainer.evaluate import Test
 from trainer.files import read_json, write_json
 from trainer.metrics import Metrics
+from trainer.repeating import repeating
 from trainer.rundir import EVALUATIONS, record_path
 
 TELL_S = 2.0
@@ -80,7 +79,7 @@ class Evaluator:
         try:
             _receive(connection, snapshot, size, sha256)
             self._metrics.phase(SERVING, f"evaluates epoch {epoch}")
-            with _alive(connection):
+            with repeating(TELL_S, lambda: _beat(connection)):
                 return self._test.record(epoch, snapshot) | {"snapshot_sha256": sha256.hex()}
         finally:
             snapshot.unlink(missing_ok=True)
@@ -123,23 +122,10 @@ def _receive(connection: socket.socket, path: Path, size: int, sha256: bytes) ->
         raise LockstepError("its bytes are not those that the chief meant")
 
 
-@contextlib.contextmanager
-def _alive(connection: socket.socket) -> Iterator[None]:
-    """Signs of life for the chief, however long the work takes."""
-    over = threading.Event()
-
-    def beat() -> None:
-        with contextlib.suppress(Left):
-            while not over.wait(TELL_S):
-                _say(connection, ALIVE)
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+def _beat(connection: socket.socket) -> None:
+    """A sign of life for the chief; if it is gone, the evaluation goes on to its end."""
+    with contextlib.suppress(Left):
+        _say(connection, ALIVE)
 
 
 def _say(connection: socket.socket, word: bytes) -> None:

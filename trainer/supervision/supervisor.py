@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from trainer.errors import DONE, PREEMPTED, RESTART, ClusterError
 from trainer.files import read_json, write_json
 from trainer.member import tf_config
 from trainer.metrics import Metrics
+from trainer.repeating import repeating
 from trainer.supervision import policy, rendezvous
 from trainer.supervision.child import LET_IN, MARK, ROOM, Child, Patience, Pulse
 from trainer.supervision.newcomers import FINISHED, Admitted, Door, Finished, Visit
@@ -279,7 +279,7 @@ class Supervisor:
         if self._stands_by():
             self._record()
         try:
-            with self._may_be_asked(), self._alive():
+            with self._may_be_asked(), repeating(HEARTBEAT_S, self._metrics.heartbeat):
                 decision, self._start = self._decision(report, ended_at)
                 if decision.generation:
                     self._announce(decision)
@@ -387,23 +387,6 @@ class Supervisor:
         say(words)
         if self._post.rank == members[0]:
             self._metrics.record("warning", text=words)
-
-    @contextlib.contextmanager
-    def _alive(self) -> Iterator[None]:
-        """Heartbeats, so that whoever watches knows that this host is there."""
-        over = threading.Event()
-
-        def beat() -> None:
-            while not over.wait(HEARTBEAT_S):
-                self._metrics.heartbeat()
-
-        thread = threading.Thread(target=beat, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
 
     # --- signals, and the end
 

@@ -57,6 +57,18 @@ def test_the_plan_names_the_spares():
     assert words == "goes on without lost hosts, with at least 2 of 3 workers; node3 can take the place of one"
 
 
+def test_a_job_of_slurm_is_not_asynchronous():
+    with pytest.raises(ConfigError, match=r"strategy.name=parameter_server: the tasks of a job of Slurm are all workers. Fix: "):
+        supervision.check_job({"strategy": {"name": "parameter_server"}, "recovery": {"elastic": False}})
+
+
+def test_a_supervisor_of_an_asynchronous_run_knows_who_takes_no_steps():
+    hosts = [{**HOSTS[0], "server_port": 12845}, HOSTS[1], {**HOSTS[2], "role": "evaluator"}]
+    plan = {"nonce": "n", "config": configs.to_dict(configs.build({"strategy": {"name": "parameter_server"}}))}
+    given = supervision.command(plan, ["train"], "/folder", 1, "session", 45, hosts, 3)
+    assert {"--servers=0=10.0.0.0:12845", "--apart=2=evaluator"} <= {*given}
+
+
 def test_a_job_of_slurm_is_not_elastic():
     with pytest.raises(ConfigError, match=r"Slurm ends a job that loses a node\. Fix: leave it out"):
         supervision.check_job({"recovery": {"elastic": True}})

@@ -1,0 +1,23 @@
+"""Something that is done again and again beside other work."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def repeating(seconds: float, call: Callable[[], object]) -> Iterator[None]:
+    """Call a function every so many seconds, in a thread, for as long as the context lasts, or until the function raises."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(seconds):
+            call()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
