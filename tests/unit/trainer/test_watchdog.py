@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.unit.conftest import ROOT
+from trainer.errors import PREEMPTED
 
 STUCK = """
 import sys, threading
@@ -38,3 +39,27 @@ def test_a_worker_that_waits_for_others_ends_at_the_start_deadline(phase, tmp_pa
 
 def test_a_worker_that_traces_takes_its_time(tmp_path):
     assert stuck(tmp_path / "metrics.jsonl", "tracing", 1.5).returncode == 0
+
+
+ASKED = """
+import os, signal, sys
+from pathlib import Path
+from trainer import watchdog
+from trainer.metrics import Metrics
+
+metrics = Metrics(Path(sys.argv[1]))
+dog = watchdog.Watchdog(metrics, start_deadline=60)
+dog.start()
+metrics.phase(sys.argv[2])
+os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(7 if dog.stop_asked.wait(20) else 8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("phase", "code"),
+    [*((phase, 7) for phase in ("training", "validating", "saving", "evaluating")), ("tracing", PREEMPTED)],
+)
+def test_a_worker_that_has_something_to_save_ends_by_itself_when_it_is_asked(phase, code, tmp_path):
+    argv = [sys.executable, "-c", ASKED, str(tmp_path / "metrics.jsonl"), phase]
+    assert subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60).returncode == code
