@@ -494,7 +494,8 @@ def test_a_launch_that_was_taken_back_is_not_queued(place):
     assert not (place.root / "queue").exists()
 
 
-def test_jobs_are_those_whose_sessions_exist(tmp_path, monkeypatch):
+@pytest.mark.parametrize("restarted", [True, False])
+def test_jobs_are_those_whose_sessions_exist_or_come_back(restarted, tmp_path, monkeypatch):
     module = load_file(ROOT / "plugins" / "modules" / "worker_jobs.py", "worker_jobs")
     for folder, name, run in (
         ("locks", "12345.json", "runs"),
@@ -507,9 +508,10 @@ def test_jobs_are_those_whose_sessions_exist(tmp_path, monkeypatch):
     ):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / name).write_text(json.dumps({"run": run, "session": f"{run}-w0", "folder": str(tmp_path / run)}))
-    # Its host has restarted, and its supervisor comes back.
+    # If its host has just restarted, its supervisor comes back.
     (tmp_path / "back").mkdir()
     (tmp_path / "back" / "supervisor.json").touch()
+    monkeypatch.setattr(module.claims, "up_s", lambda: 20 if restarted else 20_000)
     monkeypatch.setattr(module.claims, "sessions", lambda: {"runs-w0", "next-w0", "last-w0"})
     returned = {}
     monkeypatch.setattr(module, "AnsibleModule", lambda **_: SimpleNamespace(params={"root": str(tmp_path)}, exit_json=returned.update))
@@ -518,7 +520,7 @@ def test_jobs_are_those_whose_sessions_exist(tmp_path, monkeypatch):
         "changed": False,
         "jobs": [
             {"run": "runs", "state": "running", "session": "runs-w0", "ticket": ""},
-            {"run": "back", "state": "running", "session": "back-w0", "ticket": ""},
+            *([{"run": "back", "state": "running", "session": "back-w0", "ticket": ""}] if restarted else []),
             {"run": "next", "state": "queued", "session": "next-w0", "ticket": TICKET},
             {"run": "last", "state": "queued", "session": "last-w0", "ticket": f"2{TICKET[1:]}"},
         ],

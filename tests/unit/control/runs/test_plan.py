@@ -286,7 +286,7 @@ def test_a_host_that_trains_nothing_can_not_be_named(ask):
     request = dataclasses.replace(ask(workers="pi1,pi3"), hosts=HOSTS[:2], apart=[HOSTS[2] | {"role": "evaluator"}])
     assert refusal(plan.choose_hosts, request, None) == (
         "workers=pi1,pi3: pi3 is evaluator in the inventory (group evaluators), and takes no steps. Fix: name others; it is added by "
-        "itself where a run needs it"
+        "itself to asynchronous runs"
     )
 
 
